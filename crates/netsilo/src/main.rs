@@ -1,0 +1,2 @@
+//! netsilo.
+fn main() {}

@@ -1,0 +1,1 @@
+//! netsilo kernel edge.
