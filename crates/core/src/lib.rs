@@ -1,1 +1,12 @@
-//! core
+//! What netsilo knows and decides: pure values and functions.
+//!
+//! No files, no clock, no environment, no network, no randomness: `clippy.toml` forbids them. Data walks forward, from
+//! kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step is a function from values to a new value.
+
+pub mod attribution;
+pub mod change;
+pub mod cpuset;
+pub mod ethtool;
+pub mod host;
+pub mod plan;
+pub mod topology;

@@ -1,0 +1,168 @@
+//! Who polled each NAPI and who read its data: what the eBPF programs (or, without them, sock_diag) counted in a window.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpuset::CpuId;
+use crate::host::NapiId;
+
+/// What was counted in one window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attribution {
+    /// How it was counted.
+    pub source: Source,
+    /// Time during which the hooks were attached.
+    pub elapsed: Duration,
+    /// Attached for this window only: the first event of each socket set its baseline, so bytes are a lower bound.
+    pub windowed: bool,
+    /// NAPI polls by instance and CPU.
+    pub polls: Vec<Poll>,
+    /// Bytes read, by queue, CPUs and consumer.
+    pub consumption: Vec<Consumption>,
+    /// True interrupt time per CPU; empty where it could not be measured.
+    pub cpu_time: BTreeMap<CpuId, CpuTime>,
+    /// Each hook: attached, or why it can't run here.
+    pub hooks: Vec<Hook>,
+    /// Events that found no room in a table and were not counted.
+    pub lost_events: u64,
+}
+
+/// How the attribution was counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Not at all; the hooks say why.
+    #[default]
+    None,
+    /// By eBPF programs in the kernel.
+    Bpf,
+    /// By sock_diag byte counters and `pidfd_getfd`: TCP only, CPUs sampled.
+    SockDiag,
+}
+
+/// Polls of one NAPI instance on one CPU.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Poll {
+    /// The NAPI instance.
+    pub napi: NapiId,
+    /// Name of its device, in the network namespace of the device.
+    pub netdev: String,
+    /// Interface index of its device, in that namespace.
+    pub ifindex: u32,
+    /// Inode number of that namespace (`/proc/<pid>/ns/net`), 0 when not known.
+    pub netns: u32,
+    /// The CPU that polled.
+    pub cpu: CpuId,
+    /// Times polled.
+    pub polls: u64,
+    /// Packets that the polls returned (LRO and hardware-GRO aggregates count as one).
+    pub packets: u64,
+}
+
+/// Bytes that one consumer read, of one queue, on one CPU.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Consumption {
+    /// The NAPI instance that the data came through; `None` when unresolved.
+    pub napi: Option<NapiId>,
+    /// The rx queue, as the driver recorded it in the packet; `None` when it did not (veth) or unresolved.
+    pub rx_queue: Option<u32>,
+    /// How napi and queue were found.
+    pub resolved: Resolved,
+    /// The CPU that polled the packets; `None` when only known through [`Attribution::polls`].
+    pub poll_cpu: Option<CpuId>,
+    /// The CPU that ran the protocol (`sk_incoming_cpu`): under RPS another one than the CPU that polled.
+    pub protocol_cpu: Option<CpuId>,
+    /// The CPU on which the consumer read.
+    pub consumer_cpu: CpuId,
+    /// The consumer.
+    pub consumer: Consumer,
+    /// Transport.
+    pub protocol: Protocol,
+    /// Bytes of payload read.
+    pub bytes: u64,
+    /// Reads that were counted.
+    pub events: u64,
+    /// The bytes are right, the queue may be that of another packet of the same socket.
+    pub approximate: bool,
+}
+
+/// A thread group that reads sockets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Consumer {
+    /// Thread group id, in the initial pid namespace.
+    pub tgid: u32,
+    /// Its name (`/proc/<tgid>/comm`).
+    pub comm: String,
+    /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` when it ended before it could be asked.
+    pub cgroup: Option<String>,
+    /// Inode number of its network namespace, 0 when not known.
+    pub netns: u32,
+}
+
+/// A transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// How a consumption's napi and queue were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resolved {
+    /// The socket or packet names them itself.
+    Direct,
+    /// By the packet's hash, recorded at the NIC (the way through a veth loses the napi).
+    FlowHash,
+    /// By the packet's addresses and ports, recorded at the NIC that gives no hash.
+    FiveTuple,
+    /// Computed: Toeplitz hash of the addresses and ports through the NIC's indirection table.
+    Toeplitz,
+    /// It came through no NIC (loopback, or between namespaces of this machine).
+    Local,
+    /// Not found.
+    Unresolved,
+}
+
+/// True time that one CPU spent interrupted, measured at entry and exit, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTime {
+    /// In the NET_RX softirq.
+    pub net_rx_ns: u64,
+    /// In the NET_TX softirq.
+    pub net_tx_ns: u64,
+    /// In all other softirqs.
+    pub other_softirq_ns: u64,
+    /// In handlers of device interrupts.
+    pub hardirq_ns: u64,
+    /// In call-function inter-processor interrupts.
+    pub ipi_ns: u64,
+    /// Runs of the NET_RX softirq.
+    pub net_rx_runs: u64,
+    /// Device interrupts.
+    pub hardirqs: u64,
+    /// Call-function inter-processor interrupts received.
+    pub ipis: u64,
+}
+
+impl CpuTime {
+    /// All softirq time.
+    pub fn softirq_ns(&self) -> u64 {
+        self.net_rx_ns + self.net_tx_ns + self.other_softirq_ns
+    }
+}
+
+/// A hook of the kernel that the counting uses.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Hook {
+    /// What it tells (`napi polls`, `tcp bytes`, `udp bytes`, `softirq time`, ...).
+    pub question: String,
+    /// Where it is attached (`tp_btf/napi_poll`).
+    pub hook: String,
+    /// Why it is not attached; `None` when it is.
+    pub refused: Option<String>,
+}

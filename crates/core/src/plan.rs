@@ -1,0 +1,149 @@
+//! From a [`Goal`] and an observation to a [`Plan`]: every change with its reason, and everything left alone with why.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::Change;
+use crate::cpuset::CpuSet;
+
+/// What the operator wants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Goal {
+    /// The netdevs to place, by name; empty means all that have queues with interrupts and are up.
+    pub netdevs: Vec<String>,
+    /// The CPUs that receive work may be placed on; `None` means all online ones that are not set apart.
+    pub cpus: Option<CpuSet>,
+    /// The affinity algorithm that places interrupts and NAPI kthreads.
+    pub algorithm: AlgorithmName,
+    /// Whether to place interrupts and NAPI kthreads at all.
+    pub irqs: bool,
+    /// RPS: the CPUs for every rx queue of the netdevs, the empty set for off; `None` leaves it alone.
+    pub rps: Option<CpuSet>,
+    /// RFS: entries of the flow table, shared out over the rx queues, 0 for off; `None` leaves it alone.
+    pub rfs: Option<u32>,
+    /// XPS: what each tx queue serves; `None` leaves it alone.
+    pub xps: Option<Xps>,
+    /// `default_smp_affinity`; `None` leaves it alone.
+    pub default_smp_affinity: Option<CpuSet>,
+    /// `rps_default_mask`; `None` leaves it alone.
+    pub rps_default_mask: Option<CpuSet>,
+    /// Act even though another program owns the knobs.
+    pub even_if_owned: bool,
+}
+
+impl Default for Goal {
+    fn default() -> Self {
+        Self {
+            netdevs: Vec::new(),
+            cpus: None,
+            algorithm: AlgorithmName::default(),
+            irqs: true,
+            rps: None,
+            rfs: None,
+            xps: None,
+            default_smp_affinity: None,
+            rps_default_mask: None,
+            even_if_owned: false,
+        }
+    }
+}
+
+/// The affinity algorithms, by name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AlgorithmName {
+    /// Close to the weighted consumers, never on their own CPU or its SMT sibling, sharing the closest cache.
+    #[default]
+    NearConsumer,
+    /// The CPU of the heaviest consumer.
+    RfsMaxWeight,
+    /// One queue per core, on the device's node first.
+    Spread,
+}
+
+impl AlgorithmName {
+    /// All algorithms.
+    pub const ALL: [Self; 3] = [Self::NearConsumer, Self::RfsMaxWeight, Self::Spread];
+
+    /// The name that people type and that hints carry.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NearConsumer => "near-consumer",
+            Self::RfsMaxWeight => "rfs-max-weight",
+            Self::Spread => "spread",
+        }
+    }
+}
+
+impl fmt::Display for AlgorithmName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What each tx queue serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Xps {
+    /// No XPS: queues by hash.
+    Off,
+    /// Each CPU sends through the queue whose completion interrupt is nearest, evenly shared out.
+    Near,
+}
+
+/// What `apply` will do, and what it leaves alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Writes in the order in which they will be made.
+    pub changes: Vec<Change>,
+    /// What was looked at and stays as it is, with the reason.
+    pub unchanged: Vec<Unchanged>,
+    /// What was asked for and cannot or must not be done, known before trying.
+    pub refusals: Vec<Refusal>,
+}
+
+/// Something that stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unchanged {
+    /// What (`eth0 rx-3`, `irq 27 (virtio0-input.1)`).
+    pub subject: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Something that cannot or must not be done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What was asked for.
+    pub subject: String,
+    /// Why not, in a form that programs can tell apart.
+    pub cause: Cause,
+    /// Why not and what to do instead, for people.
+    pub reason: String,
+}
+
+/// Why something was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The kernel manages this interrupt's affinity.
+    ManagedIrq,
+    /// The interrupt controller cannot direct it.
+    NoAffinitySupport,
+    /// A CPU that is not online.
+    OfflineCpu,
+    /// A CPU that is isolated or tickless.
+    IsolatedCpu,
+    /// No CPU would be left.
+    EmptyMask,
+    /// No such netdev.
+    NoSuchNetdev,
+    /// The kernel has no such knob.
+    NoSuchKnob,
+    /// Another program owns the knob.
+    OtherOwner,
+    /// The queue is held by AF_XDP, io_uring or a lease.
+    LeasedQueue,
+}
