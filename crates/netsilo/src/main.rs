@@ -1,2 +1,11 @@
-//! netsilo.
-fn main() {}
+//! netsilo: sees where a machine's network receive work runs, says where it should run, puts it there, undoes it.
+
+use std::process::ExitCode;
+
+mod cli;
+mod exit;
+mod mask;
+
+fn main() -> ExitCode {
+    exit::code(cli::run())
+}

@@ -1,0 +1,25 @@
+# demo: the main job on real traffic in a small virtual machine.   test: everything that must hold.
+# Both set up what they need (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
+PREFIX ?= /usr/local
+
+.PHONY: demo test check bench install setup
+
+demo: setup
+	cargo build --release -p netsilo -p netsilo-lab
+	target/release/netsilo-lab demo
+
+test: setup
+	scripts/test
+
+check: setup
+	scripts/test --quick
+
+bench: setup
+	cargo bench -p netsilo-sys -p netsilo
+
+install: setup
+	cargo build --release -p netsilo
+	install -D -m 0755 target/release/netsilo $(DESTDIR)$(PREFIX)/bin/netsilo
+
+setup:
+	@scripts/setup
