@@ -7,6 +7,8 @@ pub mod attribution;
 pub mod change;
 pub mod cpuset;
 pub mod ethtool;
+pub mod ethtool_decode;
 pub mod host;
+pub mod part;
 pub mod plan;
 pub mod topology;

@@ -1,1 +1,2 @@
 //! netsilo kernel edge.
+pub mod ethtool;
