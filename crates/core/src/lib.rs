@@ -9,6 +9,7 @@ pub mod cpuset;
 pub mod ethtool;
 pub mod ethtool_decode;
 pub mod host;
+pub mod netdev_genl;
 pub mod part;
 pub mod plan;
 pub mod topology;
