@@ -1,1 +1,3 @@
 //! netsilo kernel edge.
+pub mod ethtool;
+pub mod netdev_genl;
