@@ -12,4 +12,5 @@ pub mod host;
 pub mod netdev_genl;
 pub mod part;
 pub mod plan;
+pub mod rates;
 pub mod topology;
