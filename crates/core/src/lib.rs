@@ -8,6 +8,7 @@ pub mod change;
 pub mod cpuset;
 pub mod ethtool;
 pub mod ethtool_decode;
+pub mod grid;
 pub mod host;
 pub mod netdev_genl;
 pub mod part;

@@ -147,6 +147,37 @@ impl Topology {
         self.isolated.or(&self.nohz_full)
     }
 
+    /// The online CPUs of each last-level cache, in the order of their lowest CPU.
+    pub fn llc_groups(&self) -> Vec<CpuSet> {
+        let mut groups: Vec<CpuSet> = Vec::new();
+        for cpu in self.online.iter().filter(|cpu| self.cpus.contains_key(cpu)) {
+            if !groups.iter().any(|group| group.contains(cpu)) {
+                groups.push(self.llc_of(cpu));
+            }
+        }
+        groups
+    }
+
+    /// The online CPUs of a node; none when there is no such node.
+    pub fn node_cpus(&self, node: NodeId) -> CpuSet {
+        self.nodes.get(&node).map(|node| node.cpus.and(&self.online)).unwrap_or_default()
+    }
+
+    /// The online CPUs under the same last-level cache, without the CPU itself and its SMT siblings.
+    pub fn near(&self, cpu: CpuId) -> CpuSet {
+        self.llc_of(cpu).minus(&self.core_of(cpu))
+    }
+
+    /// The CPUs of the same core, the CPU itself included.
+    pub fn core_of(&self, cpu: CpuId) -> CpuSet {
+        self.cpus.get(&cpu).map_or_else(|| CpuSet::of(cpu), |cpu| cpu.siblings.clone())
+    }
+
+    /// The online CPUs under the same last-level cache, the CPU itself included.
+    pub fn llc_of(&self, cpu: CpuId) -> CpuSet {
+        self.cpus.get(&cpu).map(|cpu| cpu.llc.and(&self.online)).unwrap_or_default()
+    }
+
     /// CPUs that may take work without asking: online and not set apart.
     pub fn housekeeping(&self) -> CpuSet {
         self.online.minus(&self.set_apart())
