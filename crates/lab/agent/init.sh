@@ -1,0 +1,43 @@
+#!/bin/busybox sh
+# First process of a lab's guest: the host's root (read-only, by 9p) with the guest's own proc, sys,
+# dev, tmp and run, and in it the agent. Ends, and with it the guest, when the agent does.
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm /host /root
+mount -t devpts devpts /dev/pts
+mount -t tmpfs shm /dev/shm
+while read -r module; do
+	insmod "/modules/$module" || echo "lab: cannot load $module"
+done </modules/order
+
+p9=trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro
+mount -t 9p -o $p9 hostroot /host || echo "lab: cannot mount the host's root"
+mount --bind /host /root
+mount -t tmpfs -o mode=1777 tmp /root/tmp
+mount -t tmpfs -o mode=755 run /root/run
+mkdir -p /root/run/host /root/run/kernel /root/run/lab /root/run/lock
+mount --bind /host /root/run/host
+mount -t 9p -o $p9 kernel /root/run/kernel || echo "lab: cannot mount the kernel's modules"
+
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t debugfs debugfs /sys/kernel/debug
+mount -t bpf bpf /sys/fs/bpf
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+for dir in proc sys dev; do
+	mount --rbind /$dir /root/$dir
+done
+cp /agent /root/run/lab/agent
+
+for port in /sys/class/virtio-ports/*; do
+	read -r name <"$port/name"
+	[ "$name" = lab ] && port=/dev/${port##*/} && break
+done
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LANG=C.UTF-8
+export MODPROBE_OPTIONS="-d /run/kernel"
+echo 1 >/proc/sys/kernel/printk
+hostname lab
+ip link set lo up
+# As the first process this shell also reaps what the commands leave behind.
+chroot /root /run/lab/agent "$port"
+poweroff -f

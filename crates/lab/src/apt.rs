@@ -1,0 +1,230 @@
+//! Packages of any Debian suite, unpacked beside the system: nothing is installed, no source is added.
+//!
+//! Mirror and keyring are those of the machine's own sources; each suite has an apt state of its own.
+
+use crate::cache::Cache;
+use crate::command::{Shown, output};
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// One Debian suite with its own apt state in the cache.
+#[derive(Debug)]
+pub(crate) struct Suite<'a> {
+    name: &'static str,
+    dir: PathBuf,
+    cache: &'a Cache,
+}
+
+/// One version of a package, as its suite describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) depends: Vec<String>,
+}
+
+impl<'a> Suite<'a> {
+    pub(crate) fn new(cache: &'a Cache, name: &'static str) -> Result<Self> {
+        let dir = cache.path(format!("apt/{name}"));
+        for folder in ["state/lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(dir.join(folder))
+                .context("cannot make an apt state in the lab's cache")?;
+        }
+        fs::write(dir.join("sources.list"), source(name))
+            .context("cannot write the lab's sources.list")?;
+        Ok(Self { name, dir, cache })
+    }
+
+    /// Fetches the suite's index, unless that was done within a day.
+    pub(crate) fn update(&self, force: bool) -> Result<()> {
+        let stamp = format!("apt/{}/updated", self.name);
+        if self.cache.is_fresh(&stamp) && !force {
+            return Ok(());
+        }
+        let bar = spinner(format!("asking the mirror about {}", self.name));
+        // Without `Error-Mode=any` apt-get keeps a stale index and calls that success.
+        output(
+            self.apt("apt-get")
+                .args(["-o", "APT::Update::Error-Mode=any", "update"]),
+        )
+        .with_context(|| format!("cannot fetch the package index of {}", self.name))?;
+        bar.finish_and_clear();
+        self.cache.touch(&stamp)
+    }
+
+    /// The package's candidate in this suite, if there is one.
+    pub(crate) fn package(&self, name: &str) -> Result<Option<Package>> {
+        let known = output(self.apt("apt-cache").args(["pkgnames", name]))?;
+        if !known.lines().any(|line| line == name) {
+            return Ok(None);
+        }
+        let shown = output(
+            self.apt("apt-cache")
+                .args(["show", "--no-all-versions", name]),
+        )?;
+        parse(&shown)
+            .map(Some)
+            .with_context(|| format!("apt-cache shows {name} without name and version"))
+    }
+
+    /// Downloads these packages and unpacks them into `into`.
+    pub(crate) fn unpack(&self, packages: &[Package], into: &Path) -> Result<()> {
+        let debs = into.join(".debs");
+        fs::create_dir(&debs).with_context(|| format!("cannot make {}", debs.display()))?;
+        let bar = ProgressBar::new(packages.len() as u64);
+        if let Ok(style) =
+            ProgressStyle::with_template("{spinner} {bar:20} {pos}/{len} {msg} {elapsed}")
+        {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        for package in packages {
+            bar.set_message(format!("{} {}", package.name, package.version));
+            let wanted = format!("{}={}", package.name, package.version);
+            // `_apt` may not reach the cache: download as ourselves, without the warning.
+            let mut download = self.apt("apt-get");
+            download.current_dir(&debs).args([
+                "-o",
+                "APT::Sandbox::User=root",
+                "download",
+                &wanted,
+            ]);
+            output(&mut download).with_context(|| format!("cannot download {wanted}"))?;
+            for deb in crate::cache::oldest_first(&debs) {
+                output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(into))
+                    .with_context(|| format!("cannot unpack {wanted}"))?;
+                fs::remove_file(&deb)?;
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        fs::remove_dir(&debs)?;
+        Ok(())
+    }
+
+    fn apt(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let dir = |folder: &str| self.dir.join(folder).shown();
+        command.args(["-q", "-o", &format!("Dir::State={}", dir("state"))]);
+        command.args(["-o", &format!("Dir::Cache={}", dir("cache"))]);
+        command.args([
+            "-o",
+            &format!("Dir::Etc::sourcelist={}", dir("sources.list")),
+        ]);
+        command.args([
+            "-o",
+            "Dir::Etc::sourceparts=-",
+            "-o",
+            "Dir::State::status=/dev/null",
+        ]);
+        command.args([
+            "-o",
+            "Acquire::Languages=none",
+            "-o",
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+        ]);
+        command.args([
+            "-o",
+            "Acquire::Retries=2",
+            "-o",
+            "Acquire::http::Timeout=20",
+        ]);
+        command
+            .env("LC_ALL", "C")
+            .env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    }
+}
+
+fn spinner(message: String) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(message);
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
+fn parse(shown: &str) -> Option<Package> {
+    let field = |name: &str| {
+        let line = shown
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.map(str::to_owned)
+    };
+    let depends = field("Depends").unwrap_or_default();
+    let depends = depends
+        .split([',', '|'])
+        .filter_map(|one| one.split_whitespace().next());
+    Some(Package {
+        name: field("Package")?,
+        version: field("Version")?,
+        depends: depends.map(str::to_owned).collect(),
+    })
+}
+
+/// One line of sources.list for `suite`, with the machine's own mirror and keyring.
+fn source(suite: &str) -> String {
+    let kind = if suite.ends_with("-security") {
+        "debian-security"
+    } else {
+        "debian"
+    };
+    let own = own_sources();
+    let mirror = own
+        .split_whitespace()
+        .map(|word| word.trim_end_matches('/'))
+        .find(|word| word.starts_with("http") && word.ends_with(&format!("/{kind}")))
+        .map_or_else(|| format!("http://deb.debian.org/{kind}"), str::to_owned);
+    let keyring = own
+        .split([' ', '\n', '\t', '[', ']', '='])
+        .find(|word| word.starts_with('/') && word.contains("debian-archive"))
+        .unwrap_or("/usr/share/keyrings/debian-archive-keyring.gpg");
+    format!("deb [signed-by={keyring}] {mirror} {suite} main\n")
+}
+
+/// All lines of the machine's apt sources that are not comments.
+fn own_sources() -> String {
+    let parts = crate::cache::oldest_first(Path::new("/etc/apt/sources.list.d"));
+    let files = std::iter::once(PathBuf::from("/etc/apt/sources.list")).chain(parts);
+    let texts = files.filter_map(|path| fs::read_to_string(path).ok());
+    let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+    lines
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// `first` and all it depends on, directly or not, whose name starts with one of `prefixes`.
+pub(crate) fn closure(suite: &Suite<'_>, first: &str, prefixes: &[&str]) -> Result<Vec<Package>> {
+    let Some(first) = suite.package(first)? else {
+        bail!("{} has no package {first}", suite.name);
+    };
+    let mut found = vec![first];
+    let mut next = 0;
+    while let Some(package) = found.get(next) {
+        for name in package.depends.clone() {
+            let new = !found.iter().any(|known| known.name == name);
+            if new && prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+                found.extend(suite.package(&name)?);
+            }
+        }
+        next += 1;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depends_come_without_versions_and_alternatives_apart() {
+        let shown =
+            "Package: a\nVersion: 1:2.0-3\nDepends: b (= 1), c | d (>= 2)\nDescription: x\n";
+        let package = parse(shown).unwrap();
+        assert_eq!(package.version, "1:2.0-3");
+        assert_eq!(package.depends, ["b", "c", "d"]);
+    }
+}

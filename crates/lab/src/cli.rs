@@ -1,0 +1,179 @@
+//! Verbs of the lab's command line, one function each.
+
+use anyhow::{Result, bail};
+use clap::{Args, Parser, Subcommand};
+use netsilo_lab::{Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
+use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Real kernels with real NIC queues in small virtual machines
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Boot a guest, run one command in it, end it; the exit status is the command's
+    Run {
+        #[command(flatten)]
+        machine: Machine,
+        /// Seconds until the command is killed
+        #[arg(long, default_value_t = 600)]
+        timeout: u64,
+        /// A shell command; several words are joined by spaces
+        #[arg(required = true, trailing_var_arg = true)]
+        command: Vec<String>,
+    },
+    /// Boot a guest and run commands in it, line by line; `peer COMMAND` runs one at the other end of eth0
+    Shell {
+        #[command(flatten)]
+        machine: Machine,
+    },
+    /// Fetch all kernels and list them
+    Kernels,
+}
+
+#[derive(Debug, Args)]
+struct Machine {
+    /// Which kernel
+    #[arg(long, value_enum, default_value_t)]
+    kernel: Kernel,
+    /// Network cards, eth0 first: MODEL or MODEL@NODE, for example igb@1
+    #[arg(long = "nic", value_name = "MODEL[@NODE]", default_value = "virtio-net", value_parser = nic)]
+    nics: Vec<Nic>,
+    /// Pairs of queues of each virtio-net
+    #[arg(long, default_value_t = 4)]
+    queues: u32,
+    /// Logical CPUs: even, 2 to 32, on two sockets
+    #[arg(long, default_value_t = 8)]
+    cpus: u32,
+    /// How emulation runs them
+    #[arg(long, value_enum, default_value_t)]
+    threads: Threads,
+    /// Memory in MiB
+    #[arg(long, default_value_t = 1024)]
+    memory: u32,
+    /// More of the kernel's command line, for example isolcpus=2,3
+    #[arg(long = "append", value_name = "ARG")]
+    kernel_args: Vec<String>,
+}
+
+impl Machine {
+    fn spec(&self) -> Spec {
+        Spec {
+            kernel: self.kernel,
+            cpus: self.cpus,
+            nics: self
+                .nics
+                .iter()
+                .map(|nic| Nic {
+                    queues: self.queues,
+                    ..*nic
+                })
+                .collect(),
+            memory_mib: self.memory,
+            threads: self.threads,
+            kernel_args: self.kernel_args.clone(),
+            shares: Vec::new(),
+        }
+    }
+}
+
+fn nic(text: &str) -> Result<Nic, String> {
+    let (model, node) = text
+        .split_once('@')
+        .map_or((text, None), |(model, node)| (model, Some(node)));
+    let model: NicModel = clap::ValueEnum::from_str(model, true)?;
+    let node = node
+        .map(|node| {
+            node.parse()
+                .map_err(|_| format!("node {node:?} is not a number"))
+        })
+        .transpose()?;
+    Ok(Nic {
+        node,
+        ..Nic::from(model)
+    })
+}
+
+/// Does what the command line says.
+pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.verb {
+        Verb::Run {
+            machine,
+            timeout,
+            command,
+        } => {
+            let lab = Lab::boot(&machine.spec())?;
+            let output = lab.run_for(&command.join(" "), Duration::from_secs(timeout))?;
+            drop(lab);
+            show(&output)?;
+            Ok(ExitCode::from(
+                u8::try_from(output.status).unwrap_or(u8::MAX),
+            ))
+        }
+        Verb::Shell { machine } => shell(&Lab::boot(&machine.spec())?),
+        Verb::Kernels => kernels(),
+    }
+}
+
+fn kernels() -> Result<ExitCode> {
+    for kernel in Kernel::ALL {
+        let image = kernel.fetch()?;
+        writeln!(
+            stdout(),
+            "{kernel}\t{}\t{}\t{}",
+            image.release,
+            image.version,
+            image.root.display()
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shell(lab: &Lab) -> Result<ExitCode> {
+    let prompt = || -> Result<()> {
+        if stdin().is_terminal() {
+            write!(stderr(), "lab# ")?;
+        }
+        Ok(())
+    };
+    prompt()?;
+    for line in stdin().lock().lines() {
+        let line = line?;
+        let timeout = Duration::from_secs(600);
+        let output = match line.trim().split_once(' ') {
+            _ if line.trim().is_empty() => None,
+            _ if line.trim() == "exit" => break,
+            Some(("peer", command)) => {
+                Some(lab.peer(0).and_then(|peer| peer.run_for(command, timeout)))
+            }
+            _ => Some(lab.run_for(&line, timeout)),
+        };
+        match output {
+            None => {}
+            Some(Ok(output)) => {
+                show(&output)?;
+                if output.status != 0 {
+                    writeln!(stderr(), "exit status {}", output.status)?;
+                }
+            }
+            Some(Err(error)) => writeln!(stderr(), "{error:#}")?,
+        }
+        if let Err(error) = lab.run("true") {
+            bail!("{error:#}; its console ends:\n{}", lab.console());
+        }
+        prompt()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(output: &Output) -> Result<()> {
+    stdout().write_all(&output.stdout)?;
+    stderr().write_all(&output.stderr)?;
+    Ok(())
+}

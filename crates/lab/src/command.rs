@@ -1,0 +1,40 @@
+//! Host commands whose failure says what was run and what it said.
+
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Runs to the end and gives standard output; another status than 0 is an error with standard error in it.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let done = command.stdin(Stdio::null()).output().with_context(|| {
+        format!(
+            "cannot run {program}: is it installed? scripts/setup installs all that the lab needs"
+        )
+    })?;
+    if !done.status.success() {
+        let arguments: Vec<_> = command
+            .get_args()
+            .map(|arg| arg.to_string_lossy())
+            .collect();
+        let stderr = String::from_utf8_lossy(&done.stderr);
+        bail!(
+            "{program} {} failed ({}): {}",
+            arguments.join(" "),
+            done.status,
+            stderr.trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Paths in arguments and messages.
+pub(crate) trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl<P: AsRef<Path>> Shown for P {
+    fn shown(&self) -> String {
+        self.as_ref().to_string_lossy().into_owned()
+    }
+}

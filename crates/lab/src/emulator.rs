@@ -1,0 +1,175 @@
+//! Which QEMU, and how it is to run the guest's CPUs.
+
+use crate::apt::{self, Suite};
+use crate::cache::{self, Cache};
+use crate::command::output;
+use anyhow::{Context, Result, bail};
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// A QEMU that can run.
+#[derive(Debug, Clone)]
+pub(crate) struct Emulator {
+    pub(crate) program: PathBuf,
+    /// Firmware folders (`-L`), for one that is not installed.
+    pub(crate) firmware: Vec<PathBuf>,
+    pub(crate) version: String,
+}
+
+/// How the guest's CPUs run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accel {
+    /// In hardware.
+    Kvm,
+    /// In software: counts are true, times are not.
+    Tcg,
+}
+
+/// The system's QEMU if its major version is at least `least`, else the one of bookworm-backports.
+pub(crate) fn find(cache: &Cache, least: u32, note: &dyn Fn(&str)) -> Result<Emulator> {
+    let system = version(Command::new(PROGRAM).arg("--version"));
+    match system {
+        Ok((version, major)) if major >= least => Ok(Emulator {
+            program: PROGRAM.into(),
+            firmware: Vec::new(),
+            version,
+        }),
+        Err(error) if least == 0 => Err(error),
+        _ => backports(cache, note),
+    }
+}
+
+fn version(command: &mut Command) -> Result<(String, u32)> {
+    let said = output(command)?;
+    let version = said
+        .split("version ")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next());
+    let version =
+        version.with_context(|| format!("{PROGRAM} --version says nothing of a version"))?;
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok());
+    Ok((
+        version.to_owned(),
+        major.context("QEMU's version does not begin with a number")?,
+    ))
+}
+
+fn backports(cache: &Cache, note: &dyn Fn(&str)) -> Result<Emulator> {
+    let newest_cached = || {
+        cache::oldest_first(&cache.path("qemu"))
+            .into_iter()
+            .rfind(|path| path.is_dir())
+    };
+    if cache.is_fresh("qemu/asked")
+        && let Some(root) = newest_cached()
+    {
+        return unpacked(root);
+    }
+    match download(cache) {
+        Ok(root) => {
+            cache.touch("qemu/asked")?;
+            unpacked(root)
+        }
+        Err(error) => {
+            let Some(root) = newest_cached() else {
+                return Err(error);
+            };
+            note(&format!("QEMU: using the cached one: {error:#}"));
+            unpacked(root)
+        }
+    }
+}
+
+fn download(cache: &Cache) -> Result<PathBuf> {
+    let suite = Suite::new(cache, "bookworm-backports")?;
+    suite.update(false)?;
+    let mut packages = apt::closure(
+        &suite,
+        "qemu-system-x86",
+        &["qemu-system-common", "qemu-system-data", "seabios"],
+    )?;
+    let version = packages
+        .first()
+        .map(|first| first.version.clone())
+        .unwrap_or_default();
+    // ipxe-qemu and the libraries are those of Debian 12 itself.
+    let stable = Suite::new(cache, "bookworm")?;
+    stable.update(false)?;
+    let from_stable = ["ipxe-qemu", "seabios"].map(|name| stable.package(name));
+    let mut rest = Vec::new();
+    for package in from_stable.into_iter().filter_map(Result::transpose) {
+        let package = package?;
+        if !packages.iter().any(|known| known.name == package.name) {
+            rest.push(package);
+        }
+    }
+    packages.dedup();
+    cache.build(&format!("qemu/{version}"), |dir| {
+        suite.unpack(&packages, dir)?;
+        stable.unpack(&rest, dir)
+    })
+}
+
+fn unpacked(root: PathBuf) -> Result<Emulator> {
+    let program = root.join("usr/bin").join(PROGRAM);
+    let missing: Vec<String> = output(Command::new("ldd").arg(&program))?
+        .lines()
+        .filter(|line| line.contains("not found"))
+        .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
+        .collect();
+    if !missing.is_empty() {
+        bail!(
+            "{} lacks {}: scripts/setup installs them with qemu-system-x86",
+            program.display(),
+            missing.join(", ")
+        );
+    }
+    let firmware = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
+    let firmware = firmware
+        .map(|dir| root.join(dir))
+        .into_iter()
+        .filter(|dir| dir.exists())
+        .collect();
+    let (version, _) = version(Command::new(&program).arg("--version"))?;
+    Ok(Emulator {
+        program,
+        firmware,
+        version,
+    })
+}
+
+/// The ways to try, best first.
+///
+/// `/dev/kvm` that opens proves nothing (a nested machine may hang): the guest must also answer in time.
+pub(crate) fn accels() -> Result<Vec<Accel>> {
+    match std::env::var("NETSILO_LAB_ACCEL").as_deref() {
+        Ok("kvm") => return Ok(vec![Accel::Kvm]),
+        Ok("tcg") => return Ok(vec![Accel::Tcg]),
+        Ok("") | Err(_) => {}
+        Ok(other) => bail!("NETSILO_LAB_ACCEL is {other:?}: make it tcg or kvm, or unset it"),
+    }
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpuinfo
+        .lines()
+        .find(|line| line.starts_with("flags"))
+        .unwrap_or_default();
+    let capable = flags
+        .split_whitespace()
+        .any(|flag| flag == "vmx" || flag == "svm");
+    let opens = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm")
+        .is_ok();
+    Ok(if capable && opens {
+        vec![Accel::Kvm, Accel::Tcg]
+    } else {
+        vec![Accel::Tcg]
+    })
+}

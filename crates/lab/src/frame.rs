@@ -1,0 +1,110 @@
+//! The wire between the lab and the agent in its guest: length-prefixed, binary-safe frames.
+//!
+//! Compiled into both, so it uses nothing but the standard library. All integers are little-endian.
+
+use std::io::{self, Read, Write};
+
+/// The largest body that either side accepts; more than any sensible output of one command.
+const MAX_BODY_BYTES: u32 = 1 << 30;
+
+/// What a frame says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Agent: ready for commands.
+    Hello,
+    /// Lab: run this shell command.
+    Run(String),
+    /// Agent: the command's process (and process group) in the guest.
+    Started(u32),
+    /// Lab: send this signal to the command's process group.
+    Signal(u32),
+    /// Agent: the command has ended.
+    Done {
+        /// Exit code, or 128 + signal, as a shell reports it.
+        status: i32,
+        /// All it wrote to its standard output.
+        stdout: Vec<u8>,
+        /// All it wrote to its standard error.
+        stderr: Vec<u8>,
+    },
+}
+
+impl Message {
+    fn encode(&self) -> (u8, Vec<u8>) {
+        match self {
+            Self::Hello => (0, Vec::new()),
+            Self::Run(command) => (1, command.clone().into_bytes()),
+            Self::Started(pid) => (2, pid.to_le_bytes().to_vec()),
+            Self::Signal(signal) => (3, signal.to_le_bytes().to_vec()),
+            Self::Done {
+                status,
+                stdout,
+                stderr,
+            } => {
+                let mut body = status.to_le_bytes().to_vec();
+                body.extend((stdout.len() as u64).to_le_bytes());
+                body.extend(stdout);
+                body.extend(stderr);
+                (4, body)
+            }
+        }
+    }
+
+    fn decode(kind: u8, body: &[u8]) -> Option<Self> {
+        let number = || Some(u32::from_le_bytes(body.try_into().ok()?));
+        Some(match kind {
+            0 => Self::Hello,
+            1 => Self::Run(String::from_utf8(body.to_vec()).ok()?),
+            2 => Self::Started(number()?),
+            3 => Self::Signal(number()?),
+            4 => {
+                let (status, rest) = body.split_at_checked(4)?;
+                let (length, rest) = rest.split_at_checked(8)?;
+                let length = u64::from_le_bytes(length.try_into().ok()?);
+                let (stdout, stderr) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+                Self::Done {
+                    status: i32::from_le_bytes(status.try_into().ok()?),
+                    stdout: stdout.to_vec(),
+                    stderr: stderr.to_vec(),
+                }
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Writes one frame about command `id`, in a single write.
+pub(crate) fn write(mut to: impl Write, id: u32, message: &Message) -> io::Result<()> {
+    let (kind, body) = message.encode();
+    let length = u32::try_from(body.len())
+        .ok()
+        .filter(|length| *length <= MAX_BODY_BYTES)
+        .ok_or_else(|| io::Error::other("more output than one frame may carry; write less"))?;
+    let mut frame = Vec::with_capacity(9 + body.len());
+    frame.extend(length.to_le_bytes());
+    frame.push(kind);
+    frame.extend(id.to_le_bytes());
+    frame.extend(body);
+    to.write_all(&frame)
+}
+
+/// Reads one frame: the command's id and the message.
+pub(crate) fn read(mut from: impl Read) -> io::Result<(u32, Message)> {
+    let mut head = [0; 9];
+    from.read_exact(&mut head)?;
+    let [a, b, c, d, kind, e, f, g, h] = head;
+    let length = u32::from_le_bytes([a, b, c, d]);
+    if length > MAX_BODY_BYTES {
+        return Err(io::Error::other("a frame longer than any that is sent"));
+    }
+    let mut body = Vec::new();
+    from.take(length.into()).read_to_end(&mut body)?;
+    let whole = u32::try_from(body.len()) == Ok(length);
+    let message = if whole {
+        Message::decode(kind, &body)
+    } else {
+        None
+    };
+    let message = message.ok_or_else(|| io::Error::other("a frame that makes no sense"))?;
+    Ok((u32::from_le_bytes([e, f, g, h]), message))
+}

@@ -1,0 +1,144 @@
+//! The guest's first file system: a static busybox, the modules that reach the host's root, the agent.
+
+use crate::cache::{self, Cache};
+use crate::command::{Shown, output};
+use crate::kernels::{self, Image};
+use anyhow::{Context, Result};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
+const INIT: &[u8] = include_bytes!("../agent/init.sh");
+const MODPROBE: &[u8] = include_bytes!("../agent/modprobe.sh");
+const BUSYBOX: &str = "/bin/busybox";
+/// The applets that the two scripts use.
+const APPLETS: [&str; 10] = [
+    "chroot", "cp", "hostname", "insmod", "ip", "mkdir", "mount", "poweroff", "sh", "echo",
+];
+/// What it takes to reach the lab and the host's root; all else is loaded from there.
+const MODULES: [&str; 4] = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p"];
+
+/// The initrd for `image`, built once for each content.
+pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
+    let busybox = fs::read(BUSYBOX)
+        .with_context(|| format!("cannot read {BUSYBOX}: scripts/setup installs busybox-static"))?;
+    let mut hasher = DefaultHasher::new();
+    (
+        AGENT,
+        INIT,
+        MODPROBE,
+        &busybox,
+        &image.version,
+        APPLETS,
+        MODULES,
+    )
+        .hash(&mut hasher);
+    let folder = cache.path(format!("initrd/{}", image.release));
+    let path = folder.join(format!("{:016x}.cpio", hasher.finish()));
+    if path.exists() {
+        return Ok(path);
+    }
+    let archive = archive(image, &busybox).context("cannot build the initrd")?;
+    fs::create_dir_all(&folder)?;
+    for old in cache::oldest_first(&folder).iter().rev().skip(3) {
+        let _ = fs::remove_file(old);
+    }
+    let scratch = cache.path("scratch.cpio");
+    fs::write(&scratch, archive)
+        .and_then(|()| fs::rename(&scratch, &path))
+        .context("cannot write the initrd")?;
+    Ok(path)
+}
+
+/// Not compressed: the guest would spend longer unpacking than QEMU copying.
+fn archive(image: &Image, busybox: &[u8]) -> Result<Vec<u8>> {
+    let mut cpio = Cpio::default();
+    for dir in ["bin", "sbin", "dev", "proc", "sys", "modules"] {
+        cpio.entry(dir, 0o040_755, &[])?;
+    }
+    cpio.entry("bin/busybox", 0o100_755, busybox)?;
+    for applet in APPLETS {
+        cpio.entry(&format!("bin/{applet}"), 0o120_777, b"busybox")?;
+    }
+    cpio.entry("init", 0o100_755, INIT)?;
+    cpio.entry("sbin/modprobe", 0o100_755, MODPROBE)?;
+    cpio.entry("agent", 0o100_755, AGENT)?;
+    let mut order = String::new();
+    for module in kernels::modules(image, &MODULES)? {
+        let name = module
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let name = name.split(".ko").next().unwrap_or_default().to_owned() + ".ko";
+        cpio.entry(
+            &format!("modules/{name}"),
+            0o100_644,
+            &uncompressed(&module)?,
+        )?;
+        order.push_str(&name);
+        order.push('\n');
+    }
+    cpio.entry("modules/order", 0o100_644, order.as_bytes())?;
+    cpio.entry("TRAILER!!!", 0, &[])?;
+    Ok(cpio.bytes)
+}
+
+fn uncompressed(module: &Path) -> Result<Vec<u8>> {
+    let program = match module.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => "xz",
+        Some("zst") => "zstd",
+        _ => return Ok(fs::read(module)?),
+    };
+    let scratch = tempfile::tempdir()?;
+    let plain = scratch.path().join("module.ko");
+    let script = format!("{program} -dc \"$1\" >\"$2\"");
+    output(Command::new("sh").args(["-c", &script, "sh", &module.shown(), &plain.shown()]))?;
+    Ok(fs::read(plain)?)
+}
+
+/// A "newc" archive, as the kernel's Documentation/driver-api/early-userspace/buffer-format.rst has it.
+#[derive(Default)]
+struct Cpio {
+    bytes: Vec<u8>,
+    inode: u32,
+}
+
+impl Cpio {
+    fn entry(&mut self, name: &str, mode: u32, data: &[u8]) -> io::Result<()> {
+        self.inode += 1;
+        let length = u32::try_from(data.len()).map_err(io::Error::other)?;
+        let name_length = u32::try_from(name.len() + 1).map_err(io::Error::other)?;
+        let fields = [
+            self.inode,
+            mode,
+            0,
+            0,
+            1,
+            0,
+            length,
+            0,
+            0,
+            0,
+            0,
+            name_length,
+            0,
+        ];
+        write!(self.bytes, "070701")?;
+        for field in fields {
+            write!(self.bytes, "{field:08x}")?;
+        }
+        write!(self.bytes, "{name}\0")?;
+        self.pad();
+        self.bytes.extend(data);
+        self.pad();
+        Ok(())
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+}

@@ -1,0 +1,232 @@
+//! Debian's kernels, looked up, unpacked and cached: image, modules and an initrd for each.
+
+use crate::apt::{self, Package, Suite};
+use crate::cache::{self, Cache};
+use crate::command::{Shown, output};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Which kernel a guest runs; the version within it is whatever Debian has today.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
+pub enum Kernel {
+    /// Debian 12's own.
+    #[default]
+    #[value(name = "6.1")]
+    V6_1,
+    /// Debian 12's newer one, from its security or backports suite.
+    #[value(name = "6.12")]
+    V6_12,
+    /// The one in Debian sid.
+    #[value(name = "newest")]
+    Newest,
+}
+
+impl Kernel {
+    /// All of them, oldest first.
+    pub const ALL: [Self; 3] = [Self::V6_1, Self::V6_12, Self::Newest];
+
+    /// Makes it ready to boot: asks the mirror now and downloads what is new.
+    pub fn fetch(self) -> Result<Image> {
+        fetch(&Cache::open()?, self, true, &crate::note)
+    }
+
+    /// Where to look for it, in this order: suite and package.
+    fn sources(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::V6_1 => &[
+                ("bookworm-security", "linux-image-amd64"),
+                ("bookworm", "linux-image-amd64"),
+            ],
+            Self::V6_12 => &[
+                ("bookworm-security", "linux-image-6.12-amd64"),
+                ("bookworm-backports", "linux-image-amd64"),
+            ],
+            Self::Newest => &[("sid", "linux-image-amd64")],
+        }
+    }
+}
+
+impl std::fmt::Display for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::V6_1 => "6.1",
+            Self::V6_12 => "6.12",
+            Self::Newest => "newest",
+        })
+    }
+}
+
+/// An unpacked kernel.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// As `uname -r` will say in the guest.
+    pub release: String,
+    /// The Debian package's version.
+    pub version: String,
+    /// Holds `boot/` and `lib/modules/`: what `modprobe -d` wants.
+    pub root: PathBuf,
+}
+
+impl Image {
+    /// The kernel itself.
+    pub fn vmlinuz(&self) -> PathBuf {
+        self.root.join(format!("boot/vmlinuz-{}", self.release))
+    }
+
+    fn read(root: PathBuf) -> Result<Self> {
+        let boot = root.join("boot");
+        let release = cache::oldest_first(&boot).iter().find_map(|path| {
+            Some(
+                path.file_name()?
+                    .to_str()?
+                    .strip_prefix("vmlinuz-")?
+                    .to_owned(),
+            )
+        });
+        let version = root
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let release = release
+            .with_context(|| format!("no kernel in {}: remove that folder", boot.display()))?;
+        Ok(Self {
+            release,
+            version,
+            root,
+        })
+    }
+}
+
+/// Makes `kernel` ready to boot: asks the mirror once a day (or if `force`), downloads what is new.
+///
+/// Without a network, a kernel that is cached already is taken, and `note` told so.
+pub(crate) fn fetch(
+    cache: &Cache,
+    kernel: Kernel,
+    force: bool,
+    note: &dyn Fn(&str),
+) -> Result<Image> {
+    let folder = format!("kernels/{kernel}");
+    let newest_cached = || {
+        cache::oldest_first(&cache.path(&folder))
+            .into_iter()
+            .rfind(|path| path.is_dir())
+    };
+    let stamp = format!("{folder}/asked");
+    if cache.is_fresh(&stamp)
+        && !force
+        && let Some(root) = newest_cached()
+    {
+        return Image::read(root);
+    }
+    match download(cache, kernel, &folder, force) {
+        Ok(root) => {
+            cache.touch(&stamp)?;
+            remove_all_but_two(&cache.path(&folder));
+            Image::read(root)
+        }
+        Err(error) => {
+            let Some(root) = newest_cached() else {
+                return Err(error);
+            };
+            note(&format!("kernel {kernel}: using the cached one: {error:#}"));
+            Image::read(root)
+        }
+    }
+}
+
+fn download(cache: &Cache, kernel: Kernel, folder: &str, force: bool) -> Result<PathBuf> {
+    for (suite, meta) in kernel.sources() {
+        let suite = Suite::new(cache, suite)?;
+        suite.update(force)?;
+        if suite.package(meta)?.is_none() {
+            continue;
+        }
+        let packages = apt::closure(
+            &suite,
+            meta,
+            &["linux-image-", "linux-binary-", "linux-modules-"],
+        )?;
+        let version = packages
+            .first()
+            .map(|meta| meta.version.clone())
+            .unwrap_or_default();
+        let wanted = format!("{folder}/{version}");
+        let root = cache.build(&wanted, |dir| unpack(&suite, &packages, dir))?;
+        // An old version becomes the one to use again when the mirror goes back to it.
+        output(Command::new("touch").arg(&root))?;
+        return Ok(root);
+    }
+    bail!("the mirror has no kernel {kernel}")
+}
+
+fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
+    suite.unpack(packages, dir)?;
+    // Debian 14's packages have them under usr/ only.
+    if !dir.join("lib").exists() {
+        symlink("usr/lib", dir.join("lib")).context("cannot link lib")?;
+    }
+    let modules = cache::oldest_first(&dir.join("lib/modules")).pop();
+    let modules = modules.context("the kernel's packages hold no modules")?;
+    if !dir.join("boot").exists() {
+        bail!("the kernel's packages hold no boot/vmlinuz");
+    }
+    // Three quarters of 400 MB, and of depmod's time, and no guest has the hardware.
+    for unused in [
+        "drivers/gpu",
+        "drivers/media",
+        "drivers/staging",
+        "drivers/iio",
+        "drivers/net/wireless",
+        "sound",
+    ] {
+        let unused = modules.join("kernel").join(unused);
+        if unused.exists() {
+            fs::remove_dir_all(unused)?;
+        }
+    }
+    let release = modules.file_name().unwrap_or_default();
+    output(Command::new("depmod").arg("-b").arg(dir).arg(release))
+        .context("cannot index the kernel's modules")?;
+    Ok(())
+}
+
+/// One lab may be about to boot the version before: keep that one too.
+fn remove_all_but_two(folder: &Path) {
+    let mut versions = cache::oldest_first(folder);
+    versions.retain(|path| path.is_dir());
+    for old in versions.iter().rev().skip(2) {
+        let _ = fs::remove_dir_all(old);
+    }
+}
+
+/// The modules that `wanted` need, in the order in which to load them; built-in ones left out.
+pub(crate) fn modules(image: &Image, wanted: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut command = Command::new("modprobe");
+    command
+        .args([
+            "-d",
+            &image.root.shown(),
+            "-S",
+            &image.release,
+            "--show-depends",
+            "-a",
+        ])
+        .args(wanted);
+    let shown = output(&mut command).context("cannot list the guest's modules")?;
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for path in shown
+        .lines()
+        .filter_map(|line| line.strip_prefix("insmod "))
+    {
+        let path = PathBuf::from(path.trim());
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}

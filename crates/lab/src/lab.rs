@@ -1,0 +1,282 @@
+//! A booted guest with its peers.
+
+use crate::cache::Cache;
+use crate::command::Shown;
+use crate::emulator::{self, Accel, Emulator};
+use crate::guest::{Guest, Job};
+use crate::kernels::{self, Image};
+use crate::output::Output;
+use crate::qmp::Qmp;
+use crate::room::{Peer, Room, content, unnamed_file};
+use crate::spec::{NicModel, Spec, Threads};
+use crate::{initrd, note, qemu, setup};
+use anyhow::{Context, Result, anyhow};
+use serde_json::json;
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a guest may take to answer in hardware before that is taken for a machine that cannot.
+const KVM_PATIENCE: Duration = Duration::from_secs(10);
+/// Emulation of 32 CPUs side by side takes half a minute on an idle machine.
+const TCG_PATIENCE: Duration = Duration::from_secs(240);
+
+/// A running guest. Dropped, guest, peers and taps are gone before `drop` returns.
+#[derive(Debug)]
+pub struct Lab {
+    guest: Arc<Guest>,
+    qmp: Mutex<Qmp>,
+    peers: Vec<Peer>,
+    console: File,
+    accel: Accel,
+    boot_time: Duration,
+    title: String,
+    qemu: Child,
+    room: Option<Arc<Room>>,
+}
+
+impl Lab {
+    /// Boots a guest as `spec` says and says on standard error what it booted and how long that took.
+    pub fn boot(spec: &Spec) -> Result<Self> {
+        spec.check()?;
+        let cache = Cache::open()?;
+        let image = kernels::fetch(&cache, spec.kernel, false, &note)?;
+        let least = spec
+            .nics
+            .iter()
+            .map(|nic| nic.model.least_qemu())
+            .max()
+            .unwrap_or(0);
+        let emulator = emulator::find(&cache, least, &note)?;
+        let initrd = initrd::build(&cache, &image)?;
+        drop(cache);
+        let mut accels = emulator::accels()?;
+        let mut failure = anyhow!("no way to run a guest");
+        while !accels.is_empty() {
+            let accel = accels.remove(0);
+            let patience = if accels.is_empty() {
+                TCG_PATIENCE
+            } else {
+                KVM_PATIENCE
+            };
+            match Self::start(spec, accel, patience, &emulator, &image, &initrd) {
+                Ok(lab) => {
+                    note(&format!(
+                        "{}, booted in {:.1} s",
+                        lab.title,
+                        lab.boot_time.as_secs_f64()
+                    ));
+                    return Ok(lab);
+                }
+                Err(error) if !accels.is_empty() => {
+                    note(&format!("KVM does not work here, emulating: {error:#}"))
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure.context(format!("cannot boot kernel {}", spec.kernel)))
+    }
+
+    fn start(
+        spec: &Spec,
+        accel: Accel,
+        patience: Duration,
+        emulator: &Emulator,
+        image: &Image,
+        initrd: &Path,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let room = Arc::new(Room::new()?);
+        setup::make_taps(&room, spec)?;
+        let (lab_end, guest_end) = UnixStream::pair()?;
+        let (lab_qmp, qemu_qmp) = UnixStream::pair()?;
+        let console = unnamed_file()?;
+        let qemu = room
+            .command(&emulator.program.shown())
+            .args(qemu::arguments(spec, accel, emulator, image, initrd))
+            .stdin(Stdio::from(OwnedFd::from(guest_end)))
+            .stdout(Stdio::from(OwnedFd::from(qemu_qmp)))
+            .stderr(console.try_clone()?)
+            .spawn()
+            .context("cannot run QEMU")?;
+        let told = |error: anyhow::Error| {
+            error.context(format!("the guest's console: {}", tail(&console)))
+        };
+        let qmp = Qmp::new(lab_qmp).map_err(told)?;
+        // QEMU has opened the taps: now each can go to its peer.
+        let peers = setup::make_peers(&room, spec)?;
+        let guest = Guest::new(lab_end)?;
+        match guest.wait_ready(patience) {
+            Ok(true) => {}
+            Ok(false) => return Err(told(anyhow!("no answer from the guest in {patience:?}"))),
+            Err(error) => return Err(told(error)),
+        }
+        let script = setup::guest_script(spec, &shares(&spec.shares)?);
+        let set_up = guest
+            .spawn(&script)?
+            .wait(TCG_PATIENCE)
+            .and_then(Output::ok);
+        set_up.context("cannot set the guest up").map_err(told)?;
+        let boot_time = started.elapsed();
+        let title = title(spec, accel, emulator, image);
+        Ok(Self {
+            guest,
+            qmp: Mutex::new(qmp),
+            peers,
+            console,
+            accel,
+            boot_time,
+            title,
+            qemu,
+            room: Some(room),
+        })
+    }
+
+    /// Runs a shell command in the guest to its end, at most a minute.
+    pub fn run(&self, command: &str) -> Result<Output> {
+        self.run_for(command, crate::RUN_TIMEOUT)
+    }
+
+    /// Runs a shell command in the guest to its end; kills it and fails after `timeout`.
+    pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
+        let output = self.spawn(command)?.wait(timeout);
+        output.with_context(|| format!("in the guest: {}", crate::one_line(command)))
+    }
+
+    /// Runs a shell command in the guest that must succeed; its standard output as text.
+    pub fn sh(&self, command: &str) -> Result<String> {
+        let done = self.run(command)?.ok();
+        let done = done.with_context(|| format!("in the guest: {}", crate::one_line(command)))?;
+        Ok(done.text().into_owned())
+    }
+
+    /// Starts a shell command in the guest.
+    pub fn spawn(&self, command: &str) -> Result<Job> {
+        self.guest.spawn(command)
+    }
+
+    /// The other end of `eth<nic>`.
+    pub fn peer(&self, nic: usize) -> Result<&Peer> {
+        self.peers
+            .get(nic)
+            .with_context(|| format!("the guest has no eth{nic}"))
+    }
+
+    /// The address of `eth<nic>`, in a /24 that it shares with its peer.
+    pub fn guest_address(nic: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, nic, 2)
+    }
+
+    /// The address of the other end of `eth<nic>`.
+    pub fn peer_address(nic: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, nic, 1)
+    }
+
+    /// Plugs the cable of `eth<nic>` in or pulls it.
+    pub fn set_link(&self, nic: usize, up: bool) -> Result<()> {
+        let mut qmp = self.qmp.lock().unwrap_or_else(PoisonError::into_inner);
+        qmp.execute("set_link", json!({ "name": format!("nic{nic}"), "up": up }))?;
+        Ok(())
+    }
+
+    /// How the guest's CPUs run; under emulation, counts are true and times are not.
+    pub fn accel(&self) -> Accel {
+        self.accel
+    }
+
+    /// From nothing to a guest with addresses, downloads not counted.
+    pub fn boot_time(&self) -> Duration {
+        self.boot_time
+    }
+
+    /// Kernel, emulator and shape in one line.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// What the guest's console and QEMU have said.
+    pub fn console(&self) -> String {
+        String::from_utf8_lossy(&content(&self.console).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.peers.clear();
+        // Ends QEMU and all in the peers, unless someone kept a `Peer`: then when that goes.
+        drop(self.room.take());
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+    }
+}
+
+fn title(spec: &Spec, accel: Accel, emulator: &Emulator, image: &Image) -> String {
+    let how = match (accel, spec.threads) {
+        (Accel::Kvm, _) => "KVM",
+        (Accel::Tcg, Threads::Single) => "emulated, one CPU at a time",
+        (Accel::Tcg, Threads::Multi) => "emulated, CPUs side by side",
+    };
+    let mut nics: Vec<&str> = spec
+        .nics
+        .iter()
+        .map(|nic| nic.model)
+        .map(NicModel::driver)
+        .collect();
+    if nics.is_empty() {
+        nics.push("no nic");
+    }
+    let nics = nics.join(" + ");
+    format!(
+        "kernel {} ({}), {} CPUs, {nics}, QEMU {} ({how})",
+        image.release, image.version, spec.cpus, emulator.version
+    )
+}
+
+/// The folders that the guest's own /tmp and /run would hide: asked for, current, and the program's.
+fn shares(wanted: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let program = std::env::current_exe()?;
+    let built_in = program
+        .ancestors()
+        .find(|dir| dir.join("CACHEDIR.TAG").exists())
+        .or(program.parent());
+    let own = [std::env::current_dir().ok(), built_in.map(Path::to_owned)];
+    let all = wanted.iter().cloned().chain(own.into_iter().flatten());
+    let mut hidden: Vec<PathBuf> = all
+        .filter_map(|path| path.canonicalize().ok())
+        .filter(|path| {
+            ["/tmp", "/run"]
+                .iter()
+                .any(|own| path.starts_with(own) && path != Path::new(own))
+        })
+        .collect();
+    hidden.sort();
+    hidden.dedup_by(|inner, outer| inner.starts_with(outer));
+    Ok(hidden)
+}
+
+fn tail(console: &File) -> String {
+    let text = String::from_utf8_lossy(&content(console).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let last = lines
+        .iter()
+        .rev()
+        .take(12)
+        .rev()
+        .copied()
+        .collect::<Vec<_>>()
+        .join("\n  ");
+    if last.is_empty() {
+        "(silent)".to_owned()
+    } else {
+        format!("\n  {last}")
+    }
+}

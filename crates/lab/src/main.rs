@@ -1,0 +1,10 @@
+//! The lab's command line: try something by hand on a real kernel with real NIC queues.
+
+mod cli;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> anyhow::Result<ExitCode> {
+    cli::run(cli::Cli::parse())
+}

@@ -1,0 +1,36 @@
+//! What a finished command leaves.
+
+use anyhow::{Result, bail};
+use std::borrow::Cow;
+
+/// Exit status and output of a finished command, byte for byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Exit code, or 128 + signal, as a shell reports it.
+    pub status: i32,
+    /// All it wrote to its standard output.
+    pub stdout: Vec<u8>,
+    /// All it wrote to its standard error.
+    pub stderr: Vec<u8>,
+}
+
+impl Output {
+    /// Standard output as text.
+    pub fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.stdout)
+    }
+
+    /// Itself if the status is 0, else an error that shows what the command said.
+    pub fn ok(self) -> Result<Self> {
+        if self.status == 0 {
+            return Ok(self);
+        }
+        let stderr = String::from_utf8_lossy(&self.stderr);
+        let said = if stderr.trim().is_empty() {
+            self.text()
+        } else {
+            stderr
+        };
+        bail!("exit status {}: {}", self.status, said.trim())
+    }
+}

@@ -1,0 +1,215 @@
+//! Namespaces that end with this process, however it ends, and take all that runs in them along.
+//!
+//! The first process of a room's pid namespace reads from a pipe that only the lab holds. When the lab
+//! closes it, or dies, that process ends, and the kernel kills every other process in the namespace (QEMU,
+//! peers' programs) and then frees the network namespaces and the taps in them. Nothing has a name outside.
+
+use crate::output::Output;
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A pid, mount and network namespace, and in it a network namespace for each peer.
+#[derive(Debug)]
+pub(crate) struct Room {
+    holder: Child,
+}
+
+impl Room {
+    pub(crate) fn new() -> Result<Self> {
+        // `ip netns` keeps its names under /run, which is the room's own.
+        let script = "mount -t sysfs sysfs /sys && mount -t tmpfs tmpfs /run && echo ready && exec cat >/dev/null";
+        let mut holder = Command::new("unshare")
+            .args([
+                "--net",
+                "--pid",
+                "--mount",
+                "--fork",
+                "--mount-proc",
+                "sh",
+                "-c",
+                script,
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .context("cannot run unshare")?;
+        let mut said = String::new();
+        if let Some(stdout) = holder.stdout.take() {
+            BufReader::new(stdout).read_line(&mut said)?;
+        }
+        if said.trim() != "ready" {
+            let _ = holder.kill();
+            let _ = holder.wait();
+            bail!("cannot make namespaces: the lab must be root, with the right to mount");
+        }
+        Ok(Self { holder })
+    }
+
+    /// `program` inside the room, in the network namespace that QEMU is in.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let holder = self.holder.id();
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{holder}/ns/net"));
+        command.arg(format!("--mount=/proc/{holder}/ns/mnt"));
+        command.arg(format!("--pid=/proc/{holder}/ns/pid_for_children"));
+        command.arg("--").arg(program).process_group(0);
+        command
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        // Returns when the namespace's first process is gone, and the kernel lets that go last.
+        let _ = self.holder.wait();
+    }
+}
+
+/// The other end of a guest's network cable: a network namespace with the tap in it.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    pub(crate) room: Arc<Room>,
+    pub(crate) netns: String,
+}
+
+impl Peer {
+    /// Runs a shell command to its end, at most a minute.
+    pub fn run(&self, command: &str) -> Result<Output> {
+        self.run_for(command, crate::RUN_TIMEOUT)
+    }
+
+    /// Runs a shell command to its end; kills it and fails after `timeout`.
+    pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
+        self.spawn(command)?
+            .wait(timeout)
+            .with_context(|| format!("in {}: {command}", self.netns))
+    }
+
+    /// Runs a shell command that must succeed; its standard output as text.
+    pub fn sh(&self, command: &str) -> Result<String> {
+        let done = self
+            .run(command)?
+            .ok()
+            .with_context(|| format!("in {}: {command}", self.netns))?;
+        Ok(done.text().into_owned())
+    }
+
+    /// Starts a shell command.
+    pub fn spawn(&self, command: &str) -> Result<PeerJob> {
+        let (stdout, stderr) = (unnamed_file()?, unnamed_file()?);
+        let child = self
+            .room
+            .command("ip")
+            .args(["netns", "exec", &self.netns, "sh", "-c", command])
+            .stdin(Stdio::null())
+            .stdout(stdout.try_clone()?)
+            .stderr(stderr.try_clone()?)
+            .spawn()
+            .context("cannot run nsenter")?;
+        Ok(PeerJob {
+            child,
+            stdout,
+            stderr,
+        })
+    }
+}
+
+/// A command that runs in a peer; dropped, it is killed.
+#[derive(Debug)]
+pub struct PeerJob {
+    child: Child,
+    stdout: File,
+    stderr: File,
+}
+
+impl PeerJob {
+    /// Waits for the end; kills it and fails after `timeout`.
+    pub fn wait(mut self, timeout: Duration) -> Result<Output> {
+        let pid = self.pid().context("no process")?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let timeout_spec = Timespec::try_from(timeout).unwrap_or(Timespec {
+            tv_sec: i64::MAX,
+            tv_nsec: 0,
+        });
+        let ended = loop {
+            match poll(
+                &mut [PollFd::new(&pidfd, PollFlags::IN)],
+                Some(&timeout_spec),
+            ) {
+                Err(rustix::io::Errno::INTR) => {}
+                ended => break ended?,
+            }
+        };
+        if ended == 0 {
+            bail!(
+                "still running after {timeout:?}: killed; it had said: {}",
+                self.said()
+            );
+        }
+        let status = self.child.wait()?;
+        Ok(Output {
+            status: status
+                .code()
+                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            stdout: content(&self.stdout)?,
+            stderr: content(&self.stderr)?,
+        })
+    }
+
+    /// Sends a signal to the command and all that it started.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = self.pid().context("no process")?;
+        kill_process_group(pid, signal).context("cannot signal a command in a peer")
+    }
+
+    /// Ends it politely and gives what it said.
+    pub fn stop(self) -> Result<Output> {
+        self.signal(Signal::TERM)?;
+        self.wait(Duration::from_secs(10))
+    }
+
+    fn said(&self) -> String {
+        let bytes = [content(&self.stdout), content(&self.stderr)]
+            .map(Result::unwrap_or_default)
+            .concat();
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        Pid::from_raw(i32::try_from(self.child.id()).ok()?)
+    }
+}
+
+impl Drop for PeerJob {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.signal(Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A file without a name, to which several processes may append.
+pub(crate) fn unnamed_file() -> Result<File> {
+    let file =
+        memfd_create("netsilo-lab", MemfdFlags::CLOEXEC).context("cannot make an output file")?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::APPEND)?;
+    Ok(File::from(file))
+}
+
+/// Reads by position: the offset is shared with whoever still writes.
+pub(crate) fn content(file: &File) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(file.metadata()?.len())?];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}

@@ -1,0 +1,87 @@
+//! Cables and addresses: taps and peers on the host's side, one script in the guest.
+
+use crate::command::{Shown, output};
+use crate::lab::Lab;
+use crate::qemu::mac;
+use crate::room::{Peer, Room};
+use crate::spec::{NicModel, Spec};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Makes `tap0`, `tap1`, ... where QEMU will look for them.
+pub(crate) fn make_taps(room: &Room, spec: &Spec) -> Result<()> {
+    let mut script = String::from("set -e\n");
+    for (index, nic) in spec.nics.iter().enumerate() {
+        let queues = if nic.model == NicModel::VirtioNet && nic.queues > 1 {
+            "multi_queue"
+        } else {
+            ""
+        };
+        script += &format!("ip tuntap add dev tap{index} mode tap vnet_hdr {queues}\n");
+    }
+    output(room.command("sh").args(["-c", &script]))
+        .context("cannot make taps: the lab needs /dev/net/tun")?;
+    Ok(())
+}
+
+/// Gives each tap a network namespace of its own.
+pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
+    let mut script = String::from("set -e\n");
+    let mut peers = Vec::new();
+    for index in 0..spec.nics.len() {
+        let netns = format!("peer{index}");
+        let address = Lab::peer_address(u8::try_from(index)?);
+        script += &format!(
+            "ip netns add {netns}\n\
+             ip link set tap{index} netns {netns}\n\
+             ip netns exec {netns} sh -c 'set -e; \
+               if [ -e /proc/sys/net/ipv6 ]; then echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; fi; \
+               ip link set lo up; ip address add {address}/24 dev tap{index}; ip link set tap{index} up'\n"
+        );
+        peers.push(Peer {
+            room: Arc::clone(room),
+            netns,
+        });
+    }
+    output(room.command("sh").args(["-c", &script])).context("cannot set up the guest's peers")?;
+    Ok(peers)
+}
+
+/// Shows the guest `shares` in their place, loads the drivers and gives each card its name and address.
+pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
+    let mut script = String::from("set -e\n");
+    for share in shares {
+        let share = share.shown().replace('\'', r"'\''");
+        script += &format!("mkdir -p '{share}'; mount --bind '/run/host{share}' '{share}'\n");
+    }
+    let mut drivers: Vec<&str> = spec.nics.iter().map(|nic| nic.model.driver()).collect();
+    drivers.sort_unstable();
+    drivers.dedup();
+    if !drivers.is_empty() {
+        script += &format!("modprobe -a {}\n", drivers.join(" "));
+    }
+    // Cards come up in the bus's order, which is not the spec's: two passes, as names may be taken.
+    script += "name() { for dir in /sys/class/net/*; do read -r mac <$dir/address || continue; \
+               if [ \"$mac\" = $1 ]; then old=${dir##*/}; \
+               if [ $old != $2 ]; then ip link set $old name $2; fi; return; fi; done; return 1; }\n";
+    for pass in ["lab", "eth"] {
+        if pass == "lab" && spec.nics.len() < 2 {
+            continue;
+        }
+        for index in 0..spec.nics.len() {
+            script += &format!("name {} {pass}{index}\n", mac(index));
+        }
+    }
+    for index in 0..u8::try_from(spec.nics.len()).unwrap_or(u8::MAX) {
+        let address = Lab::guest_address(index);
+        script +=
+            &format!("ip address add {address}/24 dev eth{index}; ip link set eth{index} up\n");
+    }
+    for index in 0..spec.nics.len() {
+        script += &format!(
+            "until read -r up </sys/class/net/eth{index}/carrier && [ \"$up\" = 1 ]; do sleep 0.05; done\n"
+        );
+    }
+    script
+}
