@@ -13,5 +13,7 @@ pub mod host;
 pub mod netdev_genl;
 pub mod part;
 pub mod plan;
+pub mod proc_task;
 pub mod rates;
+pub mod toeplitz;
 pub mod topology;
