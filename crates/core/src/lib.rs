@@ -15,5 +15,6 @@ pub mod part;
 pub mod plan;
 pub mod proc_task;
 pub mod rates;
+pub mod sock_diag;
 pub mod toeplitz;
 pub mod topology;
