@@ -13,5 +13,8 @@ pub mod host;
 pub mod netdev_genl;
 pub mod part;
 pub mod plan;
+pub mod proc_task;
 pub mod rates;
+pub mod sock_diag;
+pub mod toeplitz;
 pub mod topology;
