@@ -1,0 +1,88 @@
+//! A plan as a person reads it: what `apply` will write, why, and what it leaves alone.
+
+use std::fmt::Write as _;
+
+use netsilo_core::change::Change;
+use netsilo_core::plan::Plan;
+
+/// The whole plan.
+pub(crate) fn render(plan: &Plan) -> String {
+    let mut text = String::new();
+    let count = plan.changes.len();
+    let _ = match count {
+        0 => writeln!(text, "nothing to do"),
+        1 => writeln!(text, "1 change"),
+        _ => writeln!(text, "{count} changes"),
+    };
+    let knobs: Vec<String> = plan.changes.iter().map(knob).collect();
+    let width = knobs.iter().map(String::len).max().unwrap_or(0);
+    for (change, knob) in plan.changes.iter().zip(&knobs) {
+        let _ = writeln!(text, "  {knob:width$}  {}", change.reason);
+    }
+    let unchanged = plan.unchanged.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
+    section(&mut text, "left alone", unchanged);
+    let refused = plan.refusals.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
+    section(&mut text, "refused", refused);
+    text
+}
+
+/// `irq 27 (virtio0-input.1): 0 -> 6`.
+fn knob(change: &Change) -> String {
+    format!("{}: {} -> {}", change.target, change.old, change.new)
+}
+
+/// Subjects with reasons; those that share a reason share a line.
+fn section<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a str, &'a str)>) {
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (subject, reason) in rows {
+        match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, subjects)) => subjects.push(subject),
+            None => by_reason.push((reason, vec![subject])),
+        }
+    }
+    if by_reason.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "{title}");
+    for (reason, subjects) in by_reason {
+        let _ = writeln!(text, "  {}: {reason}", subjects.join(", "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_core::change::{Target, Value};
+    use netsilo_core::cpuset::CpuSet;
+    use netsilo_core::host::Irq;
+    use netsilo_core::plan::{Cause, Refusal, Unchanged};
+
+    use super::*;
+
+    #[test]
+    fn every_change_shows_old_new_and_why() {
+        let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
+        let quiet = |queue| Unchanged { subject: format!("eth0 rx-{queue}"), reason: "no traffic seen".into() };
+        let plan = Plan {
+            changes: vec![Change {
+                target: Target::IrqAffinity { irq: Irq(27), action: "virtio0-input.1".into(), netdev: None },
+                old: cpus("0"),
+                new: cpus("6"),
+                reason: "rx-1: its consumer runs on cpu 7".into(),
+            }],
+            unchanged: vec![quiet(2), quiet(3)],
+            refusals: vec![Refusal {
+                subject: "irq 30 (nvme0q1)".into(),
+                cause: Cause::ManagedIrq,
+                reason: "the kernel manages its affinity".into(),
+            }],
+        };
+        insta::assert_snapshot!(render(&plan), @"
+        1 change
+          irq 27 (virtio0-input.1): 0 -> 6  rx-1: its consumer runs on cpu 7
+        left alone
+          eth0 rx-2, eth0 rx-3: no traffic seen
+        refused
+          irq 30 (nvme0q1): the kernel manages its affinity
+        ");
+    }
+}
