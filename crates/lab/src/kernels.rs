@@ -73,31 +73,39 @@ pub struct Image {
 impl Image {
     /// The kernel itself.
     pub fn vmlinuz(&self) -> PathBuf {
-        self.root.join(format!("boot/vmlinuz-{}", self.release))
+        // Debian 14 keeps it with the modules.
+        let with_modules = self
+            .root
+            .join(format!("lib/modules/{}/vmlinuz", self.release));
+        if with_modules.exists() {
+            with_modules
+        } else {
+            self.root.join(format!("boot/vmlinuz-{}", self.release))
+        }
     }
 
     fn read(root: PathBuf) -> Result<Self> {
-        let boot = root.join("boot");
-        let release = cache::oldest_first(&boot).iter().find_map(|path| {
-            Some(
-                path.file_name()?
-                    .to_str()?
-                    .strip_prefix("vmlinuz-")?
-                    .to_owned(),
-            )
-        });
+        let modules = cache::oldest_first(&root.join("lib/modules")).pop();
+        let release = modules
+            .as_deref()
+            .and_then(Path::file_name)
+            .map(|name| name.to_string_lossy().into_owned());
+        let release = release
+            .with_context(|| format!("no kernel in {}: remove that folder", root.display()))?;
         let version = root
             .file_name()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let release = release
-            .with_context(|| format!("no kernel in {}: remove that folder", boot.display()))?;
-        Ok(Self {
+        let image = Self {
             release,
             version,
             root,
-        })
+        };
+        if !image.vmlinuz().exists() {
+            bail!("no vmlinuz in {}: remove that folder", image.root.display());
+        }
+        Ok(image)
     }
 }
 
@@ -149,7 +157,12 @@ fn download(cache: &Cache, kernel: Kernel, folder: &str, force: bool) -> Result<
         let packages = apt::closure(
             &suite,
             meta,
-            &["linux-image-", "linux-binary-", "linux-modules-"],
+            &[
+                "linux-image-",
+                "linux-binary-",
+                "linux-modules-",
+                "linux-base-",
+            ],
         )?;
         let version = packages
             .first()
@@ -170,11 +183,8 @@ fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
     if !dir.join("lib").exists() {
         symlink("usr/lib", dir.join("lib")).context("cannot link lib")?;
     }
-    let modules = cache::oldest_first(&dir.join("lib/modules")).pop();
-    let modules = modules.context("the kernel's packages hold no modules")?;
-    if !dir.join("boot").exists() {
-        bail!("the kernel's packages hold no boot/vmlinuz");
-    }
+    let image = Image::read(dir.to_owned())?;
+    let modules = dir.join("lib/modules").join(&image.release);
     // Three quarters of 400 MB, and of depmod's time, and no guest has the hardware.
     for unused in [
         "drivers/gpu",
@@ -189,9 +199,13 @@ fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
             fs::remove_dir_all(unused)?;
         }
     }
-    let release = modules.file_name().unwrap_or_default();
-    output(Command::new("depmod").arg("-b").arg(dir).arg(release))
-        .context("cannot index the kernel's modules")?;
+    output(
+        Command::new("depmod")
+            .arg("-b")
+            .arg(dir)
+            .arg(&image.release),
+    )
+    .context("cannot index the kernel's modules")?;
     Ok(())
 }
 
