@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::cpuset::CpuSet;
-use crate::host::Irq;
+use crate::host::{Irq, Netdev};
 
 /// A knob that netsilo may write.
 ///
@@ -62,12 +62,24 @@ pub enum Target {
 }
 
 /// What a network device is recognised by.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetdevIdentity {
     /// Interface name.
     pub name: String,
     /// Device path below `/sys`; `None` for virtual devices.
     pub device_path: Option<String>,
+}
+
+impl NetdevIdentity {
+    /// What this netdev is recognised by.
+    pub fn of(netdev: &Netdev) -> Self {
+        Self { name: netdev.name.clone(), device_path: netdev.device_path.clone() }
+    }
+
+    /// Whether this is it: the same name on the same device.
+    pub fn is(&self, netdev: &Netdev) -> bool {
+        self.name == netdev.name && self.device_path == netdev.device_path
+    }
 }
 
 /// A knob's value.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub const MAX_CPUS: u32 = 8192;
 
 /// A logical CPU, by its kernel number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CpuId(pub u32);
 

@@ -11,7 +11,7 @@ use crate::cpuset::{CpuId, CpuSet};
 use crate::topology::{NodeId, Topology};
 
 /// An interrupt number, as in `/proc/irq/<n>`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Irq(pub u32);
 
@@ -70,6 +70,9 @@ pub struct Machine {
     pub boot_id: String,
     /// Kernel command line, for `isolcpus`, `nohz_full`, `threadirqs`.
     pub cmdline: String,
+    /// Inode number of the network namespace that the netdevs were read in, 0 when not known.
+    #[serde(default)]
+    pub netns: u32,
 }
 
 /// Something that could not be read.

@@ -1,0 +1,204 @@
+//! Which NAPI is which queue's, and through which queue a consumption came: by netdev netlink, or as observed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::attribution::{Attribution, Consumption, Poll, Resolved};
+use crate::host::{Confidence, Edge, EdgeSource, NapiId, Netdev, RxQueue, Snapshot};
+
+/// Where something that was counted belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Home {
+    /// An rx queue, by the netdev's place in the snapshot and the queue's index.
+    Queue(usize, u32),
+    /// A NAPI of a netdev, by its place in the snapshot, whose queue is not known.
+    Napi(usize, NapiId),
+    /// No NIC.
+    Local,
+    /// A netdev of another network namespace.
+    Foreign,
+    /// Not found.
+    Unresolved,
+}
+
+/// The edges between NAPIs and queues.
+#[derive(Debug)]
+pub struct Join<'a> {
+    snapshot: &'a Snapshot,
+    /// The netdev of each NAPI, by its place in the snapshot.
+    devices: BTreeMap<NapiId, usize>,
+    /// NAPIs that were polled for netdevs of other network namespaces.
+    foreign: BTreeSet<NapiId>,
+    /// The queue of each NAPI.
+    queues: BTreeMap<NapiId, (usize, u32, Edge<NapiId>)>,
+    /// All homes, in the order in which silos are listed.
+    homes: Vec<Home>,
+}
+
+impl<T> Edge<T> {
+    /// An edge of the same source and confidence to something else.
+    pub fn with<U>(self, to: U) -> Edge<U> {
+        Edge { to, source: self.source, confidence: self.confidence }
+    }
+}
+
+impl<'a> Join<'a> {
+    /// Reads the edges off a snapshot and what was counted until then.
+    pub fn of(snapshot: &'a Snapshot, attribution: &Attribution) -> Self {
+        let mut join = Self {
+            snapshot,
+            devices: BTreeMap::new(),
+            foreign: BTreeSet::new(),
+            queues: BTreeMap::new(),
+            homes: Vec::new(),
+        };
+        join.take_settings();
+        join.take_polls(&attribution.polls);
+        join.take_consumption(&attribution.consumption);
+        join.take_only_queues();
+        let queues = snapshot.netdevs.iter().enumerate();
+        join.homes = queues.flat_map(|(at, dev)| dev.rx_queues.iter().map(move |q| Home::Queue(at, q.index))).collect();
+        let queueless = join.devices.iter().filter(|(napi, _)| !join.queues.contains_key(napi));
+        let polled: BTreeSet<NapiId> = attribution.polls.iter().filter(|p| p.packets > 0).map(|p| p.napi).collect();
+        let homeless = queueless.filter(|(napi, _)| polled.contains(napi)).map(|(napi, at)| Home::Napi(*at, *napi));
+        join.homes.extend(homeless.collect::<BTreeSet<_>>());
+        join
+    }
+
+    /// netdev netlink names the NAPIs of each netdev, and on newer kernels of each queue.
+    fn take_settings(&mut self) {
+        for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
+            self.devices.extend(netdev.napis.iter().filter(|napi| napi.id.0 != 0).map(|napi| (napi.id, at)));
+            for queue in &netdev.rx_queues {
+                if let Some(edge) = &queue.napi {
+                    self.devices.insert(edge.to, at);
+                    self.queues.insert(edge.to, (at, queue.index, edge.clone()));
+                }
+            }
+        }
+    }
+
+    /// A poll names its device, in the network namespace of the device; names and indexes repeat in other namespaces.
+    fn take_polls(&mut self, polls: &[Poll]) {
+        let own = self.snapshot.machine.netns;
+        for poll in
+            polls.iter().filter(|poll| poll.napi.0 != 0 && !self.devices.contains_key(&poll.napi)).collect::<Vec<_>>()
+        {
+            let here = own == 0 || poll.netns == 0 || own == poll.netns;
+            let is_it = |dev: &Netdev| dev.ifindex == poll.ifindex && dev.name == poll.netdev;
+            match self.snapshot.netdevs.iter().position(is_it).filter(|_| here) {
+                Some(at) => _ = self.devices.insert(poll.napi, at),
+                None => _ = self.foreign.insert(poll.napi),
+            }
+        }
+    }
+
+    /// Packets carry the rx queue that the driver recorded: the NAPI they came through is that queue's.
+    ///
+    /// Where several queues were seen for one NAPI (it changed hands, or a socket changed queues between two packets),
+    /// most bytes decide; approximate rows vote only where there are no others.
+    fn take_consumption(&mut self, consumption: &[Consumption]) {
+        let mut votes: BTreeMap<NapiId, BTreeMap<u32, (u64, u64)>> = BTreeMap::new();
+        for row in consumption {
+            let (Some(napi), Some(queue)) = (row.napi, row.rx_queue) else { continue };
+            let (exact, approximate) = votes.entry(napi).or_default().entry(queue).or_default();
+            *(if row.approximate { approximate } else { exact }) += row.bytes;
+        }
+        for (napi, votes) in votes.into_iter().filter(|(napi, _)| !self.queues.contains_key(napi)).collect::<Vec<_>>() {
+            let Some(&at) = self.devices.get(&napi) else { continue };
+            let exists = |queue: &u32| self.snapshot.netdevs[at].rx_queues.iter().any(|rx| rx.index == *queue);
+            let most = votes
+                .into_iter()
+                .filter(|(queue, _)| exists(queue))
+                .max_by_key(|(queue, bytes)| (*bytes, std::cmp::Reverse(*queue)));
+            let Some((queue, (exact, _))) = most else { continue };
+            let confidence = if exact > 0 { Confidence::Certain } else { Confidence::Guess };
+            self.queues.insert(napi, (at, queue, Edge { to: napi, source: EdgeSource::Observed, confidence }));
+        }
+    }
+
+    /// On a device of one rx queue, a NAPI that was polled is that queue's.
+    fn take_only_queues(&mut self) {
+        let unknown = self.devices.iter().filter(|(napi, _)| !self.queues.contains_key(napi));
+        for (napi, at) in unknown.map(|(napi, at)| (*napi, *at)).collect::<Vec<_>>() {
+            if let [only] = self.snapshot.netdevs[at].rx_queues.as_slice() {
+                let edge = Edge { to: napi, source: EdgeSource::Observed, confidence: Confidence::Named };
+                self.queues.insert(napi, (at, only.index, edge));
+            }
+        }
+    }
+
+    /// The NAPI of a queue.
+    pub fn napi_of(&self, netdev: &Netdev, queue: &RxQueue) -> Option<Edge<NapiId>> {
+        let is_it = |(at, index, _): &&(usize, u32, Edge<NapiId>)| {
+            *index == queue.index && self.snapshot.netdevs[*at].ifindex == netdev.ifindex
+        };
+        queue.napi.clone().or_else(|| {
+            self.queues.values().filter(is_it).map(|(_, _, edge)| edge.clone()).max_by_key(|edge| edge.confidence)
+        })
+    }
+
+    /// NAPIs that packets were polled from and whose queue is not known, with their netdev.
+    pub fn queueless(&self) -> impl Iterator<Item = (&'a Netdev, Edge<NapiId>)> + '_ {
+        let snapshot = self.snapshot;
+        self.homes.iter().filter_map(move |home| match home {
+            Home::Napi(at, napi) => {
+                let edge = Edge { to: *napi, source: EdgeSource::Observed, confidence: Confidence::Certain };
+                Some((&snapshot.netdevs[*at], edge))
+            }
+            _ => None,
+        })
+    }
+
+    /// The home of the silo at this place of the list.
+    pub fn home_at(&self, index: usize) -> Home {
+        self.homes.get(index).copied().unwrap_or(Home::Unresolved)
+    }
+
+    /// Polls by queue or NAPI.
+    pub fn polls_by_home<'p>(&self, attribution: &'p Attribution) -> BTreeMap<Home, Vec<&'p Poll>> {
+        let mut polls: BTreeMap<Home, Vec<&Poll>> = BTreeMap::new();
+        for poll in &attribution.polls {
+            if let Some(home) = self.home_of_napi(poll.napi) {
+                polls.entry(home).or_default().push(poll);
+            }
+        }
+        polls
+    }
+
+    /// The queue or NAPI that a consumption came through.
+    pub fn home_of(&self, row: &Consumption) -> Home {
+        if row.resolved == Resolved::Local {
+            return Home::Local;
+        }
+        let by_napi = row.napi.and_then(|napi| match self.home_of_napi(napi)? {
+            Home::Napi(at, _) if row.rx_queue.is_some_and(|queue| self.has_queue(at, queue)) => {
+                Some(Home::Queue(at, row.rx_queue?))
+            }
+            home => Some(home),
+        });
+        match (by_napi, row.napi) {
+            (Some(home), _) => home,
+            (None, Some(napi)) if self.foreign.contains(&napi) => Home::Foreign,
+            _ => self.by_queue_number(row).unwrap_or(Home::Unresolved),
+        }
+    }
+
+    /// A queue number alone names a queue where only one netdev with interrupts can have it.
+    fn by_queue_number(&self, row: &Consumption) -> Option<Home> {
+        let queue = row.rx_queue?;
+        let mut devices = (0..self.snapshot.netdevs.len()).filter(|at| !self.snapshot.netdevs[*at].irqs.is_empty());
+        let only = devices.next().filter(|_| devices.next().is_none())?;
+        self.has_queue(only, queue).then_some(Home::Queue(only, queue))
+    }
+
+    fn has_queue(&self, at: usize, queue: u32) -> bool {
+        self.snapshot.netdevs[at].rx_queues.iter().any(|rx| rx.index == queue)
+    }
+
+    fn home_of_napi(&self, napi: NapiId) -> Option<Home> {
+        match self.queues.get(&napi) {
+            Some((at, queue, _)) => Some(Home::Queue(*at, *queue)),
+            None => Some(Home::Napi(*self.devices.get(&napi)?, napi)),
+        }
+    }
+}
