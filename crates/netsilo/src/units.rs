@@ -1,0 +1,58 @@
+//! Numbers as people read them: three digits and a prefix; what is not known is a dash.
+
+/// A rate or count: `0`, `7.2`, `431`, `12.3k`, `1.20M`.
+pub(crate) fn count(value: f64) -> String {
+    let (scaled, prefix) = scale(value);
+    format!("{}{prefix}", digits(scaled))
+}
+
+/// Bytes per second, decimal: `431 B/s`, `1.20 MB/s`.
+pub(crate) fn bytes_per_s(value: f64) -> String {
+    let (scaled, prefix) = scale(value);
+    format!("{} {prefix}B/s", digits(scaled))
+}
+
+/// A share of one: `71%`, `0.4%`; nothing is `0%`.
+pub(crate) fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent > 0.0 && percent < 0.95 { format!("{percent:.1}%") } else { format!("{percent:.0}%") }
+}
+
+/// What is known, rendered; else a dash.
+pub(crate) fn or_dash<T>(value: Option<T>, render: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), render)
+}
+
+fn scale(value: f64) -> (f64, &'static str) {
+    match value {
+        v if v >= 999_500_000.0 => (v / 1e9, "G"),
+        v if v >= 999_500.0 => (v / 1e6, "M"),
+        v if v >= 999.5 => (v / 1e3, "k"),
+        v => (v, ""),
+    }
+}
+
+fn digits(value: f64) -> String {
+    if value == 0.0 {
+        "0".to_owned()
+    } else if value < 9.995 {
+        format!("{value:.2}")
+    } else if value < 99.95 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        let counts = [0.0, 7.25, 12.34, 431.0, 999.6, 12_345.0, 1_204_000.0, 9.9e9].map(count);
+        assert_eq!(counts, ["0", "7.25", "12.3", "431", "1.00k", "12.3k", "1.20M", "9.90G"]);
+        assert_eq!(bytes_per_s(1_204_000.0), "1.20 MB/s");
+        assert_eq!([0.0, 0.004, 0.706, 1.0].map(percent), ["0%", "0.4%", "71%", "100%"]);
+    }
+}
