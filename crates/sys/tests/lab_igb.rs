@@ -1,0 +1,144 @@
+//! What ethtool, netdev netlink and sock_diag tell of a real NIC with eight queues, in the lab, on all its kernels.
+//!
+//! This program runs three times at once: it boots the guest, is the server in it, and the client at its peer.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // clippy.toml's leave covers test functions only
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use netsilo_core::attribution::{Attribution, Resolved};
+use netsilo_core::ethtool::{Duplex, FlowType};
+use netsilo_core::host::{Confidence, Edge, EdgeSource, NapiId, Netdev, RxQueue};
+use netsilo_core::netdev_genl::NetdevGenl;
+use netsilo_core::part::Part;
+use netsilo_core::sock_diag::{attribute, steerings};
+use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_sys::{ethtool, netdev_genl, sock_diag};
+
+const CONNECTIONS: u64 = 32;
+const BYTES: u64 = 10_000;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[test]
+fn igb_tells_its_rss_and_toeplitz_finds_the_napi_that_the_socket_names() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    for kernel in Kernel::ALL {
+        let lab = Lab::boot(&Spec::new(kernel, NicModel::Igb)).unwrap();
+        let address = SocketAddr::new(Lab::guest_address(0).into(), 5201);
+        let server = lab.spawn(&role("server", address)).unwrap();
+        lab.peer(0).unwrap().run_for(&role("client", address), PATIENCE).unwrap().ok().unwrap();
+        server.wait(PATIENCE).unwrap().ok().unwrap();
+    }
+}
+
+/// The command that runs one of the two tests below.
+fn role(test: &str, address: SocketAddr) -> String {
+    let program = std::env::current_exe().unwrap();
+    format!("NETSILO_TEST_ADDRESS={address} exec '{}' --ignored --exact {test} --nocapture", program.display())
+}
+
+fn address() -> String {
+    std::env::var("NETSILO_TEST_ADDRESS").unwrap()
+}
+
+#[test]
+#[ignore = "runs at the guest's peer"]
+fn client() {
+    let connect = || (0..600).find_map(|_| TcpStream::connect(address()).ok().or_else(pause)).unwrap();
+    let connections: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect()).collect();
+    for mut connection in &connections {
+        connection.write_all(&vec![7; BYTES as usize]).unwrap();
+    }
+    for mut connection in &connections {
+        assert_eq!(connection.read(&mut [0]).unwrap(), 0, "the server closes when it is done");
+    }
+}
+
+/// Until the server listens.
+fn pause() -> Option<TcpStream> {
+    std::thread::sleep(Duration::from_millis(100));
+    None
+}
+
+#[test]
+#[ignore = "runs in the guest"]
+fn server() {
+    let listener = TcpListener::bind(address()).unwrap();
+    let mut connections: Vec<TcpStream> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
+    let before = sock_diag::sample(None).unwrap();
+    for connection in &mut connections {
+        connection.read_exact(&mut vec![0; BYTES as usize]).unwrap();
+    }
+    let mut after = sock_diag::sample(Some(&before)).unwrap();
+    let genl = netdev_genl::read().unwrap();
+    let netdev = eth0(genl.value());
+    let steerings = steerings(std::slice::from_ref(&netdev), &after.addresses, &netdev_rss_key());
+
+    let direct = attribute(&before, &after, &steerings);
+    assert_eq!(bytes_by_napi(&direct, Resolved::Direct).values().sum::<u64>(), CONNECTIONS * BYTES);
+
+    // one napi for each reckoned queue, and another one for another
+    let mut pairs = BTreeSet::new();
+    for socket in after.sockets.values() {
+        let queue = steerings[0].tcp_queue(socket.remote, socket.local).unwrap();
+        pairs.insert((queue, socket.incoming.unwrap().napi.unwrap()));
+    }
+    let queues: BTreeSet<u32> = pairs.iter().map(|(queue, _)| *queue).collect();
+    let napis: BTreeSet<NapiId> = pairs.iter().map(|(_, napi)| *napi).collect();
+    assert!(queues.len() > 4 && queues.len() == pairs.len() && napis.len() == pairs.len(), "{pairs:?}");
+
+    // without the sockets' own word, reckoning gives the same bytes to the same napis, where queues name theirs
+    if netdev.rx_queues.iter().all(|queue| queue.napi.is_some()) {
+        after.sockets.values_mut().for_each(|socket| socket.incoming = None);
+        let reckoned = attribute(&before, &after, &steerings);
+        let by_napi = bytes_by_napi(&reckoned, Resolved::Toeplitz);
+        assert_eq!(by_napi, bytes_by_napi(&direct, Resolved::Direct));
+    }
+}
+
+fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<NapiId, u64> {
+    let mut bytes = BTreeMap::new();
+    for read in attribution.consumption.iter().filter(|read| read.consumer.tgid == std::process::id()) {
+        assert_eq!(read.resolved, resolved);
+        *bytes.entry(read.napi.unwrap()).or_default() += read.bytes;
+    }
+    bytes
+}
+
+/// The NIC, after checking what ethtool and netlink tell of it.
+fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
+    let ifindex: u32 = std::fs::read_to_string("/sys/class/net/eth0/ifindex").unwrap().trim().parse().unwrap();
+    let told = ethtool::read("eth0").unwrap();
+    let hashed = |flow| told.flow_hash[&flow].value().unwrap().to_string();
+    assert_eq!((hashed(FlowType::Tcp4).as_str(), hashed(FlowType::Udp4).as_str()), ("sdfn", "sd"));
+    let rss = told.rss.value().unwrap();
+    assert_eq!((rss.indirection.len(), rss.indirection.iter().max()), (128, Some(&7)));
+    let combined = told.channels.value().unwrap().combined.unwrap();
+    assert_eq!((combined.current, told.rx_rings.clone()), (8, Part::Value(8)));
+    let link = told.link.value().unwrap();
+    assert_eq!((link.speed_mbps, link.duplex), (Some(1000), Some(Duplex::Full)));
+    let received = told.stats.value().unwrap().iter().find(|(name, _)| name == "rx_bytes").unwrap();
+    assert!(received.1 > CONNECTIONS * BYTES);
+
+    let napi = |index| genl.and_then(|told| told.rx_napi(ifindex, index));
+    let edge = |to| Edge { to, source: EdgeSource::NetdevGenl, confidence: Confidence::Certain };
+    let queue = |index| RxQueue { index, napi: napi(index).map(|napi| edge(NapiId(napi.id))), ..RxQueue::default() };
+    // a kernel that names a queue's napi names its irq too, for this driver (7.2)
+    assert!((0..8).filter_map(napi).all(|napi| napi.irq.is_some()));
+    Netdev {
+        name: "eth0".into(),
+        ifindex,
+        rx_queues: (0..8).map(queue).collect(),
+        ethtool: Some(told),
+        ..Netdev::default()
+    }
+}
+
+fn netdev_rss_key() -> String {
+    std::fs::read_to_string("/proc/sys/net/core/netdev_rss_key").unwrap()
+}
