@@ -1,1 +1,9 @@
 //! netsilo kernel edge.
+
+pub mod apply;
+pub mod journal;
+pub mod kernel;
+pub mod knob;
+pub mod record;
+pub mod undo;
+pub mod verify;
