@@ -1,0 +1,182 @@
+//! Failures and deaths, exhaustively: at every write, at every byte of the journal.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+
+use netsilo_sys::apply::ApplyError;
+use netsilo_sys::undo::{Fate, Which};
+
+use super::fake::{Death, Fake, Knobs, apply, everything, tempdir, undo};
+
+/// How many writes the plan of everything makes.
+const WRITES: usize = 13;
+
+#[test]
+fn the_plan_of_everything_touches_everything() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    apply(&kernel, &everything(&kernel)).unwrap();
+    assert_eq!(kernel.writes.get(), WRITES);
+    assert!(kernel.knobs().iter().all(|(path, now)| before[path] != *now));
+    let undone = undo(&kernel, Which::All).unwrap();
+    assert!(undone[0].knobs.iter().all(|(_, fate)| matches!(fate, Fate::Restored)));
+    assert_eq!(kernel.knobs(), before);
+}
+
+#[test]
+fn every_failing_write_is_restored_byte_for_byte() {
+    for failing in 0..WRITES {
+        for errno in [libc::EIO, libc::ENOSPC, libc::EPERM] {
+            let dir = tempdir();
+            let kernel = Fake::new(dir.path());
+            let before = kernel.knobs();
+            let plan = everything(&kernel);
+            kernel.failing.borrow_mut().insert(failing, errno);
+            let error = apply(&kernel, &plan).unwrap_err();
+            let ApplyError::Restored { why, undone } = &error else { panic!("{error}") };
+            assert!(why.to_string().starts_with(&format!("{}: cannot write", plan[failing].target)), "{why}");
+            let restored = undone.knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Restored)).count();
+            assert_eq!(restored, failing);
+            assert_eq!(kernel.knobs(), before, "write {failing}");
+            assert!(undo(&kernel, Which::All).unwrap().is_empty(), "it is over");
+            apply(&kernel, &plan).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_restored_is_named_and_can_be_tried_again() {
+    for failing in 1..WRITES {
+        for failing_restore in failing + 1..=2 * failing {
+            let dir = tempdir();
+            let kernel = Fake::new(dir.path());
+            let before = kernel.knobs();
+            let plan = everything(&kernel);
+            kernel.failing.borrow_mut().extend([(failing, libc::EIO), (failing_restore, libc::EBUSY)]);
+            let error = apply(&kernel, &plan).unwrap_err();
+            let ApplyError::Incomplete { undone, .. } = &error else { panic!("{error}") };
+            let left: Vec<_> = undone.knobs.iter().filter(|(_, fate)| fate.is_failure()).collect();
+            // Restores come in reverse: the first one takes back the write before the failing one.
+            assert_eq!(left.len(), 1);
+            assert_eq!(left[0].0, plan[2 * failing - failing_restore].target);
+            assert_eq!(kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count(), 1);
+            assert!(matches!(apply(&kernel, &plan), Err(ApplyError::Unfinished(1))));
+            undo(&kernel, Which::All).unwrap();
+            assert_eq!(kernel.knobs(), before);
+        }
+    }
+}
+
+/// Everything that could be found after a death: the knobs, and the journal's bytes.
+fn deaths(kernel: &Fake, run: impl FnOnce()) -> Vec<(Knobs, Vec<u8>)> {
+    let start = kernel.journal_length();
+    kernel.trail.take();
+    kernel.recording.set(true);
+    run();
+    kernel.recording.set(false);
+    let bytes = std::fs::read(kernel.journal()).unwrap();
+    let mut trail = kernel.trail.take();
+    trail.push((bytes.len(), kernel.knobs()));
+    let mut from = start;
+    let mut all = Vec::new();
+    for (length, knobs) in trail {
+        // Between two writes the journal grows from the one length to the other, byte by byte.
+        all.extend((from..=length).map(|cut| (knobs.clone(), bytes[..cut].to_vec())));
+        from = length;
+    }
+    all
+}
+
+/// After each death: the knobs of before, and nothing left to undo.
+fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs) {
+    assert!(deaths.len() > 1000, "{} deaths", deaths.len());
+    for (knobs, journal) in deaths {
+        kernel.set_knobs(&knobs);
+        std::fs::write(kernel.journal(), &journal).unwrap();
+        let undone = undo(kernel, Which::All).unwrap();
+        assert!(undone.iter().all(|t| t.is_complete()));
+        assert_eq!(kernel.knobs(), *before, "after a death with {} bytes of journal", journal.len());
+        assert!(undo(kernel, Which::All).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn death_at_any_byte_of_apply_is_undone() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    let plan = everything(&kernel);
+    let deaths = deaths(&kernel, || drop(apply(&kernel, &plan).unwrap()));
+    undo_after_each(&kernel, deaths, &before);
+}
+
+#[test]
+fn death_at_any_byte_of_restoring_after_a_failure_is_undone() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    let plan = everything(&kernel);
+    kernel.failing.borrow_mut().insert(WRITES - 1, libc::EIO);
+    let deaths = deaths(&kernel, || drop(apply(&kernel, &plan).unwrap_err()));
+    kernel.failing.take();
+    undo_after_each(&kernel, deaths, &before);
+}
+
+#[test]
+fn death_at_any_write_or_byte_of_undo_is_undone() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    apply(&kernel, &everything(&kernel)).unwrap();
+    let applied = (kernel.knobs(), std::fs::read(kernel.journal()).unwrap());
+    let writes = kernel.writes.get();
+    for number in writes..writes + WRITES {
+        for death in [Death::Before(number), Death::After(number)] {
+            kernel.set_knobs(&applied.0);
+            std::fs::write(kernel.journal(), &applied.1).unwrap();
+            kernel.writes.set(writes);
+            kernel.death.set(Some(death));
+            assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, Which::All))).is_err());
+            kernel.death.set(None);
+            undo(&kernel, Which::All).unwrap();
+            assert_eq!(kernel.knobs(), before, "{death:?}");
+        }
+    }
+}
+
+/// The child of the test below: applies and is killed by its own kernel.
+#[test]
+fn child_that_is_killed() {
+    let Ok(root) = std::env::var("NETSILO_TEST_ROOT") else { return };
+    let number: usize = std::env::var("NETSILO_TEST_WRITE").unwrap().parse().unwrap();
+    let kernel = Fake::on(root.as_ref());
+    let after = std::env::var("NETSILO_TEST_AFTER").is_ok();
+    kernel.death.set(Some(if after { Death::KillAfter(number) } else { Death::KillBefore(number) }));
+    let _ = apply(&kernel, &everything(&kernel));
+}
+
+#[test]
+fn a_real_kill_at_every_write_is_undone() {
+    use std::os::unix::process::ExitStatusExt;
+    for number in 0..WRITES {
+        for after in [false, true] {
+            let dir = tempdir();
+            let kernel = Fake::new(dir.path());
+            let before = kernel.knobs();
+            let mut child = Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "crash::child_that_is_killed", "--test-threads=1"]);
+            child.env("NETSILO_TEST_ROOT", dir.path()).env("NETSILO_TEST_WRITE", number.to_string());
+            if after {
+                child.env("NETSILO_TEST_AFTER", "1");
+            }
+            let output = child.output().unwrap();
+            assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{output:?}");
+            let written = kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count();
+            assert_eq!(written, number + usize::from(after));
+            assert!(matches!(apply(&kernel, &everything(&kernel)), Err(ApplyError::Unfinished(1))));
+            undo(&kernel, Which::All).unwrap();
+            assert_eq!(kernel.knobs(), before);
+        }
+    }
+}

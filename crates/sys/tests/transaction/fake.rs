@@ -1,0 +1,314 @@
+//! A fake kernel: a directory that looks like one, whose writes round as the kernel's do, fail or die on demand.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_core::cpuset::CpuSet;
+use netsilo_core::host::Irq;
+use netsilo_sys::apply::{self, Applied, ApplyError, Options};
+use netsilo_sys::journal::JournalError;
+use netsilo_sys::kernel::{Capability, Kernel, Live, Place};
+use netsilo_sys::record::By;
+use netsilo_sys::undo::{self, Undone, Which};
+
+/// What the unwinding of a simulated death carries.
+pub(crate) struct Died;
+
+/// When a kernel's process dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// Before the write of this number, by unwinding.
+    Before(usize),
+    /// After it.
+    After(usize),
+    /// Before it, by a real SIGKILL.
+    KillBefore(usize),
+    /// After it.
+    KillAfter(usize),
+}
+
+/// The fake kernel.
+pub(crate) struct Fake {
+    pub(crate) root: PathBuf,
+    live: Live,
+    /// Writes made so far.
+    pub(crate) writes: Cell<usize>,
+    /// Which writes fail, with which errno.
+    pub(crate) failing: RefCell<BTreeMap<usize, i32>>,
+    pub(crate) death: Cell<Option<Death>>,
+    /// Journal length and knobs just before each write.
+    pub(crate) trail: RefCell<Vec<(usize, Knobs)>>,
+    pub(crate) recording: Cell<bool>,
+    /// What each pause adds to the interrupt counters: irq -> text of per_cpu_count after it.
+    pub(crate) traffic: RefCell<BTreeMap<u32, String>>,
+    clock: Cell<Duration>,
+    written: RefCell<Vec<(String, String)>>,
+}
+
+/// All knobs' bytes, by path.
+pub(crate) type Knobs = BTreeMap<PathBuf, Vec<u8>>;
+
+const ROUNDED: [&str; 2] = ["rps_flow_cnt", "rps_sock_flow_entries"];
+const ISOLATED: &str = "7";
+
+pub(crate) fn tempdir() -> tempfile::TempDir {
+    // Memory rather than disk where there is one: thousands of synced journals.
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// The knobs of the fake host: where they live and what they say at first.
+fn knobs() -> Vec<(String, &'static str)> {
+    let queues = "sys/devices/pci0000:00/0000:00:03.0/net/eth0/queues";
+    let mut all = vec![
+        ("proc/irq/default_smp_affinity".to_owned(), "ff\n"),
+        ("proc/sys/net/core/rps_sock_flow_entries".to_owned(), "0\n"),
+        ("proc/sys/net/core/rps_default_mask".to_owned(), "00\n"),
+        ("proc/70/cpus".to_owned(), "ff\n"),
+    ];
+    for n in 0..3 {
+        all.push((format!("proc/irq/{}/smp_affinity", 27 + n), ["01\n", "ff\n", "04\n"][n]));
+    }
+    for n in 0..2 {
+        all.push((format!("{queues}/rx-{n}/rps_cpus"), ["00\n", "c0\n"][n]));
+        all.push((format!("{queues}/rx-{n}/rps_flow_cnt"), ["0\n", "512\n"][n]));
+        all.push((format!("{queues}/tx-{n}/xps_cpus"), ["0f\n", "00\n"][n]));
+    }
+    all
+}
+
+/// Builds the host in a directory.
+pub(crate) fn build(root: &Path) {
+    for (path, text) in knobs() {
+        put(root, &path, text);
+    }
+    for (n, name) in ["virtio0-input.0", "virtio0-input.1", "eth0-a,eth0-b"].into_iter().enumerate() {
+        put(root, &format!("sys/kernel/irq/{}/actions", 27 + n), &format!("{name}\n"));
+        put(root, &format!("sys/kernel/irq/{}/per_cpu_count", 27 + n), "9,0,0,0,0,0,0,0\n");
+    }
+    std::fs::create_dir_all(root.join("sys/class/net")).unwrap();
+    let link = root.join("sys/class/net/eth0");
+    std::os::unix::fs::symlink("../../devices/pci0000:00/0000:00:03.0/net/eth0", link).unwrap();
+    put(root, "sys/devices/system/cpu/isolated", &format!("{ISOLATED}\n"));
+    put(root, "sys/devices/system/cpu/possible", "0-7\n");
+    put(root, "proc/sys/kernel/random/boot_id", "6a5b-boot-1\n");
+    put(root, "proc/70/stat", "70 (napi/eth0-8193) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0\n");
+}
+
+impl Fake {
+    /// A fresh host.
+    pub(crate) fn new(root: &Path) -> Self {
+        build(root);
+        Self::on(root)
+    }
+
+    /// A kernel on a host that is there already.
+    pub(crate) fn on(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            live: Live::at(root),
+            writes: Cell::new(0),
+            failing: RefCell::default(),
+            death: Cell::new(None),
+            trail: RefCell::default(),
+            recording: Cell::new(false),
+            traffic: RefCell::default(),
+            clock: Cell::new(Duration::from_secs(1000)),
+            written: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.root.join("run/netsilo")
+    }
+
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.state().join("journal")
+    }
+
+    pub(crate) fn journal_length(&self) -> usize {
+        std::fs::read(self.journal()).map_or(0, |bytes| bytes.len())
+    }
+
+    /// All knobs as they are.
+    pub(crate) fn knobs(&self) -> Knobs {
+        let read = |path: String| (PathBuf::from(&path), std::fs::read(self.root.join(path)).unwrap_or_default());
+        knobs().into_iter().map(|(path, _)| read(path)).collect()
+    }
+
+    pub(crate) fn set_knobs(&self, knobs: &Knobs) {
+        for (path, bytes) in knobs {
+            std::fs::write(self.root.join(path), bytes).unwrap();
+        }
+    }
+
+    /// The paths written since the last call, with what was written.
+    pub(crate) fn take_written(&self) -> Vec<(String, String)> {
+        self.written.take()
+    }
+
+    fn file_of(place: &Place) -> Place {
+        match place {
+            Place::Thread(tid) => Place::File(PathBuf::from(format!("/proc/{tid}/cpus"))),
+            file => file.clone(),
+        }
+    }
+
+    /// What a knob says after this was written to it.
+    fn settle(place: &Place, text: &str) -> io::Result<String> {
+        let Place::File(path) = place else { return Ok(text.to_owned()) };
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        if ROUNDED.contains(&name.as_str()) {
+            let count: u32 = text.trim().parse().map_err(|_| invalid())?;
+            return Ok(format!("{}\n", if count == 0 { 0 } else { count.next_power_of_two() }));
+        }
+        let mut cpus = CpuSet::parse_mask(text).map_err(|_| invalid())?;
+        if cpus.highest().is_some_and(|cpu| cpu.0 > 7) {
+            return Err(io::Error::from_raw_os_error(libc::EOVERFLOW));
+        }
+        if name == "rps_cpus" || name == "rps_default_mask" {
+            let asked = cpus.clone();
+            cpus = cpus.minus(&CpuSet::parse_list(ISOLATED).unwrap());
+            // The host's own old value holds the isolated cpu: it was set before the kernel refused such.
+            if text == "c0\n" {
+                cpus = asked;
+            } else if cpus.is_empty() && !asked.is_empty() {
+                return Err(invalid());
+            }
+        } else if cpus.is_empty() && name != "xps_cpus" {
+            return Err(invalid());
+        }
+        Ok(format!("{}\n", cpus.to_mask(8)))
+    }
+
+    fn die(&self, this: Death) {
+        if self.death.get() != Some(this) {
+            return;
+        }
+        match this {
+            Death::Before(_) | Death::After(_) => std::panic::resume_unwind(Box::new(Died)),
+            Death::KillBefore(_) | Death::KillAfter(_) => {
+                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+impl Kernel for Fake {
+    fn read(&self, path: &Path) -> io::Result<String> {
+        self.live.read(path)
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        self.live.read_link(path)
+    }
+
+    fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.live.names(path)
+    }
+
+    fn get(&self, place: &Place) -> io::Result<String> {
+        self.live.get(&Self::file_of(place))
+    }
+
+    fn set(&self, place: &Place, text: &str) -> io::Result<()> {
+        let number = self.writes.get();
+        self.writes.set(number + 1);
+        if self.recording.get() {
+            self.trail.borrow_mut().push((self.journal_length(), self.knobs()));
+        }
+        self.die(Death::Before(number));
+        self.die(Death::KillBefore(number));
+        if let Some(errno) = self.failing.borrow().get(&number) {
+            return Err(io::Error::from_raw_os_error(*errno));
+        }
+        let place = Self::file_of(place);
+        self.live.set(&place, &Self::settle(&place, text)?)?;
+        let Place::File(path) = &place else { unreachable!() };
+        self.written.borrow_mut().push((path.display().to_string(), text.to_owned()));
+        self.die(Death::After(number));
+        self.die(Death::KillAfter(number));
+        Ok(())
+    }
+
+    fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()> {
+        self.live.may_set(&Self::file_of(place), needs)
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.get()
+    }
+
+    fn pause(&self, time: Duration) {
+        self.clock.set(self.clock.get() + time);
+        for (irq, counts) in self.traffic.borrow().iter() {
+            put(&self.root, &format!("sys/kernel/irq/{irq}/per_cpu_count"), counts);
+        }
+    }
+}
+
+pub(crate) fn cpus(list: &str) -> Value {
+    Value::Cpus(CpuSet::parse_list(list).unwrap())
+}
+
+pub(crate) fn irq(irq: u32) -> Target {
+    let action = ["virtio0-input.0", "virtio0-input.1", "eth0-a,eth0-b"][irq as usize - 27];
+    Target::IrqAffinity { irq: Irq(irq), action: action.into(), netdev: Some(eth0()) }
+}
+
+pub(crate) fn eth0() -> NetdevIdentity {
+    NetdevIdentity { name: "eth0".into(), device_path: Some("/devices/pci0000:00/0000:00:03.0".into()) }
+}
+
+pub(crate) fn thread() -> Target {
+    Target::NapiThread { pid: 70, comm: "napi/eth0-8193".into(), start_time: 4242 }
+}
+
+/// Every knob of the host.
+pub(crate) fn targets() -> Vec<Target> {
+    let mut all = vec![irq(27), irq(28), irq(29), Target::DefaultSmpAffinity, Target::RpsSockFlowEntries];
+    all.extend([Target::RpsDefaultMask, thread()]);
+    for queue in 0..2 {
+        all.push(Target::RpsCpus { netdev: eth0(), queue });
+        all.push(Target::RpsFlowCnt { netdev: eth0(), queue });
+        all.push(Target::XpsCpus { netdev: eth0(), queue });
+    }
+    all
+}
+
+/// A change from the value of now.
+pub(crate) fn change(kernel: &Fake, target: Target, new: Value) -> Change {
+    let old = netsilo_sys::knob::read(kernel, &target).unwrap().value;
+    Change { target, old, new, reason: "because".into() }
+}
+
+/// A plan that touches every knob, with values that the kernel rounds among them.
+pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
+    let new = |n: usize, target: &Target| match target {
+        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1000 * (n as u32 + 1)),
+        Target::RpsCpus { .. } | Target::RpsDefaultMask => cpus("2-3,7"),
+        _ => cpus("5"),
+    };
+    let targets = targets().into_iter().enumerate();
+    targets.map(|(n, target)| change(kernel, target.clone(), new(n, &target))).collect()
+}
+
+pub(crate) fn apply(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
+    let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    apply::apply(kernel, &kernel.state(), changes, &mut options, &mut |_| {})
+}
+
+pub(crate) fn undo(kernel: &Fake, which: Which) -> Result<Vec<Undone>, JournalError> {
+    undo::undo(kernel, &kernel.state(), which, false, By::Undo, &mut |_, _| {})
+}

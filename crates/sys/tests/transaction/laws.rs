@@ -1,0 +1,139 @@
+//! Whatever happens in whatever order: an original value is never lost.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use netsilo_core::change::{Target, Value};
+use netsilo_core::cpuset::CpuSet;
+use netsilo_sys::undo::Which;
+use proptest::prelude::*;
+
+use super::fake::{Death, Fake, apply, change, targets, tempdir, undo};
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Applies values (a seed each) to some knobs; dies or fails at one of the writes.
+    Apply {
+        knobs: Vec<(usize, u32)>,
+        mishap: Mishap,
+    },
+    Undo {
+        last: bool,
+        mishap: Mishap,
+    },
+    /// Someone else writes a knob.
+    Foreign {
+        knob: usize,
+        seed: u32,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Mishap {
+    None,
+    FailAt(usize),
+    DieBefore(usize),
+    DieAfter(usize),
+    /// After the write, in the middle of appending its record.
+    DieInRecord(usize),
+}
+
+fn mishap() -> impl Strategy<Value = Mishap> {
+    let at = 0..6usize;
+    prop_oneof![
+        3 => Just(Mishap::None),
+        1 => at.clone().prop_map(Mishap::FailAt),
+        1 => at.clone().prop_map(Mishap::DieBefore),
+        1 => at.clone().prop_map(Mishap::DieAfter),
+        1 => at.prop_map(Mishap::DieInRecord),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let knobs = proptest::collection::vec((0..targets().len(), any::<u32>()), 1..6);
+    prop_oneof![
+        4 => (knobs, mishap()).prop_map(|(knobs, mishap)| Step::Apply { knobs, mishap }),
+        2 => (any::<bool>(), mishap()).prop_map(|(last, mishap)| Step::Undo { last, mishap }),
+        1 => (0..targets().len(), any::<u32>()).prop_map(|(knob, seed)| Step::Foreign { knob, seed }),
+    ]
+}
+
+/// A value of ours: CPUs 0 to 4, counts below 2000.
+fn ours(target: &Target, seed: u32) -> Value {
+    match target {
+        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1 + seed % 2000),
+        _ => Value::Cpus(CpuSet::parse_mask(&format!("{:x}", 1 + seed % 31)).unwrap()),
+    }
+}
+
+/// The text of a value that we never write.
+fn foreign(target: &Target, seed: u32) -> String {
+    match target {
+        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => format!("{}\n", 1 << (12 + seed % 8)),
+        _ => format!("{:x}\n", 0x20 | (seed % 32)),
+    }
+}
+
+fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
+    use netsilo_sys::kernel::Place;
+    match netsilo_sys::knob::read(kernel, target).unwrap().place {
+        Place::File(path) => kernel.root.join(path.strip_prefix("/").unwrap()),
+        Place::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
+    }
+}
+
+/// Runs with a mishap at a write counted from now.
+fn with_mishap(kernel: &Fake, mishap: Mishap, run: impl FnOnce()) {
+    let now = kernel.writes.get();
+    match mishap {
+        Mishap::None => {}
+        Mishap::FailAt(n) => drop(kernel.failing.borrow_mut().insert(now + n, libc::EIO)),
+        Mishap::DieBefore(n) => kernel.death.set(Some(Death::Before(now + n))),
+        Mishap::DieAfter(n) | Mishap::DieInRecord(n) => kernel.death.set(Some(Death::After(now + n))),
+    }
+    let died = catch_unwind(AssertUnwindSafe(run)).is_err();
+    if died && matches!(mishap, Mishap::DieInRecord(_)) {
+        let mut journal = std::fs::read(kernel.journal()).unwrap();
+        journal.extend(b"{\"record\":\"wrote\",\"transaction\":1,\"ent");
+        std::fs::write(kernel.journal(), journal).unwrap();
+    }
+    kernel.death.set(None);
+    kernel.failing.take();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_sequence_loses_an_original_value(steps in proptest::collection::vec(step(), 1..14)) {
+        let dir = tempdir();
+        let kernel = Fake::new(dir.path());
+        let targets = targets();
+        // What each knob must say in the end: its original bytes, or what someone else wrote last.
+        let mut expected: Vec<_> = targets.iter().map(|t| std::fs::read_to_string(file(&kernel, t)).unwrap()).collect();
+        for step in steps {
+            match step {
+                Step::Apply { mut knobs, mishap } => {
+                    knobs.sort();
+                    knobs.dedup_by_key(|knob| knob.0);
+                    let value = |(knob, seed): (usize, u32)| change(&kernel, targets[knob].clone(), ours(&targets[knob], seed));
+                    let plan: Vec<_> = knobs.into_iter().map(value).collect();
+                    with_mishap(&kernel, mishap, || drop(apply(&kernel, &plan)));
+                }
+                Step::Undo { last, mishap } => {
+                    let which = if last { Which::Last } else { Which::All };
+                    with_mishap(&kernel, mishap, || drop(undo(&kernel, which)));
+                }
+                Step::Foreign { knob, seed } => {
+                    let text = foreign(&targets[knob], seed);
+                    std::fs::write(file(&kernel, &targets[knob]), &text).unwrap();
+                    expected[knob] = text;
+                }
+            }
+        }
+        undo(&kernel, Which::All).unwrap();
+        for (target, expected) in targets.iter().zip(expected) {
+            prop_assert_eq!(std::fs::read_to_string(file(&kernel, target)).unwrap(), expected, "{}", target);
+        }
+        prop_assert!(undo(&kernel, Which::All).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,8 @@
+//! The transaction on a fake root: every failing write, every death, every order of things.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+
+mod crash;
+mod fake;
+mod laws;
+mod story;

@@ -1,0 +1,213 @@
+//! What others do in between: other writers, other transactions, other boots, other devices.
+
+use std::time::Duration;
+
+use netsilo_core::change::Target;
+use netsilo_core::cpuset::CpuId;
+use netsilo_core::host::Irq;
+use netsilo_sys::apply::{self, ApplyError, Drift, Options};
+use netsilo_sys::undo::{Fate, Which};
+use netsilo_sys::verify::Arrival;
+
+use super::fake::{Fake, apply, change, cpus, eth0, everything, irq, targets, tempdir, thread, undo};
+use netsilo_core::change::Value;
+
+#[test]
+fn a_value_that_someone_else_wrote_since_is_left_and_named() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))]).unwrap();
+    std::fs::write(dir.path().join("proc/irq/27/smp_affinity"), "40\n").unwrap();
+    let undone = undo(&kernel, Which::All).unwrap();
+    let [(first, restored), (second, foreign)] = &undone[0].knobs[..] else { panic!("{undone:?}") };
+    assert_eq!((first, second), (&irq(28), &irq(27)));
+    assert!(matches!(restored, Fate::Restored));
+    assert!(matches!(foreign, Fate::Foreign(value) if *value == cpus("6")));
+    assert_eq!(std::fs::read_to_string(dir.path().join("proc/irq/27/smp_affinity")).unwrap(), "40\n");
+    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+}
+
+#[test]
+fn a_plan_that_is_out_of_date_writes_nothing_and_names_all_that_moved() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let plan = everything(&kernel);
+    std::fs::write(dir.path().join("proc/irq/27/smp_affinity"), "40\n").unwrap();
+    std::fs::write(dir.path().join("sys/kernel/irq/28/actions"), "eth9\n").unwrap();
+    let before = kernel.knobs();
+    let error = apply(&kernel, &plan).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "irq 27 (virtio0-input.0) was 0 when the plan was made and is 6 now; irq 28 (virtio0-input.1): this number now \
+         belongs to eth9; nothing was written: make a new plan"
+    );
+    assert!(
+        matches!(error, ApplyError::Drifted(drifts) if matches!(drifts[..], [Drift::Changed { .. }, Drift::Unreadable(_)]))
+    );
+    assert_eq!((kernel.knobs(), kernel.writes.get()), (before, 0));
+}
+
+#[test]
+fn an_equal_value_is_never_written() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let entries = || change(&kernel, Target::RpsSockFlowEntries, Value::Count(1000));
+    apply(&kernel, &[entries()]).unwrap();
+    kernel.take_written();
+    // 1000 becomes 1024 in the kernel, which it is already: writing it would flush the table.
+    assert_eq!(apply(&kernel, &[entries()]).unwrap().transaction, None);
+    assert_eq!(apply(&kernel, &[change(&kernel, irq(27), cpus("0"))]).unwrap().transaction, None);
+    assert_eq!(kernel.take_written(), []);
+    std::fs::write(dir.path().join("proc/sys/net/core/rps_sock_flow_entries"), "0\n").unwrap();
+    let undone = undo(&kernel, Which::All).unwrap();
+    assert!(matches!(undone[0].knobs[..], [(_, Fate::WasOld)]));
+    assert_eq!(kernel.take_written(), []);
+}
+
+#[test]
+fn transactions_stack_and_come_off_in_reverse() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))]).unwrap();
+    let between = kernel.knobs();
+    apply(&kernel, &[change(&kernel, irq(28), cpus("5")), change(&kernel, irq(29), cpus("5"))]).unwrap();
+    let after = kernel.knobs();
+    assert_eq!(undo(&kernel, Which::Last).unwrap().len(), 1);
+    assert_eq!(kernel.knobs(), between);
+    apply(&kernel, &[change(&kernel, irq(28), cpus("5")), change(&kernel, irq(29), cpus("5"))]).unwrap();
+    assert_eq!(kernel.knobs(), after);
+    let order: Vec<u64> = undo(&kernel, Which::All).unwrap().iter().map(|undone| undone.transaction).collect();
+    assert_eq!(order, [3, 1]);
+    assert_eq!(kernel.knobs(), before);
+    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+}
+
+#[test]
+fn a_value_stuck_in_a_newer_transaction_keeps_the_older_ones_open() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))]).unwrap();
+    apply(&kernel, &[change(&kernel, irq(27), cpus("5"))]).unwrap();
+    kernel.failing.borrow_mut().insert(3, libc::EBUSY);
+    let undone = undo(&kernel, Which::All).unwrap();
+    assert!(!undone[0].is_complete());
+    assert!(matches!(undone[1].knobs[..], [(_, Fate::Restored)]), "the other knob comes back all the same");
+    assert_eq!(undo(&kernel, Which::All).unwrap().len(), 2);
+    assert_eq!(kernel.knobs(), before);
+}
+
+#[test]
+fn settings_of_another_boot_are_never_touched() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    apply(&kernel, &everything(&kernel)).unwrap();
+    std::fs::write(dir.path().join("proc/sys/kernel/random/boot_id"), "boot-2\n").unwrap();
+    let now = kernel.knobs();
+    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+    assert_eq!(kernel.knobs(), now);
+    assert_eq!(apply(&kernel, &[change(&kernel, irq(27), cpus("1"))]).unwrap().transaction, Some(1));
+    assert!(kernel.state().join("journal.6a5b-boot-1").exists());
+}
+
+#[test]
+fn what_is_gone_is_named_and_keeps_nothing_from_being_restored() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    apply(&kernel, &everything(&kernel)).unwrap();
+    std::fs::write(dir.path().join("sys/kernel/irq/27/actions"), "nvme0q1\n").unwrap();
+    std::fs::write(dir.path().join("sys/kernel/irq/29/actions"), "\n").unwrap();
+    let stat = std::fs::read_to_string(dir.path().join("proc/70/stat")).unwrap().replace("4242", "5000");
+    std::fs::write(dir.path().join("proc/70/stat"), stat).unwrap();
+    let undone = undo(&kernel, Which::All).unwrap();
+    let gone: Vec<_> = undone[0].knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Gone(_))).collect();
+    assert_eq!(gone.iter().map(|(target, _)| target.clone()).collect::<Vec<_>>(), [thread(), irq(29), irq(27)]);
+    let Fate::Gone(why) = &gone[2].1 else { panic!() };
+    assert_eq!(why.to_string(), "irq 27 (virtio0-input.0): this number now belongs to nvme0q1");
+    let same = kernel.knobs().iter().filter(|(path, now)| before[*path] == **now).count();
+    assert_eq!(same, targets().len() - 3);
+    assert!(undone[0].is_complete());
+}
+
+#[test]
+fn a_netdev_that_was_renamed_since_is_restored_under_its_new_name() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    apply(&kernel, &[change(&kernel, Target::RpsCpus { netdev: eth0(), queue: 0 }, cpus("1"))]).unwrap();
+    let net = dir.path().join("sys/class/net");
+    std::fs::rename(net.join("eth0"), net.join("lan0")).unwrap();
+    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert_eq!(kernel.knobs(), before);
+}
+
+#[test]
+fn a_knob_that_stays_broken_can_be_forgotten() {
+    use netsilo_sys::record::By;
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))]).unwrap();
+    kernel.failing.borrow_mut().extend((2..9).map(|n| (n, libc::EINVAL)));
+    for forget in [false, true] {
+        let undone = netsilo_sys::undo::undo(&kernel, &kernel.state(), Which::All, forget, By::Undo, &mut |_, _| {});
+        let failed = undone.unwrap()[0].knobs.iter().filter(|(_, fate)| fate.is_failure()).count();
+        assert_eq!(failed, 2);
+    }
+    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+}
+
+#[test]
+fn interrupts_are_seen_to_arrive_or_said_not_to() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    kernel.traffic.borrow_mut().extend([(27, "10,0,0,0,3,0,0,0".to_owned()), (28, "11,0,0,0,0,0,0,0".to_owned())]);
+    let plan: Vec<_> = (27..30).map(|n| change(&kernel, irq(n), cpus("4"))).collect();
+    let wait = Duration::from_secs(2);
+    let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait };
+    let applied = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap();
+    assert_eq!(
+        applied.arrivals,
+        [
+            (Irq(27), Arrival::Arrived(CpuId(4))),
+            (Irq(28), Arrival::StillElsewhere(CpuId(0))),
+            (Irq(29), Arrival::NoTraffic)
+        ]
+    );
+}
+
+#[test]
+fn without_a_guard_nothing_is_written() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    let plan = everything(&kernel);
+    let mut start = |_| Err(std::io::Error::other("no"));
+    let mut options =
+        Options { confirm_within: Some(Duration::from_secs(60)), start_guard: &mut start, wait: Duration::ZERO };
+    let error = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap_err();
+    assert_eq!(error.to_string(), "cannot start the guard: no; nothing was written");
+    assert_eq!((kernel.knobs(), kernel.writes.get()), (before, 0));
+    assert!(undo(&kernel, Which::All).unwrap().is_empty());
+}
+
+#[test]
+fn nothing_is_stacked_on_a_transaction_that_awaits_confirmation() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let plan = [change(&kernel, irq(27), cpus("4"))];
+    let mut options =
+        Options { confirm_within: Some(Duration::from_secs(60)), start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap();
+    assert!(matches!(apply(&kernel, &[change(&kernel, irq(28), cpus("4"))]), Err(ApplyError::Unconfirmed(1))));
+}
+
+#[test]
+fn a_plan_that_names_a_knob_twice_is_refused() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let plan = [change(&kernel, irq(27), cpus("4")), change(&kernel, irq(27), cpus("5"))];
+    let error = apply(&kernel, &plan).unwrap_err();
+    assert_eq!(error.to_string(), "the plan names irq 27 (virtio0-input.0) twice; make a new plan");
+}
