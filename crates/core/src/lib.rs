@@ -12,6 +12,7 @@ pub mod grid;
 pub mod host;
 pub mod netdev_genl;
 pub mod part;
+pub mod parse;
 pub mod plan;
 pub mod proc_task;
 pub mod rates;
