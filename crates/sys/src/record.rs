@@ -24,7 +24,8 @@ impl Recorder {
 
     /// Writes what plain files cannot hold; the tree is complete then.
     pub fn finish(&self) -> Result<(), ReadError> {
-        let json = serde_json::to_vec_pretty(&*self.facts()).map_err(|e| save_error(TREE_FACTS, io::Error::other(e)))?;
+        let json =
+            serde_json::to_vec_pretty(&*self.facts()).map_err(|e| save_error(TREE_FACTS, io::Error::other(e)))?;
         fs::write(self.dir.join(TREE_FACTS), json).map_err(|source| save_error(TREE_FACTS, source))
     }
 
