@@ -1,7 +1,16 @@
 //! netsilo kernel edge.
 pub mod ethtool;
+pub mod irq;
+mod lines;
+mod netdev;
 pub mod netdev_genl;
+mod notes;
 mod pidfd;
+mod process;
+pub mod read;
+pub mod record;
+mod recorder;
+pub mod root;
 pub mod sock_diag;
 mod sock_owners;
 
@@ -9,6 +18,9 @@ pub mod apply;
 pub mod journal;
 pub mod kernel;
 pub mod knob;
-pub mod record;
+pub mod topology;
 pub mod undo;
 pub mod verify;
+mod writers;
+
+pub use read::snapshot;

@@ -1,0 +1,51 @@
+//! `/proc/softirqs` (`fs/proc/softirqs.c`): softirqs raised, a column per *possible* CPU.
+
+use std::collections::BTreeMap;
+
+use super::ParseError;
+use crate::cpuset::CpuId;
+
+/// Softirqs raised, by CPU and vector name.
+pub fn softirqs(text: &str) -> Result<BTreeMap<CpuId, BTreeMap<String, u64>>, ParseError> {
+    let mut lines = text.lines().zip(1..);
+    let cpu = |(at, word): (usize, &str)| {
+        let number = word.strip_prefix("CPU").and_then(|n| n.parse().ok());
+        number.map(CpuId).ok_or_else(|| ParseError::new(1, at + 1, format!("expected CPU<n>, found {word:?}")))
+    };
+    let cpus: Vec<CpuId> = match lines.next() {
+        Some((header, _)) => super::words(header).map(cpu).collect::<Result<_, _>>()?,
+        None => return Err(ParseError::new(1, 1, "no header of cpus")),
+    };
+    let mut read: BTreeMap<CpuId, BTreeMap<String, u64>> = cpus.iter().map(|&cpu| (cpu, BTreeMap::new())).collect();
+    for (line, number) in lines {
+        let mut words = super::words(line);
+        let Some(name) = words.next().and_then(|(_, word)| word.strip_suffix(':')) else {
+            continue;
+        };
+        for &cpu in &cpus {
+            let cell = words.next().ok_or_else(|| {
+                ParseError::new(number, line.len() + 1, format!("{name} has no count for cpu {cpu} of {}", cpus.len()))
+            })?;
+            read.entry(cpu).or_default().insert(name.to_owned(), super::decimal(number, cell)?);
+        }
+    }
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_become_maps_of_each_cpu() {
+        let read = softirqs("      CPU0  CPU1\n HI:  1  2\n NET_RX:  30  40\n").unwrap();
+        assert_eq!(read[&CpuId(1)]["NET_RX"], 40);
+        assert_eq!(read[&CpuId(0)]["HI"], 1);
+    }
+
+    #[test]
+    fn a_short_row_is_named() {
+        let message = softirqs("      CPU0  CPU1\n NET_RX:  30\n").unwrap_err().to_string();
+        assert_eq!(message, "line 2 column 13: NET_RX has no count for cpu 1 of 2");
+    }
+}

@@ -1,0 +1,57 @@
+//! `/proc/stat` (`fs/proc/stat.c:show_stat`): a line per online CPU, in USER_HZ ticks.
+
+use std::collections::BTreeMap;
+
+use super::ParseError;
+use crate::cpuset::CpuId;
+use crate::host::CpuStat;
+
+/// Times by CPU; the sum over all CPUs (`cpu `) and all other rows are ignored.
+pub fn stat(text: &str) -> Result<BTreeMap<CpuId, CpuStat>, ParseError> {
+    let mut read = BTreeMap::new();
+    for (line, number) in text.lines().zip(1..) {
+        let mut words = super::words(line);
+        let Some(cpu) = words.next().and_then(|(_, word)| word.strip_prefix("cpu")?.parse().ok()) else {
+            continue;
+        };
+        let mut next = |name: &str| match words.next() {
+            Some(cell) => super::decimal(number, cell),
+            None => Err(ParseError::new(number, line.len() + 1, format!("no column {name}"))),
+        };
+        let times = CpuStat {
+            user: next("user")?,
+            nice: next("nice")?,
+            system: next("system")?,
+            idle: next("idle")?,
+            iowait: next("iowait")?,
+            irq: next("irq")?,
+            softirq: next("softirq")?,
+            steal: next("steal")?,
+            guest: next("guest")?,
+            guest_nice: next("guest_nice")?,
+        };
+        read.insert(CpuId(cpu), times);
+    }
+    if read.is_empty() {
+        return Err(ParseError::new(1, 1, "no line \"cpu<n>\""));
+    }
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_not_a_cpu() {
+        let read = stat("cpu  9 9 9 9 9 9 9 9 9 9\ncpu3 1 2 3 4 5 6 7 8 9 10 11\nintr 5 0 0\n").unwrap();
+        assert_eq!(read.len(), 1);
+        assert_eq!((read[&CpuId(3)].user, read[&CpuId(3)].softirq, read[&CpuId(3)].guest_nice), (1, 7, 10));
+    }
+
+    #[test]
+    fn a_missing_column_is_named() {
+        assert_eq!(stat("cpu0 1 2 3\n").unwrap_err().to_string(), "line 1 column 11: no column idle");
+        assert_eq!(stat("intr 5\n").unwrap_err().to_string(), "line 1 column 1: no line \"cpu<n>\"");
+    }
+}

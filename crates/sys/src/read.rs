@@ -1,0 +1,130 @@
+//! Takes a [`Snapshot`] of a host through a [`Root`].
+
+use std::collections::BTreeMap;
+
+use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::host::{CpuCounters, Machine, NetSettings, Snapshot};
+use netsilo_core::netdev_genl::NetdevGenl;
+use netsilo_core::parse::{cpu_lists, scalar, softirqs::softirqs, softnet_stat::softnet_stat, stat::stat};
+use netsilo_core::part::Part;
+
+use crate::netdev::{Known, netdevs};
+use crate::notes::Notes;
+use crate::process::{napi_threads, processes};
+use crate::root::{ReadError, Root};
+use crate::{irq, topology, writers};
+
+/// Reads everything.
+///
+/// What a machine may lack is `None`; what should be there and could not be read is in `gaps`. An error means that the
+/// machine's CPUs or its counters make no sense, or that the tree cannot be saved.
+pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
+    let notes = Notes::new(root);
+    let topology = topology::topology(root)?;
+    // counters first and together: rates are reckoned from `at`
+    let at = root.now()?;
+    let table = wanted(&notes, irq::interrupts(root, None))?.unwrap_or_default();
+    let cpus = cpu_counters(&notes, &topology.online)?;
+    let irqs = irq::irqs(&notes, table.irqs);
+    let processes = processes(&notes);
+    let threads = napi_threads(&notes, &processes);
+    let genl = netdev_genl(&notes);
+    let netdevs = netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
+    Ok(Snapshot {
+        machine: machine(&notes),
+        at,
+        topology,
+        irqs,
+        arch_interrupts: table.arch,
+        default_smp_affinity: notes.get("/proc/irq/default_smp_affinity", cpu_lists::mask),
+        cpus,
+        netdevs,
+        net: net_settings(&notes),
+        writers: writers::writers(&notes, &processes),
+        gaps: notes.finish()?,
+    })
+}
+
+/// A file that makes no sense is an error, one that cannot be read a gap.
+fn wanted<T>(notes: &Notes<'_>, read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match read {
+        Err(e @ ReadError::Parse { .. }) => Err(e),
+        other => Ok(notes.wanted(other)),
+    }
+}
+
+fn cpu_counters(notes: &Notes<'_>, online: &CpuSet) -> Result<BTreeMap<CpuId, CpuCounters>, ReadError> {
+    let stats = wanted(notes, notes.root.parse("/proc/stat", stat))?.unwrap_or_default();
+    let mut softirqs = wanted(notes, notes.root.parse("/proc/softirqs", softirqs))?.unwrap_or_default();
+    let softnet = notes.root.parse("/proc/net/softnet_stat", |text| softnet_stat(text, online));
+    let softnet = wanted(notes, softnet)?.unwrap_or_default();
+    let counters = |(cpu, stat)| {
+        let softirqs = softirqs.remove(&cpu).unwrap_or_default();
+        (cpu, CpuCounters { stat, softirqs, softnet: softnet.get(&cpu).copied() })
+    };
+    Ok(stats.into_iter().map(counters).collect())
+}
+
+fn machine(notes: &Notes<'_>) -> Machine {
+    let word = |path: &str| notes.wanted(notes.root.parse(path, scalar::word)).unwrap_or_default();
+    Machine {
+        hostname: word("/proc/sys/kernel/hostname"),
+        release: word("/proc/sys/kernel/osrelease"),
+        boot_id: word("/proc/sys/kernel/random/boot_id"),
+        cmdline: word("/proc/cmdline"),
+        netns: notes.wanted(notes.root.link("/proc/self/ns/net")).as_deref().and_then(netns).unwrap_or_default(),
+    }
+}
+
+/// The inode number in `net:[4026531840]`.
+fn netns(link: &str) -> Option<u32> {
+    link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
+    let ask = || match crate::netdev_genl::read() {
+        Ok(answer) => answer,
+        Err(error) => Part::Absent(error.to_string()),
+    };
+    match notes.note(notes.root.answer("netdev_genl.json", ask)).flatten()? {
+        Part::Value(genl) => Some(genl),
+        Part::Absent(why) => {
+            notes.gap("netdev netlink", why);
+            None
+        }
+    }
+}
+
+/// Sysctls that are kept as printed.
+const SYSCTLS: &[&str] = &[
+    "net.core.busy_poll",
+    "net.core.busy_read",
+    "net.core.default_qdisc",
+    "net.core.dev_weight",
+    "net.core.dev_weight_rx_bias",
+    "net.core.dev_weight_tx_bias",
+    "net.core.flow_limit_cpu_bitmap",
+    "net.core.flow_limit_table_len",
+    "net.core.netdev_budget",
+    "net.core.netdev_budget_usecs",
+    "net.core.netdev_max_backlog",
+    "net.core.netdev_rss_key",
+    "net.core.rmem_default",
+    "net.core.rmem_max",
+    "net.core.wmem_default",
+    "net.core.wmem_max",
+    "net.ipv4.ip_forward",
+    "net.ipv4.tcp_moderate_rcvbuf",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
+fn net_settings(notes: &Notes<'_>) -> NetSettings {
+    let value = |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);
+    NetSettings {
+        // only in the first network namespace
+        rps_sock_flow_entries: notes.get("/proc/sys/net/core/rps_sock_flow_entries", scalar::number),
+        rps_default_mask: notes.get("/proc/sys/net/core/rps_default_mask", cpu_lists::mask),
+        sysctls: SYSCTLS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect(),
+    }
+}
