@@ -4,9 +4,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
-use crate::mask;
+use crate::{mask, plan, show};
 
-/// See, place and undo where a Linux machine's network receive work runs.
+/// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 120)]
 pub(crate) struct Args {
@@ -16,13 +16,19 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Print a set of CPUs in each of the kernel's spellings.
+    /// Show which rx queue is processed on which CPU, and who reads its data where
+    Show(show::Args),
+    /// Print what apply would write, with the reasons
+    Plan(plan::Args),
+    /// Print a set of CPUs in each of the kernel's spellings
     Mask(mask::Args),
 }
 
 /// Runs the verb that the command line names.
 pub(crate) fn run() -> Result<Exit> {
     match Args::parse().verb {
+        Verb::Show(args) => show::run(&args),
+        Verb::Plan(args) => plan::run(&args),
         Verb::Mask(args) => mask::run(&args),
     }
 }

@@ -5,6 +5,13 @@ use std::process::ExitCode;
 mod cli;
 mod exit;
 mod mask;
+mod observe;
+mod out;
+mod plan;
+mod plan_view;
+mod show;
+mod show_view;
+mod units;
 
 fn main() -> ExitCode {
     exit::code(cli::run())

@@ -17,6 +17,13 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     text(&line)
 }
 
+/// Prints a result as one line of JSON.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_string(value).context("rendering json")?;
+    line.push('\n');
+    text(&line)
+}
+
 /// Says something that is not the result.
 #[expect(clippy::print_stderr, reason = "messages go to stderr")]
 pub(crate) fn note(message: &str) {

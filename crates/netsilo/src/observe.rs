@@ -1,0 +1,100 @@
+//! Where to look: this machine or a bundle, for how long, and with what.
+
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use netsilo_core::host::Observation;
+use netsilo_core::topology::Topology;
+use netsilo_sys::bundle;
+use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::root::Root;
+
+/// This machine, or another one's bundle.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct From {
+    /// Look at a bundle (`netsilo capture`) instead of this machine
+    #[arg(long, value_name = "BUNDLE")]
+    from: Option<PathBuf>,
+}
+
+impl From {
+    /// The bundle's observation; `None` for this machine.
+    pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
+        let open = |path: &PathBuf| bundle::open(path).with_context(|| format!("cannot use {}", path.display()));
+        self.from.as_ref().map(open).transpose()
+    }
+
+    /// The CPUs of the machine.
+    pub(crate) fn topology(&self) -> Result<Topology> {
+        match self.bundle()? {
+            Some(observation) => Ok(observation.after.topology),
+            None => netsilo_sys::topology::topology(&Root::live()).context("cannot read this machine's cpus"),
+        }
+    }
+}
+
+/// Arguments of every verb that looks for a while.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    from: From,
+    /// How long to look (500ms, 2s, 1m)
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    pub(crate) interval: Duration,
+    /// Attach eBPF only for this long at the end of each interval: cheaper, and bytes are a lower bound
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_bpf")]
+    window: Option<Duration>,
+    /// Do without eBPF: TCP only, by sock_diag
+    #[arg(long)]
+    no_bpf: bool,
+}
+
+impl Args {
+    /// One observation.
+    pub(crate) fn observe(&self) -> Result<Observation> {
+        self.each(|observation| Ok((observation.clone(), false)))
+    }
+
+    /// Observations, one after the other, until `use_it` wants no more; a bundle holds one.
+    pub(crate) fn each<T>(&self, mut use_it: impl FnMut(&Observation) -> Result<(T, bool)>) -> Result<T> {
+        if let Some(observation) = self.from.bundle()? {
+            return Ok(use_it(&observation)?.0);
+        }
+        let root = Root::live();
+        let mut observer = Observer::start(&root, self.counting())?;
+        loop {
+            let observation = observer.next(&root, self.interval, pass_time)?;
+            let (value, again) = use_it(&observation)?;
+            if !again {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// How to count.
+    pub(crate) fn counting(&self) -> Counting {
+        match self.window {
+            Some(length) => Counting::Windows(length),
+            None if self.no_bpf => Counting::WithoutBpf,
+            None => Counting::Continuous,
+        }
+    }
+}
+
+/// Waits; when it takes more than two seconds, a bar on stderr shows how long it still takes.
+pub(crate) fn pass_time(length: Duration) {
+    if length <= Duration::from_secs(2) {
+        return sleep(length);
+    }
+    let bar = ProgressBar::new(length.as_millis() as u64).with_message("looking");
+    bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let start = Instant::now();
+    while let Some(left) = length.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+        sleep(left.min(Duration::from_millis(100)));
+        bar.set_position(start.elapsed().as_millis() as u64);
+    }
+    bar.finish_and_clear();
+}

@@ -1,0 +1,130 @@
+//! `netsilo plan`: what `apply` would write, and why.
+
+use anyhow::{Context, Result};
+use netsilo_core::cpuset::{CpuSet, MAX_CPUS};
+use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Xps, plan};
+
+use crate::exit::Exit;
+use crate::{observe, out, plan_view};
+
+/// What the operator wants, as arguments.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct GoalArgs {
+    /// Place the queues of these netdevs only
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    netdev: Vec<String>,
+    /// Place on these CPUs only (list or mask)
+    #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
+    cpus: Option<CpuSet>,
+    /// How to place interrupts
+    #[arg(short, long, value_name = "NAME", default_value = "near-consumer", value_parser = algorithm)]
+    algorithm: AlgorithmName,
+    /// Leave interrupts and NAPI kthreads where they are
+    #[arg(long)]
+    no_irqs: bool,
+    /// RPS: CPUs for every rx queue, or off
+    #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
+    rps: Option<CpuSet>,
+    /// RFS: entries of the flow table, shared out over the queues, or off
+    #[arg(long, value_name = "ENTRIES|off", value_parser = entries_or_off)]
+    rfs: Option<u32>,
+    /// XPS: each CPU sends through the nearest queue, or off
+    #[arg(long, value_name = "near|off", value_parser = xps)]
+    xps: Option<Xps>,
+    /// CPUs of interrupts that are activated later
+    #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
+    default_smp_affinity: Option<CpuSet>,
+    /// RPS CPUs of netdevs that appear later (a container's veth), or off
+    #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
+    rps_default_mask: Option<CpuSet>,
+    /// Plan although another program (irqbalance) writes the same knobs
+    #[arg(long)]
+    even_if_owned: bool,
+}
+
+impl GoalArgs {
+    /// The goal that the arguments describe.
+    pub(crate) fn goal(&self) -> Goal {
+        Goal {
+            netdevs: self.netdev.clone(),
+            cpus: self.cpus.clone(),
+            algorithm: self.algorithm,
+            irqs: !self.no_irqs,
+            rps: self.rps.clone(),
+            rfs: self.rfs,
+            xps: self.xps,
+            default_smp_affinity: self.default_smp_affinity.clone(),
+            rps_default_mask: self.rps_default_mask.clone(),
+            even_if_owned: self.even_if_owned,
+        }
+    }
+}
+
+/// Arguments of `netsilo plan`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    goal: GoalArgs,
+    #[command(flatten)]
+    observe: observe::Args,
+    /// Exit with 10 when changes are pending
+    #[arg(long)]
+    detailed_exitcode: bool,
+    /// Print JSON, as `netsilo apply --plan` takes it
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Looks, plans, prints.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let plan = plan(&args.observe.observe()?, &args.goal.goal());
+    if args.json {
+        out::json(&plan)?;
+    } else {
+        out::text(&plan_view::render(&plan))?;
+    }
+    Ok(exit(&plan, args.detailed_exitcode))
+}
+
+fn exit(plan: &Plan, detailed: bool) -> Exit {
+    let refused = |cause: fn(Cause) -> bool| plan.refusals.iter().any(|refusal| cause(refusal.cause));
+    if plan.changes.is_empty() && refused(|cause| cause == Cause::OtherOwner) {
+        Exit::OtherOwner
+    } else if plan.changes.is_empty() && refused(|_| true) {
+        Exit::Refused
+    } else if !plan.changes.is_empty() && detailed {
+        Exit::ChangesPending
+    } else {
+        Exit::Ok
+    }
+}
+
+fn some_cpus(text: &str) -> Result<CpuSet> {
+    Ok(CpuSet::parse_user(text, MAX_CPUS)?.0)
+}
+
+fn cpus_or_off(text: &str) -> Result<CpuSet> {
+    if text == "off" { Ok(CpuSet::new()) } else { some_cpus(text) }
+}
+
+fn entries_or_off(text: &str) -> Result<u32> {
+    if text == "off" {
+        return Ok(0);
+    }
+    let entries: u32 = text.parse().context("write a number of entries (32768) or off")?;
+    anyhow::ensure!((1..=1 << 29).contains(&entries), "the kernel takes 1 to 536870912 entries, or off");
+    Ok(entries)
+}
+
+fn xps(text: &str) -> Result<Xps> {
+    match text {
+        "near" => Ok(Xps::Near),
+        "off" => Ok(Xps::Off),
+        _ => anyhow::bail!("write near or off"),
+    }
+}
+
+fn algorithm(text: &str) -> Result<AlgorithmName> {
+    let known = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == text);
+    known.with_context(|| format!("known are {}", AlgorithmName::ALL.map(AlgorithmName::as_str).join(", ")))
+}

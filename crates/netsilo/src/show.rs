@@ -1,0 +1,43 @@
+//! `netsilo show`: who is processed where, and who reads it.
+
+use std::io::{IsTerminal, stdout};
+
+use anyhow::Result;
+use netsilo_core::report::Report;
+
+use crate::exit::Exit;
+use crate::{observe, out, show_view};
+
+/// Arguments of `netsilo show`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    observe: observe::Args,
+    /// Show again after each interval, until interrupted or COUNT times
+    #[arg(short, long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "0")]
+    watch: Option<u64>,
+    /// Print JSON (schema 1, docs/report.md); with --watch one line each
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Looks and shows.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let mut shown = 0;
+    args.observe.each(|observation| {
+        let report = Report::of(observation);
+        shown += 1;
+        match (args.json, args.watch) {
+            (true, None) => out::json(&report)?,
+            (true, Some(_)) => out::json_line(&report)?,
+            (false, None) => out::text(&show_view::render(&report))?,
+            (false, Some(_)) => out::text(&(between_screens().to_owned() + &show_view::render(&report)))?,
+        }
+        Ok((Exit::Ok, args.watch.is_some_and(|count| count == 0 || shown < count)))
+    })
+}
+
+/// A terminal is cleared before each screen; a pipe gets an empty line.
+fn between_screens() -> &'static str {
+    if stdout().is_terminal() { "\x1b[H\x1b[J" } else { "\n" }
+}

@@ -1,0 +1,120 @@
+//! Looks at the running host: a snapshot, counting while time passes, another snapshot.
+
+use std::time::Duration;
+
+use netsilo_core::attribution::{Attribution, Hook};
+use netsilo_core::host::{Observation, Snapshot};
+use netsilo_core::sock_diag::{Sample, attribute, steerings};
+
+use crate::bpf::{self, Tracer};
+use crate::read::snapshot;
+use crate::root::{ReadError, Root};
+use crate::sock_diag;
+
+/// How to count who reads what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counting {
+    /// eBPF, attached all the time; without it sock_diag.
+    Continuous,
+    /// eBPF, attached for this long in each interval, so that it costs less; without it sock_diag.
+    Windows(Duration),
+    /// sock_diag only.
+    WithoutBpf,
+}
+
+/// Why the host could not be observed.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// A snapshot failed.
+    #[error("cannot read the host")]
+    Read(#[from] ReadError),
+    /// The counters of eBPF programs that were attached are lost.
+    #[error("cannot read the eBPF counters")]
+    Bpf(#[from] bpf::ReadError),
+}
+
+/// Observes the running host again and again; each observation begins where the last one ended.
+pub struct Observer {
+    counting: Counting,
+    counter: Counter,
+    before: Snapshot,
+}
+
+/// What counts now.
+enum Counter {
+    Attached(Box<Tracer>),
+    Detached,
+    /// Why eBPF does not count, and the sockets as they were.
+    Sockets(Vec<Hook>, Option<Box<Sample>>),
+}
+
+impl Observer {
+    /// Starts counting.
+    pub fn start(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
+        let counter = match counting {
+            Counting::Continuous => attached_or_sockets(),
+            Counting::Windows(_) => Counter::Detached,
+            Counting::WithoutBpf => Counter::Sockets(Vec::new(), sock_diag::sample(None).ok().map(Box::new)),
+        };
+        Ok(Self { counting, counter, before: snapshot(root)? })
+    }
+
+    /// What happened in the next `interval`; `wait` passes the time, so that it can show progress.
+    pub fn next(
+        &mut self,
+        root: &Root,
+        interval: Duration,
+        mut wait: impl FnMut(Duration),
+    ) -> Result<Observation, ObserveError> {
+        let attribution = match (self.counting, &mut self.counter) {
+            (Counting::Windows(length), Counter::Detached) => {
+                let length = length.min(interval);
+                wait(interval - length);
+                let mut counter = attached_or_sockets();
+                wait(length);
+                Attribution { windowed: true, ..self::read(&mut counter, &self.before)? }
+            }
+            (_, counter) => {
+                wait(interval);
+                self::read(counter, &self.before)?
+            }
+        };
+        let after = snapshot(root)?;
+        let before = std::mem::replace(&mut self.before, after.clone());
+        Ok(Observation { before, after, attribution })
+    }
+}
+
+/// eBPF where anything attaches; else sock_diag, with what the hooks said.
+fn attached_or_sockets() -> Counter {
+    let tracer = Tracer::attach(bpf::Options::default());
+    if tracer.hooks().iter().any(|hook| hook.refused.is_none()) {
+        return Counter::Attached(Box::new(tracer));
+    }
+    Counter::Sockets(tracer.hooks().to_vec(), sock_diag::sample(None).ok().map(Box::new))
+}
+
+fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, ObserveError> {
+    match counter {
+        Counter::Attached(tracer) => Ok(tracer.read()?),
+        Counter::Detached => Ok(Attribution::default()),
+        Counter::Sockets(hooks, before) => {
+            let refused = |why: String| Hook { question: "tcp bytes".into(), hook: "sock_diag".into(), refused: Some(why) };
+            let sampled = match before.take() {
+                Some(before) => sock_diag::sample(Some(&before)).map(|after| (before, after)),
+                None => sock_diag::sample(None).map(|after| (Box::new(after.clone()), after)),
+            };
+            let mut attribution = match sampled {
+                Ok((first, after)) => {
+                    let key = snapshot.net.sysctls.get("net.core.netdev_rss_key").map_or("", String::as_str);
+                    let attribution = attribute(&first, &after, &steerings(&snapshot.netdevs, &after.addresses, key));
+                    *before = Some(Box::new(after));
+                    attribution
+                }
+                Err(error) => Attribution { hooks: vec![refused(error.to_string())], ..Attribution::default() },
+            };
+            attribution.hooks.extend(hooks.iter().cloned());
+            Ok(attribution)
+        }
+    }
+}
