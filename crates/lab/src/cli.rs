@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
+use netsilo_lab::traffic::{self, Traffic};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
@@ -35,6 +36,9 @@ enum Verb {
     },
     /// Fetch all kernels and list them
     Kernels,
+    /// Send and receive with exact counts, in guests, peers or anywhere
+    #[command(subcommand)]
+    Traffic(Traffic),
 }
 
 #[derive(Debug, Args)]
@@ -118,6 +122,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Shell { machine } => shell(&Lab::boot(&machine.spec())?),
         Verb::Kernels => kernels(),
+        Verb::Traffic(traffic) => traffic::run(&traffic).map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -18,6 +18,7 @@ mod qmp;
 mod room;
 mod setup;
 mod spec;
+pub mod traffic;
 
 pub use emulator::Accel;
 pub use guest::Job;

@@ -1,0 +1,177 @@
+//! Sends an exact number of bytes on each of several flows.
+
+use super::{PATIENCE, Proto, socket, udp};
+use anyhow::{Context, Result};
+use clap::Args;
+use rustix::fs::{MemfdFlags, memfd_create, sendfile};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Write;
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// Send an exact number of bytes.
+#[derive(Debug, Clone, Args)]
+pub struct Produce {
+    /// Protocol
+    #[arg(long, value_enum)]
+    pub proto: Proto,
+    /// The consumer's address
+    #[arg(long)]
+    pub dest: IpAddr,
+    /// The consumer's first port
+    #[arg(long)]
+    pub port: u16,
+    /// How many ports: flow i goes to port + i modulo this
+    #[arg(long, default_value_t = 1)]
+    pub ports: u16,
+    /// How many flows
+    #[arg(long, default_value_t = 1)]
+    pub flows: u16,
+    /// Bytes on each flow
+    #[arg(long)]
+    pub bytes: u64,
+    /// Bytes per write, or per datagram
+    #[arg(long, default_value_t = 1024)]
+    pub size: usize,
+    /// UDP: datagrams per second, all flows together
+    #[arg(long, default_value_t = 2000.0)]
+    pub rate: f64,
+    /// TCP: from a file in memory, whose whole pages a receiver can map
+    #[arg(long)]
+    pub sendfile: bool,
+}
+
+/// What was sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Produced {
+    /// Protocol.
+    pub proto: Proto,
+    /// On all flows.
+    pub bytes: u64,
+    /// How long that took.
+    pub seconds: f64,
+    /// Each flow.
+    pub flows: Vec<ProducedFlow>,
+}
+
+/// One flow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProducedFlow {
+    /// This end's port.
+    pub local_port: u16,
+    /// The consumer's port.
+    pub port: u16,
+    /// Bytes sent.
+    pub bytes: u64,
+}
+
+pub(crate) fn run(produce: &Produce) -> Result<Produced> {
+    socket::set_comm(&format!("produce-{}", produce.proto))?;
+    let started = Instant::now();
+    let flows = match produce.proto {
+        Proto::Tcp => tcp(produce)?,
+        Proto::Udp => udp(produce)?,
+    };
+    let bytes = flows.iter().map(|flow| flow.bytes).sum();
+    Ok(Produced {
+        proto: produce.proto,
+        bytes,
+        seconds: started.elapsed().as_secs_f64(),
+        flows,
+    })
+}
+
+impl Produce {
+    fn destination(&self, flow: u16) -> SocketAddr {
+        SocketAddr::new(self.dest, self.port + flow % self.ports.max(1))
+    }
+}
+
+/// A thread for each flow.
+fn tcp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..produce.flows)
+            .map(|flow| scope.spawn(move || tcp_flow(produce, flow)))
+            .collect();
+        let join = |handle: std::thread::ScopedJoinHandle<'_, Result<ProducedFlow>>| {
+            handle
+                .join()
+                .unwrap_or_else(|_| Err(anyhow::anyhow!("a flow's thread panicked")))
+        };
+        handles.into_iter().map(join).collect()
+    })
+}
+
+fn tcp_flow(produce: &Produce, flow: u16) -> Result<ProducedFlow> {
+    let to = produce.destination(flow);
+    let mut stream = socket::connect(to, PATIENCE)?;
+    let mut sent = 0;
+    if produce.sendfile {
+        let file = File::from(memfd_create("produce", MemfdFlags::CLOEXEC)?);
+        file.set_len(produce.bytes)?;
+        while sent < produce.bytes {
+            let rest = usize::try_from(produce.bytes - sent)?;
+            sent += sendfile(&stream, &file, None, rest).context("cannot send")? as u64;
+        }
+    } else {
+        let block = vec![0; produce.size.max(1)];
+        while sent < produce.bytes {
+            let rest = usize::try_from(produce.bytes - sent)?.min(block.len());
+            stream
+                .write_all(&block[..rest])
+                .with_context(|| format!("cannot send to {to}"))?;
+            sent += rest as u64;
+        }
+    }
+    stream.shutdown(Shutdown::Write)?;
+    // Until the consumer has taken all and closed: then nothing of ours is under way any more.
+    std::io::copy(&mut stream, &mut std::io::sink())
+        .with_context(|| format!("{to} broke the connection"))?;
+    Ok(ProducedFlow {
+        local_port: stream.local_addr()?.port(),
+        port: to.port(),
+        bytes: sent,
+    })
+}
+
+/// All flows in turn, one datagram each, at the given rate.
+fn udp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
+    let connect = |flow| -> Result<_> {
+        let to = produce.destination(flow);
+        let socket = udp::open(to, PATIENCE)?;
+        let local_port = socket.local_addr()?.port();
+        Ok((
+            socket,
+            ProducedFlow {
+                local_port,
+                port: to.port(),
+                bytes: 0,
+            },
+        ))
+    };
+    let mut flows = (0..produce.flows)
+        .map(connect)
+        .collect::<Result<Vec<_>>>()?;
+    let block = vec![0; produce.size.clamp(1, 65000)];
+    let pause = Duration::from_secs_f64(1.0 / produce.rate.max(0.1));
+    let mut next = Instant::now();
+    while flows.iter().any(|(_, flow)| flow.bytes < produce.bytes) {
+        for (socket, flow) in &mut flows {
+            let rest = usize::try_from(produce.bytes - flow.bytes)?.min(block.len());
+            if rest == 0 {
+                continue;
+            }
+            flow.bytes += socket
+                .send(&block[..rest])
+                .with_context(|| format!("cannot send to port {}", flow.port))?
+                as u64;
+            next += pause;
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    }
+    for (socket, _) in &flows {
+        udp::close(socket)?;
+    }
+    Ok(flows.into_iter().map(|(_, flow)| flow).collect())
+}

@@ -1,0 +1,306 @@
+//! Sends a request, waits for the response, and again: on many connections at once, for a given time.
+
+use super::{PATIENCE, Proto, socket, udp};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use rustix::event::{Timespec, epoll};
+use serde::{Deserialize, Serialize};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// After this, a UDP request or its response is taken for lost.
+const LOST: Duration = Duration::from_millis(400);
+/// How long responses may still come in after the end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Send requests.
+#[derive(Debug, Clone, Args)]
+pub struct RrClient {
+    /// Protocol
+    #[arg(long, value_enum)]
+    pub proto: Proto,
+    /// The server's address
+    #[arg(long)]
+    pub dest: IpAddr,
+    /// The first worker's port
+    #[arg(long)]
+    pub port: u16,
+    /// How many workers: connection i goes to port + i modulo this
+    #[arg(long, default_value_t = 1)]
+    pub ports: u16,
+    /// Concurrent connections, each with one request under way
+    #[arg(long, default_value_t = 1)]
+    pub connections: usize,
+    /// Seconds
+    #[arg(long, default_value_t = 5.0)]
+    pub duration: f64,
+    /// Length of a request
+    #[arg(long, default_value_t = 1)]
+    pub request_bytes: usize,
+    /// Length of a response
+    #[arg(long, default_value_t = 1)]
+    pub response_bytes: usize,
+}
+
+/// What a client saw.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RrReport {
+    /// Protocol.
+    pub proto: Proto,
+    /// From the first request to the end of the last response.
+    pub seconds: f64,
+    /// Requests answered.
+    pub transactions: u64,
+    /// The same per second.
+    pub transactions_per_second: f64,
+    /// Bytes given to the kernel, repeated ones included.
+    pub sent_bytes: u64,
+    /// Bytes taken from the kernel, late ones included.
+    pub received_bytes: u64,
+    /// UDP requests sent again because no response came in time.
+    pub retries: u64,
+    /// Each connection.
+    pub connections: Vec<Connection>,
+}
+
+/// What one connection saw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connection {
+    /// This end's port.
+    pub local_port: u16,
+    /// The server's port.
+    pub port: u16,
+    /// Requests answered.
+    pub transactions: u64,
+}
+
+enum Socket {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+struct Flow {
+    socket: Socket,
+    told: Connection,
+    /// Of the request under way; `None` when none is.
+    sent_at: Option<Instant>,
+    unsent: usize,
+    missing: usize,
+    sequence: u8,
+}
+
+pub(crate) fn run(client: &RrClient) -> Result<RrReport> {
+    if client.ports == 0 || client.request_bytes == 0 || client.response_bytes == 0 {
+        bail!("ports, request and response bytes must be at least 1");
+    }
+    socket::set_comm(&format!("rr-client-{}", client.proto))?;
+    let ports = (0..client.ports)
+        .cycle()
+        .map(|offset| client.port.saturating_add(offset));
+    let to = ports.map(|port| SocketAddr::new(client.dest, port));
+    let mut flows = to
+        .take(client.connections)
+        .map(|to| Flow::new(client, to))
+        .collect::<Result<Vec<_>>>()?;
+    let mut report = RrReport {
+        proto: client.proto,
+        seconds: 0.0,
+        transactions: 0,
+        transactions_per_second: 0.0,
+        sent_bytes: 0,
+        received_bytes: 0,
+        retries: 0,
+        connections: Vec::new(),
+    };
+    let started = Instant::now();
+    exchange(client, &mut flows, &mut report, started)?;
+    report.seconds = started.elapsed().as_secs_f64();
+    report.transactions_per_second = report.transactions as f64 / report.seconds;
+    report.connections = flows.into_iter().map(|flow| flow.told).collect();
+    Ok(report)
+}
+
+fn exchange(
+    client: &RrClient,
+    flows: &mut [Flow],
+    report: &mut RrReport,
+    started: Instant,
+) -> Result<()> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (key, flow) in (0..).zip(flows.iter_mut()) {
+        epoll::add(
+            &poll,
+            &*flow,
+            epoll::EventData::new_u64(key),
+            epoll::EventFlags::IN,
+        )?;
+        flow.request(client, report)?;
+    }
+    let end = started + Duration::from_secs_f64(client.duration);
+    let mut events = Vec::with_capacity(256);
+    let mut looked_at = started;
+    loop {
+        let now = Instant::now();
+        let waiting = flows.iter().any(|flow| flow.sent_at.is_some());
+        if now >= end && (!waiting || now >= end + DRAIN) {
+            return Ok(());
+        }
+        let tick = Timespec {
+            tv_sec: 0,
+            tv_nsec: 50_000_000,
+        };
+        events.clear();
+        match epoll::wait(
+            &poll,
+            rustix::buffer::spare_capacity(&mut events),
+            Some(&tick),
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let open = Instant::now() < end;
+        for event in &events {
+            let flow = usize::try_from(event.data.u64())
+                .ok()
+                .and_then(|key| flows.get_mut(key));
+            if let Some(flow) = flow
+                && flow.response(client, report)?
+                && open
+            {
+                flow.request(client, report)?;
+            }
+        }
+        if looked_at.elapsed() >= Duration::from_millis(50) {
+            looked_at = Instant::now();
+            repeat_lost(client, flows, report)?;
+        }
+    }
+}
+
+fn repeat_lost(client: &RrClient, flows: &mut [Flow], report: &mut RrReport) -> Result<()> {
+    for flow in flows {
+        let late = flow.sent_at.is_some_and(|at| at.elapsed() > LOST);
+        if late && matches!(flow.socket, Socket::Udp(_)) {
+            report.retries += 1;
+            flow.send(client, report)?;
+        } else if flow.unsent > 0 {
+            flow.flush(report)?;
+        }
+    }
+    Ok(())
+}
+
+impl Flow {
+    fn new(client: &RrClient, to: SocketAddr) -> Result<Self> {
+        let (socket, local) = match client.proto {
+            Proto::Tcp => {
+                let stream = socket::connect(to, PATIENCE)?;
+                stream.set_nonblocking(true)?;
+                let local = stream.local_addr()?;
+                (Socket::Tcp(stream), local)
+            }
+            Proto::Udp => {
+                let socket = udp::open(to, PATIENCE)?;
+                socket.set_nonblocking(true)?;
+                let local = socket.local_addr()?;
+                (Socket::Udp(socket), local)
+            }
+        };
+        let told = Connection {
+            local_port: local.port(),
+            port: to.port(),
+            transactions: 0,
+        };
+        Ok(Self {
+            socket,
+            told,
+            sent_at: None,
+            unsent: 0,
+            missing: 0,
+            sequence: 0,
+        })
+    }
+
+    fn request(&mut self, client: &RrClient, report: &mut RrReport) -> Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.missing = client.response_bytes;
+        self.send(client, report)
+    }
+
+    fn send(&mut self, client: &RrClient, report: &mut RrReport) -> Result<()> {
+        self.sent_at = Some(Instant::now());
+        if let Socket::Udp(socket) = &self.socket {
+            let mut request = vec![0; client.request_bytes];
+            request[0] = self.sequence;
+            // Refused (no server yet) or no buffer: it will be repeated.
+            report.sent_bytes += socket.send(&request).unwrap_or(0) as u64;
+            return Ok(());
+        }
+        self.unsent = client.request_bytes;
+        self.flush(report)
+    }
+
+    fn flush(&mut self, report: &mut RrReport) -> Result<()> {
+        let Socket::Tcp(stream) = &mut self.socket else {
+            return Ok(());
+        };
+        while self.unsent > 0 {
+            match stream.write(&[0; 16384][..self.unsent.min(16384)]) {
+                Ok(length) => {
+                    self.unsent -= length;
+                    report.sent_bytes += length as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error).context("the server broke a connection"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what has come; true when that completes a transaction.
+    fn response(&mut self, client: &RrClient, report: &mut RrReport) -> Result<bool> {
+        let mut buffer = [0; 65536];
+        let received = match &mut self.socket {
+            Socket::Tcp(stream) => stream.read(&mut buffer),
+            Socket::Udp(socket) => socket.recv(&mut buffer),
+        };
+        let length = match (received, &self.socket) {
+            (Ok(0), Socket::Tcp(_)) => {
+                bail!("the server on port {} closed a connection", self.told.port)
+            }
+            (Ok(length), _) => length,
+            (Err(error), _) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            // No server on that port yet.
+            (Err(error), Socket::Udp(_)) if error.kind() == ErrorKind::ConnectionRefused => {
+                return Ok(false);
+            }
+            (Err(error), _) => return Err(error).context("cannot receive a response"),
+        };
+        report.received_bytes += length as u64;
+        match &self.socket {
+            Socket::Tcp(_) => self.missing = self.missing.saturating_sub(length),
+            Socket::Udp(_) if length == client.response_bytes && buffer[0] == self.sequence => {
+                self.missing = 0
+            }
+            Socket::Udp(_) => {}
+        }
+        let complete = self.missing == 0 && self.sent_at.is_some();
+        if complete {
+            self.sent_at = None;
+            self.told.transactions += 1;
+            report.transactions += 1;
+        }
+        Ok(complete)
+    }
+}
+
+impl AsFd for Flow {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Udp(socket) => socket.as_fd(),
+        }
+    }
+}

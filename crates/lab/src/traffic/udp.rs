@@ -1,0 +1,178 @@
+//! Flows over UDP with a beginning and an end, and the ways to receive them.
+//!
+//! An empty datagram opens a flow, and after data ends it; the consumer answers each with one, so that
+//! the producer can repeat what got lost. Empty ones add nothing to any count of bytes.
+
+use super::consume::{Consume, ConsumedSocket, Mode};
+use super::socket;
+use anyhow::{Context, Result, bail};
+use rustix::net::{RecvFlags, recvfrom};
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+const REPEAT: Duration = Duration::from_millis(100);
+
+/// A socket to `to`, where a consumer has answered.
+pub(crate) fn open(to: SocketAddr, patience: Duration) -> Result<UdpSocket> {
+    let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse()?;
+    let socket = UdpSocket::bind(any)?;
+    socket
+        .connect(to)
+        .with_context(|| format!("cannot reach {to}"))?;
+    if !shake(&socket, patience)? {
+        bail!("no consumer answers on {to}");
+    }
+    Ok(socket)
+}
+
+/// Ends a flow. A consumer that has gone already had all its flows ended.
+pub(crate) fn close(socket: &UdpSocket) -> Result<()> {
+    shake(socket, Duration::from_secs(3)).map(|_| ())
+}
+
+fn shake(socket: &UdpSocket, patience: Duration) -> Result<bool> {
+    socket.set_read_timeout(Some(REPEAT))?;
+    let deadline = Instant::now() + patience;
+    while Instant::now() < deadline {
+        match socket.send(&[]).and_then(|_| socket.recv(&mut [0; 16])) {
+            Ok(_) => return Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            // Refused: nobody there, or not any more.
+            Err(_) => std::thread::sleep(REPEAT),
+        }
+    }
+    Ok(false)
+}
+
+/// What is known of one flow of a socket.
+#[derive(Default)]
+struct Flow {
+    bytes: u64,
+    ended: bool,
+}
+
+struct Receiver {
+    socket: UdpSocket,
+    connected: bool,
+    flows: HashMap<SocketAddr, Flow>,
+    told: ConsumedSocket,
+}
+
+/// Receives until `consume.flows` flows have ended, or nothing more comes.
+pub(crate) fn consume(consume: &Consume, port: u16, flows: usize) -> Result<ConsumedSocket> {
+    let socket = UdpSocket::bind((consume.bind, port))
+        .with_context(|| format!("cannot listen on udp port {port}"))?;
+    // Best effort: what does not fit is lost and counted nowhere.
+    let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20);
+    socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+    let told = ConsumedSocket {
+        local_port: port,
+        ..ConsumedSocket::default()
+    };
+    let mut receiver = Receiver {
+        socket,
+        connected: false,
+        flows: HashMap::new(),
+        told,
+    };
+    let mut buffer = vec![0; consume.size.max(65536)];
+    let mut heard = Instant::now();
+    while receiver.flows.values().filter(|flow| flow.ended).count() < flows {
+        if receiver.receive(consume.mode, &mut buffer)? {
+            heard = Instant::now();
+        } else if heard.elapsed() > consume.patience() {
+            break;
+        }
+    }
+    let Receiver {
+        socket,
+        mut told,
+        flows,
+        ..
+    } = receiver;
+    told.incoming_napi_id = socket::incoming_napi_id(&socket)?;
+    told.incoming_cpu = socket::incoming_cpu(&socket)?;
+    told.flows = flows
+        .into_iter()
+        .map(|(from, flow)| (from.port(), flow.bytes))
+        .collect();
+    // A socket with several flows has no one peer.
+    told.peer_port = if let [(port, _)] = told.flows.iter().collect::<Vec<_>>()[..] {
+        *port
+    } else {
+        0
+    };
+    answer_repeats(&socket);
+    Ok(told)
+}
+
+/// The last answer may have been lost: the producer asks again for a while.
+fn answer_repeats(socket: &UdpSocket) {
+    let end = Instant::now() + 3 * REPEAT;
+    while Instant::now() < end {
+        if let Ok((0, from)) = socket.recv_from(&mut [0; 16]) {
+            let _ = socket.send_to(&[], from).or_else(|_| socket.send(&[]));
+        }
+    }
+}
+
+impl Receiver {
+    /// False if nothing came for a moment.
+    fn receive(&mut self, mode: Mode, buffer: &mut [u8]) -> Result<bool> {
+        let received = match mode {
+            Mode::UdpRecvmmsg => return self.receive_many(),
+            Mode::UdpPeek => {
+                let peeked = recvfrom(&self.socket, &mut *buffer, RecvFlags::PEEK);
+                peeked.and_then(|_| recvfrom(&self.socket, &mut *buffer, RecvFlags::empty()))
+            }
+            _ => recvfrom(&self.socket, &mut *buffer, RecvFlags::empty()),
+        };
+        match received {
+            Ok((_, length, from)) => {
+                let from = from
+                    .map(SocketAddr::try_from)
+                    .transpose()?
+                    .context("a datagram from nowhere")?;
+                self.take(length, from)?;
+                if mode == Mode::UdpConnected && !self.connected {
+                    self.socket.connect(from)?;
+                    self.connected = true;
+                }
+                Ok(true)
+            }
+            Err(
+                rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNREFUSED,
+            ) => Ok(false),
+            Err(error) => Err(error).context("cannot receive"),
+        }
+    }
+
+    fn receive_many(&mut self) -> Result<bool> {
+        let received = super::recvmmsg::receive(&self.socket)?;
+        for (length, from) in &received {
+            self.take(*length, *from)?;
+        }
+        Ok(!received.is_empty())
+    }
+
+    fn take(&mut self, length: usize, from: SocketAddr) -> Result<()> {
+        let flow = self.flows.entry(from).or_default();
+        flow.bytes += length as u64;
+        self.told.bytes += length as u64;
+        self.told.calls += 1;
+        if length == 0 {
+            flow.ended = flow.bytes > 0;
+            let answered = if self.connected {
+                self.socket.send(&[])
+            } else {
+                self.socket.send_to(&[], from)
+            };
+            if answered.is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused) {
+                bail!("cannot answer {from}");
+            }
+        }
+        Ok(())
+    }
+}
