@@ -145,11 +145,13 @@ fn addresses(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u32, Vec<IpAddr
 /// Asks the sockets that have read something since; the last refusal, if any process refused.
 fn ask_incoming(sockets: &mut BTreeMap<u64, TcpSocket>, before: &Sample, holders: &Holders) -> Result<(), Errno> {
     let mut result = Ok(());
+    let mut processes = BTreeMap::new();
     for (cookie, socket) in sockets {
         let earlier = before.sockets.get(cookie).map_or(0, |socket| socket.read_bytes);
         let holder = holders.get(&socket.inode).and_then(|fds| fds.first_key_value());
         let Some((tgid, fd)) = holder.filter(|_| socket.read_bytes > earlier) else { continue };
-        match pidfd::Process::open(*tgid).and_then(|process| process.incoming(*fd, *cookie)) {
+        let process = processes.entry(*tgid).or_insert_with(|| pidfd::Process::open(*tgid));
+        match process.as_ref().map_err(|errno| *errno).and_then(|process| process.incoming(*fd, *cookie)) {
             Ok(incoming) => socket.incoming = incoming,
             // gone since
             Err(Errno::SRCH | Errno::BADF) => {}

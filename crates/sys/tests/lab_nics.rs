@@ -1,4 +1,4 @@
-//! What ethtool, netdev netlink and sock_diag tell of a real NIC with eight queues, in the lab, on all its kernels.
+//! What ethtool, netdev netlink and sock_diag tell of NICs with several queues, in the lab.
 //!
 //! This program runs three times at once: it boots the guest, is the server in it, and the client at its peer.
 
@@ -7,14 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use netsilo_core::attribution::{Attribution, Resolved};
-use netsilo_core::ethtool::{Duplex, FlowType};
+use netsilo_core::ethtool::{Duplex, FlowType, Limit};
 use netsilo_core::host::{Confidence, Edge, EdgeSource, NapiId, Netdev, RxQueue};
 use netsilo_core::netdev_genl::NetdevGenl;
 use netsilo_core::part::Part;
-use netsilo_core::sock_diag::{attribute, steerings};
+use netsilo_core::sock_diag::{Sample, attribute, steerings};
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
 use netsilo_sys::{ethtool, netdev_genl, sock_diag};
 
@@ -28,15 +29,31 @@ fn igb_tells_its_rss_and_toeplitz_finds_the_napi_that_the_socket_names() {
         return;
     }
     for kernel in Kernel::ALL {
-        let lab = Lab::boot(&Spec::new(kernel, NicModel::Igb)).unwrap();
-        let address = SocketAddr::new(Lab::guest_address(0).into(), 5201);
-        let server = lab.spawn(&role("server", address)).unwrap();
-        lab.peer(0).unwrap().run_for(&role("client", address), PATIENCE).unwrap().ok().unwrap();
-        server.wait(PATIENCE).unwrap().ok().unwrap();
+        serve(kernel, NicModel::Igb, "igb_server");
     }
 }
 
-/// The command that runs one of the two tests below.
+#[test]
+fn virtio_has_no_rss_and_its_sockets_name_one_napi_per_queue() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    serve(Kernel::V6_12, NicModel::VirtioNet, "virtio_server");
+}
+
+/// Boots a guest, runs one of the servers below in it and the client at its peer; both must succeed.
+fn serve(kernel: Kernel, model: NicModel, server: &str) {
+    // one guest at a time, whatever the number of test threads
+    static GUEST: Mutex<()> = Mutex::new(());
+    let _guest = GUEST.lock();
+    let lab = Lab::boot(&Spec::new(kernel, model)).unwrap();
+    let address = SocketAddr::new(Lab::guest_address(0).into(), 5201);
+    let server = lab.spawn(&role(server, address)).unwrap();
+    lab.peer(0).unwrap().run_for(&role("client", address), PATIENCE).unwrap().ok().unwrap();
+    server.wait(PATIENCE).unwrap().ok().unwrap();
+}
+
+/// The command that runs one of the ignored tests below.
 fn role(test: &str, address: SocketAddr) -> String {
     let program = std::env::current_exe().unwrap();
     format!("NETSILO_TEST_ADDRESS={address} exec '{}' --ignored --exact {test} --nocapture", program.display())
@@ -65,16 +82,38 @@ fn pause() -> Option<TcpStream> {
     None
 }
 
-#[test]
-#[ignore = "runs in the guest"]
-fn server() {
+/// Accepts the connections and reads all that the client sends: what was sampled before and after.
+/// The client ends when the connections are dropped.
+fn receive() -> (Vec<TcpStream>, Sample, Sample) {
     let listener = TcpListener::bind(address()).unwrap();
     let mut connections: Vec<TcpStream> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
     let before = sock_diag::sample(None).unwrap();
     for connection in &mut connections {
         connection.read_exact(&mut vec![0; BYTES as usize]).unwrap();
     }
-    let mut after = sock_diag::sample(Some(&before)).unwrap();
+    let after = sock_diag::sample(Some(&before)).unwrap();
+    (connections, before, after)
+}
+
+#[test]
+#[ignore = "runs in the guest"]
+fn virtio_server() {
+    let (_connections, before, after) = receive();
+    let by_napi = bytes_by_napi(&attribute(&before, &after, &[]), Resolved::Direct);
+    assert_eq!(by_napi.values().sum::<u64>(), CONNECTIONS * BYTES);
+    assert!(by_napi.len() <= 4, "{by_napi:?}");
+    let told = ethtool::read("eth0").unwrap();
+    assert_eq!(told.channels.value().unwrap().combined, Some(Limit { current: 4, max: 4 }));
+    assert!(told.rss.reason().is_some() && told.link.value().unwrap().speed_mbps.is_none());
+    let genl = netdev_genl::read().unwrap();
+    let napis: BTreeSet<NapiId> = genl.value().unwrap().napis.iter().map(|napi| NapiId(napi.id)).collect();
+    assert!(by_napi.keys().all(|napi| napis.contains(napi)), "{by_napi:?} {napis:?}");
+}
+
+#[test]
+#[ignore = "runs in the guest"]
+fn igb_server() {
+    let (_connections, before, mut after) = receive();
     let genl = netdev_genl::read().unwrap();
     let netdev = eth0(genl.value());
     let steerings = steerings(std::slice::from_ref(&netdev), &after.addresses, &netdev_rss_key());
