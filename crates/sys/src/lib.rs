@@ -9,6 +9,6 @@ pub mod apply;
 pub mod journal;
 pub mod kernel;
 pub mod knob;
-pub mod record;
+pub mod transaction;
 pub mod undo;
 pub mod verify;
