@@ -15,7 +15,7 @@ use netsilo_core::host::Irq;
 use crate::journal::{Journal, JournalError};
 use crate::kernel::{Kernel, Place};
 use crate::knob::{self, KnobError};
-use crate::record::{By, Entry};
+use crate::transaction::{By, Entry};
 use crate::undo::{Fate, Undone, take_back};
 use crate::verify::{Arrival, Moved};
 

@@ -1,6 +1,6 @@
 //! The journal on disk: appended line by line, synced before the first write, one writer at a time.
 //!
-//! What its lines mean is in [`crate::record`]. Death at any byte leaves a journal that the next netsilo understands.
+//! What its lines mean is in [`crate::transaction`]. Death at any byte leaves a journal that the next netsilo understands.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::kernel::Kernel;
-use crate::record::{BadLine, By, Entry, History, Record, State, Transaction, VERSION};
+use crate::transaction::{BadLine, By, Entry, History, Record, State, Transaction, VERSION};
 
 /// Where the journal is unless told otherwise: a tmpfs, which ends with the boot as the settings do.
 pub const STATE_DIR: &str = "/run/netsilo";
@@ -221,8 +221,8 @@ pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State
 }
 
 fn boot_id(kernel: &dyn Kernel) -> Result<String, JournalError> {
-    let path = Path::new("/proc/sys/kernel/random/boot_id");
-    let text = kernel.read(path).map_err(JournalError::io("read", path))?;
+    let path = "/proc/sys/kernel/random/boot_id";
+    let text = kernel.read(path).map_err(JournalError::io("read", Path::new(path)))?;
     Ok(text.trim().to_owned())
 }
 

@@ -14,7 +14,7 @@ use rustix::thread::CapabilitySet;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A file, by its absolute path on a running system (`/proc/irq/27/smp_affinity`).
-    File(PathBuf),
+    File(String),
     /// The CPUs that the thread of this id may run on; its text is a kernel mask.
     Thread(u32),
 }
@@ -33,11 +33,11 @@ pub enum Capability {
 /// What a transaction asks of a kernel.
 pub trait Kernel {
     /// The text of a file, whole.
-    fn read(&self, path: &Path) -> io::Result<String>;
+    fn read(&self, path: &str) -> io::Result<String>;
     /// Where a symbolic link points to.
-    fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
+    fn read_link(&self, path: &str) -> io::Result<String>;
     /// The names in a directory.
-    fn names(&self, path: &Path) -> io::Result<Vec<String>>;
+    fn names(&self, path: &str) -> io::Result<Vec<String>>;
     /// A knob's text, byte for byte.
     fn get(&self, place: &Place) -> io::Result<String>;
     /// Writes a knob, in one write.
@@ -62,8 +62,8 @@ impl Live {
         Self { root: root.into() }
     }
 
-    fn under(&self, path: &Path) -> PathBuf {
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    fn under(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
     }
 
     fn runs(&self) -> bool {
@@ -76,15 +76,15 @@ impl Live {
 }
 
 impl Kernel for Live {
-    fn read(&self, path: &Path) -> io::Result<String> {
+    fn read(&self, path: &str) -> io::Result<String> {
         std::fs::read_to_string(self.under(path))
     }
 
-    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
-        std::fs::read_link(self.under(path))
+    fn read_link(&self, path: &str) -> io::Result<String> {
+        Ok(std::fs::read_link(self.under(path))?.to_string_lossy().into_owned())
     }
 
-    fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+    fn names(&self, path: &str) -> io::Result<Vec<String>> {
         let entries = std::fs::read_dir(self.under(path))?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
@@ -93,7 +93,7 @@ impl Kernel for Live {
         match place {
             Place::File(path) => self.read(path),
             Place::Thread(_) if !self.runs() => Err(self.no_threads()),
-            Place::Thread(tid) => allowed_cpus(&self.read(&PathBuf::from(format!("/proc/{tid}/status")))?),
+            Place::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
         }
     }
 

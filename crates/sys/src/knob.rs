@@ -4,7 +4,6 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
 
 use netsilo_core::change::{NetdevIdentity, Target, Value};
 use netsilo_core::cpuset::CpuSet;
@@ -174,7 +173,7 @@ pub fn settles_as(kernel: &dyn Kernel, target: &Target, value: &Value) -> Value 
         // `netdev_rx_queue_set_rps_mask` ANDs with HK_TYPE_DOMAIN (isolcpus) and HK_TYPE_WQ (nohz_full).
         (Target::RpsCpus { .. } | Target::RpsDefaultMask, Value::Cpus(cpus)) => {
             let list = |name: &str| {
-                let text = kernel.read(&Path::new("/sys/devices/system/cpu").join(name)).unwrap_or_default();
+                let text = kernel.read(&format!("/sys/devices/system/cpu/{name}")).unwrap_or_default();
                 CpuSet::parse_list(&text).unwrap_or_default()
             };
             Value::Cpus(cpus.minus(&list("isolated")).minus(&list("nohz_full")))
@@ -199,13 +198,13 @@ fn needs(target: &Target) -> Capability {
 fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {
     let queue = |netdev: &NetdevIdentity, queue: String, file: &str| {
         let name = find_netdev(kernel, target, netdev)?;
-        Ok(Place::File(netdev_dir(&name).join("queues").join(queue).join(file)))
+        Ok(Place::File(format!("{}/queues/{queue}/{file}", netdev_dir(&name))))
     };
     match target {
         Target::IrqAffinity { irq, action, .. } => {
             let now = irq_actions(kernel, irq.0).map_err(|e| KnobError::refused(target, Doing::Read, e))?;
             match now {
-                Some(now) if now == *action => Ok(Place::File(format!("/proc/irq/{irq}/smp_affinity").into())),
+                Some(now) if now == *action => Ok(Place::File(format!("/proc/irq/{irq}/smp_affinity"))),
                 Some(now) if now.is_empty() => Err(KnobError::gone(target, "its driver has released it")),
                 Some(now) => Err(KnobError::gone(target, format!("this number now belongs to {now}"))),
                 None => Err(KnobError::gone(target, "no such interrupt any more")),
@@ -217,26 +216,18 @@ fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {
         Target::RpsCpus { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_cpus"),
         Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_flow_cnt"),
         Target::XpsCpus { netdev, queue: n } => queue(netdev, format!("tx-{n}"), "xps_cpus"),
-        Target::NapiThread { pid, comm, start_time } => {
-            let stat = match kernel.read(&PathBuf::from(format!("/proc/{pid}/stat"))) {
-                Ok(stat) => stat,
-                Err(e) if is_absent(&e) => return Err(KnobError::gone(target, "this thread has ended")),
-                Err(e) => return Err(KnobError::refused(target, Doing::Read, e)),
-            };
-            match thread_identity(&stat) {
-                Some((now, started)) if now == comm && started == *start_time => Ok(Place::Thread(*pid)),
-                Some((now, _)) => {
-                    Err(KnobError::gone(target, format!("this pid now belongs to {now}, another thread")))
-                }
-                None => Err(KnobError::gone(target, "its /proc/PID/stat cannot be understood")),
-            }
-        }
+        Target::NapiThread { pid, comm, start_time } => match thread_identity(kernel, *pid) {
+            Ok((now, started)) if now == *comm && started == *start_time => Ok(Place::Thread(*pid)),
+            Ok((now, _)) => Err(KnobError::gone(target, format!("this pid now belongs to {now}, another thread"))),
+            Err(e) if is_absent(&e) => Err(KnobError::gone(target, "this thread has ended")),
+            Err(e) => Err(KnobError::refused(target, Doing::Read, e)),
+        },
     }
 }
 
 /// The action names of an interrupt, joined by commas; `None` where there is no such interrupt.
 fn irq_actions(kernel: &dyn Kernel, irq: u32) -> io::Result<Option<String>> {
-    match kernel.read(&PathBuf::from(format!("/sys/kernel/irq/{irq}/actions"))) {
+    match kernel.read(&format!("/sys/kernel/irq/{irq}/actions")) {
         Ok(names) => Ok(Some(names.trim_end().to_owned())),
         Err(e) if is_absent(&e) => Ok(None),
         Err(e) => Err(e),
@@ -253,7 +244,7 @@ fn find_netdev(kernel: &dyn Kernel, target: &Target, netdev: &NetdevIdentity) ->
         return Ok(netdev.name.clone());
     }
     if let Some(path) = netdev.device_path.as_deref() {
-        let names = kernel.names(Path::new("/sys/class/net")).unwrap_or_default();
+        let names = kernel.names("/sys/class/net").unwrap_or_default();
         let mut same = names.into_iter().filter(|n| device_path(kernel, n).is_ok_and(|p| p.as_deref() == Some(path)));
         if let (Some(only), None) = (same.next(), same.next()) {
             return Ok(only);
@@ -270,15 +261,14 @@ fn find_netdev(kernel: &dyn Kernel, target: &Target, netdev: &NetdevIdentity) ->
     })
 }
 
-fn netdev_dir(name: &str) -> PathBuf {
-    Path::new("/sys/class/net").join(name)
+fn netdev_dir(name: &str) -> String {
+    format!("/sys/class/net/{name}")
 }
 
 /// A netdev's device path below `/sys`; `None` for a virtual one.
 fn device_path(kernel: &dyn Kernel, name: &str) -> io::Result<Option<String>> {
     match kernel.read_link(&netdev_dir(name)) {
         Ok(link) => {
-            let link = link.to_string_lossy();
             let path = link.find("/devices/").map(|at| &link[at..]);
             let path = path.and_then(|path| path.rsplit_once("/net/")).map(|(device, _)| device);
             Ok(path.filter(|path| !path.starts_with("/devices/virtual")).map(str::to_owned))
@@ -289,12 +279,16 @@ fn device_path(kernel: &dyn Kernel, name: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// Name and start time out of `/proc/<pid>/stat`; the name stands in parentheses and may hold any character.
-fn thread_identity(stat: &str) -> Option<(&str, u64)> {
-    let (head, fields) = stat.rsplit_once(')')?;
-    let (_, comm) = head.split_once('(')?;
-    let start_time = fields.split_whitespace().nth(19)?.parse().ok()?;
-    Some((comm, start_time))
+/// A thread's name, and when it started: field 22 of `stat`, whose second one may hold any character but is the only one
+/// in parentheses. The name is that of `comm`, which is not cut to 15 bytes.
+fn thread_identity(kernel: &dyn Kernel, pid: u32) -> io::Result<(String, u64)> {
+    let comm = kernel.read(&format!("/proc/{pid}/comm"))?;
+    let stat = kernel.read(&format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let start_time = fields.split_whitespace().nth(19).and_then(|field| field.parse().ok());
+    let start_time =
+        start_time.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no start time in its stat"))?;
+    Ok((comm.trim_end().to_owned(), start_time))
 }
 
 fn is_absent(error: &io::Error) -> bool {
@@ -409,8 +403,12 @@ mod tests {
     #[test]
     fn a_thread_is_its_pid_name_and_start_time() {
         let stat = "70 (napi/a) b-0) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
-        assert_eq!(thread_identity(stat), Some(("napi/a) b-0", 4242)));
-        assert_eq!(thread_identity("70 (x"), None);
+        let (_dir, kernel) =
+            tree(&[("proc/70/stat", stat), ("proc/70/comm", "napi/a) b-0\n"), ("proc/71/comm", "x\n")], &[]);
+        assert_eq!(thread_identity(&kernel, 70).unwrap(), ("napi/a) b-0".to_owned(), 4242));
+        assert!(thread_identity(&kernel, 71).is_err());
+        let ended = Target::NapiThread { pid: 72, comm: "x".into(), start_time: 1 };
+        assert_eq!(read(&kernel, &ended).unwrap_err().to_string(), "kthread x (pid 72): this thread has ended");
     }
 
     #[test]

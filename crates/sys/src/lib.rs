@@ -19,6 +19,7 @@ pub mod journal;
 pub mod kernel;
 pub mod knob;
 pub mod topology;
+pub mod transaction;
 pub mod undo;
 pub mod verify;
 mod writers;

@@ -7,7 +7,7 @@ use netsilo_core::change::{Target, Value};
 use crate::journal::{Journal, JournalError};
 use crate::kernel::Kernel;
 use crate::knob::{self, KnobError};
-use crate::record::{By, Entry, Transaction};
+use crate::transaction::{By, Entry, Transaction};
 
 /// Which transactions to take back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use netsilo_core::host::Irq;
 use netsilo_sys::apply::{self, Applied, ApplyError, Options};
 use netsilo_sys::journal::JournalError;
 use netsilo_sys::kernel::{Capability, Kernel, Live, Place};
-use netsilo_sys::record::By;
+use netsilo_sys::transaction::By;
 use netsilo_sys::undo::{self, Undone, Which};
 
 /// What the unwinding of a simulated death carries.
@@ -102,6 +102,7 @@ pub(crate) fn build(root: &Path) {
     put(root, "sys/devices/system/cpu/isolated", &format!("{ISOLATED}\n"));
     put(root, "sys/devices/system/cpu/possible", "0-7\n");
     put(root, "proc/sys/kernel/random/boot_id", "6a5b-boot-1\n");
+    put(root, "proc/70/comm", "napi/eth0-8193\n");
     put(root, "proc/70/stat", "70 (napi/eth0-8193) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0\n");
 }
 
@@ -159,7 +160,7 @@ impl Fake {
 
     fn file_of(place: &Place) -> Place {
         match place {
-            Place::Thread(tid) => Place::File(PathBuf::from(format!("/proc/{tid}/cpus"))),
+            Place::Thread(tid) => Place::File(format!("/proc/{tid}/cpus")),
             file => file.clone(),
         }
     }
@@ -167,9 +168,9 @@ impl Fake {
     /// What a knob says after this was written to it.
     fn settle(place: &Place, text: &str) -> io::Result<String> {
         let Place::File(path) = place else { return Ok(text.to_owned()) };
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let name = path.rsplit_once('/').unwrap().1;
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
-        if ROUNDED.contains(&name.as_str()) {
+        if ROUNDED.contains(&name) {
             let count: u32 = text.trim().parse().map_err(|_| invalid())?;
             return Ok(format!("{}\n", if count == 0 { 0 } else { count.next_power_of_two() }));
         }
@@ -206,15 +207,15 @@ impl Fake {
 }
 
 impl Kernel for Fake {
-    fn read(&self, path: &Path) -> io::Result<String> {
+    fn read(&self, path: &str) -> io::Result<String> {
         self.live.read(path)
     }
 
-    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+    fn read_link(&self, path: &str) -> io::Result<String> {
         self.live.read_link(path)
     }
 
-    fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+    fn names(&self, path: &str) -> io::Result<Vec<String>> {
         self.live.names(path)
     }
 
@@ -236,7 +237,7 @@ impl Kernel for Fake {
         let place = Self::file_of(place);
         self.live.set(&place, &Self::settle(&place, text)?)?;
         let Place::File(path) = &place else { unreachable!() };
-        self.written.borrow_mut().push((path.display().to_string(), text.to_owned()));
+        self.written.borrow_mut().push((path.clone(), text.to_owned()));
         self.die(Death::After(number));
         self.die(Death::KillAfter(number));
         Ok(())

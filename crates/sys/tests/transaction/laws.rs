@@ -76,7 +76,7 @@ fn foreign(target: &Target, seed: u32) -> String {
 fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
     use netsilo_sys::kernel::Place;
     match netsilo_sys::knob::read(kernel, target).unwrap().place {
-        Place::File(path) => kernel.root.join(path.strip_prefix("/").unwrap()),
+        Place::File(path) => kernel.root.join(path.trim_start_matches('/')),
         Place::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
     }
 }

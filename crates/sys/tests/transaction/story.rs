@@ -145,7 +145,7 @@ fn a_netdev_that_was_renamed_since_is_restored_under_its_new_name() {
 
 #[test]
 fn a_knob_that_stays_broken_can_be_forgotten() {
-    use netsilo_sys::record::By;
+    use netsilo_sys::transaction::By;
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))]).unwrap();
