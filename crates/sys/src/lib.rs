@@ -1,4 +1,9 @@
 //! netsilo kernel edge.
+pub mod bpf;
+mod bpf_cgroup;
+mod bpf_decode;
+mod bpf_load;
+mod bpf_table;
 pub mod ethtool;
 pub mod irq;
 mod lines;

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Counting a read: who read how many bytes, on which CPU, of which queue. Shared by the TCP and UDP programs. */
+#pragma once
+#define TABLE reads
+#include "count.h"
+#include "flow.h"
+#include "napi.h"
+
+enum protocol { TCP = 1, UDP = 2 };
+
+struct read {
+	u32 napi_id;
+	u32 queue;	  /* rx queue + 1; 0: not recorded. */
+	s32 protocol_cpu; /* -1: not known. */
+	s32 poll_cpu;	  /* -1: not known. */
+	u32 netns;
+	enum protocol protocol;
+	enum resolved resolved;
+	bool approximate;
+	bool in_kernel; /* Read in a softirq: `current` is a bystander. */
+};
+
+static __always_inline u32 netns_of(const struct sock *sk)
+{
+	return sk->__sk_common.skc_net.net->ns.inum;
+}
+
+static __always_inline void count_read(const struct read *read, u64 bytes)
+{
+	struct key key = {};
+	struct slot *slot;
+	bool fresh;
+
+	if (!read->in_kernel) {
+		key.word[0] = bpf_get_current_cgroup_id();
+		key.word[1] = bpf_get_current_pid_tgid() >> 32 << 32;
+	}
+	key.word[1] |= read->netns;
+	key.word[2] = (u64)read->napi_id << 32 | read->queue;
+	key.word[3] = (u64)(u32)read->protocol_cpu << 32 | (u32)read->poll_cpu;
+	key.word[4] = read->protocol << 16 | read->resolved << 8 | read->approximate;
+	slot = slot_of(&key, &fresh);
+	if (!slot)
+		return;
+	if (fresh && !read->in_kernel) {
+		struct task_struct *task = (void *)bpf_get_current_task();
+
+		BPF_CORE_READ_INTO(&slot->label, task, group_leader, comm);
+	}
+	add(slot, bytes, 1);
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Who reads how many TCP bytes, on which CPU, of which queue?
+ *
+ * tcp_rcv_space_adjust() runs after every way of taking data out of a socket (recv, splice, MSG_TRUNC, zerocopy, io_uring, kTLS),
+ * once for each packet taken. The bytes come from the socket's own counters, so nothing is lost between two calls, and
+ * peeking counts nothing. Not seen: MPTCP (its data is moved without that call), AF_XDP, devmem.
+ */
+#include "reads.h"
+#include <bpf/bpf_tracing.h>
+
+struct seen {
+	u64 taken;	 /* What taken_from() said at the last read. */
+	u32 physical_id; /* A napi id that we know to be a NIC's, to ask once only. */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct seen);
+} sockets SEC(".maps");
+
+/*
+ * Bytes taken out of the socket since it was established: all that came, less what lies there unread. 64 bits, so
+ * sequence numbers may wrap. bytes_received counts the FIN as one byte, and splice takes it like one (tcp_read_sock).
+ */
+static __always_inline u64 taken_from(const struct sock *sk, const struct tcp_sock *tcp)
+{
+	u32 unread = tcp->rcv_nxt - tcp->copied_seq;
+	bool fin_taken = !unread && sk->__sk_common.skc_flags & 1ul << SOCK_DONE;
+
+	return tcp->bytes_received - unread - fin_taken;
+}
+
+/* A connection that begins while we are attached is counted from its first byte. */
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(tcp_begins, struct sock *sk, int before, int after)
+{
+	bool opens = after == TCP_SYN_SENT;
+	bool opened = after == TCP_SYN_RECV ||
+		      (after == TCP_ESTABLISHED && (before == TCP_SYN_SENT || before == TCP_SYN_RECV));
+	struct seen *seen;
+
+	if ((!opens && !opened) || sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	seen = bpf_sk_storage_get(&sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (seen && opens)
+		seen->taken = 0; /* connect() again, on a socket that was disconnected. */
+	return 0;
+}
+
+static __always_inline void find_queue(const struct sock *sk, struct seen *seen, struct read *read)
+{
+	u16 mapping = sk->__sk_common.skc_rx_queue_mapping;
+	struct tuple flow = {};
+	struct origin *origin;
+	bool known;
+
+	read->napi_id = sk->sk_napi_id;
+	read->queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
+	read->resolved = DIRECT;
+	if (read->napi_id == seen->physical_id && read->napi_id)
+		return;
+	if (read->napi_id > machine.cpus && !is_virtual(read->napi_id)) {
+		seen->physical_id = read->napi_id;
+		return;
+	}
+	read->queue = 0;
+	if (read->napi_id <= machine.cpus)
+		read->napi_id = 0;
+	if (sk->sk_rx_dst_ifindex == LOOPBACK_IFINDEX) {
+		read->resolved = LOCAL;
+		return;
+	}
+	known = socket_flow(sk, IPPROTO_TCP, &flow);
+	origin = origin_of(sk->__sk_common.skc_rxhash, known ? &flow : NULL, &read->resolved);
+	if (origin) {
+		read->napi_id = origin->napi_id;
+		read->queue = origin->queue;
+	} else {
+		read->resolved = UNRESOLVED;
+	}
+}
+
+SEC("tp_btf/tcp_rcv_space_adjust")
+int BPF_PROG(tcp_read, struct sock *sk)
+{
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	struct read read = { .protocol = TCP, .poll_cpu = -1 };
+	struct seen *seen, first = {};
+	u64 taken, bytes;
+
+	if (!tcp)
+		return 0;
+	taken = taken_from(sk, tcp);
+	seen = bpf_sk_storage_get(&sockets, sk, NULL, 0);
+	if (!seen) {
+		/* Established before we came: this read is the baseline. */
+		first.taken = taken;
+		if (!bpf_sk_storage_get(&sockets, sk, &first, BPF_SK_STORAGE_GET_F_CREATE))
+			count_lost();
+		return 0;
+	}
+	bytes = taken - seen->taken;
+	if (!bytes)
+		return 0;
+	seen->taken = taken;
+	find_queue(sk, seen, &read);
+	read.protocol_cpu = sk->__sk_common.skc_incoming_cpu;
+	read.netns = netns_of(sk);
+	/* A reader holds the socket; softirq code (sockmap, in-kernel servers) only its spinlock. */
+	read.in_kernel = !sk->sk_lock.owned;
+	count_read(&read, bytes);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

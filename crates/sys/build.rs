@@ -1,0 +1,49 @@
+//! Compiles the eBPF programs of `bpf/` with clang; `src/bpf_load.rs` embeds the objects.
+#![allow(clippy::print_stdout, reason = "build scripts talk to cargo on stdout")]
+
+use std::env;
+use std::error::Error;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+const PROGRAMS: [&str; 5] = ["flows", "polls", "tcp", "time", "udp"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=bpf");
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let out = env::var("OUT_DIR")?;
+    let include = env::var("DEP_BPF_INCLUDE")?; // libbpf's own headers, from libbpf-sys
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
+        "x86_64" | "x86" => "x86".to_owned(),
+        "aarch64" => "arm64".to_owned(),
+        "riscv64" => "riscv".to_owned(),
+        "s390x" => "s390".to_owned(),
+        "powerpc64" => "powerpc".to_owned(),
+        other => other.to_owned(),
+    };
+    let target = if env::var("CARGO_CFG_TARGET_ENDIAN")? == "big" { "bpfeb" } else { "bpfel" };
+    for program in PROGRAMS {
+        let object = Path::new(&out).join(format!("{program}.bpf.o"));
+        let status = Command::new(&clang)
+            .args(["-g", "-O2", "-Wall", "-Werror", "-target", target, "-mcpu=v3"])
+            .args(["-I", &include, &format!("-D__TARGET_ARCH_{arch}"), "-c"])
+            .arg(format!("bpf/{program}.bpf.c"))
+            .arg("-o")
+            .arg(&object)
+            .status();
+        match status {
+            Ok(status) if status.success() => {}
+            Ok(_) => return Err(format!("{clang} could not compile bpf/{program}.bpf.c, it says why above").into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(format!(
+                    "{clang} is missing: install clang 14 or newer (Debian: apt install clang llvm), or name yours in CLANG"
+                )
+                .into());
+            }
+            Err(error) => return Err(format!("cannot run {clang}: {error}").into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! Prints, as JSON, who polled each NAPI and who read its data until standard input ends (or for the seconds given).
+//!
+//!     attribution            until end of input; prints "attached" on standard error as soon as the hooks are
+//!     attribution 2.5        for 2.5 seconds
+//!     attribution window 0.2 the same, as a window
+#![allow(clippy::print_stderr, clippy::print_stdout, reason = "an example speaks to its user")]
+
+use std::error::Error;
+use std::io::Read as _;
+use std::time::Duration;
+
+use netsilo_sys::bpf::{Options, Tracer, observe_window};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let seconds = |text: &str| text.parse().map(Duration::from_secs_f64);
+    let attribution = match *arguments {
+        ["window", length] => observe_window(seconds(length)?, Options::default())?,
+        [length] => continuously(Some(seconds(length)?))?,
+        _ => continuously(None)?,
+    };
+    println!("{}", serde_json::to_string_pretty(&attribution)?);
+    Ok(())
+}
+
+fn continuously(length: Option<Duration>) -> Result<netsilo_core::attribution::Attribution, Box<dyn Error>> {
+    let mut tracer = Tracer::attach(Options::default());
+    eprintln!("attached");
+    match length {
+        Some(length) => std::thread::sleep(length),
+        None => _ = std::io::stdin().read_to_end(&mut Vec::new())?,
+    }
+    Ok(tracer.read()?)
+}

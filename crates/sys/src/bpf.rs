@@ -1,0 +1,197 @@
+//! Counts, in the kernel, who polls each NAPI instance and who reads its data: eBPF programs attached while a [`Tracer`] lives.
+//!
+//! Every hook is optional: one that the kernel refuses costs the answers that it would have given, and says why.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use netsilo_core::attribution::{Attribution, CpuTime, Hook, Source as AttributionSource};
+use netsilo_core::cpuset::{CpuId, CpuSet};
+
+use crate::bpf_cgroup::Cgroups;
+use crate::bpf_decode::{consumption, cpu_times, polls, since, TIME_WORDS};
+use crate::bpf_load::{Ground, Loaded, Source, load, load_first, reason};
+use crate::bpf_table::{Mapped, Table, create_options, mappable_array};
+
+/// What to attach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Softirq, hardirq and IPI time: two clock reads for each.
+    pub time: bool,
+    /// Behind a veth, find the NIC queue that the data came through: looks at each packet, if this machine has such devices.
+    pub containers: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { time: true, containers: true }
+    }
+}
+
+/// Why a tracer that attached can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the eBPF tables: stop and attach again")]
+pub struct ReadError(#[from] libbpf_rs::Error);
+
+/// Attached programs; dropping detaches them.
+pub struct Tracer {
+    tables: Option<Tables>,
+    loaded: Vec<Loaded>,
+    hooks: Vec<Hook>,
+    cgroups: Cgroups,
+    since: Instant,
+    before: Before,
+}
+
+/// What the programs count in.
+struct Tables {
+    polls: Table,
+    reads: Table,
+    times: Mapped,
+    /// `struct demand` of `bpf/flow.h`.
+    demand: Mapped,
+    lost: MapHandle,
+}
+
+/// Sums that only grow, as they were at the last read.
+#[derive(Default)]
+struct Before {
+    times: BTreeMap<CpuId, CpuTime>,
+    lost: u64,
+}
+
+impl Tracer {
+    /// Attaches what can be attached here; the rest says why not in [`Attribution::hooks`].
+    pub fn attach(options: Options) -> Self {
+        libbpf_rs::set_print(None); // reasons are ours to tell
+        let (tables, loaded, hooks) = match Tables::new() {
+            Ok((tables, ground)) => {
+                let loaded = attach(options, &ground);
+                let hooks = loaded.iter().flat_map(|loaded| loaded.hooks.clone()).collect();
+                (Some(tables), loaded, hooks)
+            }
+            Err(error) => (None, Vec::new(), refuse(&reason(&error))),
+        };
+        let (cgroups, since, before) = (Cgroups::new(), Instant::now(), Before::default());
+        Self { tables, loaded, hooks, cgroups, since, before }
+    }
+
+    /// What was counted since the last call, or since attaching. Takes some milliseconds.
+    pub fn read(&mut self) -> Result<Attribution, ReadError> {
+        let mut attribution = Attribution { hooks: self.hooks.clone(), ..Attribution::default() };
+        if self.hooks.iter().any(|hook| hook.refused.is_none()) {
+            attribution.source = AttributionSource::Bpf;
+        }
+        if let Some(tables) = &mut self.tables {
+            attribution.polls = polls(tables.polls.drain()?);
+            attribution.consumption = consumption(tables.reads.drain()?, &attribution.polls, &mut self.cgroups);
+            let times = cpu_times(&tables.times);
+            attribution.cpu_time = since(&times, &self.before.times);
+            self.before.times = times;
+            let lost = tables.lost()? + self.loaded.iter().map(Loaded::missed).sum::<u64>();
+            attribution.lost_events = lost - self.before.lost;
+            self.before.lost = lost;
+            tables.renew_demand();
+        }
+        let now = Instant::now();
+        attribution.elapsed = now - self.since;
+        self.since = now;
+        Ok(attribution)
+    }
+}
+
+fn attach(options: Options, ground: &Ground) -> Vec<Loaded> {
+    let mut loaded = vec![load(&Source::polls(), ground), load(&Source::tcp(), ground)];
+    loaded.extend(load_first(&Source::udp(), ground));
+    if options.time {
+        loaded.push(load(&Source::time(), ground));
+    }
+    if options.containers && has_virtual_netdev() {
+        loaded.push(load(&Source::flows(), ground));
+    }
+    loaded
+}
+
+/// What is said of each hook where there can't even be tables.
+fn refuse(reason: &str) -> Vec<Hook> {
+    let mut sources = vec![Source::polls(), Source::tcp(), Source::time()];
+    sources.extend(Source::udp());
+    sources.iter().flat_map(|source| source.refuse(reason)).collect()
+}
+
+/// Whether data may come through a device without hardware (veth, bridge, tunnel) and lose its napi there.
+fn has_virtual_netdev() -> bool {
+    let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    netdevs.into_iter().any(|netdev| netdev.file_name() != "lo" && !netdev.path().join("device").exists())
+}
+
+/// Attaches for one window only, waits, and tells what was counted.
+///
+/// A socket that was open before tells nothing by its first read, which sets its baseline.
+pub fn observe_window(length: Duration, options: Options) -> Result<Attribution, ReadError> {
+    let mut tracer = Tracer::attach(options);
+    std::thread::sleep(length);
+    let attribution = tracer.read()?;
+    Ok(Attribution { windowed: true, ..attribution })
+}
+
+impl Tables {
+    fn new() -> libbpf_rs::Result<(Self, Ground)> {
+        let cpus = cpus_possible();
+        let slots = slots(cpus);
+        let polls = Table::new(cpus, slots)?;
+        let reads = Table::new(cpus, slots)?;
+        let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
+        let demand = mappable_array("netsilo_demand", 16, 1)?;
+        let tables = Self {
+            demand: Mapped::new(demand.as_fd(), 16)?,
+            times: Mapped::new(times.as_fd(), cpus as usize * TIME_WORDS * 8)?,
+            lost: mappable_array("netsilo_lost", 8, 1)?,
+            polls,
+            reads,
+        };
+        let maps = BTreeMap::from([
+            ("polls", tables.polls.current()?),
+            ("reads", tables.reads.current()?),
+            ("cpu_times", times),
+            ("lost", MapHandle::try_from(&tables.lost)?),
+            ("virtual_napis", lru("netsilo_virtual", 4, 1, 4096)?),
+            ("flows_by_hash", lru("netsilo_hashes", 4, 8, 65536)?),
+            ("flows_by_tuple", lru("netsilo_tuples", 40, 8, 65536)?),
+            ("flow_demand", demand),
+        ]);
+        tables.demand.words()[1].store(1, Ordering::Relaxed);
+        Ok((tables, Ground { maps, cpus, slots }))
+    }
+
+    /// Flows are noted on, if a consumer asked since the last call.
+    fn renew_demand(&self) {
+        let [asked, noting] = self.demand.words() else { return };
+        noting.store(asked.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    fn lost(&self) -> libbpf_rs::Result<u64> {
+        let value = self.lost.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)?;
+        Ok(value.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes))
+    }
+}
+
+fn lru(name: &str, key: u32, value: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
+    MapHandle::create(MapType::LruHash, Some(name), key, value, entries, &create_options())
+}
+
+/// The highest CPU that can ever be online, plus one.
+fn cpus_possible() -> u32 {
+    let list = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let highest = CpuSet::parse_list(&list).ok().and_then(|cpus| cpus.highest());
+    highest.map_or(1, |cpu| cpu.0 + 1)
+}
+
+/// Slots of a table for each CPU: 4 x 80 KB (two tables, two halves) up to 64 CPUs, 20 MB in all up to 256.
+fn slots(cpus: u32) -> u32 {
+    (65536 / cpus.next_power_of_two()).clamp(256, 1024)
+}

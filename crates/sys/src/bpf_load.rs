@@ -1,0 +1,260 @@
+//! Loads and attaches the eBPF programs, one object a question, and says in plain words why a hook can't run here.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use libbpf_rs::{Link, MapHandle, Object, ObjectBuilder, OpenObject};
+use netsilo_core::attribution::Hook;
+
+/// An ELF object with the alignment that libelf wants.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+macro_rules! object {
+    ($name:literal) => {{
+        static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")));
+        &OBJECT.0
+    }};
+}
+
+/// One compiled `bpf/*.bpf.c`, and which of its programs to attach; the others stay unloaded.
+pub(crate) struct Source {
+    object: &'static [u8],
+    programs: Vec<Program>,
+}
+
+struct Program {
+    name: &'static str,
+    /// As [`Hook::question`] names it.
+    question: &'static str,
+}
+
+/// x86 has tracepoints for each interrupt vector, the others one pair for all.
+const IPI_PROGRAMS: &[&str] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+    &["call_function_entry", "call_function_exit", "call_function_single_entry", "call_function_single_exit"]
+} else {
+    &["ipi_entry", "ipi_exit"]
+};
+
+impl Source {
+    pub(crate) fn polls() -> Self {
+        Self::new(object!("polls"), "napi polls", &["napi_poll"])
+    }
+
+    pub(crate) fn tcp() -> Self {
+        Self::new(object!("tcp"), "tcp bytes", &["tcp_begins", "tcp_read"])
+    }
+
+    /// The ladder of `bpf/udp.bpf.c`: the first that attaches wholly is to be used.
+    pub(crate) fn udp() -> Vec<Self> {
+        let rung = |programs| Self::new(object!("udp"), "udp bytes", programs);
+        let mut ladder = vec![rung(&["udp_read", "udp_queued"])];
+        if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+            ladder.push(rung(&["udp_read_kprobe", "udp_queued_kprobe"]));
+        }
+        ladder.push(rung(&["udp_read_length"]));
+        ladder
+    }
+
+    pub(crate) fn flows() -> Self {
+        Self::new(object!("flows"), "flows behind veth", &["flow_enters"])
+    }
+
+    pub(crate) fn time() -> Self {
+        let mut source = Self::new(object!("time"), "softirq time", &["softirq_entry", "softirq_exit"]);
+        source.add("hardirq time", &["irq_handler_entry", "irq_handler_exit"]);
+        source.add("ipi time", IPI_PROGRAMS);
+        source
+    }
+
+    fn new(object: &'static [u8], question: &'static str, programs: &[&'static str]) -> Self {
+        let mut source = Self { object, programs: Vec::new() };
+        source.add(question, programs);
+        source
+    }
+
+    fn add(&mut self, question: &'static str, programs: &[&'static str]) {
+        self.programs.extend(programs.iter().map(|name| Program { name, question }));
+    }
+
+    /// All hooks refused for one reason.
+    pub(crate) fn refuse(&self, reason: &str) -> Vec<Hook> {
+        let refused = Some(reason.to_owned());
+        self.programs.iter().map(|program| self.hook(program, refused.clone())).collect()
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.programs.iter().map(|program| program.name).collect()
+    }
+
+    fn hook(&self, program: &Program, refused: Option<String>) -> Hook {
+        let section = open(self).ok().and_then(|object| section_of(&object, program.name));
+        let hook = section.unwrap_or_else(|| program.name.to_owned());
+        Hook { question: program.question.to_owned(), hook, refused }
+    }
+}
+
+/// What is needed to load any of the objects.
+pub(crate) struct Ground {
+    /// Maps that programs share with each other and with us, by name.
+    pub(crate) maps: BTreeMap<&'static str, MapHandle>,
+    /// CPUs that can exist: the highest number + 1.
+    pub(crate) cpus: u32,
+    /// Slots for each CPU in a table.
+    pub(crate) slots: u32,
+}
+
+/// An object in the kernel, and each of its programs' fate. Dropping it detaches.
+pub(crate) struct Loaded {
+    pub(crate) hooks: Vec<Hook>,
+    /// Before `object`: links go first.
+    _links: Vec<Link>,
+    pub(crate) object: Option<Object>,
+}
+
+impl Loaded {
+    /// Whether every hook is attached.
+    pub(crate) fn complete(&self) -> bool {
+        self.hooks.iter().all(|hook| hook.refused.is_none())
+    }
+
+    /// Only the story, with every hook refused: what attached alone is of no use.
+    fn detached(self) -> Self {
+        let alone = "not used alone: another hook of this kind was refused";
+        let refuse = |hook: Hook| Hook { refused: hook.refused.or_else(|| Some(alone.to_owned())), ..hook };
+        Self { hooks: self.hooks.into_iter().map(refuse).collect(), _links: Vec::new(), object: None }
+    }
+
+    /// Events that the kernel did not show our programs, because one was interrupted by an event of its own.
+    pub(crate) fn missed(&self) -> u64 {
+        let programs = self.object.iter().flat_map(Object::progs);
+        programs.filter(|program| program.autoload()).map(|program| recursion_misses(program.as_fd())).sum()
+    }
+}
+
+/// Loads what the kernel takes of a source's programs and attaches it.
+pub(crate) fn load(source: &Source, ground: &Ground) -> Loaded {
+    let mut refused = BTreeMap::new();
+    let object = match try_load(source, &source.names(), ground) {
+        Ok(object) => Some(object),
+        Err(reason) if source.programs.len() == 1 => {
+            refused.extend(source.names().into_iter().map(|name| (name, reason.clone())));
+            None
+        }
+        Err(_) => load_those_that_run(source, ground, &mut refused),
+    };
+    let mut links = Vec::new();
+    for program in object.iter().flat_map(Object::progs_mut).filter(|program| program.autoload()) {
+        match (program.attach(), source.names().into_iter().find(|name| program.name() == *name)) {
+            (Ok(link), _) => links.push(link),
+            (Err(error), Some(name)) => _ = refused.insert(name, reason(&error)),
+            (Err(_), None) => {}
+        }
+    }
+    let hooks = source.programs.iter().map(|program| source.hook(program, refused.remove(program.name))).collect();
+    Loaded { hooks, _links: links, object }
+}
+
+/// Uses the first source that attaches wholly; those before it only say why they did not.
+pub(crate) fn load_first(ladder: &[Source], ground: &Ground) -> Vec<Loaded> {
+    let mut tried = Vec::new();
+    for source in ladder {
+        let loaded = load(source, ground);
+        if loaded.complete() {
+            tried.push(loaded);
+            break;
+        }
+        tried.push(loaded.detached());
+    }
+    tried
+}
+
+/// One refused program fails the load of its whole object: ask for each alone, then load the rest together.
+fn load_those_that_run(
+    source: &Source,
+    ground: &Ground,
+    refused: &mut BTreeMap<&'static str, String>,
+) -> Option<Object> {
+    let mut taken = Vec::new();
+    for name in source.names() {
+        match try_load(source, &[name], ground) {
+            Ok(_) => taken.push(name),
+            Err(reason) => _ = refused.insert(name, reason),
+        }
+    }
+    if taken.is_empty() {
+        return None;
+    }
+    match try_load(source, &taken, ground) {
+        Ok(object) => Some(object),
+        Err(reason) => {
+            refused.extend(taken.into_iter().map(|name| (name, reason.clone())));
+            None
+        }
+    }
+}
+
+fn recursion_misses(program: BorrowedFd<'_>) -> u64 {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut bytes = size_of_val(&info) as u32;
+    // SAFETY: the kernel writes at most `bytes` into `info`, and nothing through its pointers: their lengths are 0.
+    #[allow(unsafe_code)]
+    let failed = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut bytes) } != 0;
+    if failed { 0 } else { info.recursion_misses }
+}
+
+fn open(source: &Source) -> Result<OpenObject, String> {
+    let object = ObjectBuilder::default().open_memory(source.object);
+    object.map_err(|error| format!("the program's object is unreadable: {error}"))
+}
+
+fn section_of(object: &OpenObject, name: &str) -> Option<String> {
+    let program = object.progs().find(|program| program.name() == name)?;
+    Some(program.section().to_string_lossy().into_owned())
+}
+
+fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Object, String> {
+    let mut object = open(source)?;
+    for mut program in object.progs_mut() {
+        let wanted = programs.iter().any(|name| program.name() == *name);
+        program.set_autoload(wanted);
+    }
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some(shared) = ground.maps.get(name.as_str()) {
+            map.reuse_fd(shared.as_fd()).map_err(|error| format!("map {name}: {}", reason(&error)))?;
+        } else if name.ends_with(".rodata")
+            && let Some(constants) = map.initial_value_mut()
+        {
+            let machine = [ground.cpus, ground.slots].map(u32::to_ne_bytes).concat();
+            constants[..machine.len()].copy_from_slice(&machine);
+        }
+    }
+    object.load().map_err(|error| reason(&error))
+}
+
+/// Why the kernel refused, for a reader who does not know errno by heart.
+pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
+    let text = format!("{error:#}");
+    let words = if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
+    } else {
+        match errno(&text) {
+            Some(1) => "no privilege: run as root or with CAP_BPF and CAP_PERFMON",
+            Some(13) => "the kernel's verifier refused the program",
+            Some(2 | 3) => "this kernel has no such hook",
+            Some(22 | 95 | 524) => "this kernel does not allow this kind of hook here",
+            Some(16) => "the hook is busy: another tracer holds it exclusively",
+            Some(12) => "out of memory",
+            _ => "refused by the kernel",
+        }
+    };
+    format!("{words} [{text}]")
+}
+
+/// libbpf-rs keeps the number only in its text: `... (os error 22)`.
+fn errno(text: &str) -> Option<i32> {
+    let (_, after) = text.rsplit_once("(os error ")?;
+    after.split(')').next()?.parse().ok()
+}
