@@ -90,7 +90,9 @@ pub(crate) fn pass_time(length: Duration) {
         return sleep(length);
     }
     let bar = ProgressBar::new(length.as_millis() as u64).with_message("looking");
-    bar.set_style(ProgressStyle::with_template("{msg} {wide_bar} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_style(
+        ProgressStyle::with_template("{msg} {wide_bar} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
     let start = Instant::now();
     while let Some(left) = length.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
         sleep(left.min(Duration::from_millis(100)));

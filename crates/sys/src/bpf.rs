@@ -13,7 +13,7 @@ use netsilo_core::attribution::{Attribution, CpuTime, Hook, Source as Attributio
 use netsilo_core::cpuset::{CpuId, CpuSet};
 
 use crate::bpf_cgroup::Cgroups;
-use crate::bpf_decode::{consumption, cpu_times, polls, since, TIME_WORDS};
+use crate::bpf_decode::{TIME_WORDS, consumption, cpu_times, polls, since};
 use crate::bpf_load::{Ground, Loaded, Source, load, load_first, reason};
 use crate::bpf_table::{Mapped, Table, create_options, mappable_array};
 
@@ -78,6 +78,11 @@ impl Tracer {
         };
         let (cgroups, since, before) = (Cgroups::new(), Instant::now(), Before::default());
         Self { tables, loaded, hooks, cgroups, since, before }
+    }
+
+    /// Each hook: attached, or why not.
+    pub fn hooks(&self) -> &[Hook] {
+        &self.hooks
     }
 
     /// What was counted since the last call, or since attaching. Takes some milliseconds.

@@ -145,10 +145,7 @@ pub(crate) fn cpu_times(times: &Mapped) -> BTreeMap<CpuId, CpuTime> {
 }
 
 /// The growth of sums that only grow.
-pub(crate) fn since(
-    now: &BTreeMap<CpuId, CpuTime>,
-    before: &BTreeMap<CpuId, CpuTime>,
-) -> BTreeMap<CpuId, CpuTime> {
+pub(crate) fn since(now: &BTreeMap<CpuId, CpuTime>, before: &BTreeMap<CpuId, CpuTime>) -> BTreeMap<CpuId, CpuTime> {
     let growth = |(cpu, now): (&CpuId, &CpuTime)| {
         let before = before.get(cpu).copied().unwrap_or_default();
         let growth = CpuTime {

@@ -1,4 +1,6 @@
-//! netsilo kernel edge.
+//! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer. It decides nothing and prints nothing.
+
+pub mod apply;
 pub mod bpf;
 mod bpf_cgroup;
 mod bpf_decode;
@@ -6,23 +8,21 @@ mod bpf_load;
 mod bpf_table;
 pub mod ethtool;
 pub mod irq;
+pub mod journal;
+pub mod kernel;
+pub mod knob;
 mod lines;
 mod netdev;
 pub mod netdev_genl;
 mod notes;
+pub mod observe;
 mod pidfd;
 mod process;
 pub mod read;
-pub mod record;
 mod recorder;
 pub mod root;
 pub mod sock_diag;
 mod sock_owners;
-
-pub mod apply;
-pub mod journal;
-pub mod kernel;
-pub mod knob;
 pub mod topology;
 pub mod transaction;
 pub mod undo;

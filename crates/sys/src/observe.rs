@@ -99,7 +99,8 @@ fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, Obser
         Counter::Attached(tracer) => Ok(tracer.read()?),
         Counter::Detached => Ok(Attribution::default()),
         Counter::Sockets(hooks, before) => {
-            let refused = |why: String| Hook { question: "tcp bytes".into(), hook: "sock_diag".into(), refused: Some(why) };
+            let refused =
+                |why: String| Hook { question: "tcp bytes".into(), hook: "sock_diag".into(), refused: Some(why) };
             let sampled = match before.take() {
                 Some(before) => sock_diag::sample(Some(&before)).map(|after| (before, after)),
                 None => sock_diag::sample(None).map(|after| (Box::new(after.clone()), after)),
