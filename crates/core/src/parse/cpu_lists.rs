@@ -1,4 +1,6 @@
 //! Files that hold a set of CPUs (or of queues), as a list or as a mask.
+//!
+//! Some kernels end the lists and masks of nodes and caches with a NUL behind the newline (seen in a 5.15 on arm64).
 
 use super::ParseError;
 use crate::cpuset::CpuSet;
@@ -7,6 +9,7 @@ use crate::cpuset::CpuSet;
 ///
 /// `/sys/devices/system/cpu/nohz_full` prints `(null)` where the boot parameter was not given.
 pub fn list(text: &str) -> Result<CpuSet, ParseError> {
+    let text = text.trim_end_matches('\0');
     if text.trim() == "(null)" {
         return Ok(CpuSet::new());
     }
@@ -15,7 +18,7 @@ pub fn list(text: &str) -> Result<CpuSet, ParseError> {
 
 /// A comma-grouped hexadecimal mask.
 pub fn mask(text: &str) -> Result<CpuSet, ParseError> {
-    Ok(CpuSet::parse_mask(text)?)
+    Ok(CpuSet::parse_mask(text.trim_end_matches('\0'))?)
 }
 
 #[cfg(test)]
@@ -26,6 +29,7 @@ mod tests {
     fn null_is_the_empty_set() {
         assert_eq!(list("  (null)\n"), Ok(CpuSet::new()));
         assert_eq!(list("\n"), Ok(CpuSet::new()));
+        assert_eq!(list("0-1\n\0"), CpuSet::parse_list("0-1").map_err(Into::into));
     }
 
     #[test]

@@ -1,0 +1,163 @@
+//! Topologies of real machines (from the hwloc project, `fixtures/topologies/COPYING.hwloc`), against lstopo's word.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::topology::{Cpu, Distance, Topology};
+use netsilo_sys::root::Root;
+use netsilo_sys::topology::topology;
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/topologies"))
+}
+
+const WANTED: &[&str] = &[
+    "/system/cpu/online",
+    "/system/cpu/po",
+    "/system/cpu/pr",
+    "/online",
+    "/topology/core_",
+    "/topology/package_",
+    "/topology/thread_siblings",
+    "/level",
+    "/type",
+    "/shared_cpu",
+    "/cpu_capacity",
+    "/cpulist",
+    "/cpumap",
+    "/distance",
+];
+
+fn read(name: &str) -> Topology {
+    let dir = tempfile::tempdir().unwrap();
+    let packed = fs::File::open(fixtures().join(format!("{name}.tar.bz2"))).unwrap();
+    let mut archive = tar::Archive::new(bzip2::read::BzDecoder::new(packed));
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let path = entry.path().unwrap().to_string_lossy().into_owned();
+        // the archives hold more than is read here, and making a file takes its time
+        if WANTED.iter().any(|part| path.contains(part)) && entry.header().entry_type().is_file() {
+            entry.unpack_in(dir.path()).unwrap();
+        }
+    }
+    let tree = fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
+    topology(&Root::at(tree).unwrap()).unwrap()
+}
+
+/// Numbers of packages, last-level caches, L2 caches, cores, CPUs and nodes.
+#[derive(Debug, PartialEq)]
+struct Counts {
+    packages: usize,
+    llcs: usize,
+    l2s: usize,
+    cores: usize,
+    cpus: usize,
+    nodes: usize,
+}
+
+fn counted(topology: &Topology) -> Counts {
+    let distinct = |set: fn(&Cpu) -> &CpuSet| {
+        let online = topology.cpus.iter().filter(|(cpu, _)| topology.online.contains(**cpu));
+        online.map(|(_, cpu)| set(cpu).clone()).collect::<BTreeSet<_>>().len()
+    };
+    Counts {
+        packages: distinct(|cpu| &cpu.package),
+        llcs: distinct(|cpu| &cpu.llc),
+        l2s: distinct(|cpu| &cpu.l2),
+        cores: distinct(|cpu| &cpu.siblings),
+        cpus: topology.online.len(),
+        // lstopo shows a machine without nodes as one node
+        nodes: topology.nodes.len().max(1),
+    }
+}
+
+/// The summary at the end of lstopo's console output, or the objects of its XML.
+fn lstopo(name: &str) -> Counts {
+    let console = fs::read_to_string(fixtures().join(format!("{name}.console")));
+    let xml = fs::read_to_string(fixtures().join(format!("{name}.xml"))).unwrap_or_default();
+    let count = |kind: &str| match &console {
+        Ok(text) => text
+            .lines()
+            .filter_map(|line| {
+                line.trim_start()
+                    .to_lowercase()
+                    .strip_prefix("special ")
+                    .map(str::to_owned)
+                    .or(Some(line.trim().to_lowercase()))
+            })
+            .filter_map(|line| line.strip_prefix("depth ")?.split_once(':').map(|(_, rest)| rest.to_owned()))
+            .find_map(|rest| {
+                let mut words = rest.split_whitespace();
+                let count = words.next()?.parse().ok()?;
+                (words.next()? == kind.to_lowercase()).then_some(count)
+            })
+            .unwrap_or(0),
+        Err(_) => xml.matches(&format!("type=\"{kind}\"")).count(),
+    };
+    let (l2s, l3s) = (count("L2Cache"), count("L3Cache"));
+    Counts {
+        packages: count("Package"),
+        llcs: if l3s > 0 { l3s } else { l2s },
+        l2s,
+        cores: count("Core"),
+        cpus: count("PU"),
+        nodes: count("NUMANode"),
+    }
+}
+
+#[test]
+fn counts_are_those_of_lstopo() {
+    for name in [
+        "128arm-2pa2n8cluster4co",
+        "16em64t-4s2c2t-offlines",
+        "20em64t-hybrid-1p6c2t+2ca4co1t",
+        "256ppc-8n8s4t",
+        "48amd64-4pa2n6c-sparse",
+        "2i386-2t-hugepagesizecount",
+        "nvidia-dgx-gb10",
+    ] {
+        assert_eq!(counted(&read(name)), lstopo(name), "{name}");
+    }
+}
+
+#[test]
+fn nodes_that_the_firmware_numbers_wrongly_leave_the_rest_right() {
+    let (ours, theirs) = (counted(&read("8em64t-2s2ca2c-buggynuma")), lstopo("8em64t-2s2ca2c-buggynuma"));
+    // lstopo drops the nodes, which overlap
+    assert_eq!(Counts { nodes: theirs.nodes, ..ours }, theirs);
+}
+
+#[test]
+fn offline_cpus_are_present_and_share_nothing_known() {
+    let read = read("16em64t-4s2c2t-offlines");
+    let offline = CpuSet::parse_mask("6024").unwrap();
+    assert_eq!(read.possible.minus(&read.online), offline);
+    for cpu in offline.iter() {
+        assert_eq!(read.cpus[&cpu].siblings, CpuSet::from_iter([cpu]));
+    }
+    assert_eq!(read.distance(CpuId(0), CpuId(8)), Distance::Smt);
+    assert_eq!(read.distance(CpuId(0), CpuId(4)), Distance::Llc);
+}
+
+#[test]
+fn slow_cores_of_hybrid_machines_share_an_l2() {
+    let hybrid = read("20em64t-hybrid-1p6c2t+2ca4co1t");
+    let four = hybrid.cpus.values().filter(|cpu| cpu.l2.len() == 4 && cpu.siblings.len() == 1).count();
+    assert_eq!(four, 8);
+    let gb10 = read("nvidia-dgx-gb10");
+    let capacities: BTreeSet<_> = gb10.cpus.values().filter_map(|cpu| cpu.capacity).collect();
+    assert!(capacities.len() > 1 && capacities.contains(&1024), "{capacities:?}");
+}
+
+#[test]
+fn distances_between_nodes_are_read() {
+    let sparse = read("48amd64-4pa2n6c-sparse");
+    for (rank, node) in sparse.nodes.values().enumerate() {
+        assert_eq!(node.distances.len(), 8);
+        assert_eq!(node.distances[rank], 10);
+    }
+}
