@@ -9,26 +9,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=src/frame.rs");
     let agent = PathBuf::from(std::env::var("OUT_DIR")?).join("agent");
     let status = Command::new(std::env::var("RUSTC")?)
-        .args([
-            "--edition=2024",
-            "--crate-name=agent",
-            "--crate-type=bin",
-            "agent/main.rs",
-        ])
+        .args(["--edition=2024", "--crate-name=agent", "--crate-type=bin", "agent/main.rs"])
         .args(["--target", &std::env::var("TARGET")?])
-        .args([
-            "-Copt-level=s",
-            "-Cpanic=abort",
-            "-Cstrip=symbols",
-            "-Ctarget-feature=+crt-static",
-        ])
+        .args(["-Copt-level=s", "-Cpanic=abort", "-Cstrip=symbols", "-Ctarget-feature=+crt-static"])
         .arg("-o")
         .arg(&agent)
         .status()?;
     if !status.success() {
-        return Err(
-            "cannot build the lab's agent: see rustc's message above (libc6-dev installed?)".into(),
-        );
+        return Err("cannot build the lab's agent: see rustc's message above (libc6-dev installed?)".into());
     }
     Ok(())
 }

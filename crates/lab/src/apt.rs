@@ -31,11 +31,9 @@ impl<'a> Suite<'a> {
     pub(crate) fn new(cache: &'a Cache, name: &'static str) -> Result<Self> {
         let dir = cache.path(format!("apt/{name}"));
         for folder in ["state/lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(dir.join(folder))
-                .context("cannot make an apt state in the lab's cache")?;
+            fs::create_dir_all(dir.join(folder)).context("cannot make an apt state in the lab's cache")?;
         }
-        fs::write(dir.join("sources.list"), source(name))
-            .context("cannot write the lab's sources.list")?;
+        fs::write(dir.join("sources.list"), source(name)).context("cannot write the lab's sources.list")?;
         Ok(Self { name, dir, cache })
     }
 
@@ -47,11 +45,8 @@ impl<'a> Suite<'a> {
         }
         let bar = spinner(format!("asking the mirror about {}", self.name));
         // Without `Error-Mode=any` apt-get keeps a stale index and calls that success.
-        output(
-            self.apt("apt-get")
-                .args(["-o", "APT::Update::Error-Mode=any", "update"]),
-        )
-        .with_context(|| format!("cannot fetch the package index of {}", self.name))?;
+        output(self.apt("apt-get").args(["-o", "APT::Update::Error-Mode=any", "update"]))
+            .with_context(|| format!("cannot fetch the package index of {}", self.name))?;
         bar.finish_and_clear();
         self.cache.touch(&stamp)
     }
@@ -62,13 +57,8 @@ impl<'a> Suite<'a> {
         if !known.lines().any(|line| line == name) {
             return Ok(None);
         }
-        let shown = output(
-            self.apt("apt-cache")
-                .args(["show", "--no-all-versions", name]),
-        )?;
-        parse(&shown)
-            .map(Some)
-            .with_context(|| format!("apt-cache shows {name} without name and version"))
+        let shown = output(self.apt("apt-cache").args(["show", "--no-all-versions", name]))?;
+        parse(&shown).map(Some).with_context(|| format!("apt-cache shows {name} without name and version"))
     }
 
     /// Downloads these packages and unpacks them into `into`.
@@ -76,9 +66,7 @@ impl<'a> Suite<'a> {
         let debs = into.join(".debs");
         fs::create_dir(&debs).with_context(|| format!("cannot make {}", debs.display()))?;
         let bar = ProgressBar::new(packages.len() as u64);
-        if let Ok(style) =
-            ProgressStyle::with_template("{spinner} {bar:20} {pos}/{len} {msg} {elapsed}")
-        {
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:20} {pos}/{len} {msg} {elapsed}") {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(120));
@@ -87,12 +75,7 @@ impl<'a> Suite<'a> {
             let wanted = format!("{}={}", package.name, package.version);
             // `_apt` may not reach the cache: download as ourselves, without the warning.
             let mut download = self.apt("apt-get");
-            download.current_dir(&debs).args([
-                "-o",
-                "APT::Sandbox::User=root",
-                "download",
-                &wanted,
-            ]);
+            download.current_dir(&debs).args(["-o", "APT::Sandbox::User=root", "download", &wanted]);
             output(&mut download).with_context(|| format!("cannot download {wanted}"))?;
             for deb in crate::cache::oldest_first(&debs) {
                 output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(into))
@@ -111,31 +94,16 @@ impl<'a> Suite<'a> {
         let dir = |folder: &str| self.dir.join(folder).shown();
         command.args(["-q", "-o", &format!("Dir::State={}", dir("state"))]);
         command.args(["-o", &format!("Dir::Cache={}", dir("cache"))]);
-        command.args([
-            "-o",
-            &format!("Dir::Etc::sourcelist={}", dir("sources.list")),
-        ]);
-        command.args([
-            "-o",
-            "Dir::Etc::sourceparts=-",
-            "-o",
-            "Dir::State::status=/dev/null",
-        ]);
+        command.args(["-o", &format!("Dir::Etc::sourcelist={}", dir("sources.list"))]);
+        command.args(["-o", "Dir::Etc::sourceparts=-", "-o", "Dir::State::status=/dev/null"]);
         command.args([
             "-o",
             "Acquire::Languages=none",
             "-o",
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
         ]);
-        command.args([
-            "-o",
-            "Acquire::Retries=2",
-            "-o",
-            "Acquire::http::Timeout=20",
-        ]);
-        command
-            .env("LC_ALL", "C")
-            .env("DEBIAN_FRONTEND", "noninteractive");
+        command.args(["-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=20"]);
+        command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         command
     }
 }
@@ -148,29 +116,17 @@ fn spinner(message: String) -> ProgressBar {
 
 fn parse(shown: &str) -> Option<Package> {
     let field = |name: &str| {
-        let line = shown
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        let line = shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         line.map(str::to_owned)
     };
     let depends = field("Depends").unwrap_or_default();
-    let depends = depends
-        .split([',', '|'])
-        .filter_map(|one| one.split_whitespace().next());
-    Some(Package {
-        name: field("Package")?,
-        version: field("Version")?,
-        depends: depends.map(str::to_owned).collect(),
-    })
+    let depends = depends.split([',', '|']).filter_map(|one| one.split_whitespace().next());
+    Some(Package { name: field("Package")?, version: field("Version")?, depends: depends.map(str::to_owned).collect() })
 }
 
 /// One line of sources.list for `suite`, with the machine's own mirror and keyring.
 fn source(suite: &str) -> String {
-    let kind = if suite.ends_with("-security") {
-        "debian-security"
-    } else {
-        "debian"
-    };
+    let kind = if suite.ends_with("-security") { "debian-security" } else { "debian" };
     let own = own_sources();
     let mirror = own
         .split_whitespace()
@@ -190,10 +146,7 @@ fn own_sources() -> String {
     let files = std::iter::once(PathBuf::from("/etc/apt/sources.list")).chain(parts);
     let texts = files.filter_map(|path| fs::read_to_string(path).ok());
     let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
-    lines
-        .filter(|line| !line.trim_start().starts_with('#'))
-        .collect::<Vec<_>>()
-        .join("\n")
+    lines.filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n")
 }
 
 /// `first` and all it depends on, directly or not, whose name starts with one of `prefixes`.
@@ -221,8 +174,7 @@ mod tests {
 
     #[test]
     fn depends_come_without_versions_and_alternatives_apart() {
-        let shown =
-            "Package: a\nVersion: 1:2.0-3\nDepends: b (= 1), c | d (>= 2)\nDescription: x\n";
+        let shown = "Package: a\nVersion: 1:2.0-3\nDepends: b (= 1), c | d (>= 2)\nDescription: x\n";
         let package = parse(shown).unwrap();
         assert_eq!(package.version, "1:2.0-3");
         assert_eq!(package.depends, ["b", "c", "d"]);

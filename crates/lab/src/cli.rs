@@ -71,14 +71,7 @@ impl Machine {
         Spec {
             kernel: self.kernel,
             cpus: self.cpus,
-            nics: self
-                .nics
-                .iter()
-                .map(|nic| Nic {
-                    queues: self.queues,
-                    ..*nic
-                })
-                .collect(),
+            nics: self.nics.iter().map(|nic| Nic { queues: self.queues, ..*nic }).collect(),
             memory_mib: self.memory,
             threads: self.threads,
             kernel_args: self.kernel_args.clone(),
@@ -88,37 +81,21 @@ impl Machine {
 }
 
 fn nic(text: &str) -> Result<Nic, String> {
-    let (model, node) = text
-        .split_once('@')
-        .map_or((text, None), |(model, node)| (model, Some(node)));
+    let (model, node) = text.split_once('@').map_or((text, None), |(model, node)| (model, Some(node)));
     let model: NicModel = clap::ValueEnum::from_str(model, true)?;
-    let node = node
-        .map(|node| {
-            node.parse()
-                .map_err(|_| format!("node {node:?} is not a number"))
-        })
-        .transpose()?;
-    Ok(Nic {
-        node,
-        ..Nic::from(model)
-    })
+    let node = node.map(|node| node.parse().map_err(|_| format!("node {node:?} is not a number"))).transpose()?;
+    Ok(Nic { node, ..Nic::from(model) })
 }
 
 /// Does what the command line says.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     match cli.verb {
-        Verb::Run {
-            machine,
-            timeout,
-            command,
-        } => {
+        Verb::Run { machine, timeout, command } => {
             let lab = Lab::boot(&machine.spec())?;
             let output = lab.run_for(&command.join(" "), Duration::from_secs(timeout))?;
             drop(lab);
             show(&output)?;
-            Ok(ExitCode::from(
-                u8::try_from(output.status).unwrap_or(u8::MAX),
-            ))
+            Ok(ExitCode::from(u8::try_from(output.status).unwrap_or(u8::MAX)))
         }
         Verb::Shell { machine } => shell(&Lab::boot(&machine.spec())?),
         Verb::Kernels => kernels(),
@@ -129,13 +106,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
 fn kernels() -> Result<ExitCode> {
     for kernel in Kernel::ALL {
         let image = kernel.fetch()?;
-        writeln!(
-            stdout(),
-            "{kernel}\t{}\t{}\t{}",
-            image.release,
-            image.version,
-            image.root.display()
-        )?;
+        writeln!(stdout(), "{kernel}\t{}\t{}\t{}", image.release, image.version, image.root.display())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -154,9 +125,7 @@ fn shell(lab: &Lab) -> Result<ExitCode> {
         let output = match line.trim().split_once(' ') {
             _ if line.trim().is_empty() => None,
             _ if line.trim() == "exit" => break,
-            Some(("peer", command)) => {
-                Some(lab.peer(0).and_then(|peer| peer.run_for(command, timeout)))
-            }
+            Some(("peer", command)) => Some(lab.peer(0).and_then(|peer| peer.run_for(command, timeout))),
             _ => Some(lab.run_for(&line, timeout)),
         };
         match output {

@@ -8,22 +8,12 @@ use std::process::{Command, Stdio};
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.stdin(Stdio::null()).output().with_context(|| {
-        format!(
-            "cannot run {program}: is it installed? scripts/setup installs all that the lab needs"
-        )
+        format!("cannot run {program}: is it installed? scripts/setup installs all that the lab needs")
     })?;
     if !done.status.success() {
-        let arguments: Vec<_> = command
-            .get_args()
-            .map(|arg| arg.to_string_lossy())
-            .collect();
+        let arguments: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
         let stderr = String::from_utf8_lossy(&done.stderr);
-        bail!(
-            "{program} {} failed ({}): {}",
-            arguments.join(" "),
-            done.status,
-            stderr.trim()
-        );
+        bail!("{program} {} failed ({}): {}", arguments.join(" "), done.status, stderr.trim());
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }

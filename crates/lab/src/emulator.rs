@@ -32,11 +32,9 @@ pub enum Accel {
 pub(crate) fn find(cache: &Cache, least: u32, note: &dyn Fn(&str)) -> Result<Emulator> {
     let system = version(Command::new(PROGRAM).arg("--version"));
     match system {
-        Ok((version, major)) if major >= least => Ok(Emulator {
-            program: PROGRAM.into(),
-            firmware: Vec::new(),
-            version,
-        }),
+        Ok((version, major)) if major >= least => {
+            Ok(Emulator { program: PROGRAM.into(), firmware: Vec::new(), version })
+        }
         Err(error) if least == 0 => Err(error),
         _ => backports(cache, note),
     }
@@ -44,28 +42,14 @@ pub(crate) fn find(cache: &Cache, least: u32, note: &dyn Fn(&str)) -> Result<Emu
 
 fn version(command: &mut Command) -> Result<(String, u32)> {
     let said = output(command)?;
-    let version = said
-        .split("version ")
-        .nth(1)
-        .and_then(|rest| rest.split_whitespace().next());
-    let version =
-        version.with_context(|| format!("{PROGRAM} --version says nothing of a version"))?;
-    let major = version
-        .split('.')
-        .next()
-        .and_then(|major| major.parse().ok());
-    Ok((
-        version.to_owned(),
-        major.context("QEMU's version does not begin with a number")?,
-    ))
+    let version = said.split("version ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let version = version.with_context(|| format!("{PROGRAM} --version says nothing of a version"))?;
+    let major = version.split('.').next().and_then(|major| major.parse().ok());
+    Ok((version.to_owned(), major.context("QEMU's version does not begin with a number")?))
 }
 
 fn backports(cache: &Cache, note: &dyn Fn(&str)) -> Result<Emulator> {
-    let newest_cached = || {
-        cache::oldest_first(&cache.path("qemu"))
-            .into_iter()
-            .rfind(|path| path.is_dir())
-    };
+    let newest_cached = || cache::oldest_first(&cache.path("qemu")).into_iter().rfind(|path| path.is_dir());
     if cache.is_fresh("qemu/asked")
         && let Some(root) = newest_cached()
     {
@@ -89,15 +73,8 @@ fn backports(cache: &Cache, note: &dyn Fn(&str)) -> Result<Emulator> {
 fn download(cache: &Cache) -> Result<PathBuf> {
     let suite = Suite::new(cache, "bookworm-backports")?;
     suite.update(false)?;
-    let mut packages = apt::closure(
-        &suite,
-        "qemu-system-x86",
-        &["qemu-system-common", "qemu-system-data", "seabios"],
-    )?;
-    let version = packages
-        .first()
-        .map(|first| first.version.clone())
-        .unwrap_or_default();
+    let mut packages = apt::closure(&suite, "qemu-system-x86", &["qemu-system-common", "qemu-system-data", "seabios"])?;
+    let version = packages.first().map(|first| first.version.clone()).unwrap_or_default();
     // ipxe-qemu and the libraries are those of Debian 12 itself.
     let stable = Suite::new(cache, "bookworm")?;
     stable.update(false)?;
@@ -124,24 +101,12 @@ fn unpacked(root: PathBuf) -> Result<Emulator> {
         .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
         .collect();
     if !missing.is_empty() {
-        bail!(
-            "{} lacks {}: scripts/setup installs them with qemu-system-x86",
-            program.display(),
-            missing.join(", ")
-        );
+        bail!("{} lacks {}: scripts/setup installs them with qemu-system-x86", program.display(), missing.join(", "));
     }
     let firmware = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
-    let firmware = firmware
-        .map(|dir| root.join(dir))
-        .into_iter()
-        .filter(|dir| dir.exists())
-        .collect();
+    let firmware = firmware.map(|dir| root.join(dir)).into_iter().filter(|dir| dir.exists()).collect();
     let (version, _) = version(Command::new(&program).arg("--version"))?;
-    Ok(Emulator {
-        program,
-        firmware,
-        version,
-    })
+    Ok(Emulator { program, firmware, version })
 }
 
 /// The ways to try, best first.
@@ -155,21 +120,8 @@ pub(crate) fn accels() -> Result<Vec<Accel>> {
         Ok(other) => bail!("NETSILO_LAB_ACCEL is {other:?}: make it tcg or kvm, or unset it"),
     }
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = cpuinfo
-        .lines()
-        .find(|line| line.starts_with("flags"))
-        .unwrap_or_default();
-    let capable = flags
-        .split_whitespace()
-        .any(|flag| flag == "vmx" || flag == "svm");
-    let opens = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/kvm")
-        .is_ok();
-    Ok(if capable && opens {
-        vec![Accel::Kvm, Accel::Tcg]
-    } else {
-        vec![Accel::Tcg]
-    })
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let capable = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
+    let opens = File::options().read(true).write(true).open("/dev/kvm").is_ok();
+    Ok(if capable && opens { vec![Accel::Kvm, Accel::Tcg] } else { vec![Accel::Tcg] })
 }

@@ -36,11 +36,7 @@ impl Message {
             Self::Run(command) => (1, command.clone().into_bytes()),
             Self::Started(pid) => (2, pid.to_le_bytes().to_vec()),
             Self::Signal(signal) => (3, signal.to_le_bytes().to_vec()),
-            Self::Done {
-                status,
-                stdout,
-                stderr,
-            } => {
+            Self::Done { status, stdout, stderr } => {
                 let mut body = status.to_le_bytes().to_vec();
                 body.extend((stdout.len() as u64).to_le_bytes());
                 body.extend(stdout);
@@ -100,11 +96,7 @@ pub(crate) fn read(mut from: impl Read) -> io::Result<(u32, Message)> {
     let mut body = Vec::new();
     from.take(length.into()).read_to_end(&mut body)?;
     let whole = u32::try_from(body.len()) == Ok(length);
-    let message = if whole {
-        Message::decode(kind, &body)
-    } else {
-        None
-    };
+    let message = if whole { Message::decode(kind, &body) } else { None };
     let message = message.ok_or_else(|| io::Error::other("a frame that makes no sense"))?;
     Ok((u32::from_le_bytes([e, f, g, h]), message))
 }

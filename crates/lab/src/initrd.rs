@@ -15,27 +15,16 @@ const INIT: &[u8] = include_bytes!("../agent/init.sh");
 const MODPROBE: &[u8] = include_bytes!("../agent/modprobe.sh");
 const BUSYBOX: &str = "/bin/busybox";
 /// The applets that the two scripts use.
-const APPLETS: [&str; 10] = [
-    "chroot", "cp", "hostname", "insmod", "ip", "mkdir", "mount", "poweroff", "sh", "echo",
-];
+const APPLETS: [&str; 10] = ["chroot", "cp", "hostname", "insmod", "ip", "mkdir", "mount", "poweroff", "sh", "echo"];
 /// What it takes to reach the lab and the host's root; all else is loaded from there.
 const MODULES: [&str; 4] = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p"];
 
 /// The initrd for `image`, built once for each content.
 pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
-    let busybox = fs::read(BUSYBOX)
-        .with_context(|| format!("cannot read {BUSYBOX}: scripts/setup installs busybox-static"))?;
+    let busybox =
+        fs::read(BUSYBOX).with_context(|| format!("cannot read {BUSYBOX}: scripts/setup installs busybox-static"))?;
     let mut hasher = DefaultHasher::new();
-    (
-        AGENT,
-        INIT,
-        MODPROBE,
-        &busybox,
-        &image.version,
-        APPLETS,
-        MODULES,
-    )
-        .hash(&mut hasher);
+    (AGENT, INIT, MODPROBE, &busybox, &image.version, APPLETS, MODULES).hash(&mut hasher);
     let folder = cache.path(format!("initrd/{}", image.release));
     let path = folder.join(format!("{:016x}.cpio", hasher.finish()));
     if path.exists() {
@@ -47,9 +36,7 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
         let _ = fs::remove_file(old);
     }
     let scratch = cache.path("scratch.cpio");
-    fs::write(&scratch, archive)
-        .and_then(|()| fs::rename(&scratch, &path))
-        .context("cannot write the initrd")?;
+    fs::write(&scratch, archive).and_then(|()| fs::rename(&scratch, &path)).context("cannot write the initrd")?;
     Ok(path)
 }
 
@@ -68,17 +55,9 @@ fn archive(image: &Image, busybox: &[u8]) -> Result<Vec<u8>> {
     cpio.entry("agent", 0o100_755, AGENT)?;
     let mut order = String::new();
     for module in kernels::modules(image, &MODULES)? {
-        let name = module
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let name = name.split(".ko").next().unwrap_or_default().to_owned() + ".ko";
-        cpio.entry(
-            &format!("modules/{name}"),
-            0o100_644,
-            &uncompressed(&module)?,
-        )?;
+        cpio.entry(&format!("modules/{name}"), 0o100_644, &uncompressed(&module)?)?;
         order.push_str(&name);
         order.push('\n');
     }
@@ -112,21 +91,7 @@ impl Cpio {
         self.inode += 1;
         let length = u32::try_from(data.len()).map_err(io::Error::other)?;
         let name_length = u32::try_from(name.len() + 1).map_err(io::Error::other)?;
-        let fields = [
-            self.inode,
-            mode,
-            0,
-            0,
-            1,
-            0,
-            length,
-            0,
-            0,
-            0,
-            0,
-            name_length,
-            0,
-        ];
+        let fields = [self.inode, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0];
         write!(self.bytes, "070701")?;
         for field in fields {
             write!(self.bytes, "{field:08x}")?;

@@ -46,12 +46,7 @@ impl Lab {
         spec.check()?;
         let cache = Cache::open()?;
         let image = kernels::fetch(&cache, spec.kernel, false, &note)?;
-        let least = spec
-            .nics
-            .iter()
-            .map(|nic| nic.model.least_qemu())
-            .max()
-            .unwrap_or(0);
+        let least = spec.nics.iter().map(|nic| nic.model.least_qemu()).max().unwrap_or(0);
         let emulator = emulator::find(&cache, least, &note)?;
         let initrd = initrd::build(&cache, &image)?;
         drop(cache);
@@ -59,23 +54,13 @@ impl Lab {
         let mut failure = anyhow!("no way to run a guest");
         while !accels.is_empty() {
             let accel = accels.remove(0);
-            let patience = if accels.is_empty() {
-                TCG_PATIENCE
-            } else {
-                KVM_PATIENCE
-            };
+            let patience = if accels.is_empty() { TCG_PATIENCE } else { KVM_PATIENCE };
             match Self::start(spec, accel, patience, &emulator, &image, &initrd) {
                 Ok(lab) => {
-                    note(&format!(
-                        "{}, booted in {:.1} s",
-                        lab.title,
-                        lab.boot_time.as_secs_f64()
-                    ));
+                    note(&format!("{}, booted in {:.1} s", lab.title, lab.boot_time.as_secs_f64()));
                     return Ok(lab);
                 }
-                Err(error) if !accels.is_empty() => {
-                    note(&format!("KVM does not work here, emulating: {error:#}"))
-                }
+                Err(error) if !accels.is_empty() => note(&format!("KVM does not work here, emulating: {error:#}")),
                 Err(error) => failure = error,
             }
         }
@@ -104,9 +89,7 @@ impl Lab {
             .stderr(console.try_clone()?)
             .spawn()
             .context("cannot run QEMU")?;
-        let told = |error: anyhow::Error| {
-            error.context(format!("the guest's console: {}", tail(&console)))
-        };
+        let told = |error: anyhow::Error| error.context(format!("the guest's console: {}", tail(&console)));
         let qmp = Qmp::new(lab_qmp).map_err(told)?;
         // QEMU has opened the taps: now each can go to its peer.
         let peers = setup::make_peers(&room, spec)?;
@@ -117,24 +100,11 @@ impl Lab {
             Err(error) => return Err(told(error)),
         }
         let script = setup::guest_script(spec, &shares(&spec.shares)?);
-        let set_up = guest
-            .spawn(&script)?
-            .wait(TCG_PATIENCE)
-            .and_then(Output::ok);
+        let set_up = guest.spawn(&script)?.wait(TCG_PATIENCE).and_then(Output::ok);
         set_up.context("cannot set the guest up").map_err(told)?;
         let boot_time = started.elapsed();
         let title = title(spec, accel, emulator, image);
-        Ok(Self {
-            guest,
-            qmp: Mutex::new(qmp),
-            peers,
-            console,
-            accel,
-            boot_time,
-            title,
-            qemu,
-            room: Some(room),
-        })
+        Ok(Self { guest, qmp: Mutex::new(qmp), peers, console, accel, boot_time, title, qemu, room: Some(room) })
     }
 
     /// Runs a shell command in the guest to its end, at most a minute.
@@ -162,9 +132,7 @@ impl Lab {
 
     /// The other end of `eth<nic>`.
     pub fn peer(&self, nic: usize) -> Result<&Peer> {
-        self.peers
-            .get(nic)
-            .with_context(|| format!("the guest has no eth{nic}"))
+        self.peers.get(nic).with_context(|| format!("the guest has no eth{nic}"))
     }
 
     /// The address of `eth<nic>`, in a /24 that it shares with its peer.
@@ -221,12 +189,7 @@ fn title(spec: &Spec, accel: Accel, emulator: &Emulator, image: &Image) -> Strin
         (Accel::Tcg, Threads::Single) => "emulated, one CPU at a time",
         (Accel::Tcg, Threads::Multi) => "emulated, CPUs side by side",
     };
-    let mut nics: Vec<&str> = spec
-        .nics
-        .iter()
-        .map(|nic| nic.model)
-        .map(NicModel::driver)
-        .collect();
+    let mut nics: Vec<&str> = spec.nics.iter().map(|nic| nic.model).map(NicModel::driver).collect();
     if nics.is_empty() {
         nics.push("no nic");
     }
@@ -240,19 +203,12 @@ fn title(spec: &Spec, accel: Accel, emulator: &Emulator, image: &Image) -> Strin
 /// The folders that the guest's own /tmp and /run would hide: asked for, current, and the program's.
 fn shares(wanted: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let program = std::env::current_exe()?;
-    let built_in = program
-        .ancestors()
-        .find(|dir| dir.join("CACHEDIR.TAG").exists())
-        .or(program.parent());
+    let built_in = program.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists()).or(program.parent());
     let own = [std::env::current_dir().ok(), built_in.map(Path::to_owned)];
     let all = wanted.iter().cloned().chain(own.into_iter().flatten());
     let mut hidden: Vec<PathBuf> = all
         .filter_map(|path| path.canonicalize().ok())
-        .filter(|path| {
-            ["/tmp", "/run"]
-                .iter()
-                .any(|own| path.starts_with(own) && path != Path::new(own))
-        })
+        .filter(|path| ["/tmp", "/run"].iter().any(|own| path.starts_with(own) && path != Path::new(own)))
         .collect();
     hidden.sort();
     hidden.dedup_by(|inner, outer| inner.starts_with(outer));
@@ -261,22 +217,7 @@ fn shares(wanted: &[PathBuf]) -> Result<Vec<PathBuf>> {
 
 fn tail(console: &File) -> String {
     let text = String::from_utf8_lossy(&content(console).unwrap_or_default()).into_owned();
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    let last = lines
-        .iter()
-        .rev()
-        .take(12)
-        .rev()
-        .copied()
-        .collect::<Vec<_>>()
-        .join("\n  ");
-    if last.is_empty() {
-        "(silent)".to_owned()
-    } else {
-        format!("\n  {last}")
-    }
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines.iter().rev().take(12).rev().copied().collect::<Vec<_>>().join("\n  ");
+    if last.is_empty() { "(silent)".to_owned() } else { format!("\n  {last}") }
 }

@@ -59,11 +59,7 @@ fn note(message: &str) {
 
 /// A command as an error message shows it.
 fn one_line(command: &str) -> String {
-    let mut line: String = command
-        .chars()
-        .take(120)
-        .map(|c| if c == '\n' { ';' } else { c })
-        .collect();
+    let mut line: String = command.chars().take(120).map(|c| if c == '\n' { ';' } else { c }).collect();
     if line.len() < command.len() {
         line.push_str("...");
     }

@@ -26,11 +26,7 @@ impl Output {
             return Ok(self);
         }
         let stderr = String::from_utf8_lossy(&self.stderr);
-        let said = if stderr.trim().is_empty() {
-            self.text()
-        } else {
-            stderr
-        };
+        let said = if stderr.trim().is_empty() { self.text() } else { stderr };
         bail!("exit status {}: {}", self.status, said.trim())
     }
 }

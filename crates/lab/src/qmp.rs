@@ -15,9 +15,7 @@ pub(crate) struct Qmp {
 impl Qmp {
     pub(crate) fn new(stream: UnixStream) -> Result<Self> {
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        let mut qmp = Self {
-            stream: BufReader::new(stream),
-        };
+        let mut qmp = Self { stream: BufReader::new(stream) };
         qmp.read().context("QEMU sends no greeting")?;
         qmp.execute("qmp_capabilities", json!({}))?;
         Ok(qmp)
@@ -25,13 +23,9 @@ impl Qmp {
 
     pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let request = json!({ "execute": command, "arguments": arguments });
-        self.stream
-            .get_mut()
-            .write_all(format!("{request}\n").as_bytes())?;
+        self.stream.get_mut().write_all(format!("{request}\n").as_bytes())?;
         loop {
-            let reply = self
-                .read()
-                .with_context(|| format!("no answer to QMP {command}"))?;
+            let reply = self.read().with_context(|| format!("no answer to QMP {command}"))?;
             if let Some(value) = reply.get("return") {
                 return Ok(value.clone());
             }

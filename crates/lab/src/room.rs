@@ -28,16 +28,7 @@ impl Room {
         // `ip netns` keeps its names under /run, which is the room's own.
         let script = "mount -t sysfs sysfs /sys && mount -t tmpfs tmpfs /run && echo ready && exec cat >/dev/null";
         let mut holder = Command::new("unshare")
-            .args([
-                "--net",
-                "--pid",
-                "--mount",
-                "--fork",
-                "--mount-proc",
-                "sh",
-                "-c",
-                script,
-            ])
+            .args(["--net", "--pid", "--mount", "--fork", "--mount-proc", "sh", "-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -90,17 +81,12 @@ impl Peer {
 
     /// Runs a shell command to its end; kills it and fails after `timeout`.
     pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
-        self.spawn(command)?
-            .wait(timeout)
-            .with_context(|| format!("in {}: {command}", self.netns))
+        self.spawn(command)?.wait(timeout).with_context(|| format!("in {}: {command}", self.netns))
     }
 
     /// Runs a shell command that must succeed; its standard output as text.
     pub fn sh(&self, command: &str) -> Result<String> {
-        let done = self
-            .run(command)?
-            .ok()
-            .with_context(|| format!("in {}: {command}", self.netns))?;
+        let done = self.run(command)?.ok().with_context(|| format!("in {}: {command}", self.netns))?;
         Ok(done.text().into_owned())
     }
 
@@ -116,11 +102,7 @@ impl Peer {
             .stderr(stderr.try_clone()?)
             .spawn()
             .context("cannot run nsenter")?;
-        Ok(PeerJob {
-            child,
-            stdout,
-            stderr,
-        })
+        Ok(PeerJob { child, stdout, stderr })
     }
 }
 
@@ -137,30 +119,19 @@ impl PeerJob {
     pub fn wait(mut self, timeout: Duration) -> Result<Output> {
         let pid = self.pid().context("no process")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        let timeout_spec = Timespec::try_from(timeout).unwrap_or(Timespec {
-            tv_sec: i64::MAX,
-            tv_nsec: 0,
-        });
+        let timeout_spec = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         let ended = loop {
-            match poll(
-                &mut [PollFd::new(&pidfd, PollFlags::IN)],
-                Some(&timeout_spec),
-            ) {
+            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout_spec)) {
                 Err(rustix::io::Errno::INTR) => {}
                 ended => break ended?,
             }
         };
         if ended == 0 {
-            bail!(
-                "still running after {timeout:?}: killed; it had said: {}",
-                self.said()
-            );
+            bail!("still running after {timeout:?}: killed; it had said: {}", self.said());
         }
         let status = self.child.wait()?;
         Ok(Output {
-            status: status
-                .code()
-                .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            status: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
             stdout: content(&self.stdout)?,
             stderr: content(&self.stderr)?,
         })
@@ -179,9 +150,7 @@ impl PeerJob {
     }
 
     fn said(&self) -> String {
-        let bytes = [content(&self.stdout), content(&self.stderr)]
-            .map(Result::unwrap_or_default)
-            .concat();
+        let bytes = [content(&self.stdout), content(&self.stderr)].map(Result::unwrap_or_default).concat();
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
 
@@ -201,8 +170,7 @@ impl Drop for PeerJob {
 
 /// A file without a name, to which several processes may append.
 pub(crate) fn unnamed_file() -> Result<File> {
-    let file =
-        memfd_create("netsilo-lab", MemfdFlags::CLOEXEC).context("cannot make an output file")?;
+    let file = memfd_create("netsilo-lab", MemfdFlags::CLOEXEC).context("cannot make an output file")?;
     fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::APPEND)?;
     Ok(File::from(file))
 }

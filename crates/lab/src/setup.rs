@@ -13,15 +13,10 @@ use std::sync::Arc;
 pub(crate) fn make_taps(room: &Room, spec: &Spec) -> Result<()> {
     let mut script = String::from("set -e\n");
     for (index, nic) in spec.nics.iter().enumerate() {
-        let queues = if nic.model == NicModel::VirtioNet && nic.queues > 1 {
-            "multi_queue"
-        } else {
-            ""
-        };
+        let queues = if nic.model == NicModel::VirtioNet && nic.queues > 1 { "multi_queue" } else { "" };
         script += &format!("ip tuntap add dev tap{index} mode tap vnet_hdr {queues}\n");
     }
-    output(room.command("sh").args(["-c", &script]))
-        .context("cannot make taps: the lab needs /dev/net/tun")?;
+    output(room.command("sh").args(["-c", &script])).context("cannot make taps: the lab needs /dev/net/tun")?;
     Ok(())
 }
 
@@ -39,10 +34,7 @@ pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
                if [ -e /proc/sys/net/ipv6 ]; then echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; fi; \
                ip link set lo up; ip address add {address}/24 dev tap{index}; ip link set tap{index} up'\n"
         );
-        peers.push(Peer {
-            room: Arc::clone(room),
-            netns,
-        });
+        peers.push(Peer { room: Arc::clone(room), netns });
     }
     output(room.command("sh").args(["-c", &script])).context("cannot set up the guest's peers")?;
     Ok(peers)
@@ -75,13 +67,11 @@ pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
     }
     for index in 0..u8::try_from(spec.nics.len()).unwrap_or(u8::MAX) {
         let address = Lab::guest_address(index);
-        script +=
-            &format!("ip address add {address}/24 dev eth{index}; ip link set eth{index} up\n");
+        script += &format!("ip address add {address}/24 dev eth{index}; ip link set eth{index} up\n");
     }
     for index in 0..spec.nics.len() {
-        script += &format!(
-            "until read -r up </sys/class/net/eth{index}/carrier && [ \"$up\" = 1 ]; do sleep 0.05; done\n"
-        );
+        script +=
+            &format!("until read -r up </sys/class/net/eth{index}/carrier && [ \"$up\" = 1 ]; do sleep 0.05; done\n");
     }
     script
 }

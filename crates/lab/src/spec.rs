@@ -41,29 +41,18 @@ impl Default for Spec {
 impl Spec {
     /// A guest with this kernel and one NIC of this model, otherwise the default.
     pub fn new(kernel: Kernel, model: NicModel) -> Self {
-        Self {
-            kernel,
-            nics: vec![Nic::from(model)],
-            ..Self::default()
-        }
+        Self { kernel, nics: vec![Nic::from(model)], ..Self::default() }
     }
 
     /// Cores per socket and threads per core.
     pub(crate) fn cores_and_threads(&self) -> (u32, u32) {
         let per_socket = self.cpus / 2;
-        if per_socket.is_multiple_of(2) {
-            (per_socket / 2, 2)
-        } else {
-            (per_socket, 1)
-        }
+        if per_socket.is_multiple_of(2) { (per_socket / 2, 2) } else { (per_socket, 1) }
     }
 
     pub(crate) fn check(&self) -> Result<()> {
         if !self.cpus.is_multiple_of(2) || !(2..=32).contains(&self.cpus) {
-            bail!(
-                "{} cpus: the lab has two sockets; ask for an even number from 2 to 32",
-                self.cpus
-            );
+            bail!("{} cpus: the lab has two sockets; ask for an even number from 2 to 32", self.cpus);
         }
         if self.nics.len() > 8 {
             bail!("{} nics: a guest has room for 8", self.nics.len());
@@ -73,10 +62,7 @@ impl Spec {
                 bail!("{} queues: virtio-net takes 1 to 32", nic.queues);
             }
             if nic.node.is_some_and(|node| node > 1) {
-                bail!(
-                    "node {:?}: the lab has nodes 0 and 1",
-                    nic.node.unwrap_or_default()
-                );
+                bail!("node {:?}: the lab has nodes 0 and 1", nic.node.unwrap_or_default());
             }
         }
         Ok(())
@@ -102,21 +88,14 @@ impl Default for Nic {
 
 impl From<NicModel> for Nic {
     fn from(model: NicModel) -> Self {
-        Self {
-            model,
-            queues: 4,
-            node: None,
-        }
+        Self { model, queues: 4, node: None }
     }
 }
 
 impl Nic {
     /// The same card on NUMA node `node`.
     pub fn on_node(self, node: u32) -> Self {
-        Self {
-            node: Some(node),
-            ..self
-        }
+        Self { node: Some(node), ..self }
     }
 }
 

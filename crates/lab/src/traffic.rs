@@ -71,19 +71,11 @@ pub fn run(traffic: &Traffic) -> Result<()> {
 /// The `netsilo-lab` program, to be run in guests and peers: this one, or the one built beside this test.
 pub fn program() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
-    let candidates = this
-        .ancestors()
-        .take(3)
-        .map(|dir| dir.with_file_name("netsilo-lab"));
+    let candidates = this.ancestors().take(3).map(|dir| dir.with_file_name("netsilo-lab"));
     let found = std::iter::once(this.clone())
         .chain(candidates)
         .find(|path| path.file_name().is_some_and(|name| name == "netsilo-lab") && path.is_file());
-    found.with_context(|| {
-        format!(
-            "no netsilo-lab beside {}: cargo build -p netsilo-lab",
-            this.display()
-        )
-    })
+    found.with_context(|| format!("no netsilo-lab beside {}: cargo build -p netsilo-lab", this.display()))
 }
 
 fn print(report: &impl Serialize) -> Result<()> {

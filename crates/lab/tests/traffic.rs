@@ -24,21 +24,15 @@ fn said<T: DeserializeOwned>(child: Child) -> T {
 
 fn finished(child: Child) -> Output {
     let output = child.wait_with_output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output
 }
 
 /// Ports in a row that nobody listens on, and no other test of this process gets.
 fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let free = |port: u16| {
-        TcpListener::bind(("127.0.0.1", port)).is_ok()
-            && UdpSocket::bind(("127.0.0.1", port)).is_ok()
-    };
+    let free =
+        |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok();
     let start = 20000 + u16::try_from(std::process::id() % 10000).unwrap();
     loop {
         let first = start + NEXT.fetch_add(count, Ordering::Relaxed);
@@ -51,37 +45,21 @@ fn free_ports(count: u16) -> u16 {
 /// One byte more than a multiple of anything, on two flows to one port.
 fn every_byte_is_counted_once(mode: &str, proto: Proto, more: &str, bytes: u64) -> Consumed {
     let port = free_ports(1);
-    let consumer = traffic(&format!(
-        "consume --mode {mode} --port {port} --flows 2 --bind 127.0.0.1"
-    ));
-    let produce = format!(
-        "produce --proto {proto} --dest 127.0.0.1 --port {port} --flows 2 --bytes {bytes} {more}"
-    );
+    let consumer = traffic(&format!("consume --mode {mode} --port {port} --flows 2 --bind 127.0.0.1"));
+    let produce = format!("produce --proto {proto} --dest 127.0.0.1 --port {port} --flows 2 --bytes {bytes} {more}");
     let sent: Produced = said(traffic(&produce));
     let got: Consumed = said(consumer);
     assert_eq!(sent.bytes, 2 * bytes, "{mode}");
     assert_eq!(got.bytes, 2 * bytes, "{mode}");
     assert!(format!("c-{mode}").starts_with(&got.comm));
     if proto == Proto::Tcp {
-        let mut ends: Vec<_> = got
-            .sockets
-            .iter()
-            .map(|socket| (socket.peer_port, socket.bytes))
-            .collect();
-        let mut flows: Vec<_> = sent
-            .flows
-            .iter()
-            .map(|flow| (flow.local_port, flow.bytes))
-            .collect();
+        let mut ends: Vec<_> = got.sockets.iter().map(|socket| (socket.peer_port, socket.bytes)).collect();
+        let mut flows: Vec<_> = sent.flows.iter().map(|flow| (flow.local_port, flow.bytes)).collect();
         ends.sort_unstable();
         flows.sort_unstable();
         assert_eq!(ends, flows, "{mode}");
     } else {
-        let flows = sent
-            .flows
-            .iter()
-            .map(|flow| (flow.local_port, flow.bytes))
-            .collect();
+        let flows = sent.flows.iter().map(|flow| (flow.local_port, flow.bytes)).collect();
         assert_eq!(got.sockets[0].flows, flows, "{mode}");
     }
     got
@@ -98,11 +76,7 @@ fn each_way_to_receive_tcp_counts_every_byte_once() {
 fn zerocopy_maps_what_was_sent_from_a_file() {
     let got = every_byte_is_counted_once("zerocopy", Proto::Tcp, "--sendfile", 3_000_001);
     let mapped: u64 = got.sockets.iter().map(|socket| socket.mapped_bytes).sum();
-    assert!(
-        mapped > 0 && mapped <= got.bytes,
-        "{mapped} of {} bytes mapped",
-        got.bytes
-    );
+    assert!(mapped > 0 && mapped <= got.bytes, "{mapped} of {} bytes mapped", got.bytes);
 }
 
 #[test]
@@ -115,19 +89,12 @@ fn each_way_to_receive_udp_counts_every_byte_once() {
 #[test]
 fn a_connected_udp_socket_takes_one_flow() {
     let port = free_ports(2);
-    let consumer = traffic(&format!(
-        "consume --mode udp-connected --port {port} --ports 2 --flows 2 --bind 127.0.0.1"
-    ));
-    let produce = format!(
-        "produce --proto udp --dest 127.0.0.1 --port {port} --ports 2 --flows 2 --bytes 50001"
-    );
+    let consumer = traffic(&format!("consume --mode udp-connected --port {port} --ports 2 --flows 2 --bind 127.0.0.1"));
+    let produce = format!("produce --proto udp --dest 127.0.0.1 --port {port} --ports 2 --flows 2 --bytes 50001");
     let sent: Produced = said(traffic(&produce));
     let got: Consumed = said(consumer);
     for (socket, flow) in got.sockets.iter().zip(&sent.flows) {
-        assert_eq!(
-            (socket.local_port, socket.peer_port),
-            (flow.port, flow.local_port)
-        );
+        assert_eq!((socket.local_port, socket.peer_port), (flow.port, flow.local_port));
         assert_eq!((socket.bytes, flow.bytes), (50001, 50001));
     }
 }
@@ -136,23 +103,14 @@ fn a_connected_udp_socket_takes_one_flow() {
 fn client_and_servers_agree_on_every_transaction_and_byte() {
     for proto in [Proto::Tcp, Proto::Udp] {
         for (request, response, workers) in [(1, 1, ""), (256, 70_000, "--threads")] {
-            let response = if proto == Proto::Udp {
-                response.min(256)
-            } else {
-                response
-            };
+            let response = if proto == Proto::Udp { response.min(256) } else { response };
             let port = free_ports(2);
             let sizes = format!("--request-bytes {request} --response-bytes {response}");
-            let server = traffic(&format!(
-                "rr-server --proto {proto} --port {port} --cpus 0,0 {sizes} {workers}"
-            ));
+            let server = traffic(&format!("rr-server --proto {proto} --port {port} --cpus 0,0 {sizes} {workers}"));
             let seen: RrReport = said(traffic(&format!(
                 "rr-client --proto {proto} --dest 127.0.0.1 --port {port} --ports 2 --connections 5 --duration 0.5 {sizes}"
             )));
-            Command::new("kill")
-                .arg(server.id().to_string())
-                .status()
-                .unwrap();
+            Command::new("kill").arg(server.id().to_string()).status().unwrap();
             let served: Vec<RrServed> = String::from_utf8(finished(server).stdout)
                 .unwrap()
                 .lines()
@@ -160,18 +118,9 @@ fn client_and_servers_agree_on_every_transaction_and_byte() {
                 .collect();
             assert_eq!(served.len(), 2);
             assert!(seen.transactions > 0);
-            assert_eq!(
-                seen.transactions,
-                seen.connections
-                    .iter()
-                    .map(|one| one.transactions)
-                    .sum::<u64>()
-            );
+            assert_eq!(seen.transactions, seen.connections.iter().map(|one| one.transactions).sum::<u64>());
             let sum = |of: fn(&RrServed) -> u64| served.iter().map(of).sum::<u64>();
-            assert_eq!(
-                sum(|one| one.transactions),
-                seen.transactions + seen.retries
-            );
+            assert_eq!(sum(|one| one.transactions), seen.transactions + seen.retries);
             assert_eq!(sum(|one| one.received_bytes), seen.sent_bytes);
             assert_eq!(sum(|one| one.sent_bytes), seen.received_bytes);
             let same_process = served[0].pid == served[1].pid;

@@ -35,7 +35,7 @@ const fn known(name: &'static str, comm: &'static str, writes: &'static [WriterK
 }
 
 /// Settings of systemd's `.link` files that make udev write knobs when a device appears.
-const LINK_KEYS: &[(&str, WriterKnob)] =
+pub(crate) const LINK_KEYS: &[(&str, WriterKnob)] =
     &[("IRQAffinityPolicy=", WriterKnob::IrqAffinity), ("ReceivePacketSteeringCPUMask=", WriterKnob::Rps)];
 
 /// Where systemd looks for `.link` files.

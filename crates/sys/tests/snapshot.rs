@@ -1,5 +1,10 @@
 //! Snapshots of this machine and of captured trees.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use netsilo_core::attribution::Attribution;
+use netsilo_core::host::Observation;
+use netsilo_sys::bundle::{Addresses, Capture, open};
 use netsilo_sys::root::Root;
 use netsilo_sys::snapshot;
 
@@ -16,4 +21,39 @@ fn a_saved_tree_gives_the_same_snapshot_again() {
     let (root, recorder) = Root::at(dir.path()).unwrap().recording(again_saved.path()).unwrap();
     snapshot(&root).unwrap();
     recorder.finish().unwrap();
+}
+
+/// Two samples of this machine, and a bundle made of them.
+fn captured(addresses: Addresses) -> (Observation, Observation) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("host.tar.zst");
+    let mut capture = Capture::start().unwrap();
+    let live = Observation {
+        before: snapshot(&capture.sample(&Root::live()).unwrap()).unwrap(),
+        after: snapshot(&capture.sample(&Root::live()).unwrap()).unwrap(),
+        attribution: Attribution { lost_events: 7, ..Attribution::default() },
+    };
+    let manifest = capture.write(&path, &live.attribution, &live.after.machine.release, addresses).unwrap();
+    assert_eq!((manifest.schema, manifest.with_addresses), (1, addresses == Addresses::Keep));
+    (live, open(&path).unwrap())
+}
+
+#[test]
+fn a_bundle_gives_the_same_observation_again() {
+    let (live, bundled) = captured(Addresses::Keep);
+    assert_eq!(bundled, live);
+}
+
+#[test]
+fn a_bundle_without_addresses_differs_in_them_only() {
+    let (mut live, mut bundled) = captured(Addresses::Replace);
+    assert_eq!(bundled.after.machine.hostname, "host");
+    for observation in [&mut live, &mut bundled] {
+        for snapshot in [&mut observation.before, &mut observation.after] {
+            snapshot.machine.hostname.clear();
+            snapshot.machine.cmdline.clear();
+            snapshot.netdevs.iter_mut().for_each(|netdev| netdev.mac = None);
+        }
+    }
+    assert_eq!(bundled, live);
 }

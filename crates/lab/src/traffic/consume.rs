@@ -123,34 +123,19 @@ impl Consume {
 
     fn is_udp(&self) -> bool {
         use Mode::{UdpConnected, UdpPeek, UdpRecvmmsg, UdpUnconnected};
-        matches!(
-            self.mode,
-            UdpConnected | UdpUnconnected | UdpRecvmmsg | UdpPeek
-        )
+        matches!(self.mode, UdpConnected | UdpUnconnected | UdpRecvmmsg | UdpPeek)
     }
 }
 
 pub(crate) fn run(consume: &Consume) -> Result<Consumed> {
     if consume.ports == 0 || consume.flows < consume.ports {
-        bail!(
-            "{} ports for {} flows: each port takes at least one",
-            consume.ports,
-            consume.flows
-        );
+        bail!("{} ports for {} flows: each port takes at least one", consume.ports, consume.flows);
     }
     let mode = clap::ValueEnum::to_possible_value(&consume.mode);
-    let comm = format!(
-        "c-{}",
-        mode.map(|mode| mode.get_name().to_owned())
-            .unwrap_or_default()
-    );
+    let comm = format!("c-{}", mode.map(|mode| mode.get_name().to_owned()).unwrap_or_default());
     socket::set_comm(&comm)?;
     let started = Instant::now();
-    let flows_of = |index: u16| {
-        (0..consume.flows)
-            .filter(|flow| flow % consume.ports == index)
-            .count()
-    };
+    let flows_of = |index: u16| (0..consume.flows).filter(|flow| flow % consume.ports == index).count();
     let sockets = std::thread::scope(|scope| {
         let listen = |index: u16| {
             scope.spawn(move || {
@@ -164,9 +149,7 @@ pub(crate) fn run(consume: &Consume) -> Result<Consumed> {
         };
         let handles: Vec<_> = (0..consume.ports).map(listen).collect();
         let join = |handle: std::thread::ScopedJoinHandle<'_, Result<Vec<_>>>| {
-            handle
-                .join()
-                .unwrap_or_else(|_| Err(anyhow!("a receiving thread panicked")))
+            handle.join().unwrap_or_else(|_| Err(anyhow!("a receiving thread panicked")))
         };
         handles.into_iter().map(join).collect::<Result<Vec<_>>>()
     })?;
@@ -183,19 +166,13 @@ pub(crate) fn run(consume: &Consume) -> Result<Consumed> {
 
 /// Accepts `flows` connections and gives each a thread.
 fn tcp(consume: &Consume, port: u16, first: usize, flows: usize) -> Result<Vec<ConsumedSocket>> {
-    let listener = TcpListener::bind((consume.bind, port))
-        .with_context(|| format!("cannot listen on tcp port {port}"))?;
-    rustix::net::sockopt::set_socket_timeout(
-        &listener,
-        rustix::net::sockopt::Timeout::Recv,
-        Some(consume.patience()),
-    )?;
+    let listener =
+        TcpListener::bind((consume.bind, port)).with_context(|| format!("cannot listen on tcp port {port}"))?;
+    rustix::net::sockopt::set_socket_timeout(&listener, rustix::net::sockopt::Timeout::Recv, Some(consume.patience()))?;
     std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for flow in 0..flows {
-            let (stream, _) = listener
-                .accept()
-                .with_context(|| format!("only {flow} of {flows} flows came"))?;
+            let (stream, _) = listener.accept().with_context(|| format!("only {flow} of {flows} flows came"))?;
             handles.push(scope.spawn(move || {
                 consume.pin(first + flow * usize::from(consume.ports))?;
                 stream.set_read_timeout(Some(consume.patience()))?;
@@ -203,9 +180,7 @@ fn tcp(consume: &Consume, port: u16, first: usize, flows: usize) -> Result<Vec<C
             }));
         }
         let join = |handle: std::thread::ScopedJoinHandle<'_, Result<_>>| {
-            handle
-                .join()
-                .unwrap_or_else(|_| Err(anyhow!("a receiving thread panicked")))
+            handle.join().unwrap_or_else(|_| Err(anyhow!("a receiving thread panicked")))
         };
         handles.into_iter().map(join).collect()
     })

@@ -74,12 +74,7 @@ pub(crate) fn run(produce: &Produce) -> Result<Produced> {
         Proto::Udp => udp(produce)?,
     };
     let bytes = flows.iter().map(|flow| flow.bytes).sum();
-    Ok(Produced {
-        proto: produce.proto,
-        bytes,
-        seconds: started.elapsed().as_secs_f64(),
-        flows,
-    })
+    Ok(Produced { proto: produce.proto, bytes, seconds: started.elapsed().as_secs_f64(), flows })
 }
 
 impl Produce {
@@ -91,13 +86,9 @@ impl Produce {
 /// A thread for each flow.
 fn tcp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
     std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..produce.flows)
-            .map(|flow| scope.spawn(move || tcp_flow(produce, flow)))
-            .collect();
+        let handles: Vec<_> = (0..produce.flows).map(|flow| scope.spawn(move || tcp_flow(produce, flow))).collect();
         let join = |handle: std::thread::ScopedJoinHandle<'_, Result<ProducedFlow>>| {
-            handle
-                .join()
-                .unwrap_or_else(|_| Err(anyhow::anyhow!("a flow's thread panicked")))
+            handle.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a flow's thread panicked")))
         };
         handles.into_iter().map(join).collect()
     })
@@ -118,21 +109,14 @@ fn tcp_flow(produce: &Produce, flow: u16) -> Result<ProducedFlow> {
         let block = vec![0; produce.size.max(1)];
         while sent < produce.bytes {
             let rest = usize::try_from(produce.bytes - sent)?.min(block.len());
-            stream
-                .write_all(&block[..rest])
-                .with_context(|| format!("cannot send to {to}"))?;
+            stream.write_all(&block[..rest]).with_context(|| format!("cannot send to {to}"))?;
             sent += rest as u64;
         }
     }
     stream.shutdown(Shutdown::Write)?;
     // Until the consumer has taken all and closed: then nothing of ours is under way any more.
-    std::io::copy(&mut stream, &mut std::io::sink())
-        .with_context(|| format!("{to} broke the connection"))?;
-    Ok(ProducedFlow {
-        local_port: stream.local_addr()?.port(),
-        port: to.port(),
-        bytes: sent,
-    })
+    std::io::copy(&mut stream, &mut std::io::sink()).with_context(|| format!("{to} broke the connection"))?;
+    Ok(ProducedFlow { local_port: stream.local_addr()?.port(), port: to.port(), bytes: sent })
 }
 
 /// All flows in turn, one datagram each, at the given rate.
@@ -141,18 +125,9 @@ fn udp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
         let to = produce.destination(flow);
         let socket = udp::open(to, PATIENCE)?;
         let local_port = socket.local_addr()?.port();
-        Ok((
-            socket,
-            ProducedFlow {
-                local_port,
-                port: to.port(),
-                bytes: 0,
-            },
-        ))
+        Ok((socket, ProducedFlow { local_port, port: to.port(), bytes: 0 }))
     };
-    let mut flows = (0..produce.flows)
-        .map(connect)
-        .collect::<Result<Vec<_>>>()?;
+    let mut flows = (0..produce.flows).map(connect).collect::<Result<Vec<_>>>()?;
     let block = vec![0; produce.size.clamp(1, 65000)];
     let pause = Duration::from_secs_f64(1.0 / produce.rate.max(0.1));
     let mut next = Instant::now();
@@ -162,10 +137,8 @@ fn udp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
             if rest == 0 {
                 continue;
             }
-            flow.bytes += socket
-                .send(&block[..rest])
-                .with_context(|| format!("cannot send to port {}", flow.port))?
-                as u64;
+            flow.bytes +=
+                socket.send(&block[..rest]).with_context(|| format!("cannot send to port {}", flow.port))? as u64;
             next += pause;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }

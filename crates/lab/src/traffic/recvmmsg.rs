@@ -16,17 +16,10 @@ pub(crate) fn receive(socket: &UdpSocket) -> Result<Vec<(usize, SocketAddr)>> {
     let mut buffers = vec![0_u8; BATCH * DATAGRAM_BYTES];
     // SAFETY: all-zero is a valid value of these C structures.
     let (mut senders, mut vectors, mut messages) = unsafe {
-        (
-            [zeroed::<libc::sockaddr_in>(); BATCH],
-            [zeroed::<libc::iovec>(); BATCH],
-            [zeroed::<libc::mmsghdr>(); BATCH],
-        )
+        ([zeroed::<libc::sockaddr_in>(); BATCH], [zeroed::<libc::iovec>(); BATCH], [zeroed::<libc::mmsghdr>(); BATCH])
     };
     for (index, buffer) in buffers.chunks_mut(DATAGRAM_BYTES).enumerate() {
-        vectors[index] = libc::iovec {
-            iov_base: buffer.as_mut_ptr().cast(),
-            iov_len: buffer.len(),
-        };
+        vectors[index] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let header = &mut messages[index].msg_hdr;
         header.msg_iov = &raw mut vectors[index];
         header.msg_iovlen = 1;
@@ -54,10 +47,7 @@ pub(crate) fn receive(socket: &UdpSocket) -> Result<Vec<(usize, SocketAddr)>> {
     Ok(taken
         .map(|(message, sender)| {
             let address = Ipv4Addr::from(u32::from_be(sender.sin_addr.s_addr));
-            (
-                message.msg_len as usize,
-                SocketAddr::from((address, u16::from_be(sender.sin_port))),
-            )
+            (message.msg_len as usize, SocketAddr::from((address, u16::from_be(sender.sin_port))))
         })
         .collect())
 }

@@ -96,14 +96,9 @@ pub(crate) fn run(client: &RrClient) -> Result<RrReport> {
         bail!("ports, request and response bytes must be at least 1");
     }
     socket::set_comm(&format!("rr-client-{}", client.proto))?;
-    let ports = (0..client.ports)
-        .cycle()
-        .map(|offset| client.port.saturating_add(offset));
+    let ports = (0..client.ports).cycle().map(|offset| client.port.saturating_add(offset));
     let to = ports.map(|port| SocketAddr::new(client.dest, port));
-    let mut flows = to
-        .take(client.connections)
-        .map(|to| Flow::new(client, to))
-        .collect::<Result<Vec<_>>>()?;
+    let mut flows = to.take(client.connections).map(|to| Flow::new(client, to)).collect::<Result<Vec<_>>>()?;
     let mut report = RrReport {
         proto: client.proto,
         seconds: 0.0,
@@ -122,20 +117,10 @@ pub(crate) fn run(client: &RrClient) -> Result<RrReport> {
     Ok(report)
 }
 
-fn exchange(
-    client: &RrClient,
-    flows: &mut [Flow],
-    report: &mut RrReport,
-    started: Instant,
-) -> Result<()> {
+fn exchange(client: &RrClient, flows: &mut [Flow], report: &mut RrReport, started: Instant) -> Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (key, flow) in (0..).zip(flows.iter_mut()) {
-        epoll::add(
-            &poll,
-            &*flow,
-            epoll::EventData::new_u64(key),
-            epoll::EventFlags::IN,
-        )?;
+        epoll::add(&poll, &*flow, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
         flow.request(client, report)?;
     }
     let end = started + Duration::from_secs_f64(client.duration);
@@ -147,24 +132,15 @@ fn exchange(
         if now >= end && (!waiting || now >= end + DRAIN) {
             return Ok(());
         }
-        let tick = Timespec {
-            tv_sec: 0,
-            tv_nsec: 50_000_000,
-        };
+        let tick = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         events.clear();
-        match epoll::wait(
-            &poll,
-            rustix::buffer::spare_capacity(&mut events),
-            Some(&tick),
-        ) {
+        match epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&tick)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let open = Instant::now() < end;
         for event in &events {
-            let flow = usize::try_from(event.data.u64())
-                .ok()
-                .and_then(|key| flows.get_mut(key));
+            let flow = usize::try_from(event.data.u64()).ok().and_then(|key| flows.get_mut(key));
             if let Some(flow) = flow
                 && flow.response(client, report)?
                 && open
@@ -208,19 +184,8 @@ impl Flow {
                 (Socket::Udp(socket), local)
             }
         };
-        let told = Connection {
-            local_port: local.port(),
-            port: to.port(),
-            transactions: 0,
-        };
-        Ok(Self {
-            socket,
-            told,
-            sent_at: None,
-            unsent: 0,
-            missing: 0,
-            sequence: 0,
-        })
+        let told = Connection { local_port: local.port(), port: to.port(), transactions: 0 };
+        Ok(Self { socket, told, sent_at: None, unsent: 0, missing: 0, sequence: 0 })
     }
 
     fn request(&mut self, client: &RrClient, report: &mut RrReport) -> Result<()> {
@@ -281,9 +246,7 @@ impl Flow {
         report.received_bytes += length as u64;
         match &self.socket {
             Socket::Tcp(_) => self.missing = self.missing.saturating_sub(length),
-            Socket::Udp(_) if length == client.response_bytes && buffer[0] == self.sequence => {
-                self.missing = 0
-            }
+            Socket::Udp(_) if length == client.response_bytes && buffer[0] == self.sequence => self.missing = 0,
             Socket::Udp(_) => {}
         }
         let complete = self.missing == 0 && self.sent_at.is_some();

@@ -77,20 +77,14 @@ pub(crate) fn run(server: &RrServer) -> Result<()> {
                 scope.spawn(move || print(&work(server, port, cpu, stop)?))
             };
             let handles: Vec<_> = workers.map(start).collect();
-            handles
-                .into_iter()
-                .try_for_each(|handle| handle.join().unwrap_or(Ok(())))
+            handles.into_iter().try_for_each(|handle| handle.join().unwrap_or(Ok(())))
         });
     }
     processes(server, workers, &stop)
 }
 
 /// Each worker a process: this program again, for one CPU.
-fn processes<'a>(
-    server: &RrServer,
-    workers: impl Iterator<Item = (u16, &'a usize)>,
-    stop: &AtomicBool,
-) -> Result<()> {
+fn processes<'a>(server: &RrServer, workers: impl Iterator<Item = (u16, &'a usize)>, stop: &AtomicBool) -> Result<()> {
     let mut children = Vec::new();
     for (port, cpu) in workers {
         let mut command = Command::new(std::env::current_exe()?);
@@ -149,31 +143,21 @@ fn work(server: &RrServer, port: u16, cpu: usize, stop: &AtomicBool) -> Result<R
 /// Wakes from time to time to see a signal that came between two waits.
 fn wait(poll: impl rustix::fd::AsFd, events: &mut Vec<epoll::Event>) -> Result<()> {
     events.clear();
-    let tick = rustix::event::Timespec {
-        tv_sec: 0,
-        tv_nsec: 200_000_000,
-    };
+    let tick = rustix::event::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
     match epoll::wait(poll, rustix::buffer::spare_capacity(events), Some(&tick)) {
         Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-fn udp(
-    server: &RrServer,
-    socket: &UdpSocket,
-    stop: &AtomicBool,
-    served: &mut RrServed,
-) -> Result<()> {
+fn udp(server: &RrServer, socket: &UdpSocket, stop: &AtomicBool, served: &mut RrServed) -> Result<()> {
     socket.set_read_timeout(Some(std::time::Duration::from_millis(200)))?;
     let mut request = vec![0; 65536];
     let mut response = vec![0; server.response_bytes.max(1)];
     while !stop.load(Ordering::Relaxed) {
         let (length, from) = match socket.recv_from(&mut request) {
             Ok(received) => received,
-            Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
-            {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -199,20 +183,10 @@ struct Client {
     owed: usize,
 }
 
-fn tcp(
-    server: &RrServer,
-    listener: &TcpListener,
-    stop: &AtomicBool,
-    served: &mut RrServed,
-) -> Result<()> {
+fn tcp(server: &RrServer, listener: &TcpListener, stop: &AtomicBool, served: &mut RrServed) -> Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     listener.set_nonblocking(true)?;
-    epoll::add(
-        &poll,
-        listener,
-        epoll::EventData::new_u64(u64::MAX),
-        epoll::EventFlags::IN,
-    )?;
+    epoll::add(&poll, listener, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
     let mut clients: HashMap<u64, Client> = HashMap::new();
     let mut events = Vec::with_capacity(256);
     while !stop.load(Ordering::Relaxed) {
@@ -224,20 +198,8 @@ fn tcp(
                     stream.set_nonblocking(true)?;
                     stream.set_nodelay(true)?;
                     let key = stream.as_raw_fd().cast_unsigned().into();
-                    epoll::add(
-                        &poll,
-                        &stream,
-                        epoll::EventData::new_u64(key),
-                        epoll::EventFlags::IN,
-                    )?;
-                    clients.insert(
-                        key,
-                        Client {
-                            stream,
-                            received: 0,
-                            owed: 0,
-                        },
-                    );
+                    epoll::add(&poll, &stream, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
+                    clients.insert(key, Client { stream, received: 0, owed: 0 });
                 }
             } else if let Some(client) = clients.get_mut(&key) {
                 let alive = client.step(server, served);

@@ -18,9 +18,7 @@ const REPEAT: Duration = Duration::from_millis(100);
 pub(crate) fn open(to: SocketAddr, patience: Duration) -> Result<UdpSocket> {
     let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse()?;
     let socket = UdpSocket::bind(any)?;
-    socket
-        .connect(to)
-        .with_context(|| format!("cannot reach {to}"))?;
+    socket.connect(to).with_context(|| format!("cannot reach {to}"))?;
     if !shake(&socket, patience)? {
         bail!("no consumer answers on {to}");
     }
@@ -62,21 +60,12 @@ struct Receiver {
 
 /// Receives until `consume.flows` flows have ended, or nothing more comes.
 pub(crate) fn consume(consume: &Consume, port: u16, flows: usize) -> Result<ConsumedSocket> {
-    let socket = UdpSocket::bind((consume.bind, port))
-        .with_context(|| format!("cannot listen on udp port {port}"))?;
+    let socket = UdpSocket::bind((consume.bind, port)).with_context(|| format!("cannot listen on udp port {port}"))?;
     // Best effort: what does not fit is lost and counted nowhere.
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20);
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
-    let told = ConsumedSocket {
-        local_port: port,
-        ..ConsumedSocket::default()
-    };
-    let mut receiver = Receiver {
-        socket,
-        connected: false,
-        flows: HashMap::new(),
-        told,
-    };
+    let told = ConsumedSocket { local_port: port, ..ConsumedSocket::default() };
+    let mut receiver = Receiver { socket, connected: false, flows: HashMap::new(), told };
     let mut buffer = vec![0; consume.size.max(65536)];
     let mut heard = Instant::now();
     while receiver.flows.values().filter(|flow| flow.ended).count() < flows {
@@ -86,24 +75,12 @@ pub(crate) fn consume(consume: &Consume, port: u16, flows: usize) -> Result<Cons
             break;
         }
     }
-    let Receiver {
-        socket,
-        mut told,
-        flows,
-        ..
-    } = receiver;
+    let Receiver { socket, mut told, flows, .. } = receiver;
     told.incoming_napi_id = socket::incoming_napi_id(&socket)?;
     told.incoming_cpu = socket::incoming_cpu(&socket)?;
-    told.flows = flows
-        .into_iter()
-        .map(|(from, flow)| (from.port(), flow.bytes))
-        .collect();
+    told.flows = flows.into_iter().map(|(from, flow)| (from.port(), flow.bytes)).collect();
     // A socket with several flows has no one peer.
-    told.peer_port = if let [(port, _)] = told.flows.iter().collect::<Vec<_>>()[..] {
-        *port
-    } else {
-        0
-    };
+    told.peer_port = if let [(port, _)] = told.flows.iter().collect::<Vec<_>>()[..] { *port } else { 0 };
     answer_repeats(&socket);
     Ok(told)
 }
@@ -131,10 +108,7 @@ impl Receiver {
         };
         match received {
             Ok((_, length, from)) => {
-                let from = from
-                    .map(SocketAddr::try_from)
-                    .transpose()?
-                    .context("a datagram from nowhere")?;
+                let from = from.map(SocketAddr::try_from).transpose()?.context("a datagram from nowhere")?;
                 self.take(length, from)?;
                 if mode == Mode::UdpConnected && !self.connected {
                     self.socket.connect(from)?;
@@ -142,9 +116,7 @@ impl Receiver {
                 }
                 Ok(true)
             }
-            Err(
-                rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNREFUSED,
-            ) => Ok(false),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNREFUSED) => Ok(false),
             Err(error) => Err(error).context("cannot receive"),
         }
     }
@@ -164,11 +136,7 @@ impl Receiver {
         self.told.calls += 1;
         if length == 0 {
             flow.ended = flow.bytes > 0;
-            let answered = if self.connected {
-                self.socket.send(&[])
-            } else {
-                self.socket.send_to(&[], from)
-            };
+            let answered = if self.connected { self.socket.send(&[]) } else { self.socket.send_to(&[], from) };
             if answered.is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused) {
                 bail!("cannot answer {from}");
             }

@@ -23,11 +23,7 @@ struct Request {
     recv_skip_hint: u32,
 }
 
-pub(crate) fn receive(
-    stream: &TcpStream,
-    buffer: &mut [u8],
-    told: &mut ConsumedSocket,
-) -> Result<()> {
+pub(crate) fn receive(stream: &TcpStream, buffer: &mut [u8], told: &mut ConsumedSocket) -> Result<()> {
     let window = Window::new(stream)?;
     let mut stream = stream;
     loop {
@@ -59,26 +55,13 @@ impl Window {
     fn new(stream: impl AsFd) -> Result<Self> {
         let null = std::ptr::null_mut();
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let address = unsafe {
-            mmap(
-                null,
-                WINDOW_BYTES,
-                ProtFlags::READ,
-                MapFlags::SHARED,
-                stream,
-                0,
-            )
-        };
+        let address = unsafe { mmap(null, WINDOW_BYTES, ProtFlags::READ, MapFlags::SHARED, stream, 0) };
         Ok(Self(address.context("cannot map a socket")?))
     }
 
     /// Bytes mapped, and bytes that must be read before more can be mapped.
     fn receive(&self, stream: &TcpStream) -> Result<(usize, usize)> {
-        let mut request = Request {
-            address: self.0 as u64,
-            length: u32::try_from(WINDOW_BYTES)?,
-            recv_skip_hint: 0,
-        };
+        let mut request = Request { address: self.0 as u64, length: u32::try_from(WINDOW_BYTES)?, recv_skip_hint: 0 };
         let mut size = libc::socklen_t::try_from(size_of::<Request>())?;
         // SAFETY: `request` is the structure the option wants, `size` its size; the pages it maps into the window
         // replace earlier ones, and no reference into the window exists.
@@ -99,10 +82,7 @@ impl Window {
             }
             return Err(error).context("TCP_ZEROCOPY_RECEIVE failed");
         }
-        Ok((
-            usize::try_from(request.length)?,
-            usize::try_from(request.recv_skip_hint)?,
-        ))
+        Ok((usize::try_from(request.length)?, usize::try_from(request.recv_skip_hint)?))
     }
 }
 

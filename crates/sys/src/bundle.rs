@@ -1,0 +1,239 @@
+//! A bundle: what `netsilo capture` saves, so that every verb that only reads works on another machine.
+//!
+//! `host.tar.zst` holds `manifest.json`, the trees of two samples `0/` and `1/` (each a [`Root`], with what ethtool and
+//! netlink answered as `ethtool/<dev>.json` and `netdev_genl.json` in it) and `attribution.json`. Opening it runs the same
+//! readers on the trees. No payload is ever in it, and no addresses unless asked for.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use netsilo_core::attribution::Attribution;
+use netsilo_core::host::Observation;
+use serde::{Deserialize, Serialize};
+
+use crate::read::snapshot;
+use crate::recorder::Recorder;
+use crate::redact::Redaction;
+use crate::root::{ReadError, Root};
+use crate::unpack::{UnpackError, unpack};
+
+/// The layout that this version writes and reads.
+pub const SCHEMA: u32 = 1;
+
+/// Why a bundle could not be written or used.
+#[derive(Debug, thiserror::Error)]
+pub enum BundleError {
+    /// A file on this machine cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
+    /// It is no bundle, or one that was tampered with.
+    #[error("not a netsilo bundle: {0}")]
+    Invalid(#[from] UnpackError),
+    /// A part of it is missing or malformed.
+    #[error("not a netsilo bundle: {part}: {source}")]
+    Part {
+        /// The file in the bundle.
+        part: &'static str,
+        /// The error.
+        source: io::Error,
+    },
+    /// A newer netsilo wrote it.
+    #[error("the bundle has layout {found}, this netsilo reads up to {SCHEMA}: use netsilo {written_by} or newer")]
+    TooNew {
+        /// Its layout.
+        found: u32,
+        /// The version that wrote it.
+        written_by: String,
+    },
+    /// Its trees make no sense to the readers, or cannot be saved.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// What a bundle holds (`manifest.json`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Layout of the bundle.
+    pub schema: u32,
+    /// Version of the netsilo that wrote it.
+    pub netsilo: String,
+    /// Kernel release of the machine.
+    pub kernel: String,
+    /// Whether hardware and network addresses and the host name are as they were.
+    pub with_addresses: bool,
+    /// What it holds, in words.
+    pub holds: Vec<String>,
+}
+
+/// Whether a bundle keeps addresses and the host name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Addresses {
+    /// They are replaced by made-up ones, the same one by the same one.
+    Replace,
+    /// They stay.
+    Keep,
+}
+
+/// A capture that is under way.
+#[derive(Debug)]
+pub struct Capture {
+    dir: tempfile::TempDir,
+    samples: Vec<Arc<Recorder>>,
+}
+
+impl Capture {
+    /// Starts a capture; its trees lie in a temporary directory until it is written or dropped.
+    pub fn start() -> Result<Self, BundleError> {
+        let dir = tempfile::Builder::new().prefix("netsilo-capture").tempdir();
+        let dir = dir.map_err(|source| BundleError::File { path: std::env::temp_dir(), source })?;
+        Ok(Self { dir, samples: Vec::new() })
+    }
+
+    /// The given root, saving the next sample; the first is read before, the second after.
+    pub fn sample(&mut self, root: &Root) -> Result<Root, BundleError> {
+        let (root, recorder) = root.recording(&self.dir.path().join(self.samples.len().to_string()))?;
+        self.samples.push(recorder);
+        Ok(root)
+    }
+
+    /// Writes the bundle; `attribution` is what was counted between the samples.
+    pub fn write(
+        self,
+        path: &Path,
+        attribution: &Attribution,
+        kernel: &str,
+        addresses: Addresses,
+    ) -> Result<Manifest, BundleError> {
+        let dir = self.dir.path();
+        for recorder in &self.samples {
+            recorder.finish()?;
+        }
+        let manifest = Manifest {
+            schema: SCHEMA,
+            netsilo: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: kernel.to_owned(),
+            with_addresses: addresses == Addresses::Keep,
+            holds: holds(addresses),
+        };
+        let redaction = match addresses {
+            Addresses::Keep => None,
+            Addresses::Replace => Some(Redaction::of(dir).map_err(|source| file_error(dir, source))?),
+        };
+        let attribution = match &redaction {
+            None => attribution.clone(),
+            Some(redaction) => redaction.attribution(attribution),
+        };
+        save(dir, "manifest.json", &manifest)?;
+        save(dir, "attribution.json", &attribution)?;
+        pack(dir, path, redaction.as_ref()).map_err(|source| file_error(path, source))?;
+        Ok(manifest)
+    }
+}
+
+/// Opens a bundle and reads it as the machine itself would have been read.
+pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
+    let path = path.as_ref();
+    let dir = tempfile::Builder::new().prefix("netsilo-bundle").tempdir();
+    let dir = dir.map_err(|source| BundleError::File { path: std::env::temp_dir(), source })?;
+    let file = File::open(path).map_err(|source| file_error(path, source))?;
+    unpack(file, dir.path())?;
+    let manifest: Manifest = load(dir.path(), "manifest.json")?;
+    if manifest.schema > SCHEMA {
+        return Err(BundleError::TooNew { found: manifest.schema, written_by: manifest.netsilo });
+    }
+    let sample = |number: &str| -> Result<_, BundleError> { Ok(snapshot(&Root::at(dir.path().join(number))?)?) };
+    Ok(Observation { before: sample("0")?, after: sample("1")?, attribution: load(dir.path(), "attribution.json")? })
+}
+
+fn holds(addresses: Addresses) -> Vec<String> {
+    let kept = match addresses {
+        Addresses::Keep => "hardware addresses, the host name, the kernel command line as they are",
+        Addresses::Replace => {
+            "hardware addresses and the host name replaced; of the kernel command line the words about cpus and interrupts"
+        }
+    };
+    let mut holds = vec![
+        "cpu topology, interrupts, their placement and counts, per-cpu times and softirqs, twice",
+        "network devices, queues, driver settings, RSS keys, statistics and network sysctls, twice",
+        "kernel threads of threaded NAPI, and programs that also place interrupts, with their command lines",
+        "who read how many bytes of which queue on which cpu: names, cgroups and counts of programs, no payload",
+    ];
+    holds.push(kept);
+    holds.into_iter().map(str::to_owned).collect()
+}
+
+fn pack(dir: &Path, path: &Path, redaction: Option<&Redaction>) -> io::Result<()> {
+    let mut encoder = zstd::Encoder::new(BufWriter::new(File::create(path)?), 0)?;
+    {
+        let mut archive = tar::Builder::new(&mut encoder);
+        archive.follow_symlinks(false);
+        append(&mut archive, dir, "", redaction)?;
+        archive.finish()?;
+    }
+    encoder.finish()?.flush()
+}
+
+/// Adds what is in `dir/path`, in the order of names, without owners and times.
+fn append(
+    archive: &mut tar::Builder<impl Write>,
+    dir: &Path,
+    path: &str,
+    redaction: Option<&Redaction>,
+) -> io::Result<()> {
+    let mut names: Vec<_> =
+        fs::read_dir(dir.join(path))?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?;
+    names.sort();
+    for name in names {
+        let name = name.to_string_lossy();
+        let inner = if path.is_empty() { name.into_owned() } else { format!("{path}/{name}") };
+        let shown = redaction.map_or_else(|| inner.clone(), |redaction| redaction.text(&inner));
+        let kind = dir.join(&inner).symlink_metadata()?.file_type();
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(0);
+        if kind.is_dir() {
+            header.set_mode(0o755);
+            header.set_entry_type(tar::EntryType::Directory);
+            archive.append_data(&mut header, format!("{shown}/"), io::empty())?;
+            append(archive, dir, &inner, redaction)?;
+        } else if kind.is_symlink() {
+            let target = fs::read_link(dir.join(&inner))?;
+            let target = target.to_string_lossy();
+            let target = redaction.map_or_else(|| target.clone().into_owned(), |redaction| redaction.text(&target));
+            header.set_entry_type(tar::EntryType::Symlink);
+            archive.append_link(&mut header, shown, target)?;
+        } else {
+            let contents = fs::read(dir.join(&inner))?;
+            let contents = match redaction {
+                None => contents,
+                Some(redaction) => redaction.file(&inner, contents),
+            };
+            header.set_size(contents.len() as u64);
+            archive.append_data(&mut header, shown, contents.as_slice())?;
+        }
+    }
+    Ok(())
+}
+
+fn save(dir: &Path, part: &'static str, value: &impl Serialize) -> Result<(), BundleError> {
+    let error = |source| BundleError::Part { part, source };
+    let json = serde_json::to_vec_pretty(value).map_err(|e| error(io::Error::other(e)))?;
+    fs::write(dir.join(part), json).map_err(error)
+}
+
+fn load<T: for<'a> Deserialize<'a>>(dir: &Path, part: &'static str) -> Result<T, BundleError> {
+    let error = |source| BundleError::Part { part, source };
+    let json = fs::read(dir.join(part)).map_err(error)?;
+    serde_json::from_slice(&json).map_err(|e| error(io::Error::other(e)))
+}
+
+fn file_error(path: &Path, source: io::Error) -> BundleError {
+    BundleError::File { path: path.to_owned(), source }
+}
