@@ -2,16 +2,12 @@
 
 use std::process::ExitCode;
 
+mod apply;
 mod cli;
 mod exit;
-mod mask;
-mod observe;
 mod out;
-mod plan;
 mod plan_view;
-mod show;
-mod show_view;
-mod units;
+mod undo;
 
 fn main() -> ExitCode {
     exit::code(cli::run())

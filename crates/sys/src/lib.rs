@@ -7,6 +7,7 @@ mod bpf_decode;
 mod bpf_load;
 mod bpf_table;
 pub mod ethtool;
+pub mod guard;
 pub mod irq;
 pub mod journal;
 pub mod kernel;
