@@ -92,7 +92,8 @@ pub(crate) fn run(plan: &Plan, how: &How) -> Result<Exit> {
     let mut options =
         Options { confirm_within: how.confirm_within, start_guard: &mut start_guard, wait: verify::LIMIT };
     let applied = apply::apply(&kernel, &dir, &plan.changes, &mut options, &mut |event| progress(&event, plan, &dir))?;
-    outcome(&applied, how)?;
+    // The terminal may be gone; what was applied is applied all the same.
+    let _ = outcome(&applied, how);
     Ok(Exit::Ok)
 }
 
