@@ -99,8 +99,10 @@ pub struct Plan {
     /// Writes in the order in which they will be made.
     pub changes: Vec<Change>,
     /// What was looked at and stays as it is, with the reason.
+    #[serde(default)]
     pub unchanged: Vec<Unchanged>,
     /// What was asked for and cannot or must not be done, known before trying.
+    #[serde(default)]
     pub refusals: Vec<Refusal>,
 }
 

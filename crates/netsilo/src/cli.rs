@@ -4,11 +4,11 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
-use crate::{mask, plan, show};
+use crate::{apply, capture, mask, plan, show, undo};
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 120)]
+#[command(version, max_term_width = 120, after_help = "Exit codes: docs/exit-codes.md")]
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -20,8 +20,18 @@ enum Verb {
     Show(show::Args),
     /// Print what apply would write, with the reasons
     Plan(plan::Args),
+    /// Show the plan, ask, and write it as one transaction that undo takes back
+    Apply(apply::Args),
+    /// Keep what apply --confirm-within has written
+    Confirm(undo::ConfirmArgs),
+    /// Take back what is still ours of all that was applied since boot
+    Undo(undo::UndoArgs),
+    /// Save all that is read into a bundle, to be looked at elsewhere with --from
+    Capture(capture::Args),
     /// Print a set of CPUs in each of the kernel's spellings
     Mask(mask::Args),
+    #[command(hide = true)]
+    Guard(apply::GuardArgs),
 }
 
 /// Runs the verb that the command line names.
@@ -29,6 +39,11 @@ pub(crate) fn run() -> Result<Exit> {
     match Args::parse().verb {
         Verb::Show(args) => show::run(&args),
         Verb::Plan(args) => plan::run(&args),
+        Verb::Apply(args) => apply::run(&args),
+        Verb::Confirm(args) => undo::confirm(&args),
+        Verb::Undo(args) => undo::undo(&args),
+        Verb::Capture(args) => capture::run(&args),
         Verb::Mask(args) => mask::run(&args),
+        Verb::Guard(args) => apply::guard(&args),
     }
 }

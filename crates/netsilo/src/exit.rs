@@ -1,35 +1,88 @@
 //! Exit codes (`docs/exit-codes.md`), and the one place where an error is printed.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
+use netsilo_sys::apply::ApplyError;
+use netsilo_sys::guard::ConfirmError;
+use netsilo_sys::journal::JournalError;
 
-/// How a verb ended, where it did not fail.
+/// How a verb ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// 0: done, or nothing to do.
     Ok,
-    /// 1: refused for a reason that was printed.
+    /// 1: refused or failed for a reason that was printed; nothing was changed by it.
     Refused,
-    /// 10: `plan --detailed-exitcode` has changes.
+    /// 2: the command line asks for something that makes no sense; clap uses this one too.
+    Usage,
+    /// 10: `plan --detailed-exitcode` found changes to make.
     ChangesPending,
-    /// 30: another program owns the knobs.
+    /// 20: a write failed, and all is as before.
+    FailedAndRestored,
+    /// 21: something could not be restored.
+    RestoreIncomplete,
+    /// 30: another program owns these settings.
     OtherOwner,
+    /// 77: the right to do it is missing.
+    NoPermission,
 }
 
-/// The process's exit code; a failure is explained on stderr, with its causes.
-#[expect(clippy::print_stderr, reason = "the one place where errors are printed")]
-pub(crate) fn code(result: Result<Exit>) -> ExitCode {
-    match result {
-        Ok(exit) => ExitCode::from(match exit {
-            Exit::Ok => 0,
-            Exit::Refused => 1,
-            Exit::ChangesPending => 10,
-            Exit::OtherOwner => 30,
-        }),
-        Err(error) => {
-            eprintln!("netsilo: {error:#}");
-            ExitCode::from(1)
+impl Exit {
+    fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Refused => 1,
+            Self::Usage => 2,
+            Self::ChangesPending => 10,
+            Self::FailedAndRestored => 20,
+            Self::RestoreIncomplete => 21,
+            Self::OtherOwner => 30,
+            Self::NoPermission => 77,
         }
     }
+
+    /// The code of an error, by what the caller may do next.
+    fn of(error: &Error) -> Self {
+        if let Some(Stop(exit, _)) = error.downcast_ref() {
+            return *exit;
+        }
+        let journal = |error: &JournalError| if error.is_permission() { Self::NoPermission } else { Self::Refused };
+        if let Some(error) = error.downcast_ref::<JournalError>() {
+            return journal(error);
+        }
+        if let Some(ConfirmError::Journal(error)) = error.downcast_ref() {
+            return journal(error);
+        }
+        match error.downcast_ref::<ApplyError>() {
+            Some(ApplyError::Journal(error)) => journal(error),
+            Some(ApplyError::NoPermission(_)) => Self::NoPermission,
+            Some(ApplyError::Restored { .. }) => Self::FailedAndRestored,
+            Some(ApplyError::Incomplete { .. }) => Self::RestoreIncomplete,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// A refusal of the command line's own, with its exit code.
+#[derive(Debug)]
+pub(crate) struct Stop(pub(crate) Exit, pub(crate) String);
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.1)
+    }
+}
+
+impl std::error::Error for Stop {}
+
+/// The process's exit code; a failure is explained on stderr, with its causes.
+pub(crate) fn code(result: Result<Exit>) -> ExitCode {
+    let exit = result.unwrap_or_else(|error| {
+        // The terminal may be gone: that is no reason to end with another code.
+        let _ = writeln!(std::io::stderr(), "netsilo: {error:#}");
+        Exit::of(&error)
+    });
+    ExitCode::from(exit.code())
 }

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+mod apply;
+mod capture;
 mod cli;
 mod exit;
 mod mask;
@@ -11,6 +13,7 @@ mod plan;
 mod plan_view;
 mod show;
 mod show_view;
+mod undo;
 mod units;
 
 fn main() -> ExitCode {

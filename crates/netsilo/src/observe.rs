@@ -36,14 +36,12 @@ impl From {
     }
 }
 
-/// Arguments of every verb that looks for a while.
+/// How this machine is looked at.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    from: From,
+pub(crate) struct Live {
     /// How long to look (500ms, 2s, 1m)
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
-    pub(crate) interval: Duration,
+    interval: Duration,
     /// Attach eBPF only for this long at the end of each interval: cheaper, and bytes are a lower bound
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_bpf")]
     window: Option<Duration>,
@@ -52,34 +50,54 @@ pub(crate) struct Args {
     no_bpf: bool,
 }
 
-impl Args {
+impl Live {
     /// One observation.
     pub(crate) fn observe(&self) -> Result<Observation> {
-        self.each(|observation| Ok((observation.clone(), false)))
+        self.each(|observation| Ok((observation, false)))
     }
 
-    /// Observations, one after the other, until `use_it` wants no more; a bundle holds one.
-    pub(crate) fn each<T>(&self, mut use_it: impl FnMut(&Observation) -> Result<(T, bool)>) -> Result<T> {
-        if let Some(observation) = self.from.bundle()? {
-            return Ok(use_it(&observation)?.0);
-        }
+    /// Observations, one after the other, until `use_it` wants no more.
+    fn each<T>(&self, mut use_it: impl FnMut(Observation) -> Result<(T, bool)>) -> Result<T> {
         let root = Root::live();
         let mut observer = Observer::start(&root, self.counting())?;
         loop {
             let observation = observer.next(&root, self.interval, pass_time)?;
-            let (value, again) = use_it(&observation)?;
+            let (value, again) = use_it(observation)?;
             if !again {
                 return Ok(value);
             }
         }
     }
 
-    /// How to count.
-    pub(crate) fn counting(&self) -> Counting {
+    fn counting(&self) -> Counting {
         match self.window {
             Some(length) => Counting::Windows(length),
             None if self.no_bpf => Counting::WithoutBpf,
             None => Counting::Continuous,
+        }
+    }
+}
+
+/// A bundle, or a look at this machine.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    from: From,
+    #[command(flatten)]
+    live: Live,
+}
+
+impl Args {
+    /// One observation.
+    pub(crate) fn observe(&self) -> Result<Observation> {
+        self.each(|observation| Ok((observation, false)))
+    }
+
+    /// Observations, one after the other, until `use_it` wants no more; a bundle holds one.
+    pub(crate) fn each<T>(&self, mut use_it: impl FnMut(Observation) -> Result<(T, bool)>) -> Result<T> {
+        match self.from.bundle()? {
+            Some(observation) => Ok(use_it(observation)?.0),
+            None => self.live.each(use_it),
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut shown = 0;
     args.observe.each(|observation| {
-        let report = Report::of(observation);
+        let report = Report::of(&observation);
         shown += 1;
         match (args.json, args.watch) {
             (true, None) => out::json(&report)?,

@@ -295,13 +295,14 @@ mod tests {
 
     use super::*;
     use crate::kernel::Live;
+    use crate::root::Root;
 
     /// A state folder and a kernel that was booted as `boot`.
     fn host(boot: &str) -> (tempfile::TempDir, PathBuf, Live) {
         let dir = tempfile::tempdir().unwrap();
         rename_boot(dir.path(), boot);
         let state = dir.path().join("run/netsilo");
-        let live = Live::at(dir.path());
+        let live = Live::new(Root::at(dir.path()).unwrap());
         (dir, state, live)
     }
 

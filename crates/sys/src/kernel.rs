@@ -3,12 +3,13 @@
 //! No decisions here: which file, what text and what its failure means is told in [`crate::knob`].
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use netsilo_core::cpuset::CpuSet;
 use rustix::fs::Access;
 use rustix::thread::CapabilitySet;
+
+use crate::root::Root;
 
 /// Where a knob lives.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,46 +54,42 @@ pub trait Kernel {
 /// A real kernel, or a directory tree that looks like one.
 #[derive(Debug, Clone)]
 pub struct Live {
-    root: PathBuf,
+    root: Root,
 }
 
 impl Live {
-    /// The kernel whose files are under this directory; `/` is the one that runs.
-    pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
-    }
-
-    fn under(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+    /// The kernel, or the tree, under this root.
+    pub fn new(root: Root) -> Self {
+        Self { root }
     }
 
     fn runs(&self) -> bool {
-        self.root == Path::new("/")
+        self.root.is_live()
     }
+}
 
-    fn no_threads(&self) -> io::Error {
-        io::Error::new(io::ErrorKind::Unsupported, format!("no threads run under {}", self.root.display()))
-    }
+fn no_threads() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "no thread runs under a directory")
 }
 
 impl Kernel for Live {
     fn read(&self, path: &str) -> io::Result<String> {
-        std::fs::read_to_string(self.under(path))
+        std::fs::read_to_string(self.root.path(path))
     }
 
     fn read_link(&self, path: &str) -> io::Result<String> {
-        Ok(std::fs::read_link(self.under(path))?.to_string_lossy().into_owned())
+        Ok(std::fs::read_link(self.root.path(path))?.to_string_lossy().into_owned())
     }
 
     fn names(&self, path: &str) -> io::Result<Vec<String>> {
-        let entries = std::fs::read_dir(self.under(path))?;
+        let entries = std::fs::read_dir(self.root.path(path))?;
         entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
     fn get(&self, place: &Place) -> io::Result<String> {
         match place {
             Place::File(path) => self.read(path),
-            Place::Thread(_) if !self.runs() => Err(self.no_threads()),
+            Place::Thread(_) if !self.runs() => Err(no_threads()),
             Place::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
         }
     }
@@ -101,13 +98,13 @@ impl Kernel for Live {
         match place {
             // Not created where it is missing, and in one write: a pseudo-file takes each write as a value of its own.
             Place::File(path) => {
-                let path = self.under(path);
+                let path = self.root.path(path);
                 let mut options = std::fs::OpenOptions::new();
                 let mut file = options.write(true).truncate(true).open(path)?;
                 let written = io::Write::write(&mut file, text.as_bytes())?;
                 if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
             }
-            Place::Thread(_) if !self.runs() => Err(self.no_threads()),
+            Place::Thread(_) if !self.runs() => Err(no_threads()),
             Place::Thread(tid) => {
                 let cpus = CpuSet::parse_mask(text).map_err(io::Error::other)?;
                 set_thread_cpus(*tid, &cpus)
@@ -117,7 +114,7 @@ impl Kernel for Live {
 
     fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()> {
         if let Place::File(path) = place {
-            rustix::fs::access(self.under(path), Access::WRITE_OK)?;
+            rustix::fs::access(self.root.path(path), Access::WRITE_OK)?;
         }
         let wanted = match needs {
             Capability::None => return Ok(()),
@@ -178,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_thread_of_our_own_moves_and_comes_back_byte_for_byte() {
-        let kernel = Live::at("/");
+        let kernel = Live::new(Root::live());
         let place = Place::Thread(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
         let before = kernel.get(&place).unwrap();
         let first = CpuSet::parse_mask(&before).unwrap().lowest().unwrap();
@@ -193,7 +190,7 @@ mod tests {
     #[test]
     fn a_missing_knob_is_not_created() {
         let dir = tempfile::tempdir().unwrap();
-        let kernel = Live::at(dir.path());
+        let kernel = Live::new(Root::at(dir.path()).unwrap());
         let error = kernel.set(&Place::File("/proc/irq/1/smp_affinity".into()), "1").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }

@@ -342,6 +342,7 @@ mod tests {
 
     use super::*;
     use crate::kernel::Live;
+    use crate::root::Root;
 
     fn irq(irq: u32, action: &str) -> Target {
         Target::IrqAffinity { irq: Irq(irq), action: action.into(), netdev: None }
@@ -364,7 +365,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::os::unix::fs::symlink(to, path).unwrap();
         }
-        let live = Live::at(dir.path());
+        let live = Live::new(Root::at(dir.path()).unwrap());
         (dir, live)
     }
 

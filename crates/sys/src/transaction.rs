@@ -96,6 +96,17 @@ pub enum By {
     Confirm,
 }
 
+impl std::fmt::Display for By {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Apply => "apply",
+            Self::Undo => "undo",
+            Self::Guard => "its guard",
+            Self::Confirm => "confirm",
+        })
+    }
+}
+
 /// One `apply`, as far as the journal tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {

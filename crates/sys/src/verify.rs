@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::Irq;
+use serde::Serialize;
 
 use crate::kernel::Kernel;
 
@@ -20,7 +21,8 @@ pub const LIMIT: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(20);
 
 /// Where an interrupt arrived after it was moved.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Arrival {
     /// On this CPU, one of those wanted.
     Arrived(CpuId),

@@ -12,6 +12,7 @@ use netsilo_core::host::Irq;
 use netsilo_sys::apply::{self, Applied, ApplyError, Options};
 use netsilo_sys::journal::JournalError;
 use netsilo_sys::kernel::{Capability, Kernel, Live, Place};
+use netsilo_sys::root::Root;
 use netsilo_sys::transaction::By;
 use netsilo_sys::undo::{self, Undone, Which};
 
@@ -117,7 +118,7 @@ impl Fake {
     pub(crate) fn on(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
-            live: Live::at(root),
+            live: Live::new(Root::at(root).unwrap()),
             writes: Cell::new(0),
             failing: RefCell::default(),
             death: Cell::new(None),

@@ -1,0 +1,237 @@
+//! `netsilo apply`: shows the plan, asks, applies it as one transaction, and says what came of it; and its guard.
+
+use std::fmt::Display;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use netsilo_core::plan::{Cause, Plan, plan};
+use netsilo_sys::apply::{Applied, Event, Options};
+use netsilo_sys::guard::{self, End};
+use netsilo_sys::journal::STATE_DIR;
+use netsilo_sys::kernel::Live;
+use netsilo_sys::root::Root;
+use netsilo_sys::verify::{self, Arrival};
+use serde_json::json;
+
+use crate::exit::{Exit, Stop};
+use crate::plan::GoalArgs;
+use crate::undo::{fate, report};
+use crate::{observe, out, plan_view};
+
+/// Where the journal and the kernel are.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Place {
+    /// Where the journal is kept; it ends with the boot, as the settings do
+    #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
+    state_dir: PathBuf,
+    /// A directory that stands for the running kernel, for tests
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+}
+
+impl Place {
+    /// The kernel whose settings are meant.
+    pub(crate) fn kernel(&self) -> Result<Live> {
+        Ok(Live::new(if self.root == Path::new("/") { Root::live() } else { Root::at(&self.root)? }))
+    }
+
+    /// The folder of the journal.
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+}
+
+/// Arguments of `netsilo apply`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Apply exactly this plan, as printed by `netsilo plan --json`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Live"])]
+    plan: Option<PathBuf>,
+    #[command(flatten)]
+    goal: GoalArgs,
+    #[command(flatten)]
+    look: observe::Live,
+    #[command(flatten)]
+    how: How,
+}
+
+/// How a plan is applied.
+#[derive(Debug, clap::Args)]
+struct How {
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+    /// Take everything back unless `netsilo confirm` comes within this time (60s, 5m)
+    #[arg(long, value_name = "DURATION", value_parser = within)]
+    confirm_within: Option<Duration>,
+    /// Print the outcome as JSON
+    #[arg(short, long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// A deadline that a person can keep.
+fn within(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(24 * 60 * 60));
+    if (least..=most).contains(&time) { Ok(time) } else { Err("choose between 1s and 1day".into()) }
+}
+
+/// Reads a plan that `plan --json` has printed, or that was written by hand.
+fn load(path: &Path) -> Result<Plan> {
+    let text = std::fs::read(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is not a plan", path.display()))
+}
+
+/// Plans, or reads a plan, and applies it after showing it.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let plan = match &args.plan {
+        Some(path) => load(path)?,
+        None => plan(&args.look.observe()?, &args.goal.goal()),
+    };
+    apply(&plan, &args.how)
+}
+
+fn apply(plan: &Plan, how: &How) -> Result<Exit> {
+    if !how.json {
+        out::text(&plan_view::render(plan))?;
+    }
+    if let Some(refusal) = plan.refusals.iter().find(|refusal| refusal.cause == Cause::OtherOwner) {
+        return Err(
+            Stop(Exit::OtherOwner, format!("{}: {}; nothing was written", refusal.subject, refusal.reason)).into()
+        );
+    }
+    if !plan.changes.is_empty() && !how.yes && !agreed(plan.changes.len())? {
+        say("nothing was written");
+        return Ok(Exit::Refused);
+    }
+    let kernel = how.place.kernel()?;
+    let dir = std::path::absolute(&how.place.state_dir).context("resolving the state folder")?;
+    let mut start_guard = |transaction: u64| guard::start(&mut guard_command(&how.place, &dir, transaction), &dir);
+    let mut options =
+        Options { confirm_within: how.confirm_within, start_guard: &mut start_guard, wait: verify::LIMIT };
+    let applied = netsilo_sys::apply::apply(&kernel, &dir, &plan.changes, &mut options, &mut |event| {
+        progress(&event, plan, &dir)
+    })?;
+    // The terminal may be gone; what was applied is applied all the same.
+    let _ = outcome(&applied, how);
+    Ok(Exit::Ok)
+}
+
+/// This program itself, also where it was replaced since it started.
+fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("guard").arg(transaction.to_string()).arg("--state-dir").arg(dir).arg("--root").arg(&place.root);
+    command
+}
+
+/// Asks on the terminal; without one the answer must be on the command line.
+fn agreed(changes: usize) -> Result<bool> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        let message = "standard input is no terminal to ask on: say --yes to apply this plan without asking";
+        return Err(Stop(Exit::Usage, message.into()).into());
+    }
+    let _ = write!(io::stderr(), "apply {}? [y/N] ", count(changes, "change"));
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer).context("reading the answer")?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Tells what happens. Never fails and never ends the program: the terminal may be what a bad placement cuts off.
+fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
+    match event {
+        Event::Journalled { transaction } => {
+            say(format_args!("transaction {transaction} is in {}/journal", dir.display()))
+        }
+        Event::Wrote { index, change, settled } => {
+            let rounded =
+                if **settled == change.new { String::new() } else { format!(", which the kernel made {settled}") };
+            let (n, of) = (index + 1, plan.changes.len());
+            say(format_args!("{n}/{of} {}: {} -> {}{rounded}", change.target, change.old, change.new));
+        }
+        Event::Failed(why) => say(format_args!("{why}; restoring what was written before")),
+        Event::Restored(target, what) => say(format_args!("  {target}: {}", fate(what))),
+        Event::Waiting { irqs: 0 } => {}
+        Event::Waiting { irqs } => {
+            say(format_args!("waiting for {} to arrive on the new cpus", count(*irqs, "interrupt")));
+        }
+        Event::Arrived(irq, arrival) => say(format_args!("  irq {irq}: {}", told(arrival))),
+    }
+}
+
+fn told(arrival: &Arrival) -> String {
+    match arrival {
+        Arrival::Arrived(cpu) => format!("arrived on cpu {cpu}"),
+        Arrival::NoTraffic => "no interrupt came, so it moves with the next one".into(),
+        Arrival::StillElsewhere(cpu) => format!("still arrives on cpu {cpu}"),
+        Arrival::Unknown(why) => format!("its counters cannot be read ({why})"),
+    }
+}
+
+fn outcome(applied: &Applied, how: &How) -> Result<()> {
+    if how.json {
+        let changes = applied.settled.iter().map(|(target, value)| json!({ "target": target, "value": value }));
+        let arrivals = applied.arrivals.iter().map(|(irq, arrival)| json!({ "irq": irq, "arrival": arrival }));
+        return out::json(&json!({
+            "version": 1,
+            "transaction": applied.transaction,
+            "changes": changes.collect::<Vec<_>>(),
+            "arrivals": arrivals.collect::<Vec<_>>(),
+            "confirm_within_seconds": how.confirm_within.map(|time| time.as_secs()),
+        }));
+    }
+    let Some(transaction) = applied.transaction else {
+        return out::text("nothing to do\n");
+    };
+    let done = count(applied.settled.len(), "change");
+    out::text(&match how.confirm_within {
+        None => format!("transaction {transaction}: {done} applied; `netsilo undo` takes them back\n"),
+        Some(time) => format!(
+            "transaction {transaction}: {done} applied; run `netsilo confirm` within {} or they are taken back\n",
+            humantime::format_duration(time)
+        ),
+    })
+}
+
+/// `1 change`, `3 changes`.
+pub(crate) fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// A line on stderr, whose failure is of no interest.
+pub(crate) fn say(message: impl Display) {
+    let _ = writeln!(io::stderr(), "{message}");
+}
+
+/// Arguments of the hidden `netsilo guard`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GuardArgs {
+    /// The transaction to restore unless it is confirmed
+    transaction: u64,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Watches over a transaction; started by `apply`, with its standard error in the state folder's `guard.log`.
+pub(crate) fn guard(args: &GuardArgs) -> Result<Exit> {
+    let GuardArgs { transaction, place } = args;
+    let end = guard::watch(&place.kernel()?, place.state_dir(), *transaction, &mut io::stdout())?;
+    let exit = match &end {
+        End::Restored(undone) if !undone.is_complete() => Exit::RestoreIncomplete,
+        _ => Exit::Ok,
+    };
+    match end {
+        End::Confirmed => say(format_args!("transaction {transaction} was confirmed")),
+        End::Undone(by) => say(format_args!("transaction {transaction} was restored by {by}")),
+        End::Restored(undone) => {
+            say("no confirmation came in time");
+            say(report(&[undone]).trim_end());
+        }
+    }
+    Ok(exit)
+}

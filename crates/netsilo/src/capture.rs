@@ -1,0 +1,49 @@
+//! `netsilo capture`: all that is read, saved as a bundle that every read verb opens with `--from`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use netsilo_sys::bundle::{Addresses, Capture};
+use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::root::Root;
+
+use crate::exit::Exit;
+use crate::observe::pass_time;
+use crate::out;
+
+/// Arguments of `netsilo capture`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where to write the bundle
+    #[arg(short, long, value_name = "FILE", default_value = "host.tar.zst")]
+    output: PathBuf,
+    /// How long to look (500ms, 2s, 1m)
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// Do without eBPF: TCP only, by sock_diag
+    #[arg(long)]
+    no_bpf: bool,
+    /// Keep hardware addresses and the host name as they are
+    #[arg(long)]
+    with_addresses: bool,
+}
+
+/// Looks, saves, and says what the bundle holds.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let counting = if args.no_bpf { Counting::WithoutBpf } else { Counting::Continuous };
+    let mut capture = Capture::start()?;
+    let live = Root::live();
+    let mut observer = Observer::start(&capture.sample(&live)?, counting)?;
+    let observation = observer.next(&capture.sample(&live)?, args.interval, pass_time)?;
+    let addresses = if args.with_addresses { Addresses::Keep } else { Addresses::Replace };
+    let release = &observation.after.machine.release;
+    let manifest = capture
+        .write(&args.output, &observation.attribution, release, addresses)
+        .with_context(|| format!("cannot write {}", args.output.display()))?;
+    out::note(&format!("{} holds", args.output.display()));
+    for line in &manifest.holds {
+        out::note(&format!("  {line}"));
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,142 @@
+//! `apply --confirm-within`: the guard outlives the terminal, the command line and a hanging `apply`.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::host::{Host, kill, said};
+
+const OLD: [&str; 2] = ["01\n", "01\n"];
+const NEW: [&str; 2] = ["10", "10"];
+
+/// Time since boot, as the journal's deadlines are given.
+fn now() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+/// The deadline of the only transaction.
+fn deadline(host: &Host) -> Duration {
+    serde_json::from_value(host.records("begin")[0]["confirm_by"].clone()).unwrap()
+}
+
+fn restored_by_the_guard(host: &Host) {
+    host.until("the guard restores", |host| !host.records("undone").is_empty());
+    assert!(now() >= deadline(host), "not before the deadline");
+    assert_eq!(host.affinities(), OLD);
+    assert_eq!(host.records("undone")[0]["by"], "guard");
+    host.until("the guard ends", |host| host.guards().is_empty());
+}
+
+#[test]
+fn the_guard_outlives_the_terminal() {
+    let host = Host::new();
+    let apply = host.verb("apply", &["--yes", "--confirm-within", "3s"]);
+    let words = std::iter::once(apply.get_program()).chain(apply.get_args());
+    let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    // `script` is the terminal: its death hangs up on all that run in it.
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &format!("exec {}", words.join(" ")), "/dev/null"]);
+    let mut terminal = terminal.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    host.until("all is written", |host| !host.records("done").is_empty());
+    assert_eq!(host.affinities(), NEW);
+    let apply = host.records("begin")[0]["pid"].as_i64().unwrap() as i32;
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
+    host.until("apply is hung up on", |_| kill(apply, Signal::CONT).is_err());
+    assert!(now() < deadline(&host), "the terminal was gone before the deadline");
+    assert_eq!((host.guards().len(), host.affinities()), (1, NEW.map(str::to_owned)));
+    restored_by_the_guard(&host);
+}
+
+#[test]
+fn the_guard_outlives_apply() {
+    let host = Host::new();
+    let mut apply = host.start("apply", &["--yes", "--confirm-within", "2s"]);
+    host.until("something is written", |host| host.affinities() != OLD);
+    apply.kill().unwrap();
+    apply.wait().unwrap();
+    restored_by_the_guard(&host);
+    let (code, text) = said(&host.run("confirm", &[]));
+    assert_eq!(code, Some(1));
+    assert!(text.contains("too late: transaction 1 was restored when its time was over"), "{text}");
+}
+
+#[test]
+fn a_confirmed_transaction_stays_and_its_guard_goes_at_once() {
+    let host = Host::new();
+    let (code, text) = said(&host.run("apply", &["--yes", "--confirm-within", "1h"]));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("run `netsilo confirm` within 1h or they are taken back"), "{text}");
+    assert_eq!(host.guards().len(), 1);
+    let (code, text) = said(&host.run("confirm", &[]));
+    assert_eq!((code, text.contains("transaction 1 is confirmed")), (Some(0), true), "{text}");
+    host.until("the guard ends", |host| host.guards().is_empty());
+    assert_eq!(host.affinities(), NEW);
+    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(host.affinities(), OLD);
+}
+
+#[test]
+fn undo_before_the_deadline_leaves_the_guard_nothing_to_do() {
+    let host = Host::new();
+    assert_eq!(said(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));
+    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    host.until("the guard ends", |host| host.guards().is_empty());
+    assert_eq!((host.affinities(), host.records("undone").len()), (OLD.map(str::to_owned), 1));
+}
+
+#[test]
+fn a_guard_that_is_told_to_end_restores_first() {
+    let host = Host::new();
+    assert_eq!(said(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));
+    let guard = host.guards()[0];
+    for deaf in [Signal::HUP, Signal::INT] {
+        kill(guard, deaf).unwrap();
+    }
+    kill(guard, Signal::TERM).unwrap();
+    host.until("the guard ends", |host| host.guards().is_empty());
+    assert_eq!((host.affinities(), host.records("undone").len()), (OLD.map(str::to_owned), 1));
+}
+
+#[test]
+fn the_deadline_counts_even_if_the_guard_was_killed() {
+    let host = Host::new();
+    assert_eq!(said(&host.run("apply", &["--yes", "--confirm-within", "3s"])).0, Some(0));
+    kill(host.guards()[0], Signal::KILL).unwrap();
+    host.until("the deadline is over", |host| now() > deadline(host));
+    assert_eq!(host.affinities(), NEW);
+    let (code, text) = said(&host.run("confirm", &[]));
+    assert_eq!(code, Some(1));
+    assert!(text.contains("its time was over and its guard gone"), "{text}");
+    assert_eq!(host.affinities(), OLD);
+}
+
+#[test]
+fn the_guard_ends_an_apply_that_hangs_and_restores() {
+    let host = Host::new();
+    let mut apply = host.hanging_apply("01\n", &["--yes", "--confirm-within", "1s"]);
+    let (code, text) = said(&host.run("undo", &[]));
+    assert_eq!(code, Some(1));
+    assert!(text.contains(&format!("another netsilo (pid {}) is changing settings now", apply.id())), "{text}");
+    restored_by_the_guard(&host);
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(apply.wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn undo_restores_after_a_kill_in_the_middle_of_writing() {
+    let host = Host::new();
+    let mut apply = host.hanging_apply("01\n", &["--yes"]);
+    apply.kill().unwrap();
+    apply.wait().unwrap();
+    let (code, text) = said(&host.run("apply", &["--yes"]));
+    assert_eq!(code, Some(1));
+    assert!(
+        text.contains("an earlier apply (transaction 1) did not come to its end; run `netsilo undo` first"),
+        "{text}"
+    );
+    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(host.affinities(), OLD);
+}

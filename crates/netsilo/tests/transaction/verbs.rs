@@ -1,0 +1,132 @@
+//! `apply` and `undo`: what they say and with which code they end.
+
+use std::os::unix::fs::PermissionsExt;
+
+use netsilo_core::cpuset::CpuSet;
+
+use super::host::{Host, said};
+
+#[test]
+fn apply_says_what_it_does_and_undo_takes_it_back() {
+    let host = Host::new();
+    let (code, text) = said(&host.run("apply", &["--yes"]));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("irq 27 (virtio0-input.0): 0 -> 4"), "{text}");
+    assert!(text.contains("transaction 1: 2 changes applied; `netsilo undo` takes them back"), "{text}");
+    assert!(text.contains("irq 28: no interrupt came"), "{text}");
+    assert_eq!(host.affinities(), ["10", "10"]);
+    let (code, text) = said(&host.run("undo", &[]));
+    assert_eq!((code, host.affinities()), (Some(0), ["01\n".to_owned(), "01\n".to_owned()]), "{text}");
+    assert!(text.contains("transaction 1: 2 of 2 settings restored"), "{text}");
+    assert_eq!(said(&host.run("undo", &[])), (Some(0), "nothing to undo\n".into()));
+}
+
+#[test]
+fn without_a_terminal_and_without_yes_nothing_is_written() {
+    let host = Host::new();
+    let (code, text) = said(&host.run("apply", &[]));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("say --yes"), "{text}");
+    assert_eq!(host.affinities(), ["01\n", "01\n"]);
+}
+
+#[test]
+fn json_tells_the_outcome_to_programs() {
+    let host = Host::new();
+    let applied = host.run("apply", &["--yes", "--json"]);
+    let applied: serde_json::Value = serde_json::from_slice(&applied.stdout).unwrap();
+    assert_eq!(applied["transaction"], 1);
+    assert_eq!(applied["changes"][1]["value"]["cpus"], "4");
+    assert_eq!(applied["arrivals"][0]["arrival"], "no_traffic");
+    let undone = host.run("undo", &["--json"]);
+    let undone: serde_json::Value = serde_json::from_slice(&undone.stdout).unwrap();
+    assert_eq!(undone["transactions"][0]["knobs"][0]["fate"], "restored");
+}
+
+#[test]
+fn a_failed_write_ends_with_20_and_all_as_before() {
+    let host = Host::new();
+    // A file of the kernel that reads as a mask and that not even root can write: EACCES (kernfs_fop_open).
+    let stubborn = "/sys/devices/system/cpu/kernel_max";
+    std::fs::remove_file(host.affinity_file(28)).unwrap();
+    std::os::unix::fs::symlink(stubborn, host.affinity_file(28)).unwrap();
+    let old = CpuSet::parse_mask(&std::fs::read_to_string(stubborn).unwrap()).unwrap();
+    host.edit_plan(|plan| plan["changes"][1]["old"]["cpus"] = old.to_string().into());
+    let (code, text) = said(&host.run("apply", &["--yes"]));
+    if !rustix::process::geteuid().is_root() {
+        return assert_eq!(code, Some(77), "{text}");
+    }
+    assert_eq!(code, Some(20), "{text}");
+    assert!(text.contains("cannot write 4: Permission denied"), "{text}");
+    assert!(text.contains("irq 27 (virtio0-input.0): restored"), "{text}");
+    assert_eq!(host.affinities()[0], "01\n");
+    assert_eq!(said(&host.run("undo", &[])), (Some(0), "nothing to undo\n".into()));
+}
+
+#[test]
+fn what_cannot_be_restored_ends_with_21_until_undo_succeeds() {
+    let host = Host::new();
+    let mut apply = host.hanging_apply("broken\n", &["--yes"]);
+    host.let_it_write();
+    assert_eq!(apply.wait().unwrap().code(), Some(21));
+    assert_eq!(host.affinities(), ["01\n", "broken\n"]);
+    let (code, text) = said(&host.run("undo", &[]));
+    assert_eq!(code, Some(21));
+    assert!(text.contains("irq 28 (virtio0-input.1): NOT RESTORED"), "{text}");
+    host.put("proc/irq/28/smp_affinity", "10\n");
+    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(host.affinities(), ["01\n", "01\n"]);
+}
+
+#[test]
+fn a_plan_that_is_out_of_date_ends_with_1() {
+    let host = Host::new();
+    host.put("proc/irq/28/smp_affinity", "08\n");
+    let (code, text) = said(&host.run("apply", &["--yes"]));
+    assert_eq!(code, Some(1));
+    assert!(text.contains("irq 28 (virtio0-input.1) was 0 when the plan was made and is 3 now"), "{text}");
+    assert_eq!(host.affinities(), ["01\n", "08\n"]);
+}
+
+#[test]
+fn another_owner_ends_with_30() {
+    let host = Host::new();
+    host.edit_plan(|plan| {
+        plan["refusals"] = serde_json::json!([
+            { "subject": "irq 29", "cause": "other_owner", "reason": "irqbalance (pid 812) places interrupts: stop it" }
+        ]);
+    });
+    let (code, text) = said(&host.run("apply", &["--yes"]));
+    assert_eq!(code, Some(30), "{text}");
+    assert!(text.contains("irqbalance (pid 812)"), "{text}");
+    assert_eq!(host.affinities(), ["01\n", "01\n"]);
+}
+
+#[test]
+fn whoever_is_not_root_is_told_so_before_anything_is_written() {
+    let host = Host::new();
+    for path in [host.root().to_owned(), host.root().join("plan.json")] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    if !rustix::process::geteuid().is_root() {
+        let (code, text) = said(&host.verb("apply", &["--yes", "--state-dir", "/proc/netsilo"]).output().unwrap());
+        return assert_eq!(code, Some(77), "{text}");
+    }
+    // As nobody, from a place where nobody may run it.
+    let program = host.root().join("netsilo");
+    std::fs::copy(env!("CARGO_BIN_EXE_netsilo"), &program).unwrap();
+    let as_nobody = |state: &str| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        command.args(["apply", "--yes", "--root"]).arg(host.root()).arg("--plan").arg(host.root().join("plan.json"));
+        said(&command.args(["--state-dir", state]).output().unwrap())
+    };
+    let (code, text) = as_nobody(&host.root().join("run/netsilo").to_string_lossy());
+    assert_eq!(code, Some(77), "{text}");
+    let own = tempfile::tempdir().unwrap();
+    rustix::fs::chown(own.path(), rustix::fs::Uid::from_raw(65534).into(), None).unwrap();
+    let (code, text) = as_nobody(&own.path().join("state").to_string_lossy());
+    assert_eq!(code, Some(77), "{text}");
+    assert!(text.contains("run as root; nothing was written"), "{text}");
+    assert_eq!(host.affinities(), ["01\n", "01\n"]);
+}
