@@ -3,6 +3,7 @@
 //! No files, no clock, no environment, no network, no randomness: `clippy.toml` forbids them. Data walks forward, from
 //! kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step is a function from values to a new value.
 
+pub mod algorithm;
 pub mod attribution;
 pub mod change;
 pub mod cpuset;

@@ -1,11 +1,36 @@
 //! From a [`Goal`] and an observation to a [`Plan`]: every change with its reason, and everything left alone with why.
 
+mod owners;
+mod placement;
+mod selection;
+mod steering;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::Change;
+use crate::change::{Change, Target, Value, ordered};
 use crate::cpuset::CpuSet;
+use crate::host::Observation;
+use crate::rates::rates;
+use crate::silo::silos;
+
+/// What would have to change to reach a goal, by what was observed; settings are those of the later snapshot.
+pub fn plan(observation: &Observation, goal: &Goal) -> Plan {
+    let after = &observation.after;
+    let rates = rates(&observation.before, after);
+    let silos = silos(observation, &rates);
+    let mut plan = Plan::default();
+    let netdevs = selection::netdevs(after, goal, &mut plan);
+    let pool = selection::pool(&after.topology, goal, &mut plan);
+    steering::defaults(after, goal, &mut plan);
+    let places = placement::place(observation, &rates, &silos, &netdevs, pool, goal, &mut plan);
+    steering::xps(after, &netdevs, &places, goal, &mut plan);
+    steering::rps(after, &rates, &netdevs, goal, &mut plan);
+    steering::rfs(after, &netdevs, goal, &mut plan);
+    plan.changes = ordered(plan.changes);
+    plan
+}
 
 /// What the operator wants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +131,27 @@ pub struct Plan {
     pub refusals: Vec<Refusal>,
 }
 
+impl Plan {
+    /// Adds a change, if it is one.
+    fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
+        if old != new {
+            self.changes.push(Change { target, old, new, reason });
+        }
+    }
+
+    fn leave(&mut self, subject: &str, reason: &str) {
+        self.unchanged.push(Unchanged { subject: subject.to_owned(), reason: reason.to_owned() });
+    }
+
+    /// Adds a refusal, unless the same was refused before.
+    fn refuse(&mut self, subject: &str, cause: Cause, reason: String) {
+        let refusal = Refusal { subject: subject.to_owned(), cause, reason };
+        if !self.refusals.contains(&refusal) {
+            self.refusals.push(refusal);
+        }
+    }
+}
+
 /// Something that stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unchanged {
@@ -148,4 +194,10 @@ pub enum Cause {
     OtherOwner,
     /// The queue is held by AF_XDP, io_uring or a lease.
     LeasedQueue,
+    /// A number that the kernel does not take.
+    OutOfRange,
 }
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,261 @@
+//! Affinity algorithms: given what is to be placed and the room there is, each suggests a CPU and says why.
+//!
+//! One file each under `algorithm/`; a new one is that file, a name in [`AlgorithmName`] and a line in `ask`. An
+//! algorithm sees all vectors at once, as what it places takes room from what it places next. It knows neither files
+//! nor knobs.
+//!
+//! **Stability.** An algorithm asked again after its suggestions were followed suggests nothing new: what a vector
+//! itself brings to a CPU is taken out of that CPU's busyness ([`Room::busy`]) before anything is placed, and among
+//! places of equal rank the present one wins.
+
+mod near_consumer;
+mod rfs_max_weight;
+mod spread;
+
+use std::collections::BTreeMap;
+
+use crate::attribution::Attribution;
+use crate::cpuset::{CpuId, CpuSet};
+use crate::host::{NapiThread, Snapshot};
+use crate::plan::AlgorithmName;
+use crate::rates::Rates;
+use crate::silo::{ConsumerShare, Silo, SoftirqShare};
+use crate::topology::{CoreKind, NodeId, Topology};
+
+/// A core is idle when each of its CPUs is busy for less than this share of the time: a poll then finds the CPU free
+/// four times in five, and clock ticks (1% in a second) are fine enough to tell.
+pub const IDLE_BELOW: f64 = 0.20;
+
+/// The core where something is placed already counts as idle up to here, so that it does not leave for noise.
+pub const IDLE_STAYS: f64 = 0.30;
+
+/// A CPU on which less than this share of a queue's bytes is read is not worth keeping clear of.
+pub const CONSUMER_FROM: f64 = 0.05;
+
+/// A place keeps what it has while another one is better by no more than this share: measurements vary that much.
+pub const WORTH_MOVING: f64 = 0.20;
+
+/// How often an algorithm is asked at most; in 9000 plans of random scenes the second answer was final but twice.
+const ROUNDS: usize = 8;
+
+/// Something that is placed as one: an interrupt or NAPI kthread, with the queues that it serves.
+#[derive(Debug, Clone, Default)]
+pub struct Vector {
+    /// How people call it (`eth0 rx-3`).
+    pub label: String,
+    /// Node of the device.
+    pub node: Option<NodeId>,
+    /// The CPU where it is now, by its settings; `None` when they leave it open.
+    pub present: Option<CpuId>,
+    /// Whether any packet was seen to arrive.
+    pub traffic: bool,
+    /// Share of one CPU's time that polling takes.
+    pub load: f64,
+    /// Packets per second.
+    pub packets_per_s: f64,
+    /// Bytes per second by the CPU on which they are read.
+    pub read_on: BTreeMap<CpuId, f64>,
+    /// Who reads most.
+    pub consumer: Option<ConsumerShare>,
+    /// Softirq time of the CPU that polls it now.
+    pub softirq: Option<SoftirqShare>,
+}
+
+impl Vector {
+    /// The vector of these queues: the heaviest one decides, the load is that of all.
+    pub fn of(silos: &[&Silo], node: Option<NodeId>, kthread: Option<&NapiThread>) -> Option<Self> {
+        let sum = |silo: &Silo| silo.own_share.values().sum::<f64>();
+        let weight = |silo: &Silo| (silo.packets_per_s.unwrap_or(0.0), silo.bytes_per_s.unwrap_or(0.0));
+        let heavier = |a: &&&Silo, b: &&&Silo| {
+            let (a_weight, b_weight) = (weight(a), weight(b));
+            let packets = a_weight.0.total_cmp(&b_weight.0);
+            packets.then(a_weight.1.total_cmp(&b_weight.1)).then(b.queue.cmp(&a.queue))
+        };
+        let heaviest = silos.iter().max_by(heavier)?;
+        let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
+        let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
+        Some(Self {
+            label: heaviest.label(),
+            node,
+            present: kthread.map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single()),
+            traffic: silos.iter().any(|silo| silo.has_traffic()),
+            load: silos.iter().map(|silo| sum(silo)).sum(),
+            packets_per_s: silos.iter().filter_map(|silo| silo.packets_per_s).sum(),
+            read_on: heaviest.read_on(),
+            consumer: heaviest.consumers.first().cloned(),
+            softirq: heaviest.softirq,
+        })
+    }
+
+    /// The CPUs on which it is read that are worth keeping clear of.
+    fn consumer_cpus(&self) -> CpuSet {
+        let all: f64 = self.read_on.values().sum();
+        self.read_on.iter().filter(|(_, bytes)| **bytes >= all * CONSUMER_FROM).map(|(cpu, _)| *cpu).collect()
+    }
+}
+
+/// Where there is room.
+#[derive(Debug, Clone)]
+pub struct Room<'a> {
+    /// CPUs and what they share.
+    pub topology: &'a Topology,
+    /// CPUs that may be used.
+    pub pool: CpuSet,
+    /// Share of the time in which each CPU is busy with something else than the vectors; unknown ones are left out.
+    pub busy: BTreeMap<CpuId, f64>,
+}
+
+impl<'a> Room<'a> {
+    /// The room that the CPUs have without what these silos bring.
+    ///
+    /// User and system time are by clock ticks; softirq time is the measured one where there is one, and the silos'
+    /// part of it ([`Silo::own_share`], from the same source) is taken out. Threaded NAPIs are in the system time.
+    pub fn of(after: &'a Snapshot, pool: CpuSet, rates: &Rates, attribution: &Attribution, placed: &[&Silo]) -> Self {
+        let elapsed = attribution.elapsed.as_secs_f64();
+        let time = |cpu: &CpuId| attribution.cpu_time.get(cpu).filter(|_| elapsed > 0.0);
+        let measured = |cpu: &CpuId| Some((time(cpu)?.softirq_ns() as f64 / 1e9 / elapsed).min(1.0));
+        let own = |cpu: &CpuId| placed.iter().filter_map(|silo| silo.own_share.get(cpu)).sum::<f64>();
+        let busy = |(cpu, rates): (&CpuId, &crate::rates::CpuRates)| {
+            let shares = rates.shares?;
+            let softirq = measured(cpu).unwrap_or(shares.softirq);
+            let rest = shares.usr + shares.nice + shares.sys + shares.irq + softirq - own(cpu);
+            Some((*cpu, rest.clamp(0.0, 1.0)))
+        };
+        Self { topology: &after.topology, pool, busy: rates.cpus.iter().filter_map(busy).collect() }
+    }
+}
+
+/// What an algorithm says of one vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Suggestion {
+    /// Put it on this CPU, for this reason.
+    Move(CpuId, String),
+    /// It is on this CPU, and well placed, for this reason.
+    Keep(CpuId, String),
+    /// Nothing is suggested, for this reason.
+    Leave(String),
+}
+
+/// Asks an algorithm for a suggestion for each vector, in the same order.
+///
+/// It is asked again as if its suggestions had been followed, until it suggests nothing new.
+pub fn suggest(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    let mut now = vectors.to_vec();
+    let mut suggestions = ask(algorithm, room, &now);
+    for _ in 1..ROUNDS {
+        for (vector, suggestion) in now.iter_mut().zip(&suggestions) {
+            if let Suggestion::Move(cpu, _) = suggestion {
+                vector.present = Some(*cpu);
+            }
+        }
+        let again = ask(algorithm, room, &now);
+        if !again.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..))) {
+            break;
+        }
+        suggestions =
+            again.into_iter().zip(suggestions).zip(vectors).map(|((new, old), v)| new.after(old, v)).collect();
+    }
+    suggestions
+}
+
+fn ask(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    match algorithm {
+        AlgorithmName::NearConsumer => near_consumer::suggest(room, vectors),
+        AlgorithmName::RfsMaxWeight => rfs_max_weight::suggest(room, vectors),
+        AlgorithmName::Spread => spread::suggest(room, vectors),
+    }
+}
+
+impl Suggestion {
+    /// This one, given after an earlier one was followed, as seen from where the vector is in truth.
+    fn after(self, earlier: Self, vector: &Vector) -> Self {
+        match (self, earlier) {
+            (Self::Move(cpu, _), _) if vector.present == Some(cpu) => {
+                Self::Keep(cpu, format!("on cpu {cpu} it stays out of the way of others"))
+            }
+            (Self::Move(cpu, reason), _) => Self::Move(cpu, reason),
+            (_, earlier @ Self::Move(..)) => earlier,
+            (new, _) => new,
+        }
+    }
+}
+
+/// The room, and what was put into it so far.
+struct Floor<'a> {
+    room: &'a Room<'a>,
+    /// Queues and their load by CPU.
+    placed: BTreeMap<CpuId, (usize, f64)>,
+}
+
+impl<'a> Floor<'a> {
+    fn new(room: &'a Room<'a>) -> Self {
+        Self { room, placed: BTreeMap::new() }
+    }
+
+    fn put(&mut self, cpu: CpuId, load: f64) {
+        let (queues, sum) = self.placed.entry(cpu).or_default();
+        *queues += 1;
+        *sum += load;
+    }
+
+    /// How many vectors were put on these CPUs.
+    fn queues_on(&self, cpus: &CpuSet) -> usize {
+        cpus.iter().filter_map(|cpu| self.placed.get(&cpu)).map(|(queues, _)| queues).sum()
+    }
+
+    /// Busyness of a CPU with what was put there; one of which nothing is known counts as busy.
+    fn busy(&self, cpu: CpuId) -> f64 {
+        self.room.busy.get(&cpu).copied().unwrap_or(1.0) + self.placed.get(&cpu).map_or(0.0, |(_, load)| *load)
+    }
+
+    /// Busyness of a whole core; up to 1 for each of its online CPUs, more if it is overloaded.
+    fn core_busy(&self, cpu: CpuId) -> f64 {
+        self.core(cpu).iter().map(|cpu| self.busy(cpu)).sum()
+    }
+
+    fn core_busy_below(&self, cpu: CpuId, limit: f64) -> bool {
+        self.core(cpu).iter().all(|cpu| self.busy(cpu) < limit)
+    }
+
+    /// Online CPUs of the core.
+    fn core(&self, cpu: CpuId) -> CpuSet {
+        self.room.topology.core_of(cpu).and(&self.room.topology.online)
+    }
+
+    fn is_slow(&self, cpu: CpuId) -> bool {
+        self.room.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.kind == CoreKind::Efficiency)
+    }
+}
+
+/// `iperf (71% of 1.2 MB/s) runs on cpu 7`.
+fn consumer_in_words(vector: &Vector) -> String {
+    let Some(consumer) = &vector.consumer else { return "nobody known".into() };
+    let cpus: CpuSet =
+        consumer.cpus.iter().filter(|(_, share)| **share >= CONSUMER_FROM).map(|(cpu, _)| *cpu).collect();
+    let all: f64 = vector.read_on.values().sum();
+    let name = format!("{} ({:.0}% of {})", consumer.comm, consumer.share * 100.0, bytes_per_s(all));
+    match cpus.single() {
+        Some(cpu) => format!("{name} runs on cpu {cpu}"),
+        None => format!("{name} runs on cpus {cpus}"),
+    }
+}
+
+/// `; cpu 2 spends 41% of its time in softirq`, where the vector is polled now.
+fn softirq_in_words(vector: &Vector) -> String {
+    match vector.softirq {
+        Some(SoftirqShare { cpu, share, .. }) if share >= 0.01 => {
+            format!("; cpu {cpu} spends {:.0}% of its time in softirq", share * 100.0)
+        }
+        _ => String::new(),
+    }
+}
+
+/// `1.2 MB/s`.
+fn bytes_per_s(bytes: f64) -> String {
+    match bytes {
+        b if b >= 1e9 => format!("{:.1} GB/s", b / 1e9),
+        b if b >= 1e6 => format!("{:.1} MB/s", b / 1e6),
+        b if b >= 1e3 => format!("{:.1} kB/s", b / 1e3),
+        b => format!("{b:.0} B/s"),
+    }
+}

@@ -1,0 +1,32 @@
+//! The CPU of the heaviest consumer, as a kernel proposal of 2011 had it: where most of a queue's data is read.
+
+use super::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
+use crate::silo::heaviest;
+
+pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    vectors.iter().map(|vector| place(room, vector)).collect()
+}
+
+fn place(room: &Room<'_>, vector: &Vector) -> Suggestion {
+    if !vector.traffic {
+        return Suggestion::Leave("no traffic seen".into());
+    }
+    let Some(consumer) = &vector.consumer else {
+        return Suggestion::Leave("packets arrive, but who reads them is not known".into());
+    };
+    let allowed = |(cpu, share): (&_, &f64)| room.pool.contains(*cpu).then_some((*cpu, *share));
+    let words = consumer_in_words(vector);
+    let Some(best) = heaviest(consumer.cpus.iter().filter_map(allowed)) else {
+        return Suggestion::Leave(format!("its consumer {words}, outside the allowed cpus {}", room.pool));
+    };
+    let share = |cpu| consumer.cpus.get(&cpu).copied().unwrap_or(0.0);
+    let present =
+        vector.present.filter(|cpu| room.pool.contains(*cpu) && share(*cpu) >= share(best) * (1.0 - WORTH_MOVING));
+    match present {
+        Some(cpu) => Suggestion::Keep(cpu, format!("already on cpu {cpu}, where its heaviest consumer {words}")),
+        None => {
+            let softirq = softirq_in_words(vector);
+            Suggestion::Move(best, format!("its heaviest consumer {words}{softirq}"))
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Interrupts and NAPI kthreads: what is placed as one, what an algorithm says of it, and the changes that follow.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::algorithm::{Room, Suggestion, Vector, suggest};
+use crate::change::{Change, NetdevIdentity, Target, Value};
+use crate::cpuset::{CpuId, CpuSet};
+use crate::host::{Irq, NapiThread, Netdev, Observation, Snapshot, Writable, WriterKnob};
+use crate::plan::{Cause, Goal, Plan, owners};
+use crate::rates::Rates;
+use crate::silo::{Silo, Silos};
+
+/// Queues that are placed as one, as they share an interrupt or have none but a kthread.
+struct Group<'a> {
+    netdev: &'a Netdev,
+    irq: Option<Irq>,
+    silos: Vec<&'a Silo>,
+}
+
+/// Where each interrupt will be, after the plan.
+pub(super) type Places = BTreeMap<Irq, CpuId>;
+
+/// Adds the changes that put interrupts and kthreads where the algorithm wants them; says where each interrupt will be.
+pub(super) fn place(
+    observation: &Observation,
+    rates: &Rates,
+    silos: &Silos,
+    netdevs: &[&Netdev],
+    pool: Option<CpuSet>,
+    goal: &Goal,
+    plan: &mut Plan,
+) -> Places {
+    let after = &observation.after;
+    let mut places: Places = after.irqs.keys().filter_map(|irq| Some((*irq, present(after, *irq)?))).collect();
+    let Some(pool) = pool.filter(|_| goal.irqs) else { return places };
+    let groups: Vec<Group<'_>> =
+        groups(after, silos, netdevs, plan).into_iter().filter(|group| group.movable(after, plan)).collect();
+    let vectors: Vec<(&Group<'_>, Vector)> = groups
+        .iter()
+        .filter_map(|group| Some((group, Vector::of(&group.silos, group.netdev.node, group.kthread())?)))
+        .collect();
+    let placed: Vec<&Silo> = vectors.iter().flat_map(|(group, _)| group.silos.iter().copied()).collect();
+    let room = Room::of(after, pool, rates, &observation.attribution, &placed);
+    let only: Vec<Vector> = vectors.iter().map(|(_, vector)| vector.clone()).collect();
+    let (mut changes, mut settled) = (Vec::new(), Places::new());
+    for ((group, vector), suggestion) in vectors.iter().zip(suggest(goal.algorithm, &room, &only)) {
+        let cpu = match suggestion {
+            Suggestion::Leave(reason) => {
+                plan.leave(&vector.label, &reason);
+                continue;
+            }
+            Suggestion::Move(cpu, reason) => {
+                changes.extend(group.changes(after, cpu, &vector.label, &reason));
+                cpu
+            }
+            Suggestion::Keep(cpu, reason) => {
+                plan.leave(&vector.label, &reason);
+                // A kthread that stays still wants its interrupt with it.
+                let threaded = group.kthread().is_some();
+                changes.extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
+                cpu
+            }
+        };
+        settled.extend(group.irq.map(|irq| (irq, cpu)));
+    }
+    changes.extend(follow(after, netdevs, &settled, plan));
+    for change in take(after, goal, changes, plan) {
+        if let (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) = (&change.target, &change.new) {
+            places.extend(cpus.single().map(|cpu| (*irq, cpu)));
+        }
+    }
+    places
+}
+
+/// The CPU of an interrupt by its settings: what is asked for, or what is in force where that is left open.
+fn present(snapshot: &Snapshot, irq: Irq) -> Option<CpuId> {
+    let state = snapshot.irqs.get(&irq)?;
+    let asked = state.requested.as_ref().and_then(CpuSet::single);
+    asked.or_else(|| state.effective.as_ref().and_then(CpuSet::single))
+}
+
+/// The queues of the netdevs by what they share; those that nothing is known of are left alone.
+fn groups<'a>(snapshot: &'a Snapshot, silos: &'a Silos, netdevs: &[&'a Netdev], plan: &mut Plan) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for netdev in netdevs {
+        if !netdev.up {
+            plan.leave(&netdev.name, "it is down, and its interrupts are set up anew when it comes up");
+            continue;
+        }
+        for silo in silos.queues.iter().filter(|silo| silo.queue.is_some() && silo.netdev.is(netdev)) {
+            let irq = silo.irq.as_ref().map(|edge| edge.to).filter(|irq| snapshot.irqs.contains_key(irq));
+            match groups.iter_mut().find(|group| irq.is_some() && group.irq == irq) {
+                _ if silo.leased.is_some() => {
+                    let holder = silo.leased.clone().unwrap_or_default();
+                    plan.refuse(
+                        &silo.label(),
+                        Cause::LeasedQueue,
+                        format!("held by {holder}: hands off; end that first"),
+                    );
+                }
+                Some(group) => group.silos.push(silo),
+                None if irq.is_none() && silo.kthread.is_none() => {
+                    plan.leave(&silo.label(), "its interrupt is not known");
+                }
+                None => groups.push(Group { netdev, irq, silos: vec![silo] }),
+            }
+        }
+    }
+    groups
+}
+
+impl Group<'_> {
+    fn kthread(&self) -> Option<&NapiThread> {
+        self.silos.iter().find_map(|silo| silo.kthread.as_ref())
+    }
+
+    fn label(&self) -> String {
+        self.silos.iter().map(|silo| silo.label()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether it can be moved; a refusal says why not. A kthread can, whatever becomes of its interrupt.
+    fn movable(&self, snapshot: &Snapshot, plan: &mut Plan) -> bool {
+        let Some(state) = self.irq.and_then(|irq| snapshot.irqs.get(&irq)) else { return true };
+        let threaded = self.kthread().is_some();
+        let Some((cause, reason)) = refusal(&state.writable) else { return true };
+        if !threaded {
+            plan.refuse(&format!("{} (irq {})", self.label(), self.irq.unwrap_or_default()), cause, reason.into());
+        }
+        threaded
+    }
+
+    /// The changes that put it on a CPU.
+    fn changes(&self, snapshot: &Snapshot, cpu: CpuId, label: &str, reason: &str) -> Vec<Change> {
+        let reason = format!("{label} -> cpu {cpu}: {reason}");
+        let threads: Vec<&NapiThread> = self.silos.iter().filter_map(|silo| silo.kthread.as_ref()).collect();
+        if threads.is_empty() {
+            return self.interrupt(snapshot, cpu, reason).into_iter().collect();
+        }
+        let mut changes: Vec<Change> = self.interrupt_to_kthread(snapshot, cpu, label).into_iter().collect();
+        changes.extend(threads.into_iter().filter_map(|thread| {
+            let target =
+                Target::NapiThread { pid: thread.pid, comm: thread.comm.clone(), start_time: thread.start_time };
+            let (old, new) = (Value::Cpus(thread.cpus.clone()), Value::Cpus(CpuSet::of(cpu)));
+            let reason = format!("{reason}; its NAPI is threaded, so this kthread does the polling");
+            (old != new).then_some(Change { target, old, new, reason })
+        }));
+        changes
+    }
+
+    /// The interrupt of a threaded NAPI only wakes the kthread: on the same CPU that needs no IPI.
+    fn interrupt_to_kthread(&self, snapshot: &Snapshot, cpu: CpuId, label: &str) -> Option<Change> {
+        let writable = snapshot.irqs.get(&self.irq?)?.writable == Writable::Yes;
+        let reason = format!(
+            "{label} -> cpu {cpu}: its interrupt only wakes the NAPI's kthread, on the same cpu without an ipi"
+        );
+        self.interrupt(snapshot, cpu, reason).filter(|_| writable)
+    }
+
+    fn interrupt(&self, snapshot: &Snapshot, cpu: CpuId, reason: String) -> Option<Change> {
+        let shared = match self.silos.as_slice() {
+            [] | [_] => String::new(),
+            _ => format!(" (one interrupt for {}; the heaviest decides)", self.label()),
+        };
+        affinity(snapshot, self.irq?, self.netdev, cpu, format!("{reason}{shared}"))
+    }
+}
+
+/// Why an interrupt cannot be moved.
+fn refusal(writable: &Writable) -> Option<(Cause, &'static str)> {
+    match writable {
+        Writable::Yes => None,
+        Writable::Managed => Some((
+            Cause::ManagedIrq,
+            "the kernel manages its affinity and refuses writes; RPS or threaded NAPI can move the work behind it",
+        )),
+        Writable::Unsupported => Some((
+            Cause::NoAffinitySupport,
+            "its interrupt controller cannot direct it; RPS or threaded NAPI can move the work behind it",
+        )),
+    }
+}
+
+fn affinity(snapshot: &Snapshot, irq: Irq, netdev: &Netdev, cpu: CpuId, reason: String) -> Option<Change> {
+    let state = snapshot.irqs.get(&irq)?;
+    let (old, new) = (Value::Cpus(state.requested.clone()?), Value::Cpus(CpuSet::of(cpu)));
+    let target = Target::IrqAffinity { irq, action: state.actions.join(","), netdev: Some(NetdevIdentity::of(netdev)) };
+    (old != new).then_some(Change { target, old, new, reason })
+}
+
+/// A tx queue with an interrupt of its own follows the rx queue of the same number.
+fn follow(snapshot: &Snapshot, netdevs: &[&Netdev], settled: &Places, plan: &mut Plan) -> Vec<Change> {
+    let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
+    let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
+    let mut changes = Vec::new();
+    for netdev in netdevs.iter().filter(|netdev| netdev.up) {
+        for tx in &netdev.tx_queues {
+            let rx = netdev.rx_queues.iter().find(|rx| rx.index == tx.index);
+            let cpu = rx.and_then(|rx| settled.get(&rx.irq.as_ref()?.to));
+            let irq = tx.irq.as_ref().map(|edge| edge.to);
+            let (Some(&cpu), Some(irq)) = (cpu, irq.filter(|irq| !done.contains(irq))) else { continue };
+            done.insert(irq);
+            if present(snapshot, irq) == Some(cpu) {
+                continue;
+            }
+            let label = format!("{} tx-{}", netdev.name, tx.index);
+            if let Some((cause, reason)) = snapshot.irqs.get(&irq).and_then(|state| refusal(&state.writable)) {
+                plan.refuse(&format!("{label} (irq {irq})"), cause, reason.into());
+                continue;
+            }
+            let reason = format!("{label} -> cpu {cpu}: completions of the queue pair follow rx-{}", tx.index);
+            changes.extend(affinity(snapshot, irq, netdev, cpu, reason));
+        }
+    }
+    changes
+}
+
+/// Takes the changes into the plan, but for those that another program owns; returns those that were taken.
+fn take(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>, plan: &mut Plan) -> Vec<Change> {
+    let (irqs, threads): (Vec<Change>, Vec<Change>) =
+        changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity { .. }));
+    plan.changes.extend(threads);
+    let bans = irqs.iter().filter_map(|change| match change.target {
+        Target::IrqAffinity { irq, .. } => Some(format!("--banirq={irq}")),
+        _ => None,
+    });
+    let bans: Vec<String> = bans.collect();
+    let what_to_do = |name: &str| match name {
+        "irqbalance" => {
+            let bans = bans.join(" ");
+            format!("stop it (systemctl stop irqbalance), take these interrupts from it ({bans} or --policyscript)")
+        }
+        _ => "stop it, or take these interrupts from it in its configuration".into(),
+    };
+    let refused = owners::yield_to(snapshot, WriterKnob::IrqAffinity, goal, irqs.clone(), what_to_do, plan);
+    if refused { Vec::new() } else { irqs }
+}

@@ -1,0 +1,231 @@
+//! Laws that every plan keeps, on random scenes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+
+use super::*;
+use crate::algorithm::IDLE_BELOW;
+use crate::change::apply_to;
+use crate::cpuset::CpuId;
+use crate::grid::Grid;
+use crate::host::{Irq, Writable};
+use crate::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+
+/// All queues together take less than this share of a CPU, and all else less than the rest: no CPU is ever overloaded,
+/// so that load moves without changing.
+const ALL_QUEUES: f64 = 0.87;
+const ALL_ELSE: f64 = 0.113;
+
+fn grids() -> impl Strategy<Value = Grid> {
+    let grid =
+        |nodes, llcs, l2s, cores, threads, siblings_apart| Grid { nodes, llcs, l2s, cores, threads, siblings_apart };
+    select(vec![
+        grid(1, 1, 1, 1, 1, false),
+        grid(1, 1, 4, 1, 1, false),
+        grid(1, 1, 4, 1, 2, true),
+        grid(2, 1, 2, 1, 2, false),
+        grid(2, 2, 2, 2, 2, false),
+        grid(1, 2, 1, 4, 2, true),
+        grid(1, 4, 2, 1, 1, false),
+    ])
+}
+
+fn sets(cpus: Vec<u32>, least: usize, most: usize) -> impl Strategy<Value = CpuSet> {
+    let most = most.min(cpus.len());
+    subsequence(cpus, least.min(most)..=most).prop_map(|cpus| cpus.into_iter().map(CpuId).collect())
+}
+
+/// Loads come from few values, so that ties happen; a packet costs the same everywhere, as netsilo reckons.
+fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> + use<> {
+    let cpu = select(cpus.to_vec());
+    let reader = (select(vec!["redis", "nginx", "iperf"]), cpu, select(vec![100u64, 500, 700, 10_000]));
+    let reader = reader.prop_map(|(comm, cpu, bytes_per_s)| Reader { comm: comm.into(), cpu: CpuId(cpu), bytes_per_s });
+    let readers = prop::collection::vec(reader, 0..4);
+    let writable = prop_oneof![9 => Just(Writable::Yes), 1 => Just(Writable::Managed)];
+    let placed = || sets(cpus.to_vec(), 1, 3);
+    let packets = select(vec![0u64, 10, 300, 700, 1000, 1000]);
+    let load = move |packets: u64| packets as f64 / 1000.0 * ALL_QUEUES / count as f64;
+    let queue = (placed(), placed(), writable, packets, readers, placed()).prop_map(
+        move |(cpus, tx_cpus, writable, packets_per_s, readers, kthread_cpus)| SceneQueue {
+            cpus,
+            tx_cpus,
+            writable,
+            load: load(packets_per_s),
+            packets_per_s,
+            readers: if packets_per_s == 0 { Vec::new() } else { readers },
+            kthread_cpus,
+            rps_cpus: Some(CpuSet::new()),
+            rps_flow_cnt: Some(0),
+            xps_cpus: Some(CpuSet::new()),
+            ..SceneQueue::default()
+        },
+    );
+    prop::collection::vec(queue, count)
+}
+
+fn scenes() -> impl Strategy<Value = Scene> {
+    let shape = grids().prop_flat_map(|grid| {
+        let all: Vec<u32> = grid.topology().online.iter().map(|cpu| cpu.0).collect();
+        let most = all.len() / 3;
+        (Just(grid), sets(all.clone(), 0, most), sets(all, 0, most))
+    });
+    shape.prop_flat_map(|(grid, offline, isolated)| {
+        let online: Vec<u32> = grid.topology().online.minus(&offline).iter().map(|cpu| cpu.0).collect();
+        let busy = (sets(online.clone(), 0, online.len()), select(vec![0.013, ALL_ELSE]));
+        let queues = (1usize..7).prop_flat_map(move |count| queues(&online, count));
+        let kind = select(vec!["combined", "split", "shared", "threaded"]);
+        (Just((grid, offline, isolated)), queues, busy, kind, any::<bool>()).prop_map(
+            |((grid, offline, isolated), mut queues, (cpus, usr), kind, two)| {
+                for (i, queue) in queues.iter_mut().enumerate() {
+                    queue.irq = Some(30 + if kind == "shared" { i as u32 / 2 } else { i as u32 });
+                    queue.tx_irq = (kind == "split").then_some(60 + i as u32);
+                }
+                let half = if two && kind != "shared" { queues.len() / 2 } else { 0 };
+                let second = queues.split_off(half);
+                let device = |name: &str, node, queues| SceneNetdev {
+                    name: name.into(),
+                    driver: "igb".into(),
+                    node: Some(node),
+                    threaded: kind == "threaded",
+                    queues,
+                    ..SceneNetdev::default()
+                };
+                let netdevs = vec![device("eth0", 0, queues), device("eth1", grid.nodes - 1, second)];
+                let busy = vec![Busy { cpus, usr }];
+                Scene { grid, offline, isolated, busy, netdevs, rps_sock_flow_entries: Some(0), ..Scene::default() }
+            },
+        )
+    })
+}
+
+fn goals() -> impl Strategy<Value = Goal> {
+    let cpus = CpuSet::first(2);
+    let rps = select(vec![None, Some(CpuSet::new()), Some(cpus)]);
+    let rfs = select(vec![None, Some(0), Some(1000)]);
+    let xps = select(vec![None, Some(Xps::Near), Some(Xps::Off)]);
+    (select(AlgorithmName::ALL.to_vec()), rps, rfs, xps).prop_map(|(algorithm, rps, rfs, xps)| Goal {
+        algorithm,
+        rps,
+        rfs,
+        xps,
+        ..Goal::default()
+    })
+}
+
+/// A goal whose pool is that part of the CPUs that may take work.
+fn narrowed(goal: Goal, scene: &Scene, keep: &[bool]) -> Goal {
+    let cpus = scene.settings().topology.housekeeping();
+    let kept: CpuSet = cpus.iter().filter(|cpu| keep[cpu.0 as usize % keep.len()]).collect();
+    Goal { cpus: (!kept.is_empty()).then_some(kept), ..goal }
+}
+
+/// What each interrupt or kthread takes, by core, by these settings.
+fn placed(observation: &Observation, settings: &crate::host::Snapshot) -> BTreeMap<CpuId, Vec<f64>> {
+    let rates = crate::rates::rates(&observation.before, &observation.after);
+    let mut vectors: BTreeMap<(Irq, u32), (CpuSet, f64)> = BTreeMap::new();
+    for silo in silos(observation, &rates).queues.iter().filter(|silo| silo.has_traffic()) {
+        let irq = silo.irq.as_ref().unwrap().to;
+        let threads = settings.netdevs.iter().flat_map(|netdev| &netdev.napis).filter_map(|napi| napi.thread.as_ref());
+        let thread = silo.kthread.as_ref().and_then(|own| threads.into_iter().find(|thread| thread.pid == own.pid));
+        let cpus = thread.map_or_else(|| settings.irqs[&irq].requested.clone().unwrap(), |thread| thread.cpus.clone());
+        let (_, load) = vectors.entry((irq, thread.map_or(0, |thread| thread.pid))).or_insert((cpus, 0.0));
+        *load += silo.own_share.values().sum::<f64>();
+    }
+    let mut cores: BTreeMap<CpuId, Vec<f64>> = BTreeMap::new();
+    for (cpus, load) in vectors.into_values() {
+        let core = settings.topology.core_of(cpus.lowest().unwrap()).lowest().unwrap();
+        cores.entry(core).or_default().push(load);
+    }
+    cores
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_placed_interrupt_goes_to_one_allowed_online_cpu_and_really_changes(scene in scenes(), goal in goals(), keep in prop::array::uniform4(any::<bool>())) {
+        let goal = narrowed(goal, &scene, &keep);
+        let observation = scene.observation();
+        let topology = &observation.after.topology;
+        let allowed = goal.cpus.clone().unwrap_or(topology.housekeeping());
+        for change in plan(&observation, &goal).changes {
+            prop_assert_eq!(change.target.value_in(&observation.after), Some(change.old.clone()));
+            prop_assert_ne!(&change.old, &change.new);
+            prop_assert!(!change.reason.is_empty());
+            if let (Target::IrqAffinity { .. } | Target::NapiThread { .. }, Value::Cpus(cpus)) = (&change.target, &change.new) {
+                prop_assert_eq!(cpus.len(), 1);
+                prop_assert!(cpus.is_subset(&allowed) && cpus.is_subset(&topology.online) && !cpus.intersects(&topology.isolated));
+            }
+        }
+    }
+
+    #[test]
+    fn the_plan_of_the_state_after_the_plan_is_empty(scene in scenes(), goal in goals(), keep in prop::array::uniform4(any::<bool>())) {
+        let goal = narrowed(goal, &scene, &keep);
+        let observation = scene.observation();
+        let first = plan(&observation, &goal);
+        let after = apply_to(&observation.after, &first.changes);
+        let settings_only = Observation { after: after.clone(), ..observation.clone() };
+        prop_assert_eq!(plan(&settings_only, &goal).changes, vec![], "with the load where it was, after {:#?}", first);
+        let moved_along = scene.observe(&apply_to(&scene.settings(), &first.changes));
+        prop_assert_eq!(plan(&moved_along, &goal).changes, vec![], "with the load moved along, after {:#?}", first);
+    }
+
+    #[test]
+    fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc(scene in scenes()) {
+        let observation = scene.observation();
+        let topology = &observation.after.topology;
+        let goal = Goal::default();
+        let plan = plan(&observation, &goal);
+        let after = apply_to(&observation.after, &plan.changes);
+        let moved: BTreeSet<CpuId> = plan.changes.iter().filter_map(|change| match (&change.target, &change.new) {
+            (Target::IrqAffinity { .. } | Target::NapiThread { .. }, Value::Cpus(cpus)) => cpus.single(),
+            _ => None,
+        }).map(|cpu| topology.core_of(cpu).lowest().unwrap()).collect();
+        let placed = placed(&observation, &after);
+        let readers: CpuSet = scene.netdevs.iter().flat_map(|dev| &dev.queues).flat_map(|queue| &queue.readers).map(|reader| reader.cpu).collect();
+        let busy = |cpu: CpuId| scene.busy.iter().any(|busy| busy.cpus.contains(cpu) && busy.usr >= IDLE_BELOW);
+        for (core, loads) in placed.iter().filter(|(core, _)| moved.contains(core)) {
+            if loads.iter().filter(|load| **load >= IDLE_BELOW).count() < 2 {
+                continue;
+            }
+            for cpu in topology.llc_of(*core).and(&topology.housekeeping()).iter() {
+                let siblings = topology.core_of(cpu).and(&topology.online);
+                let free = !placed.contains_key(&topology.core_of(cpu).lowest().unwrap())
+                    && !siblings.intersects(&readers)
+                    && !siblings.iter().any(busy);
+                prop_assert!(!free, "two heavy queues on core {core}, but cpu {cpu} is free: {plan:#?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_in_which_things_were_counted_does_not_matter(scene in scenes(), goal in goals()) {
+        let observation = scene.observation();
+        let mut turned = observation.clone();
+        turned.attribution.polls.reverse();
+        turned.attribution.consumption.reverse();
+        prop_assert_eq!(plan(&observation, &goal), plan(&turned, &goal));
+    }
+}
+
+#[test]
+fn several_queues_of_one_interrupt_make_one_change() {
+    let queue = |packets_per_s, cpu| SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::of(CpuId(0)),
+        packets_per_s,
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(cpu), bytes_per_s: 100 }],
+        ..SceneQueue::default()
+    };
+    let netdev =
+        SceneNetdev { name: "eth0".into(), queues: vec![queue(10, 2), queue(1000, 4)], ..SceneNetdev::default() };
+    let grid = Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() };
+    let goal = Goal { algorithm: AlgorithmName::RfsMaxWeight, ..Goal::default() };
+    let plan = plan(&Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation(), &goal);
+    assert!(matches!(plan.changes[0].target, Target::IrqAffinity { irq: Irq(30), .. }));
+    assert_eq!(plan.changes.len(), 1);
+    assert_eq!(plan.changes[0].new, Value::Cpus(CpuSet::of(CpuId(4))), "the heaviest decides");
+}
