@@ -47,3 +47,13 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Guard(args) => apply::guard(&args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Args::command().debug_assert();
+    }
+}

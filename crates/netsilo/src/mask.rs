@@ -7,7 +7,7 @@ use netsilo_core::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use netsilo_core::topology::{NodeId, Topology};
 use serde::Serialize;
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Stop};
 use crate::observe::From;
 use crate::out;
 
@@ -62,7 +62,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
     if let Some(text) = &args.cpus {
-        let (cpus, _) = CpuSet::parse_user(text, args.width.unwrap_or(MAX_CPUS)).context("not a set of cpus")?;
+        let read = CpuSet::parse_user(text, args.width.unwrap_or(MAX_CPUS));
+        let (cpus, _) = read.map_err(|error| Stop(Exit::Usage, error.to_string()))?;
         let missing = cpus.minus(&topology.possible);
         if !missing.is_empty() && args.width.is_none() {
             out::note(&format!("this machine has cpus {}, not {missing}", topology.possible));

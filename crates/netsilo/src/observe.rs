@@ -80,14 +80,14 @@ impl Live {
 
 /// A bundle, or a look at this machine.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct Look {
     #[command(flatten)]
     from: From,
     #[command(flatten)]
     live: Live,
 }
 
-impl Args {
+impl Look {
     /// One observation.
     pub(crate) fn observe(&self) -> Result<Observation> {
         self.each(|observation| Ok((observation, false)))

@@ -66,7 +66,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     goal: GoalArgs,
     #[command(flatten)]
-    observe: observe::Args,
+    observe: observe::Look,
     /// Exit with 10 when changes are pending
     #[arg(long)]
     detailed_exitcode: bool,

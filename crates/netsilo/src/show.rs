@@ -12,7 +12,7 @@ use crate::{observe, out, show_view};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    observe: observe::Args,
+    observe: observe::Look,
     /// Show again after each interval, until interrupted or COUNT times
     #[arg(short, long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "0")]
     watch: Option<u64>,
