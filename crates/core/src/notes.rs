@@ -1,6 +1,6 @@
 //! What a reader of a report should know, as sentences.
 
-use crate::attribution::{Attribution, Source};
+use crate::attribution::{Attribution, Hook, Source};
 use crate::host::{Netdev, Observation, Snapshot, WriterKnob};
 use crate::rates::Rates;
 use crate::silo::Silos;
@@ -55,7 +55,6 @@ fn nothing_to_show(snapshot: &Snapshot) -> Option<String> {
 
 fn attribution(attribution: &Attribution) -> Vec<String> {
     let mut notes = Vec::new();
-    let refused = || attribution.hooks.iter().filter_map(|hook| Some((hook, hook.refused.as_ref()?)));
     match attribution.source {
         Source::None => notes.push("consumers are not known: nothing was counted".into()),
         Source::SockDiag => {
@@ -68,11 +67,33 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
         }
         Source::Bpf => {}
     }
-    notes.extend(refused().map(|(hook, why)| format!("{} not counted by {}: {why}", hook.question, hook.hook)));
+    notes.extend(questions(attribution).into_iter().filter_map(refusal));
     if attribution.lost_events > 0 {
         notes.push(format!("{} events found no room and were not counted", attribution.lost_events));
     }
     notes
+}
+
+/// The hooks by question, each question's best one first.
+fn questions(attribution: &Attribution) -> Vec<Vec<&Hook>> {
+    let mut questions: Vec<Vec<&Hook>> = Vec::new();
+    for hook in &attribution.hooks {
+        match questions.iter_mut().find(|hooks| hooks[0].question == hook.question) {
+            Some(hooks) => hooks.push(hook),
+            None => questions.push(vec![hook]),
+        }
+    }
+    questions
+}
+
+/// What is not answered, or only by a lesser hook than the best one, and why.
+fn refusal(hooks: Vec<&Hook>) -> Option<String> {
+    let best = hooks.first()?;
+    let why = best.refused.as_ref()?;
+    Some(match hooks.iter().find(|hook| hook.refused.is_none()) {
+        Some(lesser) => format!("{} counted by {}, as {} is refused: {why}", best.question, lesser.hook, best.hook),
+        None => format!("{} not counted: {} is refused: {why}", best.question, best.hook),
+    })
 }
 
 fn unresolved(silos: &Silos) -> Option<String> {

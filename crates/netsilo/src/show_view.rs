@@ -23,8 +23,8 @@ pub(crate) fn render(report: &Report) -> String {
     }
     let _ = writeln!(text, "\n{}", cpu_table(&report.cpus));
     let _ = write!(text, "\n{}", totals(report));
-    for line in remarks(report) {
-        let _ = writeln!(text, "{line}");
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
     }
     text
 }
@@ -249,19 +249,6 @@ fn totals(report: &Report) -> String {
         }
     }
     text
-}
-
-/// Notes, other writers, hooks that do not run, gaps: what makes the rest readable.
-fn remarks(report: &Report) -> Vec<String> {
-    let mut lines: Vec<String> = report.notes.iter().map(|note| format!("note: {note}")).collect();
-    if report.attribution.lost_events > 0 {
-        lines.push(format!("note: {} events found no room and were not counted", report.attribution.lost_events));
-    }
-    for hook in &report.attribution.hooks {
-        lines.extend(hook.refused.as_ref().map(|why| format!("not seen: {} ({}): {why}", hook.question, hook.hook)));
-    }
-    lines.extend(report.gaps.iter().map(|gap| format!("not read: {}: {}", gap.what, gap.why)));
-    lines
 }
 
 fn trim_lines(table: &Table) -> String {
