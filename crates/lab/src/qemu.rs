@@ -70,7 +70,7 @@ pub(crate) fn arguments(
         .add("-serial", "chardev:console");
     line.add("-chardev", "socket,id=qmp,fd=1")
         .add("-mon", "chardev=qmp,mode=control");
-    line.add("-kernel", image.vmlinuz().shown())
+    line.add("-kernel", image.vmlinux().shown())
         .add("-initrd", initrd.shown());
     line.add(
         "-append",
