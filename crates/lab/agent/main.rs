@@ -49,7 +49,7 @@ fn main() -> io::Result<()> {
             (id, Message::Signal(signal)) => {
                 let group = running.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied();
                 if let Some(group) = group {
-                    let _ = Command::new("sh").arg("-c").arg(format!("kill -{signal} -- -{group}")).status();
+                    let _ = Command::new("sh").arg("-c").arg(format!("kill -{signal} -{group}")).status();
                 }
             }
             _ => {}

@@ -2,6 +2,8 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
+
+use crate::demo::{self, Demo};
 use netsilo_lab::traffic::{self, Traffic};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
@@ -36,6 +38,8 @@ enum Verb {
     },
     /// Fetch all kernels and list them
     Kernels,
+    /// Show netsilo's main job on real traffic: see, say, place, verify, undo
+    Demo(Demo),
     /// Send and receive with exact counts, in guests, peers or anywhere
     #[command(subcommand)]
     Traffic(Traffic),
@@ -99,6 +103,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Shell { machine } => shell(&Lab::boot(&machine.spec())?),
         Verb::Kernels => kernels(),
+        Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
         Verb::Traffic(traffic) => traffic::run(&traffic).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -23,7 +23,7 @@ const WATCHED: Duration = Duration::from_secs(90);
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Demo {
     /// Which kernel
-    #[arg(long, value_enum, default_value = "6.1")]
+    #[arg(long, value_enum, default_value_t = Kernel::V6_1)]
     kernel: Kernel,
     /// Seconds that each protocol is measured for, in each placement
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=30))]
