@@ -1,7 +1,13 @@
 //! The verbs that write, as a user runs them, on a directory that stands for the kernel.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 mod guard;
 mod host;
+mod live;
 mod verbs;
