@@ -7,9 +7,28 @@ mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm /host /root
 mount -t devpts devpts /dev/pts
 mount -t tmpfs shm /dev/shm
-while read -r module; do
-	insmod "/modules/$module" || echo "lab: cannot load $module"
-done </modules/order
+loaded=
+load() {
+	while read -r module; do
+		case "$loaded" in *" $module "*) continue ;; esac
+		insmod "/modules/$module" || echo "lab: cannot load $module"
+		loaded="$loaded $module "
+	done <"/modules/$1"
+}
+for name in virtio_pci virtio_console 9pnet_virtio 9p; do
+	load $name
+done
+read -r cmdline </proc/cmdline
+for word in $cmdline; do
+	case $word in
+	lab.drivers=*) drivers=${word#lab.drivers=} ;;
+	esac
+done
+IFS=,
+for name in $drivers; do
+	load $name
+done
+unset IFS
 
 p9=trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro
 mount -t 9p -o $p9 hostroot /host || echo "lab: cannot mount the host's root"

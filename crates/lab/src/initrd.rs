@@ -15,9 +15,11 @@ const INIT: &[u8] = include_bytes!("../agent/init.sh");
 const MODPROBE: &[u8] = include_bytes!("../agent/modprobe.sh");
 const BUSYBOX: &str = "/bin/busybox";
 /// The applets that the two scripts use.
-const APPLETS: [&str; 10] = ["chroot", "cp", "hostname", "insmod", "ip", "mkdir", "mount", "poweroff", "sh", "echo"];
-/// What it takes to reach the lab and the host's root; all else is loaded from there.
-const MODULES: [&str; 4] = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p"];
+const APPLETS: [&str; 9] = ["chroot", "cp", "hostname", "insmod", "ip", "mkdir", "mount", "poweroff", "sh"];
+/// What it takes to reach the lab and the host's root, and the NICs' drivers, which load from here in a fraction of the
+/// time that `modprobe` takes over 9p. All else is loaded from the host's root.
+const MODULES: [&str; 8] =
+    ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "virtio_net", "igb", "vmxnet3", "e1000e"];
 
 /// The initrd for `image`, built once for each content.
 pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
@@ -53,15 +55,20 @@ fn archive(image: &Image, busybox: &[u8]) -> Result<Vec<u8>> {
     cpio.entry("init", 0o100_755, INIT)?;
     cpio.entry("sbin/modprobe", 0o100_755, MODPROBE)?;
     cpio.entry("agent", 0o100_755, AGENT)?;
-    let mut order = String::new();
-    for module in kernels::modules(image, &MODULES)? {
-        let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let name = name.split(".ko").next().unwrap_or_default().to_owned() + ".ko";
-        cpio.entry(&format!("modules/{name}"), 0o100_644, &uncompressed(&module)?)?;
-        order.push_str(&name);
-        order.push('\n');
+    let mut known = Vec::new();
+    for wanted in MODULES {
+        let mut order = String::new();
+        for module in kernels::modules(image, wanted)? {
+            let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = name.split(".ko").next().unwrap_or_default().to_owned() + ".ko";
+            order += &format!("{name}\n");
+            if !known.contains(&name) {
+                cpio.entry(&format!("modules/{name}"), 0o100_644, &uncompressed(&module)?)?;
+                known.push(name);
+            }
+        }
+        cpio.entry(&format!("modules/{wanted}"), 0o100_644, order.as_bytes())?;
     }
-    cpio.entry("modules/order", 0o100_644, order.as_bytes())?;
     cpio.entry("TRAILER!!!", 0, &[])?;
     Ok(cpio.bytes)
 }

@@ -217,7 +217,8 @@ fn shares(wanted: &[PathBuf]) -> Result<Vec<PathBuf>> {
 
 fn tail(console: &File) -> String {
     let text = String::from_utf8_lossy(&content(console).unwrap_or_default()).into_owned();
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.contains("TCG doesn't support")).collect();
     let last = lines.iter().rev().take(12).rev().copied().collect::<Vec<_>>().join("\n  ");
     if last.is_empty() { "(silent)".to_owned() } else { format!("\n  {last}") }
 }

@@ -40,18 +40,12 @@ pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
     Ok(peers)
 }
 
-/// Shows the guest `shares` in their place, loads the drivers and gives each card its name and address.
+/// Shows the guest `shares` in their place and gives each card its name and address.
 pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
     let mut script = String::from("set -e\n");
     for share in shares {
         let share = share.shown().replace('\'', r"'\''");
         script += &format!("mkdir -p '{share}'; mount --bind '/run/host{share}' '{share}'\n");
-    }
-    let mut drivers: Vec<&str> = spec.nics.iter().map(|nic| nic.model.driver()).collect();
-    drivers.sort_unstable();
-    drivers.dedup();
-    if !drivers.is_empty() {
-        script += &format!("modprobe -a {}\n", drivers.join(" "));
     }
     // Cards come up in the bus's order, which is not the spec's: two passes, as names may be taken.
     script += "name() { for dir in /sys/class/net/*; do read -r mac <$dir/address || continue; \
