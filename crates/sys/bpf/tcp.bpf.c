@@ -66,9 +66,7 @@ static __always_inline void find_queue(const struct sock *sk, struct seen *seen,
 		seen->physical_id = read->napi_id;
 		return;
 	}
-	read->queue = 0;
-	if (read->napi_id <= machine.cpus)
-		read->napi_id = 0;
+	read->napi_id = read->queue = 0;
 	if (sk->sk_rx_dst_ifindex == LOOPBACK_IFINDEX) {
 		read->resolved = LOCAL;
 		return;

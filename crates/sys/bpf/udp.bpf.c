@@ -84,9 +84,7 @@ static __always_inline void find_queue(const struct datagram *datagram, struct r
 		read->poll_cpu = datagram->alloc_cpu;
 		return;
 	}
-	read->queue = 0;
-	if (read->napi_id <= machine.cpus)
-		read->napi_id = 0;
+	read->napi_id = read->queue = 0;
 	if (datagram->iif == LOOPBACK_IFINDEX) {
 		read->resolved = LOCAL;
 		return;
@@ -177,6 +175,9 @@ int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 	datagram.napi_id = sk->sk_napi_id;
 	datagram.queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
 	datagram.hash = sk->__sk_common.skc_rxhash;
+	datagram.iif = sk->sk_rx_dst_ifindex;
+	if (sk->__sk_common.skc_family == AF_INET && bpf_ntohl(sk->__sk_common.skc_rcv_saddr) >> 24 == 127)
+		datagram.iif = LOOPBACK_IFINDEX; /* Bound to 127.x. */
 	datagram.netns = netns_of(sk);
 	datagram.incoming_cpu = sk->__sk_common.skc_incoming_cpu;
 	count_datagram(&datagram, bytes, true);

@@ -93,7 +93,7 @@ impl Tracer {
         }
         if let Some(tables) = &mut self.tables {
             attribution.polls = polls(tables.polls.drain()?);
-            attribution.consumption = consumption(tables.reads.drain()?, &attribution.polls, &mut self.cgroups);
+            attribution.consumption = consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
             let times = cpu_times(&tables.times);
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;

@@ -1,6 +1,7 @@
 //! Loads and attaches the eBPF programs, one object a question, and says in plain words why a hook can't run here.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
@@ -241,9 +242,10 @@ pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
         "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
     } else {
         match errno(&text) {
+            Some(1) if may_load() => "this kernel forbids this kind of hook, though we have the privilege",
             Some(1) => "no privilege: run as root or with CAP_BPF and CAP_PERFMON",
             Some(13) => "the kernel's verifier refused the program",
-            Some(2 | 3) => "this kernel has no such hook",
+            Some(2 | 3) => "this kernel has no such hook, or not this kind of hook",
             Some(22 | 95 | 524) => "this kernel does not allow this kind of hook here",
             Some(16) => "the hook is busy: another tracer holds it exclusively",
             Some(12) => "out of memory",
@@ -251,6 +253,15 @@ pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
         }
     };
     format!("{words} [{text}]")
+}
+
+/// CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON (`include/uapi/linux/capability.h`), in effect.
+fn may_load() -> bool {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let has = |capability: u32| effective >> capability & 1 == 1;
+    has(21) || (has(39) && has(38))
 }
 
 /// libbpf-rs keeps the number only in its text: `... (os error 22)`.

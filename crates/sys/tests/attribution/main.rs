@@ -1,0 +1,395 @@
+//! eBPF attribution against what the applications counted themselves, on this kernel, in network namespaces of the tests' own.
+//!
+//! Queues need a NIC: those claims are in `crates/lab/tests/attribution.rs`.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // clippy.toml's leave covers test functions only
+
+mod reader;
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use netsilo_core::attribution::{Attribution, Consumption, Protocol, Resolved, Source};
+use netsilo_sys::bpf::{Options, Tracer};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::thread::UnshareFlags;
+
+use reader::{Reader, send};
+
+/// Not a claim: what a [`Reader`] runs.
+#[test]
+fn reader_process() {
+    if let Ok(what) = std::env::var("READER") {
+        reader::run(&what);
+    }
+}
+
+/// Runs a claim in a thread with its own network namespace; says SKIPPED when this needs a privilege that is not there.
+fn in_own_netns(claim: impl FnOnce() + Send + 'static) {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "eBPF and network namespaces need root");
+        println!("SKIPPED: eBPF and network namespaces need root");
+        return;
+    }
+    let run = move || {
+        unshare_net();
+        ip("link set lo up");
+        claim();
+    };
+    thread::spawn(run).join().unwrap();
+}
+
+#[allow(unsafe_code)]
+fn unshare_net() {
+    // SAFETY: CLONE_NEWNET alone changes no memory, descriptor or credential that other threads rely on.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
+}
+
+fn ip(arguments: &str) {
+    assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
+}
+
+/// The inode of this thread's network namespace.
+fn netns() -> u32 {
+    let link = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+    let digits: String = link.to_str().unwrap().chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+fn at(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+fn of(attribution: &Attribution, tgid: u32) -> Vec<&Consumption> {
+    attribution.consumption.iter().filter(|read| read.consumer.tgid == tgid).collect()
+}
+
+fn bytes(attribution: &Attribution, tgid: u32) -> u64 {
+    of(attribution, tgid).iter().map(|read| read.bytes).sum()
+}
+
+/// One connection of 3 MB, read in the given way.
+fn counts_to_the_byte(how: &'static str) {
+    in_own_netns(move || {
+        let mut reader = Reader::start(how, 1);
+        let mut tracer = Tracer::attach(Options::default());
+        send(at(reader.port), 3_000_017);
+        assert_eq!(reader.said("read"), 3_000_017);
+        let attribution = tracer.read().unwrap();
+        assert_eq!(bytes(&attribution, reader.tgid()), 3_000_017);
+        let reads = of(&attribution, reader.tgid());
+        assert!(reads.iter().all(|read| read.protocol == Protocol::Tcp && read.resolved == Resolved::Local));
+        assert!(reads.iter().all(|read| read.consumer.netns == netns() && !read.approximate));
+        assert_eq!((attribution.source, attribution.windowed, attribution.lost_events), (Source::Bpf, false, 0));
+    });
+}
+
+#[test]
+fn recv_is_counted_to_the_byte() {
+    counts_to_the_byte("recv");
+}
+
+#[test]
+fn peeking_counts_nothing() {
+    counts_to_the_byte("peek");
+}
+
+#[test]
+fn bytes_thrown_away_by_msg_trunc_are_counted() {
+    counts_to_the_byte("trunc");
+}
+
+/// Splice takes the FIN like a byte; it must not be counted.
+#[test]
+fn splice_is_counted_to_the_byte() {
+    counts_to_the_byte("splice");
+}
+
+#[test]
+fn io_uring_is_counted_to_the_byte() {
+    counts_to_the_byte("io_uring");
+}
+
+#[test]
+fn zerocopy_receive_is_counted_to_the_byte() {
+    counts_to_the_byte("zerocopy");
+}
+
+#[test]
+fn every_one_of_many_connections_is_counted() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("recv", 200);
+        let mut tracer = Tracer::attach(Options::default());
+        for i in 0..200 {
+            send(at(reader.port), i * 31);
+        }
+        let truth = reader.said("read");
+        let attribution = tracer.read().unwrap();
+        assert_eq!(bytes(&attribution, reader.tgid()), truth);
+        assert_eq!(attribution.lost_events, 0);
+    });
+}
+
+#[test]
+fn a_second_reading_tells_what_came_since_the_first() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("step", 1);
+        let mut tracer = Tracer::attach(Options::default());
+        let mut stream = TcpStream::connect(at(reader.port)).unwrap();
+        for (send, total) in [(1000, 1000), (1, 1001), (4999, 6000)] {
+            stream.write_all(&vec![0; send]).unwrap();
+            while reader.said("step") < total {}
+            assert_eq!(bytes(&tracer.read().unwrap(), reader.tgid()), send as u64);
+        }
+        assert_eq!(bytes(&tracer.read().unwrap(), reader.tgid()), 0);
+    });
+}
+
+#[test]
+fn a_connection_older_than_the_tracer_is_exact_after_its_first_read() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("step", 1);
+        let mut stream = TcpStream::connect(at(reader.port)).unwrap();
+        stream.write_all(&[0; 5000]).unwrap();
+        while reader.said("step") < 5000 {}
+        let mut tracer = Tracer::attach(Options::default());
+        stream.write_all(&[0; 77]).unwrap();
+        while reader.said("step") < 5077 {}
+        stream.write_all(&[0; 40_000]).unwrap();
+        while reader.said("step") < 45_077 {}
+        assert_eq!(bytes(&tracer.read().unwrap(), reader.tgid()), 40_000);
+    });
+}
+
+#[test]
+fn data_that_nobody_reads_is_not_counted() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("step", 1);
+        let mut tracer = Tracer::attach(Options::default());
+        let mut stream = TcpStream::connect(at(reader.port)).unwrap();
+        stream.write_all(&[0; 100]).unwrap();
+        while reader.said("step") < 100 {}
+        // stopped, so that the rest stays in its socket
+        let pid = Pid::from_raw(reader.tgid() as i32).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+        stream.write_all(&[0; 10_000]).unwrap();
+        assert_eq!(bytes(&tracer.read().unwrap(), reader.tgid()), 100);
+    });
+}
+
+#[test]
+fn consumers_of_other_namespaces_are_counted_and_named() {
+    in_own_netns(|| {
+        // the tracer belongs to no namespace: attached in one that the consumer is not in
+        let mut tracer = thread::spawn(|| {
+            unshare_net();
+            Tracer::attach(Options::default())
+        })
+        .join()
+        .unwrap();
+        let mut reader = Reader::start("recv", 1);
+        send(at(reader.port), 12_345);
+        assert_eq!(reader.said("read"), 12_345);
+        let tgid = reader.tgid();
+        let name = std::fs::read_to_string(format!("/proc/{tgid}/comm")).unwrap();
+        reader.end();
+        // it has ended, and still has a name
+        let attribution = tracer.read().unwrap();
+        assert_eq!(bytes(&attribution, tgid), 12_345);
+        let reads = of(&attribution, tgid);
+        assert!(reads.iter().all(|read| read.consumer.comm == name.trim_end() && read.consumer.netns == netns()));
+    });
+}
+
+#[test]
+fn a_consumer_has_its_cgroup() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("recv", 1);
+        let mut tracer = Tracer::attach(Options::default());
+        send(at(reader.port), 10);
+        reader.said("read");
+        let attribution = tracer.read().unwrap();
+        let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", reader.tgid())).unwrap();
+        let path = netsilo_core::proc_task::cgroup_v2(&cgroup).map(str::to_owned);
+        assert_eq!(of(&attribution, reader.tgid())[0].consumer.cgroup, path);
+    });
+}
+
+/// The only bias of a window: the first read of each socket that was open before.
+#[test]
+fn a_window_misses_at_most_one_read_of_each_connection() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("step", 1);
+        let mut stream = TcpStream::connect(at(reader.port)).unwrap();
+        stream.write_all(&[0; 3]).unwrap();
+        let mut counted = 0;
+        for window in 0_u64..5 {
+            let mut tracer = Tracer::attach(Options { time: false, containers: false });
+            for read in 0..10 {
+                let total = 3 + (window * 10 + read + 1) * 1000;
+                stream.write_all(&[0; 1000]).unwrap();
+                while reader.said("step") < total {}
+            }
+            counted += bytes(&tracer.read().unwrap(), reader.tgid());
+        }
+        assert!((45_000..=50_000).contains(&counted), "{counted} of 50000");
+    });
+}
+
+#[test]
+fn datagrams_are_counted_to_the_byte() {
+    for how in ["udp-unconnected", "udp-connected", "udp-peek"] {
+        in_own_netns(move || {
+            let mut reader = Reader::start(how, 65536);
+            let mut tracer = Tracer::attach(Options::default());
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            for size in (1..400).map(|i| i * 17).chain([0]) {
+                socket.send_to(&vec![0; size], at(reader.port)).unwrap();
+                // its answer, so that no buffer overflows
+                socket.recv(&mut []).unwrap();
+            }
+            let truth = reader.said("read");
+            let attribution = tracer.read().unwrap();
+            assert_eq!(bytes(&attribution, reader.tgid()), truth, "{how}");
+            assert!(of(&attribution, reader.tgid()).iter().all(|read| read.protocol == Protocol::Udp));
+        });
+    }
+}
+
+#[test]
+fn softirqs_and_their_time_are_counted() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("recv", 1);
+        let mut tracer = Tracer::attach(Options::default());
+        send(at(reader.port), 1_000_000);
+        reader.said("read");
+        let attribution = tracer.read().unwrap();
+        let (runs, time) =
+            attribution.cpu_time.values().fold((0, 0), |(n, t), cpu| (n + cpu.net_rx_runs, t + cpu.net_rx_ns));
+        assert!(runs > 0 && time > 0, "{runs} runs, {time} ns");
+        let all: u64 = attribution.cpu_time.values().map(|cpu| cpu.softirq_ns() + cpu.hardirq_ns + cpu.ipi_ns).sum();
+        let cpus = thread::available_parallelism().unwrap().get() as u64;
+        assert!(Duration::from_nanos(all / cpus) < attribution.elapsed);
+        // loopback is polled by the backlog, which belongs to no device
+        let backlog: u64 =
+            attribution.polls.iter().filter(|poll| poll.netdev.is_empty()).map(|poll| poll.packets).sum();
+        assert!(backlog > 0);
+    });
+}
+
+/// Two namespaces joined by a veth pair: this one, and that of a reader.
+fn reader_behind_veth() -> Reader {
+    ip("link add veth-here type veth peer name veth-there");
+    ip("addr add 10.9.0.1/24 dev veth-here");
+    ip("link set veth-here up");
+    let here = rustix::process::getpid().as_raw_nonzero().get();
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    let reader = thread::spawn(move || {
+        unshare_net();
+        ip("link set lo up");
+        let there = rustix::thread::gettid().as_raw_nonzero().get();
+        let into = Command::new("nsenter")
+            .arg(format!("--net=/proc/{here}/task/{tid}/ns/net"))
+            .args(["ip", "link", "set", "veth-there", "netns", &there.to_string()])
+            .status();
+        assert!(into.unwrap().success());
+        ip("addr add 10.9.0.2/24 dev veth-there");
+        ip("link set veth-there up");
+        Reader::start("recv", 1)
+    });
+    reader.join().unwrap()
+}
+
+#[test]
+fn data_from_a_namespace_of_this_machine_is_local() {
+    in_own_netns(|| {
+        let mut reader = reader_behind_veth();
+        let mut tracer = Tracer::attach(Options::default());
+        send((Ipv4Addr::new(10, 9, 0, 2), reader.port).into(), 2_000_000);
+        assert_eq!(reader.said("read"), 2_000_000);
+        let attribution = tracer.read().unwrap();
+        assert_eq!(bytes(&attribution, reader.tgid()), 2_000_000);
+        let reads = of(&attribution, reader.tgid());
+        assert!(reads.iter().all(|read| read.resolved == Resolved::Local && read.napi.is_none()), "{reads:#?}");
+    });
+}
+
+/// With GRO a veth has NAPI instances of its own, which are not where the data came from.
+#[test]
+fn a_veth_with_gro_polls_but_is_no_nic() {
+    in_own_netns(|| {
+        let mut reader = reader_behind_veth();
+        // a veth takes its NAPI only for what does not come in large pieces already (veth_skb_is_eligible_for_gro)
+        let here = ["-K", "veth-here", "tso", "off"];
+        assert!(Command::new("ethtool").args(here).status().unwrap().success());
+        let gro = Command::new("nsenter")
+            .arg(format!("--net=/proc/{}/ns/net", reader.tgid()))
+            .args(["ethtool", "-K", "veth-there", "gro", "on"])
+            .status();
+        assert!(gro.unwrap().success());
+        let mut tracer = Tracer::attach(Options::default());
+        send((Ipv4Addr::new(10, 9, 0, 2), reader.port).into(), 2_000_000);
+        assert_eq!(reader.said("read"), 2_000_000);
+        let attribution = tracer.read().unwrap();
+        let netns = of(&attribution, reader.tgid())[0].consumer.netns;
+        let polls: Vec<_> = attribution.polls.iter().filter(|poll| poll.netdev == "veth-there").collect();
+        assert!(
+            !polls.is_empty() && polls.iter().all(|poll| poll.netns == netns && poll.ifindex > 0 && poll.napi.0 > 0),
+            "{:#?}",
+            attribution.polls
+        );
+        assert!(polls.iter().map(|poll| poll.packets).sum::<u64>() > 0);
+        let reads = of(&attribution, reader.tgid());
+        // such a veth takes the sender's name off: not known to be local either
+        assert!(reads.iter().all(|read| read.resolved == Resolved::Unresolved && read.napi.is_none()), "{reads:#?}");
+    });
+}
+
+#[test]
+fn every_hook_is_attached_or_says_why_not() {
+    in_own_netns(|| {
+        let attribution = Tracer::attach(Options::default()).read().unwrap();
+        let question = |name: &str| attribution.hooks.iter().any(|hook| hook.question == name);
+        for name in ["napi polls", "tcp bytes", "udp bytes", "softirq time", "hardirq time", "ipi time"] {
+            assert!(question(name), "{name}");
+        }
+        for hook in &attribution.hooks {
+            assert!(hook.hook.contains('/'), "{hook:?}");
+            assert!(hook.refused.as_ref().is_none_or(|why| why.len() > 10), "{hook:?}");
+        }
+        let udp: Vec<_> = attribution.hooks.iter().filter(|hook| hook.question == "udp bytes").collect();
+        assert!(udp.iter().any(|hook| hook.refused.is_none()), "one rung of the ladder holds: {udp:?}");
+    });
+}
+
+/// Not a claim: what the next one runs as nobody.
+#[test]
+fn unprivileged_process() {
+    if std::env::var_os("UNPRIVILEGED").is_some() {
+        let attribution = Tracer::attach(Options::default()).read().unwrap();
+        assert_eq!(attribution.source, Source::None);
+        assert!(!attribution.hooks.is_empty());
+        for hook in attribution.hooks {
+            assert!(hook.refused.unwrap().starts_with("no privilege: run as root or with CAP_BPF and CAP_PERFMON"));
+        }
+        println!("told why not");
+    }
+}
+
+#[test]
+fn without_privilege_every_hook_names_the_privilege() {
+    in_own_netns(|| {
+        let output = Command::new("setpriv")
+            .args(["--reuid=65534", "--clear-groups"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "unprivileged_process", "--nocapture"])
+            .env("UNPRIVILEGED", "1")
+            .output()
+            .unwrap();
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.contains("told why not"), "{output}");
+    });
+}
