@@ -227,6 +227,9 @@ pub struct RxQueue {
     /// Held by AF_XDP, io_uring or a lease: hands off.
     #[serde(default)]
     pub leased: Option<String>,
+    /// netvsc has no interrupts of its own: the CPU to which the queue's VMBus channel is bound.
+    #[serde(default)]
+    pub vmbus_cpu: Option<CpuId>,
 }
 
 /// A transmit queue.

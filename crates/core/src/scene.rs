@@ -274,6 +274,7 @@ impl SceneNetdev {
             rps_cpus: queue.rps_cpus.clone(),
             rps_flow_cnt: queue.rps_flow_cnt,
             leased: queue.leased.clone(),
+            ..RxQueue::default()
         };
         let tx = |(i, queue): (usize, &SceneQueue)| TxQueue {
             index: i as u32,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use netsilo_core::cpuset::CpuId;
 use netsilo_core::ethtool::Ethtool;
 use netsilo_core::host::{
     Confidence, Edge, EdgeSource, Irq, IrqState, Napi, NapiId, NapiThread, Netdev, RxQueue, TxQueue,
@@ -73,6 +74,9 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
     queues(notes, &dir, &mut netdev);
     let virtio = hardware.as_ref().and_then(|hardware| hardware.virtio.clone());
     if let Some(hardware) = hardware {
+        for (queue, cpu) in &hardware.channels {
+            netdev.rx_queues.iter_mut().filter(|rx| rx.index == *queue).for_each(|rx| rx.vmbus_cpu = Some(*cpu));
+        }
         netdev.node = hardware.node;
         netdev.irqs = hardware.irqs;
         netdev.bus = Some(hardware.bus);
@@ -103,6 +107,8 @@ struct Hardware {
     virtio: Option<String>,
     node: Option<NodeId>,
     irqs: Vec<Irq>,
+    /// The CPU of each VMBus channel, by the queue that it serves.
+    channels: BTreeMap<u32, CpuId>,
 }
 
 fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
@@ -124,6 +130,7 @@ fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
         driver: link(&path, "driver"),
         node: node(notes, device),
         irqs: irqs(notes, device),
+        channels: channels(notes, device),
         path: path.strip_prefix("/sys").unwrap_or(&path).to_owned(),
         virtio,
     })
@@ -151,6 +158,17 @@ fn irqs(notes: &Notes<'_>, device: &str) -> Vec<Irq> {
     }
     let pin = notes.get(&format!("{device}/irq"), scalar::number::<u32>);
     pin.filter(|&irq| irq != 0).map(Irq).into_iter().collect()
+}
+
+/// `/sys/bus/vmbus/devices/*/channels/<relid>`: the sub-channel's number is that of the queue (`netvsc_open`).
+fn channels(notes: &Notes<'_>, device: &str) -> BTreeMap<u32, CpuId> {
+    let names = notes.note(notes.root.list(&format!("{device}/channels"))).unwrap_or_default();
+    let channel = |relid: u32| {
+        let file = |name: &str| format!("{device}/channels/{relid}/{name}");
+        let queue = notes.get(&file("subchannel_id"), scalar::number)?;
+        Some((queue, CpuId(notes.get(&file("cpu"), scalar::number)?)))
+    };
+    numbered(&names, "").into_iter().filter_map(channel).collect()
 }
 
 fn statistics(notes: &Notes<'_>, dir: &str) -> BTreeMap<String, u64> {
