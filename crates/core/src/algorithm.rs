@@ -198,9 +198,14 @@ impl<'a> Floor<'a> {
         *sum += load;
     }
 
+    /// How many vectors were put on a CPU.
+    fn queues_at(&self, cpu: CpuId) -> usize {
+        self.placed.get(&cpu).map_or(0, |(queues, _)| *queues)
+    }
+
     /// How many vectors were put on these CPUs.
     fn queues_on(&self, cpus: &CpuSet) -> usize {
-        cpus.iter().filter_map(|cpu| self.placed.get(&cpu)).map(|(queues, _)| queues).sum()
+        cpus.iter().map(|cpu| self.queues_at(cpu)).sum()
     }
 
     /// Busyness of a CPU with what was put there; one of which nothing is known counts as busy.

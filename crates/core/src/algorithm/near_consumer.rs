@@ -96,7 +96,8 @@ fn place(vector: &Vector, floor: &Floor<'_>, readers: &Readers) -> Result<Choice
     };
     let own = vector.consumer_cpus();
     let free = floor.room.pool.minus(&cores_of(topology, &own));
-    let rest = best.lowest().map(|cpu| node_of(topology, cpu).minus(&home).minus(&best)).unwrap_or_default();
+    let node = best.lowest().map(|cpu| node_of(topology, cpu)).unwrap_or_default();
+    let rest = node.minus(&home).minus(&best);
     for (zone, word) in [(home, "the same llc"), (best, "the same llc"), (rest, "the same node")] {
         let zone = free.and(&zone);
         if let Some(cpu) = idle(vector, floor, &zone.minus(&readers.cores), &own) {
@@ -112,9 +113,12 @@ fn place(vector: &Vector, floor: &Floor<'_>, readers: &Readers) -> Result<Choice
         }
     }
     let consumer = consumer_in_words(vector);
-    Err(format!(
-        "its consumer {consumer}, and no allowed cpu of that node is off its consumers' cores; `spread` does not mind"
-    ))
+    Err(match node.intersects(&floor.room.pool) {
+        true => format!(
+            "its consumer {consumer}: all allowed cpus of that node are on its consumers' cores; `spread` does not mind"
+        ),
+        false => format!("its consumer {consumer}, on a node of which no cpu is allowed"),
+    })
 }
 
 /// The last-level cache that is read on most, and before it the present one if that is hardly less.
