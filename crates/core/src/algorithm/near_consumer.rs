@@ -21,7 +21,8 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let readers = vectors.iter().fold(CpuSet::new(), |all, vector| all.or(&vector.consumer_cpus()));
     let readers = Readers { cores: cores_of(room.topology, &readers), cpus: readers };
     let mut floor = Floor::new(room);
-    let mut suggestions = vec![Suggestion::Leave("no traffic seen".into()); vectors.len()];
+    let mut suggestions: Vec<Suggestion> =
+        vectors.iter().map(|vector| Suggestion::Leave(vector.quiet().unwrap_or_default())).collect();
     let (placeable, stuck): (Vec<usize>, Vec<usize>) = heaviest_first(vectors, &floor, &readers)
         .into_iter()
         .partition(|i| place(&vectors[*i], &floor, &readers).is_ok());
@@ -63,7 +64,7 @@ fn heaviest_first(vectors: &[Vector], floor: &Floor<'_>, readers: &Readers) -> V
     let mut order: Vec<(usize, (u64, u64))> = vectors
         .iter()
         .enumerate()
-        .filter(|(_, vector)| vector.traffic)
+        .filter(|(_, vector)| vector.quiet().is_none())
         .map(|(i, vector)| (i, weight(vector)))
         .collect();
     order.sort_by_key(|(_, weight)| std::cmp::Reverse(*weight));
