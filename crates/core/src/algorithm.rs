@@ -32,6 +32,11 @@ pub const IDLE_STAYS: f64 = 0.30;
 /// A CPU on which less than this share of a queue's bytes is read is not worth keeping clear of.
 pub const CONSUMER_FROM: f64 = 0.05;
 
+/// Fewer packets per second than this are not worth a move, unless they take this share of a CPU.
+pub const TRAFFIC_FROM: f64 = 10.0;
+/// See [`TRAFFIC_FROM`].
+pub const LOAD_FROM: f64 = 0.005;
+
 /// A place keeps what it has while another one is better by no more than this share: measurements vary that much.
 pub const WORTH_MOVING: f64 = 0.20;
 
@@ -51,7 +56,7 @@ pub struct Vector {
     pub traffic: bool,
     /// Share of one CPU's time that polling takes.
     pub load: f64,
-    /// Packets per second.
+    /// Packets per second; interrupts where packets were not counted.
     pub packets_per_s: f64,
     /// Bytes per second by the CPU on which they are read.
     pub read_on: BTreeMap<CpuId, f64>,
@@ -65,11 +70,12 @@ impl Vector {
     /// The vector of these queues: the heaviest one decides, the load is that of all.
     pub fn of(silos: &[&Silo], node: Option<NodeId>, kthread: Option<&NapiThread>) -> Option<Self> {
         let sum = |silo: &Silo| silo.own_share.values().sum::<f64>();
-        let weight = |silo: &Silo| (silo.packets_per_s.unwrap_or(0.0), silo.bytes_per_s.unwrap_or(0.0));
+        let interrupts = |silo: &Silo| silo.interrupts_per_s.iter().flatten().map(|(_, rate)| rate).sum();
+        let packets = |silo: &Silo| silo.packets_per_s.unwrap_or_else(|| interrupts(silo));
+        let weight = |silo: &Silo| (packets(silo), silo.bytes_per_s.unwrap_or(0.0));
         let heavier = |a: &&&Silo, b: &&&Silo| {
             let (a_weight, b_weight) = (weight(a), weight(b));
-            let packets = a_weight.0.total_cmp(&b_weight.0);
-            packets.then(a_weight.1.total_cmp(&b_weight.1)).then(b.queue.cmp(&a.queue))
+            a_weight.0.total_cmp(&b_weight.0).then(a_weight.1.total_cmp(&b_weight.1)).then(b.queue.cmp(&a.queue))
         };
         let heaviest = silos.iter().max_by(heavier)?;
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
@@ -80,11 +86,22 @@ impl Vector {
             present: kthread.map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single()),
             traffic: silos.iter().any(|silo| silo.has_traffic()),
             load: silos.iter().map(|silo| sum(silo)).sum(),
-            packets_per_s: silos.iter().filter_map(|silo| silo.packets_per_s).sum(),
+            packets_per_s: silos.iter().map(|silo| packets(silo)).sum(),
             read_on: heaviest.read_on(),
             consumer: heaviest.consumers.first().cloned(),
             softirq: heaviest.softirq,
         })
+    }
+
+    /// Why it is left alone whatever the algorithm sees: nothing, or hardly anything, arrives.
+    fn quiet(&self) -> Option<String> {
+        match self.traffic {
+            false => Some("no traffic seen".into()),
+            true if self.packets_per_s < TRAFFIC_FROM && self.load < LOAD_FROM => {
+                Some(format!("hardly any traffic ({:.1} packets/s)", self.packets_per_s))
+            }
+            true => None,
+        }
     }
 
     /// The CPUs on which it is read that are worth keeping clear of.
@@ -198,9 +215,14 @@ impl<'a> Floor<'a> {
         *sum += load;
     }
 
+    /// How many vectors were put on a CPU.
+    fn queues_at(&self, cpu: CpuId) -> usize {
+        self.placed.get(&cpu).map_or(0, |(queues, _)| *queues)
+    }
+
     /// How many vectors were put on these CPUs.
     fn queues_on(&self, cpus: &CpuSet) -> usize {
-        cpus.iter().filter_map(|cpu| self.placed.get(&cpu)).map(|(queues, _)| queues).sum()
+        cpus.iter().map(|cpu| self.queues_at(cpu)).sum()
     }
 
     /// Busyness of a CPU with what was put there; one of which nothing is known counts as busy.

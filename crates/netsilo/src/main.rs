@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 mod apply;
 mod capture;
+#[cfg(test)]
+mod cases;
 mod cli;
 mod exit;
 mod mask;

@@ -21,7 +21,8 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let readers = vectors.iter().fold(CpuSet::new(), |all, vector| all.or(&vector.consumer_cpus()));
     let readers = Readers { cores: cores_of(room.topology, &readers), cpus: readers };
     let mut floor = Floor::new(room);
-    let mut suggestions = vec![Suggestion::Leave("no traffic seen".into()); vectors.len()];
+    let mut suggestions: Vec<Suggestion> =
+        vectors.iter().map(|vector| Suggestion::Leave(vector.quiet().unwrap_or_default())).collect();
     let (placeable, stuck): (Vec<usize>, Vec<usize>) = heaviest_first(vectors, &floor, &readers)
         .into_iter()
         .partition(|i| place(&vectors[*i], &floor, &readers).is_ok());
@@ -63,7 +64,7 @@ fn heaviest_first(vectors: &[Vector], floor: &Floor<'_>, readers: &Readers) -> V
     let mut order: Vec<(usize, (u64, u64))> = vectors
         .iter()
         .enumerate()
-        .filter(|(_, vector)| vector.traffic)
+        .filter(|(_, vector)| vector.quiet().is_none())
         .map(|(i, vector)| (i, weight(vector)))
         .collect();
     order.sort_by_key(|(_, weight)| std::cmp::Reverse(*weight));
@@ -96,7 +97,8 @@ fn place(vector: &Vector, floor: &Floor<'_>, readers: &Readers) -> Result<Choice
     };
     let own = vector.consumer_cpus();
     let free = floor.room.pool.minus(&cores_of(topology, &own));
-    let rest = best.lowest().map(|cpu| node_of(topology, cpu).minus(&home).minus(&best)).unwrap_or_default();
+    let node = best.lowest().map(|cpu| node_of(topology, cpu)).unwrap_or_default();
+    let rest = node.minus(&home).minus(&best);
     for (zone, word) in [(home, "the same llc"), (best, "the same llc"), (rest, "the same node")] {
         let zone = free.and(&zone);
         if let Some(cpu) = idle(vector, floor, &zone.minus(&readers.cores), &own) {
@@ -112,9 +114,12 @@ fn place(vector: &Vector, floor: &Floor<'_>, readers: &Readers) -> Result<Choice
         }
     }
     let consumer = consumer_in_words(vector);
-    Err(format!(
-        "its consumer {consumer}, and no allowed cpu of that node is off its consumers' cores; `spread` does not mind"
-    ))
+    Err(match node.intersects(&floor.room.pool) {
+        true => format!(
+            "its consumer {consumer}: all allowed cpus of that node are on its consumers' cores; `spread` does not mind"
+        ),
+        false => format!("its consumer {consumer}, on a node of which no cpu is allowed"),
+    })
 }
 
 /// The last-level cache that is read on most, and before it the present one if that is hardly less.

@@ -8,8 +8,8 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
 }
 
 fn place(room: &Room<'_>, vector: &Vector) -> Suggestion {
-    if !vector.traffic {
-        return Suggestion::Leave("no traffic seen".into());
+    if let Some(reason) = vector.quiet() {
+        return Suggestion::Leave(reason);
     }
     let Some(consumer) = &vector.consumer else {
         return Suggestion::Leave("packets arrive, but who reads them is not known".into());

@@ -3,7 +3,7 @@
 //! It looks at neither traffic nor consumers, so the same machine gets the same placement whatever it is doing.
 
 use super::{Floor, Room, Suggestion, Vector};
-use crate::cpuset::{CpuId, CpuSet};
+use crate::cpuset::CpuId;
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let mut floor = Floor::new(room);
@@ -19,24 +19,17 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     suggestions
 }
 
+/// The CPU with fewest queues, nearest to the device, then with fewest on its core and its caches.
 fn place(vector: &Vector, floor: &Floor<'_>) -> Option<CpuId> {
     let topology = floor.room.topology;
-    let sharing = |cpu: CpuId| topology.cpus.get(&cpu).map(|cpu| (cpu.llc.clone(), cpu.l2.clone())).unwrap_or_default();
-    let rank = |cpu: &CpuId| {
-        let (llc, l2) = sharing(*cpu);
-        let on = |cpus: &CpuSet| floor.queues_on(cpus);
-        let caches = (on(&llc), on(&l2));
-        (
-            on(&CpuSet::of(*cpu)),
-            distance(vector, floor, *cpu),
-            on(&floor.core(*cpu)),
-            caches,
-            floor.is_slow(*cpu),
-            vector.present != Some(*cpu),
-            *cpu,
-        )
+    let fewest = |cpu: CpuId| (floor.queues_at(cpu), distance(vector, floor, cpu));
+    let least = floor.room.pool.iter().map(fewest).min()?;
+    let shared = |cpu: CpuId| {
+        let Some(cpu) = topology.cpus.get(&cpu) else { return (0, 0, 0) };
+        (floor.queues_on(&cpu.siblings), floor.queues_on(&cpu.llc), floor.queues_on(&cpu.l2))
     };
-    floor.room.pool.iter().min_by_key(rank)
+    let rank = |cpu: &CpuId| (shared(*cpu), floor.is_slow(*cpu), vector.present != Some(*cpu), *cpu);
+    floor.room.pool.iter().filter(|cpu| fewest(*cpu) == least).min_by_key(rank)
 }
 
 /// Distance of the CPU's node from the device's (10 is local); a device without a node is at home everywhere.

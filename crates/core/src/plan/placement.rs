@@ -131,7 +131,7 @@ impl Group<'_> {
 
     /// The changes that put it on a CPU.
     fn changes(&self, snapshot: &Snapshot, cpu: CpuId, label: &str, reason: &str) -> Vec<Change> {
-        let reason = format!("{label} -> cpu {cpu}: {reason}");
+        let reason = format!("{label}: {reason}");
         let threads: Vec<&NapiThread> = self.silos.iter().filter_map(|silo| silo.kthread.as_ref()).collect();
         if threads.is_empty() {
             return self.interrupt(snapshot, cpu, reason).into_iter().collect();
@@ -150,9 +150,7 @@ impl Group<'_> {
     /// The interrupt of a threaded NAPI only wakes the kthread: on the same CPU that needs no IPI.
     fn interrupt_to_kthread(&self, snapshot: &Snapshot, cpu: CpuId, label: &str) -> Option<Change> {
         let writable = snapshot.irqs.get(&self.irq?)?.writable == Writable::Yes;
-        let reason = format!(
-            "{label} -> cpu {cpu}: its interrupt only wakes the NAPI's kthread, on the same cpu without an ipi"
-        );
+        let reason = format!("{label}: its interrupt only wakes the NAPI's kthread, on the same cpu without an ipi");
         self.interrupt(snapshot, cpu, reason).filter(|_| writable)
     }
 
@@ -207,12 +205,15 @@ fn follow(snapshot: &Snapshot, netdevs: &[&Netdev], settled: &Places, plan: &mut
                 plan.refuse(&format!("{label} (irq {irq})"), cause, reason.into());
                 continue;
             }
-            let reason = format!("{label} -> cpu {cpu}: completions of the queue pair follow rx-{}", tx.index);
+            let reason = format!("{label}: completions of the queue pair follow rx-{}", tx.index);
             changes.extend(affinity(snapshot, irq, netdev, cpu, reason));
         }
     }
     changes
 }
+
+/// More arguments than this are no help to read.
+const MOST_BANS: usize = 8;
 
 /// Takes the changes into the plan, but for those that another program owns; returns those that were taken.
 fn take(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>, plan: &mut Plan) -> Vec<Change> {
@@ -226,8 +227,8 @@ fn take(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>, plan: &mut Plan)
     let bans: Vec<String> = bans.collect();
     let what_to_do = |name: &str| match name {
         "irqbalance" => {
-            let bans = bans.join(" ");
-            format!("stop it (systemctl stop irqbalance), take these interrupts from it ({bans} or --policyscript)")
+            let bans = if bans.len() <= MOST_BANS { bans.join(" ") } else { "--banirq for each".into() };
+            format!("stop it (systemctl stop irqbalance), take these interrupts from it ({bans}, or --policyscript)")
         }
         _ => "stop it, or take these interrupts from it in its configuration".into(),
     };

@@ -79,11 +79,8 @@ pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &m
     let online = all_online(topology, subject, cpus, plan);
     let apart = cpus.and(&topology.set_apart());
     if !apart.is_empty() {
-        let reason = format!(
-            "cpus {apart} are {}: hands off; allowed are {}",
-            why_apart(topology, &apart),
-            topology.housekeeping()
-        );
+        let why = why_apart(topology, &apart);
+        let reason = format!("{} {why}: hands off; allowed are {}", cpus_are(&apart), topology.housekeeping());
         plan.refuse(subject, Cause::IsolatedCpu, reason);
     }
     online && apart.is_empty()
@@ -95,9 +92,18 @@ pub(super) fn all_online(topology: &Topology, subject: &str, cpus: &CpuSet, plan
     if !offline.is_empty() {
         let possible = offline.minus(&topology.possible).is_empty();
         let what = if possible { "not online" } else { "not there" };
-        plan.refuse(subject, Cause::OfflineCpu, format!("cpus {offline} are {what}; online are {}", topology.online));
+        plan.refuse(
+            subject,
+            Cause::OfflineCpu,
+            format!("{} {what}; online are {}", cpus_are(&offline), topology.online),
+        );
     }
     offline.is_empty()
+}
+
+/// `cpu 3 is`, `cpus 3-5 are`.
+pub(super) fn cpus_are(cpus: &CpuSet) -> String {
+    if cpus.len() == 1 { format!("cpu {cpus} is") } else { format!("cpus {cpus} are") }
 }
 
 /// `isolated`, `tickless` or both.

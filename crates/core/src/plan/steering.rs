@@ -61,11 +61,11 @@ fn steerable(snapshot: &Snapshot, subject: &str, cpus: &CpuSet, plan: &mut Plan)
         plan.refuse(
             subject,
             Cause::IsolatedCpu,
-            format!("cpus {dropped} are {why}, and the kernel drops those from RPS"),
+            format!("{} {why}, and the kernel drops such from RPS", selection::cpus_are(&dropped)),
         );
         return None;
     }
-    Some((left, format!("; cpus {dropped} are {why} and the kernel would drop them")))
+    Some((left, format!("; {} {why}: the kernel would silently leave that out", selection::cpus_are(&dropped))))
 }
 
 /// Adds `rps_cpus` of each rx queue.
@@ -108,7 +108,7 @@ fn idle_time(rates: &Rates, cpus: &CpuSet) -> String {
         return String::new();
     }
     let mean = idle.iter().sum::<f64>() / idle.len() as f64;
-    let warning = if mean < LITTLE { ", so little that its ipis and second softirq may cost throughput" } else { "" };
+    let warning = if mean < LITTLE { ", so little that the ipis and second softirqs may cost throughput" } else { "" };
     format!(", which are idle {:.0}% of the time{warning}", mean * 100.0)
 }
 

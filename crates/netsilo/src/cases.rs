@@ -1,0 +1,35 @@
+//! Golden cases: each folder of `cases/` holds a host (`before.json`, a [`Scene`]), a `goal.json`, and the plan as it is
+//! printed (`plan.snap`). A new case is a folder with the first two; `cargo insta review` makes the third.
+
+use std::fs;
+use std::path::Path;
+
+use netsilo_core::change::apply_to;
+use netsilo_core::plan::{Goal, plan};
+use netsilo_core::scene::Scene;
+
+use crate::plan_view;
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_case_is_planned_as_it_was() {
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases");
+    let mut folders: Vec<_> = fs::read_dir(&cases).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    assert!(folders.len() >= 15, "the golden cases are not where they should be: {}", cases.display());
+    for case in folders {
+        let scene: Scene = read(&case.join("before.json"));
+        let goal: Goal = read(&case.join("goal.json"));
+        let observation = scene.observation();
+        let first = plan(&observation, &goal);
+        insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
+            insta::assert_snapshot!("plan", plan_view::render(&first));
+        });
+        let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
+        assert_eq!(plan(&after, &goal).changes, [], "{} is not settled by its plan", case.display());
+    }
+}
