@@ -34,7 +34,11 @@ fn the_guard_outlives_the_terminal() {
     let host = Host::new();
     // `script` is the terminal: its death hangs up on all that run in it.
     let mut terminal = Command::new("script");
-    terminal.args(["-qec", &host.words("apply", &["--yes", "--confirm-within", "3s"]), "/dev/null"]);
+    terminal.args([
+        "-qec",
+        &format!("exec {}", host.words("apply", &["--yes", "--confirm-within", "3s"])),
+        "/dev/null",
+    ]);
     let mut terminal = terminal.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     host.until("all is written", |host| !host.records("done").is_empty());
     assert_eq!(host.affinities(), NEW);

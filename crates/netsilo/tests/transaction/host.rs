@@ -69,7 +69,7 @@ impl Host {
         let command = self.verb(verb, more);
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
-        format!("exec {}", words.join(" "))
+        words.join(" ")
     }
 
     pub(crate) fn run(&self, verb: &str, more: &[&str]) -> Output {

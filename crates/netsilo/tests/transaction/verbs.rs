@@ -119,7 +119,7 @@ fn a_plan_of_nothing_but_refusals_ends_as_plan_does() {
 fn on_a_terminal(host: &Host, typed: &str) -> (Option<i32>, String) {
     use std::io::Write as _;
     let mut terminal = std::process::Command::new("script");
-    terminal.args(["-qec", &host.words("apply", &[]), "/dev/null"]);
+    terminal.args(["-qec", &format!("exec {}", host.words("apply", &[])), "/dev/null"]);
     terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut terminal = terminal.spawn().unwrap();
     terminal.stdin.as_mut().unwrap().write_all(typed.as_bytes()).unwrap();
