@@ -29,6 +29,7 @@ pub fn plan(observation: &Observation, goal: &Goal) -> Plan {
     steering::rps(after, &rates, &netdevs, goal, &mut plan);
     steering::rfs(after, &netdevs, goal, &mut plan);
     plan.changes = ordered(plan.changes);
+    plan.even_if_owned = goal.even_if_owned;
     plan
 }
 
@@ -129,6 +130,9 @@ pub struct Plan {
     /// What was asked for and cannot or must not be done, known before trying.
     #[serde(default)]
     pub refusals: Vec<Refusal>,
+    /// Whether to apply it although another program owns some of the knobs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub even_if_owned: bool,
 }
 
 impl Plan {

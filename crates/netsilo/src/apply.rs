@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netsilo_core::plan::{Cause, Plan, plan};
+use netsilo_core::plan::{Plan, plan};
 use netsilo_sys::apply::{Applied, Event, Options};
 use netsilo_sys::guard::{self, End};
 use netsilo_sys::journal::STATE_DIR;
@@ -33,9 +33,13 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    fn root(&self) -> Result<Root> {
+        Ok(if self.root == Path::new("/") { Root::live() } else { Root::at(&self.root)? })
+    }
+
     /// The kernel whose settings are meant.
     pub(crate) fn kernel(&self) -> Result<Live> {
-        Ok(Live::new(if self.root == Path::new("/") { Root::live() } else { Root::at(&self.root)? }))
+        Ok(Live::new(self.root()?))
     }
 
     /// The folder of the journal.
@@ -100,12 +104,11 @@ fn apply(plan: &Plan, how: &How) -> Result<Exit> {
     if !how.json {
         out::text(&plan_view::render(plan))?;
     }
-    if let Some(refusal) = plan.refusals.iter().find(|refusal| refusal.cause == Cause::OtherOwner) {
-        return Err(
-            Stop(Exit::OtherOwner, format!("{}: {}; nothing was written", refusal.subject, refusal.reason)).into()
-        );
+    if plan.changes.is_empty() {
+        return Ok(crate::plan::exit(plan, false));
     }
-    if !plan.changes.is_empty() && !how.yes && !agreed(plan.changes.len())? {
+    refuse_owned(plan, &how.place)?;
+    if !how.yes && !agreed(plan.changes.len())? {
         say("nothing was written");
         return Ok(Exit::Refused);
     }
@@ -120,6 +123,18 @@ fn apply(plan: &Plan, how: &How) -> Result<Exit> {
     // The terminal may be gone; what was applied is applied all the same.
     let _ = outcome(&applied, how);
     Ok(Exit::Ok)
+}
+
+/// A saved plan may be older than another owner: look again just before writing.
+fn refuse_owned(plan: &Plan, place: &Place) -> Result<()> {
+    let writers = netsilo_sys::writers::running(&place.root()?).context("cannot look for other programs that write")?;
+    let owners = plan.owners(&writers);
+    let names: Vec<String> = owners.iter().map(|owner| format!("{} (pid {})", owner.name, owner.pid)).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let todo = "stop it first, or make the plan with --even-if-owned; nothing was written";
+    Err(Stop(Exit::OtherOwner, format!("{} writes these settings too: {todo}", names.join(", "))).into())
 }
 
 /// This program itself, also where it was replaced since it started.
@@ -174,14 +189,19 @@ fn told(arrival: &Arrival) -> String {
 }
 
 fn outcome(applied: &Applied, how: &How) -> Result<()> {
+    for (target, now) in &applied.overwritten {
+        say(format_args!("netsilo: {target} says {now} already: another program writes it too, find it and stop it"));
+    }
     if how.json {
         let changes = applied.settled.iter().map(|(target, value)| json!({ "target": target, "value": value }));
         let arrivals = applied.arrivals.iter().map(|(irq, arrival)| json!({ "irq": irq, "arrival": arrival }));
+        let overwritten = applied.overwritten.iter().map(|(target, now)| json!({ "target": target, "value": now }));
         return out::json(&json!({
             "version": 1,
             "transaction": applied.transaction,
             "changes": changes.collect::<Vec<_>>(),
             "arrivals": arrivals.collect::<Vec<_>>(),
+            "overwritten": overwritten.collect::<Vec<_>>(),
             "confirm_within_seconds": how.confirm_within.map(|time| time.as_secs()),
         }));
     }

@@ -86,7 +86,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(exit(&plan, args.detailed_exitcode))
 }
 
-fn exit(plan: &Plan, detailed: bool) -> Exit {
+/// How a verb ends that makes this plan and no more of it.
+pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     let refused = |cause: fn(Cause) -> bool| plan.refusals.iter().any(|refusal| cause(refusal.cause));
     if plan.changes.is_empty() && refused(|cause| cause == Cause::OtherOwner) {
         Exit::OtherOwner

@@ -60,7 +60,7 @@ pub enum Event<'a> {
 }
 
 /// What was applied.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Applied {
     /// The transaction; `None` if there was nothing to write.
     pub transaction: Option<u64>,
@@ -68,6 +68,8 @@ pub struct Applied {
     pub settled: Vec<(Target, Value)>,
     /// Where the interrupts that were moved arrived.
     pub arrivals: Vec<(Irq, Arrival)>,
+    /// The knobs that someone else has written in the meantime, and what they say now.
+    pub overwritten: Vec<(Target, Value)>,
 }
 
 /// Why a plan was not applied.
@@ -166,7 +168,7 @@ pub fn apply(
     refuse_on_top(&journal)?;
     let writes = check(kernel, changes)?;
     if writes.is_empty() {
-        return Ok(Applied { transaction: None, settled: Vec::new(), arrivals: Vec::new() });
+        return Ok(Applied::default());
     }
     let confirm_by = options.confirm_within.map(|within| kernel.now() + within);
     let entries = writes.iter().map(|write| write.entry.clone()).collect();
@@ -187,7 +189,14 @@ pub fn apply(
     drop(journal);
     watch(Event::Waiting { irqs: settled.iter().filter_map(moved_irq).count() });
     let arrivals = moved.wait(kernel, options.wait, &mut |irq, arrival| watch(Event::Arrived(irq, arrival)));
-    Ok(Applied { transaction: Some(transaction), settled, arrivals })
+    let overwritten = settled.iter().filter_map(|(target, value)| overwritten(kernel, target, value)).collect();
+    Ok(Applied { transaction: Some(transaction), settled, arrivals, overwritten })
+}
+
+/// Another writer shows itself by what it writes over our values.
+fn overwritten(kernel: &dyn Kernel, target: &Target, settled: &Value) -> Option<(Target, Value)> {
+    let now = knob::read(kernel, target).ok()?.value;
+    (now != *settled).then(|| (target.clone(), now))
 }
 
 /// Nothing is stacked on a transaction that may still be taken back by itself.

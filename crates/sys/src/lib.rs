@@ -31,6 +31,6 @@ pub mod transaction;
 pub mod undo;
 mod unpack;
 pub mod verify;
-mod writers;
+pub mod writers;
 
 pub use read::snapshot;

@@ -279,6 +279,20 @@ mod tests {
         assert_eq!(message(other), "line 1 is not a journal record: version 9; this netsilo knows 1");
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_damage_panics_and_whole_lines_are_counted(at in 0..400usize, byte: u8, cut in 0..400usize) {
+            let mut journal = (boot() + &begin(1) + &line(&Record::Done { transaction: 1 })).into_bytes();
+            if let Some(place) = journal.get_mut(at) {
+                *place = byte;
+            }
+            journal.truncate(cut);
+            if let Ok(history) = History::replay(&journal) {
+                assert_eq!(history.whole_bytes + history.torn_bytes, journal.len());
+            }
+        }
+    }
+
     #[test]
     fn states_follow_the_records() {
         let open = |text: &str| {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::Irq;
+use netsilo_core::parse::per_cpu_count::per_cpu_count;
 use serde::Serialize;
 
 use crate::kernel::Kernel;
@@ -97,11 +98,9 @@ impl MovedIrq {
     }
 }
 
-/// Interrupts per CPU: `/sys/kernel/irq/<n>/per_cpu_count`, a column per possible CPU (`kernel/irq/irqdesc.c`, 4.9).
 fn counts(kernel: &dyn Kernel, irq: Irq) -> io::Result<BTreeMap<CpuId, u64>> {
     let possible = kernel.read("/sys/devices/system/cpu/possible")?;
     let possible = CpuSet::parse_list(&possible).map_err(io::Error::other)?;
     let text = kernel.read(&format!("/sys/kernel/irq/{irq}/per_cpu_count"))?;
-    let columns = text.trim().split(',');
-    possible.iter().zip(columns).map(|(cpu, n)| Ok((cpu, n.parse().map_err(io::Error::other)?))).collect()
+    per_cpu_count(&text, &possible).map_err(io::Error::other)
 }

@@ -4,6 +4,7 @@ use netsilo_core::host::{Writer, WriterKnob};
 
 use crate::notes::Notes;
 use crate::process::Process;
+use crate::root::{ReadError, Root};
 
 /// What gives a program away, and what it writes.
 struct Known {
@@ -40,6 +41,14 @@ pub(crate) const LINK_KEYS: &[(&str, WriterKnob)] =
 
 /// Where systemd looks for `.link` files.
 const LINK_DIRS: &[&str] = &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
+
+/// All that run now.
+pub fn running(root: &Root) -> Result<Vec<Writer>, ReadError> {
+    let notes = Notes::new(root);
+    let writers = writers(&notes, &crate::process::processes(&notes));
+    notes.finish()?;
+    Ok(writers)
+}
 
 /// All that are found.
 pub(crate) fn writers(notes: &Notes<'_>, processes: &[Process]) -> Vec<Writer> {

@@ -1,9 +1,26 @@
 //! Other programs that write the same knobs: named, never fought.
 
-use crate::change::Change;
+use crate::change::{Change, Target};
 use crate::host::{Snapshot, Writer, WriterKnob};
 use crate::notes::plural;
 use crate::plan::{Cause, Goal, Plan};
+
+impl Plan {
+    /// The programs, of those given, that own what this plan writes; none if that was accepted when it was made.
+    ///
+    /// For a plan that was saved: another program may have been started since.
+    pub fn owners<'w>(&self, writers: &'w [Writer]) -> Vec<&'w Writer> {
+        let knob = |change: &Change| match change.target {
+            Target::IrqAffinity { .. } => Some(WriterKnob::IrqAffinity),
+            Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Some(WriterKnob::Rps),
+            Target::XpsCpus { .. } => Some(WriterKnob::Xps),
+            Target::DefaultSmpAffinity | Target::RpsDefaultMask | Target::NapiThread { .. } => None,
+        };
+        let written: Vec<WriterKnob> = self.changes.iter().filter_map(knob).collect();
+        let owns = |writer: &&Writer| !self.even_if_owned && writer.writes.iter().any(|knob| written.contains(knob));
+        writers.iter().filter(owns).collect()
+    }
+}
 
 /// Takes changes of one kind into the plan, unless another program owns the knob; `true` when they were refused.
 pub(super) fn yield_to(
@@ -36,4 +53,25 @@ pub(super) fn yield_to(
         plan.refuse(name, Cause::OtherOwner, reason);
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::Value;
+    use crate::host::Irq;
+
+    #[test]
+    fn a_saved_plan_knows_whose_knobs_it_writes() {
+        let writer = |name: &str, knob| Writer { name: name.into(), pid: 812, writes: vec![knob] };
+        let writers = [writer("irqbalance", WriterKnob::IrqAffinity), writer("other", WriterKnob::Xps)];
+        let change = |target| Change { target, old: Value::Count(0), new: Value::Count(1), reason: String::new() };
+        let irq = Target::IrqAffinity { irq: Irq(27), action: "x".into(), netdev: None };
+        let mut plan = Plan { changes: vec![change(irq), change(Target::DefaultSmpAffinity)], ..Plan::default() };
+        assert_eq!(plan.owners(&writers), [&writers[0]]);
+        plan.even_if_owned = true;
+        assert!(plan.owners(&writers).is_empty());
+        plan = Plan { changes: vec![change(Target::DefaultSmpAffinity)], ..Plan::default() };
+        assert!(plan.owners(&writers).is_empty());
+    }
 }

@@ -32,12 +32,13 @@ fn restored_by_the_guard(host: &Host) {
 #[test]
 fn the_guard_outlives_the_terminal() {
     let host = Host::new();
-    let apply = host.verb("apply", &["--yes", "--confirm-within", "3s"]);
-    let words = std::iter::once(apply.get_program()).chain(apply.get_args());
-    let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
     // `script` is the terminal: its death hangs up on all that run in it.
     let mut terminal = Command::new("script");
-    terminal.args(["-qec", &format!("exec {}", words.join(" ")), "/dev/null"]);
+    terminal.args([
+        "-qec",
+        &format!("exec {}", host.words("apply", &["--yes", "--confirm-within", "3s"])),
+        "/dev/null",
+    ]);
     let mut terminal = terminal.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     host.until("all is written", |host| !host.records("done").is_empty());
     assert_eq!(host.affinities(), NEW);

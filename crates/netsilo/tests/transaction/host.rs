@@ -64,6 +64,14 @@ impl Host {
         command
     }
 
+    /// The same verb as words for a shell.
+    pub(crate) fn words(&self, verb: &str, more: &[&str]) -> String {
+        let command = self.verb(verb, more);
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let words: Vec<_> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+        words.join(" ")
+    }
+
     pub(crate) fn run(&self, verb: &str, more: &[&str]) -> Output {
         self.verb(verb, more).output().unwrap()
     }

@@ -1,8 +1,11 @@
 //! The same on the running kernel, in a network namespace of its own, which ends with the test.
 
+use std::io::Write as _;
 use std::process::Command;
 
 use serde_json::{Value, json};
+
+use super::host::{Host, said};
 
 /// Makes a netdev with two queues, prints its knobs, applies, prints them, undoes, prints them.
 const SCRIPT: &str = r#"
@@ -24,11 +27,52 @@ fn change(knob: &str, queue: u32, old: Value, new: Value) -> Value {
     json!({ "target": { "knob": knob, "netdev": netdev, "queue": queue }, "old": old, "new": new, "reason": "test" })
 }
 
+/// Whether this test cannot run here.
+fn skip() -> bool {
+    if rustix::process::geteuid().is_root() {
+        return false;
+    }
+    assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "namespaces need root");
+    let _ = writeln!(std::io::stderr(), "SKIPPED: namespaces need root");
+    true
+}
+
+/// Applies with the state folder on a file system of 8 KiB, a page for the lock and one for the journal, which is kept.
+fn apply_with_little_space(host: &Host) -> (Option<i32>, String) {
+    let script = format!(
+        "mount -t tmpfs -o size=8k,mode=700 tmpfs {state}; (exec {apply}); code=$?; cp {state}/journal {kept}; exit $code",
+        state = host.state().display(),
+        apply = host.words("apply", &["--yes"]),
+        kept = host.root().join("journal").display(),
+    );
+    said(&Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap())
+}
+
+#[test]
+fn a_full_disk_under_the_journal_is_a_failed_write() {
+    if skip() {
+        return;
+    }
+    let host = Host::new();
+    assert_eq!(said(&host.run("apply", &["--yes"])).0, Some(0));
+    assert_eq!(said(&host.run("undo", &[])).0, Some(0));
+    let journal = std::fs::read_to_string(host.state().join("journal")).unwrap();
+    let begun: usize = journal.split_inclusive('\n').take(2).map(str::len).sum();
+    // The whole plan fits just so, the first record after it does not.
+    let padding = "x".repeat(4096 - 30 - begun);
+    host.edit_plan(|plan| plan["changes"][0]["reason"] = format!("rx follows its reader{padding}").into());
+    let (code, text) = apply_with_little_space(&host);
+    assert_eq!(code, Some(20), "{text}");
+    assert!(text.contains("cannot append to") && text.contains("No space left on device"), "{text}");
+    assert_eq!(host.affinities(), ["01\n", "01\n"]);
+    std::fs::copy(host.root().join("journal"), host.state().join("journal")).unwrap();
+    let (code, text) = said(&host.run("undo", &[]));
+    assert_eq!((code, host.affinities()), (Some(0), ["01\n".to_owned(), "01\n".to_owned()]), "{text}");
+}
+
 #[test]
 fn queues_of_a_real_netdev_change_and_come_back_byte_for_byte() {
-    if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "network namespaces need root");
-        println!("SKIPPED: network namespaces need root");
+    if skip() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! `apply` and `undo`: what they say and with which code they end.
 
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 use netsilo_core::cpuset::CpuSet;
 
@@ -89,17 +90,53 @@ fn a_plan_that_is_out_of_date_ends_with_1() {
 }
 
 #[test]
-fn another_owner_ends_with_30() {
+fn another_owner_that_runs_now_ends_with_30() {
     let host = Host::new();
-    host.edit_plan(|plan| {
-        plan["refusals"] = serde_json::json!([
-            { "subject": "irq 29", "cause": "other_owner", "reason": "irqbalance (pid 812) places interrupts: stop it" }
-        ]);
-    });
+    host.put("proc/812/comm", "irqbalance\n");
+    host.put("proc/812/cmdline", "/usr/sbin/irqbalance\0--foreground\0");
     let (code, text) = said(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(30), "{text}");
-    assert!(text.contains("irqbalance (pid 812)"), "{text}");
+    assert!(text.contains("irqbalance (pid 812) writes these settings too: stop it first"), "{text}");
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
+    host.edit_plan(|plan| plan["even_if_owned"] = true.into());
+    assert_eq!(said(&host.run("apply", &["--yes"])).0, Some(0));
+}
+
+#[test]
+fn a_plan_of_nothing_but_refusals_ends_as_plan_does() {
+    let host = Host::new();
+    for (cause, expected) in [("other_owner", 30), ("managed_irq", 1)] {
+        host.edit_plan(|plan| {
+            plan["changes"] = serde_json::json!([]);
+            plan["refusals"] = serde_json::json!([{ "subject": "irq 29", "cause": cause, "reason": "because" }]);
+        });
+        let (code, text) = said(&host.run("apply", &[]));
+        assert_eq!((code, text.contains("irq 29: because")), (Some(expected), true), "{text}");
+    }
+}
+
+/// Runs apply on a terminal of its own, where someone types this.
+fn on_a_terminal(host: &Host, typed: &str) -> (Option<i32>, String) {
+    use std::io::Write as _;
+    let mut terminal = std::process::Command::new("script");
+    terminal.args(["-qec", &format!("exec {}", host.words("apply", &[])), "/dev/null"]);
+    terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut terminal = terminal.spawn().unwrap();
+    terminal.stdin.as_mut().unwrap().write_all(typed.as_bytes()).unwrap();
+    said(&terminal.wait_with_output().unwrap())
+}
+
+#[test]
+fn on_a_terminal_apply_asks_first() {
+    let host = Host::new();
+    for no in ["n\n", "\n"] {
+        let (code, text) = on_a_terminal(&host, no);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("apply 2 changes? [y/N]") && text.contains("nothing was written"), "{text}");
+        assert_eq!(host.affinities(), ["01\n", "01\n"]);
+    }
+    let (code, text) = on_a_terminal(&host, "y\n");
+    assert_eq!((code, host.affinities()), (Some(0), ["10".to_owned(), "10".to_owned()]), "{text}");
 }
 
 #[test]

@@ -178,6 +178,22 @@ fn interrupts_are_seen_to_arrive_or_said_not_to() {
 }
 
 #[test]
+fn a_value_that_does_not_stay_is_reported() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    kernel.traffic.borrow_mut().insert(27, "10,0,0,0,3,0,0,0".to_owned());
+    let other = dir.path().join("proc/irq/28/smp_affinity");
+    let plan = [change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))];
+    let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let applied = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |event| {
+        if matches!(event, apply::Event::Waiting { .. }) {
+            std::fs::write(&other, "80\n").unwrap();
+        }
+    });
+    assert_eq!(applied.unwrap().overwritten, [(irq(28), cpus("7"))]);
+}
+
+#[test]
 fn without_a_guard_nothing_is_written() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());

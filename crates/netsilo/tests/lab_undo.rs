@@ -1,0 +1,197 @@
+//! The transaction on real kernels and real NIC queues: interrupts land where planned, undo restores every byte, also
+//! after kill -9 at each write.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::host::Irq;
+use netsilo_core::plan::Plan;
+use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use serde_json::Value as Json;
+
+const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
+
+/// Prints every knob of the guest, as `file:text`.
+const KNOBS: &str = "cd /sys/class/net/eth0/queues; grep -H . /proc/irq/*/smp_affinity /proc/irq/default_smp_affinity \
+    /proc/sys/net/core/rps_sock_flow_entries /proc/sys/net/core/rps_default_mask $PWD/*/rps_* $PWD/*/xps_cpus; \
+    grep -H Cpus_allowed: $(grep -l ^napi/eth0 /proc/[0-9]*/comm | sed s/comm/status/); true";
+
+struct Guest {
+    lab: Lab,
+    device_path: String,
+}
+
+impl Guest {
+    fn boot(kernel: Kernel, model: NicModel) -> Self {
+        let lab = Lab::boot(&Spec::new(kernel, model)).unwrap();
+        // Threaded NAPI, so that its kthreads are among the knobs.
+        let device = lab.sh("echo 1 >/sys/class/net/eth0/threaded; readlink -f /sys/class/net/eth0/device").unwrap();
+        let device_path = device.trim().trim_start_matches("/sys").to_owned();
+        Self { lab, device_path }
+    }
+
+    fn knobs(&self) -> BTreeMap<String, String> {
+        let text = self.lab.sh(KNOBS).unwrap();
+        let line = |line: &str| line.split_once(':').map(|(file, text)| (file.to_owned(), text.to_owned()));
+        text.lines().filter_map(line).collect()
+    }
+
+    /// The interrupts of eth0's queues, with their action names.
+    fn queue_irqs(&self) -> Vec<(Irq, String)> {
+        let text = self.lab.sh("cd /sys/kernel/irq; grep -HE 'TxRx-|put' */actions").unwrap();
+        let irq = |line: &str| {
+            let (file, action) = line.split_once(':')?;
+            Some((Irq(file.split_once('/')?.0.parse().ok()?), action.to_owned()))
+        };
+        text.lines()
+            .filter_map(irq)
+            .filter(|(_, action)| action.starts_with("eth0") || action.contains("put."))
+            .collect()
+    }
+
+    /// The kthreads of eth0's NAPIs: the first one will do.
+    fn thread(&self) -> Target {
+        let text = self.lab.sh("f=$(grep -l ^napi/eth0 /proc/[0-9]*/comm | head -n1); cat $f ${f%comm}stat").unwrap();
+        let (comm, stat) = text.split_once('\n').unwrap();
+        let (pid, fields) = (stat.split_once(' ').unwrap().0, stat.rsplit_once(')').unwrap().1);
+        let start_time = fields.split_whitespace().nth(19).unwrap().parse().unwrap();
+        Target::NapiThread { pid: pid.parse().unwrap(), comm: comm.to_owned(), start_time }
+    }
+
+    /// A plan that changes one knob of each kind and all interrupts, and the file of each change.
+    fn plan(&self, knobs: &BTreeMap<String, String>) -> (Plan, Vec<String>) {
+        let netdev = NetdevIdentity { name: "eth0".into(), device_path: Some(self.device_path.clone()) };
+        let queues = "/sys/class/net/eth0/queues";
+        let mut wanted: Vec<(Target, String, Value)> = Vec::new();
+        for (n, (irq, action)) in self.queue_irqs().into_iter().enumerate() {
+            let file = format!("/proc/irq/{irq}/smp_affinity");
+            let now = CpuSet::parse_mask(&knobs[&file]).unwrap();
+            let cpus = (0..8).map(|cpu| CpuSet::of(CpuId((n as u32 + cpu + 4) % 8)));
+            let cpus = cpus.into_iter().find(|cpus| *cpus != now).unwrap();
+            wanted.push((Target::IrqAffinity { irq, action, netdev: Some(netdev.clone()) }, file, Value::Cpus(cpus)));
+        }
+        let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
+        let rx = |file| format!("{queues}/rx-0/{file}");
+        wanted.push((Target::RpsCpus { netdev: netdev.clone(), queue: 0 }, rx("rps_cpus"), cpus("2-3")));
+        wanted.push((Target::RpsFlowCnt { netdev: netdev.clone(), queue: 0 }, rx("rps_flow_cnt"), Value::Count(1000)));
+        wanted.push((Target::XpsCpus { netdev, queue: 1 }, format!("{queues}/tx-1/xps_cpus"), cpus("5-6")));
+        wanted.push((Target::DefaultSmpAffinity, "/proc/irq/default_smp_affinity".into(), cpus("0-3")));
+        let core = |file| format!("/proc/sys/net/core/{file}");
+        wanted.push((Target::RpsSockFlowEntries, core("rps_sock_flow_entries"), Value::Count(5000)));
+        if knobs.contains_key(&core("rps_default_mask")) {
+            wanted.push((Target::RpsDefaultMask, core("rps_default_mask"), cpus("1-2")));
+        }
+        let thread = self.thread();
+        let Target::NapiThread { pid, .. } = thread else { unreachable!() };
+        wanted.push((thread, format!("/proc/{pid}/status"), cpus("3")));
+        let change = |(target, file, new): &(Target, String, Value)| {
+            let old = netsilo_sys::knob::parse(target, knobs[file].trim_start_matches("Cpus_allowed:").trim()).unwrap();
+            Change { target: target.clone(), old, new: new.clone(), reason: "test".into() }
+        };
+        let changes = wanted.iter().map(change).collect();
+        (Plan { changes, ..Plan::default() }, wanted.into_iter().map(|(_, file, _)| file).collect())
+    }
+
+    fn give(&self, plan: &Plan) {
+        let plan = serde_json::to_string(plan).unwrap();
+        self.lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{plan}\nEND")).unwrap();
+    }
+
+    /// Kills an apply with -9 in writing this file, where it hangs: a pipe is mounted over it.
+    fn kill_in_write(&self, file: &str, old: &str, written_before: usize) {
+        let records = written_before + 1;
+        let script = format!(
+            "set -e; rm -rf /run/netsilo /tmp/pipe; mkfifo /tmp/pipe; mount --bind /tmp/pipe {file}
+             {NETSILO} apply --yes --plan /tmp/plan.json >/tmp/log 2>&1 & pid=$!
+             echo {old} >/tmp/pipe
+             until [ \"$(grep -cE '\"(begin|wrote)\"' /run/netsilo/journal 2>/dev/null)\" = {records} ]; do sleep 0.05; done
+             kill -9 $pid; wait $pid || umount {file}"
+        );
+        self.lab.sh(&script).unwrap();
+    }
+}
+
+/// One guest at a time, whatever the number of test threads.
+static GUEST: Mutex<()> = Mutex::new(());
+
+#[test]
+fn interrupts_land_where_planned_and_undo_restores_every_byte() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let _one = GUEST.lock();
+    for (kernel, model) in
+        Kernel::ALL.into_iter().flat_map(|kernel| [NicModel::VirtioNet, NicModel::Igb].map(|model| (kernel, model)))
+    {
+        let guest = Guest::boot(kernel, model);
+        // Connections that are refused, each from another port: a few packets for every queue.
+        let peer = guest.lab.peer(0).unwrap();
+        let knocking = "while :; do (echo >/dev/tcp/10.77.0.2/9) 2>/dev/null; done";
+        let traffic = peer.spawn(&format!("exec bash -c '{knocking}'")).unwrap();
+        let before = guest.knobs();
+        let (plan, files) = guest.plan(&before);
+        guest.give(&plan);
+        let applied = guest.lab.sh(&format!("{NETSILO} apply --yes --json --plan /tmp/plan.json")).unwrap();
+        let applied: Json = serde_json::from_str(&applied).unwrap();
+        assert_eq!(applied["changes"].as_array().unwrap().len(), plan.changes.len());
+        let after = guest.knobs();
+        assert!(files.iter().all(|file| before[file] != after[file]), "{after:?}");
+        assert!(before.iter().all(|(file, old)| files.contains(file) || *old == after[file]), "{after:?}");
+        arrived_where_planned(&guest, &plan, &applied);
+        traffic.stop().unwrap();
+        let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
+        assert_eq!(guest.knobs(), before, "{undone}");
+        println!("{}: {} settings and back", guest.lab.title(), plan.changes.len());
+    }
+}
+
+/// Every interrupt that came has come on the cpu of the plan, and more than one came.
+fn arrived_where_planned(guest: &Guest, plan: &Plan, applied: &Json) {
+    let arrivals = applied["arrivals"].as_array().unwrap();
+    let mut came = 0;
+    for arrival in arrivals.iter().filter(|arrival| arrival["arrival"] != "no_traffic") {
+        let this = Irq(arrival["irq"].as_u64().unwrap() as u32);
+        let change = plan.changes.iter().find(|c| matches!(c.target, Target::IrqAffinity { irq, .. } if irq == this));
+        let Value::Cpus(cpus) = &change.unwrap().new else { unreachable!() };
+        assert_eq!(arrival["arrival"]["arrived"].as_u64(), cpus.single().map(|cpu| cpu.0.into()), "{arrivals:?}");
+        let effective = guest.lab.sh(&format!("cat /proc/irq/{this}/effective_affinity_list")).unwrap();
+        assert_eq!(effective.trim(), cpus.to_string());
+        came += 1;
+    }
+    assert!(came > 1, "{arrivals:?}");
+}
+
+#[test]
+fn undo_restores_every_byte_after_kill_9_in_each_write() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let _one = GUEST.lock();
+    let guest = Guest::boot(Kernel::V6_1, NicModel::VirtioNet);
+    let before = guest.knobs();
+    let (plan, files) = guest.plan(&before);
+    guest.give(&plan);
+    // A kthread has no file over which a pipe could be mounted.
+    for (n, file) in files.iter().enumerate().filter(|(_, file)| !file.ends_with("status")) {
+        guest.kill_in_write(file, &before[file], n);
+        let killed = guest.knobs();
+        assert_eq!(killed.iter().filter(|(file, text)| before[*file] != **text).count(), n, "{killed:?}");
+        let refused = guest.lab.run(&format!("{NETSILO} apply --yes --plan /tmp/plan.json")).unwrap();
+        assert_ne!(refused.status, 0, "{}", refused.text());
+        let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
+        assert_eq!(guest.knobs(), before, "{undone}");
+    }
+    // The guard, on its default folder, after the death of its apply.
+    let kill = format!(
+        "rm -rf /run/netsilo; {NETSILO} apply --yes --confirm-within 2s --plan /tmp/plan.json >/tmp/log 2>&1 & pid=$!
+         until grep -q '\"done\"' /run/netsilo/journal 2>/dev/null; do sleep 0.05; done; kill -9 $pid
+         until grep -q '\"undone\"' /run/netsilo/journal; do sleep 0.1; done; cat /run/netsilo/guard.log"
+    );
+    let log = guest.lab.sh(&kill).unwrap();
+    assert!(log.contains("no confirmation came in time"), "{log}");
+    assert_eq!(guest.knobs(), before, "{log}");
+}
