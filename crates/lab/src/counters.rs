@@ -10,6 +10,7 @@ pub(crate) struct Counters {
 }
 
 /// What a load has cost.
+#[derive(Clone)]
 pub(crate) struct Spent {
     /// NET_RX softirqs by CPU.
     pub(crate) net_rx: Vec<u64>,

@@ -183,10 +183,11 @@ fn comparison(placements: &[Measured]) -> String {
     for cpu in 0..placements[0].tcp.net_rx.len() {
         row(&format!("NET_RX on cpu {cpu}"), &|it| (it.tcp.net_rx[cpu] + it.udp.net_rx[cpu]).to_string());
     }
-    let kinds: [(&str, fn(&Measured) -> &Spent); 2] = [("TCP_RR", |it| &it.tcp), ("UDP_RR", |it| &it.udp)];
-    for (kind, spent) in kinds {
-        row(&format!("{kind} IPIs per transaction"), &|it| format!("{:.3}", spent(it).per_transaction(spent(it).ipis)));
-        let softirqs = |it: &Measured| format!("{:.3}", spent(it).per_transaction(spent(it).net_rx.iter().sum()));
+    let per_transaction = |spent: &Spent, count: u64| format!("{:.3}", spent.per_transaction(count));
+    for kind in ["TCP_RR", "UDP_RR"] {
+        let spent = |it: &Measured| if kind == "TCP_RR" { it.tcp.clone() } else { it.udp.clone() };
+        row(&format!("{kind} IPIs per transaction"), &|it| per_transaction(&spent(it), spent(it).ipis));
+        let softirqs = |it: &Measured| per_transaction(&spent(it), spent(it).net_rx.iter().sum());
         row(&format!("{kind} NET_RX softirqs per transaction"), &softirqs);
         row(&format!("{kind} transactions/s"), &|it| format!("{:.0}", spent(it).transactions_per_s()));
     }

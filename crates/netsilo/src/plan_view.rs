@@ -10,7 +10,8 @@ pub(crate) fn render(plan: &Plan) -> String {
     let mut text = String::new();
     let count = plan.changes.len();
     let _ = match count {
-        0 => writeln!(text, "nothing to do"),
+        0 if plan.refusals.is_empty() => writeln!(text, "nothing to do"),
+        0 => writeln!(text, "nothing can be done"),
         1 => writeln!(text, "1 change"),
         _ => writeln!(text, "{count} changes"),
     };
