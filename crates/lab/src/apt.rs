@@ -11,6 +11,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// None of the machine's own sources, pins and installed packages; only the indexes that are read.
+const OPTIONS: [&str; 12] = [
+    "Dir::Etc::sourceparts=-",
+    "Dir::Etc::preferences=/dev/null",
+    "Dir::Etc::preferencesparts=-",
+    "Dir::State::status=/dev/null",
+    "Acquire::Languages=none",
+    "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+    "Acquire::GzipIndexes=true",
+    "Acquire::Retries=2",
+    "Acquire::http::Timeout=20",
+    // A mirror that is some weeks behind is signed all the same, and new enough for a laboratory.
+    "Acquire::Check-Valid-Until=false",
+    // Without it `apt-get update` keeps a stale index and calls that success.
+    "APT::Update::Error-Mode=any",
+    // `_apt` may not be able to reach the cache.
+    "APT::Sandbox::User=root",
+];
+
 /// One Debian suite with its own apt state in the cache.
 #[derive(Debug)]
 pub(crate) struct Suite<'a> {
@@ -44,8 +63,7 @@ impl<'a> Suite<'a> {
             return Ok(());
         }
         let bar = spinner(format!("asking the mirror about {}", self.name));
-        // Without `Error-Mode=any` apt-get keeps a stale index and calls that success.
-        output(self.apt("apt-get").args(["-o", "APT::Update::Error-Mode=any", "update"]))
+        output(self.apt("apt-get").arg("update"))
             .with_context(|| format!("cannot fetch the package index of {}", self.name))?;
         bar.finish_and_clear();
         self.cache.touch(&stamp)
@@ -73,9 +91,8 @@ impl<'a> Suite<'a> {
         for package in packages {
             bar.set_message(format!("{} {}", package.name, package.version));
             let wanted = format!("{}={}", package.name, package.version);
-            // `_apt` may not reach the cache: download as ourselves, without the warning.
             let mut download = self.apt("apt-get");
-            download.current_dir(&debs).args(["-o", "APT::Sandbox::User=root", "download", &wanted]);
+            download.current_dir(&debs).args(["download", &wanted]);
             output(&mut download).with_context(|| format!("cannot download {wanted}"))?;
             for deb in crate::cache::oldest_first(&debs) {
                 output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(into))
@@ -92,17 +109,15 @@ impl<'a> Suite<'a> {
     fn apt(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let dir = |folder: &str| self.dir.join(folder).shown();
-        command.args(["-q", "-o", &format!("Dir::State={}", dir("state"))]);
-        command.args(["-o", &format!("Dir::Cache={}", dir("cache"))]);
-        command.args(["-o", &format!("Dir::Etc::sourcelist={}", dir("sources.list"))]);
-        command.args(["-o", "Dir::Etc::sourceparts=-", "-o", "Dir::State::status=/dev/null"]);
-        command.args([
-            "-o",
-            "Acquire::Languages=none",
-            "-o",
-            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
-        ]);
-        command.args(["-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=20"]);
+        command.arg("-q");
+        let own = [
+            format!("Dir::State={}", dir("state")),
+            format!("Dir::Cache={}", dir("cache")),
+            format!("Dir::Etc::sourcelist={}", dir("sources.list")),
+        ];
+        for option in own.iter().map(String::as_str).chain(OPTIONS) {
+            command.args(["-o", option]);
+        }
         command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         command
     }
