@@ -12,6 +12,7 @@
 struct seen {
 	u64 taken;	 /* What taken_from() said at the last read. */
 	u32 physical_id; /* A napi id that we know to be a NIC's, to ask once only. */
+	u32 window;	 /* The window that this was noted in: worth nothing in a later one. */
 };
 
 struct {
@@ -20,6 +21,23 @@ struct {
 	__type(key, int);
 	__type(value, struct seen);
 } sockets SEC(".maps");
+
+/* One entry: counts the times that we were attached. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, u64);
+} window SEC(".maps");
+
+static __always_inline u32 window_now(void)
+{
+	u32 zero = 0;
+	u64 *now = bpf_map_lookup_elem(&window, &zero);
+
+	return now ? *now : 0;
+}
 
 /*
  * Bytes taken out of the socket since it was established: all that came, less what lies there unread. 64 bits, so
@@ -45,7 +63,10 @@ int BPF_PROG(tcp_begins, struct sock *sk, int before, int after)
 	if ((!opens && !opened) || sk->sk_protocol != IPPROTO_TCP)
 		return 0;
 	seen = bpf_sk_storage_get(&sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	if (seen && opens)
+	if (!seen)
+		return 0;
+	seen->window = window_now();
+	if (opens)
 		seen->taken = 0; /* connect() again, on a socket that was disconnected. */
 	return 0;
 }
@@ -86,18 +107,22 @@ int BPF_PROG(tcp_read, struct sock *sk)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
 	struct read read = { .protocol = TCP, .poll_cpu = -1 };
-	struct seen *seen, first = {};
+	u32 window = window_now();
+	struct seen *seen;
 	u64 taken, bytes;
 
 	if (!tcp)
 		return 0;
 	taken = taken_from(sk, tcp);
-	seen = bpf_sk_storage_get(&sockets, sk, NULL, 0);
+	seen = bpf_sk_storage_get(&sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!seen) {
+		count_lost();
+		return 0;
+	}
+	if (seen->window != window) {
 		/* Established before we came: this read is the baseline. */
-		first.taken = taken;
-		if (!bpf_sk_storage_get(&sockets, sk, &first, BPF_SK_STORAGE_GET_F_CREATE))
-			count_lost();
+		seen->window = window;
+		seen->taken = taken;
 		return 0;
 	}
 	bytes = taken - seen->taken;

@@ -13,7 +13,7 @@ use netsilo_core::attribution::{Attribution, CpuTime, Hook, Source as Attributio
 use netsilo_core::cpuset::{CpuId, CpuSet};
 
 use crate::bpf_cgroup::Cgroups;
-use crate::bpf_decode::{TIME_WORDS, consumption, cpu_times, polls, since};
+use crate::bpf_decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, polls, since};
 use crate::bpf_load::{Ground, Loaded, Source, load, load_first, reason};
 use crate::bpf_table::{Mapped, Table, create_options, mappable_array};
 
@@ -37,13 +37,18 @@ impl Default for Options {
 #[error("cannot read the eBPF tables: stop and attach again")]
 pub struct ReadError(#[from] libbpf_rs::Error);
 
-/// Attached programs; dropping detaches them.
+/// eBPF programs in the kernel, attached unless paused; dropping takes them away.
 pub struct Tracer {
     tables: Option<Tables>,
     loaded: Vec<Loaded>,
-    hooks: Vec<Hook>,
+    /// Why there is nothing loaded.
+    refused: Vec<Hook>,
     cgroups: Cgroups,
-    since: Instant,
+    /// Since when the programs are attached; `None` while paused.
+    since: Option<Instant>,
+    /// How long they were attached since the last read, until the last pause.
+    attached: Duration,
+    windowed: bool,
     before: Before,
 }
 
@@ -54,6 +59,8 @@ struct Tables {
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
+    /// `window` of `bpf/tcp.bpf.c`.
+    window: Mapped,
     lost: MapHandle,
 }
 
@@ -68,27 +75,51 @@ impl Tracer {
     /// Attaches what can be attached here; the rest says why not in [`Attribution::hooks`].
     pub fn attach(options: Options) -> Self {
         libbpf_rs::set_print(None); // reasons are ours to tell
-        let (tables, loaded, hooks) = match Tables::new() {
-            Ok((tables, ground)) => {
-                let loaded = attach(options, &ground);
-                let hooks = loaded.iter().flat_map(|loaded| loaded.hooks.clone()).collect();
-                (Some(tables), loaded, hooks)
-            }
+        let (tables, loaded, refused) = match Tables::new() {
+            Ok((tables, ground)) => (Some(tables), load_all(options, &ground), Vec::new()),
             Err(error) => (None, Vec::new(), refuse(&reason(&error))),
         };
-        let (cgroups, since, before) = (Cgroups::new(), Instant::now(), Before::default());
-        Self { tables, loaded, hooks, cgroups, since, before }
+        Self {
+            tables,
+            loaded,
+            refused,
+            cgroups: Cgroups::new(),
+            since: Some(Instant::now()),
+            attached: Duration::ZERO,
+            windowed: false,
+            before: Before::default(),
+        }
     }
 
     /// Each hook: attached, or why not.
-    pub fn hooks(&self) -> &[Hook] {
-        &self.hooks
+    pub fn hooks(&self) -> Vec<Hook> {
+        let loaded = self.loaded.iter().flat_map(|loaded| &loaded.hooks);
+        loaded.chain(&self.refused).cloned().collect()
+    }
+
+    /// Detaches, which costs the host nothing from now on; the programs stay loaded, and what they counted can be read.
+    pub fn pause(&mut self) {
+        self.loaded.iter_mut().for_each(Loaded::detach);
+        self.attached += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        self.windowed = true;
+    }
+
+    /// Attaches again: a new window, in which the first read of each socket that is already open sets its baseline.
+    pub fn resume(&mut self) {
+        if self.since.is_some() {
+            return;
+        }
+        if let Some(tables) = &self.tables {
+            tables.begin_window();
+        }
+        self.loaded.iter_mut().for_each(Loaded::attach);
+        self.since = Some(Instant::now());
     }
 
     /// What was counted since the last call, or since attaching. Takes some milliseconds.
     pub fn read(&mut self) -> Result<Attribution, ReadError> {
-        let mut attribution = Attribution { hooks: self.hooks.clone(), ..Attribution::default() };
-        if self.hooks.iter().any(|hook| hook.refused.is_none()) {
+        let mut attribution = Attribution { hooks: self.hooks(), windowed: self.windowed, ..Attribution::default() };
+        if attribution.hooks.iter().any(|hook| hook.refused.is_none()) {
             attribution.source = AttributionSource::Bpf;
         }
         if let Some(tables) = &mut self.tables {
@@ -103,13 +134,14 @@ impl Tracer {
             tables.renew_demand();
         }
         let now = Instant::now();
-        attribution.elapsed = now - self.since;
-        self.since = now;
+        attribution.elapsed = self.attached + self.since.map_or(Duration::ZERO, |since| now - since);
+        self.attached = Duration::ZERO;
+        self.since = self.since.map(|_| now);
         Ok(attribution)
     }
 }
 
-fn attach(options: Options, ground: &Ground) -> Vec<Loaded> {
+fn load_all(options: Options, ground: &Ground) -> Vec<Loaded> {
     let mut loaded = vec![load(&Source::polls(), ground), load(&Source::tcp(), ground)];
     loaded.extend(load_first(&Source::udp(), ground));
     if options.time {
@@ -140,8 +172,8 @@ fn has_virtual_netdev() -> bool {
 pub fn observe_window(length: Duration, options: Options) -> Result<Attribution, ReadError> {
     let mut tracer = Tracer::attach(options);
     std::thread::sleep(length);
-    let attribution = tracer.read()?;
-    Ok(Attribution { windowed: true, ..attribution })
+    tracer.pause();
+    tracer.read()
 }
 
 impl Tables {
@@ -152,7 +184,9 @@ impl Tables {
         let reads = Table::new(cpus, slots)?;
         let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
         let demand = mappable_array("netsilo_demand", 16, 1)?;
+        let window = mappable_array("netsilo_window", 8, 1)?;
         let tables = Self {
+            window: Mapped::new(window.as_fd(), 8)?,
             demand: Mapped::new(demand.as_fd(), 16)?,
             times: Mapped::new(times.as_fd(), cpus as usize * TIME_WORDS * 8)?,
             lost: mappable_array("netsilo_lost", 8, 1)?,
@@ -168,9 +202,19 @@ impl Tables {
             ("flows_by_hash", lru("netsilo_hashes", 4, 8, 65536)?),
             ("flows_by_tuple", lru("netsilo_tuples", 40, 8, 65536)?),
             ("flow_demand", demand),
+            ("window", window),
         ]);
-        tables.demand.words()[1].store(1, Ordering::Relaxed);
+        tables.begin_window();
         Ok((tables, Ground { maps, cpus, slots }))
+    }
+
+    /// To be called while nothing is attached: forgets what had begun in an earlier window.
+    fn begin_window(&self) {
+        self.window.words()[0].fetch_add(1, Ordering::Relaxed);
+        self.demand.words()[1].store(1, Ordering::Relaxed);
+        for time in self.times.words().chunks_exact(TIME_WORDS) {
+            time[TIME_SUMS..].iter().for_each(|since| since.store(0, Ordering::Relaxed));
+        }
     }
 
     /// Flows are noted on, if a consumer asked since the last call.

@@ -12,6 +12,8 @@ use crate::bpf_table::{Entry, Mapped};
 
 /// Words of `struct cpu_time` in `bpf/time.bpf.c`.
 pub(crate) const TIME_WORDS: usize = 11;
+/// The first of them are sums; the rest says what has begun.
+pub(crate) const TIME_SUMS: usize = 8;
 
 /// The two halves of a word, the upper one first.
 fn halves(word: u64) -> (u32, u32) {

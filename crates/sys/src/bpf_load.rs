@@ -109,22 +109,33 @@ pub(crate) struct Ground {
 /// An object in the kernel, and each of its programs' fate. Dropping it detaches.
 pub(crate) struct Loaded {
     pub(crate) hooks: Vec<Hook>,
+    programs: Vec<&'static str>,
     /// Before `object`: links go first.
-    _links: Vec<Link>,
-    pub(crate) object: Option<Object>,
+    links: Vec<Link>,
+    object: Option<Object>,
 }
 
 impl Loaded {
     /// Whether every hook is attached.
-    pub(crate) fn complete(&self) -> bool {
+    fn complete(&self) -> bool {
         self.hooks.iter().all(|hook| hook.refused.is_none())
     }
 
-    /// Only the story, with every hook refused: what attached alone is of no use.
-    fn detached(self) -> Self {
-        let alone = "not used alone: another hook of this kind was refused";
-        let refuse = |hook: Hook| Hook { refused: hook.refused.or_else(|| Some(alone.to_owned())), ..hook };
-        Self { hooks: self.hooks.into_iter().map(refuse).collect(), _links: Vec::new(), object: None }
+    /// Attaches each program that nobody has refused.
+    pub(crate) fn attach(&mut self) {
+        for (name, hook) in self.programs.iter().zip(&mut self.hooks).filter(|(_, hook)| hook.refused.is_none()) {
+            let program = self.object.iter().flat_map(Object::progs_mut).find(|program| program.name() == *name);
+            match program.map(|program| program.attach()) {
+                Some(Ok(link)) => self.links.push(link),
+                Some(Err(error)) => hook.refused = Some(reason(&error)),
+                None => {}
+            }
+        }
+    }
+
+    /// Takes all programs off their hooks; they stay in the kernel.
+    pub(crate) fn detach(&mut self) {
+        self.links.clear();
     }
 
     /// Events that the kernel did not show our programs, because one was interrupted by an event of its own.
@@ -136,63 +147,56 @@ impl Loaded {
 
 /// Loads what the kernel takes of a source's programs and attaches it.
 pub(crate) fn load(source: &Source, ground: &Ground) -> Loaded {
-    let mut refused = BTreeMap::new();
-    let object = match try_load(source, &source.names(), ground) {
-        Ok(object) => Some(object),
-        Err(reason) if source.programs.len() == 1 => {
-            refused.extend(source.names().into_iter().map(|name| (name, reason.clone())));
-            None
-        }
-        Err(_) => load_those_that_run(source, ground, &mut refused),
-    };
-    let mut links = Vec::new();
-    for program in object.iter().flat_map(Object::progs_mut).filter(|program| program.autoload()) {
-        match (program.attach(), source.names().into_iter().find(|name| program.name() == *name)) {
-            (Ok(link), _) => links.push(link),
-            (Err(error), Some(name)) => _ = refused.insert(name, reason(&error)),
-            (Err(_), None) => {}
-        }
+    match try_load(source, &source.names(), ground) {
+        Ok(object) => attached(source, object, BTreeMap::new()),
+        Err(reason) if source.programs.len() == 1 => nothing(source, &reason),
+        Err(_) => load_those_that_run(source, ground),
     }
-    let hooks = source.programs.iter().map(|program| source.hook(program, refused.remove(program.name))).collect();
-    Loaded { hooks, _links: links, object }
 }
 
 /// Uses the first source that attaches wholly; those before it only say why they did not.
 pub(crate) fn load_first(ladder: &[Source], ground: &Ground) -> Vec<Loaded> {
     let mut tried = Vec::new();
     for source in ladder {
-        let loaded = load(source, ground);
-        if loaded.complete() {
-            tried.push(loaded);
-            break;
+        match try_load(source, &source.names(), ground) {
+            Ok(object) => {
+                let loaded = attached(source, object, BTreeMap::new());
+                if loaded.complete() {
+                    tried.push(loaded);
+                    break;
+                }
+                let reason = loaded.hooks.into_iter().find_map(|hook| hook.refused);
+                tried.push(nothing(source, &reason.unwrap_or_default()));
+            }
+            Err(reason) => tried.push(nothing(source, &reason)),
         }
-        tried.push(loaded.detached());
     }
     tried
 }
 
+fn attached(source: &Source, object: Object, mut refused: BTreeMap<&'static str, String>) -> Loaded {
+    let hooks = source.programs.iter().map(|program| source.hook(program, refused.remove(program.name))).collect();
+    let mut loaded = Loaded { hooks, programs: source.names(), links: Vec::new(), object: Some(object) };
+    loaded.attach();
+    loaded
+}
+
+fn nothing(source: &Source, reason: &str) -> Loaded {
+    Loaded { hooks: source.refuse(reason), programs: Vec::new(), links: Vec::new(), object: None }
+}
+
 /// One refused program fails the load of its whole object: ask for each alone, then load the rest together.
-fn load_those_that_run(
-    source: &Source,
-    ground: &Ground,
-    refused: &mut BTreeMap<&'static str, String>,
-) -> Option<Object> {
-    let mut taken = Vec::new();
+fn load_those_that_run(source: &Source, ground: &Ground) -> Loaded {
+    let mut refused = BTreeMap::new();
     for name in source.names() {
-        match try_load(source, &[name], ground) {
-            Ok(_) => taken.push(name),
-            Err(reason) => _ = refused.insert(name, reason),
+        if let Err(reason) = try_load(source, &[name], ground) {
+            refused.insert(name, reason);
         }
     }
-    if taken.is_empty() {
-        return None;
-    }
+    let taken: Vec<_> = source.names().into_iter().filter(|name| !refused.contains_key(name)).collect();
     match try_load(source, &taken, ground) {
-        Ok(object) => Some(object),
-        Err(reason) => {
-            refused.extend(taken.into_iter().map(|name| (name, reason.clone())));
-            None
-        }
+        Ok(object) => attached(source, object, refused),
+        Err(reason) => nothing(source, &reason),
     }
 }
 

@@ -43,7 +43,6 @@ pub struct Observer {
 /// What counts now.
 enum Counter {
     Attached(Box<Tracer>),
-    Detached,
     /// Why eBPF does not count, and the sockets as they were.
     Sockets(Vec<Hook>, Option<Box<Sample>>),
 }
@@ -51,11 +50,13 @@ enum Counter {
 impl Observer {
     /// Starts counting.
     pub fn start(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
-        let counter = match counting {
-            Counting::Continuous => attached_or_sockets(),
-            Counting::Windows(_) => Counter::Detached,
+        let mut counter = match counting {
+            Counting::Continuous | Counting::Windows(_) => attached_or_sockets(),
             Counting::WithoutBpf => Counter::Sockets(Vec::new(), sock_diag::sample(None).ok().map(Box::new)),
         };
+        if let (Counting::Windows(_), Counter::Attached(tracer)) = (counting, &mut counter) {
+            tracer.pause();
+        }
         Ok(Self { counting, counter, before: snapshot(root)? })
     }
 
@@ -67,12 +68,13 @@ impl Observer {
         mut wait: impl FnMut(Duration),
     ) -> Result<Observation, ObserveError> {
         let attribution = match (self.counting, &mut self.counter) {
-            (Counting::Windows(length), Counter::Detached) => {
+            (Counting::Windows(length), Counter::Attached(tracer)) => {
                 let length = length.min(interval);
                 wait(interval - length);
-                let mut counter = attached_or_sockets();
+                tracer.resume();
                 wait(length);
-                Attribution { windowed: true, ..self::read(&mut counter, &self.before)? }
+                tracer.pause();
+                tracer.read()?
             }
             (_, counter) => {
                 wait(interval);
@@ -91,13 +93,12 @@ fn attached_or_sockets() -> Counter {
     if tracer.hooks().iter().any(|hook| hook.refused.is_none()) {
         return Counter::Attached(Box::new(tracer));
     }
-    Counter::Sockets(tracer.hooks().to_vec(), sock_diag::sample(None).ok().map(Box::new))
+    Counter::Sockets(tracer.hooks(), sock_diag::sample(None).ok().map(Box::new))
 }
 
 fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, ObserveError> {
     match counter {
         Counter::Attached(tracer) => Ok(tracer.read()?),
-        Counter::Detached => Ok(Attribution::default()),
         Counter::Sockets(hooks, before) => {
             let refused =
                 |why: String| Hook { question: "tcp bytes".into(), hook: "sock_diag".into(), refused: Some(why) };
