@@ -152,7 +152,7 @@ pub struct CpuTime {
 impl CpuTime {
     /// All softirq time.
     pub fn softirq_ns(&self) -> u64 {
-        self.net_rx_ns + self.net_tx_ns + self.other_softirq_ns
+        self.net_rx_ns.saturating_add(self.net_tx_ns).saturating_add(self.other_softirq_ns)
     }
 }
 

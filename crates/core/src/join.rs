@@ -101,7 +101,8 @@ impl<'a> Join<'a> {
         for row in consumption {
             let (Some(napi), Some(queue)) = (row.napi, row.rx_queue) else { continue };
             let (exact, approximate) = votes.entry(napi).or_default().entry(queue).or_default();
-            *(if row.approximate { approximate } else { exact }) += row.bytes;
+            let votes = if row.approximate { approximate } else { exact };
+            *votes = votes.saturating_add(row.bytes);
         }
         for (napi, votes) in votes.into_iter().filter(|(napi, _)| !self.queues.contains_key(napi)).collect::<Vec<_>>() {
             let Some(&at) = self.devices.get(&napi) else { continue };

@@ -17,8 +17,6 @@ pub mod softnet_stat;
 pub mod stat;
 pub mod uevent;
 
-use crate::cpuset::CpuSetError;
-
 /// Where in a kernel file something wanted is missing or unreadable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} column {column}: {what}")]
@@ -34,12 +32,6 @@ pub struct ParseError {
 impl ParseError {
     fn new(line: usize, column: usize, what: impl Into<String>) -> Self {
         Self { line, column, what: what.into() }
-    }
-}
-
-impl From<CpuSetError> for ParseError {
-    fn from(error: CpuSetError) -> Self {
-        Self::new(1, error.at + 1, error.kind.to_string())
     }
 }
 

@@ -212,7 +212,8 @@ impl<'a> PerCpu<'a> {
         let packets = counts_polls(attribution).then(|| {
             let mut packets = BTreeMap::new();
             for poll in &attribution.polls {
-                *packets.entry(poll.cpu).or_default() += poll.packets;
+                let sum: &mut u64 = packets.entry(poll.cpu).or_default();
+                *sum = sum.saturating_add(poll.packets);
             }
             packets
         });

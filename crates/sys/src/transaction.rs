@@ -222,7 +222,7 @@ impl History {
 
     /// The number that the next transaction gets.
     pub fn next_id(&self) -> u64 {
-        self.transactions.last().map_or(1, |t| t.id + 1)
+        self.transactions.last().map_or(1, |t| t.id.saturating_add(1))
     }
 
     fn find(&mut self, id: u64) -> Result<&mut Transaction, String> {

@@ -3,7 +3,7 @@
 //! Some kernels end the lists and masks of nodes and caches with a NUL behind the newline (seen in a 5.15 on arm64).
 
 use super::ParseError;
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuSet, CpuSetError};
 
 /// A list (`0-3,8`); the empty line is the empty set.
 ///
@@ -13,12 +13,20 @@ pub fn list(text: &str) -> Result<CpuSet, ParseError> {
     if text.trim() == "(null)" {
         return Ok(CpuSet::new());
     }
-    Ok(CpuSet::parse_list(text)?)
+    CpuSet::parse_list(text).map_err(|error| at(text, error))
 }
 
 /// A comma-grouped hexadecimal mask.
 pub fn mask(text: &str) -> Result<CpuSet, ParseError> {
-    Ok(CpuSet::parse_mask(text.trim_end_matches('\0'))?)
+    CpuSet::parse_mask(text.trim_end_matches('\0')).map_err(|error| at(text, error))
+}
+
+/// The position in the text as it stands in the file: a set is read without the white space around it.
+fn at(text: &str, error: CpuSetError) -> ParseError {
+    let offset = text.len() - text.trim_start().len() + error.at;
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    ParseError::new(before.matches('\n').count() + 1, offset - line_start + 1, error.kind.to_string())
 }
 
 #[cfg(test)]
@@ -35,6 +43,7 @@ mod tests {
     #[test]
     fn the_column_of_a_bad_range_is_named() {
         assert_eq!(list("0-3,x\n").unwrap_err().to_string(), "line 1 column 5: unexpected 'x'");
+        assert_eq!(list("\n  0-3,x\n").unwrap_err().to_string(), "line 2 column 7: unexpected 'x'");
         assert_eq!(mask("ff,zz\n").unwrap_err().to_string(), "line 1 column 4: unexpected 'z'");
     }
 }

@@ -13,7 +13,7 @@ pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u6
     let mut at = 0;
     for cpu in possible.iter() {
         let cell = cells.next().ok_or_else(|| {
-            ParseError::new(1, at + 1, format!("no count for cpu {cpu} of {} possible ones", possible.len()))
+            ParseError::new(1, text.len() + 1, format!("no count for cpu {cpu} of {} possible ones", possible.len()))
         })?;
         let count = super::decimal(1, (at, cell))?;
         if count != 0 {
@@ -34,6 +34,6 @@ mod tests {
         let counts = per_cpu_count("4,0,9\n", &possible).unwrap();
         assert_eq!(counts, BTreeMap::from([(CpuId(0), 4), (CpuId(3), 9)]));
         let message = per_cpu_count("4,0\n", &possible).unwrap_err().to_string();
-        assert_eq!(message, "line 1 column 5: no count for cpu 3 of 3 possible ones");
+        assert_eq!(message, "line 1 column 4: no count for cpu 3 of 3 possible ones");
     }
 }

@@ -175,7 +175,7 @@ fn real_queues(netdev: &Netdev) -> u32 {
     let folders = netdev.rx_queues.len() as u32;
     let channels = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.channels.value());
     let current = |limit: Option<crate::ethtool::Limit>| limit.map_or(0, |limit| limit.current);
-    let told = channels.map_or(0, |channels| current(channels.rx) + current(channels.combined));
+    let told = channels.map_or(0, |channels| current(channels.rx).saturating_add(current(channels.combined)));
     if (1..folders).contains(&told) { told } else { folders.max(1) }
 }
 

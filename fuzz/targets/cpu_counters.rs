@@ -1,0 +1,66 @@
+//! `/proc/softirqs`, `/proc/stat`, `/proc/net/softnet_stat`: each of the three reads any text; what is printed comes back.
+
+#![no_main]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use libfuzzer_sys::fuzz_target;
+use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::host::{CpuStat, Softnet};
+use netsilo_core::parse::{softirqs::softirqs, softnet_stat::softnet_stat, stat::stat};
+use netsilo_fuzz::points_into;
+
+fuzz_target!(|text: &str| {
+    let read = softirqs(text);
+    points_into(text, &read);
+    read.into_iter().for_each(softirqs_come_back);
+
+    let read = stat(text);
+    points_into(text, &read);
+    read.into_iter().for_each(stat_comes_back);
+
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).count() as u32;
+    for online in [CpuSet::first(lines.min(64)), CpuSet::parse_list("0,2-3").unwrap_or_default()] {
+        let read = softnet_stat(text, &online);
+        points_into(text, &read);
+        read.into_iter().for_each(softnet_comes_back);
+    }
+});
+
+fn softirqs_come_back(read: BTreeMap<CpuId, BTreeMap<String, u64>>) {
+    let mut text: String = read.keys().map(|cpu| format!(" CPU{cpu}")).collect();
+    let Some(vectors) = read.values().next() else { return };
+    for name in vectors.keys() {
+        let _ = write!(text, "\n{name}:");
+        for counts in read.values() {
+            let _ = write!(text, " {:10}", counts[name]);
+        }
+    }
+    assert_eq!(softirqs(&text), Ok(read));
+}
+
+fn stat_comes_back(read: BTreeMap<CpuId, CpuStat>) {
+    let mut text = "cpu  1 2 3 4 5 6 7 8 9 10\n".to_owned();
+    for (cpu, t) in &read {
+        let _ = write!(text, "cpu{cpu} {} {} {} {} {} ", t.user, t.nice, t.system, t.idle, t.iowait);
+        let _ = writeln!(text, "{} {} {} {} {}", t.irq, t.softirq, t.steal, t.guest, t.guest_nice);
+    }
+    assert_eq!(stat(&text), Ok(read));
+}
+
+fn softnet_comes_back(read: BTreeMap<CpuId, Softnet>) {
+    let mut text = String::new();
+    for (cpu, s) in &read {
+        let (Some(backlog), Some(input), Some(process)) = (s.backlog_len, s.input_qlen, s.process_qlen) else { return };
+        let _ = write!(text, "{:08x} {:08x} {:08x} 0 0 0 0 0 0 ", s.processed, s.dropped, s.time_squeeze);
+        let _ = writeln!(
+            text,
+            "{:08x} {:08x} {backlog:08x} {cpu:08x} {input:08x} {process:08x}",
+            s.received_rps,
+            s.flow_limit_count,
+            cpu = cpu.0
+        );
+    }
+    assert_eq!(softnet_stat(&text, &CpuSet::new()), Ok(read));
+}

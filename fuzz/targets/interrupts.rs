@@ -1,0 +1,72 @@
+//! `/proc/interrupts`: what was read and is printed as the kernel does is read as the same; rows do not depend on others.
+
+#![no_main]
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use libfuzzer_sys::fuzz_target;
+use netsilo_core::cpuset::CpuId;
+use netsilo_core::host::Irq;
+use netsilo_core::parse::interrupts::{Interrupts, Reader, interrupts};
+
+fuzz_target!(|text: &[u8]| {
+    let read = interrupts(text);
+    if let Ok(ascii) = std::str::from_utf8(text)
+        && ascii.is_ascii()
+    {
+        // the kernel ends lines with a newline alone: a carriage return is a character of the line
+        netsilo_fuzz::points_into(&ascii.replace('\r', " "), &read);
+    }
+    let Ok(read) = read else { return };
+    for row in read.irqs.values() {
+        assert!(row.counts.iter().all(|(cpu, count)| read.cpus.contains(cpu) && *count > 0));
+        assert!(
+            !row.chip.contains("  ") && row.actions.iter().all(|name| !name.contains(',') && !name.trim().is_empty())
+        );
+    }
+    only_wanted(text, &read);
+    counts_come_back(&read);
+});
+
+/// A reader of every second interrupt reads the same of these.
+fn only_wanted(text: &[u8], all: &Interrupts) {
+    let wanted: BTreeSet<Irq> = all.irqs.keys().copied().step_by(2).collect();
+    let mut reader = Reader::only(&wanted);
+    for line in text.split(|&b| b == b'\n') {
+        reader.line(line).expect("all rows were read before");
+    }
+    let some = reader.finish().expect("there was a header");
+    assert_eq!((&some.cpus, &some.arch), (&all.cpus, &all.arch));
+    assert!(some.irqs.keys().eq(&wanted) && some.irqs.iter().all(|(irq, row)| all.irqs[irq] == *row));
+}
+
+/// `kernel/irq/proc.c:show_interrupts`, with another controller and other names.
+fn counts_come_back(read: &Interrupts) {
+    let distinct: BTreeSet<CpuId> = read.cpus.iter().copied().collect();
+    if distinct.len() != read.cpus.len() {
+        return;
+    }
+    let mut text = String::from("    ");
+    for cpu in &read.cpus {
+        let _ = write!(text, "       CPU{cpu:<4}");
+    }
+    for (irq, row) in &read.irqs {
+        let _ = write!(text, "\n{irq:>4}:");
+        for cpu in &read.cpus {
+            let _ = write!(text, " {:>10}", row.counts.get(cpu).copied().unwrap_or(0));
+        }
+        text.push_str("  IR-PCI-MSI 524288-edge      eth0-TxRx-0");
+    }
+    text.push('\n');
+    let again = interrupts(text.as_bytes()).expect("the kernel's own format");
+    assert_eq!(again.cpus, read.cpus);
+    assert!(again.irqs.keys().eq(read.irqs.keys()));
+    for (irq, row) in again.irqs {
+        assert_eq!(row.counts, read.irqs[&irq].counts);
+        assert_eq!(
+            (row.chip.as_str(), row.actions.as_slice()),
+            ("IR-PCI-MSI 524288-edge", &["eth0-TxRx-0".to_owned()][..])
+        );
+    }
+}

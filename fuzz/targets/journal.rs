@@ -1,0 +1,85 @@
+//! The journal: what was written is understood after a death at any byte, and never as something else.
+
+#![no_main]
+
+use std::time::Duration;
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use netsilo_core::change::{NetdevIdentity, Target, Value};
+use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::host::Irq;
+use netsilo_sys::transaction::{By, Entry, History, Record, VERSION};
+
+fuzz_target!(init: netsilo_fuzz::offer(seeds), |bytes: &[u8]| {
+    let Ok(history) = History::replay(bytes) else { return };
+    assert_eq!(history.whole_bytes + history.torn_bytes, bytes.len());
+    assert!(history.transactions.iter().all(|t| t.written.len() == t.entries.len()));
+    assert!(history.transactions.is_sorted_by_key(|t| t.id));
+    assert!(history.transactions.iter().all(|t| t.id < history.next_id()));
+    let lines: Vec<&[u8]> = bytes[..history.whole_bytes].split_inclusive(|b| *b == b'\n').collect();
+    let mut records = History { whole_bytes: history.whole_bytes, torn_bytes: history.torn_bytes, ..History::default() };
+    for line in &lines {
+        let record: Record = serde_json::from_slice(line).expect("it was replayed");
+        let printed = serde_json::to_vec(&record).expect("a record");
+        assert_eq!(serde_json::from_slice::<Record>(&printed).ok(), Some(record.clone()));
+        records.take(record).expect("it was replayed");
+    }
+    assert_eq!(records, history);
+    // dead in the last line: as if that line had never begun
+    let last = lines.last().map_or(0, |line| line.len());
+    let earlier = History::replay(&bytes[..history.whole_bytes - last]).expect("a part of what was replayed");
+    for torn in [1, last / 2, last.saturating_sub(1)].into_iter().filter(|torn| *torn < last) {
+        let cut = History::replay(&bytes[..history.whole_bytes - last + torn]).expect("a torn end is no damage");
+        assert_eq!((cut.transactions, cut.torn_bytes), (earlier.transactions.clone(), torn));
+    }
+});
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    netsilo_fuzz::json::mutate_lines(data, size, max_size, seed)
+});
+
+fn seeds() -> Vec<String> {
+    let eth0 = || NetdevIdentity { name: "eth0".into(), device_path: Some("/devices/pci0000:00/0000:00:04.0".into()) };
+    let cpus = |cpu| Value::Cpus(CpuSet::of(CpuId(cpu)));
+    let entry = |target, old, new: Value| Entry {
+        target,
+        old,
+        old_raw: "00000000,00000001\n".into(),
+        settles_as: new.clone(),
+        new,
+        reason: "rx-0's consumer runs there".into(),
+    };
+    let irq = Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-0".into(), netdev: Some(eth0()) };
+    let thread = Target::NapiThread { pid: 812, comm: "napi/eth0-8193".into(), start_time: 4000 };
+    let rfs = |netdev| Target::RpsFlowCnt { netdev, queue: 0 };
+    let entries = vec![
+        entry(irq, cpus(0), cpus(2)),
+        entry(Target::RpsCpus { netdev: eth0(), queue: 0 }, Value::Cpus(CpuSet::new()), cpus(3)),
+        entry(rfs(eth0()), Value::Count(0), Value::Count(1000)),
+        entry(Target::XpsCpus { netdev: eth0(), queue: 1 }, cpus(1), cpus(0)),
+        entry(thread, cpus(0), cpus(1)),
+        entry(Target::RpsSockFlowEntries, Value::Count(0), Value::Count(32768)),
+        entry(Target::DefaultSmpAffinity, cpus(0), cpus(1)),
+        entry(Target::RpsDefaultMask, cpus(0), cpus(1)),
+    ];
+    let begin = |transaction, confirm_by| Record::Begin { transaction, pid: 7, confirm_by, entries: entries.clone() };
+    let boot = || Record::Boot { version: VERSION, boot_id: "a4d1c2b8".into() };
+    let wrote = |entry| Record::Wrote { transaction: 1, entry, raw: "4\n".into() };
+    let whole = vec![
+        boot(),
+        begin(1, Some(Duration::from_millis(60_500))),
+        wrote(0),
+        wrote(1),
+        Record::Done { transaction: 1 },
+        Record::Confirmed { transaction: 1 },
+        begin(2, None),
+        Record::Failed { transaction: 2, why: "EIO".into() },
+        Record::Undone { transaction: 2, by: By::Apply },
+    ];
+    let print = |records: &[Record]| -> String {
+        records.iter().map(|record| serde_json::to_string(record).expect("a record") + "\n").collect()
+    };
+    let texts = vec![print(&whole), print(&whole[..4]), print(&whole[..1]) + "{\"record\":\"beg"];
+    texts.iter().for_each(|text| assert!(History::replay(text.as_bytes()).is_ok()));
+    texts
+}

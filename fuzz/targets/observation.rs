@@ -1,0 +1,164 @@
+//! From any observation to a report and a plan: nothing that a bundle can hold makes netsilo panic, or plan nonsense.
+
+#![no_main]
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use netsilo_core::change::{Change, Target, Value, apply_to};
+use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::grid::Grid;
+use netsilo_core::host::{Observation, Snapshot, Writer, WriterKnob};
+use netsilo_core::plan::{AlgorithmName, Goal, Plan, Xps, plan};
+use netsilo_core::report::Report;
+use netsilo_core::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// What `plan --from` works on.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Case {
+    observation: Observation,
+    goal: Goal,
+}
+
+fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
+    let Ok(case) = serde_json::from_slice::<Case>(json) else { return };
+    comes_back(&case);
+    let Case { observation, goal } = &case;
+    // also: no share or rate is NaN or infinite, which JSON prints as null
+    comes_back(&Report::of(observation));
+    let plan = plan(observation, goal);
+    comes_back(&plan);
+    assert_eq!(netsilo_core::plan::plan(observation, goal), plan);
+    if !names_are_unique(&observation.after) {
+        return;
+    }
+    changes_make_sense(&observation.after, &plan);
+    if !goal.even_if_owned {
+        owners_are_left_alone(&observation.after, &plan);
+    }
+    undone_is_as_before(&observation.after, &plan);
+});
+
+fn comes_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) {
+    let printed = serde_json::to_string(value).expect("plain values");
+    match serde_json::from_str::<T>(&printed) {
+        Ok(again) => assert_eq!(&again, value),
+        Err(error) => panic!("{error} in {printed}"),
+    }
+}
+
+/// As on any machine: no netdev twice, no queue of it twice, no kthread twice.
+fn names_are_unique(snapshot: &Snapshot) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut unique = |kind: char, name: String| seen.insert((kind, name));
+    snapshot.netdevs.iter().all(|dev| {
+        unique('n', dev.name.clone())
+            && dev.rx_queues.iter().all(|rx| unique('r', format!("{} {}", dev.name, rx.index)))
+            && dev.tx_queues.iter().all(|tx| unique('t', format!("{} {}", dev.name, tx.index)))
+            && dev.napis.iter().filter_map(|napi| napi.thread.as_ref()).all(|t| unique('p', t.pid.to_string()))
+    })
+}
+
+fn changes_make_sense(after: &Snapshot, plan: &Plan) {
+    let mut seen = BTreeSet::new();
+    for change in &plan.changes {
+        assert!(seen.insert(&change.target), "{} is changed twice", change.target);
+        assert_ne!(change.old, change.new, "{} is not changed", change.target);
+        assert_eq!(change.target.value_in(after).as_ref(), Some(&change.old), "{}", change.target);
+        assert!(!change.reason.is_empty());
+        let placed = matches!(
+            change.target,
+            Target::IrqAffinity { .. } | Target::NapiThread { .. } | Target::DefaultSmpAffinity
+        );
+        if let Value::Cpus(cpus) = &change.new {
+            assert!(cpus.is_subset(&after.topology.online), "{} on {cpus}", change.target);
+            assert!(!(placed && cpus.is_empty()), "{} on no cpu", change.target);
+        }
+    }
+    for words in plan.unchanged.iter().map(|u| &u.reason).chain(plan.refusals.iter().map(|r| &r.reason)) {
+        assert!(!words.is_empty());
+    }
+}
+
+fn owners_are_left_alone(after: &Snapshot, plan: &Plan) {
+    let irqs_owned = after.writers.iter().any(|writer| writer.writes.contains(&WriterKnob::IrqAffinity));
+    let moves = plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity { .. }));
+    assert!(!(irqs_owned && moves), "interrupts are moved under another program's hands");
+}
+
+fn undone_is_as_before(before: &Snapshot, plan: &Plan) {
+    let there = apply_to(before, &plan.changes);
+    let back: Vec<_> = plan.changes.iter().rev().map(Change::inverse).collect();
+    let again = apply_to(&there, &back);
+    for change in &plan.changes {
+        assert_eq!(change.target.value_in(&there).as_ref(), Some(&change.new), "{}", change.target);
+        assert_eq!(change.target.value_in(&again).as_ref(), Some(&change.old), "{}", change.target);
+    }
+}
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    netsilo_fuzz::json::mutate(data, size, max_size, seed)
+});
+
+fn seeds() -> Vec<String> {
+    let everything = Goal {
+        algorithm: AlgorithmName::Spread,
+        rps: Some(CpuSet::first(3)),
+        rfs: Some(32768),
+        xps: Some(Xps::Near),
+        default_smp_affinity: Some(CpuSet::first(2)),
+        rps_default_mask: Some(CpuSet::first(2)),
+        ..Goal::default()
+    };
+    let owner = Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
+    let weight = Goal { algorithm: AlgorithmName::RfsMaxWeight, netdevs: vec!["eth0".into()], ..Goal::default() };
+    let cases = [
+        (scene(), Goal::default()),
+        (scene(), everything.clone()),
+        (Scene { without_bpf: true, ..scene() }, everything),
+        (Scene { writers: vec![owner], ..scene() }, Goal::default()),
+        (threaded(), weight),
+    ];
+    let json = |(scene, goal): (Scene, Goal)| {
+        let case = Case { observation: scene.observation(), goal };
+        comes_back(&case);
+        serde_json::to_string(&case).expect("plain values")
+    };
+    cases.map(json).into()
+}
+
+fn scene() -> Scene {
+    let queue = |irq, cpu, bytes_per_s| SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::of(CpuId(0)),
+        rps_cpus: Some(CpuSet::new()),
+        rps_flow_cnt: Some(0),
+        xps_cpus: Some(CpuSet::of(CpuId(1))),
+        packets_per_s: 1000,
+        load: 0.2,
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(cpu), bytes_per_s }],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "igb".into(),
+        node: Some(0),
+        config_irq: Some(29),
+        queues: vec![queue(30, 0, 300), queue(31, 3, 100)],
+        ..SceneNetdev::default()
+    };
+    let busy = vec![Busy { cpus: CpuSet::of(CpuId(3)), usr: 0.5 }];
+    let grid = Grid { nodes: 2, l2s: 2, ..Grid::default() };
+    Scene { grid, busy, netdevs: vec![netdev], rps_sock_flow_entries: Some(0), ..Scene::default() }
+}
+
+fn threaded() -> Scene {
+    let mut scene = scene();
+    for netdev in &mut scene.netdevs {
+        netdev.threaded = true;
+        netdev.napis_unknown = true;
+    }
+    scene
+}

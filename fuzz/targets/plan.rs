@@ -1,0 +1,65 @@
+//! Goals, plans and changes as JSON: what is printed comes back, what is reversed twice is the same.
+
+#![no_main]
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::host::Irq;
+use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
+use serde::{Serialize, de::DeserializeOwned};
+
+fuzz_target!(init: netsilo_fuzz::offer(seeds), |text: &str| {
+    comes_back::<Goal>(text);
+    let Some(plan) = comes_back::<Plan>(text) else { return };
+    for change in &plan.changes {
+        let twice = Change { reason: change.reason.clone(), ..change.inverse().inverse() };
+        assert_eq!(&twice, change);
+        assert!(!change.target.to_string().is_empty() && !change.new.to_string().is_empty());
+    }
+});
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    netsilo_fuzz::json::mutate(data, size, max_size, seed)
+});
+
+fn comes_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(text: &str) -> Option<T> {
+    let value: T = serde_json::from_str(text).ok()?;
+    let printed = serde_json::to_string(&value).expect("it was read from JSON");
+    assert_eq!(serde_json::from_str::<T>(&printed).ok().as_ref(), Some(&value));
+    Some(value)
+}
+
+fn seeds() -> Vec<String> {
+    let cpus = |list: &str| CpuSet::parse_list(list).expect("a list");
+    let goal = Goal {
+        netdevs: vec!["eth0".into()],
+        cpus: Some(cpus("0-3")),
+        algorithm: AlgorithmName::Spread,
+        rps: Some(cpus("")),
+        rfs: Some(32768),
+        xps: Some(Xps::Near),
+        default_smp_affinity: Some(CpuSet::of(CpuId(1))),
+        rps_default_mask: Some(cpus("2")),
+        ..Goal::default()
+    };
+    let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
+    let targets = [
+        Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-0".into(), netdev: Some(netdev.clone()) },
+        Target::RpsFlowCnt { netdev: netdev.clone(), queue: 0 },
+        Target::XpsCpus { netdev, queue: 0 },
+        Target::NapiThread { pid: 812, comm: "napi/eth0-8193".into(), start_time: 4000 },
+    ];
+    let change = |target| Change { target, old: Value::Cpus(cpus("0")), new: Value::Count(4), reason: "near".into() };
+    let plan = Plan {
+        changes: targets.map(change).into(),
+        unchanged: vec![Unchanged { subject: "eth0 rx-1".into(), reason: "it is there".into() }],
+        refusals: vec![Refusal { subject: "irq 28".into(), cause: Cause::ManagedIrq, reason: "managed".into() }],
+    };
+    let json = |value: Result<String, serde_json::Error>| value.expect("plain values");
+    vec![
+        json(serde_json::to_string(&goal)),
+        json(serde_json::to_string(&Goal::default())),
+        json(serde_json::to_string(&plan)),
+    ]
+}

@@ -1,0 +1,36 @@
+//! Files of one process or thread: `stat`, `status`, `schedstat`, `cgroup`, links of `fd` and `ns`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use netsilo_core::parse::{pid_stat::pid_stat, pid_status::cpus_allowed};
+use netsilo_core::proc_task::{cgroup_v2, link_inode, processor, run_ns};
+use netsilo_fuzz::points_into;
+
+fuzz_target!(|text: &str| {
+    let stat = pid_stat(text);
+    // the kernel's newline ends the record; a name may hold one
+    if !text.trim_end().contains(['\n', '\r']) {
+        points_into(text, &stat);
+    }
+    if let Ok(stat) = stat {
+        let flags = if stat.kthread { 0x20_0000 } else { 0 };
+        let again =
+            format!("7 ({}) S 2 0 0 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 {} 0 0\n", stat.comm, stat.start_time);
+        assert_eq!(pid_stat(&again), Ok(stat));
+    }
+    points_into(text, &cpus_allowed(text));
+    if let Some(cpu) = processor(text) {
+        let fields: Vec<String> = (3..39).map(|field| field.to_string()).collect();
+        assert_eq!(processor(&format!("7 (a b) {} {cpu} 0\n", fields.join(" "))), Some(cpu));
+    }
+    let _ = run_ns(text);
+    if let Some(path) = cgroup_v2(text) {
+        assert!(text.contains(path) && !path.contains('\n'));
+    }
+    for kind in ["socket", "net"] {
+        if let Some(inode) = link_inode(text, kind) {
+            assert_eq!(link_inode(&format!("{kind}:[{inode}]"), kind), Some(inode));
+        }
+    }
+});

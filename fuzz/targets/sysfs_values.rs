@@ -1,0 +1,52 @@
+//! Small files of sysfs, procfs and debugfs: sets, numbers, words, addresses; each parser reads any text.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use netsilo_core::cpuset::CpuSet;
+use netsilo_core::parse::{cpu_lists, irq_debugfs, netdev, node_distance::node_distance, per_cpu_count::per_cpu_count};
+use netsilo_core::parse::{scalar, uevent::uevent};
+use netsilo_fuzz::points_into;
+
+fuzz_target!(|text: &str| {
+    for read in [cpu_lists::list(text), cpu_lists::mask(text)] {
+        points_into(text, &read);
+        let _ = read.map(|set| assert_eq!(cpu_lists::list(&format!("{set}\n")), Ok(set)));
+    }
+    for possible in ["", "0", "0-3,8", "1,8191"].map(|list| CpuSet::parse_list(list).unwrap_or_default()) {
+        let read = per_cpu_count(text, &possible);
+        points_into(text, &read);
+        let Ok(counts) = read else { continue };
+        let cells: Vec<String> = possible.iter().map(|cpu| counts.get(&cpu).unwrap_or(&0).to_string()).collect();
+        assert_eq!(per_cpu_count(&cells.join(","), &possible), Ok(counts));
+    }
+    points_into(text, &irq_debugfs::writable(text));
+    points_into(text, &node_distance(text));
+    numbers(text);
+    let address = netdev::address(text);
+    points_into(text, &address);
+    if let Ok(Some(address)) = address {
+        assert_eq!(netdev::address(&address), Ok(Some(address)));
+    }
+    let pairs = uevent(text);
+    let again: Vec<String> = pairs.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
+    assert_eq!(uevent(&again.concat()), pairs);
+    assert_eq!(scalar::word(text).as_deref(), Ok(text.trim()));
+});
+
+fn numbers(text: &str) {
+    let (small, large) = (scalar::number::<u32>(text), scalar::number::<u64>(text));
+    points_into(text, &small);
+    points_into(text, &large);
+    if let Ok(small) = small {
+        assert_eq!(large, Ok(small.into()));
+        assert_eq!(scalar::number_or_none(text), Ok(Some(small)));
+        assert_eq!(scalar::number(&format!("{small}\n")), Ok(small));
+    }
+    if let Ok(number) = scalar::hexadecimal(text) {
+        assert_eq!(scalar::hexadecimal(&format!("{number:#x}\n")), Ok(number));
+    }
+    if let Ok(Some(speed)) = netdev::speed(text) {
+        assert!(speed != 0 && speed != u32::MAX);
+    }
+}

@@ -1,0 +1,23 @@
+//! RSS by hand: the hash is linear, a key that is printed comes back.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use netsilo_core::toeplitz::{hash, parse_key};
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Some(key) = parse_key(text)
+    {
+        let printed: Vec<String> = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(parse_key(&printed.join(":")), Some(key));
+    }
+    let (key, inputs) = bytes.split_at(bytes.len().min(40));
+    let (a, b) = inputs.split_at(inputs.len() / 2);
+    let (a, b) = (&a[..a.len().min(b.len())], &b[..a.len().min(b.len())]);
+    let mixed: Vec<u8> = a.iter().zip(b).map(|(a, b)| a ^ b).collect();
+    match (hash(key, a), hash(key, b), hash(key, &mixed)) {
+        (Some(a), Some(b), Some(both)) => assert_eq!(a ^ b, both),
+        none => assert_eq!(none, (None, None, None)),
+    }
+});
