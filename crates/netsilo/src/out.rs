@@ -25,9 +25,9 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
 }
 
 /// Says something that is not the result.
-#[expect(clippy::print_stderr, reason = "messages go to stderr")]
 pub(crate) fn note(message: &str) {
-    eprintln!("netsilo: {message}");
+    // the terminal may be gone, which is no reason to end
+    let _ = writeln!(io::stderr(), "netsilo: {message}");
 }
 
 /// `netsilo show | head` is not a failure.
