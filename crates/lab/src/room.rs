@@ -52,6 +52,8 @@ impl Room {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{holder}/ns/net"));
         command.arg(format!("--mount=/proc/{holder}/ns/mnt"));
+        // Or a lab in a chroot would find itself outside.
+        command.arg(format!("--root=/proc/{holder}/root"));
         command.arg(format!("--pid=/proc/{holder}/ns/pid_for_children"));
         command.arg("--").arg(program).process_group(0);
         command
