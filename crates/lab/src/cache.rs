@@ -23,7 +23,10 @@ impl Cache {
         let what = || format!("cannot use the lab's cache {}: set NETSILO_LAB_CACHE", dir.display());
         fs::create_dir_all(&dir).with_context(what)?;
         let lock = File::create(dir.join("lock")).with_context(what)?;
-        flock(&lock, FlockOperation::LockExclusive).with_context(what)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            crate::note("waiting for another lab that is using the cache");
+            flock(&lock, FlockOperation::LockExclusive).with_context(what)?;
+        }
         Ok(Self { dir, _lock: lock })
     }
 

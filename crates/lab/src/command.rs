@@ -11,11 +11,21 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         format!("cannot run {program}: is it installed? scripts/setup installs all that the lab needs")
     })?;
     if !done.status.success() {
-        let arguments: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
+        let arguments: Vec<_> = telling(command).collect();
         let stderr = String::from_utf8_lossy(&done.stderr);
         bail!("{program} {} failed ({}): {}", arguments.join(" "), done.status, stderr.trim());
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// The arguments without apt's many `-o NAME=VALUE`.
+fn telling(command: &Command) -> impl Iterator<Item = String> {
+    let mut value = false;
+    command.get_args().map(|arg| arg.to_string_lossy().into_owned()).filter(move |arg| {
+        let skip = value || arg == "-o";
+        value = !value && arg == "-o";
+        !skip
+    })
 }
 
 /// Paths in arguments and messages.

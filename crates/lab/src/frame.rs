@@ -100,3 +100,25 @@ pub(crate) fn read(mut from: impl Read) -> io::Result<(u32, Message)> {
     let message = message.ok_or_else(|| io::Error::other("a frame that makes no sense"))?;
     Ok((u32::from_le_bytes([e, f, g, h]), message))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_survives_the_wire_and_none_does_when_cut() {
+        let output = Message::Done { status: -1, stdout: vec![0, 255, b'\n'], stderr: vec![b'x'; 70_000] };
+        let messages = [Message::Hello, Message::Run("é\0".into()), Message::Started(7), Message::Signal(15), output];
+        for (id, message) in (0..).zip(messages) {
+            let mut wire = Vec::new();
+            write(&mut wire, id, &message).unwrap();
+            assert_eq!(read(&wire[..]).unwrap(), (id, message));
+            assert!((0..wire.len()).step_by(13).all(|cut| read(&wire[..cut]).is_err()));
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_reason_is_refused_before_anything_is_allocated() {
+        assert!(read(&[255; 9][..]).unwrap_err().to_string().contains("longer than any"));
+    }
+}

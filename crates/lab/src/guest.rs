@@ -3,6 +3,7 @@
 use crate::frame::{self, Message};
 use crate::output::Output;
 use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -147,15 +148,15 @@ impl Job {
         output.with_context(|| format!("still running after {timeout:?}: killed"))
     }
 
-    /// Sends a signal (`15`, as `kill -l` numbers them) to the command and all that it started.
-    pub fn signal(&self, signal: u32) -> Result<()> {
+    /// Sends a signal to the command and all that it started.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         self.pid()?;
-        self.guest.send(self.id, &Message::Signal(signal))
+        self.guest.send(self.id, &signal_message(signal))
     }
 
     /// Ends it politely and gives what it said.
     pub fn stop(self) -> Result<Output> {
-        self.signal(15)?;
+        self.signal(Signal::TERM)?;
         self.wait(Duration::from_secs(20))
     }
 
@@ -165,10 +166,14 @@ impl Job {
     }
 }
 
+fn signal_message(signal: Signal) -> Message {
+    Message::Signal(signal.as_raw().cast_unsigned())
+}
+
 impl Drop for Job {
     fn drop(&mut self) {
         if self.guest.lock().running.remove(&self.id).is_some() {
-            let _ = self.guest.send(self.id, &Message::Signal(9));
+            let _ = self.guest.send(self.id, &signal_message(Signal::KILL));
         }
     }
 }

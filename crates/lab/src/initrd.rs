@@ -4,11 +4,12 @@ use crate::cache::{self, Cache};
 use crate::command::{Shown, output};
 use crate::kernels::{self, Image};
 use anyhow::{Context, Result};
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
 const INIT: &[u8] = include_bytes!("../agent/init.sh");
@@ -29,7 +30,9 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
     (AGENT, INIT, MODPROBE, &busybox, &image.version, APPLETS, MODULES).hash(&mut hasher);
     let folder = cache.path(format!("initrd/{}", image.release));
     let path = folder.join(format!("{:016x}.cpio", hasher.finish()));
-    if path.exists() {
+    if let Ok(file) = File::options().append(true).open(&path) {
+        // Used now: not among the old ones.
+        file.set_modified(SystemTime::now())?;
         return Ok(path);
     }
     let archive = archive(image, &busybox).context("cannot build the initrd")?;

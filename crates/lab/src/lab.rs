@@ -36,8 +36,21 @@ pub struct Lab {
     accel: Accel,
     boot_time: Duration,
     title: String,
+    _machine: Machine,
+}
+
+/// QEMU and the room it is in; dropped, both are gone, whoever still holds a [`Peer`].
+#[derive(Debug)]
+struct Machine {
     qemu: Child,
-    room: Option<Arc<Room>>,
+    room: Arc<Room>,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.room.end();
+        let _ = self.qemu.wait();
+    }
 }
 
 impl Lab {
@@ -54,7 +67,7 @@ impl Lab {
         let mut failure = anyhow!("no way to run a guest");
         while !accels.is_empty() {
             let accel = accels.remove(0);
-            let patience = if accels.is_empty() { TCG_PATIENCE } else { KVM_PATIENCE };
+            let patience = if accel == Accel::Kvm { KVM_PATIENCE } else { TCG_PATIENCE };
             match Self::start(spec, accel, patience, &emulator, &image, &initrd) {
                 Ok(lab) => {
                     note(&format!("{}, booted in {:.1} s", lab.title, lab.boot_time.as_secs_f64()));
@@ -89,6 +102,7 @@ impl Lab {
             .stderr(console.try_clone()?)
             .spawn()
             .context("cannot run QEMU")?;
+        let machine = Machine { qemu, room: Arc::clone(&room) };
         let told = |error: anyhow::Error| error.context(format!("the guest's console: {}", tail(&console)));
         let qmp = Qmp::new(lab_qmp).map_err(told)?;
         // QEMU has opened the taps: now each can go to its peer.
@@ -104,7 +118,7 @@ impl Lab {
         set_up.context("cannot set the guest up").map_err(told)?;
         let boot_time = started.elapsed();
         let title = title(spec, accel, emulator, image);
-        Ok(Self { guest, qmp: Mutex::new(qmp), peers, console, accel, boot_time, title, qemu, room: Some(room) })
+        Ok(Self { guest, qmp: Mutex::new(qmp), peers, console, accel, boot_time, title, _machine: machine })
     }
 
     /// Runs a shell command in the guest to its end, at most a minute.
@@ -170,16 +184,6 @@ impl Lab {
     /// What the guest's console and QEMU have said.
     pub fn console(&self) -> String {
         String::from_utf8_lossy(&content(&self.console).unwrap_or_default()).into_owned()
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        self.peers.clear();
-        // Ends QEMU and all in the peers, unless someone kept a `Peer`: then when that goes.
-        drop(self.room.take());
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
     }
 }
 

@@ -26,6 +26,7 @@ pub use kernels::{Image, Kernel};
 pub use lab::Lab;
 pub use output::Output;
 pub use room::{Peer, PeerJob};
+pub use rustix::process::Signal;
 pub use spec::{Nic, NicModel, Spec, Threads};
 
 use anyhow::{Result, bail};

@@ -14,13 +14,15 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A pid, mount and network namespace, and in it a network namespace for each peer.
 #[derive(Debug)]
 pub(crate) struct Room {
-    holder: Child,
+    /// Of `unshare`, whose child is the pid namespace's first process.
+    pid: u32,
+    holder: Mutex<Child>,
 }
 
 impl Room {
@@ -43,26 +45,34 @@ impl Room {
             let _ = holder.wait();
             bail!("cannot make namespaces: the lab must be root, with the right to mount");
         }
-        Ok(Self { holder })
+        Ok(Self { pid: holder.id(), holder: Mutex::new(holder) })
     }
 
     /// `program` inside the room, in the network namespace that QEMU is in.
     pub(crate) fn command(&self, program: &str) -> Command {
-        let holder = self.holder.id();
+        let holder = self.pid;
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{holder}/ns/net"));
         command.arg(format!("--mount=/proc/{holder}/ns/mnt"));
+        // Or a lab in a chroot would find itself outside.
+        command.arg(format!("--root=/proc/{holder}/root"));
         command.arg(format!("--pid=/proc/{holder}/ns/pid_for_children"));
         command.arg("--").arg(program).process_group(0);
         command
+    }
+
+    /// Ends all that runs in the room; returns when nothing is left.
+    pub(crate) fn end(&self) {
+        let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(holder.stdin.take());
+        // The kernel lets a pid namespace's first process go last.
+        let _ = holder.wait();
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        drop(self.holder.stdin.take());
-        // Returns when the namespace's first process is gone, and the kernel lets that go last.
-        let _ = self.holder.wait();
+        self.end();
     }
 }
 
