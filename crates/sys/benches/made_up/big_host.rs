@@ -21,9 +21,6 @@ pub(crate) struct BigHost {
 const FIRST_IRQ: u32 = 30;
 
 impl BigHost {
-    /// The size that the figures in the documentation are for.
-    pub(crate) const FULL: Self = Self { cpus: 512, irqs: 4000, netdevs: 4, queues: 64 };
-
     /// `/proc/interrupts` as the kernel prints it: one CPU in sixteen has taken a given interrupt.
     pub(crate) fn interrupts(&self) -> String {
         let mut text = String::from("            ");
