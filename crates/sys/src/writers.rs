@@ -19,8 +19,11 @@ struct Known {
 const KNOWN: &[Known] = &[
     known("irqbalance", "irqbalance", &[WriterKnob::IrqAffinity]),
     known("tuned", "tuned", &[WriterKnob::IrqAffinity]),
-    known("cri-o", "crio", &[WriterKnob::IrqAffinity, WriterKnob::Rps]),
-    known("google guest agent", "google_guest_ag", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
+    known("bpftune", "bpftune", &[WriterKnob::Sysctls]),
+    // default_smp_affinity and irqbalance's ban list, for pods with `irq-load-balancing.crio.io`
+    known("cri-o", "crio", &[WriterKnob::LaterDevices]),
+    // runs google_set_multiqueue at boot
+    known("google guest agent", "google_guest_ag", &[WriterKnob::LaterDevices]),
     Known { option: Some("--netdev-irq-balance"), ..known("scx_layered", "scx_layered", &[WriterKnob::IrqAffinity]) },
 ];
 
@@ -28,6 +31,7 @@ const KNOWN: &[Known] = &[
 const SCRIPTS: &[Known] = &[
     known("tuned", "tuned", &[WriterKnob::IrqAffinity]),
     known("perftune.py", "perftune.py", &[WriterKnob::IrqAffinity, WriterKnob::Rps, WriterKnob::Xps]),
+    known("google_set_multiqueue", "google_set_multiqueue", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
     known("set_irq_affinity", "set_irq_affinity", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
 ];
 
@@ -36,8 +40,7 @@ const fn known(name: &'static str, comm: &'static str, writes: &'static [WriterK
 }
 
 /// Settings of systemd's `.link` files that make udev write knobs when a device appears.
-pub(crate) const LINK_KEYS: &[(&str, WriterKnob)] =
-    &[("IRQAffinityPolicy=", WriterKnob::IrqAffinity), ("ReceivePacketSteeringCPUMask=", WriterKnob::Rps)];
+pub(crate) const LINK_KEYS: &[&str] = &["IRQAffinityPolicy=", "ReceivePacketSteeringCPUMask="];
 
 /// Where systemd looks for `.link` files.
 const LINK_DIRS: &[&str] = &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
@@ -91,12 +94,14 @@ fn link_files(notes: &Notes<'_>, udev: &Process) -> Vec<Writer> {
         for name in names.iter().filter(|name| name.ends_with(".link")) {
             let path = format!("{dir}/{name}");
             let text = root.read(&path).unwrap_or_default();
-            let sets = |key: &str| text.lines().any(|line| line.trim_start().starts_with(key));
-            let writes: Vec<WriterKnob> = LINK_KEYS.iter().filter(|(k, _)| sets(k)).map(|(_, knob)| *knob).collect();
-            if !writes.is_empty() {
+            if text.lines().any(|line| LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key))) {
                 notes.get(&path, |_| Ok(()));
                 notes.get(&format!("/proc/{}/comm", udev.pid), |_| Ok(()));
-                writers.push(Writer { name: format!("systemd-udevd ({path})"), pid: udev.pid, writes });
+                writers.push(Writer {
+                    name: format!("systemd-udevd ({path})"),
+                    pid: udev.pid,
+                    writes: vec![WriterKnob::LaterDevices],
+                });
             }
         }
     }

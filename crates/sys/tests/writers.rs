@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use netsilo_core::host::WriterKnob::{IrqAffinity, Rps, Xps};
+use netsilo_core::host::WriterKnob::{IrqAffinity, LaterDevices, Sysctls};
 use netsilo_core::host::{Snapshot, WriterKnob};
 use netsilo_sys::root::Root;
 use netsilo_sys::snapshot;
@@ -45,11 +45,13 @@ fn known_programs_are_named_with_what_they_write() {
         (7, "irqbalance", "/usr/sbin/irqbalance --foreground"),
         (8, "crio", "/usr/bin/crio"),
         (9, "google_guest_ag", "/usr/bin/google_guest_agent"),
+        (11, "bpftune", "/usr/sbin/bpftune"),
         (10, "sshd", "sshd: irqbalance"),
     ]);
     let expected = [
-        ("cri-o".to_owned(), 8, vec![IrqAffinity, Rps]),
-        ("google guest agent".to_owned(), 9, vec![IrqAffinity, Xps]),
+        ("bpftune".to_owned(), 11, vec![Sysctls]),
+        ("cri-o".to_owned(), 8, vec![LaterDevices]),
+        ("google guest agent".to_owned(), 9, vec![LaterDevices]),
         ("irqbalance".to_owned(), 7, vec![IrqAffinity]),
     ];
     assert_eq!(found, expected);
@@ -80,7 +82,7 @@ fn udev_writes_what_link_files_tell_it() {
     let udev = (300, "systemd-udevd", "/usr/lib/systemd/systemd-udevd");
     let writers = host(&[udev], &[link, other]).writers;
     assert_eq!(writers.len(), 1);
-    assert_eq!((writers[0].pid, &writers[0].writes[..]), (300, &[Rps][..]));
+    assert_eq!((writers[0].pid, &writers[0].writes[..]), (300, &[LaterDevices][..]));
     assert!(writers[0].name.contains("10-rps.link"));
     assert_eq!(host(&[], &[link]).writers, []);
 }
