@@ -64,9 +64,11 @@ fn a_script_is_known_by_its_name_behind_the_interpreter() {
         (21, "python3.11", "/usr/bin/python3.11 /opt/perftune.py --tune net"),
         (22, "python3", "python3 -c print('tuned')"),
         (23, "vim", "vim /usr/sbin/tuned"),
+        (24, "set_irq_affinit", "/bin/bash /usr/local/bin/set_irq_affinity eth0"),
+        (25, "bash", "bash ./set_irq_affinity eth0"),
     ]);
     let names: Vec<(&str, u32)> = found.iter().map(|(name, pid, _)| (name.as_str(), *pid)).collect();
-    assert_eq!(names, [("perftune.py", 21), ("tuned", 20)]);
+    assert_eq!(names, [("perftune.py", 21), ("set_irq_affinity", 24), ("set_irq_affinity", 25), ("tuned", 20)]);
 }
 
 #[test]
