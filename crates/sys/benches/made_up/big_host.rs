@@ -5,6 +5,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use netsilo_core::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
+use netsilo_core::part::Part;
+
 /// How large it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BigHost {
@@ -19,6 +22,7 @@ pub(crate) struct BigHost {
 }
 
 const FIRST_IRQ: u32 = 30;
+const FIRST_NAPI: u32 = 8193;
 
 impl BigHost {
     /// `/proc/interrupts` as the kernel prints it: one CPU in sixteen has taken a given interrupt.
@@ -64,6 +68,7 @@ impl BigHost {
             put(&format!("{at}/affinity_hint"), &self.mask())?;
             put(&format!("{at}/node"), "0\n")?;
         }
+        put("netdev_genl.json", &serde_json::to_string(&Part::Value(self.netlink()))?)?;
         (0..self.netdevs).try_for_each(|dev| self.write_netdev(dir, dev))
     }
 
@@ -118,6 +123,30 @@ impl BigHost {
         std::os::unix::fs::symlink(format!("../../../{at}"), dir.join(format!("sys/class/net/eth{dev}")))?;
         std::os::unix::fs::symlink("../..", dir.join(format!("{at}/device")))?;
         std::os::unix::fs::symlink("../../../bus/pci/drivers/ice", dir.join(format!("{device}/driver")))
+    }
+
+    /// Queues and NAPIs, one of each to an interrupt.
+    fn netlink(&self) -> NetdevGenl {
+        let vectors = || (0..self.netdevs).flat_map(|dev| (0..self.queues).map(move |queue| (dev, queue)));
+        let irq = |(dev, queue): (u32, u32)| FIRST_IRQ + dev * self.queues + queue;
+        let queue = |(dev, queue)| Queue {
+            ifindex: dev + 2,
+            id: queue,
+            direction: Direction::Rx,
+            napi_id: Some(FIRST_NAPI + irq((dev, queue))),
+            owners: Vec::new(),
+        };
+        let napi = |(dev, queue)| Napi {
+            ifindex: dev + 2,
+            id: FIRST_NAPI + irq((dev, queue)),
+            irq: Some(irq((dev, queue))),
+            pid: None,
+            defer_hard_irqs: None,
+            gro_flush_timeout_nsecs: None,
+            irq_suspend_timeout_nsecs: None,
+            threaded: None,
+        };
+        NetdevGenl { queues: vectors().map(queue).collect(), napis: vectors().map(napi).collect() }
     }
 
     fn softirqs(&self) -> String {
