@@ -342,6 +342,10 @@ pub enum WriterKnob {
     Rps,
     /// `xps_cpus`.
     Xps,
+    /// Any of these once, at boot or when a device or container appears: named, but nothing to yield to now.
+    LaterDevices,
+    /// `net.core` and `net.ipv4` sysctls that the audit reads (budgets, backlog, socket buffers).
+    Sysctls,
 }
 
 /// Two snapshots and what eBPF saw between them: the input of everything that is concluded.

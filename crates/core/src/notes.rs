@@ -33,6 +33,8 @@ pub(crate) fn knob_name(knob: WriterKnob) -> &'static str {
         WriterKnob::IrqAffinity => "irq affinity",
         WriterKnob::Rps => "rps",
         WriterKnob::Xps => "xps",
+        WriterKnob::LaterDevices => "placement of devices when they appear, not now",
+        WriterKnob::Sysctls => "network sysctls",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::cpuset::CpuSet;
 use netsilo_core::host::{Irq, IrqState, Writable};
 use netsilo_core::parse::interrupts::{Interrupts, Reader, Row};
 use netsilo_core::parse::{cpu_lists, irq_debugfs, per_cpu_count::per_cpu_count, scalar};
@@ -29,20 +29,22 @@ fn interrupts_once(root: &Root, wanted: Option<&BTreeSet<Irq>>) -> Result<Interr
     reader.finish().map_err(|source| ReadError::Parse { path: path.to_owned(), source })
 }
 
-/// Interrupts taken, by CPU, of a few interrupts: cheaper than all of `/proc/interrupts`; those that are gone are left out.
-pub fn counts(
-    root: &Root,
-    irqs: &BTreeSet<Irq>,
-    possible: &CpuSet,
-) -> Result<BTreeMap<Irq, BTreeMap<CpuId, u64>>, ReadError> {
-    let mut counts = BTreeMap::new();
+/// The rows of a few interrupts, from `/sys/kernel/irq/<n>`; those that are gone are left out.
+///
+/// Cheaper than `/proc/interrupts` where there are many others: the kernel formats these only.
+pub fn rows(root: &Root, irqs: &BTreeSet<Irq>, possible: &CpuSet) -> Result<BTreeMap<Irq, Row>, ReadError> {
+    let mut rows = BTreeMap::new();
     for &irq in irqs {
-        let path = format!("/sys/kernel/irq/{irq}/per_cpu_count");
-        if let Some(row) = root.optional(&path, |text| per_cpu_count(text, possible))? {
-            counts.insert(irq, row);
+        let dir = format!("/sys/kernel/irq/{irq}");
+        let word = |name: &str| Ok(root.optional(&format!("{dir}/{name}"), scalar::word)?.unwrap_or_default());
+        if let Some(counts) = root.optional(&format!("{dir}/per_cpu_count"), |text| per_cpu_count(text, possible))? {
+            let (chip, hwirq, name, actions) = (word("chip_name")?, word("hwirq")?, word("name")?, word("actions")?);
+            let flow = if name.is_empty() { String::new() } else { format!("-{name}") };
+            let actions = actions.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            rows.insert(irq, Row { counts, chip: format!("{chip} {hwirq}{flow}"), actions });
         }
     }
-    Ok(counts)
+    Ok(rows)
 }
 
 /// The state of each interrupt that has a row.

@@ -129,7 +129,7 @@ fn command(text: &str) -> String {
 
 /// Of a `.link` file the settings that matter, not what it matches.
 fn link_file(text: &str) -> String {
-    let keep = |line: &&str| crate::writers::LINK_KEYS.iter().any(|(key, _)| line.trim_start().starts_with(key));
+    let keep = |line: &&str| crate::writers::LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key));
     text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
 }
 

@@ -9,8 +9,8 @@ use crate::root::{ReadError, Root};
 /// What gives a program away, and what it writes.
 struct Known {
     name: &'static str,
-    /// `/proc/<pid>/comm`, at most 15 bytes.
-    comm: &'static str,
+    /// The name of its file.
+    file: &'static str,
     /// A word of its command line without which it writes nothing of the kind.
     option: Option<&'static str>,
     writes: &'static [WriterKnob],
@@ -19,25 +19,23 @@ struct Known {
 const KNOWN: &[Known] = &[
     known("irqbalance", "irqbalance", &[WriterKnob::IrqAffinity]),
     known("tuned", "tuned", &[WriterKnob::IrqAffinity]),
-    known("cri-o", "crio", &[WriterKnob::IrqAffinity, WriterKnob::Rps]),
-    known("google guest agent", "google_guest_ag", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
+    known("bpftune", "bpftune", &[WriterKnob::Sysctls]),
+    // default_smp_affinity and irqbalance's ban list, for pods with `irq-load-balancing.crio.io`
+    known("cri-o", "crio", &[WriterKnob::LaterDevices]),
+    // runs google_set_multiqueue at boot
+    known("google guest agent", "google_guest_agent", &[WriterKnob::LaterDevices]),
+    known("google_set_multiqueue", "google_set_multiqueue", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
+    known("perftune.py", "perftune.py", &[WriterKnob::IrqAffinity, WriterKnob::Rps, WriterKnob::Xps]),
+    known("set_irq_affinity", "set_irq_affinity", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
     Known { option: Some("--netdev-irq-balance"), ..known("scx_layered", "scx_layered", &[WriterKnob::IrqAffinity]) },
 ];
 
-/// Programs that are scripts of an interpreter, by the script's name.
-const SCRIPTS: &[Known] = &[
-    known("tuned", "tuned", &[WriterKnob::IrqAffinity]),
-    known("perftune.py", "perftune.py", &[WriterKnob::IrqAffinity, WriterKnob::Rps, WriterKnob::Xps]),
-    known("set_irq_affinity", "set_irq_affinity", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
-];
-
-const fn known(name: &'static str, comm: &'static str, writes: &'static [WriterKnob]) -> Known {
-    Known { name, comm, option: None, writes }
+const fn known(name: &'static str, file: &'static str, writes: &'static [WriterKnob]) -> Known {
+    Known { name, file, option: None, writes }
 }
 
 /// Settings of systemd's `.link` files that make udev write knobs when a device appears.
-pub(crate) const LINK_KEYS: &[(&str, WriterKnob)] =
-    &[("IRQAffinityPolicy=", WriterKnob::IrqAffinity), ("ReceivePacketSteeringCPUMask=", WriterKnob::Rps)];
+pub(crate) const LINK_KEYS: &[&str] = &["IRQAffinityPolicy=", "ReceivePacketSteeringCPUMask="];
 
 /// Where systemd looks for `.link` files.
 const LINK_DIRS: &[&str] = &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
@@ -61,26 +59,35 @@ pub(crate) fn writers(notes: &Notes<'_>, processes: &[Process]) -> Vec<Writer> {
 }
 
 fn writer(notes: &Notes<'_>, process: &Process) -> Option<Writer> {
-    let interpreted = ["python", "perl", "bash", "sh"].iter().any(|shell| {
-        process.comm.strip_prefix(shell).is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.'))
-    });
-    let candidates = if interpreted { SCRIPTS } else { KNOWN };
-    if !interpreted && !KNOWN.iter().chain(SCRIPTS).any(|k| k.comm == process.comm) {
+    let interpreted = interpreter(&process.comm);
+    let by_comm = KNOWN.iter().find(|known| is_comm(known.file, &process.comm));
+    if !interpreted && by_comm.is_none() {
         return None;
     }
-    // a kthread has no command line, and no known writer is one
-    let root = notes.root.unrecorded();
-    let cmdline = root.read(&format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
-    let words: Vec<&str> = cmdline.split('\0').collect();
-    let script = |k: &Known| words.iter().skip(1).take(3).any(|word| word.rsplit('/').next() == Some(k.comm));
-    let matches = |k: &&Known| if interpreted { script(k) } else { k.comm == process.comm };
-    let known = candidates.iter().find(matches).or_else(|| SCRIPTS.iter().find(|k| k.comm == process.comm))?;
+    let cmdline = format!("/proc/{}/cmdline", process.pid);
+    let words = notes.root.unrecorded().read(&cmdline).unwrap_or_default();
+    let words: Vec<&str> = words.split('\0').collect();
+    // options of the interpreter may stand before the script
+    let mut scripts = words.iter().skip(1).take(3).filter_map(|word| word.rsplit('/').next());
+    let known = by_comm.or_else(|| scripts.find_map(|script| KNOWN.iter().find(|known| known.file == script)))?;
     if known.option.is_some_and(|option| !words.contains(&option)) {
         return None;
     }
-    notes.get(&format!("/proc/{}/comm", process.pid), |_| Ok(()));
-    notes.get(&format!("/proc/{}/cmdline", process.pid), |_| Ok(()));
+    for path in [format!("/proc/{}/comm", process.pid), cmdline] {
+        notes.get(&path, |_| Ok(()));
+    }
     Some(Writer { name: known.name.to_owned(), pid: process.pid, writes: known.writes.to_vec() })
+}
+
+/// Whether `comm` is that of a file: the kernel keeps 15 bytes of its name, also of a script that is run by itself.
+fn is_comm(file: &str, comm: &str) -> bool {
+    file == comm || comm.len() == 15 && file.starts_with(comm)
+}
+
+/// `python3.11`, `bash`: what runs is in the command line.
+fn interpreter(comm: &str) -> bool {
+    let version = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    ["python", "perl", "bash", "sh"].iter().any(|name| comm.strip_prefix(name).is_some_and(version))
 }
 
 fn link_files(notes: &Notes<'_>, udev: &Process) -> Vec<Writer> {
@@ -91,12 +98,14 @@ fn link_files(notes: &Notes<'_>, udev: &Process) -> Vec<Writer> {
         for name in names.iter().filter(|name| name.ends_with(".link")) {
             let path = format!("{dir}/{name}");
             let text = root.read(&path).unwrap_or_default();
-            let sets = |key: &str| text.lines().any(|line| line.trim_start().starts_with(key));
-            let writes: Vec<WriterKnob> = LINK_KEYS.iter().filter(|(k, _)| sets(k)).map(|(_, knob)| *knob).collect();
-            if !writes.is_empty() {
+            if text.lines().any(|line| LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key))) {
                 notes.get(&path, |_| Ok(()));
                 notes.get(&format!("/proc/{}/comm", udev.pid), |_| Ok(()));
-                writers.push(Writer { name: format!("systemd-udevd ({path})"), pid: udev.pid, writes });
+                writers.push(Writer {
+                    name: format!("systemd-udevd ({path})"),
+                    pid: udev.pid,
+                    writes: vec![WriterKnob::LaterDevices],
+                });
             }
         }
     }

@@ -129,3 +129,22 @@ fn an_offline_cpu_has_neither_counters_nor_a_column() {
     assert!(snapshot.arch_interrupts["LOC"].contains_key(&six));
     assert!(snapshot.cpus[&six].softnet.is_some());
 }
+
+#[path = "../benches/made_up/big_host.rs"]
+mod big_host;
+
+#[test]
+fn a_host_of_320_cpus_reads_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let big = big_host::BigHost { cpus: 320, irqs: 40, netdevs: 2, queues: 8 };
+    big.write(dir.path()).unwrap();
+    let snapshot = snapshot(&Root::at(dir.path()).unwrap()).unwrap();
+    assert_eq!((snapshot.topology.online.len(), snapshot.topology.nr_cpu_ids, snapshot.cpus.len()), (320, 320, 320));
+    assert_eq!(snapshot.default_smp_affinity.as_ref().map(|cpus| cpus.len()), Some(320));
+    let last = netsilo_core::cpuset::CpuId(319);
+    let row = &snapshot.irqs[&netsilo_core::host::Irq(31)];
+    assert_eq!((row.counts[&last], row.counts.len()), (1319, 20));
+    assert_eq!(snapshot.topology.cpus[&last].llc.to_string(), "304-319");
+    let irqs: Vec<u32> = snapshot.netdevs[1].rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to.0)).collect();
+    assert_eq!(irqs, (38..46).collect::<Vec<u32>>());
+}

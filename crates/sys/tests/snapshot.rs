@@ -2,10 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::BTreeSet;
+
 use netsilo_core::attribution::Attribution;
+use netsilo_core::host::Irq;
 use netsilo_core::host::Observation;
+use netsilo_core::parse::interrupts::Row;
 use netsilo_sys::bundle::{Addresses, Capture, open};
+use netsilo_sys::irq::{interrupts, rows};
 use netsilo_sys::root::Root;
+use netsilo_sys::topology::topology;
+
 use netsilo_sys::snapshot;
 
 #[test]
@@ -56,4 +63,24 @@ fn a_bundle_without_addresses_differs_in_them_only() {
         }
     }
     assert_eq!(bundled, live);
+}
+
+#[test]
+fn sysfs_tells_of_an_interrupt_what_the_table_tells() {
+    let root = Root::live();
+    let possible = topology(&root).unwrap().possible;
+    let named = |row: &Row| (row.chip.clone(), row.actions.clone());
+    let table = interrupts(&root, None).unwrap().irqs;
+    let irqs: BTreeSet<Irq> = table.keys().copied().chain([Irq(99_999)]).collect();
+    let rows = rows(&root, &irqs, &possible).unwrap();
+    let later = interrupts(&root, None).unwrap().irqs;
+    assert_eq!(rows.keys().collect::<Vec<_>>(), table.keys().collect::<Vec<_>>());
+    for (irq, row) in &rows {
+        // x86 prints no level; elsewhere it follows
+        assert!(named(&table[irq]).0.starts_with(&row.chip) && row.actions == table[irq].actions, "{row:?}");
+        for (cpu, count) in &row.counts {
+            let (first, last) = (table[irq].counts.get(cpu).copied().unwrap_or(0), later[irq].counts[cpu]);
+            assert!((first..=last).contains(count), "irq {irq} cpu {cpu}: {first} {count} {last}");
+        }
+    }
 }

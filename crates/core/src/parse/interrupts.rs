@@ -42,8 +42,10 @@ pub struct Reader<'a> {
 /// Reads the whole file.
 pub fn interrupts(text: &[u8]) -> Result<Interrupts, ParseError> {
     let mut reader = Reader::new();
-    for line in text.split(|&b| b == b'\n') {
-        reader.line(line)?;
+    let mut start = 0;
+    for end in memchr::memchr_iter(b'\n', text).chain([text.len()]) {
+        reader.line(&text[start..end])?;
+        start = end + 1;
     }
     reader.finish()
 }

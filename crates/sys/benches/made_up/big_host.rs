@@ -1,0 +1,187 @@
+//! A made-up host of any size, as a tree that `Root::at` reads: for benchmarks, and tests beyond 256 CPUs.
+
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use netsilo_core::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
+use netsilo_core::part::Part;
+
+/// How large it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BigHost {
+    /// CPUs: two threads a core, eight cores a last-level cache, 128 CPUs a node.
+    pub(crate) cpus: u32,
+    /// Interrupts; each rx queue has one, the rest are of nothing in particular.
+    pub(crate) irqs: u32,
+    /// Netdevs.
+    pub(crate) netdevs: u32,
+    /// Rx and tx queues of each.
+    pub(crate) queues: u32,
+}
+
+const FIRST_IRQ: u32 = 30;
+const FIRST_NAPI: u32 = 8193;
+
+impl BigHost {
+    /// `/proc/interrupts` as the kernel prints it: one CPU in sixteen has taken a given interrupt.
+    pub(crate) fn interrupts(&self) -> String {
+        let mut text = String::from("            ");
+        let mut put = |args: std::fmt::Arguments<'_>| text.write_fmt(args).unwrap_or_default();
+        for cpu in 0..self.cpus {
+            put(format_args!("{:<11}", format!("CPU{cpu}")));
+        }
+        put(format_args!("\n"));
+        for n in 0..self.irqs {
+            put(format_args!("{:>4}:", FIRST_IRQ + n));
+            for cpu in 0..self.cpus {
+                let count = if (cpu + n) % 16 == 0 { u64::from(n) * 1000 + u64::from(cpu) } else { 0 };
+                put(format_args!(" {count:>10}"));
+            }
+            put(format_args!(" PCI-MSIX-{}  {n:>4}-edge      {}\n", self.bus(n), self.action(n)));
+        }
+        for (row, name) in [("LOC", "Local timer interrupts"), ("CAL", "Function call interrupts")] {
+            put(format_args!(" {row}:"));
+            for cpu in 0..self.cpus {
+                put(format_args!(" {:>10}", cpu + 1));
+            }
+            put(format_args!("   {name}\n"));
+        }
+        put(format_args!(" ERR:          0\n"));
+        text
+    }
+
+    /// Writes the tree.
+    pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
+        let put = |path: &str, contents: &str| put(dir, path, contents);
+        put("proc/interrupts", &self.interrupts())?;
+        put("proc/stat", &(0..self.cpus).map(|cpu| format!("cpu{cpu} 9 0 9 900 0 0 9 0 0 0\n")).collect::<String>())?;
+        put("proc/softirqs", &self.softirqs())?;
+        put("proc/net/softnet_stat", &(0..self.cpus).map(softnet).collect::<String>())?;
+        put("proc/irq/default_smp_affinity", &self.mask())?;
+        self.write_cpus(&put)?;
+        for n in 0..self.irqs {
+            let at = format!("proc/irq/{}", FIRST_IRQ + n);
+            put(&format!("{at}/smp_affinity_list"), &format!("0-{}\n", self.cpus - 1))?;
+            put(&format!("{at}/effective_affinity_list"), &format!("{}\n", n % self.cpus))?;
+            put(&format!("{at}/affinity_hint"), &self.mask())?;
+            put(&format!("{at}/node"), "0\n")?;
+        }
+        put("netdev_genl.json", &serde_json::to_string(&Part::Value(self.netlink()))?)?;
+        (0..self.netdevs).try_for_each(|dev| self.write_netdev(dir, dev))
+    }
+
+    fn write_cpus(&self, put: &impl Fn(&str, &str) -> io::Result<()>) -> io::Result<()> {
+        let cpus = "sys/devices/system/cpu";
+        for name in ["online", "present", "possible"] {
+            put(&format!("{cpus}/{name}"), &format!("0-{}\n", self.cpus - 1))?;
+        }
+        let block = |cpu: u32, size: u32| {
+            let first = cpu / size * size;
+            format!("{first}-{}\n", (first + size - 1).min(self.cpus - 1))
+        };
+        for cpu in 0..self.cpus {
+            let at = format!("{cpus}/cpu{cpu}");
+            put(&format!("{at}/topology/core_cpus_list"), &block(cpu, 2))?;
+            put(&format!("{at}/topology/package_cpus_list"), &block(cpu, 256))?;
+            for (index, level, kind, size) in
+                [(0, 1, "Data", 2), (1, 1, "Instruction", 2), (2, 2, "Unified", 2), (3, 3, "Unified", 16)]
+            {
+                put(&format!("{at}/cache/index{index}/level"), &format!("{level}\n"))?;
+                put(&format!("{at}/cache/index{index}/type"), &format!("{kind}\n"))?;
+                put(&format!("{at}/cache/index{index}/shared_cpu_list"), &block(cpu, size))?;
+            }
+        }
+        for node in 0..self.cpus.div_ceil(128) {
+            let at = format!("sys/devices/system/node/node{node}");
+            put(&format!("{at}/cpulist"), &block(node * 128, 128))?;
+            put(&format!("{at}/distance"), &"10 ".repeat(self.cpus.div_ceil(128) as usize))?;
+        }
+        Ok(())
+    }
+
+    fn write_netdev(&self, dir: &Path, dev: u32) -> io::Result<()> {
+        let device = format!("sys/devices/pci0000:00/{}", self.bus(dev * self.queues));
+        let at = format!("{device}/net/eth{dev}");
+        let put = |path: &str, contents: &str| put(dir, &format!("{at}/{path}"), contents);
+        put("ifindex", &format!("{}\n", dev + 2))?;
+        for (name, value) in [("flags", "0x1003"), ("mtu", "1500"), ("carrier", "1"), ("speed", "100000")] {
+            put(name, value)?;
+        }
+        for name in ["rx_packets", "rx_bytes", "rx_dropped", "tx_packets", "tx_bytes"] {
+            put(&format!("statistics/{name}"), "1\n")?;
+        }
+        for queue in 0..self.queues {
+            put(&format!("queues/rx-{queue}/rps_cpus"), "0\n")?;
+            put(&format!("queues/rx-{queue}/rps_flow_cnt"), "0\n")?;
+            put(&format!("queues/tx-{queue}/xps_cpus"), "0\n")?;
+            let irq = FIRST_IRQ + dev * self.queues + queue;
+            self::put(dir, &format!("{device}/msi_irqs/{irq}"), "msix\n")?;
+        }
+        fs::create_dir_all(dir.join("sys/class/net"))?;
+        std::os::unix::fs::symlink(format!("../../../{at}"), dir.join(format!("sys/class/net/eth{dev}")))?;
+        std::os::unix::fs::symlink("../..", dir.join(format!("{at}/device")))?;
+        std::os::unix::fs::symlink("../../../bus/pci/drivers/ice", dir.join(format!("{device}/driver")))
+    }
+
+    /// Queues and NAPIs, one of each to an interrupt.
+    fn netlink(&self) -> NetdevGenl {
+        let vectors = || (0..self.netdevs).flat_map(|dev| (0..self.queues).map(move |queue| (dev, queue)));
+        let irq = |(dev, queue): (u32, u32)| FIRST_IRQ + dev * self.queues + queue;
+        let queue = |(dev, queue)| Queue {
+            ifindex: dev + 2,
+            id: queue,
+            direction: Direction::Rx,
+            napi_id: Some(FIRST_NAPI + irq((dev, queue))),
+            owners: Vec::new(),
+        };
+        let napi = |(dev, queue)| Napi {
+            ifindex: dev + 2,
+            id: FIRST_NAPI + irq((dev, queue)),
+            irq: Some(irq((dev, queue))),
+            pid: None,
+            defer_hard_irqs: None,
+            gro_flush_timeout_nsecs: None,
+            irq_suspend_timeout_nsecs: None,
+            threaded: None,
+        };
+        NetdevGenl { queues: vectors().map(queue).collect(), napis: vectors().map(napi).collect() }
+    }
+
+    fn softirqs(&self) -> String {
+        let mut text: String = (0..self.cpus).map(|cpu| format!("       CPU{cpu}")).collect();
+        for name in ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"] {
+            let row: String = (0..self.cpus).map(|cpu| format!(" {:>10}", cpu * 3)).collect();
+            text.push_str(&format!("\n{name:>12}:{row}"));
+        }
+        text + "\n"
+    }
+
+    fn mask(&self) -> String {
+        vec!["ffffffff"; self.cpus.div_ceil(32) as usize].join(",") + "\n"
+    }
+
+    fn action(&self, n: u32) -> String {
+        match n / self.queues {
+            dev if dev < self.netdevs => format!("ice-eth{dev}-TxRx-{}", n % self.queues),
+            _ => format!("nvme{}q{}", n / 128, n % 128),
+        }
+    }
+
+    fn bus(&self, n: u32) -> String {
+        format!("0000:{:02x}:00.0", n / self.queues % 256)
+    }
+}
+
+fn softnet(cpu: u32) -> String {
+    format!("0000000f {}{cpu:08x} 00000000 00000000\n", "00000000 ".repeat(11))
+}
+
+fn put(dir: &Path, path: &str, contents: &str) -> io::Result<()> {
+    let at = dir.join(path);
+    if let Some(parent) = at.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(at, contents)
+}

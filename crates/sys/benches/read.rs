@@ -1,0 +1,142 @@
+//! Reading a large host, and deciding on it: 512 CPUs, 4000 interrupts, 4 netdevs of 64 queues.
+//!
+//! `cargo bench -p netsilo-sys --bench read`. The tree lies on this machine's disk (or better in memory: set `TMPDIR`); on a
+//! live kernel each file of it costs the kernel's own formatting on top.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+
+#[path = "made_up/big_host.rs"]
+mod big_host;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
+
+use big_host::BigHost;
+use divan::{Bencher, black_box, counter::BytesCount};
+use netsilo_core::attribution::{Attribution, Consumer, Consumption, Protocol, Resolved, Source};
+use netsilo_core::cpuset::CpuId;
+use netsilo_core::host::{Irq, NapiId, Observation, Snapshot};
+use netsilo_core::parse::interrupts::{Reader, interrupts};
+use netsilo_core::plan::{Goal, plan};
+use netsilo_sys::root::Root;
+use netsilo_sys::{irq, snapshot, topology};
+
+const FULL: BigHost = BigHost { cpus: 512, irqs: 4000, netdevs: 4, queues: 64 };
+
+static TEXT: LazyLock<String> = LazyLock::new(|| FULL.interrupts());
+static TREE: OnceLock<PathBuf> = OnceLock::new();
+
+fn main() {
+    let dir = tempfile::tempdir().unwrap();
+    FULL.write(dir.path()).unwrap();
+    TREE.set(dir.path().to_owned()).unwrap();
+    divan::main();
+}
+
+fn root() -> Root {
+    Root::at(TREE.get().unwrap()).unwrap()
+}
+
+fn wanted() -> BTreeSet<Irq> {
+    (1000..1064).map(Irq).collect()
+}
+
+/// What one would write first.
+fn naive(text: &str) -> BTreeMap<u32, Vec<u64>> {
+    let cpus = text.lines().next().unwrap().split_whitespace().count();
+    let row = |line: &str| {
+        let mut words = line.split_whitespace();
+        let irq = words.next()?.strip_suffix(':')?.parse().ok()?;
+        Some((irq, words.take(cpus).map(|word| word.parse().unwrap()).collect()))
+    };
+    text.lines().skip(1).filter_map(row).collect()
+}
+
+#[divan::bench]
+fn interrupts_naive(bencher: Bencher<'_, '_>) {
+    let text = TEXT.as_str();
+    bencher.counter(BytesCount::of_str(text)).bench(|| naive(black_box(text)));
+}
+
+#[divan::bench]
+fn interrupts_all(bencher: Bencher<'_, '_>) {
+    let text = TEXT.as_bytes();
+    bencher.counter(BytesCount::of_slice(text)).bench(|| interrupts(black_box(text)).unwrap());
+}
+
+#[divan::bench]
+fn interrupts_64_wanted(bencher: Bencher<'_, '_>) {
+    let (text, wanted) = (TEXT.as_bytes(), wanted());
+    bencher.counter(BytesCount::of_slice(text)).bench(|| {
+        let mut reader = Reader::only(&wanted);
+        for line in black_box(text).split(|&b| b == b'\n') {
+            reader.line(line).unwrap();
+        }
+        reader.finish().unwrap()
+    });
+}
+
+#[divan::bench]
+fn interrupts_all_from_the_file(bencher: Bencher<'_, '_>) {
+    let root = root();
+    bencher.bench(|| irq::interrupts(&root, None).unwrap());
+}
+
+#[divan::bench]
+fn interrupts_64_wanted_from_the_file(bencher: Bencher<'_, '_>) {
+    let (root, wanted) = (root(), wanted());
+    bencher.bench(|| irq::interrupts(&root, Some(&wanted)).unwrap());
+}
+
+#[divan::bench(sample_count = 20)]
+fn topology_of_512_cpus(bencher: Bencher<'_, '_>) {
+    let root = root();
+    bencher.bench(|| topology::topology(&root).unwrap());
+}
+
+#[divan::bench(sample_count = 20)]
+fn snapshot_of_all(bencher: Bencher<'_, '_>) {
+    let root = root();
+    bencher.bench(|| snapshot(&root).unwrap());
+}
+
+/// One second later: every interrupt came again, and four consumers read of each queue.
+fn observed(before: Snapshot) -> Observation {
+    let mut after = before.clone();
+    after.at += Duration::from_secs(1);
+    after.irqs.values_mut().flat_map(|irq| irq.counts.values_mut()).for_each(|count| *count += 1000);
+    let napis = after.netdevs.iter().flat_map(|netdev| netdev.rx_queues.iter().filter_map(|rx| rx.napi.clone()));
+    let consumption = |(n, napi): (u32, NapiId)| Consumption {
+        napi: Some(napi),
+        rx_queue: None,
+        resolved: Resolved::Direct,
+        poll_cpu: None,
+        protocol_cpu: None,
+        consumer_cpu: CpuId(n * 7 % FULL.cpus),
+        consumer: Consumer { tgid: 5000 + n / 16, comm: "server".into(), cgroup: None, netns: 0 },
+        protocol: Protocol::Tcp,
+        bytes: u64::from(n) * 1000 + 1,
+        events: 10,
+        approximate: false,
+    };
+    let four = napis.flat_map(|napi| [napi.to; 4]);
+    let consumption = (0..).zip(four).map(consumption).collect();
+    let attribution =
+        Attribution { source: Source::Bpf, elapsed: Duration::from_secs(1), consumption, ..Attribution::default() };
+    Observation { before, after, attribution }
+}
+
+#[divan::bench(sample_count = 20)]
+fn plan_for_256_queues(bencher: Bencher<'_, '_>) {
+    let observation = observed(snapshot(&root()).unwrap());
+    assert!(plan(&observation, &Goal::default()).changes.len() > 100);
+    bencher.bench(|| plan(black_box(&observation), &Goal::default()));
+}
+
+#[divan::bench(sample_count = 20)]
+fn snapshot_and_plan(bencher: Bencher<'_, '_>) {
+    let root = root();
+    bencher.bench(|| plan(&observed(snapshot(&root).unwrap()), &Goal::default()));
+}
