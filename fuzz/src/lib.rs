@@ -20,6 +20,11 @@ pub fn offer<S: AsRef<[u8]>>(seeds: impl FnOnce() -> Vec<S>) {
     std::process::exit(0);
 }
 
+/// Whether a text is a line as the kernel prints one: with its newline, and no other control character but tabs.
+pub fn is_one_line(text: &str) -> bool {
+    !text.strip_suffix('\n').unwrap_or(text).contains(|c: char| c.is_control() && c != '\t')
+}
+
 /// An error of a parser points into the text, and what it quotes as unexpected stands there.
 pub fn points_into<T>(text: &str, result: &Result<T, ParseError>) {
     let Err(error) = result else { return };
@@ -28,7 +33,7 @@ pub fn points_into<T>(text: &str, result: &Result<T, ParseError>) {
     assert!(error.line <= text.lines().count() + 1, "{error}: no such line");
     assert!(error.column <= line.len() + 1, "{error}: the line ends before");
     if let Some(unexpected) = error.what.strip_prefix("unexpected ") {
-        let there = line.get(error.column - 1..).and_then(|rest| rest.chars().next());
+        let there = line.get(error.column - 1..).map(|rest| rest.chars().next().unwrap_or('\n'));
         assert_eq!(there.map(|c| format!("{c:?}")).as_deref(), Some(unexpected), "{error} in {line:?}");
     }
 }

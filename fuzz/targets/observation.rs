@@ -4,15 +4,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use netsilo_core::change::{Change, Target, Value, apply_to};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::grid::Grid;
-use netsilo_core::host::{Observation, Snapshot, Writer, WriterKnob};
-use netsilo_core::plan::{AlgorithmName, Goal, Plan, Xps, plan};
+use netsilo_core::host::{Observation, Snapshot, WriterKnob};
+use netsilo_core::plan::{Goal, Plan, plan};
 use netsilo_core::report::Report;
-use netsilo_core::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_core::scene::Scene;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// What `plan --from` works on.
@@ -102,63 +101,19 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     netsilo_fuzz::json::mutate(data, size, max_size, seed)
 });
 
+/// The golden cases, which are small, some without eBPF.
 fn seeds() -> Vec<String> {
-    let everything = Goal {
-        algorithm: AlgorithmName::Spread,
-        rps: Some(CpuSet::first(3)),
-        rfs: Some(32768),
-        xps: Some(Xps::Near),
-        default_smp_affinity: Some(CpuSet::first(2)),
-        rps_default_mask: Some(CpuSet::first(2)),
-        ..Goal::default()
-    };
-    let owner = Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
-    let weight = Goal { algorithm: AlgorithmName::RfsMaxWeight, netdevs: vec!["eth0".into()], ..Goal::default() };
-    let cases = [
-        (scene(), Goal::default()),
-        (scene(), everything.clone()),
-        (Scene { without_bpf: true, ..scene() }, everything),
-        (Scene { writers: vec![owner], ..scene() }, Goal::default()),
-        (threaded(), weight),
-    ];
-    let json = |(scene, goal): (Scene, Goal)| {
-        let case = Case { observation: scene.observation(), goal };
-        comes_back(&case);
-        serde_json::to_string(&case).expect("plain values")
-    };
-    cases.map(json).into()
+    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../cases")).expect("the golden cases");
+    let mut cases: Vec<PathBuf> = folder.flatten().map(|case| case.path()).collect();
+    cases.sort();
+    cases.iter().enumerate().map(|(number, case)| seed(case, number % 4 == 0)).collect()
 }
 
-fn scene() -> Scene {
-    let queue = |irq, cpu, bytes_per_s| SceneQueue {
-        irq: Some(irq),
-        cpus: CpuSet::of(CpuId(0)),
-        rps_cpus: Some(CpuSet::new()),
-        rps_flow_cnt: Some(0),
-        xps_cpus: Some(CpuSet::of(CpuId(1))),
-        packets_per_s: 1000,
-        load: 0.2,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(cpu), bytes_per_s }],
-        ..SceneQueue::default()
-    };
-    let netdev = SceneNetdev {
-        name: "eth0".into(),
-        driver: "igb".into(),
-        node: Some(0),
-        config_irq: Some(29),
-        queues: vec![queue(30, 0, 300), queue(31, 3, 100)],
-        ..SceneNetdev::default()
-    };
-    let busy = vec![Busy { cpus: CpuSet::of(CpuId(3)), usr: 0.5 }];
-    let grid = Grid { nodes: 2, l2s: 2, ..Grid::default() };
-    Scene { grid, busy, netdevs: vec![netdev], rps_sock_flow_entries: Some(0), ..Scene::default() }
-}
-
-fn threaded() -> Scene {
-    let mut scene = scene();
-    for netdev in &mut scene.netdevs {
-        netdev.threaded = true;
-        netdev.napis_unknown = true;
-    }
-    scene
+fn seed(case: &Path, without_bpf: bool) -> String {
+    let read = |name| std::fs::read_to_string(case.join(name)).expect("a golden case");
+    let scene: Scene = serde_json::from_str(&read("before.json")).expect("a scene");
+    let observation = Scene { without_bpf: scene.without_bpf || without_bpf, ..scene }.observation();
+    let case = Case { observation, goal: serde_json::from_str(&read("goal.json")).expect("a goal") };
+    comes_back(&case);
+    serde_json::to_string(&case).expect("plain values")
 }

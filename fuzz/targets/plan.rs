@@ -54,6 +54,7 @@ fn seeds() -> Vec<String> {
     let plan = Plan {
         changes: targets.map(change).into(),
         unchanged: vec![Unchanged { subject: "eth0 rx-1".into(), reason: "it is there".into() }],
+        even_if_owned: true,
         refusals: vec![Refusal { subject: "irq 28".into(), cause: Cause::ManagedIrq, reason: "managed".into() }],
     };
     let json = |value: Result<String, serde_json::Error>| value.expect("plain values");

@@ -5,12 +5,12 @@
 use libfuzzer_sys::fuzz_target;
 use netsilo_core::parse::{pid_stat::pid_stat, pid_status::cpus_allowed};
 use netsilo_core::proc_task::{cgroup_v2, link_inode, processor, run_ns};
-use netsilo_fuzz::points_into;
+use netsilo_fuzz::{is_one_line, points_into};
 
 fuzz_target!(|text: &str| {
     let stat = pid_stat(text);
-    // the kernel's newline ends the record; a name may hold one
-    if !text.trim_end().contains(['\n', '\r']) {
+    // a name may hold a newline, and then the line of the error is not that of the text
+    if is_one_line(text) {
         points_into(text, &stat);
     }
     if let Ok(stat) = stat {
