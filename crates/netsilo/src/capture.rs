@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// Keep hardware addresses and the host name as they are
     #[arg(long)]
     with_addresses: bool,
+    /// Print the bundle's manifest as JSON
+    #[arg(short, long)]
+    json: bool,
 }
 
 /// Looks, saves, and says what the bundle holds.
@@ -41,6 +44,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let manifest = capture
         .write(&args.output, &observation.attribution, release, addresses)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
+    if args.json {
+        out::json(&manifest)?;
+        return Ok(Exit::Ok);
+    }
     out::note(&format!("{} holds", args.output.display()));
     for line in &manifest.holds {
         out::note(&format!("  {line}"));

@@ -31,6 +31,9 @@ pub(crate) struct UndoArgs {
 /// Arguments of `netsilo confirm`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConfirmArgs {
+    /// Print the outcome as JSON
+    #[arg(short, long)]
+    json: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -65,8 +68,11 @@ pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
         Err(Stop(Exit::Refused, format!("too late: transaction {id} was restored {by}")).into())
     };
     match guard::confirm(&args.place.kernel()?, args.place.state_dir())? {
+        Confirmation::Kept(id) | Confirmation::KeptBefore(id) if args.json => {
+            out::json(&json!({ "version": 1, "confirmed": id }))?;
+        }
         Confirmation::Kept(id) => {
-            out::text(&format!("transaction {id} is confirmed; `netsilo undo` still takes it back\n"))?
+            out::text(&format!("transaction {id} is confirmed; `netsilo undo` still takes it back\n"))?;
         }
         Confirmation::KeptBefore(id) => out::text(&format!("transaction {id} was confirmed before\n"))?,
         Confirmation::Restored(id, By::Guard | By::Confirm) => return late(id, "when its time was over"),
