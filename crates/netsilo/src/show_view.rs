@@ -254,3 +254,22 @@ fn totals(report: &Report) -> String {
 fn trim_lines(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use netsilo_core::scene::Scene;
+
+    use super::*;
+
+    #[test]
+    fn one_screen_shows_queues_cpus_and_readers() {
+        let scene: Scene = serde_json::from_str(include_str!("../../../cases/virtio-all-on-cpu0/before.json")).unwrap();
+        insta::assert_snapshot!(render(&Report::of(&scene.observation())));
+    }
+
+    #[test]
+    fn queues_polled_on_a_cpu_are_grouped_by_netdev() {
+        let labels = ["eth0 rx-0", "eth0 rx-1", "eth1 rx-3", "eth0 rx-4", "eth0 napi 8197"].map(str::to_owned);
+        assert_eq!(group_queues(&labels), "eth0 rx-0-1,4 eth1 rx-3 eth0 napi 8197");
+    }
+}
