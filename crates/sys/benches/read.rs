@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use big_host::BigHost;
 use divan::{Bencher, black_box, counter::BytesCount};
-use netsilo_core::attribution::{Attribution, Consumer, Consumption, Protocol, Resolved, Source};
+use netsilo_core::attribution::{Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source};
 use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::{Irq, NapiId, Observation, Snapshot};
+use netsilo_core::host::{Irq, NapiId, Netdev, Observation, RxQueue, Snapshot};
 use netsilo_core::parse::interrupts::{Reader, interrupts};
 use netsilo_core::plan::{Goal, plan};
 use netsilo_sys::root::Root;
@@ -102,12 +102,19 @@ fn snapshot_of_all(bencher: Bencher<'_, '_>) {
     bencher.bench(|| snapshot(&root).unwrap());
 }
 
-/// One second later: every interrupt came again, and four consumers read of each queue.
+/// One second later: each queue was polled where its interrupt goes, and four consumers read of it.
 fn observed(before: Snapshot) -> Observation {
     let mut after = before.clone();
     after.at += Duration::from_secs(1);
     after.irqs.values_mut().flat_map(|irq| irq.counts.values_mut()).for_each(|count| *count += 1000);
-    let napis = after.netdevs.iter().flat_map(|netdev| netdev.rx_queues.iter().filter_map(|rx| rx.napi.clone()));
+    let queues = || after.netdevs.iter().flat_map(|netdev| netdev.rx_queues.iter().map(move |rx| (netdev, rx)));
+    let poll = |(netdev, rx): (&Netdev, &RxQueue)| {
+        let cpu = after.irqs[&rx.irq.as_ref()?.to].effective.as_ref()?.lowest()?;
+        let (netdev, ifindex, netns) = (netdev.name.clone(), netdev.ifindex, after.machine.netns);
+        Some(Poll { napi: rx.napi.as_ref()?.to, netdev, ifindex, netns, cpu, polls: 10_000, packets: 100_000 })
+    };
+    let polls = queues().filter_map(poll).collect();
+    let napis = queues().filter_map(|(_, rx)| rx.napi.as_ref());
     let consumption = |(n, napi): (u32, NapiId)| Consumption {
         napi: Some(napi),
         rx_queue: None,
@@ -123,8 +130,13 @@ fn observed(before: Snapshot) -> Observation {
     };
     let four = napis.flat_map(|napi| [napi.to; 4]);
     let consumption = (0..).zip(four).map(consumption).collect();
-    let attribution =
-        Attribution { source: Source::Bpf, elapsed: Duration::from_secs(1), consumption, ..Attribution::default() };
+    let attribution = Attribution {
+        source: Source::Bpf,
+        elapsed: Duration::from_secs(1),
+        polls,
+        consumption,
+        ..Attribution::default()
+    };
     Observation { before, after, attribution }
 }
 
