@@ -8,7 +8,8 @@ demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
 	target/release/netsilo-lab demo
 
-test: setup
+test:
+	@scripts/setup --fuzz
 	scripts/test
 
 check: setup

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let release = &observation.after.machine.release;
     let manifest = capture
         .write(&args.output, &observation.attribution, release, addresses)
-        .with_context(|| format!("cannot write {}", args.output.display()))?;
+        .context("cannot write the bundle")?;
     if args.json {
         out::json(&manifest)?;
         return Ok(Exit::Ok);

@@ -81,8 +81,28 @@ impl std::error::Error for Stop {}
 pub(crate) fn code(result: Result<Exit>) -> ExitCode {
     let exit = result.unwrap_or_else(|error| {
         // The terminal may be gone: that is no reason to end with another code.
-        let _ = writeln!(std::io::stderr(), "netsilo: {error:#}");
+        let _ = writeln!(std::io::stderr(), "netsilo: {}", in_words(&error));
         Exit::of(&error)
     });
     ExitCode::from(exit.code())
+}
+
+/// The error and its causes, each said once: some messages end with their cause's words.
+fn in_words(error: &Error) -> String {
+    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |words, cause| {
+        if words.ends_with(&cause) { words } else { format!("{words}: {cause}") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_cause_that_the_message_ends_with_is_not_said_again() {
+        let cause = std::io::Error::other("no space left");
+        let error = anyhow::Error::new(cause).context("writing a: no space left");
+        let error = Err::<(), _>(error).context("cannot capture").unwrap_err();
+        assert_eq!(super::in_words(&error), "cannot capture: writing a: no space left");
+    }
 }

@@ -23,8 +23,7 @@ pub(crate) struct From {
 impl From {
     /// The bundle's observation; `None` for this machine.
     pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
-        let open = |path: &PathBuf| bundle::open(path).with_context(|| format!("cannot use {}", path.display()));
-        self.from.as_ref().map(open).transpose()
+        self.from.as_ref().map(|path| bundle::open(path).context("cannot use the bundle")).transpose()
     }
 
     /// The CPUs of the machine.

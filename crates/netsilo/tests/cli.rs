@@ -1,0 +1,179 @@
+//! The command line as a user meets it: the built binary, on bundles.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+#[path = "cli/bundles.rs"]
+mod bundles;
+
+use std::io::Read as _;
+use std::process::{Command, Output, Stdio};
+
+use bundles::{OWNED, VIRTIO};
+
+fn netsilo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    command.args(arguments).stdin(Stdio::null()).env_remove("COLUMNS");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    netsilo(arguments).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// What a failure says: exit code and stderr, nothing on stdout.
+fn refusal(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert_eq!(stdout(&output), "", "{arguments:?}");
+    format!("{} {}", code(&output), stderr(&output).trim_end())
+}
+
+#[test]
+fn every_spelling_of_a_set_is_read_and_printed() {
+    for spelling in ["0-3,40", "100,0000000f", "0x100,0000000f"] {
+        let output = run(&["mask", spelling, "--width", "48", "--from", &VIRTIO]);
+        assert_eq!((code(&output), stderr(&output)), (0, ""), "{spelling}");
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(stdout(&output), @"
+            cpus 0-3,40: 5 cpus
+              list  0-3,40                      smp_affinity_list, cpuset.cpus, taskset -c
+              mask  0100,0000000f               smp_affinity, rps_cpus, xps_cpus
+              hex   0x1000000000f               taskset
+            ");
+        }
+    }
+}
+
+#[test]
+fn a_set_that_cannot_be_is_refused_with_its_place_and_as_bad_usage() {
+    let place = |text: &str| refusal(&["mask", text]);
+    insta::assert_snapshot!(place("0-3,x"), @r#"2 netsilo: unexpected 'x' at column 5 of "0-3,x""#);
+    insta::assert_snapshot!(place("1,,2"), @r#"2 netsilo: empty cpu set at column 3 of "1,,2""#);
+    insta::assert_snapshot!(place("5-3"), @r#"2 netsilo: range runs backwards at column 1 of "5-3""#);
+    insta::assert_snapshot!(place("8192"), @r#"2 netsilo: cpu 8192 is out of range (the highest is 8191) at column 1 of "8192""#);
+    insta::assert_snapshot!(place("0x0"), @r#"2 netsilo: empty cpu set at column 1 of "0x0""#);
+    insta::assert_snapshot!(place("123456789f"), @r#"2 netsilo: mask group longer than 8 hexadecimal digits at column 9 of "123456789f""#);
+    insta::assert_snapshot!(refusal(&["mask", "ff", "--width", "4"]), @r#"2 netsilo: cpu 7 is out of range (the highest is 3) at column 1 of "ff""#);
+    insta::assert_snapshot!(refusal(&["plan", "--cpus", "0-", "--from", "nowhere"]), @r#"
+    2 error: invalid value '0-' for '--cpus <CPUS>': empty cpu set at column 3 of "0-"
+
+    For more information, try '--help'.
+    "#);
+}
+
+#[test]
+fn caches_nodes_and_neighbours_are_those_of_the_bundles_machine() {
+    let first_lines = |arguments: &[&str]| {
+        let output = run(&[&["mask", "--from", &VIRTIO], arguments].concat());
+        stdout(&output).lines().filter(|line| !line.starts_with(' ')).collect::<Vec<_>>().join("\n")
+    };
+    insta::assert_snapshot!(first_lines(&["--llc"]), @r#"
+    llc 0: 4 cpus
+    llc 1: 3 cpus
+    "#);
+    insta::assert_snapshot!(first_lines(&["--node", "1"]), @"node 1: 3 cpus");
+    insta::assert_snapshot!(first_lines(&["--near", "cpu0"]), @"near cpu 0: 2 cpus");
+    insta::assert_snapshot!(refusal(&["mask", "--from", &VIRTIO, "--node", "7"]), @"1 netsilo: no node 7 on this machine; it has 0, 1");
+    insta::assert_snapshot!(refusal(&["mask", "--from", &VIRTIO, "--near", "cpu80"]), @"1 netsilo: no cpu 80 on this machine; it has 0-7");
+}
+
+#[test]
+fn every_verb_explains_itself() {
+    for verb in ["", "show", "plan", "apply", "confirm", "undo", "capture", "mask"] {
+        let output = run(&[&[verb][usize::from(verb.is_empty())..], &["--help"]].concat());
+        assert_eq!((code(&output), stderr(&output)), (0, ""), "{verb}");
+        insta::assert_snapshot!(format!("help-{verb}"), stdout(&output));
+    }
+}
+
+#[test]
+fn a_line_that_makes_no_sense_is_usage() {
+    for line in [&["shw"][..], &[], &["mask"], &["plan", "--algorithm", "magic"], &["plan", "--rfs", "0"]] {
+        let output = run(line);
+        assert_eq!((code(&output), stdout(&output)), (2, ""), "{line:?}");
+    }
+    assert!(refusal(&["plan", "-a", "magic"]).contains("known are near-consumer, rfs-max-weight, spread"));
+}
+
+#[test]
+fn show_tells_a_bundle_as_a_screen_and_as_json_of_schema_1() {
+    let screen = run(&["show", "--from", &VIRTIO]);
+    assert_eq!((code(&screen), stderr(&screen)), (0, ""));
+    insta::assert_snapshot!("show", stdout(&screen));
+    let json = run(&["show", "--from", &VIRTIO, "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((code(&json), &report["schema"]), (0, &1.into()));
+    let eth0 = report["netdevs"].as_array().unwrap().iter().find(|netdev| netdev["name"] == "eth0").unwrap();
+    assert_eq!(eth0["queues"][3]["consumers"][0]["comm"], "redis-server");
+    serde_json::from_value::<netsilo_core::report::Report>(report).unwrap();
+}
+
+#[test]
+fn plan_ends_with_what_is_to_be_done_next() {
+    let plan = |from: &str, more: &[&str]| {
+        let output = run(&[&["plan", "--from", from, "--detailed-exitcode"], more].concat());
+        (code(&output), stdout(&output).to_owned())
+    };
+    let (pending, text) = plan(&VIRTIO, &[]);
+    assert_eq!(pending, 10);
+    insta::assert_snapshot!("plan", text);
+    assert_eq!(run(&["plan", "--from", &VIRTIO]).status.code(), Some(0));
+    assert_eq!(plan(&VIRTIO, &["--no-irqs"]).0, 0);
+    let (refused, text) = plan(&OWNED, &[]);
+    assert_eq!(refused, 30);
+    assert!(text.contains("irqbalance (pid 812)"), "{text}");
+    assert_eq!(plan(&OWNED, &["--even-if-owned"]).0, 10);
+}
+
+#[test]
+fn the_json_of_a_plan_is_the_plan() {
+    let output = run(&["plan", "--from", &VIRTIO, "--json"]);
+    let plan: netsilo_core::plan::Plan = serde_json::from_slice(&output.stdout).unwrap();
+    let targets: Vec<String> = plan.changes.iter().map(|change| change.target.to_string()).collect();
+    assert_eq!(targets, ["irq 38 (virtio3-input.3)", "irq 39 (virtio3-output.3)"]);
+}
+
+#[test]
+fn a_netdev_that_is_not_there_is_named() {
+    let output = run(&["plan", "--from", &VIRTIO, "--netdev", "eth7"]);
+    assert_eq!(code(&output), 1);
+    insta::assert_snapshot!(stdout(&output), @r#"
+    nothing can be done
+    refused
+      eth7: no such netdev; did you mean eth0? there are lo, eth0
+    "#);
+}
+
+#[test]
+fn a_file_that_is_no_bundle_is_said_to_be_none_once() {
+    insta::assert_snapshot!(refusal(&["show", "--from", "Cargo.toml"]), @"1 netsilo: cannot use the bundle: not a netsilo bundle: cannot unpack it: Unknown frame descriptor");
+    insta::assert_snapshot!(refusal(&["plan", "--from", "nowhere.tar.zst"]), @"1 netsilo: cannot use the bundle: nowhere.tar.zst: No such file or directory (os error 2)");
+}
+
+#[test]
+fn a_bundle_cannot_be_applied_to() {
+    assert!(refusal(&["apply", "--from", "host.tar.zst"]).starts_with("2 error: unexpected argument '--from'"));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    for verb in [&["show"][..], &["show", "-j"], &["plan"], &["plan", "-j"], &["mask", "0-3"]] {
+        let mut command = netsilo(&[verb, &["--from", &VIRTIO]].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut words = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+        assert_eq!((child.wait().unwrap().code(), words.as_str()), (Some(0), ""), "{verb:?}");
+    }
+}
