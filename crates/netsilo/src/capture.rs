@@ -41,9 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let observation = observer.next(&capture.sample(&live)?, args.interval, pass_time)?;
     let addresses = if args.with_addresses { Addresses::Keep } else { Addresses::Replace };
     let release = &observation.after.machine.release;
-    let manifest = capture
-        .write(&args.output, &observation.attribution, release, addresses)
-        .context("cannot write the bundle")?;
+    let manifest =
+        capture.write(&args.output, &observation.attribution, release, addresses).context("cannot write the bundle")?;
     if args.json {
         out::json(&manifest)?;
         return Ok(Exit::Ok);
