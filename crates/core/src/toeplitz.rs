@@ -3,7 +3,7 @@
 //! For flows whose NAPI the kernel doesn't tell. Checked against the verification suite of the RSS specification.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 use crate::ethtool::{Ethtool, FlowType, HashFields, HashFunction};
 use crate::host::NapiId;

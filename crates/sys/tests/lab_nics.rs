@@ -129,7 +129,8 @@ fn igb_server() {
     }
     let queues: BTreeSet<u32> = pairs.iter().map(|(queue, _)| *queue).collect();
     let napis: BTreeSet<NapiId> = pairs.iter().map(|(_, napi)| *napi).collect();
-    assert!(queues.len() > 4 && queues.len() == pairs.len() && napis.len() == pairs.len(), "{pairs:?}");
+    // the hash is linear: 32 neighbouring ports fall on 2, 4 or 8 queues, as the random key will have it
+    assert!(queues.len() > 1 && queues.len() == pairs.len() && napis.len() == pairs.len(), "{pairs:?}");
 
     // without the sockets' own word, reckoning gives the same bytes to the same napis, where queues name theirs
     if netdev.rx_queues.iter().all(|queue| queue.napi.is_some()) {
