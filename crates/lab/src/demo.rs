@@ -143,10 +143,8 @@ impl Stage {
 
     /// Every setting that netsilo may write, as the kernel prints it.
     fn settings(&self) -> Result<String> {
-        self.lab.sh(
-            "cd /; grep -H . proc/irq/*/smp_affinity proc/irq/default_smp_affinity proc/sys/net/core/rps_* \
-             sys/class/net/eth0/queues/*/rps_* sys/class/net/eth0/queues/*/xps_* sys/class/net/eth0/threaded",
-        )
+        self.lab.sh("cd /; grep -H . proc/irq/*/smp_affinity proc/irq/default_smp_affinity proc/sys/net/core/rps_* \
+             sys/class/net/eth0/queues/*/rps_* sys/class/net/eth0/queues/*/xps_* sys/class/net/eth0/threaded")
     }
 }
 

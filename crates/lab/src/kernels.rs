@@ -36,14 +36,10 @@ impl Kernel {
     /// Where to look for it, in this order: suite and package.
     fn sources(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::V6_1 => &[
-                ("bookworm-security", "linux-image-amd64"),
-                ("bookworm", "linux-image-amd64"),
-            ],
-            Self::V6_12 => &[
-                ("bookworm-security", "linux-image-6.12-amd64"),
-                ("bookworm-backports", "linux-image-amd64"),
-            ],
+            Self::V6_1 => &[("bookworm-security", "linux-image-amd64"), ("bookworm", "linux-image-amd64")],
+            Self::V6_12 => {
+                &[("bookworm-security", "linux-image-6.12-amd64"), ("bookworm-backports", "linux-image-amd64")]
+            }
             Self::Newest => &[("sid", "linux-image-amd64")],
         }
     }
@@ -79,34 +75,16 @@ impl Image {
     /// The kernel as Debian packs it.
     fn vmlinuz(&self) -> PathBuf {
         // Debian 14 keeps it with the modules.
-        let with_modules = self
-            .root
-            .join(format!("lib/modules/{}/vmlinuz", self.release));
-        if with_modules.exists() {
-            with_modules
-        } else {
-            self.root.join(format!("boot/vmlinuz-{}", self.release))
-        }
+        let with_modules = self.root.join(format!("lib/modules/{}/vmlinuz", self.release));
+        if with_modules.exists() { with_modules } else { self.root.join(format!("boot/vmlinuz-{}", self.release)) }
     }
 
     fn read(root: PathBuf) -> Result<Self> {
         let modules = cache::oldest_first(&root.join("lib/modules")).pop();
-        let release = modules
-            .as_deref()
-            .and_then(Path::file_name)
-            .map(|name| name.to_string_lossy().into_owned());
-        let release = release
-            .with_context(|| format!("no kernel in {}: remove that folder", root.display()))?;
-        let version = root
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let image = Self {
-            release,
-            version,
-            root,
-        };
+        let release = modules.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+        let release = release.with_context(|| format!("no kernel in {}: remove that folder", root.display()))?;
+        let version = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let image = Self { release, version, root };
         let vmlinuz = image.vmlinuz();
         if !image.vmlinux().exists() {
             unpack_vmlinuz(&vmlinuz, &image.vmlinux())
@@ -119,18 +97,9 @@ impl Image {
 /// Makes `kernel` ready to boot: asks the mirror once a day (or if `force`), downloads what is new.
 ///
 /// Without a network, a kernel that is cached already is taken, and `note` told so.
-pub(crate) fn fetch(
-    cache: &Cache,
-    kernel: Kernel,
-    force: bool,
-    note: &dyn Fn(&str),
-) -> Result<Image> {
+pub(crate) fn fetch(cache: &Cache, kernel: Kernel, force: bool, note: &dyn Fn(&str)) -> Result<Image> {
     let folder = format!("kernels/{kernel}");
-    let newest_cached = || {
-        cache::oldest_first(&cache.path(&folder))
-            .into_iter()
-            .rfind(|path| path.is_dir())
-    };
+    let newest_cached = || cache::oldest_first(&cache.path(&folder)).into_iter().rfind(|path| path.is_dir());
     let stamp = format!("{folder}/asked");
     if cache.is_fresh(&stamp)
         && !force
@@ -161,20 +130,8 @@ fn download(cache: &Cache, kernel: Kernel, folder: &str, force: bool) -> Result<
         if suite.package(meta)?.is_none() {
             continue;
         }
-        let packages = apt::closure(
-            &suite,
-            meta,
-            &[
-                "linux-image-",
-                "linux-binary-",
-                "linux-modules-",
-                "linux-base-",
-            ],
-        )?;
-        let version = packages
-            .first()
-            .map(|meta| meta.version.clone())
-            .unwrap_or_default();
+        let packages = apt::closure(&suite, meta, &["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"])?;
+        let version = packages.first().map(|meta| meta.version.clone()).unwrap_or_default();
         let wanted = format!("{folder}/{version}");
         let root = cache.build(&wanted, |dir| unpack(&suite, &packages, dir))?;
         // An old version becomes the one to use again when the mirror goes back to it.
@@ -193,26 +150,14 @@ fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
     let image = Image::read(dir.to_owned())?;
     let modules = dir.join("lib/modules").join(&image.release);
     // Three quarters of 400 MB, and of depmod's time, and no guest has the hardware.
-    for unused in [
-        "drivers/gpu",
-        "drivers/media",
-        "drivers/staging",
-        "drivers/iio",
-        "drivers/net/wireless",
-        "sound",
-    ] {
+    for unused in ["drivers/gpu", "drivers/media", "drivers/staging", "drivers/iio", "drivers/net/wireless", "sound"] {
         let unused = modules.join("kernel").join(unused);
         if unused.exists() {
             fs::remove_dir_all(unused)?;
         }
     }
-    output(
-        Command::new("depmod")
-            .arg("-b")
-            .arg(dir)
-            .arg(&image.release),
-    )
-    .context("cannot index the kernel's modules")?;
+    output(Command::new("depmod").arg("-b").arg(dir).arg(&image.release))
+        .context("cannot index the kernel's modules")?;
     Ok(())
 }
 
@@ -222,20 +167,14 @@ fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
 fn unpack_vmlinuz(vmlinuz: &Path, vmlinux: &Path) -> Result<()> {
     let image = fs::read(vmlinuz)?;
     let number = |at: usize| {
-        let bytes = image
-            .get(at..at + 4)
-            .and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
-        bytes
-            .map(u32::from_le_bytes)
-            .context("too short for a bzImage")
+        let bytes = image.get(at..at + 4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+        bytes.map(u32::from_le_bytes).context("too short for a bzImage")
     };
     let setup_sectors = number(0x1f1)? & 0xff;
     let start = ((setup_sectors + 1) * 512 + number(0x248)?) as usize;
     // The payload's last four bytes are its unpacked length, which no decompressor expects.
     let end = (start + number(0x24c)? as usize).saturating_sub(4);
-    let payload = image
-        .get(start..end)
-        .context("the payload ends beyond the file")?;
+    let payload = image.get(start..end).context("the payload ends beyond the file")?;
     let program = match payload {
         [0xfd, b'7', b'z', ..] => "xz",
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
@@ -246,12 +185,7 @@ fn unpack_vmlinuz(vmlinuz: &Path, vmlinux: &Path) -> Result<()> {
     fs::write(&packed, payload)?;
     let half_done = vmlinux.with_extension("scratch");
     let script = format!("{program} -dc <\"$1\" >\"$2\" && mv \"$2\" \"$3\"");
-    output(
-        Command::new("sh")
-            .args(["-c", &script, "sh"])
-            .args([&packed, &half_done])
-            .arg(vmlinux),
-    )?;
+    output(Command::new("sh").args(["-c", &script, "sh"]).args([&packed, &half_done]).arg(vmlinux))?;
     fs::remove_file(&packed)?;
     Ok(())
 }
@@ -268,22 +202,10 @@ fn remove_all_but_two(folder: &Path) {
 /// The modules that `wanted` need, in the order in which to load them; built-in ones left out.
 pub(crate) fn modules(image: &Image, wanted: &[&str]) -> Result<Vec<PathBuf>> {
     let mut command = Command::new("modprobe");
-    command
-        .args([
-            "-d",
-            &image.root.shown(),
-            "-S",
-            &image.release,
-            "--show-depends",
-            "-a",
-        ])
-        .args(wanted);
+    command.args(["-d", &image.root.shown(), "-S", &image.release, "--show-depends", "-a"]).args(wanted);
     let shown = output(&mut command).context("cannot list the guest's modules")?;
     let mut paths: Vec<PathBuf> = Vec::new();
-    for path in shown
-        .lines()
-        .filter_map(|line| line.strip_prefix("insmod "))
-    {
+    for path in shown.lines().filter_map(|line| line.strip_prefix("insmod ")) {
         let path = PathBuf::from(path.trim());
         if !paths.contains(&path) {
             paths.push(path);

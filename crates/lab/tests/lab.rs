@@ -26,10 +26,7 @@ fn all_claims(kernel: Kernel, model: NicModel) -> Result<()> {
     }
     let _turn = turn();
     let nic = Nic::from(model).on_node(1);
-    let lab = Lab::boot(&Spec {
-        nics: vec![nic],
-        ..Spec::new(kernel, model)
-    })?;
+    let lab = Lab::boot(&Spec { nics: vec![nic], ..Spec::new(kernel, model) })?;
     runs_the_kernel_asked_for(&lab, kernel)?;
     status_and_output_are_exact(&lab)?;
     a_command_out_of_time_is_killed_and_the_next_one_runs(&lab)?;
@@ -85,39 +82,24 @@ fn runs_the_kernel_asked_for(lab: &Lab, kernel: Kernel) -> Result<()> {
 
 fn status_and_output_are_exact(lab: &Lab) -> Result<()> {
     let out = lab.run("printf 'a\\0b\\377'; printf err >&2; exit 7")?;
-    assert_eq!(
-        (out.status, &out.stdout[..], &out.stderr[..]),
-        (7, &b"a\0b\xff"[..], &b"err"[..])
-    );
+    assert_eq!((out.status, &out.stdout[..], &out.stderr[..]), (7, &b"a\0b\xff"[..], &b"err"[..]));
     assert_eq!(lab.run("kill -9 $$")?.status, 128 + 9);
     assert_eq!(lab.run("no-such-program")?.status, 127);
     // Several MB of anything, at the same path as here.
     let program = traffic::program()?;
     let mut same = Vec::new();
-    fs::File::open(&program)?
-        .take(4_000_000)
-        .read_to_end(&mut same)?;
+    fs::File::open(&program)?.take(4_000_000).read_to_end(&mut same)?;
     let out = lab.run(&format!("head -c 4000000 {}", program.display()))?;
-    ensure!(
-        out.stdout == same,
-        "{} of {} bytes came, or others",
-        out.stdout.len(),
-        same.len()
-    );
+    ensure!(out.stdout == same, "{} of {} bytes came, or others", out.stdout.len(), same.len());
     Ok(())
 }
 
 fn a_command_out_of_time_is_killed_and_the_next_one_runs(lab: &Lab) -> Result<()> {
-    let error = lab
-        .run_for("sleep 1000 & sleep 1000", Duration::from_secs(1))
-        .unwrap_err();
+    let error = lab.run_for("sleep 1000 & sleep 1000", Duration::from_secs(1)).unwrap_err();
     ensure!(format!("{error:#}").contains("still running"), "{error:#}");
     // Killed with all that it started; the signal is on its way.
     lab.sh("while pgrep -x sleep >/dev/null; do :; done")?;
-    let error = lab
-        .peer(0)?
-        .run_for("sleep 1000", Duration::from_millis(100))
-        .unwrap_err();
+    let error = lab.peer(0)?.run_for("sleep 1000", Duration::from_millis(100)).unwrap_err();
     ensure!(format!("{error:#}").contains("still running"), "{error:#}");
     Ok(())
 }
@@ -128,68 +110,41 @@ fn commands_run_side_by_side_and_on(lab: &Lab) -> Result<()> {
     lab.sh(&format!("kill -0 {} && touch /tmp/go", server.trim()))?;
     assert_eq!(waiting.wait(Duration::from_secs(30))?.text(), "went\n");
     let job = lab.spawn("exec sleep 1000")?;
-    assert_eq!(
-        lab.sh(&format!("cat /proc/{}/comm", job.pid()?))?,
-        "sleep\n"
-    );
+    assert_eq!(lab.sh(&format!("cat /proc/{}/comm", job.pid()?))?, "sleep\n");
     assert_eq!(job.stop()?.status, 128 + 15);
     // Adopted by the first process, which reaps: no zombie stays.
-    lab.sh(&format!(
-        "kill {0}; while [ -e /proc/{0} ]; do :; done",
-        server.trim()
-    ))?;
+    lab.sh(&format!("kill {0}; while [ -e /proc/{0} ]; do :; done", server.trim()))?;
     Ok(())
 }
 
 fn two_sockets_smt_caches_and_nodes_are_visible(lab: &Lab) -> Result<()> {
-    let said = lab.sh(
-        "cd /sys/devices/system/cpu/cpu1; cat topology/physical_package_id topology/thread_siblings_list \
+    let said =
+        lab.sh("cd /sys/devices/system/cpu/cpu1; cat topology/physical_package_id topology/thread_siblings_list \
          cache/index2/shared_cpu_list cache/index3/shared_cpu_list ../cpu6/topology/physical_package_id; \
-         cd /sys/devices/system/node; cat node0/cpulist node1/cpulist node0/distance",
-    )?;
-    assert_eq!(
-        said.lines().collect::<Vec<_>>(),
-        ["0", "0-1", "0-1", "0-3", "1", "0-3", "4-7", "10 21"]
-    );
+         cd /sys/devices/system/node; cat node0/cpulist node1/cpulist node0/distance")?;
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "0-1", "0-1", "0-3", "1", "0-3", "4-7", "10 21"]);
     Ok(())
 }
 
 fn the_nic_has_its_vectors_on_its_node(lab: &Lab, model: NicModel) -> Result<()> {
     let interrupts = lab.sh("cat /proc/interrupts")?;
-    let wanted = if model == NicModel::Igb {
-        "eth0-TxRx-"
-    } else {
-        "-input."
-    };
-    let lines: Vec<&str> = interrupts
-        .lines()
-        .filter(|line| line.contains(wanted))
-        .collect();
-    assert_eq!(
-        lines.len(),
-        if model == NicModel::Igb { 8 } else { 4 },
-        "{interrupts}"
-    );
-    let irqs = lines
-        .iter()
-        .filter_map(|line| line.trim().split(':').next());
+    let wanted = if model == NicModel::Igb { "eth0-TxRx-" } else { "-input." };
+    let lines: Vec<&str> = interrupts.lines().filter(|line| line.contains(wanted)).collect();
+    assert_eq!(lines.len(), if model == NicModel::Igb { 8 } else { 4 }, "{interrupts}");
+    let irqs = lines.iter().filter_map(|line| line.trim().split(':').next());
     let files: Vec<String> = irqs.map(|irq| format!("/proc/irq/{irq}/node")).collect();
     let nodes = lab.sh(&format!("cat {}", files.join(" ")))?;
     ensure!(nodes.lines().all(|node| node == "1"), "nodes {nodes:?}");
     if model == NicModel::Igb {
-        let table = lab.sh("ethtool -x eth0 && ethtool -N eth0 rx-flow-hash udp4 sdfn && ethtool -n eth0 rx-flow-hash udp4")?;
-        ensure!(
-            table.contains("with 8 RX ring(s)") && table.contains("L4 bytes 2 & 3"),
-            "{table}"
-        );
+        let table =
+            lab.sh("ethtool -x eth0 && ethtool -N eth0 rx-flow-hash udp4 sdfn && ethtool -n eth0 rx-flow-hash udp4")?;
+        ensure!(table.contains("with 8 RX ring(s)") && table.contains("L4 bytes 2 & 3"), "{table}");
     }
     Ok(())
 }
 
 fn a_pulled_cable_is_a_lost_carrier(lab: &Lab) -> Result<()> {
-    let wait = |carrier| {
-        format!("until [ \"$(cat /sys/class/net/eth0/carrier)\" = {carrier} ]; do :; done")
-    };
+    let wait = |carrier| format!("until [ \"$(cat /sys/class/net/eth0/carrier)\" = {carrier} ]; do :; done");
     lab.set_link(0, false)?;
     lab.sh(&wait(0))?;
     lab.set_link(0, true)?;
@@ -208,38 +163,25 @@ fn modules_load_by_name_and_by_need(lab: &Lab) -> Result<()> {
 fn both_ends_of_the_traffic_agree(lab: &Lab) -> Result<()> {
     let program = traffic::program()?.display().to_string();
     let (peer, guest) = (lab.peer(0)?, Lab::guest_address(0));
-    let server = lab.spawn(&format!(
-        "exec {program} traffic rr-server --proto udp --port 7000 --cpus 1,2,5,6"
-    ))?;
+    let server = lab.spawn(&format!("exec {program} traffic rr-server --proto udp --port 7000 --cpus 1,2,5,6"))?;
     let seen: RrReport = serde_json::from_str(&peer.sh(&format!(
         "{program} traffic rr-client --proto udp --dest {guest} --port 7000 --ports 4 --connections 8 --duration 1"
     ))?)?;
     let served = server.stop()?;
-    let served: Vec<RrServed> = served
-        .text()
-        .lines()
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?;
+    let served: Vec<RrServed> = served.text().lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let served: u64 = served.iter().map(|worker| worker.transactions).sum();
     ensure!(seen.transactions > 0, "no transaction");
-    ensure!(
-        (seen.transactions..=seen.transactions + seen.retries).contains(&served),
-        "{served} served; {seen:?}"
-    );
+    ensure!((seen.transactions..=seen.transactions + seen.retries).contains(&served), "{served} served; {seen:?}");
 
-    let consumer = lab.spawn(&format!(
-        "exec {program} traffic consume --mode splice --port 7100 --flows 4"
-    ))?;
-    let sent: Produced = serde_json::from_str(&peer.sh(&format!(
-        "{program} traffic produce --proto tcp --dest {guest} --port 7100 --flows 4 --bytes 500001"
-    ))?)?;
+    let consumer = lab.spawn(&format!("exec {program} traffic consume --mode splice --port 7100 --flows 4"))?;
+    let sent: Produced =
+        serde_json::from_str(&peer.sh(&format!(
+            "{program} traffic produce --proto tcp --dest {guest} --port 7100 --flows 4 --bytes 500001"
+        ))?)?;
     let got = consumer.wait(Duration::from_secs(30))?.ok()?;
     let got: Consumed = serde_json::from_slice(&got.stdout)?;
     assert_eq!((sent.bytes, got.bytes), (2_000_004, 2_000_004));
-    ensure!(
-        got.sockets.iter().all(|socket| socket.incoming_napi_id > 0),
-        "{got:?}"
-    );
+    ensure!(got.sockets.iter().all(|socket| socket.incoming_napi_id > 0), "{got:?}");
     Ok(())
 }
 
@@ -249,20 +191,11 @@ fn cpus_nics_threads_and_kernel_arguments_are_as_asked_for() -> Result<()> {
         return Ok(());
     }
     let _turn = turn();
-    let virtio = Nic {
-        queues: 2,
-        ..Nic::from(NicModel::VirtioNet)
-    }
-    .on_node(0);
+    let virtio = Nic { queues: 2, ..Nic::from(NicModel::VirtioNet) }.on_node(0);
     let igb = Nic::from(NicModel::Igb).on_node(1);
     let lab = Lab::boot(&Spec {
         cpus: 6,
-        nics: vec![
-            igb,
-            virtio,
-            Nic::from(NicModel::Vmxnet3),
-            Nic::from(NicModel::E1000e),
-        ],
+        nics: vec![igb, virtio, Nic::from(NicModel::Vmxnet3), Nic::from(NicModel::E1000e)],
         threads: Threads::Multi,
         kernel_args: vec!["isolcpus=1,2".to_owned()],
         ..Spec::default()
@@ -273,27 +206,12 @@ fn cpus_nics_threads_and_kernel_arguments_are_as_asked_for() -> Result<()> {
     )?;
     let last = |line: &str| line.rsplit('/').next().unwrap_or_default().to_owned();
     let said: Vec<String> = said.lines().map(last).collect();
-    assert_eq!(
-        said,
-        [
-            "0-5",
-            "1-2",
-            "3-5",
-            "igb",
-            "virtio_net",
-            "vmxnet3",
-            "e1000e"
-        ]
-    );
+    assert_eq!(said, ["0-5", "1-2", "3-5", "igb", "virtio_net", "vmxnet3", "e1000e"]);
     for nic in 0..4 {
         // The guest answers: its peer learns its hardware address.
         let guest = Lab::guest_address(nic);
-        let neighbour = format!(
-            "echo >/dev/udp/{guest}/9; until ip neigh show {guest} | grep -q lladdr; do :; done"
-        );
-        let found = lab
-            .peer(nic.into())?
-            .run(&format!("bash -c '{neighbour}'"))?;
+        let neighbour = format!("echo >/dev/udp/{guest}/9; until ip neigh show {guest} | grep -q lladdr; do :; done");
+        let found = lab.peer(nic.into())?.run(&format!("bash -c '{neighbour}'"))?;
         ensure!(found.status == 0, "no answer on eth{nic}: {found:?}");
     }
     Ok(())
@@ -305,32 +223,19 @@ fn thirty_two_cpus_boot() -> Result<()> {
         return Ok(());
     }
     let _turn = turn();
-    let lab = Lab::boot(&Spec {
-        cpus: 32,
-        ..Spec::default()
-    })?;
-    assert_eq!(lab.sh("cat /sys/devices/system/cpu/online /sys/devices/system/cpu/cpu30/topology/core_cpus_list")?, "0-31\n30-31\n");
+    let lab = Lab::boot(&Spec { cpus: 32, ..Spec::default() })?;
+    assert_eq!(
+        lab.sh("cat /sys/devices/system/cpu/online /sys/devices/system/cpu/cpu30/topology/core_cpus_list")?,
+        "0-31\n30-31\n"
+    );
     Ok(())
 }
 
 #[test]
 fn a_spec_that_cannot_be_is_refused_with_what_could() {
-    let cpus = |cpus| {
-        Lab::boot(&Spec {
-            cpus,
-            ..Spec::default()
-        })
-        .unwrap_err()
-        .to_string()
-    };
-    assert_eq!(
-        cpus(7),
-        "7 cpus: the lab has two sockets; ask for an even number from 2 to 32"
-    );
-    assert_eq!(
-        cpus(64),
-        "64 cpus: the lab has two sockets; ask for an even number from 2 to 32"
-    );
+    let cpus = |cpus| Lab::boot(&Spec { cpus, ..Spec::default() }).unwrap_err().to_string();
+    assert_eq!(cpus(7), "7 cpus: the lab has two sockets; ask for an even number from 2 to 32");
+    assert_eq!(cpus(64), "64 cpus: the lab has two sockets; ask for an even number from 2 to 32");
 }
 
 #[test]
@@ -341,9 +246,7 @@ fn nothing_stays_after_the_end_after_kill_9_and_after_ctrl_c_while_booting() -> 
     let _turn = turn();
     // kill -9 while a command runs in the guest and one in the peer's namespace.
     let (mut lab, stderr) = program("run 'echo up >&2; sleep 1000'")?;
-    let booted = BufReader::new(stderr)
-        .lines()
-        .find(|line| line.as_ref().is_ok_and(|line| line.contains("booted in")));
+    let booted = BufReader::new(stderr).lines().find(|line| line.as_ref().is_ok_and(|line| line.contains("booted in")));
     booted.context("it did not boot")??;
     ends_all_of(&mut lab, Signal::KILL)?;
     let (mut lab, _stderr) = program("run 'sleep 1000'")?;
@@ -356,20 +259,14 @@ fn nothing_stays_after_the_end_after_kill_9_and_after_ctrl_c_while_booting() -> 
 
 fn program(arguments: &str) -> Result<(Child, ChildStderr)> {
     let command = format!("exec {} {arguments}", env!("CARGO_BIN_EXE_netsilo-lab"));
-    let mut child = Command::new("sh")
-        .args(["-c", &command])
-        .stderr(Stdio::piped())
-        .spawn()?;
+    let mut child = Command::new("sh").args(["-c", &command]).stderr(Stdio::piped()).spawn()?;
     let stderr = child.stderr.take().context("no stderr")?;
     Ok((child, stderr))
 }
 
 fn ends_all_of(lab: &mut Child, signal: Signal) -> Result<()> {
     let family = family_with_guest(lab.id())?;
-    kill_process(
-        Pid::from_raw(i32::try_from(lab.id())?).context("pid 0")?,
-        signal,
-    )?;
+    kill_process(Pid::from_raw(i32::try_from(lab.id())?).context("pid 0")?, signal)?;
     lab.wait()?;
     all_end(&family)
 }
@@ -380,8 +277,7 @@ fn family_with_guest(root: u32) -> Result<Vec<u32>> {
     while Instant::now() < deadline {
         let family = descendants(root);
         let is_guest = |pid: &u32| {
-            fs::read_to_string(format!("/proc/{pid}/comm"))
-                .is_ok_and(|comm| comm.starts_with("qemu-system"))
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("qemu-system"))
         };
         if family.len() >= 4 && family.iter().any(is_guest) {
             return Ok(family);
@@ -391,31 +287,17 @@ fn family_with_guest(root: u32) -> Result<Vec<u32>> {
 }
 
 fn descendants(root: u32) -> Vec<u32> {
-    let stats = fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| {
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            let pid: u32 = stat.split(' ').next()?.parse().ok()?;
-            let parent: u32 = stat
-                .rsplit(')')
-                .next()?
-                .split_whitespace()
-                .nth(1)?
-                .parse()
-                .ok()?;
-            Some((pid, parent))
-        });
+    let stats = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let pid: u32 = stat.split(' ').next()?.parse().ok()?;
+        let parent: u32 = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()?;
+        Some((pid, parent))
+    });
     let parents: Vec<(u32, u32)> = stats.collect();
     let mut family = vec![root];
     let mut next = 0;
     while let Some(one) = family.get(next).copied() {
-        family.extend(
-            parents
-                .iter()
-                .filter(|(_, parent)| *parent == one)
-                .map(|(pid, _)| *pid),
-        );
+        family.extend(parents.iter().filter(|(_, parent)| *parent == one).map(|(pid, _)| *pid));
         next += 1;
     }
     family.split_off(1)
@@ -423,27 +305,14 @@ fn descendants(root: u32) -> Vec<u32> {
 
 /// Waits for the end of each, as the kernel's killing takes a moment.
 fn all_end(family: &[u32]) -> Result<()> {
-    ensure!(
-        family.len() >= 4,
-        "unshare, cat, nsenter and QEMU are {family:?}?"
-    );
+    ensure!(family.len() >= 4, "unshare, cat, nsenter and QEMU are {family:?}?");
     for pid in family {
-        let Ok(pidfd) = pidfd_open(
-            Pid::from_raw(i32::try_from(*pid)?).context("pid 0")?,
-            PidfdFlags::empty(),
-        ) else {
+        let Ok(pidfd) = pidfd_open(Pid::from_raw(i32::try_from(*pid)?).context("pid 0")?, PidfdFlags::empty()) else {
             continue;
         };
-        let patience = Timespec {
-            tv_sec: 10,
-            tv_nsec: 0,
-        };
+        let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
         let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience))?;
-        ensure!(
-            ended > 0,
-            "process {pid} outlives its lab: {:?}",
-            fs::read_to_string(format!("/proc/{pid}/cmdline"))
-        );
+        ensure!(ended > 0, "process {pid} outlives its lab: {:?}", fs::read_to_string(format!("/proc/{pid}/cmdline")));
     }
     Ok(())
 }
