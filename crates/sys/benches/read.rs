@@ -1,4 +1,4 @@
-//! Reading a large host, and deciding on it: 512 CPUs, 4000 interrupts, 4 netdevs of 64 queues.
+//! Reading a large host: 512 CPUs, 4000 interrupts, 4 netdevs of 64 queues.
 //!
 //! `cargo bench -p netsilo-sys --bench read`. The tree lies on this machine's disk (or better in memory: set `TMPDIR`); on a
 //! live kernel each file of it costs the kernel's own formatting on top.
@@ -11,15 +11,11 @@ mod big_host;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{LazyLock, OnceLock};
-use std::time::Duration;
 
 use big_host::BigHost;
 use divan::{Bencher, black_box, counter::BytesCount};
-use netsilo_core::attribution::{Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::{Irq, NapiId, Netdev, Observation, RxQueue, Snapshot};
+use netsilo_core::host::Irq;
 use netsilo_core::parse::interrupts::{Reader, interrupts};
-use netsilo_core::plan::{Goal, plan};
 use netsilo_sys::root::Root;
 use netsilo_sys::{irq, snapshot, topology};
 
@@ -100,55 +96,4 @@ fn topology_of_512_cpus(bencher: Bencher<'_, '_>) {
 fn snapshot_of_all(bencher: Bencher<'_, '_>) {
     let root = root();
     bencher.bench(|| snapshot(&root).unwrap());
-}
-
-/// One second later: each queue was polled where its interrupt goes, and four consumers read of it.
-fn observed(before: Snapshot) -> Observation {
-    let mut after = before.clone();
-    after.at += Duration::from_secs(1);
-    after.irqs.values_mut().flat_map(|irq| irq.counts.values_mut()).for_each(|count| *count += 1000);
-    let queues = || after.netdevs.iter().flat_map(|netdev| netdev.rx_queues.iter().map(move |rx| (netdev, rx)));
-    let poll = |(netdev, rx): (&Netdev, &RxQueue)| {
-        let cpu = after.irqs[&rx.irq.as_ref()?.to].effective.as_ref()?.lowest()?;
-        let (netdev, ifindex, netns) = (netdev.name.clone(), netdev.ifindex, after.machine.netns);
-        Some(Poll { napi: rx.napi.as_ref()?.to, netdev, ifindex, netns, cpu, polls: 10_000, packets: 100_000 })
-    };
-    let polls = queues().filter_map(poll).collect();
-    let napis = queues().filter_map(|(_, rx)| rx.napi.as_ref());
-    let consumption = |(n, napi): (u32, NapiId)| Consumption {
-        napi: Some(napi),
-        rx_queue: None,
-        resolved: Resolved::Direct,
-        poll_cpu: None,
-        protocol_cpu: None,
-        consumer_cpu: CpuId(n * 7 % FULL.cpus),
-        consumer: Consumer { tgid: 5000 + n / 16, comm: "server".into(), cgroup: None, netns: 0 },
-        protocol: Protocol::Tcp,
-        bytes: u64::from(n) * 1000 + 1,
-        events: 10,
-        approximate: false,
-    };
-    let four = napis.flat_map(|napi| [napi.to; 4]);
-    let consumption = (0..).zip(four).map(consumption).collect();
-    let attribution = Attribution {
-        source: Source::Bpf,
-        elapsed: Duration::from_secs(1),
-        polls,
-        consumption,
-        ..Attribution::default()
-    };
-    Observation { before, after, attribution }
-}
-
-#[divan::bench(sample_count = 20)]
-fn plan_for_256_queues(bencher: Bencher<'_, '_>) {
-    let observation = observed(snapshot(&root()).unwrap());
-    assert!(plan(&observation, &Goal::default()).changes.len() > 100);
-    bencher.bench(|| plan(black_box(&observation), &Goal::default()));
-}
-
-#[divan::bench(sample_count = 20)]
-fn snapshot_and_plan(bencher: Bencher<'_, '_>) {
-    let root = root();
-    bencher.bench(|| plan(&observed(snapshot(&root).unwrap()), &Goal::default()));
 }

@@ -1,0 +1,152 @@
+//! The whole cycle on a large host, and its steps: 512 CPUs, 4000 interrupts, 4 netdevs of 64 queues, 1024 consumers.
+//!
+//! `TMPDIR=/dev/shm cargo bench -p netsilo-sys --bench cycle`. All between `observe` and the plan is pure.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+
+#[path = "made_up/big_host.rs"]
+mod big_host;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{LazyLock, OnceLock};
+use std::time::Duration;
+
+use big_host::BigHost;
+use divan::{Bencher, black_box};
+use netsilo_core::attribution::{Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source};
+use netsilo_core::cpuset::CpuId;
+use netsilo_core::host::{NapiId, Observation, Snapshot};
+use netsilo_core::plan::{AlgorithmName, Goal, Xps, plan};
+use netsilo_core::rates::rates;
+use netsilo_core::report::Report;
+use netsilo_core::silo::silos;
+use netsilo_sys::{root::Root, snapshot};
+
+const FULL: BigHost = BigHost { cpus: 512, irqs: 4000, netdevs: 4, queues: 64 };
+/// Consumers of each queue.
+const READERS: usize = 4;
+
+static TREE: OnceLock<PathBuf> = OnceLock::new();
+static OBSERVED: LazyLock<Observation> = LazyLock::new(|| {
+    let before = read();
+    let after = a_second_later(&before);
+    let attribution = attribution(&after);
+    Observation { before, after, attribution }
+});
+
+fn main() {
+    let dir = tempfile::tempdir().unwrap();
+    FULL.write(dir.path()).unwrap();
+    TREE.set(dir.path().to_owned()).unwrap();
+    assert!(plan(&OBSERVED, &Goal::default()).changes.len() >= 200, "a bench of a plan that changes next to nothing");
+    divan::main();
+}
+
+fn read() -> Snapshot {
+    snapshot(&Root::at(TREE.get().unwrap()).unwrap()).unwrap()
+}
+
+/// Every interrupt came again; each CPU was busy for a share of the time that its number gives.
+fn a_second_later(before: &Snapshot) -> Snapshot {
+    let mut after = before.clone();
+    after.at += Duration::from_secs(1);
+    after.irqs.values_mut().flat_map(|irq| irq.counts.values_mut()).for_each(|count| *count += 1000);
+    for (cpu, counters) in &mut after.cpus {
+        let busy = u64::from(cpu.0) * 13 % 90;
+        counters.stat.user += busy;
+        counters.stat.idle += 100 - busy;
+    }
+    after
+}
+
+/// Each queue is polled on one CPU and read by four processes on others.
+fn attribution(after: &Snapshot) -> Attribution {
+    let netdevs = after.netdevs.iter();
+    let queues: Vec<(&str, u32, NapiId)> = netdevs
+        .flat_map(|dev| {
+            dev.rx_queues.iter().filter_map(|rx| Some((dev.name.as_str(), dev.ifindex, rx.napi.as_ref()?.to)))
+        })
+        .collect();
+    let poll = |(n, (netdev, ifindex, napi)): (u32, &(&str, u32, NapiId))| Poll {
+        napi: *napi,
+        netdev: (*netdev).to_owned(),
+        ifindex: *ifindex,
+        netns: 0,
+        cpu: CpuId(n % FULL.cpus),
+        polls: 9000,
+        packets: 10_000 + u64::from(n) * 100,
+    };
+    let consumption = |(n, napi): (u32, NapiId)| Consumption {
+        napi: Some(napi),
+        rx_queue: None,
+        resolved: Resolved::Direct,
+        poll_cpu: None,
+        protocol_cpu: None,
+        consumer_cpu: CpuId(n * 7 % FULL.cpus),
+        consumer: Consumer { tgid: 5000 + n / 16, comm: format!("server-{}", n / 16), cgroup: None, netns: 0 },
+        protocol: Protocol::Tcp,
+        bytes: u64::from(n) * 1000 + 1,
+        events: 10,
+        approximate: false,
+    };
+    let readers = queues.iter().flat_map(|(_, _, napi)| [*napi; READERS]);
+    let softirq = |cpu| (CpuId(cpu), CpuTime { net_rx_ns: 100_000_000, net_rx_runs: 9000, ..CpuTime::default() });
+    Attribution {
+        source: Source::Bpf,
+        elapsed: Duration::from_secs(1),
+        polls: (0..).zip(&queues).map(poll).collect(),
+        consumption: (0..).zip(readers).map(consumption).collect(),
+        cpu_time: (0..FULL.cpus).map(softirq).collect::<BTreeMap<_, _>>(),
+        ..Attribution::default()
+    }
+}
+
+/// What is read before and after: two snapshots.
+#[divan::bench(sample_count = 20)]
+fn a_observe(bencher: Bencher<'_, '_>) {
+    bencher.bench(|| (read(), read()));
+}
+
+#[divan::bench]
+fn b_rates(bencher: Bencher<'_, '_>) {
+    bencher.bench(|| rates(black_box(&OBSERVED.before), black_box(&OBSERVED.after)));
+}
+
+#[divan::bench]
+fn c_silos(bencher: Bencher<'_, '_>) {
+    let rates = rates(&OBSERVED.before, &OBSERVED.after);
+    bencher.bench(|| silos(black_box(&OBSERVED), &rates));
+}
+
+/// With rates and silos in it.
+#[divan::bench]
+fn d_report(bencher: Bencher<'_, '_>) {
+    bencher.bench(|| Report::of(black_box(&OBSERVED)));
+}
+
+/// With rates and silos in it.
+#[divan::bench(args = AlgorithmName::ALL)]
+fn e_plan(bencher: Bencher<'_, '_>, algorithm: AlgorithmName) {
+    let goal = Goal { algorithm, ..Goal::default() };
+    bencher.bench(|| plan(black_box(&OBSERVED), &goal));
+}
+
+/// RPS, RFS and XPS of all queues besides.
+#[divan::bench]
+fn f_plan_of_everything(bencher: Bencher<'_, '_>) {
+    let cpus = Some(OBSERVED.after.topology.online.clone());
+    let goal =
+        Goal { rps: cpus.clone(), rfs: Some(32768), xps: Some(Xps::Near), rps_default_mask: cpus, ..Goal::default() };
+    bencher.bench(|| plan(black_box(&OBSERVED), &goal));
+}
+
+/// From the files to report and plan.
+#[divan::bench(sample_count = 20)]
+fn g_cycle(bencher: Bencher<'_, '_>) {
+    bencher.bench(|| {
+        let (before, after) = (read(), read());
+        let observation = Observation { before, after, attribution: OBSERVED.attribution.clone() };
+        (Report::of(&observation), plan(&observation, &Goal::default()))
+    });
+}
