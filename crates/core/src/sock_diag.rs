@@ -2,8 +2,8 @@
 //!
 //! Bytes are exact for connections open at the second sample. CPUs are those seen at that moment, not a sum over time.
 
-use std::collections::{BTreeMap, BTreeSet};
 use core::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::attribution::{Attribution, Consumer, Consumption, Hook, Protocol, Resolved, Source};

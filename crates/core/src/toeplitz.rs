@@ -2,8 +2,8 @@
 //!
 //! For flows whose NAPI the kernel doesn't tell. Checked against the verification suite of the RSS specification.
 
-use std::collections::BTreeMap;
 use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
 
 use crate::ethtool::{Ethtool, FlowType, HashFields, HashFunction};
 use crate::host::NapiId;

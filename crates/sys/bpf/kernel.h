@@ -49,7 +49,7 @@ enum { IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
 enum { ETH_P_IP = 0x0800, ETH_P_8021Q = 0x8100, ETH_P_IPV6 = 0x86dd, ETH_P_8021AD = 0x88a8 };
 enum { TASK_COMM_LEN = 16, IFNAMSIZ = 16 };
 /* include/net/tcp_states.h */
-enum { TCP_ESTABLISHED = 1, TCP_SYN_SENT = 2, TCP_SYN_RECV = 3 };
+enum { TCP_ESTABLISHED = 1, TCP_SYN_SENT = 2, TCP_SYN_RECV = 3, TCP_FIN_WAIT1 = 4, TCP_CLOSE = 7, TCP_LAST_ACK = 9 };
 /* include/net/sock.h, enum sock_flags: a FIN (tcp_fin) has arrived. */
 enum { SOCK_DONE = 1 };
 /* include/net/sock.h: no packet of this socket told its queue. */

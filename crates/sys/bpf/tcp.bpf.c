@@ -22,6 +22,40 @@ struct {
 	__type(value, struct seen);
 } sockets SEC(".maps");
 
+/* For sockets that get no storage, by cookie: kernels that take it from kmalloc_nolock() (7.2 does) may have none at the moment. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, u64);
+	__type(value, struct seen);
+} sockets_without_storage SEC(".maps");
+
+static __always_inline struct seen *seen_before(struct sock *sk)
+{
+	struct seen *seen = bpf_sk_storage_get(&sockets, sk, NULL, 0);
+	u64 cookie;
+
+	if (seen)
+		return seen;
+	cookie = bpf_get_socket_cookie(sk);
+	return bpf_map_lookup_elem(&sockets_without_storage, &cookie);
+}
+
+static __always_inline struct seen *seen_of(struct sock *sk)
+{
+	struct seen *seen = seen_before(sk), nothing = {};
+	u64 cookie;
+
+	if (seen)
+		return seen;
+	seen = bpf_sk_storage_get(&sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (seen)
+		return seen;
+	cookie = bpf_get_socket_cookie(sk);
+	bpf_map_update_elem(&sockets_without_storage, &cookie, &nothing, BPF_ANY);
+	return bpf_map_lookup_elem(&sockets_without_storage, &cookie);
+}
+
 /* One entry: counts the times that we were attached. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -49,26 +83,6 @@ static __always_inline u64 taken_from(const struct sock *sk, const struct tcp_so
 	bool fin_taken = !unread && sk->__sk_common.skc_flags & 1ul << SOCK_DONE;
 
 	return tcp->bytes_received - unread - fin_taken;
-}
-
-/* A connection that begins while we are attached is counted from its first byte. */
-SEC("tp_btf/inet_sock_set_state")
-int BPF_PROG(tcp_begins, struct sock *sk, int before, int after)
-{
-	bool opens = after == TCP_SYN_SENT;
-	bool opened = after == TCP_SYN_RECV ||
-		      (after == TCP_ESTABLISHED && (before == TCP_SYN_SENT || before == TCP_SYN_RECV));
-	struct seen *seen;
-
-	if ((!opens && !opened) || sk->sk_protocol != IPPROTO_TCP)
-		return 0;
-	seen = bpf_sk_storage_get(&sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!seen)
-		return 0;
-	seen->window = window_now();
-	if (opens)
-		seen->taken = 0; /* connect() again, on a socket that was disconnected. */
-	return 0;
 }
 
 static __always_inline void find_queue(const struct sock *sk, struct seen *seen, struct read *read)
@@ -102,39 +116,85 @@ static __always_inline void find_queue(const struct sock *sk, struct seen *seen,
 	}
 }
 
-SEC("tp_btf/tcp_rcv_space_adjust")
-int BPF_PROG(tcp_read, struct sock *sk)
+/* What was taken since the last call, by whoever runs now. */
+static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, struct seen *seen)
 {
-	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
 	struct read read = { .protocol = TCP, .poll_cpu = -1 };
+	u64 taken = taken_from(sk, tcp), bytes = taken - seen->taken;
 	u32 window = window_now();
-	struct seen *seen;
-	u64 taken, bytes;
 
-	if (!tcp)
-		return 0;
-	taken = taken_from(sk, tcp);
-	seen = bpf_sk_storage_get(&sockets, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!seen) {
-		count_lost();
-		return 0;
-	}
+	seen->taken = taken;
 	if (seen->window != window) {
 		/* Established before we came: this read is the baseline. */
 		seen->window = window;
-		seen->taken = taken;
-		return 0;
+		return;
 	}
-	bytes = taken - seen->taken;
 	if (!bytes)
-		return 0;
-	seen->taken = taken;
+		return;
 	find_queue(sk, seen, &read);
 	read.protocol_cpu = sk->__sk_common.skc_incoming_cpu;
 	read.netns = netns_of(sk);
 	/* A reader holds the socket; softirq code (sockmap, in-kernel servers) only its spinlock. */
 	read.in_kernel = !sk->sk_lock.owned;
 	count_read(&read, bytes);
+}
+
+static __always_inline void after_read(struct sock *sk)
+{
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	struct seen *seen;
+
+	if (!tcp)
+		return;
+	seen = seen_of(sk);
+	if (seen)
+		count_taken(sk, tcp, seen);
+	else
+		count_lost();
+}
+
+SEC("tp_btf/tcp_rcv_space_adjust")
+int BPF_PROG(tcp_read, struct sock *sk)
+{
+	after_read(sk);
+	return 0;
+}
+
+/* A connection that begins while we are attached is counted from its first byte. */
+static __always_inline void begin(struct sock *sk, bool afresh)
+{
+	struct seen *seen = seen_of(sk);
+
+	if (!seen) {
+		count_lost();
+		return;
+	}
+	seen->window = window_now();
+	if (afresh)
+		seen->taken = 0; /* connect() again, on a socket that was disconnected. */
+}
+
+/* Reads go unseen while another one is preempted on their CPU (see udp.bpf.c): what they took shows here at the latest. */
+static __always_inline void end(struct sock *sk)
+{
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+	struct seen *seen = seen_before(sk);
+
+	if (tcp && seen && sk->sk_lock.owned)
+		count_taken(sk, tcp, seen);
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(tcp_state, struct sock *sk, int before, int after)
+{
+	if (sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	if (after == TCP_SYN_SENT)
+		begin(sk, true);
+	else if (after == TCP_SYN_RECV || (after == TCP_ESTABLISHED && (before == TCP_SYN_SENT || before == TCP_SYN_RECV)))
+		begin(sk, false);
+	else if (after == TCP_FIN_WAIT1 || after == TCP_LAST_ACK || after == TCP_CLOSE)
+		end(sk);
 	return 0;
 }
 

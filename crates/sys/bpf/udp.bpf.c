@@ -3,8 +3,11 @@
  * Who reads how many UDP bytes, on which CPU, of which queue?
  *
  * skb_consume_udp() ends every read of a datagram (recvmsg, io_uring; not sockmap, nor tunnels, which read in the softirq),
- * and has the packet in hand: its own napi, queue, hash, and the CPU that allocated, that is polled, it. A ladder of three hooks, of which
- * only the first that attaches is used: fentry, then kprobe, then the tracepoint sock_recv_length, which knows the socket only.
+ * and has the packet in hand: its own napi, queue, hash, and the CPU that allocated, that is polled, it. A ladder of three hooks, of
+ * which only the first that attaches is used: fentry, then kprobe, then the tracepoint sock_recv_length, which knows the socket only.
+ *
+ * While a task is preempted within an fentry program, its CPU runs that program for nobody else: those reads are lost (and counted
+ * as missed). A kprobe cannot be preempted, so it comes first where the kernel preempts (`preemptible` in bpf_load.rs).
  *
  * The CPU that ran the protocol is kept in the socket (sk_incoming_cpu) when it is connected. When not, a second hook, where the
  * packet is queued to the socket, notes it, but only if it is not the CPU that polled: that happens under RPS, where the
@@ -65,7 +68,8 @@ static __always_inline s32 protocol_cpu_of(const struct datagram *datagram)
 {
 	u32 *cpu;
 
-	if (datagram->connected)
+	/* None yet on a socket that was connected after this datagram came. */
+	if (datagram->connected && datagram->incoming_cpu >= 0)
 		return datagram->incoming_cpu;
 	cpu = steered_to(datagram->hash, datagram->queue);
 	return cpu && *cpu ? *cpu - 1 : datagram->alloc_cpu;

@@ -44,7 +44,7 @@ impl Source {
     }
 
     pub(crate) fn tcp() -> Self {
-        Self::new(object!("tcp"), "tcp bytes", &["tcp_begins", "tcp_read"])
+        Self::new(object!("tcp"), "tcp bytes", &["tcp_state", "tcp_read"])
     }
 
     /// The ladder of `bpf/udp.bpf.c`: the first that attaches wholly is to be used.
@@ -52,7 +52,8 @@ impl Source {
         let rung = |programs| Self::new(object!("udp"), "udp bytes", programs);
         let mut ladder = vec![rung(&["udp_read", "udp_queued"])];
         if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-            ladder.push(rung(&["udp_read_kprobe", "udp_queued_kprobe"]));
+            let kprobes = rung(&["udp_read_kprobe", "udp_queued_kprobe"]);
+            ladder.insert(if preemptible() { 0 } else { 1 }, kprobes);
         }
         ladder.push(rung(&["udp_read_length"]));
         ladder
@@ -257,6 +258,12 @@ pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
         }
     };
     format!("{words} [{text}]")
+}
+
+/// Whether the kernel says that it preempts tasks within itself: `none voluntary (full) lazy`.
+fn preemptible() -> bool {
+    let models = fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
+    models.contains("(full)") || models.contains("(lazy)")
 }
 
 /// CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON (`include/uapi/linux/capability.h`), in effect.

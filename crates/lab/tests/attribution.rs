@@ -1,0 +1,272 @@
+//! eBPF attribution of queues, in guests whose NICs have some, against what the applications and the NIC counted themselves.
+//!
+//! This program boots the guest, and is the tracer in it. Bytes on the host's own kernel: `crates/sys/tests/attribution`.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests are tests too
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use netsilo_core::attribution::{Attribution, Consumption, Protocol, Resolved};
+use netsilo_core::cpuset::CpuId;
+use netsilo_core::host::NapiId;
+use netsilo_lab::traffic::{self, Consumed};
+use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_sys::bpf::{Options, Tracer};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const TCP_MODES: [&str; 6] = ["recv", "peek", "trunc", "splice", "zerocopy", "io_uring"];
+const UDP_MODES: [&str; 4] = ["udp-connected", "udp-unconnected", "udp-recvmmsg", "udp-peek"];
+
+#[test]
+fn kernel_6_1_with_virtio_net() {
+    in_a_guest(Kernel::V6_1, NicModel::VirtioNet, |lab| {
+        every_way_of_reading_is_counted_to_the_byte(lab);
+        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
+        under_rps_both_cpus_are_told(lab);
+    });
+}
+
+#[test]
+fn kernel_6_1_with_igb() {
+    in_a_guest(Kernel::V6_1, NicModel::Igb, |lab| {
+        bytes_of_each_queue_are_those_of_its_sockets(lab);
+        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FlowHash]);
+    });
+}
+
+#[test]
+fn kernel_6_12_with_igb() {
+    in_a_guest(Kernel::V6_12, NicModel::Igb, |lab| {
+        every_way_of_reading_is_counted_to_the_byte(lab);
+        bytes_of_each_queue_are_those_of_its_sockets(lab);
+        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FlowHash]);
+    });
+}
+
+#[test]
+fn newest_kernel_with_virtio_net() {
+    in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
+        every_way_of_reading_is_counted_to_the_byte(lab);
+        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
+        under_rps_both_cpus_are_told(lab);
+    });
+}
+
+/// Boots one guest at a time.
+fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
+    static TURN: Mutex<()> = Mutex::new(());
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let _turn: MutexGuard<'_, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    claims(&Lab::boot(&Spec::new(kernel, model)).unwrap());
+}
+
+/// What a tracer in the guest counts while something happens.
+fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
+    lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
+    let program = std::env::current_exe().unwrap();
+    let tracer = format!("exec '{}' --ignored --exact tracer --nocapture >&2", program.display());
+    let tracer = lab.spawn(&tracer).unwrap();
+    lab.sh("cat /tmp/attached").unwrap();
+    happens();
+    lab.sh("echo > /tmp/enough").unwrap();
+    tracer.wait(PATIENCE).unwrap().ok().unwrap();
+    serde_json::from_str(&lab.sh("cat /tmp/attribution").unwrap()).unwrap()
+}
+
+#[test]
+#[ignore = "runs in the guest"]
+fn tracer() {
+    let mut tracer = Tracer::attach(Options::default());
+    // opening a fifo waits for the other end
+    std::fs::OpenOptions::new().write(true).open("/tmp/attached").unwrap().write_all(b"yes").unwrap();
+    std::fs::File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
+    let attribution = tracer.read().unwrap();
+    std::fs::write("/tmp/attribution", serde_json::to_vec(&attribution).unwrap()).unwrap();
+}
+
+/// Receives what the peer sends, in the guest (behind `prefix`, a command) at `address`: what the application counted.
+fn passed(lab: &Lab, prefix: &str, address: &str, mode: &str, traffic: Traffic) -> Consumed {
+    let program = traffic::program().unwrap();
+    let program = program.display();
+    let (ports, flows, bytes) = (traffic.flows, traffic.flows, traffic.bytes);
+    let proto = if mode.starts_with("udp") { "udp" } else { "tcp" };
+    let consume = format!(
+        "{prefix} '{program}' traffic consume --mode {mode} --port 7000 --ports {ports} --flows {flows} --cpus 5"
+    );
+    let consumer = lab.spawn(&consume).unwrap();
+    let produce = format!(
+        "'{program}' traffic produce --proto {proto} --dest {address} --port 7000 --ports {ports} --flows {flows} --bytes {bytes}"
+    );
+    lab.peer(0).unwrap().run_for(&produce, PATIENCE).unwrap().ok().unwrap();
+    let consumed: Consumed = serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap();
+    assert_eq!(consumed.bytes, u64::from(flows) * bytes, "{mode}");
+    consumed
+}
+
+/// Flows, each to a port of its own, and the bytes of each.
+#[derive(Clone, Copy)]
+struct Traffic {
+    flows: u16,
+    bytes: u64,
+}
+
+fn of(attribution: &Attribution, pid: u32) -> Vec<&Consumption> {
+    attribution.consumption.iter().filter(|read| read.consumer.tgid == pid).collect()
+}
+
+fn sum<'a>(reads: impl IntoIterator<Item = &'a &'a Consumption>) -> u64 {
+    reads.into_iter().map(|read| read.bytes).sum()
+}
+
+fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
+    let address = Lab::guest_address(0).to_string();
+    let mut consumed = Vec::new();
+    let attribution = traced(lab, || {
+        for mode in TCP_MODES {
+            consumed.push((mode, passed(lab, "", &address, mode, Traffic { flows: 8, bytes: 50_001 })));
+        }
+        for mode in UDP_MODES {
+            consumed.push((mode, passed(lab, "", &address, mode, Traffic { flows: 4, bytes: 20_001 })));
+        }
+    });
+    for (mode, truth) in &consumed {
+        let reads = of(&attribution, truth.pid);
+        accounted(lab, &attribution, sum(&reads), truth);
+        let udp = mode.starts_with("udp");
+        for read in reads {
+            assert_eq!(
+                (read.protocol == Protocol::Udp, read.resolved, read.approximate),
+                (udp, Resolved::Direct, false)
+            );
+            assert!(read.napi.is_some() && read.rx_queue.is_some() && read.protocol_cpu.is_some(), "{mode}: {read:#?}");
+            assert_eq!((read.consumer_cpu, read.consumer.comm.as_str()), (CpuId(5), truth.comm.as_str()));
+            assert!(!udp || read.poll_cpu == read.protocol_cpu, "without RPS: {read:#?}");
+        }
+    }
+    a_queue_has_one_napi_which_its_device_polls(&attribution);
+    assert!(attribution.lost_events == 0 || preempts(lab), "{} events lost", attribution.lost_events);
+    let refused: Vec<_> = attribution.hooks.iter().filter(|hook| hook.refused.is_some()).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    assert!(attribution.cpu_time.values().any(|time| time.net_rx_runs > 0 && time.hardirqs > 0));
+}
+
+/// All bytes were counted; or some events are announced as lost, which only the kernel that preempts itself (7.2) does.
+fn accounted(lab: &Lab, attribution: &Attribution, counted: u64, truth: &Consumed) {
+    let announced = preempts(lab) && attribution.lost_events > 0 && counted < truth.bytes;
+    assert!(
+        counted == truth.bytes || announced,
+        "{} of {} bytes, {} events lost: {:#?}",
+        counted,
+        truth.bytes,
+        attribution.lost_events,
+        of(attribution, truth.pid)
+    );
+}
+
+fn preempts(lab: &Lab) -> bool {
+    let models = lab.sh("cat /sys/kernel/debug/sched/preempt").unwrap();
+    models.contains("(lazy)") || models.contains("(full)")
+}
+
+fn a_queue_has_one_napi_which_its_device_polls(attribution: &Attribution) {
+    let mut napis: BTreeMap<u32, NapiId> = BTreeMap::new();
+    for read in attribution.consumption.iter().filter(|read| read.resolved == Resolved::Direct) {
+        let (Some(napi), Some(queue)) = (read.napi, read.rx_queue) else { panic!("{read:#?}") };
+        assert_eq!(*napis.entry(queue).or_insert(napi), napi);
+        let polls = attribution.polls.iter().find(|poll| poll.napi == napi).unwrap();
+        assert_eq!(polls.netdev, "eth0");
+        // the poller, where there was only one, is one of those
+        let cpus: Vec<_> = attribution.polls.iter().filter(|poll| poll.napi == napi).map(|poll| poll.cpu).collect();
+        assert!(read.poll_cpu.is_none_or(|cpu| cpus.contains(&cpu)), "{read:#?} {cpus:?}");
+    }
+    assert!(napis.len() > 1, "several queues were used: {napis:?}");
+}
+
+/// igb keeps a flow on its queue, so that the napi that a socket names at its end is that of all its bytes.
+fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
+    lab.sh("ethtool -N eth0 rx-flow-hash udp4 sdfn").unwrap();
+    let address = Lab::guest_address(0).to_string();
+    for mode in ["recv", "udp-connected"] {
+        let mut consumed = None;
+        let traffic = Traffic { flows: 16, bytes: 20_001 };
+        let attribution = traced(lab, || consumed = Some(passed(lab, "", &address, mode, traffic)));
+        let consumed = consumed.unwrap();
+        let mut truth: BTreeMap<u32, u64> = BTreeMap::new();
+        for socket in &consumed.sockets {
+            *truth.entry(socket.incoming_napi_id).or_default() += socket.bytes;
+        }
+        let mut counted: BTreeMap<u32, u64> = BTreeMap::new();
+        for read in of(&attribution, consumed.pid).into_iter().filter(|read| read.bytes > 0) {
+            *counted.entry(read.napi.unwrap().0).or_default() += read.bytes;
+        }
+        assert_eq!(counted, truth, "{mode}");
+        assert!(truth.len() > 2, "several queues were used: {truth:?}");
+        a_queue_has_one_napi_which_its_device_polls(&attribution);
+    }
+}
+
+/// A network namespace in the guest, reached through it as through a router.
+fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
+    lab.sh("ip netns add inside; ip link add outer type veth peer name inner netns inside; \
+         ip addr add 10.78.0.1/24 dev outer; ip link set outer up; echo 1 > /proc/sys/net/ipv4/ip_forward; \
+         ip -n inside addr add 10.78.0.2/24 dev inner; ip -n inside link set inner up; \
+         ip -n inside route add default via 10.78.0.1")
+        .unwrap();
+    let guest = Lab::guest_address(0);
+    lab.peer(0).unwrap().sh(&format!("ip route replace 10.78.0.0/24 via {guest}")).unwrap();
+    let inside = "ip netns exec inside";
+    let mut consumed = Vec::new();
+    let attribution = traced(lab, || {
+        for mode in ["recv", "udp-connected", "udp-unconnected"] {
+            consumed.push((mode, passed(lab, inside, "10.78.0.2", mode, Traffic { flows: 8, bytes: 100_001 })));
+        }
+    });
+    let netns: u32 = lab.sh("stat -Lc %i /run/netns/inside").unwrap().trim().parse().unwrap();
+    for (mode, truth) in &consumed {
+        let reads = of(&attribution, truth.pid);
+        accounted(lab, &attribution, sum(&reads), truth);
+        let resolved = sum(reads.iter().filter(|read| expected.contains(&read.resolved)));
+        assert_eq!(resolved, sum(&reads), "{mode}: {reads:#?}");
+        for read in reads {
+            assert_eq!(read.consumer.netns, netns);
+            let polls = attribution.polls.iter().find(|poll| Some(poll.napi) == read.napi).unwrap();
+            assert!(polls.netdev == "eth0" && read.rx_queue.is_some(), "{mode}: {read:#?}");
+        }
+    }
+    lab.sh("ip netns del inside; echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
+}
+
+/// All protocol work on CPU 7, which takes no interrupt of the NIC.
+fn under_rps_both_cpus_are_told(lab: &Lab) {
+    lab.sh("for queue in /sys/class/net/eth0/queues/rx-*; do echo 80 > $queue/rps_cpus; done").unwrap();
+    lab.sh(
+        "for irq in $(ls /sys/class/net/eth0/device/../msi_irqs); do echo 1 > /proc/irq/$irq/smp_affinity_list; done",
+    )
+    .unwrap();
+    let address = Lab::guest_address(0).to_string();
+    // an interrupt moves when the next one comes, on each queue
+    passed(lab, "", &address, "recv", Traffic { flows: 32, bytes: 10_000 });
+    let mut consumed = Vec::new();
+    let attribution = traced(lab, || {
+        for mode in ["recv", "udp-connected", "udp-unconnected"] {
+            consumed.push((mode, passed(lab, "", &address, mode, Traffic { flows: 8, bytes: 100_001 })));
+        }
+    });
+    for (mode, truth) in &consumed {
+        let reads = of(&attribution, truth.pid);
+        accounted(lab, &attribution, sum(&reads), truth);
+        let steered = sum(reads.iter().filter(|read| read.protocol_cpu == Some(CpuId(7))));
+        assert_eq!(steered, sum(&reads), "{mode}: {reads:#?}");
+        if mode.starts_with("udp") {
+            let polled = sum(reads.iter().filter(|read| read.poll_cpu.is_some_and(|cpu| cpu != CpuId(7))));
+            assert_eq!(polled, sum(&reads), "{mode}: {reads:#?}");
+        }
+    }
+    assert!(attribution.cpu_time[&CpuId(7)].ipis > 0, "RPS kicks by IPI: {:#?}", attribution.cpu_time);
+    lab.sh("for queue in /sys/class/net/eth0/queues/rx-*; do echo 0 > $queue/rps_cpus; done").unwrap();
+}
