@@ -45,9 +45,9 @@ pub enum Source {
 /// Polls of one NAPI instance on one CPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Poll {
-    /// The NAPI instance.
+    /// The NAPI instance; 0 for those without an id (transmit, backlog), which `ifindex` and `netns` tell apart.
     pub napi: NapiId,
-    /// Name of its device, in the network namespace of the device.
+    /// Name of its device, in the network namespace of the device; empty for the backlog (RPS, veth, loopback).
     pub netdev: String,
     /// Interface index of its device, in that namespace.
     pub ifindex: u32,

@@ -22,7 +22,7 @@ use crate::bpf_table::{Mapped, Table, create_options, mappable_array};
 pub struct Options {
     /// Softirq, hardirq and IPI time: two clock reads for each.
     pub time: bool,
-    /// Behind a veth, find the NIC queue that the data came through: looks at each packet, if this machine has such devices.
+    /// Behind a veth, find the NIC queue that the data came through: looks at each packet, once this machine has such devices.
     pub containers: bool,
 }
 
@@ -39,8 +39,12 @@ pub struct ReadError(#[from] libbpf_rs::Error);
 
 /// eBPF programs in the kernel, attached unless paused; dropping takes them away.
 pub struct Tracer {
+    options: Options,
     tables: Option<Tables>,
+    ground: Option<Ground>,
     loaded: Vec<Loaded>,
+    /// The program that finds the queue behind a veth is loaded.
+    flows: bool,
     /// Why there is nothing loaded.
     refused: Vec<Hook>,
     cgroups: Cgroups,
@@ -75,19 +79,39 @@ impl Tracer {
     /// Attaches what can be attached here; the rest says why not in [`Attribution::hooks`].
     pub fn attach(options: Options) -> Self {
         libbpf_rs::set_print(None); // reasons are ours to tell
-        let (tables, loaded, refused) = match Tables::new() {
-            Ok((tables, ground)) => (Some(tables), load_all(options, &ground), Vec::new()),
-            Err(error) => (None, Vec::new(), refuse(&reason(&error))),
+        let (tables, ground, refused) = match Tables::new() {
+            Ok((tables, ground)) => (Some(tables), Some(ground), Vec::new()),
+            Err(error) => (None, None, refuse(&reason(&error))),
         };
-        Self {
+        let loaded = ground.as_ref().map_or(Vec::new(), |ground| load_all(options, ground));
+        let mut tracer = Self {
+            options,
             tables,
+            ground,
             loaded,
+            flows: false,
             refused,
             cgroups: Cgroups::new(),
             since: Some(Instant::now()),
             attached: Duration::ZERO,
             windowed: false,
             before: Before::default(),
+        };
+        if has_virtual_netdev() {
+            tracer.load_flows();
+        }
+        tracer.since = Some(Instant::now());
+        tracer
+    }
+
+    fn load_flows(&mut self) {
+        if let Some(ground) = self.ground.as_ref().filter(|_| self.options.containers && !self.flows) {
+            self.flows = true;
+            let mut flows = load(&Source::flows(), ground);
+            if self.since.is_none() {
+                flows.detach();
+            }
+            self.loaded.push(flows);
         }
     }
 
@@ -131,7 +155,9 @@ impl Tracer {
             let lost = tables.lost()? + self.loaded.iter().map(Loaded::missed).sum::<u64>();
             attribution.lost_events = lost - self.before.lost;
             self.before.lost = lost;
-            tables.renew_demand();
+            if tables.renew_demand() {
+                self.load_flows();
+            }
         }
         let now = Instant::now();
         attribution.elapsed = self.attached + self.since.map_or(Duration::ZERO, |since| now - since);
@@ -146,9 +172,6 @@ fn load_all(options: Options, ground: &Ground) -> Vec<Loaded> {
     loaded.extend(load_first(&Source::udp(), ground));
     if options.time {
         loaded.push(load(&Source::time(), ground));
-    }
-    if options.containers && has_virtual_netdev() {
-        loaded.push(load(&Source::flows(), ground));
     }
     loaded
 }
@@ -217,10 +240,12 @@ impl Tables {
         }
     }
 
-    /// Flows are noted on, if a consumer asked since the last call.
-    fn renew_demand(&self) {
-        let [asked, noting] = self.demand.words() else { return };
-        noting.store(asked.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    /// Whether a consumer asked for its flow since the last call: flows are noted on only then.
+    fn renew_demand(&self) -> bool {
+        let [asked, noting] = self.demand.words() else { return false };
+        let asked = asked.swap(0, Ordering::Relaxed);
+        noting.store(asked, Ordering::Relaxed);
+        asked != 0
     }
 
     fn lost(&self) -> libbpf_rs::Result<u64> {

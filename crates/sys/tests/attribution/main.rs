@@ -294,7 +294,7 @@ fn softirqs_and_their_time_are_counted() {
 }
 
 /// Two namespaces joined by a veth pair: this one, and that of a reader.
-fn reader_behind_veth() -> Reader {
+fn reader_behind_veth(connections: usize) -> Reader {
     ip("link add veth-here type veth peer name veth-there");
     ip("addr add 10.9.0.1/24 dev veth-here");
     ip("link set veth-here up");
@@ -311,7 +311,7 @@ fn reader_behind_veth() -> Reader {
         assert!(into.unwrap().success());
         ip("addr add 10.9.0.2/24 dev veth-there");
         ip("link set veth-there up");
-        Reader::start("recv", 1)
+        Reader::start("recv", connections)
     });
     reader.join().unwrap()
 }
@@ -319,7 +319,7 @@ fn reader_behind_veth() -> Reader {
 #[test]
 fn data_from_a_namespace_of_this_machine_is_local() {
     in_own_netns(|| {
-        let mut reader = reader_behind_veth();
+        let mut reader = reader_behind_veth(1);
         let mut tracer = Tracer::attach(Options::default());
         send((Ipv4Addr::new(10, 9, 0, 2), reader.port).into(), 2_000_000);
         assert_eq!(reader.said("read"), 2_000_000);
@@ -330,11 +330,47 @@ fn data_from_a_namespace_of_this_machine_is_local() {
     });
 }
 
+/// The packets of a machine without such devices are not looked at; one that comes later is noticed at the first reading.
+#[test]
+fn a_veth_that_comes_later_is_noticed() {
+    in_own_netns(|| {
+        let mut tracer = thread::spawn(|| {
+            // no virtual netdev is seen from here
+            unshare_net();
+            unshare_mounts_and_see_own_sysfs();
+            Tracer::attach(Options::default())
+        })
+        .join()
+        .unwrap();
+        let attached =
+            |attribution: &Attribution| attribution.hooks.iter().any(|hook| hook.question == "flows behind veth");
+        let mut reader = reader_behind_veth(2);
+        let to = (Ipv4Addr::new(10, 9, 0, 2), reader.port).into();
+        send(to, 1_000);
+        while !attached(&tracer.read().unwrap()) {}
+        send(to, 2_000_000);
+        assert_eq!(reader.said("read"), 2_001_000);
+        let attribution = tracer.read().unwrap();
+        let reads = of(&attribution, reader.tgid());
+        let local: u64 = reads.iter().filter(|read| read.resolved == Resolved::Local).map(|read| read.bytes).sum();
+        assert!(local >= 2_000_000, "{reads:#?}");
+    });
+}
+
+#[allow(unsafe_code)]
+fn unshare_mounts_and_see_own_sysfs() {
+    // SAFETY: CLONE_NEWNS alone changes no memory, descriptor or credential that other threads rely on.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+    let mount = |arguments: &[&str]| assert!(Command::new("mount").args(arguments).status().unwrap().success());
+    mount(&["--make-rprivate", "/"]);
+    mount(&["-t", "sysfs", "own", "/sys"]);
+}
+
 /// With GRO a veth has NAPI instances of its own, which are not where the data came from.
 #[test]
 fn a_veth_with_gro_polls_but_is_no_nic() {
     in_own_netns(|| {
-        let mut reader = reader_behind_veth();
+        let mut reader = reader_behind_veth(1);
         // a veth takes its NAPI only for what does not come in large pieces already (veth_skb_is_eligible_for_gro)
         let here = ["-K", "veth-here", "tso", "off"];
         assert!(Command::new("ethtool").args(here).status().unwrap().success());
