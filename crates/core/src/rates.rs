@@ -163,17 +163,24 @@ fn irqs(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<Irq,
 
 /// `None` when one of the CPUs' counts was reset: the interrupt is a new one of the same number and name.
 fn irq_rates(old: &IrqState, new: &IrqState, stayed: impl Fn(CpuId) -> bool, elapsed: Duration) -> Option<IrqRates> {
-    let mut rates = IrqRates::default();
-    let cpus = old.counts.keys().chain(new.counts.keys().filter(|cpu| !old.counts.contains_key(cpu)));
-    for &cpu in cpus.filter(|cpu| stayed(**cpu)) {
-        let count = |state: &IrqState| state.counts.get(&cpu).copied().unwrap_or(0);
-        let rate = per_s(counted(count(old), count(new), elapsed)?, elapsed)?;
-        if rate > 0.0 {
-            rates.per_s.insert(cpu, rate);
-        }
-    }
-    rates.total_per_s = rates.per_s.values().sum();
-    Some(rates)
+    let grew = both(&old.counts, &new.counts).filter(|(cpu, old, new)| old != new && stayed(*cpu));
+    let rate = |(cpu, old, new)| Some((cpu, per_s(counted(old, new, elapsed)?, elapsed)?));
+    let per_s: BTreeMap<CpuId, f64> = grew.map(rate).collect::<Option<_>>()?;
+    Some(IrqRates { total_per_s: per_s.values().sum(), per_s })
+}
+
+/// The counts of each CPU in both, in one walk: an interrupt has as many as there are CPUs; one that is left out is 0.
+fn both<'a>(
+    old: &'a BTreeMap<CpuId, u64>,
+    new: &'a BTreeMap<CpuId, u64>,
+) -> impl Iterator<Item = (CpuId, u64, u64)> + 'a {
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    std::iter::from_fn(move || {
+        let cpu = [old.peek(), new.peek()].into_iter().flatten().map(|(cpu, _)| **cpu).min()?;
+        let old = old.next_if(|(at, _)| **at == cpu).map_or(0, |(_, count)| *count);
+        let new = new.next_if(|(at, _)| **at == cpu).map_or(0, |(_, count)| *count);
+        Some((cpu, old, new))
+    })
 }
 
 fn netdevs(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<String, BTreeMap<String, f64>> {
