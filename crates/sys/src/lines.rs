@@ -74,6 +74,29 @@ mod tests {
         assert_eq!(lines(b""), [] as [usize; 0]);
     }
 
+    /// Gives no more than so many bytes at a time, as `/proc` gives no more than a page or a record.
+    struct Pieces<'a>(&'a [u8], usize);
+
+    impl Read for Pieces<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let room = buffer.len().min(self.1);
+            self.0.read(&mut buffer[..room])
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn pieces_of_any_size_give_the_same_lines(text in "[a-z0-9: \n]{0,200}", size in 1..70usize) {
+            let mut lines = Vec::new();
+            let taken = read_lines(&mut Pieces(text.as_bytes(), size), None, |line| {
+                lines.push(String::from_utf8_lossy(line).into_owned());
+                Ok(())
+            });
+            proptest::prop_assert!(taken.is_ok());
+            proptest::prop_assert_eq!(lines, text.lines().map(str::to_owned).collect::<Vec<_>>());
+        }
+    }
+
     #[test]
     fn an_endless_line_is_refused() {
         let text = "x".repeat(LONGEST_LINE + 1);
