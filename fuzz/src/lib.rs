@@ -29,8 +29,9 @@ pub fn is_one_line(text: &str) -> bool {
 pub fn points_into<T>(text: &str, result: &Result<T, ParseError>) {
     let Err(error) = result else { return };
     assert!(error.line >= 1 && error.column >= 1, "{error}");
-    let line = text.lines().nth(error.line - 1).unwrap_or_default();
-    assert!(error.line <= text.lines().count() + 1, "{error}: no such line");
+    // not lines(), which takes a carriage return for a part of the line's end
+    let line = text.split('\n').nth(error.line - 1).unwrap_or_default();
+    assert!(error.line <= text.split('\n').count() + 1, "{error}: no such line");
     assert!(error.column <= line.len() + 1, "{error}: the line ends before");
     if let Some(unexpected) = error.what.strip_prefix("unexpected ") {
         let there = line.get(error.column - 1..).map(|rest| rest.chars().next().unwrap_or('\n'));
