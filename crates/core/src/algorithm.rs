@@ -1,12 +1,13 @@
 //! Affinity algorithms: given what is to be placed and the room there is, each suggests a CPU and says why.
 //!
-//! One file each under `algorithm/`; a new one is that file, a name in [`AlgorithmName`] and a line in `ask`. An
+//! One file each under `algorithm/`; a new one is that file, a name in [`AlgorithmName`] and a line in [`suggest`]. An
 //! algorithm sees all vectors at once, as what it places takes room from what it places next. It knows neither files
 //! nor knobs.
 //!
-//! **Stability.** An algorithm asked again after its suggestions were followed suggests nothing new: what a vector
-//! itself brings to a CPU is taken out of that CPU's busyness ([`Room::busy`]) before anything is placed, and among
-//! places of equal rank the present one wins.
+//! **Stability.** An algorithm asked again after its suggestions were followed suggests nothing new, though what it
+//! measures then differs a little: what a vector itself brings to a CPU is taken out of that CPU's busyness
+//! ([`Room::busy`]) before anything is placed; whether a vector stays is judged with all others where they are; and it
+//! leaves only for a place that is clearly better, never for one of equal rank.
 
 mod near_consumer;
 mod rfs_max_weight;
@@ -29,6 +30,9 @@ pub const IDLE_BELOW: f64 = 0.20;
 /// The core where something is placed already counts as idle up to here, so that it does not leave for noise.
 pub const IDLE_STAYS: f64 = 0.30;
 
+/// A core has to be idler than that for something to leave its place for it.
+pub const IDLE_LEAVES: f64 = 0.15;
+
 /// A CPU on which less than this share of a queue's bytes is read is not worth keeping clear of.
 pub const CONSUMER_FROM: f64 = 0.05;
 
@@ -39,9 +43,6 @@ pub const LOAD_FROM: f64 = 0.005;
 
 /// A place keeps what it has while another one is better by no more than this share: measurements vary that much.
 pub const WORTH_MOVING: f64 = 0.20;
-
-/// How often an algorithm is asked at most; in 9000 plans of random scenes the second answer was final but twice.
-const ROUNDS: usize = 8;
 
 /// Something that is placed as one: an interrupt or NAPI kthread, with the queues that it serves.
 #[derive(Debug, Clone, Default)]
@@ -154,28 +155,7 @@ pub enum Suggestion {
 }
 
 /// Asks an algorithm for a suggestion for each vector, in the same order.
-///
-/// It is asked again as if its suggestions had been followed, until it suggests nothing new.
 pub fn suggest(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    let mut now = vectors.to_vec();
-    let mut suggestions = ask(algorithm, room, &now);
-    for _ in 1..ROUNDS {
-        for (vector, suggestion) in now.iter_mut().zip(&suggestions) {
-            if let Suggestion::Move(cpu, _) = suggestion {
-                vector.present = Some(*cpu);
-            }
-        }
-        let again = ask(algorithm, room, &now);
-        if !again.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..))) {
-            break;
-        }
-        suggestions =
-            again.into_iter().zip(suggestions).zip(vectors).map(|((new, old), v)| new.after(old, v)).collect();
-    }
-    suggestions
-}
-
-fn ask(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     match algorithm {
         AlgorithmName::NearConsumer => near_consumer::suggest(room, vectors),
         AlgorithmName::RfsMaxWeight => rfs_max_weight::suggest(room, vectors),
@@ -183,41 +163,57 @@ fn ask(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) -> Vec<Sug
     }
 }
 
-impl Suggestion {
-    /// This one, given after an earlier one was followed, as seen from where the vector is in truth.
-    fn after(self, earlier: Self, vector: &Vector) -> Self {
-        match (self, earlier) {
-            (Self::Move(cpu, _), _) if vector.present == Some(cpu) => {
-                Self::Keep(cpu, format!("on cpu {cpu} it stays out of the way of others"))
-            }
-            (Self::Move(cpu, reason), _) => Self::Move(cpu, reason),
-            (_, earlier @ Self::Move(..)) => earlier,
-            (new, _) => new,
-        }
-    }
+/// Shares of a CPU's time as whole millionths: what is taken out again leaves no residue that would decide a tie.
+fn millionths(share: f64) -> u64 {
+    (share * 1e6).round() as u64
 }
 
-/// The room, and what was put into it so far.
+/// The room, and what is in it.
 struct Floor<'a> {
     room: &'a Room<'a>,
-    /// Queues and their load by CPU.
-    placed: BTreeMap<CpuId, (usize, f64)>,
+    /// By CPU number.
+    cpus: Vec<Spot>,
+}
+
+/// A CPU of the floor.
+#[derive(Clone, Default)]
+struct Spot {
+    /// Online CPUs of its core.
+    core: CpuSet,
+    /// In [`millionths`]: what the room says, and what was put there.
+    busy: u64,
+    /// How many vectors were put there.
+    queues: usize,
 }
 
 impl<'a> Floor<'a> {
     fn new(room: &'a Room<'a>) -> Self {
-        Self { room, placed: BTreeMap::new() }
+        let topology = room.topology;
+        let highest = topology.cpus.keys().next_back().copied().max(topology.online.highest()).max(room.pool.highest());
+        // A CPU of which nothing is known counts as busy.
+        let busy = |cpu| millionths(room.busy.get(&cpu).copied().unwrap_or(1.0));
+        let spot = |cpu| Spot { core: topology.core_of(cpu).and(&topology.online), busy: busy(cpu), queues: 0 };
+        Self { room, cpus: (0..highest.map_or(0, |cpu| cpu.0 + 1)).map(|cpu| spot(CpuId(cpu))).collect() }
     }
 
     fn put(&mut self, cpu: CpuId, load: f64) {
-        let (queues, sum) = self.placed.entry(cpu).or_default();
-        *queues += 1;
-        *sum += load;
+        if let Some(spot) = self.cpus.get_mut(cpu.0 as usize) {
+            spot.queues += 1;
+            spot.busy += millionths(load);
+        }
+    }
+
+    /// Takes out what was put there.
+    fn take(&mut self, cpu: CpuId, load: f64) {
+        if let Some(spot) = self.cpus.get_mut(cpu.0 as usize) {
+            spot.queues -= 1;
+            spot.busy -= millionths(load);
+        }
     }
 
     /// How many vectors were put on a CPU.
     fn queues_at(&self, cpu: CpuId) -> usize {
-        self.placed.get(&cpu).map_or(0, |(queues, _)| *queues)
+        self.cpus.get(cpu.0 as usize).map_or(0, |spot| spot.queues)
     }
 
     /// How many vectors were put on these CPUs.
@@ -225,23 +221,24 @@ impl<'a> Floor<'a> {
         cpus.iter().map(|cpu| self.queues_at(cpu)).sum()
     }
 
-    /// Busyness of a CPU with what was put there; one of which nothing is known counts as busy.
-    fn busy(&self, cpu: CpuId) -> f64 {
-        self.room.busy.get(&cpu).copied().unwrap_or(1.0) + self.placed.get(&cpu).map_or(0.0, |(_, load)| *load)
+    /// Busyness of a CPU with what was put there.
+    fn busy(&self, cpu: CpuId) -> u64 {
+        self.cpus.get(cpu.0 as usize).map_or(millionths(1.0), |spot| spot.busy)
     }
 
     /// Busyness of a whole core; up to 1 for each of its online CPUs, more if it is overloaded.
-    fn core_busy(&self, cpu: CpuId) -> f64 {
+    fn core_busy(&self, cpu: CpuId) -> u64 {
         self.core(cpu).iter().map(|cpu| self.busy(cpu)).sum()
     }
 
     fn core_busy_below(&self, cpu: CpuId, limit: f64) -> bool {
-        self.core(cpu).iter().all(|cpu| self.busy(cpu) < limit)
+        self.core(cpu).iter().all(|cpu| self.busy(cpu) < millionths(limit))
     }
 
     /// Online CPUs of the core.
-    fn core(&self, cpu: CpuId) -> CpuSet {
-        self.room.topology.core_of(cpu).and(&self.room.topology.online)
+    fn core(&self, cpu: CpuId) -> &CpuSet {
+        const NONE: &CpuSet = &CpuSet::new();
+        self.cpus.get(cpu.0 as usize).map_or(NONE, |spot| &spot.core)
     }
 
     fn is_slow(&self, cpu: CpuId) -> bool {

@@ -71,8 +71,8 @@ pub enum CpuSetErrorKind {
 
 impl CpuSet {
     /// The empty set.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { words: Vec::new() }
     }
 
     /// The CPUs `0..n`.

@@ -28,8 +28,12 @@ pub struct Join<'a> {
     devices: BTreeMap<NapiId, usize>,
     /// NAPIs that were polled for netdevs of other network namespaces.
     foreign: BTreeSet<NapiId>,
+    /// All rx queues, by their netdev's place in the snapshot.
+    rx_queues: BTreeSet<(usize, u32)>,
     /// The queue of each NAPI.
     queues: BTreeMap<NapiId, (usize, u32, Edge<NapiId>)>,
+    /// The surest NAPI of each queue, by interface index.
+    napis: BTreeMap<(u32, u32), Edge<NapiId>>,
     /// All homes, in the order in which silos are listed.
     homes: Vec<Home>,
 }
@@ -48,15 +52,26 @@ impl<'a> Join<'a> {
             snapshot,
             devices: BTreeMap::new(),
             foreign: BTreeSet::new(),
+            rx_queues: BTreeSet::new(),
             queues: BTreeMap::new(),
+            napis: BTreeMap::new(),
             homes: Vec::new(),
         };
+        let queues = || {
+            snapshot.netdevs.iter().enumerate().flat_map(|(at, dev)| dev.rx_queues.iter().map(move |q| (at, q.index)))
+        };
+        join.rx_queues = queues().collect();
         join.take_settings();
         join.take_polls(&attribution.polls);
         join.take_consumption(&attribution.consumption);
         join.take_only_queues();
-        let queues = snapshot.netdevs.iter().enumerate();
-        join.homes = queues.flat_map(|(at, dev)| dev.rx_queues.iter().map(move |q| Home::Queue(at, q.index))).collect();
+        for (at, index, edge) in join.queues.values() {
+            let sure = join.napis.entry((snapshot.netdevs[*at].ifindex, *index)).or_insert_with(|| edge.clone());
+            if edge.confidence >= sure.confidence {
+                *sure = edge.clone();
+            }
+        }
+        join.homes = queues().map(|(at, index)| Home::Queue(at, index)).collect();
         let queueless = join.devices.iter().filter(|(napi, _)| !join.queues.contains_key(napi));
         let polled: BTreeSet<NapiId> = attribution.polls.iter().filter(|p| p.packets > 0).map(|p| p.napi).collect();
         let homeless = queueless.filter(|(napi, _)| polled.contains(napi)).map(|(napi, at)| Home::Napi(*at, *napi));
@@ -106,10 +121,9 @@ impl<'a> Join<'a> {
         }
         for (napi, votes) in votes.into_iter().filter(|(napi, _)| !self.queues.contains_key(napi)).collect::<Vec<_>>() {
             let Some(&at) = self.devices.get(&napi) else { continue };
-            let exists = |queue: &u32| self.snapshot.netdevs[at].rx_queues.iter().any(|rx| rx.index == *queue);
             let most = votes
                 .into_iter()
-                .filter(|(queue, _)| exists(queue))
+                .filter(|(queue, _)| self.has_queue(at, *queue))
                 .max_by_key(|(queue, bytes)| (*bytes, std::cmp::Reverse(*queue)));
             let Some((queue, (exact, _))) = most else { continue };
             let confidence = if exact > 0 { Confidence::Certain } else { Confidence::Guess };
@@ -130,12 +144,7 @@ impl<'a> Join<'a> {
 
     /// The NAPI of a queue.
     pub fn napi_of(&self, netdev: &Netdev, queue: &RxQueue) -> Option<Edge<NapiId>> {
-        let is_it = |(at, index, _): &&(usize, u32, Edge<NapiId>)| {
-            *index == queue.index && self.snapshot.netdevs[*at].ifindex == netdev.ifindex
-        };
-        queue.napi.clone().or_else(|| {
-            self.queues.values().filter(is_it).map(|(_, _, edge)| edge.clone()).max_by_key(|edge| edge.confidence)
-        })
+        queue.napi.clone().or_else(|| self.napis.get(&(netdev.ifindex, queue.index)).cloned())
     }
 
     /// NAPIs that packets were polled from and whose queue is not known, with their netdev.
@@ -193,7 +202,7 @@ impl<'a> Join<'a> {
     }
 
     fn has_queue(&self, at: usize, queue: u32) -> bool {
-        self.snapshot.netdevs[at].rx_queues.iter().any(|rx| rx.index == queue)
+        self.rx_queues.contains(&(at, queue))
     }
 
     fn home_of_napi(&self, napi: NapiId) -> Option<Home> {

@@ -4,6 +4,8 @@
 //! (`"0-3,8"`). What is not known is `null`, never 0. The schema's number grows when a field changes its meaning or goes
 //! away; new fields may come at any time.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use crate::attribution::{Attribution, Hook, Source};
@@ -214,6 +216,8 @@ impl Report {
         let Observation { before, after, attribution } = observation;
         let rates = rates(before, after);
         let silos = silos(observation, &rates);
+        let mut work = work_by_cpu(&silos);
+        let mut line = |cpu| cpu_line(cpu, after, &rates, attribution, work.remove(&cpu).unwrap_or_default());
         Self {
             schema: SCHEMA,
             machine: machine(after),
@@ -225,7 +229,7 @@ impl Report {
                 lost_events: attribution.lost_events,
                 hooks: attribution.hooks.clone(),
             },
-            cpus: after.topology.online.iter().map(|cpu| cpu_line(cpu, after, &rates, attribution, &silos)).collect(),
+            cpus: after.topology.online.iter().map(&mut line).collect(),
             totals: totals(&silos, attribution),
             settings: SettingsLine {
                 default_smp_affinity: after.default_smp_affinity.clone(),
@@ -264,10 +268,11 @@ pub(crate) fn cores(topology: &Topology) -> usize {
 
 fn netdev_line(netdev: &Netdev, snapshot: &Snapshot, rates: &Rates, silos: &Silos) -> NetdevLine {
     let statistic = |name: &str| rates.netdevs.get(&netdev.name)?.get(name).copied();
-    let rx_irqs = netdev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to));
+    let rx_irqs: BTreeSet<Irq> = netdev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
     let tx_irqs = netdev.tx_queues.iter().filter_map(|tx| Some((tx.index, tx.irq.as_ref()?.to)));
-    let own_tx: Vec<_> = tx_irqs.filter(|(_, irq)| !rx_irqs.clone().any(|rx| rx == *irq)).collect();
-    let of_queue = |irq: &Irq| rx_irqs.clone().any(|rx| rx == *irq) || own_tx.iter().any(|(_, tx)| tx == irq);
+    let own_tx: Vec<(u32, Irq)> = tx_irqs.filter(|(_, irq)| !rx_irqs.contains(irq)).collect();
+    let tx_irqs: BTreeSet<Irq> = own_tx.iter().map(|(_, irq)| *irq).collect();
+    let of_queue = |irq: &Irq| rx_irqs.contains(irq) || tx_irqs.contains(irq);
     NetdevLine {
         name: netdev.name.clone(),
         ifindex: netdev.ifindex,
@@ -302,14 +307,13 @@ fn tx_irq(queue: u32, irq: Irq, snapshot: &Snapshot, rates: &Rates) -> TxIrqLine
     }
 }
 
-fn cpu_line(cpu: CpuId, snapshot: &Snapshot, rates: &Rates, attribution: &Attribution, silos: &Silos) -> CpuLine {
+fn cpu_line(cpu: CpuId, snapshot: &Snapshot, rates: &Rates, attribution: &Attribution, work: Work<'_>) -> CpuLine {
     let elapsed = attribution.elapsed.as_secs_f64();
     let time = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
     let share = |nanoseconds: u64| (nanoseconds as f64 / 1e9 / elapsed).min(1.0);
     let none = CpuRates::default();
     let rates = rates.cpus.get(&cpu).unwrap_or(&none);
     let softnet = rates.softnet.unwrap_or_default();
-    let polls = silos.queues.iter().filter(|silo| silo.polls.contains_key(&cpu) || interrupted_only(silo, cpu));
     CpuLine {
         cpu,
         core: snapshot.topology.core_of(cpu),
@@ -325,29 +329,42 @@ fn cpu_line(cpu: CpuId, snapshot: &Snapshot, rates: &Rates, attribution: &Attrib
         dropped_per_s: softnet.dropped_per_s,
         time_squeeze_per_s: softnet.time_squeeze_per_s,
         received_rps_per_s: softnet.received_rps_per_s,
-        polls: polls.map(Silo::label).collect(),
-        readers: readers(cpu, silos),
+        polls: work.polls,
+        readers: heaviest_first(work.readers),
     }
 }
 
-/// Where polls were not counted, a queue counts as polled where it is interrupted.
-fn interrupted_only(silo: &Silo, cpu: CpuId) -> bool {
-    silo.packets_per_s.is_none() && silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu))
+/// What a CPU does for the queues.
+#[derive(Default)]
+struct Work<'a> {
+    polls: Vec<String>,
+    /// Bytes per second by name.
+    readers: BTreeMap<&'a str, f64>,
 }
 
-fn readers(cpu: CpuId, silos: &Silos) -> Vec<String> {
-    let elsewhere = [&silos.local, &silos.foreign, &silos.unresolved].into_iter().flat_map(|e| &e.consumers);
-    let mut readers: Vec<(f64, &str)> = Vec::new();
-    for consumer in silos.queues.iter().flat_map(|silo| &silo.consumers).chain(elsewhere) {
-        let Some(share) = consumer.cpus.get(&cpu) else { continue };
-        let bytes = share * consumer.bytes_per_s;
-        match readers.iter_mut().find(|(_, comm)| *comm == consumer.comm) {
-            Some((sum, _)) => *sum += bytes,
-            None => readers.push((bytes, &consumer.comm)),
+fn work_by_cpu(silos: &Silos) -> BTreeMap<CpuId, Work<'_>> {
+    let mut work: BTreeMap<CpuId, Work<'_>> = BTreeMap::new();
+    for silo in &silos.queues {
+        // Where polls were not counted, a queue counts as polled where it is interrupted.
+        let interrupted = silo.interrupts_per_s.iter().flatten().filter(|_| silo.packets_per_s.is_none());
+        let cpus: BTreeSet<CpuId> = silo.polls.keys().chain(interrupted.map(|(cpu, _)| cpu)).copied().collect();
+        for cpu in cpus {
+            work.entry(cpu).or_default().polls.push(silo.label());
         }
     }
-    readers.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
-    readers.into_iter().map(|(_, comm)| comm.to_owned()).collect()
+    let elsewhere = [&silos.local, &silos.foreign, &silos.unresolved].into_iter().flat_map(|e| &e.consumers);
+    for consumer in silos.queues.iter().flat_map(|silo| &silo.consumers).chain(elsewhere) {
+        for (cpu, share) in &consumer.cpus {
+            *work.entry(*cpu).or_default().readers.entry(&consumer.comm).or_default() += share * consumer.bytes_per_s;
+        }
+    }
+    work
+}
+
+fn heaviest_first(readers: BTreeMap<&str, f64>) -> Vec<String> {
+    let mut readers: Vec<(&str, f64)> = readers.into_iter().collect();
+    readers.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    readers.into_iter().map(|(comm, _)| comm.to_owned()).collect()
 }
 
 fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
@@ -356,7 +373,7 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
     let counted = attribution.source != Source::None && !attribution.elapsed.is_zero();
     let bytes = counted.then_some(by_queue + elsewhere);
     let polled = silos.queues.iter().filter_map(|silo| silo.packets_per_s);
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let interrupts = silos.queues.iter().filter(|silo| silo.irq.as_ref().is_some_and(|irq| seen.insert(irq.to)));
     Totals {
         bytes_per_s: bytes,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::attribution::{Attribution, Consumption, Poll, Protocol, Source};
 use crate::change::NetdevIdentity;
 use crate::cpuset::{CpuId, CpuSet};
-use crate::host::{Edge, Irq, NapiId, NapiThread, Netdev, Observation, RxQueue, Snapshot, Writable};
+use crate::host::{Edge, Irq, Napi, NapiId, NapiThread, Netdev, Observation, RxQueue, Snapshot, TxQueue, Writable};
 use crate::join::{Home, Join};
 use crate::rates::Rates;
 use crate::topology::Distance;
@@ -173,13 +173,14 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     let Observation { after, attribution, .. } = observation;
     let join = Join::of(after, attribution);
     let polled = join.polls_by_home(attribution);
+    let index = Index::of(after);
     let mut queues: Vec<Silo> = Vec::new();
     for netdev in &after.netdevs {
-        queues.extend(netdev.rx_queues.iter().map(|queue| settings(after, netdev, queue, &join)));
+        queues.extend(netdev.rx_queues.iter().map(|queue| settings(after, netdev, queue, &join, &index)));
     }
     queues.extend(join.queueless().map(|(netdev, napi)| Silo {
         netdev: NetdevIdentity::of(netdev),
-        kthread: thread_of(netdev, napi.to),
+        kthread: index.thread_of(netdev, napi.to),
         napi: Some(napi),
         ..Silo::default()
     }));
@@ -250,12 +251,59 @@ fn counts_polls(attribution: &Attribution) -> bool {
         && attribution.hooks.iter().all(|hook| !hook.hook.ends_with("napi_poll") || hook.refused.is_none())
 }
 
+/// What is looked up for each queue, so that thousands of them cost no scan each.
+struct Index<'a> {
+    /// The queues that each interrupt announces; `true` for rx.
+    announced: BTreeMap<Irq, Vec<(&'a Netdev, bool, u32)>>,
+    /// By interface index.
+    napis: BTreeMap<(u32, NapiId), &'a Napi>,
+    /// By interface index and queue.
+    tx_queues: BTreeMap<(u32, u32), &'a TxQueue>,
+}
+
+impl<'a> Index<'a> {
+    fn of(snapshot: &'a Snapshot) -> Self {
+        let mut announced: BTreeMap<Irq, Vec<(&Netdev, bool, u32)>> = BTreeMap::new();
+        for netdev in &snapshot.netdevs {
+            let rx = netdev.rx_queues.iter().map(|rx| (&rx.irq, true, rx.index));
+            let tx = netdev.tx_queues.iter().map(|tx| (&tx.irq, false, tx.index));
+            for (irq, is_rx, queue) in rx.chain(tx) {
+                if let Some(irq) = irq {
+                    announced.entry(irq.to).or_default().push((netdev, is_rx, queue));
+                }
+            }
+        }
+        let netdevs = || snapshot.netdevs.iter();
+        let napis = netdevs().flat_map(|dev| dev.napis.iter().map(|napi| ((dev.ifindex, napi.id), napi)));
+        let tx = netdevs().flat_map(|dev| dev.tx_queues.iter().map(|tx| ((dev.ifindex, tx.index), tx)));
+        Self { announced, napis: napis.collect(), tx_queues: tx.collect() }
+    }
+
+    fn thread_of(&self, netdev: &Netdev, napi: NapiId) -> Option<NapiThread> {
+        self.napis.get(&(netdev.ifindex, napi)).filter(|_| napi.0 != 0)?.thread.clone()
+    }
+
+    /// Other queues that the same interrupt announces; those of other devices with their device.
+    fn sharers(&self, netdev: &Netdev, queue: &RxQueue, irq: Irq) -> Vec<String> {
+        let all = self.announced.get(&irq).map_or(&[][..], Vec::as_slice);
+        let others = all
+            .iter()
+            .filter(|(other, is_rx, index)| !(other.ifindex == netdev.ifindex && *is_rx && *index == queue.index));
+        let label = |(other, is_rx, index): &(&Netdev, bool, u32)| {
+            let device = if other.ifindex == netdev.ifindex { String::new() } else { format!("{} ", other.name) };
+            format!("{device}{}-{index}", if *is_rx { "rx" } else { "tx" })
+        };
+        others.map(label).collect()
+    }
+}
+
 /// What the snapshot says of a queue.
-fn settings(snapshot: &Snapshot, netdev: &Netdev, queue: &RxQueue, join: &Join<'_>) -> Silo {
+fn settings(snapshot: &Snapshot, netdev: &Netdev, queue: &RxQueue, join: &Join<'_>, index: &Index<'_>) -> Silo {
     let napi = join.napi_of(netdev, queue);
     let by_napi = || {
-        let irq = netdev.napis.iter().find(|n| Some(n.id) == napi.as_ref().map(|edge| edge.to))?.irq?;
-        Some(napi.clone()?.with(irq))
+        let edge = napi.clone()?;
+        let irq = index.napis.get(&(netdev.ifindex, edge.to))?.irq?;
+        Some(edge.with(irq))
     };
     let irq = queue.irq.clone().or_else(by_napi);
     let state = irq.as_ref().and_then(|irq| snapshot.irqs.get(&irq.to));
@@ -263,38 +311,19 @@ fn settings(snapshot: &Snapshot, netdev: &Netdev, queue: &RxQueue, join: &Join<'
         netdev: NetdevIdentity::of(netdev),
         queue: Some(queue.index),
         actions: state.map(|s| s.actions.clone()).unwrap_or_default(),
-        shares_irq_with: irq.as_ref().map(|irq| sharers(snapshot, netdev, queue, irq.to)).unwrap_or_default(),
+        shares_irq_with: irq.as_ref().map(|irq| index.sharers(netdev, queue, irq.to)).unwrap_or_default(),
         requested: state.and_then(|s| s.requested.clone()),
         effective: state.and_then(|s| s.effective.clone()),
         writable: state.map(|s| s.writable.clone()),
-        kthread: napi.as_ref().and_then(|napi| thread_of(netdev, napi.to)),
+        kthread: napi.as_ref().and_then(|napi| index.thread_of(netdev, napi.to)),
         irq,
         napi,
         rps_cpus: queue.rps_cpus.clone(),
         rps_flow_cnt: queue.rps_flow_cnt,
-        xps_cpus: netdev.tx_queues.iter().find(|tx| tx.index == queue.index).and_then(|tx| tx.xps_cpus.clone()),
+        xps_cpus: index.tx_queues.get(&(netdev.ifindex, queue.index)).and_then(|tx| tx.xps_cpus.clone()),
         leased: queue.leased.clone(),
         ..Silo::default()
     }
-}
-
-fn thread_of(netdev: &Netdev, napi: NapiId) -> Option<NapiThread> {
-    netdev.napis.iter().find(|n| n.id == napi && napi.0 != 0)?.thread.clone()
-}
-
-/// Other queues that the same interrupt announces; those of other devices with their device.
-fn sharers(snapshot: &Snapshot, netdev: &Netdev, queue: &RxQueue, irq: Irq) -> Vec<String> {
-    let mut sharers = Vec::new();
-    for other in &snapshot.netdevs {
-        let own = other.ifindex == netdev.ifindex;
-        let device = if own { String::new() } else { format!("{} ", other.name) };
-        let is_it = |edge: &Option<Edge<Irq>>| edge.as_ref().is_some_and(|edge| edge.to == irq);
-        let rx = other.rx_queues.iter().filter(|rx| is_it(&rx.irq) && !(own && rx.index == queue.index));
-        sharers.extend(rx.map(|rx| format!("{device}rx-{}", rx.index)));
-        let tx = other.tx_queues.iter().filter(|tx| is_it(&tx.irq));
-        sharers.extend(tx.map(|tx| format!("{device}tx-{}", tx.index)));
-    }
-    sharers
 }
 
 /// Adds where and how often the queue was polled and interrupted.

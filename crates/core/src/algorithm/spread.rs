@@ -2,42 +2,81 @@
 //!
 //! It looks at neither traffic nor consumers, so the same machine gets the same placement whatever it is doing.
 
+use std::collections::BTreeMap;
+
 use super::{Floor, Room, Suggestion, Vector};
 use crate::cpuset::CpuId;
+use crate::topology::NodeId;
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let mut floor = Floor::new(room);
+    let mut crowds = Crowds::default();
+    let mut candidates: BTreeMap<Option<NodeId>, Vec<Candidate>> = BTreeMap::new();
     let mut suggestions = Vec::with_capacity(vectors.len());
     for vector in vectors {
-        let Some(cpu) = place(vector, &floor) else {
+        let candidates = candidates.entry(vector.node).or_insert_with(|| all_candidates(vector.node, &floor));
+        // The CPU with fewest queues, nearest to the device, then with fewest on its core and its caches.
+        let rank = |candidate: &&Candidate| {
+            let Candidate { cpu, distance, slow, shared } = **candidate;
+            (floor.queues_at(cpu), distance, crowds.around(shared), slow, vector.present != Some(cpu), cpu)
+        };
+        let Some(&Candidate { cpu, shared, .. }) = candidates.iter().min_by_key(rank) else {
             suggestions.push(Suggestion::Leave("no cpu is allowed".into()));
             continue;
         };
         suggestions.push(suggestion(vector, cpu, &floor));
         floor.put(cpu, vector.load);
+        crowds.add(shared);
     }
     suggestions
 }
 
-/// The CPU with fewest queues, nearest to the device, then with fewest on its core and its caches.
-fn place(vector: &Vector, floor: &Floor<'_>) -> Option<CpuId> {
-    let topology = floor.room.topology;
-    let fewest = |cpu: CpuId| (floor.queues_at(cpu), distance(vector, floor, cpu));
-    let least = floor.room.pool.iter().map(fewest).min()?;
-    let shared = |cpu: CpuId| {
-        let Some(cpu) = topology.cpus.get(&cpu) else { return (0, 0, 0) };
-        (floor.queues_on(&cpu.siblings), floor.queues_on(&cpu.llc), floor.queues_on(&cpu.l2))
+/// An allowed CPU, as a device sees it.
+#[derive(Clone, Copy)]
+struct Candidate {
+    cpu: CpuId,
+    distance: u32,
+    slow: bool,
+    /// Lowest CPUs of its core, its last-level cache and its level 2 cache.
+    shared: [CpuId; 3],
+}
+
+fn all_candidates(device: Option<NodeId>, floor: &Floor<'_>) -> Vec<Candidate> {
+    let candidate = |cpu| {
+        let known = floor.room.topology.cpus.get(&cpu);
+        let sets = known.map(|known| [&known.siblings, &known.llc, &known.l2]);
+        let shared = sets.map_or([cpu; 3], |sets| sets.map(|set| set.lowest().unwrap_or(cpu)));
+        Candidate { cpu, distance: distance(device, floor, cpu), slow: floor.is_slow(cpu), shared }
     };
-    let rank = |cpu: &CpuId| (shared(*cpu), floor.is_slow(*cpu), vector.present != Some(*cpu), *cpu);
-    floor.room.pool.iter().filter(|cpu| fewest(*cpu) == least).min_by_key(rank)
+    floor.room.pool.iter().map(candidate).collect()
+}
+
+/// How many queues there are by core, last-level cache and level 2 cache, each by its lowest CPU.
+#[derive(Default)]
+struct Crowds([Vec<usize>; 3]);
+
+impl Crowds {
+    fn add(&mut self, shared: [CpuId; 3]) {
+        for (counts, CpuId(lowest)) in self.0.iter_mut().zip(shared) {
+            let lowest = lowest as usize;
+            counts.resize(counts.len().max(lowest + 1), 0);
+            counts[lowest] += 1;
+        }
+    }
+
+    fn around(&self, [core, llc, l2]: [CpuId; 3]) -> [usize; 3] {
+        let [cores, llcs, l2s] = &self.0;
+        let count = |counts: &[usize], lowest: CpuId| counts.get(lowest.0 as usize).copied().unwrap_or(0);
+        [count(cores, core), count(llcs, llc), count(l2s, l2)]
+    }
 }
 
 /// Distance of the CPU's node from the device's (10 is local); a device without a node is at home everywhere.
-fn distance(vector: &Vector, floor: &Floor<'_>, cpu: CpuId) -> u32 {
+fn distance(device: Option<NodeId>, floor: &Floor<'_>, cpu: CpuId) -> u32 {
     const LOCAL: u32 = 10;
     const FAR: u32 = 255;
     let topology = floor.room.topology;
-    let (Some(device), Some(node)) = (vector.node, topology.cpus.get(&cpu).and_then(|cpu| cpu.node)) else {
+    let (Some(device), Some(node)) = (device, topology.cpus.get(&cpu).and_then(|cpu| cpu.node)) else {
         return LOCAL;
     };
     let place = topology.nodes.keys().position(|known| *known == node);
@@ -46,7 +85,7 @@ fn distance(vector: &Vector, floor: &Floor<'_>, cpu: CpuId) -> u32 {
 }
 
 fn suggestion(vector: &Vector, cpu: CpuId, floor: &Floor<'_>) -> Suggestion {
-    let core = match floor.queues_on(&floor.core(cpu)) {
+    let core = match floor.queues_on(floor.core(cpu)) {
         0 => "a core of its own".to_owned(),
         others => format!(
             "a core shared with {}: there are more queues than cores",

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::algorithm::{Room, Suggestion, Vector, suggest};
 use crate::change::{Change, NetdevIdentity, Target, Value};
 use crate::cpuset::{CpuId, CpuSet};
-use crate::host::{Irq, NapiThread, Netdev, Observation, Snapshot, Writable, WriterKnob};
+use crate::host::{Irq, NapiThread, Netdev, Observation, RxQueue, Snapshot, Writable, WriterKnob};
 use crate::plan::{Cause, Goal, Plan, owners};
 use crate::rates::Rates;
 use crate::silo::{Silo, Silos};
@@ -82,6 +82,7 @@ fn present(snapshot: &Snapshot, irq: Irq) -> Option<CpuId> {
 /// The queues of the netdevs by what they share; those that nothing is known of are left alone.
 fn groups<'a>(snapshot: &'a Snapshot, silos: &'a Silos, netdevs: &[&'a Netdev], plan: &mut Plan) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
+    let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
     for netdev in netdevs {
         if !netdev.up {
             plan.leave(&netdev.name, "it is down, and its interrupts are set up anew when it comes up");
@@ -89,7 +90,8 @@ fn groups<'a>(snapshot: &'a Snapshot, silos: &'a Silos, netdevs: &[&'a Netdev], 
         }
         for silo in silos.queues.iter().filter(|silo| silo.queue.is_some() && silo.netdev.is(netdev)) {
             let irq = silo.irq.as_ref().map(|edge| edge.to).filter(|irq| snapshot.irqs.contains_key(irq));
-            match groups.iter_mut().find(|group| irq.is_some() && group.irq == irq) {
+            let known = irq.and_then(|irq| by_irq.get(&irq).copied());
+            match known.and_then(|at| groups.get_mut(at)) {
                 _ if silo.leased.is_some() => {
                     let holder = silo.leased.clone().unwrap_or_default();
                     plan.refuse(
@@ -102,7 +104,10 @@ fn groups<'a>(snapshot: &'a Snapshot, silos: &'a Silos, netdevs: &[&'a Netdev], 
                 None if irq.is_none() && silo.kthread.is_none() => {
                     plan.leave(&silo.label(), "its interrupt is not known");
                 }
-                None => groups.push(Group { netdev, irq, silos: vec![silo] }),
+                None => {
+                    by_irq.extend(irq.map(|irq| (irq, groups.len())));
+                    groups.push(Group { netdev, irq, silos: vec![silo] });
+                }
             }
         }
     }
@@ -191,9 +196,10 @@ fn follow(snapshot: &Snapshot, netdevs: &[&Netdev], settled: &Places, plan: &mut
     let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
     let mut changes = Vec::new();
     for netdev in netdevs.iter().filter(|netdev| netdev.up) {
+        let rx = |rx: &RxQueue| Some((rx.index, settled.get(&rx.irq.as_ref()?.to)?));
+        let rx: BTreeMap<u32, &CpuId> = netdev.rx_queues.iter().filter_map(rx).collect();
         for tx in &netdev.tx_queues {
-            let rx = netdev.rx_queues.iter().find(|rx| rx.index == tx.index);
-            let cpu = rx.and_then(|rx| settled.get(&rx.irq.as_ref()?.to));
+            let cpu = rx.get(&tx.index).copied();
             let irq = tx.irq.as_ref().map(|edge| edge.to);
             let (Some(&cpu), Some(irq)) = (cpu, irq.filter(|irq| !done.contains(irq))) else { continue };
             done.insert(irq);

@@ -226,14 +226,17 @@ fn near(
     places: &BTreeMap<Irq, CpuId>,
 ) -> Option<BTreeMap<u32, CpuSet>> {
     let place = |tx: &TxQueue| Some((tx.index, *places.get(&tx.irq.as_ref()?.to)?));
-    let placed: Vec<(u32, CpuId)> = queues.iter().filter_map(|(tx, _)| place(tx)).collect();
+    let mut placed: BTreeMap<CpuId, Vec<u32>> = BTreeMap::new();
+    for (index, at) in queues.iter().filter_map(|(tx, _)| place(tx)) {
+        placed.entry(at).or_default().push(index);
+    }
     let mut near: BTreeMap<u32, CpuSet> = BTreeMap::new();
     for cpu in snapshot.topology.online.iter() {
-        let rank = |(index, at): &&(u32, CpuId)| {
-            (snapshot.topology.distance(cpu, *at), near.get(index).map_or(0, CpuSet::len), *index)
-        };
-        let (index, _) = *placed.iter().min_by_key(rank)?;
-        near.entry(index).or_default().insert(cpu);
+        let away: Vec<_> = placed.iter().map(|(at, all)| (snapshot.topology.distance(cpu, *at), all)).collect();
+        let nearest = away.iter().map(|(distance, _)| *distance).min()?;
+        let equals = away.iter().filter(|(distance, _)| *distance == nearest).flat_map(|(_, all)| *all);
+        let index = equals.min_by_key(|index| (near.get(index).map_or(0, CpuSet::len), **index))?;
+        near.entry(*index).or_default().insert(cpu);
     }
     Some(near)
 }
