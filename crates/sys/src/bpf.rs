@@ -56,6 +56,9 @@ pub struct Tracer {
     before: Before,
 }
 
+/// How long flows are noted after a consumer asked, so that rare connections find theirs.
+const DEMAND_LASTS: Duration = Duration::from_secs(60);
+
 /// What the programs count in.
 struct Tables {
     polls: Table,
@@ -63,6 +66,8 @@ struct Tables {
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
+    /// When a consumer last asked for its flow, as far as we have looked.
+    asked: Instant,
     /// `window` of `bpf/tcp.bpf.c`.
     window: Mapped,
     lost: MapHandle,
@@ -210,6 +215,7 @@ impl Tables {
         let window = mappable_array("netsilo_window", 8, 1)?;
         let tables = Self {
             window: Mapped::new(window.as_fd(), 8)?,
+            asked: Instant::now(),
             demand: Mapped::new(demand.as_fd(), 16)?,
             times: Mapped::new(times.as_fd(), cpus as usize * TIME_WORDS * 8)?,
             lost: mappable_array("netsilo_lost", 8, 1)?,
@@ -240,12 +246,15 @@ impl Tables {
         }
     }
 
-    /// Whether a consumer asked for its flow since the last call: flows are noted on only then.
-    fn renew_demand(&self) -> bool {
+    /// Whether a consumer asked for its flow since the last call; flows are noted until none has asked for a while.
+    fn renew_demand(&mut self) -> bool {
         let [asked, noting] = self.demand.words() else { return false };
-        let asked = asked.swap(0, Ordering::Relaxed);
-        noting.store(asked, Ordering::Relaxed);
-        asked != 0
+        let asked = asked.swap(0, Ordering::Relaxed) != 0;
+        if asked {
+            self.asked = Instant::now();
+        }
+        noting.store(u64::from(self.asked.elapsed() < DEMAND_LASTS), Ordering::Relaxed);
+        asked
     }
 
     fn lost(&self) -> libbpf_rs::Result<u64> {
