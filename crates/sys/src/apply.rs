@@ -195,7 +195,7 @@ pub fn apply(
 
 /// Another writer shows itself by what it writes over our values.
 fn overwritten(kernel: &dyn Kernel, target: &Target, settled: &Value) -> Option<(Target, Value)> {
-    let now = knob::read(kernel, target).ok()?.value;
+    let now = knob::read_settled(kernel, target, settled).ok()?.value;
     (now != *settled).then(|| (target.clone(), now))
 }
 
@@ -264,10 +264,10 @@ fn write_all(
     watch: &mut dyn FnMut(Event<'_>),
 ) -> Result<Vec<(Target, Value)>, WriteError> {
     let mut all = Vec::new();
-    for (entry, Write { index, change, place, .. }) in writes.iter().enumerate() {
+    for (number, Write { index, change, place, entry }) in writes.iter().enumerate() {
         knob::write(kernel, &change.target, place, &change.new)?;
-        let after = knob::read(kernel, &change.target)?;
-        journal.wrote(transaction, entry, &after.raw)?;
+        let after = knob::read_settled(kernel, &change.target, &entry.settles_as)?;
+        journal.wrote(transaction, number, &after.raw)?;
         watch(Event::Wrote { index: *index, change, settled: &after.value });
         all.push((change.target.clone(), after.value));
     }

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use netsilo_core::change::{NetdevIdentity, Target, Value};
 use netsilo_core::cpuset::CpuSet;
@@ -159,6 +160,25 @@ pub fn render(value: &Value) -> String {
         Value::Cpus(cpus) => cpus.to_mask(1),
         Value::Count(count) => count.to_string(),
     }
+}
+
+/// How often, a millisecond apart, a knob is read before an unexpected value is believed.
+const LOOKS: u32 = 10;
+
+/// Reads a knob that should say `expected`; another value is believed only when it stays.
+///
+/// While an interrupt is being moved (`irq_move_masked_irq`), `smp_affinity` shows its former value for a moment:
+/// the pending flag is cleared before the mask is copied, and `show_irq_affinity` takes no lock.
+pub fn read_settled(kernel: &dyn Kernel, target: &Target, expected: &Value) -> Result<Reading, KnobError> {
+    let mut reading = read(kernel, target)?;
+    for _ in 1..LOOKS {
+        if reading.value == *expected {
+            break;
+        }
+        kernel.pause(Duration::from_millis(1));
+        reading = read(kernel, target)?;
+    }
+    Ok(reading)
 }
 
 /// What the kernel will make of a value: flow counts are rounded up, RPS sets lose the CPUs set apart at boot.

@@ -124,20 +124,21 @@ pub(crate) fn take_back(
 fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
     let target = &entry.target;
     let failed = |e: KnobError| if e.is_gone() { Fate::Gone(e) } else { Fate::Failed(e) };
-    let now = match knob::read(kernel, target) {
+    let read_back = written.and_then(|raw| knob::parse(target, raw).ok());
+    let now = match knob::read_settled(kernel, target, read_back.as_ref().unwrap_or(&entry.settles_as)) {
         Ok(now) => now,
         Err(e) => return failed(e),
     };
     if now.value == entry.old {
         return Fate::WasOld;
     }
-    if !is_ours(entry, written, &now.value) {
+    if !is_ours(entry, read_back.as_ref(), &now.value) {
         return Fate::Foreign(now.value);
     }
     if let Err(e) = knob::write_back(kernel, target, &now.place, &entry.old_raw) {
         return failed(e);
     }
-    match knob::read(kernel, target) {
+    match knob::read_settled(kernel, target, &entry.old) {
         Ok(after) if after.raw == entry.old_raw => Fate::Restored,
         Ok(after) if after.value == entry.old => Fate::Reworded(after.raw),
         Ok(after) => Fate::Ignored(after.value),
@@ -146,9 +147,9 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
 }
 
 /// Whether a value is the one that we wrote: as read back; or, if we died before reading it back, as it must have been.
-fn is_ours(entry: &Entry, written: Option<&str>, now: &Value) -> bool {
-    match written.and_then(|raw| knob::parse(&entry.target, raw).ok()) {
-        Some(read_back) => *now == read_back,
+fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
+    match read_back {
+        Some(read_back) => now == read_back,
         None => *now == entry.new || *now == entry.settles_as,
     }
 }

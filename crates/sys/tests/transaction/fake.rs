@@ -46,6 +46,9 @@ pub(crate) struct Fake {
     pub(crate) recording: Cell<bool>,
     /// What each pause adds to the interrupt counters: irq -> text of per_cpu_count after it.
     pub(crate) traffic: RefCell<BTreeMap<u32, String>>,
+    /// How many reads after a write still show the value before it, as an interrupt's that is being moved may.
+    pub(crate) lag: Cell<u32>,
+    lagging: RefCell<Option<(Place, String, u32)>>,
     clock: Cell<Duration>,
     written: RefCell<Vec<(String, String)>>,
 }
@@ -125,6 +128,8 @@ impl Fake {
             trail: RefCell::default(),
             recording: Cell::new(false),
             traffic: RefCell::default(),
+            lag: Cell::new(0),
+            lagging: RefCell::default(),
             clock: Cell::new(Duration::from_secs(1000)),
             written: RefCell::default(),
         }
@@ -221,7 +226,13 @@ impl Kernel for Fake {
     }
 
     fn get(&self, place: &Place) -> io::Result<String> {
-        self.live.get(&Self::file_of(place))
+        match &mut *self.lagging.borrow_mut() {
+            Some((lagging, before, reads)) if lagging == place && *reads > 0 => {
+                *reads -= 1;
+                Ok(before.clone())
+            }
+            _ => self.live.get(&Self::file_of(place)),
+        }
     }
 
     fn set(&self, place: &Place, text: &str) -> io::Result<()> {
@@ -234,6 +245,10 @@ impl Kernel for Fake {
         self.die(Death::KillBefore(number));
         if let Some(errno) = self.failing.borrow().get(&number) {
             return Err(io::Error::from_raw_os_error(*errno));
+        }
+        if self.lag.get() > 0 {
+            let before = self.live.get(&Self::file_of(place))?;
+            self.lagging.replace(Some((place.clone(), before, self.lag.get())));
         }
         let place = Self::file_of(place);
         self.live.set(&place, &Self::settle(&place, text)?)?;

@@ -28,6 +28,18 @@ fn a_value_that_someone_else_wrote_since_is_left_and_named() {
 }
 
 #[test]
+fn a_value_that_shows_late_is_still_ours() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    kernel.lag.set(3);
+    let applied = apply(&kernel, &[change(&kernel, irq(27), cpus("4"))]).unwrap();
+    assert_eq!((&applied.settled[0].1, applied.overwritten.len()), (&cpus("4"), 0));
+    assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
+    assert_eq!(kernel.knobs(), before);
+}
+
+#[test]
 fn a_plan_that_is_out_of_date_writes_nothing_and_names_all_that_moved() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
