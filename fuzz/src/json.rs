@@ -12,7 +12,7 @@ const WORDS: [&str; 10] = ["", "0", "0-8191", "1,3,5", "eth0", "eth1", "NET_RX",
 
 /// For `fuzz_mutator!`: changes one to three places of a JSON text; a text that is no JSON is changed as bytes.
 pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
-    let mut dice = Dice(u64::from(seed) | 1 << 32);
+    let mut dice = Dice::of(seed);
     let Ok(mut value) = serde_json::from_slice::<Value>(&data[..size]) else {
         return fuzzer_mutate(data, size, max_size);
     };
@@ -39,7 +39,7 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize
 
 /// As [`mutate`], for a file with a JSON text in each line.
 pub fn mutate_lines(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
-    let mut dice = Dice(u64::from(seed) | 1 << 33);
+    let mut dice = Dice::of(!seed);
     let mut lines: Vec<Vec<u8>> = data[..size].split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
     if lines.is_empty() || dice.roll(20) == 0 {
         return fuzzer_mutate(data, size, max_size);
@@ -69,6 +69,13 @@ pub fn mutate_lines(data: &mut [u8], size: usize, max_size: usize, seed: u32) ->
 struct Dice(u64);
 
 impl Dice {
+    /// Seeds that differ in one bit give unlike dice (the last step of splitmix64).
+    fn of(seed: u32) -> Self {
+        let mixed = (u64::from(seed) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        Self((mixed ^ mixed >> 27) | 1)
+    }
+
     fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
