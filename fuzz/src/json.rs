@@ -5,12 +5,14 @@ use serde_json::Value;
 
 /// Numbers at which counters, identifiers and sizes break.
 const NUMBERS: [u64; 12] = [0, 1, 2, 63, 64, 8191, 8192, 1 << 31, u32::MAX as u64, 1 << 32, 1 << 53, u64::MAX];
+/// Numbers of CPUs, interrupts and queues, as keys: beyond any machine too.
+const KEYS: [u32; 8] = [0, 1, 5, 64, 511, 8191, 8192, u32::MAX];
 /// Words that many fields understand.
 const WORDS: [&str; 10] = ["", "0", "0-8191", "1,3,5", "eth0", "eth1", "NET_RX", "CAL", "napi/eth0-8193", "\u{1F4A5}"];
 
-/// For `fuzz_mutator!`: changes one to four places of a JSON text; a text that is no JSON is changed as bytes.
+/// For `fuzz_mutator!`: changes one to three places of a JSON text; a text that is no JSON is changed as bytes.
 pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
-    let mut dice = Dice(u64::from(seed) | 1 << 32);
+    let mut dice = Dice::of(seed);
     let Ok(mut value) = serde_json::from_slice::<Value>(&data[..size]) else {
         return fuzzer_mutate(data, size, max_size);
     };
@@ -18,9 +20,13 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize
     if dice.roll(50) == 0 {
         return fuzzer_mutate(data, size, max_size);
     }
-    for _ in 0..=dice.roll(4) {
-        let place = dice.roll(count(&value));
-        change(&mut value, &mut { place }, &mut dice);
+    for _ in 0..=dice.roll(3) {
+        if dice.roll(4) == 0 {
+            let place = dice.roll(count(&value));
+            change(&mut value, &mut { place }, &mut dice);
+        } else {
+            change_below(&mut value, &mut dice);
+        }
     }
     match serde_json::to_vec(&value) {
         Ok(text) if text.len() <= max_size => {
@@ -33,7 +39,7 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize
 
 /// As [`mutate`], for a file with a JSON text in each line.
 pub fn mutate_lines(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
-    let mut dice = Dice(u64::from(seed) | 1 << 33);
+    let mut dice = Dice::of(!seed);
     let mut lines: Vec<Vec<u8>> = data[..size].split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
     if lines.is_empty() || dice.roll(20) == 0 {
         return fuzzer_mutate(data, size, max_size);
@@ -63,6 +69,13 @@ pub fn mutate_lines(data: &mut [u8], size: usize, max_size: usize, seed: u32) ->
 struct Dice(u64);
 
 impl Dice {
+    /// Seeds that differ in one bit give unlike dice (the last step of splitmix64).
+    fn of(seed: u32) -> Self {
+        let mixed = (u64::from(seed) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        Self((mixed ^ mixed >> 27) | 1)
+    }
+
     fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -92,6 +105,37 @@ fn change(value: &mut Value, place: &mut usize, dice: &mut Dice) -> bool {
         Value::Object(fields) => fields.values_mut().any(|field| change(field, place, dice)),
         _ => false,
     }
+}
+
+/// Goes down at random: what holds much is changed as often as what it holds together. A struct's fields stay as they
+/// are named, mostly, or nothing could be read any more.
+fn change_below(value: &mut Value, dice: &mut Dice) {
+    let sides = if is_struct(value) { 32 } else { 4 };
+    let inner = match value {
+        Value::Array(items) if !items.is_empty() => {
+            let at = dice.roll(items.len());
+            items.get_mut(at)
+        }
+        Value::Object(fields) if !fields.is_empty() => {
+            let at = dice.roll(fields.len());
+            fields.values_mut().nth(at)
+        }
+        _ => None,
+    };
+    match inner {
+        Some(inner) if dice.roll(sides) > 0 => change_below(inner, dice),
+        _ => change_this(value, dice),
+    }
+}
+
+/// Whether an object has names for keys, and not numbers.
+fn is_struct(value: &Value) -> bool {
+    let Value::Object(fields) = value else { return false };
+    !fields.keys().next().is_some_and(|key| is_number(key))
+}
+
+fn is_number(key: &str) -> bool {
+    key.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn change_this(value: &mut Value, dice: &mut Dice) {
@@ -126,15 +170,14 @@ fn change_this(value: &mut Value, dice: &mut Dice) {
         Value::Object(fields) if !fields.is_empty() => {
             let keys: Vec<String> = fields.keys().cloned().collect();
             let (from, to) = (&keys[dice.roll(keys.len())], &keys[dice.roll(keys.len())]);
-            match dice.roll(4) {
+            match dice.roll(if is_number(from) { 8 } else { 3 }) {
                 0 => _ = fields.remove(from),
-                // an id that is a key: another id
-                1 if from.bytes().all(|b| b.is_ascii_digit()) => {
-                    let moved = fields.remove(from).unwrap_or_default();
-                    fields.insert(NUMBERS[dice.roll(NUMBERS.len())].to_string(), moved);
-                }
+                1 => fields[to] = fields[from].clone(),
                 2 => fields[from] = Value::Null,
-                _ => fields[to] = fields[from].clone(),
+                copy => {
+                    let value = if copy < 6 { fields.remove(from) } else { fields.get(from).cloned() };
+                    fields.insert(KEYS[dice.roll(KEYS.len())].to_string(), value.unwrap_or_default());
+                }
             }
         }
         _ => {}

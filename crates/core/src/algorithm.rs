@@ -16,7 +16,7 @@ mod spread;
 use std::collections::BTreeMap;
 
 use crate::attribution::Attribution;
-use crate::cpuset::{CpuId, CpuSet};
+use crate::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use crate::host::{NapiThread, Snapshot};
 use crate::plan::AlgorithmName;
 use crate::rates::Rates;
@@ -190,10 +190,12 @@ impl<'a> Floor<'a> {
     fn new(room: &'a Room<'a>) -> Self {
         let topology = room.topology;
         let highest = topology.cpus.keys().next_back().copied().max(topology.online.highest()).max(room.pool.highest());
+        // A bundle may tell of any number.
+        let count = highest.map_or(0, |cpu| cpu.0.min(MAX_CPUS - 1) + 1);
         // A CPU of which nothing is known counts as busy.
         let busy = |cpu| millionths(room.busy.get(&cpu).copied().unwrap_or(1.0));
         let spot = |cpu| Spot { core: topology.core_of(cpu).and(&topology.online), busy: busy(cpu), queues: 0 };
-        Self { room, cpus: (0..highest.map_or(0, |cpu| cpu.0 + 1)).map(|cpu| spot(CpuId(cpu))).collect() }
+        Self { room, cpus: (0..count).map(|cpu| spot(CpuId(cpu))).collect() }
     }
 
     fn put(&mut self, cpu: CpuId, load: f64) {

@@ -282,3 +282,23 @@ fn kthreads_of_about_the_same_load_do_not_change_places_with_each_window() {
     let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
     assert_eq!(plan(&after, &goal).changes, []);
 }
+
+#[test]
+fn a_cpu_number_that_no_machine_has_costs_neither_a_panic_nor_memory() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::of(CpuId(0)),
+        packets_per_s: 1000,
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 100 }],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+    let mut observation =
+        Scene { grid: Grid { l2s: 4, ..Grid::default() }, netdevs: vec![netdev], ..Scene::default() }.observation();
+    let known = plan(&observation, &Goal::default());
+    for number in [4_000_000_000, u32::MAX] {
+        let cpu = observation.after.topology.cpus[&CpuId(0)].clone();
+        observation.after.topology.cpus.insert(CpuId(number), cpu);
+    }
+    assert_eq!(plan(&observation, &Goal::default()), known);
+}
