@@ -16,7 +16,7 @@ check: setup
 	scripts/test --quick
 
 bench: setup
-	cargo bench -p netsilo-sys -p netsilo
+	cargo bench -p netsilo-sys --bench read --bench cycle
 
 install: setup
 	cargo build --release -p netsilo
