@@ -201,6 +201,7 @@ impl History {
             Record::Boot { .. } if self.boot_id.is_some() => return Err("a second beginning".into()),
             Record::Boot { boot_id, .. } => self.boot_id = Some(boot_id),
             _ if self.boot_id.is_none() => return Err("the boot id is missing before it".into()),
+            Record::Begin { transaction: u64::MAX, .. } => return Err("no transaction could follow this one".into()),
             Record::Begin { transaction: id, pid, confirm_by, entries } => {
                 if self.transactions.iter().any(|t| t.id >= id) {
                     return Err(format!("transaction {id} is not newer than those before"));
@@ -222,7 +223,7 @@ impl History {
 
     /// The number that the next transaction gets.
     pub fn next_id(&self) -> u64 {
-        self.transactions.last().map_or(1, |t| t.id.saturating_add(1))
+        self.transactions.last().map_or(1, |t| t.id + 1)
     }
 
     fn find(&mut self, id: u64) -> Result<&mut Transaction, String> {
@@ -275,6 +276,7 @@ mod tests {
         let done = line(&Record::Done { transaction: 3 });
         assert_eq!(message(boot() + &done), "line 2 is not a journal record: transaction 3 never began");
         assert!(message(boot() + &begin(2) + &begin(2)).contains("not newer"));
+        assert!(message(boot() + &begin(u64::MAX)).ends_with("no transaction could follow this one"));
         let other = line(&Record::Boot { version: 9, boot_id: "b".into() });
         assert_eq!(message(other), "line 1 is not a journal record: version 9; this netsilo knows 1");
     }
