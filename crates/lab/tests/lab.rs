@@ -258,7 +258,8 @@ fn nothing_stays_after_the_end_after_kill_9_and_after_ctrl_c_while_booting() -> 
 }
 
 fn program(arguments: &str) -> Result<(Child, ChildStderr)> {
-    let command = format!("exec {} {arguments}", env!("CARGO_BIN_EXE_netsilo-lab"));
+    // what runs in the background of a shell inherits that Ctrl-C is ignored
+    let command = format!("exec env --default-signal=INT {} {arguments}", env!("CARGO_BIN_EXE_netsilo-lab"));
     let mut child = Command::new("sh").args(["-c", &command]).stderr(Stdio::piped()).spawn()?;
     let stderr = child.stderr.take().context("no stderr")?;
     Ok((child, stderr))
