@@ -52,7 +52,7 @@ impl<'a> Suite<'a> {
         for folder in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(dir.join(folder)).context("cannot make an apt state in the lab's cache")?;
         }
-        fs::write(dir.join("sources.list"), source(name)).context("cannot write the lab's sources.list")?;
+        fs::write(dir.join("sources.list"), source(name)?).context("cannot write the lab's sources.list")?;
         Ok(Self { name, dir, cache })
     }
 
@@ -140,19 +140,23 @@ fn parse(shown: &str) -> Option<Package> {
 }
 
 /// One line of sources.list for `suite`, with the machine's own mirror and keyring.
-fn source(suite: &str) -> String {
+fn source(suite: &str) -> Result<String> {
     let kind = if suite.ends_with("-security") { "debian-security" } else { "debian" };
     let own = own_sources();
-    let mirror = own
-        .split_whitespace()
-        .map(|word| word.trim_end_matches('/'))
-        .find(|word| word.starts_with("http") && word.ends_with(&format!("/{kind}")))
-        .map_or_else(|| format!("http://deb.debian.org/{kind}"), str::to_owned);
+    let mirrors =
+        || own.split_whitespace().map(|word| word.trim_end_matches('/')).filter(|word| word.starts_with("http"));
+    let sibling = || mirrors().find_map(|word| word.strip_suffix("/debian"));
+    let named = std::env::var("NETSILO_LAB_MIRROR").ok();
+    let mirror = mirrors().find(|word| word.ends_with(&format!("/{kind}"))).map(str::to_owned);
+    let mirror = mirror
+        .or_else(|| sibling().map(|base| format!("{base}/{kind}")))
+        .or_else(|| named.map(|base| format!("{}/{kind}", base.trim_end_matches('/'))))
+        .context("apt's sources name no Debian mirror: name one with NETSILO_LAB_MIRROR=http://HOST")?;
     let keyring = own
         .split([' ', '\n', '\t', '[', ']', '='])
         .find(|word| word.starts_with('/') && word.contains("debian-archive"))
         .unwrap_or("/usr/share/keyrings/debian-archive-keyring.gpg");
-    format!("deb [signed-by={keyring}] {mirror} {suite} main\n")
+    Ok(format!("deb [signed-by={keyring}] {mirror} {suite} main\n"))
 }
 
 /// All lines of the machine's apt sources that are not comments.
