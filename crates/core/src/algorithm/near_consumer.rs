@@ -263,7 +263,9 @@ impl<'a> Seating<'a> {
             return format!("on an idle core of {word}");
         }
         let busy = self.floor.core_busy(cpu) as f64 / 1e4 / self.floor.core(cpu).len().max(1) as f64;
-        format!("on the least busy core of {word} ({busy:.0}% busy) that is not its consumer's")
+        // a CPU of which nothing is known counts as busy
+        let busy = if busy < 99.5 { format!("{busy:.0}% busy") } else { "all busy, or not known".to_owned() };
+        format!("on the least busy core of {word} ({busy}) that is not its consumer's")
     }
 }
 
