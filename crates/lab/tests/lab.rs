@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use netsilo_lab::traffic::{self, Consumed, Produced, RrReport, RrServed};
-use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, Threads};
+use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use std::fs;
@@ -186,7 +186,7 @@ fn both_ends_of_the_traffic_agree(lab: &Lab) -> Result<()> {
 }
 
 #[test]
-fn cpus_nics_threads_and_kernel_arguments_are_as_asked_for() -> Result<()> {
+fn cpus_nics_and_kernel_arguments_are_as_asked_for() -> Result<()> {
     if netsilo_lab::skip()? {
         return Ok(());
     }
@@ -196,7 +196,6 @@ fn cpus_nics_threads_and_kernel_arguments_are_as_asked_for() -> Result<()> {
     let lab = Lab::boot(&Spec {
         cpus: 6,
         nics: vec![igb, virtio, Nic::from(NicModel::Vmxnet3), Nic::from(NicModel::E1000e)],
-        threads: Threads::Multi,
         kernel_args: vec!["isolcpus=1,2".to_owned()],
         ..Spec::default()
     })?;
