@@ -9,9 +9,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::{Change, Target, Value, ordered};
+use crate::change::{Change, NetdevIdentity, Target, Value, ordered};
+use crate::cost::Costs;
 use crate::cpuset::CpuSet;
-use crate::host::Observation;
+use crate::host::{Irq, Observation};
 use crate::rates::rates;
 use crate::silo::silos;
 
@@ -34,15 +35,21 @@ pub fn plan(observation: &Observation, goal: &Goal) -> Plan {
 }
 
 /// What the operator wants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Goal {
     /// The netdevs to place, by name; empty means all that have queues with interrupts and are up.
     pub netdevs: Vec<String>,
     /// The CPUs that receive work may be placed on; `None` means all online ones that are not set apart.
     pub cpus: Option<CpuSet>,
+    /// CPUs that nothing may be placed on, whatever else allows it.
+    pub exclude: CpuSet,
     /// The affinity algorithm that places interrupts and NAPI kthreads.
     pub algorithm: AlgorithmName,
+    /// What is wanted otherwise for some netdevs or queues; the first that fits counts.
+    pub overrides: Vec<Override>,
+    /// The weights of the cost model.
+    pub costs: Costs,
     /// Whether to place interrupts and NAPI kthreads at all.
     pub irqs: bool,
     /// RPS: the CPUs for every rx queue of the netdevs, the empty set for off; `None` leaves it alone.
@@ -64,6 +71,9 @@ impl Default for Goal {
         Self {
             netdevs: Vec::new(),
             cpus: None,
+            exclude: CpuSet::new(),
+            overrides: Vec::new(),
+            costs: Costs::default(),
             algorithm: AlgorithmName::default(),
             irqs: true,
             rps: None,
@@ -74,6 +84,22 @@ impl Default for Goal {
             even_if_owned: false,
         }
     }
+}
+
+/// What is wanted otherwise for a netdev, or some of its queues.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Override {
+    /// The netdev's name.
+    pub netdev: String,
+    /// The rx queues, as a list (`0-3,8`); `None` means all.
+    pub queues: Option<CpuSet>,
+    /// The algorithm for them.
+    pub algorithm: Option<AlgorithmName>,
+    /// The CPUs that they may be placed on.
+    pub cpus: Option<CpuSet>,
+    /// Leave them where they are.
+    pub leave: bool,
 }
 
 /// The affinity algorithms, by name.
@@ -124,6 +150,12 @@ pub enum Xps {
 pub struct Plan {
     /// Writes in the order in which they will be made.
     pub changes: Vec<Change>,
+    /// Where each interrupt and NAPI kthread shall be, whether it moves or not.
+    #[serde(default)]
+    pub placements: Vec<Placement>,
+    /// What the placement costs, by the model; `None` where there is nothing to place.
+    #[serde(default)]
+    pub predicted: Option<Predicted>,
     /// What was looked at and stays as it is, with the reason.
     #[serde(default)]
     pub unchanged: Vec<Unchanged>,
@@ -154,6 +186,40 @@ impl Plan {
             self.refusals.push(refusal);
         }
     }
+}
+
+/// Where an interrupt or NAPI kthread shall be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// How people call it (`eth0 rx-3`).
+    pub label: String,
+    /// The device.
+    pub netdev: NetdevIdentity,
+    /// The interrupt; `None` for a NAPI kthread whose interrupt is not known.
+    pub irq: Option<Irq>,
+    /// Its action names, joined by commas; empty without an interrupt.
+    pub action: String,
+    /// The CPUs.
+    pub cpus: CpuSet,
+    /// Who suggests it.
+    pub algorithm: AlgorithmName,
+    /// Why, in one line.
+    pub basis: String,
+    /// Whether it is elsewhere now.
+    pub moves: bool,
+    /// What the move gains by the cost model, all else where the plan puts it; negative where it costs.
+    pub gain_ns_per_s: i64,
+}
+
+/// What a placement costs by the model ([`crate::cost`]), in CPU-nanoseconds per second, without what it costs anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// As everything is placed now.
+    pub before_ns_per_s: u64,
+    /// As the plan places it.
+    pub after_ns_per_s: u64,
+    /// Where the distances come from.
+    pub distances: String,
 }
 
 /// Something that stays as it is.

@@ -56,6 +56,7 @@ impl GoalArgs {
             default_smp_affinity: self.default_smp_affinity.clone(),
             rps_default_mask: self.rps_default_mask.clone(),
             even_if_owned: self.even_if_owned,
+            ..Goal::default()
         }
     }
 }

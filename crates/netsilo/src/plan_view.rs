@@ -76,7 +76,7 @@ mod tests {
                 cause: Cause::ManagedIrq,
                 reason: "the kernel manages its affinity".into(),
             }],
-            even_if_owned: false,
+            ..Plan::default()
         };
         insta::assert_snapshot!(render(&plan), @"
         1 change

@@ -6,7 +6,7 @@ use crate::algorithm::{Room, Suggestion, Vector, suggest};
 use crate::change::{Change, NetdevIdentity, Target, Value};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::{Irq, NapiThread, Netdev, Observation, RxQueue, Snapshot, Writable, WriterKnob};
-use crate::plan::{Cause, Goal, Plan, owners};
+use crate::plan::{AlgorithmName, Cause, Goal, Placement, Plan, owners};
 use crate::rates::Rates;
 use crate::silo::{Silo, Silos};
 
@@ -44,11 +44,16 @@ pub(super) fn place(
     let only: Vec<Vector> = vectors.iter().map(|(_, vector)| vector.clone()).collect();
     let (mut changes, mut settled) = (Vec::new(), Places::new());
     for ((group, vector), suggestion) in vectors.iter().zip(suggest(goal.algorithm, &room, &only)) {
-        let cpu = match suggestion {
+        let (cpu, basis) = match &suggestion {
             Suggestion::Leave(reason) => {
-                plan.leave(&vector.label, &reason);
+                plan.leave(&vector.label, reason);
                 continue;
             }
+            Suggestion::Move(cpu, reason) | Suggestion::Keep(cpu, reason) => (*cpu, reason.clone()),
+        };
+        plan.placements.push(group.placement(after, vector, goal.algorithm, cpu, basis));
+        let cpu = match suggestion {
+            Suggestion::Leave(_) => continue,
             Suggestion::Move(cpu, reason) => {
                 changes.extend(group.changes(after, cpu, &vector.label, &reason));
                 cpu
@@ -132,6 +137,29 @@ impl Group<'_> {
             plan.refuse(&format!("{} (irq {})", self.label(), self.irq.unwrap_or_default()), cause, reason.into());
         }
         threaded
+    }
+
+    /// Where it shall be, as others may read it.
+    fn placement(
+        &self,
+        snapshot: &Snapshot,
+        vector: &Vector,
+        algorithm: AlgorithmName,
+        cpu: CpuId,
+        basis: String,
+    ) -> Placement {
+        let state = self.irq.and_then(|irq| snapshot.irqs.get(&irq));
+        Placement {
+            label: vector.label.clone(),
+            netdev: NetdevIdentity::of(self.netdev),
+            irq: self.irq,
+            action: state.map(|state| state.actions.join(",")).unwrap_or_default(),
+            cpus: CpuSet::of(cpu),
+            algorithm,
+            basis,
+            moves: vector.present != Some(cpu),
+            gain_ns_per_s: 0,
+        }
     }
 
     /// The changes that put it on a CPU.
