@@ -6,6 +6,7 @@
 pub mod algorithm;
 pub mod assignment;
 pub mod attribution;
+pub mod calibration;
 pub mod change;
 pub mod cost;
 pub mod cpuset;

@@ -95,7 +95,7 @@ fn load(path: &Path) -> Result<Plan> {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plan = match &args.plan {
         Some(path) => load(path)?,
-        None => plan(&args.look.observe()?, &args.goal.goal()),
+        None => plan(&args.look.observe()?, &args.goal.goal_here()?),
     };
     apply(&plan, &args.how)
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 mod apply;
+mod calibrate;
 mod capture;
 #[cfg(test)]
 mod cases;

@@ -1,8 +1,12 @@
 //! `netsilo plan`: what `apply` would write, and why.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use netsilo_core::cpuset::{CpuSet, MAX_CPUS};
 use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Xps, plan};
+use netsilo_sys::costs::{self, COSTS_DIR};
+use netsilo_sys::root::Root;
 
 use crate::exit::Exit;
 use crate::{observe, out, plan_view};
@@ -40,9 +44,22 @@ pub(crate) struct GoalArgs {
     /// Plan although another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
+    /// Where netsilo calibrate keeps what it has measured
+    #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
+    costs_dir: PathBuf,
 }
 
 impl GoalArgs {
+    /// The goal, with the weights that were measured on this machine, if they were; says why not if a file of them is there.
+    pub(crate) fn goal_here(&self) -> Result<Goal> {
+        let machine = costs::machine(&Root::live()).context("cannot tell which machine this is")?;
+        let loaded = costs::load(&self.costs_dir, &machine);
+        if let Some(note) = &loaded.note {
+            out::note(note);
+        }
+        Ok(Goal { costs: loaded.costs, ..self.goal() })
+    }
+
     /// The goal that the arguments describe.
     pub(crate) fn goal(&self) -> Goal {
         Goal {
@@ -78,7 +95,9 @@ pub(crate) struct Args {
 
 /// Looks, plans, prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let plan = plan(&args.observe.observe()?, &args.goal.goal());
+    // What was measured here says nothing of the machine in a bundle.
+    let goal = if args.observe.is_bundle() { args.goal.goal() } else { args.goal.goal_here()? };
+    let plan = plan(&args.observe.observe()?, &goal);
     if args.json {
         out::json(&plan)?;
     } else {

@@ -177,3 +177,23 @@ fn a_reader_that_goes_away_is_no_failure() {
         assert_eq!((child.wait().unwrap().code(), words.as_str()), (Some(0), ""), "{verb:?}");
     }
 }
+
+#[test]
+fn what_was_measured_is_kept_unless_told_not_to_and_is_not_used_on_another_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let measure = |more: &[&str]| run(&[&["calibrate", "--time", "100ms", "--costs-dir", folder], more].concat());
+    let dry = measure(&["--dry-run"]);
+    assert_eq!((code(&dry), stderr(&dry)), (0, ""));
+    assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none());
+    let kept = measure(&["--json"]);
+    let path = dir.path().join("costs.json");
+    assert_eq!(stderr(&kept), format!("netsilo: kept in {}: plan, apply and run reckon with it\n", path.display()));
+    assert_eq!(stdout(&kept), std::fs::read_to_string(&path).unwrap());
+    let plan = || run(&["plan", "--costs-dir", folder, "--interval", "1ms", "--no-bpf"]);
+    assert!(!stderr(&plan()).contains("is not used"));
+    let mut elsewhere: serde_json::Value = serde_json::from_str(stdout(&kept)).unwrap();
+    elsewhere["machine"]["hostname"] = "elsewhere".into();
+    std::fs::write(&path, elsewhere.to_string()).unwrap();
+    assert!(stderr(&plan()).contains("it was measured on another machine: its host name is elsewhere, not "));
+}
