@@ -12,6 +12,7 @@ pub mod cost;
 pub mod cpuset;
 pub mod ethtool;
 pub mod ethtool_decode;
+pub mod export;
 pub mod grid;
 pub mod host;
 pub mod join;

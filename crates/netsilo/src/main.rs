@@ -9,6 +9,7 @@ mod capture;
 mod cases;
 mod cli;
 mod exit;
+mod export;
 mod mask;
 mod observe;
 mod out;

@@ -78,13 +78,29 @@ impl GoalArgs {
     }
 }
 
-/// Arguments of `netsilo plan`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+/// What a plan is made from.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PlanArgs {
     #[command(flatten)]
     goal: GoalArgs,
     #[command(flatten)]
     observe: observe::Look,
+}
+
+impl PlanArgs {
+    /// Looks and plans.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        // What was measured here says nothing of the machine in a bundle.
+        let goal = if self.observe.is_bundle() { self.goal.goal() } else { self.goal.goal_here()? };
+        Ok(plan(&self.observe.observe()?, &goal))
+    }
+}
+
+/// Arguments of `netsilo plan`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    make: PlanArgs,
     /// Exit with 10 when changes are pending
     #[arg(long)]
     detailed_exitcode: bool,
@@ -95,9 +111,7 @@ pub(crate) struct Args {
 
 /// Looks, plans, prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    // What was measured here says nothing of the machine in a bundle.
-    let goal = if args.observe.is_bundle() { args.goal.goal() } else { args.goal.goal_here()? };
-    let plan = plan(&args.observe.observe()?, &goal);
+    let plan = args.make.plan()?;
     if args.json {
         out::json(&plan)?;
     } else {
