@@ -46,9 +46,13 @@ interrupt() {
 # queue NAME DEVICE_PATH FILE VALUE WHAT; a netdev on a bus is found by its path, also under another name.
 queue() {
     for net in /sys/class/net/*; do
-        device=$(readlink -f "$net")
-        if [ "$2" ] && [ "${device%/net/*}" = "/sys$2" ] ||
-            [ -z "$2" ] && [ "$device" = "/sys/devices/virtual/net/$1" ]; then
+        here=$(readlink -f "$net")
+        there=/sys/devices/virtual/net/$1
+        if [ "$2" ]; then
+            here=${here%/net/*}
+            there=/sys$2
+        fi
+        if [ "$here" = "$there" ]; then
             put "$net/queues/$3" "$4" "$5"
             return
         fi
