@@ -138,7 +138,7 @@ impl<'a> Row<'a> {
         let receivers = if vector.handed_on.is_empty() { &vector.read_on } else { &vector.handed_on };
         let all: f64 = receivers.values().sum();
         for (cpu, weight) in receivers.iter().filter(|_| all > 0.0) {
-            let packets = vector.packets_per_s * weight / all;
+            let packets = (vector.packets_per_s - vector.forwarded_per_s).max(0.0) * weight / all;
             row.add(*cpu, &costs.line_ns, packets * costs.lines_per_packet);
             row.add(*cpu, &costs.ipi_ns, vector.wakes_on(*cpu, weight / all, room));
         }

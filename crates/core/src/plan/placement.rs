@@ -6,6 +6,7 @@ use crate::algorithm::model::Model;
 use crate::algorithm::{AlgorithmName, Room, Suggestion, Vector, suggest};
 use crate::change::{Change, NetdevIdentity, Target, Value};
 use crate::cpuset::{CpuId, CpuSet};
+use crate::forwards::ForwardShare;
 use crate::host::{Irq, NapiThread, Netdev, Observation, RxQueue, Snapshot, Writable, WriterKnob};
 use crate::plan::{Cause, Goal, Override, Placement, Plan, Predicted, owners, selection};
 use crate::rates::Rates;
@@ -37,8 +38,9 @@ pub(super) fn place(
     let mut groups = groups(after, silos, netdevs, plan);
     groups.retain(|group| group.movable(after, plan));
     let wanted = Wanted::new(after, goal, pool);
-    let vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
+    let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
         groups.into_iter().filter_map(|group| wanted.vector(group, after, plan)).collect();
+    feed(after, &mut vectors);
     let placed: Vec<&Silo> = vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
     let room = Room::of(after, &goal.costs, rates, &observation.attribution, &placed);
     let only: Vec<Vector> = vectors.iter().map(|(_, vector, _)| vector.clone()).collect();
@@ -109,6 +111,32 @@ impl<'a> Wanted<'a> {
         vector.hint = state.and_then(|state| state.hint.clone());
         let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);
         Some((group, vector, algorithm))
+    }
+}
+
+/// Adds to each vector which others complete the transmission of what it forwards: those of the tx queues that it feeds,
+/// or of the rx queue of the same number, which a tx queue's own interrupt follows.
+fn feed(snapshot: &Snapshot, vectors: &mut [(Group<'_>, Vector, AlgorithmName)]) {
+    let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
+    let mut by_queue: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    for (index, (group, ..)) in vectors.iter().enumerate() {
+        by_irq.extend(group.irq.map(|irq| (irq, index)));
+        by_queue.extend(group.silos.iter().filter_map(|silo| Some(((group.netdev.ifindex, silo.queue?), index))));
+    }
+    let completes = |egress: &ForwardShare| {
+        let same = |netdev: &&Netdev| netdev.ifindex == egress.egress_ifindex && netdev.name == egress.egress;
+        let netdev = snapshot.netdevs.iter().find(same)?;
+        let irq = netdev.tx_queues.iter().find(|tx| tx.index == egress.tx_queue)?.irq.as_ref()?.to;
+        by_irq.get(&irq).or_else(|| by_queue.get(&(netdev.ifindex, egress.tx_queue))).copied()
+    };
+    for (index, (group, vector, _)) in vectors.iter_mut().enumerate() {
+        let mut feeds: BTreeMap<usize, f64> = BTreeMap::new();
+        for egress in group.silos.iter().flat_map(|silo| &silo.forwards) {
+            if let Some(to) = completes(egress).filter(|to| *to != index) {
+                *feeds.entry(to).or_default() += egress.packets_per_s;
+            }
+        }
+        vector.feeds = feeds.into_iter().collect();
     }
 }
 
