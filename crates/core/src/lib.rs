@@ -6,11 +6,13 @@
 pub mod algorithm;
 pub mod assignment;
 pub mod attribution;
+pub mod calibration;
 pub mod change;
 pub mod cost;
 pub mod cpuset;
 pub mod ethtool;
 pub mod ethtool_decode;
+pub mod export;
 pub mod forwards;
 pub mod grid;
 pub mod host;
