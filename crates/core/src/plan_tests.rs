@@ -10,7 +10,7 @@ use crate::algorithm::IDLE_BELOW;
 use crate::change::apply_to;
 use crate::cpuset::CpuId;
 use crate::grid::Grid;
-use crate::host::{Irq, Writable};
+use crate::host::{Irq, IrqState, Writable};
 use crate::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 /// All queues together take less than this share of a CPU, and all else less than the rest: no CPU is ever overloaded,
@@ -311,4 +311,29 @@ fn a_cpu_number_that_no_machine_has_costs_neither_a_panic_nor_memory() {
         observation.after.topology.cpus.insert(CpuId(number), cpu);
     }
     assert_eq!(plan(&observation, &Goal::default()), known);
+}
+
+#[test]
+fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::of(CpuId(0)),
+        packets_per_s: 1000,
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(1), bytes_per_s: 100 }],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+    let scene = Scene { grid: Grid { l2s: 3, ..Grid::default() }, netdevs: vec![netdev], ..Scene::default() };
+    let goal = Goal { algorithm: AlgorithmName::SameCpu, ..Goal::default() };
+    let mut observation = scene.observation();
+    observation.after.arch_interrupts.insert("LOC".into(), BTreeMap::new());
+    for irq in 100..300 {
+        let state = IrqState { effective: Some(CpuSet::of(CpuId(1))), ..IrqState::default() };
+        observation.after.irqs.insert(Irq(irq), state);
+    }
+    let full = plan(&observation, &goal);
+    assert!(full.changes.is_empty(), "{full:#?}");
+    assert!(full.unchanged.iter().any(|it| it.reason.contains("cpu 1 is without a free interrupt vector")), "{full:#?}");
+    observation.after.arch_interrupts.clear();
+    assert_eq!(plan(&observation, &goal).changes.len(), 1, "other architectures have no such limit");
 }
