@@ -13,22 +13,24 @@ use netsilo_core::attribution::{Attribution, CpuTime, Hook, Source as Attributio
 use netsilo_core::cpuset::{CpuId, CpuSet};
 
 use crate::bpf_cgroup::Cgroups;
-use crate::bpf_decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, polls, since};
+use crate::bpf_decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups};
 use crate::bpf_load::{Ground, Loaded, Source, load, load_first, reason};
 use crate::bpf_table::{Mapped, Table, create_options, mappable_array};
 
 /// What to attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Softirq, hardirq and IPI time: two clock reads for each.
+    /// Softirq, hardirq and IPI time: two clock reads for each. Whom receive work wakes is counted with it only.
     pub time: bool,
     /// Behind a veth, find the NIC queue that the data came through: looks at each packet, once this machine has such devices.
     pub containers: bool,
+    /// What leaves again by which device: looks at each packet, once this machine is set up to forward.
+    pub forwarding: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { time: true, containers: true }
+        Self { time: true, containers: true, forwarding: true }
     }
 }
 
@@ -45,6 +47,8 @@ pub struct Tracer {
     loaded: Vec<Loaded>,
     /// The program that finds the queue behind a veth is loaded.
     flows: bool,
+    /// The program that counts what leaves again is loaded.
+    forward: bool,
     /// Why there is nothing loaded.
     refused: Vec<Hook>,
     cgroups: Cgroups,
@@ -63,6 +67,8 @@ const DEMAND_LASTS: Duration = Duration::from_secs(60);
 struct Tables {
     polls: Table,
     reads: Table,
+    wakeups: Table,
+    forwards: Table,
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
@@ -95,6 +101,7 @@ impl Tracer {
             ground,
             loaded,
             flows: false,
+            forward: false,
             refused,
             cgroups: Cgroups::new(),
             since: Some(Instant::now()),
@@ -105,19 +112,34 @@ impl Tracer {
         if has_virtual_netdev() {
             tracer.load_flows();
         }
+        if may_forward() {
+            tracer.load_forward();
+        }
         tracer.since = Some(Instant::now());
         tracer
     }
 
     fn load_flows(&mut self) {
-        if let Some(ground) = self.ground.as_ref().filter(|_| self.options.containers && !self.flows) {
+        if self.options.containers && !self.flows {
             self.flows = true;
-            let mut flows = load(&Source::flows(), ground);
-            if self.since.is_none() {
-                flows.detach();
-            }
-            self.loaded.push(flows);
+            self.load_later(&Source::flows());
         }
+    }
+
+    fn load_forward(&mut self) {
+        if self.options.forwarding && !self.forward {
+            self.forward = true;
+            self.load_later(&Source::forward());
+        }
+    }
+
+    fn load_later(&mut self, source: &Source) {
+        let Some(ground) = &self.ground else { return };
+        let mut loaded = load(source, ground);
+        if self.since.is_none() {
+            loaded.detach();
+        }
+        self.loaded.push(loaded);
     }
 
     /// Each hook: attached, or why not.
@@ -154,14 +176,19 @@ impl Tracer {
         if let Some(tables) = &mut self.tables {
             attribution.polls = polls(tables.polls.drain()?);
             attribution.consumption = consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
+            attribution.wakeups = wakeups(tables.wakeups.drain()?);
             let times = cpu_times(&tables.times);
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
             let lost = tables.lost()? + self.loaded.iter().map(Loaded::missed).sum::<u64>();
             attribution.lost_events = lost - self.before.lost;
             self.before.lost = lost;
+            attribution.forwarded = forwarded(tables.forwards.drain()?);
             if tables.renew_demand() {
                 self.load_flows();
+            }
+            if !self.forward && may_forward() {
+                self.load_forward();
             }
         }
         let now = Instant::now();
@@ -176,14 +203,21 @@ fn load_all(options: Options, ground: &Ground) -> Vec<Loaded> {
     let mut loaded = vec![load(&Source::polls(), ground), load(&Source::tcp(), ground)];
     loaded.extend(load_first(&Source::udp(), ground));
     if options.time {
-        loaded.push(load(&Source::time(), ground));
+        let time = load(&Source::time(), ground);
+        let wakeups = Source::wakeups();
+        let wakeups = if time.runs("softirq_entry") && time.runs("softirq_exit") {
+            load(&wakeups, ground)
+        } else {
+            Loaded::refused(&wakeups, "nothing tells when receive work runs, as the softirq hooks are refused")
+        };
+        loaded.extend([time, wakeups]);
     }
     loaded
 }
 
 /// What is said of each hook where there can't even be tables.
 fn refuse(reason: &str) -> Vec<Hook> {
-    let mut sources = vec![Source::polls(), Source::tcp(), Source::time()];
+    let mut sources = vec![Source::polls(), Source::tcp(), Source::time(), Source::wakeups()];
     sources.extend(Source::udp());
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
@@ -192,6 +226,15 @@ fn refuse(reason: &str) -> Vec<Hook> {
 fn has_virtual_netdev() -> bool {
     let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     netdevs.into_iter().any(|netdev| netdev.file_name() != "lo" && !netdev.path().join("device").exists())
+}
+
+/// Whether packets may leave again: routing is on, or a device is a bridge's port. Other network namespaces have their own settings,
+/// but their queues are not ours either.
+fn may_forward() -> bool {
+    let on = |path: &str| fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
+    let routes = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"].into_iter().any(on);
+    let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    routes || netdevs.into_iter().any(|netdev| netdev.path().join("brport").exists())
 }
 
 /// Attaches for one window only, waits, and tells what was counted.
@@ -210,6 +253,8 @@ impl Tables {
         let slots = slots(cpus);
         let polls = Table::new(cpus, slots)?;
         let reads = Table::new(cpus, slots)?;
+        let wakeups = Table::new(cpus, slots / 2)?;
+        let forwards = Table::new(cpus, slots / 2)?;
         let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
         let demand = mappable_array("netsilo_demand", 16, 1)?;
         let window = mappable_array("netsilo_window", 8, 1)?;
@@ -221,10 +266,15 @@ impl Tables {
             lost: mappable_array("netsilo_lost", 8, 1)?,
             polls,
             reads,
+            wakeups,
+            forwards,
         };
         let maps = BTreeMap::from([
             ("polls", tables.polls.current()?),
             ("reads", tables.reads.current()?),
+            ("wakeups", tables.wakeups.current()?),
+            ("forwards", tables.forwards.current()?),
+            ("arrivals", array("netsilo_arrivals", ARRIVALS_BYTES, cpus)?),
             ("cpu_times", times),
             ("lost", MapHandle::try_from(&tables.lost)?),
             ("virtual_napis", lru("netsilo_virtual", 4, 1, 4096)?),
@@ -263,6 +313,13 @@ impl Tables {
     }
 }
 
+/// `struct arrivals` of `bpf/forward.bpf.c`.
+const ARRIVALS_BYTES: u32 = 8 + 32 * (1 + 64);
+
+fn array(name: &str, value: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
+    MapHandle::create(MapType::Array, Some(name), 4, value, entries, &create_options())
+}
+
 fn lru(name: &str, key: u32, value: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
     MapHandle::create(MapType::LruHash, Some(name), key, value, entries, &create_options())
 }
@@ -274,7 +331,8 @@ fn cpus_possible() -> u32 {
     highest.map_or(1, |cpu| cpu.0 + 1)
 }
 
-/// Slots of a table for each CPU: 4 x 80 KB (two tables, two halves) up to 64 CPUs, 20 MB in all up to 256.
+/// Slots of a whole table for each CPU, 80 bytes each. Two whole tables and two of half the slots, each twice: 480 KB a CPU up to
+/// 64 CPUs, 31 MB in all up to 256.
 fn slots(cpus: u32) -> u32 {
     (65536 / cpus.next_power_of_two()).clamp(256, 1024)
 }
