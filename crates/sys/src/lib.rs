@@ -34,5 +34,6 @@ pub mod undo;
 mod unpack;
 pub mod verify;
 pub mod writers;
+mod xdp;
 
 pub use read::snapshot;
