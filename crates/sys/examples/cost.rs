@@ -1,6 +1,7 @@
 //! Prints what each eBPF program costs per event, as the kernel's own statistics have it, while something else makes traffic.
 //!
 //!     cost 5        for 5 seconds
+//!     cost 5 stages the same, sampling stages too
 #![allow(clippy::print_stdout, reason = "an example speaks to its user")]
 
 use std::collections::BTreeMap;
@@ -13,9 +14,10 @@ use netsilo_sys::bpf::{Options, Tracer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let seconds: f64 = std::env::args().nth(1).ok_or("for how many seconds?")?.parse()?;
+    let stages = std::env::args().nth(2).is_some_and(|word| word == "stages");
     let others: Vec<u32> = ProgInfoIter::default().map(|program| program.id).collect();
     let _statistics = enable()?;
-    let mut tracer = Tracer::attach(Options::default());
+    let mut tracer = Tracer::attach(Options { stages, ..Options::default() });
     let before = runs(&others);
     std::thread::sleep(Duration::from_secs_f64(seconds));
     println!("{:<28} {:>10} {:>8} {:>10}", "program", "events", "ns each", "% of a cpu");

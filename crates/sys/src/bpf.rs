@@ -15,6 +15,7 @@ use netsilo_core::cpuset::{CpuId, CpuSet};
 use crate::bpf_cgroup::Cgroups;
 use crate::bpf_decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups};
 use crate::bpf_load::{Ground, Loaded, Source, load, load_first, reason};
+use crate::bpf_stages::Sampler;
 use crate::bpf_table::{Mapped, Table, create_options, mappable_array};
 
 /// What to attach.
@@ -26,11 +27,13 @@ pub struct Options {
     pub containers: bool,
     /// What leaves again by which device: looks at each packet, once this machine is set up to forward.
     pub forwarding: bool,
+    /// Where receive work spends its time: samples stacks on all CPUs. Needs `time`.
+    pub stages: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { time: true, containers: true, forwarding: true }
+        Self { time: true, containers: true, forwarding: true, stages: false }
     }
 }
 
@@ -45,6 +48,7 @@ pub struct Tracer {
     tables: Option<Tables>,
     ground: Option<Ground>,
     loaded: Vec<Loaded>,
+    sampler: Option<Sampler>,
     /// The program that finds the queue behind a veth is loaded.
     flows: bool,
     /// The program that counts what leaves again is loaded.
@@ -95,11 +99,17 @@ impl Tracer {
             Err(error) => (None, None, refuse(&reason(&error))),
         };
         let loaded = ground.as_ref().map_or(Vec::new(), |ground| load_all(options, ground));
+        let sampler = options.stages.then(|| match &ground {
+            Some(ground) if knows_softirqs(&loaded) => Sampler::new(ground),
+            Some(_) => Sampler::refused(NO_SOFTIRQS),
+            None => Sampler::refused("there are no eBPF tables"),
+        });
         let mut tracer = Self {
             options,
             tables,
             ground,
             loaded,
+            sampler,
             flows: false,
             forward: false,
             refused,
@@ -145,11 +155,13 @@ impl Tracer {
     /// Each hook: attached, or why not.
     pub fn hooks(&self) -> Vec<Hook> {
         let loaded = self.loaded.iter().flat_map(|loaded| &loaded.hooks);
-        loaded.chain(&self.refused).cloned().collect()
+        let sampler = self.sampler.iter().map(|sampler| &sampler.hook);
+        loaded.chain(&self.refused).chain(sampler).cloned().collect()
     }
 
     /// Detaches, which costs the host nothing from now on; the programs stay loaded, and what they counted can be read.
     pub fn pause(&mut self) {
+        self.sampler.iter_mut().for_each(Sampler::detach);
         self.loaded.iter_mut().for_each(Loaded::detach);
         self.attached += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.windowed = true;
@@ -164,6 +176,7 @@ impl Tracer {
             tables.begin_window();
         }
         self.loaded.iter_mut().for_each(Loaded::attach);
+        self.sampler.iter_mut().for_each(Sampler::attach);
         self.since = Some(Instant::now());
     }
 
@@ -191,6 +204,7 @@ impl Tracer {
                 self.load_forward();
             }
         }
+        attribution.stages = self.sampler.as_ref().map(Sampler::read).transpose()?;
         let now = Instant::now();
         attribution.elapsed = self.attached + self.since.map_or(Duration::ZERO, |since| now - since);
         self.attached = Duration::ZERO;
@@ -203,16 +217,22 @@ fn load_all(options: Options, ground: &Ground) -> Vec<Loaded> {
     let mut loaded = vec![load(&Source::polls(), ground), load(&Source::tcp(), ground)];
     loaded.extend(load_first(&Source::udp(), ground));
     if options.time {
-        let time = load(&Source::time(), ground);
+        loaded.push(load(&Source::time(), ground));
         let wakeups = Source::wakeups();
-        let wakeups = if time.runs("softirq_entry") && time.runs("softirq_exit") {
+        loaded.push(if knows_softirqs(&loaded) {
             load(&wakeups, ground)
         } else {
-            Loaded::refused(&wakeups, "nothing tells when receive work runs, as the softirq hooks are refused")
-        };
-        loaded.extend([time, wakeups]);
+            Loaded::refused(&wakeups, NO_SOFTIRQS)
+        });
     }
     loaded
+}
+
+const NO_SOFTIRQS: &str = "nothing tells when receive work runs: the softirq hooks are refused, or not asked for";
+
+/// Whether something tells which softirq runs on each CPU.
+fn knows_softirqs(loaded: &[Loaded]) -> bool {
+    ["softirq_entry", "softirq_exit"].iter().all(|hook| loaded.iter().any(|loaded| loaded.runs(hook)))
 }
 
 /// What is said of each hook where there can't even be tables.

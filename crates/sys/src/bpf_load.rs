@@ -77,6 +77,11 @@ impl Source {
         Self { half: true, ..Self::new(object!("forward"), "forwarded packets", programs) }
     }
 
+    /// Asks what `time` keeps; attached by `bpf_stages.rs`.
+    pub(crate) fn stages() -> Self {
+        Self::new(object!("stages"), "stages", &["tick"])
+    }
+
     /// Asks what `time` keeps.
     pub(crate) fn wakeups() -> Self {
         Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &["waking"]) }
@@ -176,6 +181,11 @@ pub(crate) fn load(source: &Source, ground: &Ground) -> Loaded {
         Err(reason) if source.programs.len() == 1 => nothing(source, &reason),
         Err(_) => load_those_that_run(source, ground),
     }
+}
+
+/// Loads all of a source's programs, and leaves it to others to attach them.
+pub(crate) fn loaded_object(source: &Source, ground: &Ground) -> Result<Object, String> {
+    try_load(source, &source.names(), ground)
 }
 
 /// Uses the first source that attaches wholly; those before it only say why they did not.

@@ -5,6 +5,7 @@ pub mod bpf;
 mod bpf_cgroup;
 mod bpf_decode;
 mod bpf_load;
+mod bpf_stages;
 mod bpf_table;
 pub mod bundle;
 pub mod calibrate;

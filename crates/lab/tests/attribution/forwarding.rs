@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use netsilo_core::attribution::{Attribution, Forwarded};
 use netsilo_core::host::{Observation, Snapshot};
 use netsilo_core::report::Report;
+use netsilo_core::stages::{Stage, Stages, StagesLine};
 use netsilo_lab::traffic::{self, Consumed};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
 
-use super::{PATIENCE, Traffic, in_the_guest, traced};
+use super::{PATIENCE, Traffic, in_the_guest, traced, traced_with};
 
 /// Packets that a NIC counts and that nobody forwarded: address resolution, multicast of the peers.
 const STRAY: u64 = 20;
@@ -38,6 +39,7 @@ fn between_two(kernel: Kernel, model: NicModel) {
         }
         what_is_routed_is_attributed_queue_to_queue(lab, model);
         what_is_translated_is_attributed_too(lab, model);
+        what_is_dropped_early_spends_no_time_in_later_stages(lab);
         what_is_bridged_is_attributed_too(lab, model);
     });
 }
@@ -91,7 +93,7 @@ fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Consumed {
     let consume = format!("exec '{program}' traffic consume --mode {mode} --port 7000 --ports {flows} --flows {flows}");
     let consumer = lab.peer(1).unwrap().spawn(&consume).unwrap();
     let produce = format!(
-        "'{program}' traffic produce --proto {proto} --dest {address} --port 7000 --ports {flows} --flows {flows} --bytes {bytes}"
+        "'{program}' traffic produce --proto {proto} --dest {address} --port 7000 --ports {flows} --flows {flows} --bytes {bytes} --rate 5000"
     );
     lab.peer(0).unwrap().run_for(&produce, PATIENCE).unwrap().ok().unwrap();
     serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap()
@@ -134,6 +136,31 @@ fn what_is_translated_is_attributed_too(lab: &Lab, model: NicModel) {
     });
     counted_as_the_nics_count(&seen, model);
     lab.sh("nft delete table ip nat").unwrap();
+}
+
+/// In raw PREROUTING, all but the empty datagrams that open and close a flow.
+fn what_is_dropped_early_spends_no_time_in_later_stages(lab: &Lab) {
+    let stages = || {
+        let traffic = Traffic { flows: 16, bytes: 600 * 1024 };
+        let attribution = traced_with(lab, "STAGES=1", || _ = pass(lab, "udp", "10.77.1.1", traffic));
+        let samples = attribution.stages.unwrap();
+        assert_eq!((samples.refused.clone(), samples.per_s > 0), (None, true), "{samples:#?}");
+        let line = Stages::of(&samples, 1.0).total;
+        println!("{:?}, {} lost", line.stages, samples.lost);
+        line
+    };
+    let of = |line: &StagesLine, stage| line.stages.get(&stage).copied().unwrap_or(0);
+    let forwarded = stages();
+    lab.sh("nft 'add table ip early; add chain ip early in { type filter hook prerouting priority raw; }; \
+            add rule ip early in udp length gt 100 drop'")
+        .unwrap();
+    let dropped = stages();
+    lab.sh("nft delete table ip early").unwrap();
+    let sent = |line| of(line, Stage::QdiscXmit) + of(line, Stage::TxCompletion);
+    let told = format!("{forwarded:#?} {dropped:#?}");
+    assert!(of(&forwarded, Stage::DriverGro) > 10 && of(&dropped, Stage::DriverGro) > 10, "{told}");
+    assert!(of(&forwarded, Stage::BridgeIp) > 10 && sent(&forwarded) > 30, "{told}");
+    assert!(of(&dropped, Stage::Netfilter) > 0 && sent(&dropped) * 3 < sent(&forwarded), "{told}");
 }
 
 fn what_is_bridged_is_attributed_too(lab: &Lab, model: NicModel) {

@@ -76,9 +76,14 @@ fn in_the_guest(spec: &Spec, claims: impl FnOnce(&Lab)) {
 
 /// What a tracer in the guest counts while something happens.
 fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
+    traced_with(lab, "", happens)
+}
+
+/// The same with `STAGES=1`, which samples stages too.
+fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
     let program = std::env::current_exe().unwrap();
-    let tracer = format!("exec '{}' --ignored --exact tracer --nocapture >&2", program.display());
+    let tracer = format!("{options} exec '{}' --ignored --exact tracer --nocapture >&2", program.display());
     let tracer = lab.spawn(&tracer).unwrap();
     lab.sh("cat /tmp/attached").unwrap();
     happens();
@@ -90,7 +95,8 @@ fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
 #[test]
 #[ignore = "runs in the guest"]
 fn tracer() {
-    let mut tracer = Tracer::attach(Options::default());
+    let stages = std::env::var_os("STAGES").is_some();
+    let mut tracer = Tracer::attach(Options { stages, ..Options::default() });
     // opening a fifo waits for the other end
     std::fs::OpenOptions::new().write(true).open("/tmp/attached").unwrap().write_all(b"yes").unwrap();
     std::fs::File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();

@@ -12,7 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 use netsilo_core::attribution::{Attribution, Consumption, Forwarded, Protocol, Resolved, Source};
+use netsilo_core::host::Xdp;
+use netsilo_core::stages::{Stage, Stages};
 use netsilo_sys::bpf::{Options, Tracer};
+use netsilo_sys::root::Root;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::UnshareFlags;
 
@@ -344,6 +347,57 @@ fn sender_process() {
             socket.send_to(&[0; 100], (Ipv4Addr::new(10, 10, 0, 2), 9)).unwrap();
         }
     }
+}
+
+/// Loaded without any library's help: `r0 = XDP_PASS; exit`.
+#[test]
+fn a_netdev_with_an_xdp_program_is_known_by_it() {
+    in_own_netns(|| {
+        ip("link add veth-here type veth peer name veth-there");
+        unshare_mounts_and_see_own_sysfs();
+        let xdp = || {
+            let snapshot = netsilo_sys::snapshot(&Root::live()).unwrap();
+            snapshot.netdevs.into_iter().find(|netdev| netdev.name == "veth-here").unwrap().xdp
+        };
+        assert_eq!(xdp(), None);
+        attach_xdp("veth-here");
+        assert_eq!(xdp(), Some(Xdp::Generic));
+    });
+}
+
+#[allow(unsafe_code)]
+fn attach_xdp(netdev: &str) {
+    const GENERIC: u32 = 1 << 1; // XDP_FLAGS_SKB_MODE
+    let instruction = |code, imm| libbpf_sys::bpf_insn { code, imm, ..Default::default() };
+    let instructions = [instruction(0xb7, 2), instruction(0x95, 0)];
+    let (name, license) = (c"xdp_pass".as_ptr(), c"GPL".as_ptr());
+    let ifindex = std::fs::read_to_string(format!("/sys/class/net/{netdev}/ifindex")).unwrap().trim().parse().unwrap();
+    // SAFETY: the strings end in NUL, and as many instructions are there as is said; null asks for no options.
+    unsafe {
+        let (kind, options) = (libbpf_sys::BPF_PROG_TYPE_XDP, std::ptr::null_mut());
+        let program = libbpf_sys::bpf_prog_load(kind, name, license, instructions.as_ptr(), 2, options);
+        assert!(program >= 0, "{program}");
+        assert_eq!(libbpf_sys::bpf_xdp_attach(ifindex, program, GENERIC, std::ptr::null()), 0);
+    }
+}
+
+/// Stages of loopback traffic: it is delivered here, and no packet filter is in its way.
+#[test]
+fn the_stages_of_what_is_delivered_here_are_sampled() {
+    in_own_netns(|| {
+        let mut reader = Reader::start("recv", 4);
+        let mut tracer = Tracer::attach(Options { stages: true, ..Options::default() });
+        (0..4).for_each(|_| send(at(reader.port), 200_000_000));
+        reader.said("read");
+        let attribution = tracer.read().unwrap();
+        let samples = attribution.stages.unwrap();
+        assert_eq!(samples.refused, None);
+        let stages = Stages::of(&samples, attribution.elapsed.as_secs_f64()).total.stages;
+        let delivered = stages.get(&Stage::LocalDelivery).copied().unwrap_or(0);
+        assert!(delivered > 5, "{samples:#?}");
+        assert!(stages.get(&Stage::TxCompletion).is_none_or(|samples| *samples < delivered), "{stages:?}");
+        assert!(attribution.hooks.iter().any(|hook| hook.question == "stages" && hook.refused.is_none()));
+    });
 }
 
 /// Each datagram is answered before the next one is sent, so that the reader sleeps each time.
