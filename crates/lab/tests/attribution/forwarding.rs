@@ -90,7 +90,8 @@ fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Consumed {
     let program = traffic::program().unwrap();
     let (program, Traffic { flows, bytes }) = (program.display(), traffic);
     let mode = if proto == "udp" { "udp-unconnected" } else { "recv" };
-    let consume = format!("exec '{program}' traffic consume --mode {mode} --port 7000 --ports {flows} --flows {flows}");
+    let consume =
+        format!("exec '{program}' traffic consume --mode {mode} --port 7000 --ports {flows} --flows {flows} --idle 3");
     let consumer = lab.peer(1).unwrap().spawn(&consume).unwrap();
     let produce = format!(
         "'{program}' traffic produce --proto {proto} --dest {address} --port 7000 --ports {flows} --flows {flows} --bytes {bytes} --rate 5000"
@@ -141,7 +142,7 @@ fn what_is_translated_is_attributed_too(lab: &Lab, model: NicModel) {
 /// In raw PREROUTING, all but the empty datagrams that open and close a flow.
 fn what_is_dropped_early_spends_no_time_in_later_stages(lab: &Lab) {
     let stages = || {
-        let traffic = Traffic { flows: 16, bytes: 600 * 1024 };
+        let traffic = Traffic { flows: 16, bytes: 400 * 1024 };
         let attribution = traced_with(lab, "STAGES=1", || _ = pass(lab, "udp", "10.77.1.1", traffic));
         let samples = attribution.stages.unwrap();
         assert_eq!((samples.refused.clone(), samples.per_s > 0), (None, true), "{samples:#?}");
@@ -158,8 +159,8 @@ fn what_is_dropped_early_spends_no_time_in_later_stages(lab: &Lab) {
     lab.sh("nft delete table ip early").unwrap();
     let sent = |line| of(line, Stage::QdiscXmit) + of(line, Stage::TxCompletion);
     let told = format!("{forwarded:#?} {dropped:#?}");
-    assert!(of(&forwarded, Stage::DriverGro) > 10 && of(&dropped, Stage::DriverGro) > 10, "{told}");
-    assert!(of(&forwarded, Stage::BridgeIp) > 10 && sent(&forwarded) > 30, "{told}");
+    assert!(of(&forwarded, Stage::DriverGro) > 5 && of(&dropped, Stage::DriverGro) > 2, "{told}");
+    assert!(of(&forwarded, Stage::BridgeIp) > 5 && sent(&forwarded) > 30, "{told}");
     assert!(of(&dropped, Stage::Netfilter) > 0 && sent(&dropped) * 3 < sent(&forwarded), "{told}");
 }
 
