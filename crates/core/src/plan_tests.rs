@@ -188,7 +188,7 @@ proptest! {
         prop_assert_eq!(plan(&moved_along, &goal).changes, vec![], "with the load moved along, after {:#?}", first);
     }
 
-    /// What was only kept may have been kept on the border, and tx queues follow it.
+    /// What was only kept may have been kept on the border, and tx queues and the interrupts of kthreads follow it.
     #[test]
     fn what_the_next_window_measures_a_little_differently_does_not_move_again_what_was_just_moved(scene in scenes(), goal in goals(), keep in prop::array::uniform4(any::<bool>()), noise in prop::array::uniform8(-NOISE..NOISE)) {
         let goal = narrowed(goal, &scene, &keep);
@@ -202,7 +202,12 @@ proptest! {
         }
         let observation = next.observe(&apply_to(&scene.settings(), &first.changes));
         let mut again = plan(&observation, &goal).changes;
-        let follows = |target: &Target| !matches!(target, Target::NapiThread { .. } | Target::IrqAffinity { irq: Irq(..FIRST_TX_IRQ), .. });
+        let threaded = scene.netdevs.iter().any(|netdev| netdev.threaded);
+        let follows = |target: &Target| match target {
+            Target::NapiThread { .. } => false,
+            Target::IrqAffinity { irq, .. } => threaded || irq.0 >= FIRST_TX_IRQ,
+            _ => true,
+        };
         again.retain(|change| !follows(&change.target) && first.changes.iter().any(|moved| moved.target == change.target));
         prop_assert_eq!(again, vec![], "after {:#?}", first);
     }
@@ -333,7 +338,10 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
     }
     let full = plan(&observation, &goal);
     assert!(full.changes.is_empty(), "{full:#?}");
-    assert!(full.unchanged.iter().any(|it| it.reason.contains("cpu 1 is without a free interrupt vector")), "{full:#?}");
+    assert!(
+        full.unchanged.iter().any(|it| it.reason.contains("cpu 1 is without a free interrupt vector")),
+        "{full:#?}"
+    );
     observation.after.arch_interrupts.clear();
     assert_eq!(plan(&observation, &goal).changes.len(), 1, "other architectures have no such limit");
 }
