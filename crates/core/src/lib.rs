@@ -22,6 +22,7 @@ pub mod netdev_genl;
 mod notes;
 pub mod parse;
 pub mod part;
+pub mod pin;
 pub mod plan;
 pub mod proc_task;
 pub mod queue_irq;

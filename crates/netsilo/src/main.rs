@@ -13,6 +13,7 @@ mod export;
 mod mask;
 mod observe;
 mod out;
+mod pin;
 mod plan;
 mod plan_view;
 mod show;

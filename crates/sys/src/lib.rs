@@ -22,6 +22,7 @@ pub mod netdev_genl;
 mod notes;
 pub mod observe;
 mod pidfd;
+pub mod pin;
 mod process;
 pub mod read;
 mod recorder;
