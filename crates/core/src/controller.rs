@@ -12,7 +12,7 @@ mod policy;
 mod trial;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use self::budget::Budget;
@@ -20,7 +20,7 @@ pub use self::decision::{
     Compared, Conflict, ControllerState, Decision, Entry, Event, Held, Verdict, VerdictResult, What, Written,
 };
 use self::events::{Events, GRACE};
-use self::knob::{Hold, Knob, Yielded};
+use self::knob::{Hold, Knob, Workload, Yielded};
 use self::pattern::Pattern;
 pub use self::policy::{Policy, WINDOW};
 use self::trial::{Trial, Trials};
@@ -31,6 +31,9 @@ use crate::host::{NapiId, Observation, Writer, WriterKnob};
 use crate::plan::{AlgorithmName, Goal, Override, Plan, plan_of};
 use crate::rates::rates;
 use crate::silo::silos;
+
+/// A workload that changed more often than this within a calm's time is never at rest.
+const UNREST: usize = 4;
 
 /// Decides, window after window.
 #[derive(Debug, Clone)]
@@ -46,6 +49,8 @@ pub struct Controller {
     pattern: Option<Pattern>,
     /// Windows since that change.
     windows_since: u32,
+    /// When it changed, since as long as a calm takes.
+    changes: VecDeque<Duration>,
     /// The rx queues whose interrupts were held in the last window.
     held: BTreeSet<(String, u32)>,
     /// Judged since the last window.
@@ -91,6 +96,7 @@ impl Controller {
             asked: BTreeMap::new(),
             pattern: None,
             windows_since: 0,
+            changes: VecDeque::new(),
             held: BTreeSet::new(),
             judged: Vec::new(),
             to_revert: Vec::new(),
@@ -144,8 +150,8 @@ impl Controller {
         self.judged.extend(self.trials.sample(now, observation, &rates, &self.policy));
         let verdicts = self.judge(now);
         let wanted = self.as_wanted_before(wanted, observation);
-        self.compare(Pattern::of(&observation.after.topology.online, &rates, &silos));
-        self.notice(now, &wanted, &view);
+        let workload = self.compare(now, Pattern::of(&observation.after.topology.online, &rates, &silos));
+        self.notice(now, &wanted, workload, &view);
         let revert = self.revert(now, &view);
         let decided = self.decide(now, &wanted, &view);
         let state = self.state(&wanted, &decided, revert.is_empty());
@@ -230,10 +236,7 @@ impl Controller {
     /// The plan, but with the last window's wishes where this window's put something else in their place and yet would
     /// let them stay, had they been followed: of equals the first one named counts, so that noise does not choose.
     fn as_wanted_before(&self, mut wanted: Plan, observation: &Observation) -> Plan {
-        let before = |change: &Change| {
-            let want = self.knobs.get(&change.target)?.want.as_ref()?;
-            (want.change.new != change.new && want.change.old == change.old).then(|| want.change.clone())
-        };
+        let before = |change: &Change| self.knobs.get(&change.target)?.wanted_before(change);
         let earlier: Vec<Change> =
             wanted.changes.iter().map(|change| before(change).unwrap_or(change.clone())).collect();
         if earlier == wanted.changes {
@@ -348,26 +351,32 @@ impl Controller {
     }
 
     /// Is it another workload?
-    fn compare(&mut self, pattern: Pattern) {
+    fn compare(&mut self, now: Duration, pattern: Pattern) -> Workload {
         let changed = self.pattern.as_ref().is_none_or(|before| pattern.differs(before));
         self.windows_since = if changed { 0 } else { self.windows_since.saturating_add(1) };
+        self.changes.retain(|at| *at + self.policy.calm > now);
         if changed {
+            self.changes.extend(self.pattern.is_some().then_some(now));
             self.pattern = Some(pattern);
+        }
+        match self.windows_since {
+            _ if self.changes.len() > UNREST => Workload::Unrest,
+            // The first window after a change may be half of the old workload and half of the new.
+            0 | 1 => Workload::Changed,
+            _ => Workload::Same,
         }
     }
 
     /// Tells each knob whether it is wanted otherwise.
-    fn notice(&mut self, now: Duration, plan: &Plan, view: &View<'_>) {
-        // The first window after a change may be half of the old workload and half of the new.
-        let fresh = self.windows_since < 2;
+    fn notice(&mut self, now: Duration, plan: &Plan, workload: Workload, view: &View<'_>) {
         let wanted: BTreeMap<&Target, &Change> = plan.changes.iter().map(|change| (&change.target, change)).collect();
         for (target, knob) in self.knobs.iter_mut().filter(|(target, _)| !wanted.contains_key(target)) {
-            knob.notice(now, None, fresh, |a, b| view.same_wish(target, a, b), &self.policy);
+            knob.notice(now, None, workload, |a, b| view.same_wish(target, a, b), &self.policy);
         }
         for (target, change) in wanted {
             let reset = self.events.before(target, now).is_some();
             let knob = self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, reset));
-            knob.notice(now, Some(change), fresh, |a, b| view.same_wish(target, a, b), &self.policy);
+            knob.notice(now, Some(change), workload, |a, b| view.same_wish(target, a, b), &self.policy);
             let at = knob.ours.as_ref().and_then(view::cpu_of);
             knob.follow(at.and_then(|cpu| view.read_on_core_of(target, cpu)));
         }

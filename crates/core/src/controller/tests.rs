@@ -55,7 +55,8 @@ proptest! {
         for _ in 0..2 {
             world.steps(2);
             let made = world.made.len();
-            for _ in 0..8 {
+            // longer than the dwell: going back sooner would be a reversal
+            for _ in 0..12 {
                 let decision = world.step();
                 prop_assert!(decision.conflicts.is_empty());
                 prop_assert_eq!(decision.revert, vec![]);
@@ -144,7 +145,7 @@ fn even_an_adversary_gets_ever_rarer_changes_and_without_the_hold_off_it_would_n
     let mut world = World::new(scene(1), none, 3);
     world.scheduler = flee;
     world.steps(6 * HOUR);
-    assert!(world.made.len() > 100, "{}", world.made.len());
+    assert!(world.made.len() > 40, "{}", world.made.len());
 }
 
 #[test]
