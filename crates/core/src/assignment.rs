@@ -19,10 +19,10 @@ pub const SECOND_NS: f64 = 1e9;
 
 /// Where crowding a CPU begins to cost, as a share of its time, and by how much each further share costs more from there.
 ///
-/// - From a quarter on, polls begin to wait for each other and for the application: a little.
+/// - From a quarter on, polls begin to wait for each other and for the application: a little; from a half on, often.
 /// - From four fifths on, what lands there takes the time from an application that needs it: as much as it takes.
 /// - From all of it on, it is time that is not there: packets wait in the ring and are lost.
-pub const CROWDED: [(f64, f64); 3] = [(0.25, 0.05), (0.80, 0.95), (1.0, 3.0)];
+pub const CROWDED: [(f64, f64); 4] = [(0.25, 0.05), (0.50, 0.30), (0.80, 0.65), (1.0, 3.0)];
 
 /// What is lost while both hardware threads of a core are busy: together they do 1.25 times the work of one, not 2 times.
 pub const SMT_LOSS: f64 = 0.75;
@@ -30,6 +30,11 @@ pub const SMT_LOSS: f64 = 0.75;
 /// What it costs that a CPU is busy for this share of its time, in shares of a CPU.
 pub fn pressure(busy: f64) -> f64 {
     CROWDED.iter().map(|(from, slope)| slope * (busy - from).max(0.0)).sum()
+}
+
+/// How much more it costs per further share of busyness.
+pub fn slope(busy: f64) -> f64 {
+    CROWDED.iter().filter(|(from, _)| busy >= *from).map(|(_, slope)| slope).sum()
 }
 
 /// CPUs by what they share; two CPUs share a level when they have the same number for it.

@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 mod apply;
+mod calibrate;
 mod capture;
 #[cfg(test)]
 mod cases;
 mod cli;
 mod exit;
+mod export;
 mod mask;
 mod observe;
 mod out;

@@ -1,8 +1,12 @@
 //! `netsilo plan`: what `apply` would write, and why.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use netsilo_core::cpuset::{CpuSet, MAX_CPUS};
 use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Xps, plan};
+use netsilo_sys::costs::{self, COSTS_DIR};
+use netsilo_sys::root::Root;
 
 use crate::exit::Exit;
 use crate::{observe, out, plan_view};
@@ -16,6 +20,9 @@ pub(crate) struct GoalArgs {
     /// Place on these CPUs only (list or mask)
     #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
     cpus: Option<CpuSet>,
+    /// Never place on these CPUs (list or mask)
+    #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
+    exclude: Option<CpuSet>,
     /// How to place interrupts
     #[arg(short, long, value_name = "NAME", default_value = "auto", value_parser = algorithm)]
     algorithm: AlgorithmName,
@@ -28,6 +35,9 @@ pub(crate) struct GoalArgs {
     /// RFS: entries of the flow table, shared out over the queues, or off
     #[arg(long, value_name = "ENTRIES|off", value_parser = entries_or_off)]
     rfs: Option<u32>,
+    /// aRFS: the device steers flows by the RFS table
+    #[arg(long, value_name = "on|off", value_parser = on_or_off)]
+    arfs: Option<bool>,
     /// XPS: each CPU sends through the nearest queue, or off
     #[arg(long, value_name = "near|off", value_parser = xps)]
     xps: Option<Xps>,
@@ -40,9 +50,22 @@ pub(crate) struct GoalArgs {
     /// Plan although another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
+    /// Where netsilo calibrate keeps what it has measured
+    #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
+    costs_dir: PathBuf,
 }
 
 impl GoalArgs {
+    /// The goal, with the weights that were measured on this machine, if they were; says why not if a file of them is there.
+    pub(crate) fn goal_here(&self) -> Result<Goal> {
+        let machine = costs::machine(&Root::live()).context("cannot tell which machine this is")?;
+        let loaded = costs::load(&self.costs_dir, &machine);
+        if let Some(note) = &loaded.note {
+            out::note(note);
+        }
+        Ok(Goal { costs: loaded.costs, ..self.goal() })
+    }
+
     /// The goal that the arguments describe.
     pub(crate) fn goal(&self) -> Goal {
         Goal {
@@ -52,6 +75,8 @@ impl GoalArgs {
             irqs: !self.no_irqs,
             rps: self.rps.clone(),
             rfs: self.rfs,
+            arfs: self.arfs,
+            exclude: self.exclude.clone().unwrap_or_default(),
             xps: self.xps,
             default_smp_affinity: self.default_smp_affinity.clone(),
             rps_default_mask: self.rps_default_mask.clone(),
@@ -61,13 +86,29 @@ impl GoalArgs {
     }
 }
 
-/// Arguments of `netsilo plan`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+/// What a plan is made from.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PlanArgs {
     #[command(flatten)]
     goal: GoalArgs,
     #[command(flatten)]
     observe: observe::Look,
+}
+
+impl PlanArgs {
+    /// Looks and plans.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        // What was measured here says nothing of the machine in a bundle.
+        let goal = if self.observe.is_bundle() { self.goal.goal() } else { self.goal.goal_here()? };
+        Ok(plan(&self.observe.observe()?, &goal))
+    }
+}
+
+/// Arguments of `netsilo plan`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    make: PlanArgs,
     /// Exit with 10 when changes are pending
     #[arg(long)]
     detailed_exitcode: bool,
@@ -78,7 +119,7 @@ pub(crate) struct Args {
 
 /// Looks, plans, prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let plan = plan(&args.observe.observe()?, &args.goal.goal());
+    let plan = args.make.plan()?;
     if args.json {
         out::json(&plan)?;
     } else {
@@ -116,6 +157,14 @@ fn entries_or_off(text: &str) -> Result<u32> {
     let entries: u32 = text.parse().context("write a number of entries (32768) or off")?;
     anyhow::ensure!((1..=1 << 29).contains(&entries), "the kernel takes 1 to 536870912 entries, or off");
     Ok(entries)
+}
+
+fn on_or_off(text: &str) -> Result<bool> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => anyhow::bail!("write on or off"),
+    }
 }
 
 fn xps(text: &str) -> Result<Xps> {
