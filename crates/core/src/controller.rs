@@ -28,7 +28,7 @@ use self::view::View;
 use crate::change::{Change, Target, Value, apply_to, ordered};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::{NapiId, Observation, Writer, WriterKnob};
-use crate::plan::{AlgorithmName, Goal, Override, Plan, plan_of};
+use crate::plan::{AlgorithmName, Goal, Override, Plan, plan, plan_of};
 use crate::rates::rates;
 use crate::silo::silos;
 
@@ -236,14 +236,30 @@ impl Controller {
     /// The plan, but with the last window's wishes where this window's put something else in their place and yet would
     /// let them stay, had they been followed: of equals the first one named counts, so that noise does not choose.
     fn as_wanted_before(&self, mut wanted: Plan, observation: &Observation) -> Plan {
-        let before = |change: &Change| self.knobs.get(&change.target)?.wanted_before(change);
-        let earlier: Vec<Change> =
-            wanted.changes.iter().map(|change| before(change).unwrap_or(change.clone())).collect();
-        if earlier == wanted.changes {
+        let wishes = self
+            .knobs
+            .iter()
+            .filter_map(|(target, knob)| knob.wanted_before(target, target.value_in(&observation.after)?));
+        let before: BTreeMap<Target, Change> = wishes.map(|change| (change.target.clone(), change)).collect();
+        if before.is_empty()
+            || wanted.changes.is_empty()
+            || wanted.changes.iter().all(|now| before.get(&now.target).is_some_and(|before| before.new == now.new))
+        {
             return wanted;
         }
-        let followed = Observation { after: apply_to(&observation.after, &earlier), ..observation.clone() };
-        let would_move = crate::plan::plan(&followed, &self.policy.goal).changes;
+        let then = |changes: &[Change]| {
+            let followed = Observation { after: apply_to(&observation.after, changes), ..observation.clone() };
+            plan(&followed, &self.policy.goal).changes
+        };
+        // One of two alike could have been named.
+        let all: Vec<Change> = before.values().cloned().collect();
+        if then(&all).is_empty() {
+            wanted.changes = ordered(all);
+            return wanted;
+        }
+        let earlier: Vec<Change> =
+            wanted.changes.iter().map(|now| before.get(&now.target).unwrap_or(now).clone()).collect();
+        let would_move = then(&earlier);
         for (change, earlier) in wanted.changes.iter_mut().zip(earlier) {
             if !would_move.iter().any(|would| would.target == earlier.target) {
                 *change = earlier;
@@ -361,8 +377,8 @@ impl Controller {
         }
         match self.windows_since {
             _ if self.changes.len() > UNREST => Workload::Unrest,
-            // The first window after a change may be half of the old workload and half of the new.
-            0 | 1 => Workload::Changed,
+            0 => Workload::Changed,
+            1 => Workload::JustChanged,
             _ => Workload::Same,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::events::MEMORY;
 use super::policy::Policy;
-use crate::change::{Change, Value};
+use crate::change::{Change, Target, Value};
 
 /// Windows in a row that have to want the same before it is done.
 pub(super) const WINDOWS_WANTED: u32 = 2;
@@ -68,9 +68,11 @@ pub(super) struct Knob {
 /// What the workload does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Workload {
-    /// It is another one, for a window or two.
+    /// It is another one than in the window before.
     #[default]
     Changed,
+    /// It was another one then.
+    JustChanged,
     /// It is the same as before.
     Same,
     /// It changes time and again.
@@ -132,11 +134,12 @@ impl Knob {
         let asked = self.windows_asked();
         // Who was content for long and is not now, window after window, only has not made up its mind where to.
         let changed = workload == Workload::Changed;
-        let decided = changed && self.doubt == 0;
+        let decided = matches!(workload, Workload::Changed | Workload::JustChanged) && self.doubt == 0;
         let previous = self.want.take();
         self.want = match (previous, wanted) {
             (Some(want), Some(change))
-                if (decided || same(&want.change.new, &change.new)) && (want.is_fresh() || !changed) =>
+                if (decided && want.is_fresh() || same(&want.change.new, &change.new))
+                    && (want.is_fresh() || !changed) =>
             {
                 Some(Want { change: change.clone(), windows: want.windows.saturating_add(1), ..want })
             }
@@ -160,7 +163,7 @@ impl Knob {
     fn windows_asked(&self) -> u32 {
         match self.want.as_ref().map(|want| want.workload).unwrap_or_default() {
             Workload::Changed => WINDOWS_WANTED.max(1 + self.doubt).min(WINDOWS_OF_NOISE),
-            Workload::Same => WINDOWS_OF_NOISE,
+            Workload::JustChanged | Workload::Same => WINDOWS_OF_NOISE,
             Workload::Unrest => WINDOWS_OF_UNREST,
         }
     }
@@ -273,11 +276,13 @@ impl Knob {
         (self.yielded, self.ours, self.want) = (None, None, None);
     }
 
-    /// What was wanted before: in the last window, or what an event has taken away.
-    pub(super) fn wanted_before(&self, now: &Change) -> Option<Change> {
-        let want = self.want.as_ref().filter(|want| want.change.old == now.old).map(|want| want.change.clone());
-        let lost = || self.lost.clone().map(|new| Change { new, ..now.clone() });
-        want.or_else(lost).filter(|before| before.new != now.new && before.new != now.old)
+    /// What was wanted before of a knob that has this value: in the last window, or what an event has taken away.
+    pub(super) fn wanted_before(&self, target: &Target, old: Value) -> Option<Change> {
+        if let Some(lost) = self.lost.as_ref().filter(|lost| self.is_reset() && **lost != old) {
+            let reason = "it was there before".to_owned();
+            return Some(Change { target: target.clone(), old, new: lost.clone(), reason });
+        }
+        self.want.as_ref().map(|want| &want.change).filter(|change| change.old == old).cloned()
     }
 
     /// An event took our value away.
