@@ -423,7 +423,7 @@ impl Controller {
 
     fn may(&self, now: Duration, plan: &Plan, change: &Change, view: &View<'_>) -> Result<(), Hold> {
         let knob = self.knobs.get(&change.target).ok_or(Hold::NotLong(0, knob::WINDOWS_WANTED))?;
-        knob.may(now, view.stays_on_llc(&change.target, &change.new), gain(plan, &change.target, view), &self.policy)
+        knob.may(now, view.stays_on_llc(&change.target, &change.new), gain(plan, change, view), &self.policy)
     }
 
     /// XPS is worked out from where the interrupts will be: it waits until those of its netdev are there, but for those
@@ -446,7 +446,7 @@ impl Controller {
         let mut units: BTreeMap<Result<usize, usize>, (i64, Vec<usize>)> = BTreeMap::new();
         for (at, (change, _)) in decided.iter().enumerate().filter(|(_, (_, hold))| hold.is_none()) {
             let (most, members) = units.entry(view.unit(&change.target).ok_or(at)).or_default();
-            *most = (*most).max(gain(plan, &change.target, view).unwrap_or(0));
+            *most = (*most).max(gain(plan, change, view).unwrap_or(0));
             members.push(at);
         }
         let mut units: Vec<(i64, Vec<usize>)> = units.into_values().collect();
@@ -519,10 +519,11 @@ impl Controller {
 
 /// What a move gains by the cost model, in CPU-nanoseconds per second; `None` where another algorithm than the one
 /// that goes by it was asked for.
-fn gain(plan: &Plan, target: &Target, view: &View<'_>) -> Option<i64> {
-    let irq = view.irq(target)?;
+fn gain(plan: &Plan, change: &Change, view: &View<'_>) -> Option<i64> {
+    let irq = view.irq(&change.target)?;
     let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;
-    (placement.algorithm == AlgorithmName::Auto).then_some(placement.gain_ns_per_s)
+    let reckoned = placement.algorithm == AlgorithmName::Auto && change.new == Value::Cpus(placement.cpus.clone());
+    reckoned.then_some(placement.gain_ns_per_s)
 }
 
 /// Who writes such knobs on this machine.
