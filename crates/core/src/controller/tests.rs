@@ -7,7 +7,7 @@ use super::simulate::{Scheduler, World};
 use super::*;
 use crate::cpuset::CpuId;
 use crate::grid::Grid;
-use crate::host::Irq;
+use crate::host::{Irq, WriterKnob};
 use crate::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 
 /// Windows per hour.
