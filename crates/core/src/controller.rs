@@ -13,7 +13,7 @@ mod reconcile;
 mod trial;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::budget::Budget;
@@ -33,8 +33,8 @@ use crate::plan::{AlgorithmName, Goal, Override, Plan, plan, plan_of};
 use crate::rates::rates;
 use crate::silo::silos;
 
-/// A workload that changed more often than this within a calm's time is never at rest.
-const UNREST: usize = 4;
+/// Readers that went elsewhere more often than this within a calm's time are never at rest.
+const UNREST: usize = 6;
 
 /// Decides, window after window.
 #[derive(Debug, Clone)]
@@ -50,8 +50,8 @@ pub struct Controller {
     pattern: Option<Pattern>,
     /// Windows since that change.
     windows_since: u32,
-    /// When it changed, since as long as a calm takes.
-    changes: VecDeque<Duration>,
+    /// When the readers of a queue went elsewhere, within the time of a calm.
+    readers_moved: BTreeMap<String, Vec<Duration>>,
     /// The rx queues whose interrupts were held in the last window.
     held: BTreeSet<(String, u32)>,
     /// Judged since the last window.
@@ -97,7 +97,7 @@ impl Controller {
             asked: BTreeMap::new(),
             pattern: None,
             windows_since: 0,
-            changes: VecDeque::new(),
+            readers_moved: BTreeMap::new(),
             held: BTreeSet::new(),
             judged: Vec::new(),
             to_revert: Vec::new(),
@@ -151,8 +151,8 @@ impl Controller {
         self.judged.extend(self.trials.sample(now, observation, &rates, &self.policy));
         let verdicts = self.judge(now);
         let wanted = self.as_wanted_before(wanted, observation);
-        let workload = self.compare(now, Pattern::of(&observation.after.topology.online, &rates, &silos));
-        self.notice(now, &wanted, workload, &view);
+        self.compare(now, Pattern::of(&observation.after.topology.online, &rates, &silos));
+        self.notice(now, &wanted, &view);
         let revert = self.revert(now, &view);
         let decided = self.decide(now, &wanted, &view);
         let state = self.state(&wanted, &decided, revert.is_empty());
@@ -312,16 +312,26 @@ impl Controller {
     }
 
     /// Is it another workload?
-    fn compare(&mut self, now: Duration, pattern: Pattern) -> Workload {
+    fn compare(&mut self, now: Duration, pattern: Pattern) {
         let changed = self.pattern.as_ref().is_none_or(|before| pattern.differs(before));
         self.windows_since = if changed { 0 } else { self.windows_since.saturating_add(1) };
-        self.changes.retain(|at| *at + self.policy.calm > now);
+        for label in self.pattern.iter().flat_map(|before| pattern.read_elsewhere(before)).filter(|_| changed) {
+            self.readers_moved.entry(label.clone()).or_default().push(now);
+        }
+        self.readers_moved.retain(|_, at| {
+            at.retain(|at| *at + self.policy.calm > now);
+            !at.is_empty()
+        });
         if changed {
-            self.changes.extend(self.pattern.is_some().then_some(now));
             self.pattern = Some(pattern);
         }
+    }
+
+    /// What the workload does, as far as this knob is concerned.
+    fn workload(&self, target: &Target, view: &View<'_>) -> Workload {
+        let moved = view.label(target).and_then(|label| self.readers_moved.get(&label));
         match self.windows_since {
-            _ if self.changes.len() > UNREST => Workload::Unrest,
+            _ if moved.is_some_and(|at| at.len() > UNREST) => Workload::Unrest,
             0 => Workload::Changed,
             1 => Workload::JustChanged,
             _ => Workload::Same,
@@ -329,12 +339,16 @@ impl Controller {
     }
 
     /// Tells each knob whether it is wanted otherwise.
-    fn notice(&mut self, now: Duration, plan: &Plan, workload: Workload, view: &View<'_>) {
+    fn notice(&mut self, now: Duration, plan: &Plan, view: &View<'_>) {
         let wanted: BTreeMap<&Target, &Change> = plan.changes.iter().map(|change| (&change.target, change)).collect();
-        for (target, knob) in self.knobs.iter_mut().filter(|(target, _)| !wanted.contains_key(target)) {
-            knob.notice(now, None, workload, |a, b| view.same_wish(target, a, b), &self.policy);
+        let content = |target: &&Target| !wanted.contains_key(*target);
+        for target in self.knobs.keys().filter(content).cloned().collect::<Vec<_>>() {
+            let workload = self.workload(&target, view);
+            let Some(knob) = self.knobs.get_mut(&target) else { continue };
+            knob.notice(now, None, workload, |a, b| view.same_wish(&target, a, b), &self.policy);
         }
         for (target, change) in wanted {
+            let workload = self.workload(target, view);
             let reset = self.events.before(target, now).is_some();
             let knob = self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, reset));
             knob.notice(now, Some(change), workload, |a, b| view.same_wish(target, a, b), &self.policy);

@@ -13,10 +13,12 @@ mod export;
 mod mask;
 mod observe;
 mod out;
+mod pin;
 mod plan;
 mod plan_view;
 mod show;
 mod show_view;
+mod stages_view;
 mod undo;
 mod units;
 

@@ -142,7 +142,8 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     }
 }
 
-fn some_cpus(text: &str) -> Result<CpuSet> {
+/// A set of CPUs that is not empty.
+pub(crate) fn some_cpus(text: &str) -> Result<CpuSet> {
     Ok(CpuSet::parse_user(text, MAX_CPUS)?.0)
 }
 

@@ -90,7 +90,7 @@ fn caches_nodes_and_neighbours_are_those_of_the_bundles_machine() {
 
 #[test]
 fn every_verb_explains_itself() {
-    for verb in ["", "show", "plan", "apply", "confirm", "undo", "capture", "export", "calibrate", "mask"] {
+    for verb in ["", "show", "plan", "apply", "pin", "confirm", "undo", "capture", "export", "calibrate", "mask"] {
         let output = run(&[&[verb][usize::from(verb.is_empty())..], &["--help"]].concat());
         assert_eq!((code(&output), stderr(&output)), (0, ""), "{verb}");
         insta::assert_snapshot!(format!("help-{verb}"), stdout(&output));

@@ -14,7 +14,7 @@ pub(super) const WINDOWS_WANTED: u32 = 2;
 /// So many when nothing has changed in the workload that could be the reason: five minutes.
 const WINDOWS_OF_NOISE: u32 = 30;
 
-/// So many when the workload changes all the time: a quarter of an hour.
+/// So many when the readers go elsewhere all the time: a quarter of an hour.
 const WINDOWS_OF_UNREST: u32 = 90;
 
 /// A refused knob is tried again after this time, which doubles with each refusal.
@@ -75,7 +75,7 @@ pub(super) enum Workload {
     JustChanged,
     /// It is the same as before.
     Same,
-    /// It changes time and again.
+    /// The readers go elsewhere time and again.
     Unrest,
 }
 

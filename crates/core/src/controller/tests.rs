@@ -388,3 +388,18 @@ fn a_policy_is_read_in_seconds_and_an_unknown_key_refused() {
     let json = serde_json::to_string(&Policy::default()).unwrap();
     assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), Policy::default());
 }
+
+#[test]
+fn a_load_that_comes_in_bursts_is_followed_as_quickly() {
+    let mut world = small(2, 21);
+    world.noise = 0.5;
+    world.steps(30);
+    for (at, queue) in world.scene.netdevs[0].queues.iter_mut().enumerate() {
+        queue.readers[0].cpu = CpuId(at as u32);
+    }
+    world.steps(2);
+    let made = world.made.len();
+    assert!(world.settings.irqs.values().all(|irq| irq.requested.as_ref().unwrap().highest() < Some(CpuId(4))));
+    world.steps(60);
+    assert_eq!(world.made.len(), made, "{:?}", &world.made[made..]);
+}
