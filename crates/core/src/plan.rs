@@ -2,7 +2,7 @@
 
 mod owners;
 mod placement;
-mod selection;
+pub mod selection;
 mod steering;
 
 use std::fmt;

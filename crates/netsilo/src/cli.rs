@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
-use crate::{apply, capture, mask, plan, show, undo};
+use crate::{apply, capture, check_config, mask, plan, show, undo};
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ enum Verb {
     Capture(capture::Args),
     /// Print a set of CPUs in each of the kernel's spellings
     Mask(mask::Args),
+    /// Check the daemon's configuration: a file, or a folder as /etc/netsilo
+    CheckConfig(check_config::Args),
     #[command(hide = true)]
     Guard(apply::GuardArgs),
 }
@@ -44,6 +46,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Undo(args) => undo::undo(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Mask(args) => mask::run(&args),
+        Verb::CheckConfig(args) => check_config::run(&args),
         Verb::Guard(args) => apply::guard(&args),
     }
 }

@@ -6,7 +6,9 @@ mod apply;
 mod capture;
 #[cfg(test)]
 mod cases;
+mod check_config;
 mod cli;
+mod config;
 mod exit;
 mod mask;
 mod observe;

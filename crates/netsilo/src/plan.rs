@@ -101,15 +101,15 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     }
 }
 
-fn some_cpus(text: &str) -> Result<CpuSet> {
+pub(crate) fn some_cpus(text: &str) -> Result<CpuSet> {
     Ok(CpuSet::parse_user(text, MAX_CPUS)?.0)
 }
 
-fn cpus_or_off(text: &str) -> Result<CpuSet> {
+pub(crate) fn cpus_or_off(text: &str) -> Result<CpuSet> {
     if text == "off" { Ok(CpuSet::new()) } else { some_cpus(text) }
 }
 
-fn entries_or_off(text: &str) -> Result<u32> {
+pub(crate) fn entries_or_off(text: &str) -> Result<u32> {
     if text == "off" {
         return Ok(0);
     }
@@ -118,7 +118,7 @@ fn entries_or_off(text: &str) -> Result<u32> {
     Ok(entries)
 }
 
-fn xps(text: &str) -> Result<Xps> {
+pub(crate) fn xps(text: &str) -> Result<Xps> {
     match text {
         "near" => Ok(Xps::Near),
         "off" => Ok(Xps::Off),
@@ -126,7 +126,7 @@ fn xps(text: &str) -> Result<Xps> {
     }
 }
 
-fn algorithm(text: &str) -> Result<AlgorithmName> {
+pub(crate) fn algorithm(text: &str) -> Result<AlgorithmName> {
     let known = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == text);
     known.with_context(|| format!("known are {}", AlgorithmName::ALL.map(AlgorithmName::as_str).join(", ")))
 }
