@@ -6,6 +6,7 @@
 pub mod algorithm;
 pub mod attribution;
 pub mod change;
+pub mod controller;
 pub mod cost;
 pub mod cpuset;
 pub mod ethtool;
