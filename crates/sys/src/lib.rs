@@ -8,6 +8,7 @@ mod bpf_load;
 mod bpf_table;
 pub mod bundle;
 pub mod ethtool;
+pub mod fold;
 pub mod guard;
 pub mod irq;
 pub mod journal;

@@ -202,7 +202,9 @@ fn window<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Window>, D::Error
 fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Metrics>, D::Error> {
     some(from, |text| match text {
         "off" => Ok(Metrics::Off),
-        _ => Ok(Metrics::At(text.parse().map_err(|_| anyhow::anyhow!("write off, or an address like 127.0.0.1:9798"))?)),
+        _ => {
+            Ok(Metrics::At(text.parse().map_err(|_| anyhow::anyhow!("write off, or an address like 127.0.0.1:9798"))?))
+        }
     })
 }
 

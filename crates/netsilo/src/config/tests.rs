@@ -68,14 +68,20 @@ fn later_files_win_key_by_key_and_rules_add_up() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    write("netsilo.toml", "interval = \"20s\"\n[goal]\ncpus = \"0-3\"\nrfs = 4096\n[[netdev]]\nname = \"eth*\"\ncpus = \"1\"");
+    write(
+        "netsilo.toml",
+        "interval = \"20s\"\n[goal]\ncpus = \"0-3\"\nrfs = 4096\n[[netdev]]\nname = \"eth*\"\ncpus = \"1\"",
+    );
     write("conf.d/20-late.toml", "[goal]\ncpus = \"4\"\n[[netdev]]\nname = \"eth0\"\ncpus = \"2\"");
     write("conf.d/10-early.toml", "interval = \"30s\"\n[goal]\ncpus = \"5\"");
     write("conf.d/README", "no toml");
     let config = load(dir.path()).unwrap();
     let names: Vec<_> = config.files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["netsilo.toml", "10-early.toml", "20-late.toml"]);
-    assert_eq!((config.interval, &config.goal.cpus, config.goal.rfs), (Duration::from_secs(30), &Some(set("4")), Some(4096)));
+    assert_eq!(
+        (config.interval, &config.goal.cpus, config.goal.rfs),
+        (Duration::from_secs(30), &Some(set("4")), Some(4096))
+    );
     assert_eq!(config.overrides(&eth0())[0].cpus, Some(set("2")));
     write("conf.d/30-bad.toml", "interval = \"1s\"\n\nwindo = \"1s\"");
     let error = load(dir.path()).unwrap_err().to_string();
@@ -87,11 +93,15 @@ fn later_files_win_key_by_key_and_rules_add_up() {
 #[test]
 fn a_netdev_is_known_by_name_mac_driver_and_path_and_all_must_fit() {
     let fits = |rule: &str| !parse(&format!("[[netdev]]\n{rule}")).unwrap().overrides(&eth0()).is_empty();
-    for rule in ["name = \"eth*\"", "mac = \"52:54:00:AB:CD:00\"", "driver = \"virtio_*\"", "path = \"*/0000:00:04.0/*\""] {
+    for rule in
+        ["name = \"eth*\"", "mac = \"52:54:00:AB:CD:00\"", "driver = \"virtio_*\"", "path = \"*/0000:00:04.0/*\""]
+    {
         assert!(fits(rule), "{rule}");
         assert!(!fits(&format!("{rule}\nname = \"ens5\"").replacen("name = \"eth*\"\n", "", 1)), "{rule}");
     }
-    assert!(!fits("driver = \"igb\"") && !fits("mac = \"52:54:00:ab:cd:01\"") && !fits("path = \"/devices/platform/*\""));
+    assert!(
+        !fits("driver = \"igb\"") && !fits("mac = \"52:54:00:ab:cd:01\"") && !fits("path = \"/devices/platform/*\"")
+    );
 }
 
 #[test]
