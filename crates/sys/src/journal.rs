@@ -66,7 +66,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, path: path.to_owned(), source }
     }
 
@@ -87,9 +87,9 @@ pub struct Journal {
     _lock: Lock,
 }
 
-/// The lock of a state folder, while it lives.
+/// A lock in a state folder, while it lives.
 #[derive(Debug)]
-struct Lock(File);
+pub(crate) struct Lock(File);
 
 /// Unlocked by hand: closing is not enough while a child that was just forked, and has not yet become another program,
 /// holds the same open file.
@@ -103,7 +103,8 @@ impl Journal {
     /// Opens the journal for writing, makes one where there is none; another boot's is closed: put aside, never replayed.
     pub fn open(kernel: &dyn Kernel, dir: &Path) -> Result<Self, JournalError> {
         make_dir(dir)?;
-        let lock = lock(dir)?;
+        let path = dir.join("lock");
+        let lock = lock(&path)?.map_err(|pid| JournalError::Busy { pid, path })?;
         let boot_id = boot_id(kernel)?;
         let path = dir.join("journal");
         let mut file = open_file(&path)?;
@@ -272,7 +273,7 @@ fn load(file: &mut File, path: &Path) -> Result<History, JournalError> {
     History::replay(&bytes).map_err(|source| JournalError::Corrupt { path: path.to_owned(), source })
 }
 
-fn make_dir(dir: &Path) -> Result<(), JournalError> {
+pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
     match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -297,22 +298,20 @@ fn open_file(path: &Path) -> Result<File, JournalError> {
     options.open(path).map_err(JournalError::io("open", path))
 }
 
-/// Takes the lock without waiting, and leaves our pid in it for those who find it taken.
-fn lock(dir: &Path) -> Result<Lock, JournalError> {
-    let path = dir.join("lock");
-    let mut file = open_file(&path)?;
+/// Takes a lock without waiting, and leaves our pid in it for those who find it taken; else says whose it is.
+pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalError> {
+    let mut file = open_file(path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut text = String::new();
-            let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-            return Err(JournalError::Busy { pid, path });
+            return Ok(Err(file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok())));
         }
-        Err(e) => return Err(JournalError::io("lock", &path)(e.into())),
+        Err(e) => return Err(JournalError::io("lock", path)(e.into())),
     }
     let pid = format!("{}\n", std::process::id());
-    file.set_len(0).and_then(|()| file.write_all(pid.as_bytes())).map_err(JournalError::io("write", &path))?;
-    Ok(Lock(file))
+    file.set_len(0).and_then(|()| file.write_all(pid.as_bytes())).map_err(JournalError::io("write", path))?;
+    Ok(Ok(Lock(file)))
 }
 
 /// Closes the journal of another boot: its settings died with that boot.

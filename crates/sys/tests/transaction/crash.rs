@@ -172,7 +172,11 @@ fn death_at_any_byte_of_folding_is_undone() {
     follow(&kernel, &[change(&kernel, irq(27), cpus("6"))]).unwrap();
     fold(&kernel).unwrap();
     undo(&kernel, Which::Last).unwrap();
-    assert_eq!(kernel.knobs()[std::path::Path::new("proc/irq/28/smp_affinity")], b"04\n", "what the operator applied stays");
+    assert_eq!(
+        kernel.knobs()[std::path::Path::new("proc/irq/28/smp_affinity")],
+        b"04\n",
+        "what the operator applied stays"
+    );
     undo(&kernel, Which::All).unwrap();
     assert_eq!(kernel.knobs(), before);
 }
