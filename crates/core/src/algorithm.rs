@@ -1,27 +1,91 @@
 //! Affinity algorithms: given what is to be placed and the room there is, each suggests a CPU and says why.
 //!
-//! One file each under `algorithm/`; a new one is that file, a name in [`AlgorithmName`] and a line in [`suggest`]. An
-//! algorithm sees all vectors at once, as what it places takes room from what it places next. It knows neither files
-//! nor knobs.
+//! One file each under `algorithm/`; a new one is that file and a line in [`algorithms`]. An algorithm sees all vectors
+//! at once, as what it places takes room from what it places next. It knows neither files nor knobs.
 //!
 //! **Stability.** An algorithm asked again after its suggestions were followed suggests nothing new, though what it
 //! measures then differs a little: what a vector itself brings to a CPU is taken out of that CPU's busyness
 //! ([`Room::busy`]) before anything is placed; whether a vector stays is judged with all others where they are; and it
 //! leaves only for a place that is clearly better, never for one of equal rank.
 
-mod near_consumer;
-mod rfs_max_weight;
-mod spread;
+pub mod model;
 
 use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 use crate::attribution::Attribution;
+use crate::cost::Costs;
 use crate::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use crate::host::{NapiThread, Snapshot};
-use crate::plan::AlgorithmName;
 use crate::rates::Rates;
 use crate::silo::{ConsumerShare, Silo, SoftirqShare};
 use crate::topology::{CoreKind, NodeId, Topology};
+
+impl Suggestion {
+    /// The CPU that it means.
+    pub fn cpu(&self) -> Option<CpuId> {
+        match self {
+            Self::Move(cpu, _) | Self::Keep(cpu, _) => Some(*cpu),
+            Self::Leave(_) => None,
+        }
+    }
+}
+
+/// Makes the list of algorithms: a variant, the name that people type and that hints carry, the file.
+macro_rules! algorithms {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal in $file:ident;)*) => {
+        $(mod $file;)*
+
+        /// The affinity algorithms, by name.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum AlgorithmName {
+            $($(#[$doc])* #[serde(rename = $name)] $variant,)*
+        }
+
+        impl AlgorithmName {
+            /// All algorithms.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The name that people type and that hints carry.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+
+        /// Asks an algorithm for a suggestion for each vector, in the same order.
+        pub fn suggest(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+            match algorithm { $(AlgorithmName::$variant => $file::suggest(room, vectors),)* }
+        }
+    };
+}
+
+algorithms! {
+    /// Least cost by the model, for all vectors together; says which of the others it agrees with, and why.
+    #[default]
+    Auto = "auto" in auto;
+    /// Close to the weighted consumers, never on their own CPU or its SMT sibling, sharing the closest cache.
+    NearConsumer = "near-consumer" in near_consumer;
+    /// The CPU of the heaviest consumer.
+    RfsMaxWeight = "rfs-max-weight" in rfs_max_weight;
+    /// The CPU where most is read, by all consumers together.
+    SameCpu = "same-cpu" in same_cpu;
+    /// As few CPUs as the softirq time needs, apart from the consumers.
+    Dedicated = "dedicated" in dedicated;
+    /// One queue per core, on the device's node first.
+    Spread = "spread" in spread;
+    /// The least busy CPU of the device's node.
+    LeastLoaded = "least-loaded" in least_loaded;
+    /// Where the driver suggests.
+    DriverHint = "driver-hint" in driver_hint;
+}
+
+impl fmt::Display for AlgorithmName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 /// A core is idle when each of its CPUs is busy for less than this share of the time: a poll then finds the CPU free
 /// four times in five, and clock ticks (1% in a second) are fine enough to tell.
@@ -51,6 +115,10 @@ pub struct Vector {
     pub label: String,
     /// Node of the device.
     pub node: Option<NodeId>,
+    /// CPUs that it may be placed on.
+    pub pool: CpuSet,
+    /// Where its driver wants it.
+    pub hint: Option<CpuSet>,
     /// The CPU where it is now, by its settings; `None` when they leave it open.
     pub present: Option<CpuId>,
     /// Whether any packet was seen to arrive.
@@ -59,6 +127,14 @@ pub struct Vector {
     pub load: f64,
     /// Packets per second; interrupts where packets were not counted.
     pub packets_per_s: f64,
+    /// Polls per second; interrupts where polls were not counted.
+    pub polls_per_s: f64,
+    /// Wakeups per second by the CPU on which the one woken slept; `None` where they were not counted.
+    pub wakes: Option<BTreeMap<CpuId, f64>>,
+    /// RPS hands its packets on to these CPUs (shares): the protocol runs there, wherever the vector is.
+    pub handed_on: BTreeMap<CpuId, f64>,
+    /// Packets per second that it hands to other vectors of the same list, which complete their transmission.
+    pub feeds: Vec<(usize, f64)>,
     /// Bytes per second by the CPU on which they are read.
     pub read_on: BTreeMap<CpuId, f64>,
     /// Who reads most.
@@ -73,12 +149,15 @@ impl Vector {
         let sum = |silo: &Silo| silo.own_share.values().sum::<f64>();
         let interrupts = |silo: &Silo| silo.interrupts_per_s.iter().flatten().map(|(_, rate)| rate).sum();
         let packets = |silo: &Silo| silo.packets_per_s.unwrap_or_else(|| interrupts(silo));
+        let polls =
+            |silo: &Silo| silo.packets_per_s.map(|_| silo.polls.values().map(|rate| rate.polls_per_s).sum::<f64>());
         let weight = |silo: &Silo| (packets(silo), silo.bytes_per_s.unwrap_or(0.0));
         let heavier = |a: &&&Silo, b: &&&Silo| {
             let (a_weight, b_weight) = (weight(a), weight(b));
             a_weight.0.total_cmp(&b_weight.0).then(a_weight.1.total_cmp(&b_weight.1)).then(b.queue.cmp(&a.queue))
         };
         let heaviest = silos.iter().max_by(heavier)?;
+        let rps = heaviest.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
         let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
         Some(Self {
@@ -88,6 +167,12 @@ impl Vector {
             traffic: silos.iter().any(|silo| silo.has_traffic()),
             load: silos.iter().map(|silo| sum(silo)).sum(),
             packets_per_s: silos.iter().map(|silo| packets(silo)).sum(),
+            polls_per_s: silos.iter().map(|silo| polls(silo).unwrap_or_else(|| interrupts(silo))).sum(),
+            wakes: None,
+            handed_on: if rps { heaviest.protocol_cpus.clone() } else { BTreeMap::new() },
+            feeds: Vec::new(),
+            pool: CpuSet::new(),
+            hint: None,
             read_on: heaviest.read_on(),
             consumer: heaviest.consumers.first().cloned(),
             softirq: heaviest.softirq,
@@ -117,8 +202,8 @@ impl Vector {
 pub struct Room<'a> {
     /// CPUs and what they share.
     pub topology: &'a Topology,
-    /// CPUs that may be used.
-    pub pool: CpuSet,
+    /// The weights of the cost model.
+    pub costs: &'a Costs,
     /// Share of the time in which each CPU is busy with something else than the vectors; unknown ones are left out.
     pub busy: BTreeMap<CpuId, f64>,
 }
@@ -128,7 +213,13 @@ impl<'a> Room<'a> {
     ///
     /// User and system time are by clock ticks; softirq time is the measured one where there is one, and the silos'
     /// part of it ([`Silo::own_share`], from the same source) is taken out. Threaded NAPIs are in the system time.
-    pub fn of(after: &'a Snapshot, pool: CpuSet, rates: &Rates, attribution: &Attribution, placed: &[&Silo]) -> Self {
+    pub fn of(
+        after: &'a Snapshot,
+        costs: &'a Costs,
+        rates: &Rates,
+        attribution: &Attribution,
+        placed: &[&Silo],
+    ) -> Self {
         let elapsed = attribution.elapsed.as_secs_f64();
         let time = |cpu: &CpuId| attribution.cpu_time.get(cpu).filter(|_| elapsed > 0.0);
         let measured = |cpu: &CpuId| Some((time(cpu)?.softirq_ns() as f64 / 1e9 / elapsed).min(1.0));
@@ -139,7 +230,7 @@ impl<'a> Room<'a> {
             let rest = shares.usr + shares.nice + shares.sys + shares.irq + softirq - own(cpu);
             Some((*cpu, rest.clamp(0.0, 1.0)))
         };
-        Self { topology: &after.topology, pool, busy: rates.cpus.iter().filter_map(busy).collect() }
+        Self { topology: &after.topology, costs, busy: rates.cpus.iter().filter_map(busy).collect() }
     }
 }
 
@@ -152,15 +243,6 @@ pub enum Suggestion {
     Keep(CpuId, String),
     /// Nothing is suggested, for this reason.
     Leave(String),
-}
-
-/// Asks an algorithm for a suggestion for each vector, in the same order.
-pub fn suggest(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    match algorithm {
-        AlgorithmName::NearConsumer => near_consumer::suggest(room, vectors),
-        AlgorithmName::RfsMaxWeight => rfs_max_weight::suggest(room, vectors),
-        AlgorithmName::Spread => spread::suggest(room, vectors),
-    }
 }
 
 /// Shares of a CPU's time as whole millionths: what is taken out again leaves no residue that would decide a tie.
@@ -189,7 +271,7 @@ struct Spot {
 impl<'a> Floor<'a> {
     fn new(room: &'a Room<'a>) -> Self {
         let topology = room.topology;
-        let highest = topology.cpus.keys().next_back().copied().max(topology.online.highest()).max(room.pool.highest());
+        let highest = topology.cpus.keys().next_back().copied().max(topology.online.highest());
         // A bundle may tell of any number.
         let count = highest.map_or(0, |cpu| cpu.0.min(MAX_CPUS - 1) + 1);
         // A CPU of which nothing is known counts as busy.

@@ -5,6 +5,7 @@
 
 pub mod algorithm;
 pub mod announced;
+pub mod assignment;
 pub mod attribution;
 pub mod change;
 pub mod controller;

@@ -5,10 +5,9 @@ mod placement;
 pub mod selection;
 mod steering;
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
+pub use crate::algorithm::AlgorithmName;
 use crate::change::{Change, NetdevIdentity, Target, Value, ordered};
 use crate::cost::Costs;
 use crate::cpuset::CpuSet;
@@ -100,39 +99,6 @@ pub struct Override {
     pub cpus: Option<CpuSet>,
     /// Leave them where they are.
     pub leave: bool,
-}
-
-/// The affinity algorithms, by name.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AlgorithmName {
-    /// Close to the weighted consumers, never on their own CPU or its SMT sibling, sharing the closest cache.
-    #[default]
-    NearConsumer,
-    /// The CPU of the heaviest consumer.
-    RfsMaxWeight,
-    /// One queue per core, on the device's node first.
-    Spread,
-}
-
-impl AlgorithmName {
-    /// All algorithms.
-    pub const ALL: [Self; 3] = [Self::NearConsumer, Self::RfsMaxWeight, Self::Spread];
-
-    /// The name that people type and that hints carry.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NearConsumer => "near-consumer",
-            Self::RfsMaxWeight => "rfs-max-weight",
-            Self::Spread => "spread",
-        }
-    }
-}
-
-impl fmt::Display for AlgorithmName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 /// What each tx queue serves.

@@ -17,7 +17,7 @@ pub(crate) struct GoalArgs {
     #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
     cpus: Option<CpuSet>,
     /// How to place interrupts
-    #[arg(short, long, value_name = "NAME", default_value = "near-consumer", value_parser = algorithm)]
+    #[arg(short, long, value_name = "NAME", default_value = "auto", value_parser = algorithm)]
     algorithm: AlgorithmName,
     /// Leave interrupts and NAPI kthreads where they are
     #[arg(long)]
@@ -127,6 +127,7 @@ pub(crate) fn xps(text: &str) -> Result<Xps> {
 }
 
 pub(crate) fn algorithm(text: &str) -> Result<AlgorithmName> {
-    let known = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == text);
-    known.with_context(|| format!("known are {}", AlgorithmName::ALL.map(AlgorithmName::as_str).join(", ")))
+    let known = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == text);
+    let names = || AlgorithmName::ALL.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+    known.with_context(|| format!("known are {}", names()))
 }

@@ -106,9 +106,9 @@ impl<'a> Wish<'a> {
         };
         let own = vector.consumer_cpus();
         let node = caches.llcs[best].lowest().map(|cpu| node_of(topology, cpu)).unwrap_or_default();
-        let free = room.pool.and(&node.or(&caches.llcs[best])).minus(&cores_of(topology, &own));
+        let free = vector.pool.and(&node.or(&caches.llcs[best])).minus(&cores_of(topology, &own));
         let consumer = consumer_in_words(vector);
-        match (free.is_empty(), node.intersects(&room.pool)) {
+        match (free.is_empty(), node.intersects(&vector.pool)) {
             (false, _) => {
                 let l2 = own.iter().filter_map(|cpu| topology.cpus.get(&cpu)).fold(own.clone(), |l2, c| l2.or(&c.l2));
                 Ok(Self { vector, caches, free, l2, read_under, best })

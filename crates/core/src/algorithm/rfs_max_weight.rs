@@ -3,25 +3,25 @@
 use super::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
 use crate::silo::heaviest;
 
-pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    vectors.iter().map(|vector| place(room, vector)).collect()
+pub(super) fn suggest(_: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    vectors.iter().map(place).collect()
 }
 
-fn place(room: &Room<'_>, vector: &Vector) -> Suggestion {
+fn place(vector: &Vector) -> Suggestion {
     if let Some(reason) = vector.quiet() {
         return Suggestion::Leave(reason);
     }
     let Some(consumer) = &vector.consumer else {
         return Suggestion::Leave("packets arrive, but who reads them is not known".into());
     };
-    let allowed = |(cpu, share): (&_, &f64)| room.pool.contains(*cpu).then_some((*cpu, *share));
+    let allowed = |(cpu, share): (&_, &f64)| vector.pool.contains(*cpu).then_some((*cpu, *share));
     let words = consumer_in_words(vector);
     let Some(best) = heaviest(consumer.cpus.iter().filter_map(allowed)) else {
-        return Suggestion::Leave(format!("its consumer {words}, outside the allowed cpus {}", room.pool));
+        return Suggestion::Leave(format!("its consumer {words}, outside the allowed cpus {}", vector.pool));
     };
     let share = |cpu| consumer.cpus.get(&cpu).copied().unwrap_or(0.0);
     let present =
-        vector.present.filter(|cpu| room.pool.contains(*cpu) && share(*cpu) >= share(best) * (1.0 - WORTH_MOVING));
+        vector.present.filter(|cpu| vector.pool.contains(*cpu) && share(*cpu) >= share(best) * (1.0 - WORTH_MOVING));
     match present {
         Some(cpu) => Suggestion::Keep(cpu, format!("already on cpu {cpu}, where its heaviest consumer {words}")),
         None => {

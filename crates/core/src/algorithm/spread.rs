@@ -5,16 +5,17 @@
 use std::collections::BTreeMap;
 
 use super::{Floor, Room, Suggestion, Vector};
-use crate::cpuset::CpuId;
+use crate::cpuset::{CpuId, CpuSet};
 use crate::topology::NodeId;
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let mut floor = Floor::new(room);
     let mut crowds = Crowds::default();
-    let mut candidates: BTreeMap<Option<NodeId>, Vec<Candidate>> = BTreeMap::new();
+    let mut candidates: BTreeMap<(Option<NodeId>, &CpuSet), Vec<Candidate>> = BTreeMap::new();
     let mut suggestions = Vec::with_capacity(vectors.len());
     for vector in vectors {
-        let candidates = candidates.entry(vector.node).or_insert_with(|| all_candidates(vector.node, &floor));
+        let seen_from = candidates.entry((vector.node, &vector.pool));
+        let candidates = seen_from.or_insert_with(|| all_candidates(vector, &floor));
         // The CPU with fewest queues, nearest to the device, then with fewest on its core and its caches.
         let rank = |candidate: &&Candidate| {
             let Candidate { cpu, distance, slow, shared } = **candidate;
@@ -41,14 +42,14 @@ struct Candidate {
     shared: [CpuId; 3],
 }
 
-fn all_candidates(device: Option<NodeId>, floor: &Floor<'_>) -> Vec<Candidate> {
+fn all_candidates(vector: &Vector, floor: &Floor<'_>) -> Vec<Candidate> {
     let candidate = |cpu| {
         let known = floor.room.topology.cpus.get(&cpu);
         let sets = known.map(|known| [&known.siblings, &known.llc, &known.l2]);
         let shared = sets.map_or([cpu; 3], |sets| sets.map(|set| set.lowest().unwrap_or(cpu)));
-        Candidate { cpu, distance: distance(device, floor, cpu), slow: floor.is_slow(cpu), shared }
+        Candidate { cpu, distance: distance(vector.node, floor, cpu), slow: floor.is_slow(cpu), shared }
     };
-    floor.room.pool.iter().map(candidate).collect()
+    vector.pool.iter().map(candidate).collect()
 }
 
 /// How many queues there are by core, last-level cache and level 2 cache, each by its lowest CPU.
@@ -72,7 +73,7 @@ impl Crowds {
 }
 
 /// Distance of the CPU's node from the device's (10 is local); a device without a node is at home everywhere.
-fn distance(device: Option<NodeId>, floor: &Floor<'_>, cpu: CpuId) -> u32 {
+pub(super) fn distance(device: Option<NodeId>, floor: &Floor<'_>, cpu: CpuId) -> u32 {
     const LOCAL: u32 = 10;
     const FAR: u32 = 255;
     let topology = floor.room.topology;

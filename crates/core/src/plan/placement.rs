@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::algorithm::{Room, Suggestion, Vector, suggest};
+use crate::algorithm::model::Model;
+use crate::algorithm::{AlgorithmName, Room, Suggestion, Vector, suggest};
 use crate::change::{Change, NetdevIdentity, Target, Value};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::{Irq, NapiThread, Netdev, Observation, RxQueue, Snapshot, Writable, WriterKnob};
-use crate::plan::{AlgorithmName, Cause, Goal, Placement, Plan, owners};
+use crate::plan::{Cause, Goal, Override, Placement, Plan, Predicted, owners, selection};
 use crate::rates::Rates;
 use crate::silo::{Silo, Silos};
 
@@ -33,17 +34,19 @@ pub(super) fn place(
     let after = &observation.after;
     let mut places: Places = after.irqs.keys().filter_map(|irq| Some((*irq, present(after, *irq)?))).collect();
     let Some(pool) = pool.filter(|_| goal.irqs) else { return places };
-    let groups: Vec<Group<'_>> =
-        groups(after, silos, netdevs, plan).into_iter().filter(|group| group.movable(after, plan)).collect();
-    let vectors: Vec<(&Group<'_>, Vector)> = groups
-        .iter()
-        .filter_map(|group| Some((group, Vector::of(&group.silos, group.netdev.node, group.kthread())?)))
-        .collect();
-    let placed: Vec<&Silo> = vectors.iter().flat_map(|(group, _)| group.silos.iter().copied()).collect();
-    let room = Room::of(after, pool, rates, &observation.attribution, &placed);
-    let only: Vec<Vector> = vectors.iter().map(|(_, vector)| vector.clone()).collect();
+    let mut groups = groups(after, silos, netdevs, plan);
+    groups.retain(|group| group.movable(after, plan));
+    let wanted = Wanted::new(after, goal, pool);
+    let vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
+        groups.into_iter().filter_map(|group| wanted.vector(group, after, plan)).collect();
+    let placed: Vec<&Silo> = vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
+    let room = Room::of(after, &goal.costs, rates, &observation.attribution, &placed);
+    let only: Vec<Vector> = vectors.iter().map(|(_, vector, _)| vector.clone()).collect();
+    let algorithms: Vec<AlgorithmName> = vectors.iter().map(|(.., algorithm)| *algorithm).collect();
+    let suggestions = suggest_each(&room, &only, &algorithms);
+    let gains = predict(&room, &only, &suggestions, plan);
     let (mut changes, mut settled) = (Vec::new(), Places::new());
-    for ((group, vector), suggestion) in vectors.iter().zip(suggest(goal.algorithm, &room, &only)) {
+    for (((group, vector, algorithm), suggestion), gain) in vectors.iter().zip(suggestions).zip(gains) {
         let (cpu, basis) = match &suggestion {
             Suggestion::Leave(reason) => {
                 plan.leave(&vector.label, reason);
@@ -51,21 +54,17 @@ pub(super) fn place(
             }
             Suggestion::Move(cpu, reason) | Suggestion::Keep(cpu, reason) => (*cpu, reason.clone()),
         };
-        plan.placements.push(group.placement(after, vector, goal.algorithm, cpu, basis));
-        let cpu = match suggestion {
-            Suggestion::Leave(_) => continue,
-            Suggestion::Move(cpu, reason) => {
-                changes.extend(group.changes(after, cpu, &vector.label, &reason));
-                cpu
-            }
+        plan.placements.push(group.placement(after, vector, *algorithm, cpu, basis, gain));
+        match suggestion {
+            Suggestion::Leave(_) => {}
+            Suggestion::Move(cpu, reason) => changes.extend(group.changes(after, cpu, &vector.label, &reason)),
             Suggestion::Keep(cpu, reason) => {
                 plan.leave(&vector.label, &reason);
                 // A kthread that stays still wants its interrupt with it.
                 let threaded = group.kthread().is_some();
                 changes.extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
-                cpu
             }
-        };
+        }
         settled.extend(group.irq.map(|irq| (irq, cpu)));
     }
     changes.extend(follow(after, netdevs, &settled, plan));
@@ -75,6 +74,109 @@ pub(super) fn place(
         }
     }
     places
+}
+
+/// What the goal wants for each vector.
+struct Wanted<'a> {
+    goal: &'a Goal,
+    pool: CpuSet,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(snapshot: &Snapshot, goal: &'a Goal, pool: CpuSet) -> Self {
+        Self { goal, pool: pool.minus(&full_of_vectors(snapshot)) }
+    }
+
+    /// The group's vector and its algorithm; `None`, with the reason in the plan, where it is to be left alone.
+    fn vector<'g>(
+        &self,
+        group: Group<'g>,
+        snapshot: &Snapshot,
+        plan: &mut Plan,
+    ) -> Option<(Group<'g>, Vector, AlgorithmName)> {
+        let state = group.irq.and_then(|irq| snapshot.irqs.get(&irq));
+        let mut vector = Vector::of(&group.silos, group.netdev.node, group.kthread())?;
+        let other = self.goal.overrides.iter().find(|other| group.is_of(other));
+        if other.is_some_and(|other| other.leave) {
+            plan.leave(&vector.label, "left alone, as configured");
+            return None;
+        }
+        vector.pool = match other.and_then(|other| other.cpus.as_ref()) {
+            Some(cpus) if !selection::usable(&snapshot.topology, &vector.label, cpus, plan) => return None,
+            Some(cpus) => cpus.minus(&self.goal.exclude),
+            None => self.pool.clone(),
+        };
+        vector.hint = state.and_then(|state| state.hint.clone());
+        let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);
+        Some((group, vector, algorithm))
+    }
+}
+
+/// How many interrupts an x86 CPU takes: of 256 vectors, 32 are exceptions and some two dozen the system's own
+/// (`arch/x86/include/asm/irq_vectors.h`); a write for a full one is refused with ENOSPC.
+const VECTORS_PER_CPU: usize = 190;
+
+/// CPUs that have no vector left. Other architectures than x86 have no such limit.
+fn full_of_vectors(snapshot: &Snapshot) -> CpuSet {
+    if !snapshot.arch_interrupts.contains_key("LOC") {
+        return CpuSet::new();
+    }
+    let mut taken: BTreeMap<CpuId, usize> = BTreeMap::new();
+    for cpus in snapshot.irqs.values().filter_map(|state| state.effective.as_ref()) {
+        cpus.single().into_iter().for_each(|cpu| *taken.entry(cpu).or_default() += 1);
+    }
+    taken.into_iter().filter(|(_, count)| *count >= VECTORS_PER_CPU).map(|(cpu, _)| cpu).collect()
+}
+
+/// Each vector by its own algorithm. What another algorithm places is in the way; `auto` looks last, as it weighs the rest.
+fn suggest_each(room: &Room<'_>, vectors: &[Vector], algorithms: &[AlgorithmName]) -> Vec<Suggestion> {
+    let mut names: Vec<AlgorithmName> = AlgorithmName::ALL.to_vec();
+    names.retain(|name| algorithms.contains(name));
+    names.sort_by_key(|name| *name == AlgorithmName::Auto);
+    if let [only] = names.as_slice() {
+        return suggest(*only, room, vectors);
+    }
+    let mut at: Vec<Option<CpuId>> = vectors.iter().map(|vector| vector.present).collect();
+    let mut suggestions: Vec<Suggestion> = vec![Suggestion::Leave(String::new()); vectors.len()];
+    for name in names {
+        let (mine, others): (Vec<usize>, Vec<usize>) = (0..vectors.len()).partition(|index| algorithms[*index] == name);
+        let mut room = room.clone();
+        for index in others {
+            if let Some(busy) = at[index].and_then(|cpu| room.busy.get_mut(&cpu)) {
+                *busy = (*busy + vectors[index].load).min(1.0);
+            }
+        }
+        let number = |index: &usize| mine.binary_search(index).ok();
+        let own = |index: &usize| {
+            let feeds = vectors[*index].feeds.iter().filter_map(|(to, rate)| Some((number(to)?, *rate))).collect();
+            Vector { feeds, ..vectors[*index].clone() }
+        };
+        let own: Vec<Vector> = mine.iter().map(own).collect();
+        for (index, suggestion) in mine.iter().zip(suggest(name, &room, &own)) {
+            at[*index] = suggestion.cpu().or(at[*index]);
+            suggestions[*index] = suggestion;
+        }
+    }
+    suggestions
+}
+
+/// Adds what the model expects of the placement; says what each vector gains (ns/s).
+fn predict(room: &Room<'_>, vectors: &[Vector], suggestions: &[Suggestion], plan: &mut Plan) -> Vec<f64> {
+    let model = Model::of(room, vectors);
+    let after: Vec<Option<CpuId>> =
+        vectors.iter().zip(suggestions).map(|(vector, suggestion)| suggestion.cpu().or(vector.present)).collect();
+    let before: Vec<Option<CpuId>> =
+        vectors.iter().zip(&after).map(|(vector, after)| vector.present.or(*after)).collect();
+    let gains = model.gains(&after).into_iter().map(|gain| gain.unwrap_or(0.0)).collect();
+    let (before, after) = (model.cost(&before), model.cost(&after));
+    if !vectors.is_empty() && before.is_finite() && after.is_finite() {
+        plan.predicted = Some(Predicted {
+            before_ns_per_s: before.round() as u64,
+            after_ns_per_s: after.round() as u64,
+            distances: room.costs.source_in_words(),
+        });
+    }
+    gains
 }
 
 /// The CPU of an interrupt by its settings: what is asked for, or what is in force where that is left open.
@@ -124,6 +226,15 @@ impl Group<'_> {
         self.silos.iter().find_map(|silo| silo.kthread.as_ref())
     }
 
+    /// Whether an override means one of its queues.
+    fn is_of(&self, other: &Override) -> bool {
+        let queue = |silo: &&Silo| match (&other.queues, silo.queue) {
+            (Some(queues), Some(queue)) => queues.contains(CpuId(queue)),
+            (queues, _) => queues.is_none(),
+        };
+        self.netdev.name == other.netdev && self.silos.iter().any(queue)
+    }
+
     fn label(&self) -> String {
         self.silos.iter().map(|silo| silo.label()).collect::<Vec<_>>().join(", ")
     }
@@ -147,6 +258,7 @@ impl Group<'_> {
         algorithm: AlgorithmName,
         cpu: CpuId,
         basis: String,
+        gain_ns_per_s: f64,
     ) -> Placement {
         let state = self.irq.and_then(|irq| snapshot.irqs.get(&irq));
         Placement {
@@ -158,7 +270,7 @@ impl Group<'_> {
             algorithm,
             basis,
             moves: vector.present != Some(cpu),
-            gain_ns_per_s: 0,
+            gain_ns_per_s: gain_ns_per_s.round() as i64,
         }
     }
 

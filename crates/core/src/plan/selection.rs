@@ -62,17 +62,24 @@ fn edits(a: &str, b: &str) -> usize {
 /// The CPUs that may be used; `None`, with refusals, when the goal names CPUs that may not.
 pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<CpuSet> {
     let Some(cpus) = &goal.cpus else {
-        let cpus = topology.housekeeping();
+        let cpus = topology.housekeeping().minus(&goal.exclude);
         if cpus.is_empty() {
             plan.refuse(
                 "cpus",
                 Cause::EmptyMask,
-                "all online cpus are isolated or tickless; name some with --cpus".into(),
+                "all online cpus are isolated, tickless or excluded; name some with --cpus".into(),
             );
         }
         return (!cpus.is_empty()).then_some(cpus);
     };
-    usable(topology, "cpus", cpus, plan).then(|| cpus.clone())
+    if !usable(topology, "cpus", cpus, plan) {
+        return None;
+    }
+    let left = cpus.minus(&goal.exclude);
+    if left.is_empty() {
+        plan.refuse("cpus", Cause::EmptyMask, format!("all of {cpus} are excluded"));
+    }
+    (!left.is_empty()).then_some(left)
 }
 
 /// Whether the operator may name these CPUs for a knob; refusals say why not.
