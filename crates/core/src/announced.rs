@@ -75,8 +75,8 @@ impl Links {
             None => vec![Event::NetdevAdded(new.name)],
             Some(old) => {
                 let renamed = (old.name != new.name).then(|| Event::Renamed { from: old.name, to: new.name.clone() });
-                let turned = (old.up != new.up)
-                    .then(|| if new.up { Event::LinkUp(new.name) } else { Event::LinkDown(new.name) });
+                let turn = if new.up { Event::LinkUp } else { Event::LinkDown };
+                let turned = (old.up != new.up).then(|| turn(new.name));
                 renamed.into_iter().chain(turned).collect()
             }
         }

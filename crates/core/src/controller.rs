@@ -13,7 +13,7 @@ pub use self::policy::{Policy, WINDOW};
 use crate::change::{Change, Target, Value};
 use crate::cpuset::CpuId;
 use crate::host::Observation;
-use crate::plan::{Plan, plan};
+use crate::plan::{Goal, Plan, plan};
 
 /// Decides, window after window.
 #[derive(Debug, Clone)]
@@ -228,6 +228,11 @@ impl Controller {
     /// Goes by another policy from now on; knobs that were left to others are ours to write again.
     pub fn reconfigure(&mut self, policy: Policy) {
         self.policy = policy;
+    }
+
+    /// Wants something else from now on, by the same policy: netdevs came or went that rules of the configuration fit.
+    pub fn set_goal(&mut self, goal: Goal) {
+        self.policy.goal = goal;
     }
 
     /// The policy.

@@ -33,7 +33,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    fn root(&self) -> Result<Root> {
+    /// The running kernel, or the directory that stands for it.
+    pub(crate) fn root(&self) -> Result<Root> {
         Ok(if self.root == Path::new("/") { Root::live() } else { Root::at(&self.root)? })
     }
 

@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use netsilo_core::controller::Policy;
 use netsilo_core::cost::Costs;
 use netsilo_core::host;
 use netsilo_core::plan::{Goal, Override};
 use netsilo_sys::observe::Counting;
 
-pub(crate) use file::{BadConfig, Metrics, Window};
+use file::Yield;
+pub(crate) use file::{Metrics, Window};
 
 /// Where the configuration is unless told otherwise.
 pub(crate) const CONFIG_DIR: &str = "/etc/netsilo";
@@ -39,7 +41,7 @@ pub(crate) struct Config {
     /// The files that were read.
     pub(crate) files: Vec<PathBuf>,
     manage: bool,
-    goal: Goal,
+    policy: Policy,
     netdevs: Vec<file::Netdev>,
 }
 
@@ -55,7 +57,7 @@ impl Default for Config {
             metrics: Metrics::Off,
             files: Vec::new(),
             manage: true,
-            goal: Goal::default(),
+            policy: Policy::default(),
             netdevs: Vec::new(),
         }
     }
@@ -114,11 +116,12 @@ impl Config {
         set(&mut self.restore_on_exit, file.restore_on_exit);
         set(&mut self.metrics, file.metrics);
         self.take_goal(file.goal);
+        self.take_controller(file.controller);
         self.netdevs.extend(file.netdev);
     }
 
     fn take_goal(&mut self, new: file::Goal) {
-        let goal = &mut self.goal;
+        let goal = &mut self.policy.goal;
         set(&mut self.manage, new.manage);
         set(&mut goal.algorithm, new.algorithm);
         set(&mut goal.exclude, new.exclude);
@@ -132,6 +135,23 @@ impl Config {
         goal.rps_default_mask = new.rps_default_mask.or(goal.rps_default_mask.take());
     }
 
+    fn take_controller(&mut self, new: file::Controller) {
+        let policy = &mut self.policy;
+        set(&mut policy.min_gain, new.min_gain);
+        set(&mut policy.dwell, new.dwell);
+        set(&mut policy.calm, new.calm);
+        set(&mut policy.hold_off, new.hold_off);
+        set(&mut policy.hold_off_most, new.hold_off_most);
+        set(&mut policy.changes_per_minute, new.changes_per_minute);
+        set(&mut policy.verify_windows, new.verify_windows);
+        set(&mut policy.worse_by, new.worse_by);
+        let how_long = |leave| match leave {
+            Yield::Forever => None,
+            Yield::For(time) => Some(time),
+        };
+        set(&mut policy.yield_for, new.yield_for.map(how_long));
+    }
+
     /// What no file says wrongly by itself.
     fn check(&self) -> Result<()> {
         if let Window::Last(window) = self.window {
@@ -143,6 +163,8 @@ impl Config {
                 shown(self.interval)
             );
         }
+        let Policy { hold_off, hold_off_most, .. } = &self.policy;
+        anyhow::ensure!(hold_off <= hold_off_most, "controller.hold-off is longer than controller.hold-off-most");
         anyhow::ensure!(self.hints || !self.hints_only, "hints-only without hints writes nothing: set hints = true");
         Ok(())
     }
@@ -156,10 +178,15 @@ impl Config {
         }
     }
 
+    /// How the controller goes about it, before any netdev is known.
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy.clone()
+    }
+
     /// What is wanted of these netdevs.
     pub(crate) fn goal(&self, netdevs: &[host::Netdev], costs: &Costs) -> Goal {
         let overrides = netdevs.iter().flat_map(|netdev| self.overrides(netdev)).collect();
-        Goal { overrides, costs: costs.clone(), ..self.goal.clone() }
+        Goal { overrides, costs: costs.clone(), ..self.policy.goal.clone() }
     }
 
     /// Of several rules that fit a netdev the last one counts; its queues come first, since the first override counts.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Error, Result};
 use netsilo_sys::apply::ApplyError;
 use netsilo_sys::guard::ConfirmError;
+use netsilo_sys::instance::InstanceError;
 use netsilo_sys::journal::JournalError;
 
 /// How a verb ended.
@@ -17,6 +18,8 @@ pub(crate) enum Exit {
     Refused,
     /// 2: the command line asks for something that makes no sense; clap uses this one too.
     Usage,
+    /// 3: `status` found no daemon.
+    NotRunning,
     /// 10: `plan --detailed-exitcode` found changes to make.
     ChangesPending,
     /// 20: a write failed, and all is as before.
@@ -35,6 +38,7 @@ impl Exit {
             Self::Ok => 0,
             Self::Refused => 1,
             Self::Usage => 2,
+            Self::NotRunning => 3,
             Self::ChangesPending => 10,
             Self::FailedAndRestored => 20,
             Self::RestoreIncomplete => 21,
@@ -53,6 +57,9 @@ impl Exit {
             return journal(error);
         }
         if let Some(ConfirmError::Journal(error)) = error.downcast_ref() {
+            return journal(error);
+        }
+        if let Some(InstanceError::State(error)) = error.downcast_ref() {
             return journal(error);
         }
         match error.downcast_ref::<ApplyError>() {

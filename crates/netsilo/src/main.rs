@@ -15,8 +15,10 @@ mod observe;
 mod out;
 mod plan;
 mod plan_view;
+mod run;
 mod show;
 mod show_view;
+mod status;
 mod undo;
 mod units;
 

@@ -22,6 +22,7 @@ mod netdev;
 pub mod netdev_genl;
 mod notes;
 pub mod observe;
+pub mod own;
 mod pidfd;
 mod process;
 pub mod read;
@@ -35,6 +36,7 @@ pub mod transaction;
 pub mod undo;
 mod unpack;
 pub mod verify;
+pub mod wake;
 pub mod writers;
 
 pub use read::snapshot;

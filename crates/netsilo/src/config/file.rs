@@ -60,7 +60,26 @@ pub(crate) struct Goal {
 /// How quickly the daemon follows, and what it needs to be sure.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Controller {}
+pub(crate) struct Controller {
+    #[serde(deserialize_with = "share")]
+    pub(crate) min_gain: Option<f64>,
+    #[serde(deserialize_with = "span")]
+    pub(crate) dwell: Option<Duration>,
+    #[serde(deserialize_with = "span")]
+    pub(crate) calm: Option<Duration>,
+    #[serde(deserialize_with = "span")]
+    pub(crate) hold_off: Option<Duration>,
+    #[serde(deserialize_with = "span")]
+    pub(crate) hold_off_most: Option<Duration>,
+    #[serde(deserialize_with = "some_number")]
+    pub(crate) changes_per_minute: Option<u32>,
+    #[serde(deserialize_with = "yielding")]
+    pub(crate) yield_for: Option<Yield>,
+    #[serde(deserialize_with = "some_number")]
+    pub(crate) verify_windows: Option<u32>,
+    #[serde(deserialize_with = "share")]
+    pub(crate) worse_by: Option<f64>,
+}
 
 /// What is wanted otherwise of the netdevs that all given conditions fit.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -103,6 +122,15 @@ pub(crate) enum Window {
     Always,
     /// This long at its end.
     Last(Duration),
+}
+
+/// How long a knob is left to someone else who has written it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Yield {
+    /// Until the configuration is read again.
+    Forever,
+    /// This long.
+    For(Duration),
 }
 
 /// Where metrics are served.
@@ -190,6 +218,31 @@ fn between(text: &str, least: Duration, most: Duration) -> anyhow::Result<Durati
 
 fn cycle<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     some(from, |text| between(text, Duration::from_secs(1), Duration::from_secs(3600)))
+}
+
+fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    some(from, |text| between(text, Duration::from_secs(1), Duration::from_secs(30 * 24 * 3600)))
+}
+
+fn yielding<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Yield>, D::Error> {
+    some(from, |text| match text {
+        "forever" => Ok(Yield::Forever),
+        _ => between(text, Duration::from_secs(1), Duration::from_secs(30 * 24 * 3600)).map(Yield::For),
+    })
+}
+
+/// A share of one.
+fn share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    let share = f64::deserialize(from)?;
+    let fits = (0.0..=1.0).contains(&share);
+    if fits { Ok(Some(share)) } else { Err(D::Error::custom(format!("{share}: a share of one, 0.0 to 1.0"))) }
+}
+
+fn some_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    match u32::deserialize(from)? {
+        0 => Err(D::Error::custom("0: at least 1")),
+        number => Ok(Some(number)),
+    }
 }
 
 fn window<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Window>, D::Error> {

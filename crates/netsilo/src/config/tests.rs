@@ -79,7 +79,7 @@ fn later_files_win_key_by_key_and_rules_add_up() {
     let names: Vec<_> = config.files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["netsilo.toml", "10-early.toml", "20-late.toml"]);
     assert_eq!(
-        (config.interval, &config.goal.cpus, config.goal.rfs),
+        (config.interval, &config.policy.goal.cpus, config.policy.goal.rfs),
         (Duration::from_secs(30), &Some(set("4")), Some(4096))
     );
     assert_eq!(config.overrides(&eth0())[0].cpus, Some(set("2")));
