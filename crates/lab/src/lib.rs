@@ -18,6 +18,7 @@ mod qmp;
 mod room;
 mod setup;
 mod spec;
+mod tools;
 pub mod traffic;
 
 pub use emulator::Accel;
@@ -28,6 +29,7 @@ pub use output::Output;
 pub use room::{Peer, PeerJob};
 pub use rustix::process::Signal;
 pub use spec::{Nic, NicModel, Spec, Threads};
+pub use tools::promtool;
 
 use anyhow::{Result, bail};
 use std::io::Write;

@@ -20,8 +20,13 @@ impl Advice {
         self.0.retain(|irq, _| of(*irq));
         for placement in placements {
             let Some(irq) = placement.irq else { continue };
-            let known = self.0.get(&irq).is_some_and(|known| known.action == placement.action);
-            if !known || !placement.moves || moves_now(irq) {
+            let known = self.0.get(&irq).filter(|known| known.action == placement.action);
+            // The reason given stays that of the decision: its numbers are others in each window.
+            let as_before = known.is_some_and(|known| {
+                let same = known.cpus == placement.cpus && known.algorithm == placement.algorithm;
+                same || (placement.moves && !moves_now(irq))
+            });
+            if !as_before {
                 self.0.insert(irq, placement.clone());
             }
         }
@@ -73,6 +78,10 @@ mod tests {
         assert_eq!(cpus_after(placement("3", true), &[write]), "3", "decided");
         assert_eq!(cpus_after(placement("4", false), &[]), "4", "it is there already");
         assert_eq!(cpus_after(Placement { action: "eth0-rx".into(), ..placement("5", true) }, &[]), "5", "another one");
+        let basis = |text: &str| Placement { basis: text.into(), ..placement("5", false) };
+        assert_eq!(cpus_after(basis("33% busy"), &[]), "5");
+        advice.take(&[basis("34% busy")], &[]);
+        assert_eq!(advice.placements()[0].basis, "33% busy", "as it was decided");
         advice.take(&[], &[]);
         assert!(advice.placements().is_empty());
     }
