@@ -202,7 +202,7 @@ proptest! {
     fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc(scene in scenes()) {
         let observation = scene.observation();
         let topology = &observation.after.topology;
-        let goal = Goal::default();
+        let goal = Goal { algorithm: AlgorithmName::NearConsumer, ..Goal::default() };
         let plan = plan(&observation, &goal);
         let after = apply_to(&observation.after, &plan.changes);
         let moved: BTreeSet<CpuId> = plan.changes.iter().filter_map(|change| match (&change.target, &change.new) {
@@ -276,7 +276,8 @@ fn kthreads_of_about_the_same_load_do_not_change_places_with_each_window() {
     let busy = vec![Busy { cpus: CpuSet::of(CpuId(5)), usr: 0.113 }];
     let grid = Grid { llcs: 4, l2s: 2, ..Grid::default() };
     let scene = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() };
-    let goal = Goal { cpus: Some([1, 5].map(CpuId).into_iter().collect()), ..Goal::default() };
+    let algorithm = AlgorithmName::NearConsumer;
+    let goal = Goal { cpus: Some([1, 5].map(CpuId).into_iter().collect()), algorithm, ..Goal::default() };
     let first = plan(&scene.observation(), &goal);
     assert_eq!(first.changes.len(), 6);
     let after = scene.observe(&apply_to(&scene.settings(), &first.changes));

@@ -4,49 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::topology::{Cpu, Distance, Topology};
-use netsilo_sys::root::Root;
-use netsilo_sys::topology::topology;
 
-fn fixtures() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/topologies"))
-}
-
-const WANTED: &[&str] = &[
-    "/system/cpu/online",
-    "/system/cpu/po",
-    "/system/cpu/pr",
-    "/online",
-    "/topology/core_",
-    "/topology/package_",
-    "/topology/thread_siblings",
-    "/level",
-    "/type",
-    "/shared_cpu",
-    "/cpu_capacity",
-    "/cpulist",
-    "/cpumap",
-    "/distance",
-];
-
-fn read(name: &str) -> Topology {
-    let dir = tempfile::tempdir().unwrap();
-    let packed = fs::File::open(fixtures().join(format!("{name}.tar.bz2"))).unwrap();
-    let mut archive = tar::Archive::new(bzip2::read::BzDecoder::new(packed));
-    for entry in archive.entries().unwrap() {
-        let mut entry = entry.unwrap();
-        let path = entry.path().unwrap().to_string_lossy().into_owned();
-        // the archives hold more than is read here, and making a file takes its time
-        if WANTED.iter().any(|part| path.contains(part)) && entry.header().entry_type().is_file() {
-            entry.unpack_in(dir.path()).unwrap();
-        }
-    }
-    let tree = fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
-    topology(&Root::at(tree).unwrap()).unwrap()
-}
+#[path = "placing/trees.rs"]
+mod trees;
+use trees::{fixtures, read};
 
 /// Numbers of packages, last-level caches, L2 caches, cores, CPUs and nodes.
 #[derive(Debug, PartialEq)]

@@ -131,7 +131,6 @@ fn candidates(vectors: &[&Vector], floor: &Floor<'_>) -> Vec<Candidate> {
         busy: floor.core_busy(cpu),
     };
     let mut all: Vec<Candidate> = pool.iter().map(candidate).collect();
-    // Busyness in steps, so that noise does not choose.
-    all.sort_by_key(|c| (c.distance, c.read_on, c.slow, c.busy / millionths(WORTH_MOVING), c.cpu));
+    all.sort_by_key(|c| (c.distance, c.read_on, c.slow, c.busy, c.cpu));
     all
 }

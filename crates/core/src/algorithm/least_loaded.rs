@@ -1,6 +1,7 @@
 //! The least busy CPU of the device's node, then of other nodes: what balancers do that know no flows.
 
 use super::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
+use crate::assignment::SMT_LOSS;
 use crate::cpuset::CpuId;
 
 /// How often all are gone through at most; each move evens the CPUs out, so it ends earlier.
@@ -37,12 +38,18 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
 fn place(vector: &Vector, at: Option<CpuId>, floor: &Floor<'_>) -> Option<CpuId> {
     let far = |cpu: CpuId| spread::distance(vector.node, floor, cpu);
     let nearest = vector.pool.iter().map(far).min()?;
-    let rank = |cpu: &CpuId| (floor.busy(*cpu), floor.core_busy(*cpu), at != Some(*cpu), *cpu);
+    let rank = |cpu: &CpuId| (crowd(floor, *cpu), at != Some(*cpu), *cpu);
     let best = vector.pool.iter().filter(|cpu| far(*cpu) == nearest).min_by_key(rank)?;
     // One that this plan has put somewhere stays there for less, so that the next one finds no reason to move it.
     let margin = if at == vector.present { WORTH_MOVING } else { WORTH_MOVING / 2.0 };
-    let good_enough = |cpu: &CpuId| far(*cpu) == nearest && floor.busy(*cpu) <= floor.busy(best) + millionths(margin);
+    let good_enough = |cpu: &CpuId| far(*cpu) == nearest && crowd(floor, *cpu) <= crowd(floor, best) + millionths(margin);
     at.filter(good_enough).or(Some(best))
+}
+
+/// What a CPU is busy with, and what the other threads of its core take from it.
+fn crowd(floor: &Floor<'_>, cpu: CpuId) -> u64 {
+    let own = floor.busy(cpu);
+    own + ((floor.core_busy(cpu) - own) as f64 * SMT_LOSS) as u64
 }
 
 fn suggestion(vector: &Vector, at: Option<CpuId>, floor: &Floor<'_>) -> Suggestion {

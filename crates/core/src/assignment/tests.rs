@@ -12,10 +12,7 @@ fn optimum(problem: &Problem) -> f64 {
         let mut digit = |_| (number % width, number /= width).0;
         problem.items.iter().map(&mut digit).collect()
     };
-    (0..all)
-        .map(|number| placement(number))
-        .map(|at| problem.cost(&at) + problem.moving(&at))
-        .fold(f64::INFINITY, f64::min)
+    (0..all).map(placement).map(|at| problem.cost(&at) + problem.moving(&at)).fold(f64::INFINITY, f64::min)
 }
 
 fn places(grid: Grid, busy: &[f64]) -> Vec<Place> {
