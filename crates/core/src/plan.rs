@@ -12,21 +12,25 @@ use crate::change::{Change, NetdevIdentity, Target, Value, ordered};
 use crate::cost::Costs;
 use crate::cpuset::CpuSet;
 use crate::host::{Irq, Observation};
-use crate::rates::rates;
-use crate::silo::silos;
+use crate::rates::{Rates, rates};
+use crate::silo::{Silos, silos};
 
 /// What would have to change to reach a goal, by what was observed; settings are those of the later snapshot.
 pub fn plan(observation: &Observation, goal: &Goal) -> Plan {
+    let rates = rates(&observation.before, &observation.after);
+    plan_of(observation, &rates, &silos(observation, &rates), goal)
+}
+
+/// The same, by rates and silos that are at hand.
+pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &Goal) -> Plan {
     let after = &observation.after;
-    let rates = rates(&observation.before, after);
-    let silos = silos(observation, &rates);
     let mut plan = Plan::default();
     let netdevs = selection::netdevs(after, goal, &mut plan);
     let pool = selection::pool(&after.topology, goal, &mut plan);
     steering::defaults(after, goal, &mut plan);
-    let places = placement::place(observation, &rates, &silos, &netdevs, pool, goal, &mut plan);
+    let places = placement::place(observation, rates, silos, &netdevs, pool, goal, &mut plan);
     steering::xps(after, &netdevs, &places, goal, &mut plan);
-    steering::rps(after, &rates, &netdevs, goal, &mut plan);
+    steering::rps(after, rates, &netdevs, goal, &mut plan);
     steering::rfs(after, &netdevs, goal, &mut plan);
     plan.changes = ordered(plan.changes);
     plan.even_if_owned = goal.even_if_owned;

@@ -22,7 +22,8 @@ pub struct Policy {
     /// So long without a wish for a change, and what was learned of a knob is forgotten: the next change is a first one.
     #[serde(with = "seconds")]
     pub calm: Duration,
-    /// So long a knob is left alone after its second change without a calm; it doubles with each further one.
+    /// After its second change without a calm, a knob has to be wanted otherwise without a break for so long before it
+    /// is changed again; it doubles with each further change.
     #[serde(with = "seconds")]
     pub hold_off: Duration,
     /// It doubles up to here.
@@ -56,6 +57,13 @@ impl Default for Policy {
             verify_windows: 6,
             worse_by: 0.05,
         }
+    }
+}
+
+impl Policy {
+    /// The hold-off after so many others.
+    pub(super) fn hold_off_at(&self, level: u32) -> Duration {
+        self.hold_off.saturating_mul(1 << level.min(16)).min(self.hold_off_most)
     }
 }
 
