@@ -133,7 +133,7 @@ impl<'a> Daemon<'a> {
             None
         };
         if ears.as_ref().is_some_and(|ears| !ears.hears_ethtool()) {
-            notes.push("changes of channels and rings are not announced (ethtool netlink, since 5.6)".into());
+            notes.push("changes of channels and rings are not announced (ethtool netlink, since 5.7)".into());
         }
         let waiter = Waiter::new(ears).context("cannot take signals")?;
         let observer = Observer::start(&root, config.counting())?;

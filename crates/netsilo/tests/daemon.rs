@@ -161,6 +161,24 @@ fn a_bad_configuration_is_refused_at_the_start_and_not_taken_later() {
     assert!(!host.path("state/irq").exists());
 }
 
+#[test]
+fn what_a_dead_daemon_wrote_half_is_restored_at_the_start() {
+    let host = Host::new("");
+    host.put("tree/proc/irq/90/smp_affinity", "10\n");
+    host.put("tree/sys/kernel/irq/90/actions", "eth9-0\n");
+    let target = serde_json::json!({ "knob": "irq_affinity", "irq": 90, "action": "eth9-0", "netdev": null });
+    let entry = serde_json::json!({ "target": target, "old": { "cpus": "0" }, "old_raw": "01\n", "new": { "cpus": "4" },
+        "settles_as": { "cpus": "4" }, "reason": "" });
+    let boot = serde_json::json!({ "record": "boot", "version": 1, "boot_id": "6a5b" });
+    let begin = serde_json::json!({ "record": "begin", "transaction": 1, "pid": 7, "origin": "daemon", "confirm_by": null,
+        "entries": [entry] });
+    host.put("state/journal", &format!("{boot}\n{begin}\n"));
+    let daemon = host.start();
+    assert_eq!(std::fs::read_to_string(host.path("tree/proc/irq/90/smp_affinity")).unwrap(), "01\n");
+    assert!(host.log().contains("transaction 1 was written half and is restored"), "{}", host.log());
+    assert_eq!(daemon.stop(), Some(0));
+}
+
 /// What a GET says, without its head.
 fn get(address: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();

@@ -53,7 +53,7 @@ impl Events {
         [&self.route, &self.uevents].into_iter().chain(&self.ethtool).map(AsFd::as_fd)
     }
 
-    /// Whether changes of channels and rings are announced (ethtool netlink, since 5.6).
+    /// Whether changes of channels and rings are announced (ethtool netlink, since 5.7).
     pub fn hears_ethtool(&self) -> bool {
         self.ethtool.is_some()
     }
