@@ -131,8 +131,10 @@ pub struct Vector {
     pub polls_per_s: f64,
     /// Wakeups per second by the CPU on which the one woken slept; `None` where they were not counted.
     pub wakes: Option<BTreeMap<CpuId, f64>>,
-    /// RPS hands its packets on to these CPUs (shares): the protocol runs there, wherever the vector is.
-    pub handed_on: BTreeMap<CpuId, f64>,
+    /// RPS hands its packets on to these CPUs, alike: the protocol runs there, wherever the vector is.
+    pub handed_on: CpuSet,
+    /// Packets per second that leave again, read by nobody here.
+    pub forwarded_per_s: f64,
     /// Packets per second that it hands to other vectors of the same list, which complete their transmission.
     pub feeds: Vec<(usize, f64)>,
     /// Bytes per second by the CPU on which they are read.
@@ -157,7 +159,12 @@ impl Vector {
             a_weight.0.total_cmp(&b_weight.0).then(a_weight.1.total_cmp(&b_weight.1)).then(b.queue.cmp(&a.queue))
         };
         let heaviest = silos.iter().max_by(heavier)?;
-        let rps = heaviest.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
+        let consumers = || silos.iter().flat_map(|silo| &silo.consumers);
+        let counted = consumers().any(|consumer| consumer.wakeups_per_s.is_some());
+        let mut wakes = BTreeMap::new();
+        for (cpu, rate) in consumers().flat_map(|consumer| &consumer.wakeups_on) {
+            *wakes.entry(*cpu).or_default() += rate;
+        }
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
         let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
         Some(Self {
@@ -168,8 +175,9 @@ impl Vector {
             load: silos.iter().map(|silo| sum(silo)).sum(),
             packets_per_s: silos.iter().map(|silo| packets(silo)).sum(),
             polls_per_s: silos.iter().map(|silo| polls(silo).unwrap_or_else(|| interrupts(silo))).sum(),
-            wakes: None,
-            handed_on: if rps { heaviest.protocol_cpus.clone() } else { BTreeMap::new() },
+            wakes: counted.then_some(wakes),
+            forwarded_per_s: silos.iter().flat_map(|silo| &silo.forwards).map(|it| it.packets_per_s).sum(),
+            handed_on: CpuSet::new(),
             feeds: Vec::new(),
             pool: CpuSet::new(),
             hint: None,
@@ -187,6 +195,14 @@ impl Vector {
                 Some(format!("hardly any traffic ({:.1} packets/s)", self.packets_per_s))
             }
             true => None,
+        }
+    }
+
+    /// Why nothing can be said of its readers.
+    fn no_reader(&self) -> String {
+        match self.forwarded_per_s > 0.0 {
+            true => "its packets are forwarded, nobody here reads them; auto places that".into(),
+            false => "packets arrive, but who reads them is not known".into(),
         }
     }
 

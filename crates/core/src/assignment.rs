@@ -32,6 +32,11 @@ pub fn pressure(busy: f64) -> f64 {
     CROWDED.iter().map(|(from, slope)| slope * (busy - from).max(0.0)).sum()
 }
 
+/// How much more it costs per further share of busyness.
+pub fn slope(busy: f64) -> f64 {
+    CROWDED.iter().filter(|(from, _)| busy >= *from).map(|(_, slope)| slope).sum()
+}
+
 /// CPUs by what they share; two CPUs share a level when they have the same number for it.
 #[derive(Debug, Clone, Default)]
 pub struct Place {

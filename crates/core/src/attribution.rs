@@ -21,6 +21,12 @@ pub struct Attribution {
     pub polls: Vec<Poll>,
     /// Bytes read, by queue, CPUs and consumer.
     pub consumption: Vec<Consumption>,
+    /// Sleeping threads that receive work woke, by thread group and CPUs.
+    #[serde(default)]
+    pub wakeups: Vec<Wakeup>,
+    /// Packets that left again, by where they came in and where they went.
+    #[serde(default)]
+    pub forwarded: Vec<Forwarded>,
     /// True interrupt time per CPU; empty where it could not be measured.
     pub cpu_time: BTreeMap<CpuId, CpuTime>,
     /// Each hook: attached, or why it can't run here.
@@ -86,6 +92,44 @@ pub struct Consumption {
     pub events: u64,
     /// The bytes are right, the queue may be that of another packet of the same socket.
     pub approximate: bool,
+}
+
+/// How often receive work (the NET_RX softirq, or a NAPI's kthread) on one CPU woke a sleeping thread.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Wakeup {
+    /// The thread group that was woken; kernel threads are not counted.
+    pub tgid: u32,
+    /// The CPU that ran the receive work.
+    pub waker_cpu: CpuId,
+    /// The CPU on which the thread went to sleep; unless the scheduler moves it, it wakes there.
+    pub sleeper_cpu: CpuId,
+    /// Times.
+    pub count: u64,
+}
+
+/// Packets that came in and were given to a device to be sent, without a reader on this machine between.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Forwarded {
+    /// The NAPI instance that they came through; `None` when that was no NIC's (a container sent them) or is not known.
+    pub napi: Option<NapiId>,
+    /// The rx queue that the driver recorded.
+    pub rx_queue: Option<u32>,
+    /// The CPU that polled them.
+    pub poll_cpu: CpuId,
+    /// The CPU that queued them for sending; under RPS another one than the CPU that polled.
+    pub xmit_cpu: CpuId,
+    /// Name of the device that they leave by, in its network namespace. A bond or VLAN and the device below it count each.
+    pub egress: String,
+    /// Interface index of it, in that namespace.
+    pub egress_ifindex: u32,
+    /// Inode number of that namespace.
+    pub egress_netns: u32,
+    /// The tx queue.
+    pub tx_queue: u32,
+    /// Packets as on the wire: the pieces that a large one is to be cut into.
+    pub packets: u64,
+    /// Bytes with link-layer headers.
+    pub bytes: u64,
 }
 
 /// A thread group that reads sockets.

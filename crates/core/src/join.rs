@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::attribution::{Attribution, Consumption, Poll, Resolved};
+use crate::attribution::{Attribution, Consumption, Forwarded, Poll, Resolved};
 use crate::host::{Confidence, Edge, EdgeSource, NapiId, Netdev, RxQueue, Snapshot};
 
 /// Where something that was counted belongs.
@@ -63,7 +63,7 @@ impl<'a> Join<'a> {
         join.rx_queues = queues().collect();
         join.take_settings();
         join.take_polls(&attribution.polls);
-        join.take_consumption(&attribution.consumption);
+        join.take_packets(attribution);
         join.take_only_queues();
         for (at, index, edge) in join.queues.values() {
             let sure = join.napis.entry((snapshot.netdevs[*at].ifindex, *index)).or_insert_with(|| edge.clone());
@@ -111,13 +111,15 @@ impl<'a> Join<'a> {
     ///
     /// Where several queues were seen for one NAPI (it changed hands, or a socket changed queues between two packets),
     /// most bytes decide; approximate rows vote only where there are no others.
-    fn take_consumption(&mut self, consumption: &[Consumption]) {
+    fn take_packets(&mut self, attribution: &Attribution) {
+        let read = attribution.consumption.iter().map(|row| (row.napi, row.rx_queue, row.bytes, row.approximate));
+        let forwarded = attribution.forwarded.iter().map(|row| (row.napi, row.rx_queue, row.bytes, false));
         let mut votes: BTreeMap<NapiId, BTreeMap<u32, (u64, u64)>> = BTreeMap::new();
-        for row in consumption {
-            let (Some(napi), Some(queue)) = (row.napi, row.rx_queue) else { continue };
+        for (napi, queue, bytes, is_approximate) in read.chain(forwarded) {
+            let (Some(napi), Some(queue)) = (napi, queue) else { continue };
             let (exact, approximate) = votes.entry(napi).or_default().entry(queue).or_default();
-            let votes = if row.approximate { approximate } else { exact };
-            *votes = votes.saturating_add(row.bytes);
+            let votes = if is_approximate { approximate } else { exact };
+            *votes = votes.saturating_add(bytes);
         }
         for (napi, votes) in votes.into_iter().filter(|(napi, _)| !self.queues.contains_key(napi)).collect::<Vec<_>>() {
             let Some(&at) = self.devices.get(&napi) else { continue };
@@ -180,22 +182,29 @@ impl<'a> Join<'a> {
         if row.resolved == Resolved::Local {
             return Home::Local;
         }
-        let by_napi = row.napi.and_then(|napi| match self.home_of_napi(napi)? {
-            Home::Napi(at, _) if row.rx_queue.is_some_and(|queue| self.has_queue(at, queue)) => {
-                Some(Home::Queue(at, row.rx_queue?))
-            }
+        self.home_of_packets(row.napi, row.rx_queue)
+    }
+
+    /// The queue or NAPI that forwarded packets came through.
+    pub fn home_of_forwarded(&self, row: &Forwarded) -> Home {
+        self.home_of_packets(row.napi, row.rx_queue)
+    }
+
+    fn home_of_packets(&self, napi: Option<NapiId>, queue: Option<u32>) -> Home {
+        let by_napi = napi.and_then(|napi| match self.home_of_napi(napi)? {
+            Home::Napi(at, _) if queue.is_some_and(|queue| self.has_queue(at, queue)) => Some(Home::Queue(at, queue?)),
             home => Some(home),
         });
-        match (by_napi, row.napi) {
+        match (by_napi, napi) {
             (Some(home), _) => home,
             (None, Some(napi)) if self.foreign.contains(&napi) => Home::Foreign,
-            _ => self.by_queue_number(row).unwrap_or(Home::Unresolved),
+            _ => self.by_queue_number(queue).unwrap_or(Home::Unresolved),
         }
     }
 
     /// A queue number alone names a queue where only one netdev with interrupts can have it.
-    fn by_queue_number(&self, row: &Consumption) -> Option<Home> {
-        let queue = row.rx_queue?;
+    fn by_queue_number(&self, queue: Option<u32>) -> Option<Home> {
+        let queue = queue?;
         let mut devices = (0..self.snapshot.netdevs.len()).filter(|at| !self.snapshot.netdevs[*at].irqs.is_empty());
         let only = devices.next().filter(|_| devices.next().is_none())?;
         self.has_queue(only, queue).then_some(Home::Queue(only, queue))

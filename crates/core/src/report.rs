@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attribution::{Attribution, Hook, Source};
 use crate::cpuset::{CpuId, CpuSet};
+use crate::forwards::ForwardTotals;
 use crate::host::{Gap, Irq, Netdev, Observation, Snapshot, Writer};
 use crate::rates::{CpuRates, Rates, Shares, rates};
 use crate::silo::{Elsewhere, Locality, Silo, Silos, silos};
@@ -197,6 +198,9 @@ pub struct Totals {
     pub unresolved: Elsewhere,
     /// The part of the bytes read whose queue was not found.
     pub unresolved_share: Option<f64>,
+    /// Left again, read by nobody here; in none of the others.
+    #[serde(default)]
+    pub forwarded: ForwardTotals,
 }
 
 /// Settings of the network stack as a whole.
@@ -386,6 +390,7 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
         local: silos.local.clone(),
         foreign: silos.foreign.clone(),
         unresolved: silos.unresolved.clone(),
+        forwarded: silos.forwarded.clone(),
         unresolved_share: bytes.filter(|bytes| *bytes > 0.0).map(|bytes| silos.unresolved.bytes_per_s / bytes),
     }
 }

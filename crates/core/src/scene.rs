@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attribution::{Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source};
+use crate::attribution::{
+    Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source, Wakeup,
+};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::grid::Grid;
 use crate::host::{
@@ -114,6 +116,24 @@ pub struct SceneQueue {
     pub load: f64,
     /// Who reads it.
     pub readers: Vec<Reader>,
+    /// Times per second that it wakes its readers, in proportion to what they read.
+    pub wakeups_per_s: u64,
+    /// Where its packets leave again.
+    pub forwards: Vec<SceneForward>,
+}
+
+/// Packets of a queue that leave again.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SceneForward {
+    /// Name of the netdev.
+    pub to: String,
+    /// Its tx queue.
+    pub queue: u32,
+    /// Packets per second.
+    pub packets_per_s: u64,
+    /// Bytes per second.
+    pub bytes_per_s: u64,
 }
 
 /// Who reads a queue.
@@ -235,6 +255,22 @@ impl Scene {
             attribution
                 .consumption
                 .extend(queue.readers.iter().map(|reader| reader.consumption(napi, index, cpu, protocol)));
+            attribution.wakeups.extend(queue.wakeups(protocol));
+            attribution.forwarded.extend(queue.forwards.iter().map(|forward| {
+                let egress = self.netdevs.iter().position(|dev| dev.name == forward.to);
+                Forwarded {
+                    napi: Some(napi),
+                    rx_queue: Some(index),
+                    poll_cpu: cpu,
+                    xmit_cpu: protocol,
+                    egress: forward.to.clone(),
+                    egress_ifindex: egress.map_or(0, |at| at as u32 + 2),
+                    egress_netns: NETNS,
+                    tx_queue: forward.queue,
+                    packets: forward.packets_per_s * SECONDS,
+                    bytes: forward.bytes_per_s * SECONDS,
+                }
+            }));
         }
         attribution
     }
@@ -336,9 +372,25 @@ impl SceneNetdev {
     }
 }
 
+impl SceneQueue {
+    fn wakeups(&self, waker_cpu: CpuId) -> impl Iterator<Item = Wakeup> {
+        let all: u64 = self.readers.iter().map(|reader| reader.bytes_per_s).sum();
+        let woken = self.readers.iter().filter(|reader| self.wakeups_per_s > 0 && reader.bytes_per_s > 0);
+        woken.map(move |reader| Wakeup {
+            tgid: reader.tgid(),
+            waker_cpu,
+            sleeper_cpu: reader.cpu,
+            count: self.wakeups_per_s * SECONDS * reader.bytes_per_s / all,
+        })
+    }
+}
+
 impl Reader {
+    fn tgid(&self) -> u32 {
+        self.comm.bytes().fold(1000, |sum: u32, byte| sum + u32::from(byte))
+    }
+
     fn consumption(&self, napi: NapiId, queue: u32, polled: CpuId, protocol: CpuId) -> Consumption {
-        let tgid = self.comm.bytes().fold(1000, |sum: u32, byte| sum + u32::from(byte));
         Consumption {
             napi: Some(napi),
             rx_queue: Some(queue),
@@ -346,7 +398,7 @@ impl Reader {
             poll_cpu: Some(polled),
             protocol_cpu: Some(protocol),
             consumer_cpu: self.cpu,
-            consumer: Consumer { tgid, comm: self.comm.clone(), cgroup: None, netns: NETNS },
+            consumer: Consumer { tgid: self.tgid(), comm: self.comm.clone(), cgroup: None, netns: NETNS },
             protocol: Protocol::Tcp,
             bytes: self.bytes_per_s * SECONDS,
             events: 1,

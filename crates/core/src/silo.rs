@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attribution::{Attribution, Consumption, Poll, Protocol, Source};
+use crate::attribution::{Attribution, Consumption, Forwarded, Poll, Protocol, Source};
 use crate::change::NetdevIdentity;
 use crate::cpuset::{CpuId, CpuSet};
+use crate::forwards::{self, ForwardShare, ForwardTotals};
 use crate::host::{Edge, Irq, Napi, NapiId, NapiThread, Netdev, Observation, RxQueue, Snapshot, TxQueue, Writable};
 use crate::join::{Home, Join};
 use crate::rates::Rates;
 use crate::topology::Distance;
+use crate::wakeups::Wakeups;
 
 /// All silos of a host, and what was read but came through none of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -23,6 +25,8 @@ pub struct Silos {
     pub foreign: Elsewhere,
     /// The queue was not found.
     pub unresolved: Elsewhere,
+    /// All that left again.
+    pub forwarded: ForwardTotals,
 }
 
 /// One rx queue, or one NAPI whose queue is not known, with all that belongs to it.
@@ -67,6 +71,9 @@ pub struct Silo {
     pub approximate_share: f64,
     /// Who reads, heaviest first.
     pub consumers: Vec<ConsumerShare>,
+    /// Where packets leave again that nobody here reads, heaviest first.
+    #[serde(default)]
+    pub forwards: Vec<ForwardShare>,
     /// How far the data travels from the CPU that ran the protocol to the one that reads.
     pub locality: Locality,
     /// `rps_cpus`; empty is off.
@@ -115,6 +122,13 @@ pub struct ConsumerShare {
     pub cpus: BTreeMap<CpuId, f64>,
     /// By which protocols.
     pub protocols: Vec<Protocol>,
+    /// Times that the softirq (or the NAPI's kthread) woke a thread of it from sleep: its wakeups by the CPU that runs the queue's
+    /// protocol, in proportion to reads where that CPU does so for several queues. `None` when wakeups were not counted.
+    #[serde(default)]
+    pub wakeups_per_s: Option<f64>,
+    /// The same by the CPU on which the thread slept.
+    #[serde(default)]
+    pub wakeups_on: BTreeMap<CpuId, f64>,
 }
 
 /// How far data travels from the CPU that ran the protocol to the CPU that reads it.
@@ -153,7 +167,7 @@ impl Silo {
         let read = self.bytes_per_s.is_some_and(|rate| rate > 0.0);
         let interrupted =
             self.packets_per_s.is_none() && self.interrupts_per_s.iter().flatten().any(|(_, rate)| *rate > 0.0);
-        polled || read || interrupted
+        polled || read || interrupted || !self.forwards.is_empty()
     }
 
     /// Bytes per second by the CPU on which they are read.
@@ -185,19 +199,31 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         ..Silo::default()
     }));
     let (read, [local, foreign, unresolved]) = consumption_by_home(attribution, &join);
+    let (sent, of_no_queue) = forwarded_by_home(attribution, &join);
+    let wakeups = Wakeups::of(attribution);
     let per_cpu = PerCpu::of(rates, attribution);
+    let seconds = attribution.elapsed.as_secs_f64();
     for (index, silo) in queues.iter_mut().enumerate() {
         let home = join.home_at(index);
         measure(silo, polled.get(&home).map_or(&[][..], Vec::as_slice), &per_cpu);
-        consume(silo, read.get(&home).map_or(&[][..], Vec::as_slice), after, attribution);
+        let rows = read.get(&home).map_or(&[][..], Vec::as_slice);
+        consume(silo, rows, after, attribution);
+        silo.consumers = consumers(rows, seconds, &wakeups);
+        let rows = sent.get(&home).map_or(&[][..], Vec::as_slice);
+        silo.forwards = forwards::shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
     }
-    let seconds = attribution.elapsed.as_secs_f64();
     let elsewhere = |rows: Vec<&Consumption>| Elsewhere {
         bytes_per_s: per_s(total(&rows), seconds),
-        consumers: consumers(&rows, seconds),
+        consumers: consumers(&rows, seconds, &wakeups),
     };
     own_shares(&mut queues, &per_cpu);
-    Silos { queues, local: elsewhere(local), foreign: elsewhere(foreign), unresolved: elsewhere(unresolved) }
+    Silos {
+        queues,
+        local: elsewhere(local),
+        foreign: elsewhere(foreign),
+        unresolved: elsewhere(unresolved),
+        forwarded: forwards::totals(&attribution.forwarded, &of_no_queue, seconds),
+    }
 }
 
 /// What one CPU's time went to, as far as it is known.
@@ -402,12 +428,26 @@ fn consumption_by_home<'a>(
     (read, elsewhere)
 }
 
-/// Adds who reads the queue.
+/// Forwarded traffic by the queue that it came through, and that of no queue of ours.
+fn forwarded_by_home<'a>(
+    attribution: &'a Attribution,
+    join: &Join<'_>,
+) -> (BTreeMap<Home, Vec<&'a Forwarded>>, Vec<&'a Forwarded>) {
+    let (mut sent, mut of_no_queue) = (BTreeMap::new(), Vec::new());
+    for row in &attribution.forwarded {
+        match join.home_of_forwarded(row) {
+            home @ (Home::Queue(..) | Home::Napi(..)) => sent.entry(home).or_insert_with(Vec::new).push(row),
+            _ => of_no_queue.push(row),
+        }
+    }
+    (sent, of_no_queue)
+}
+
+/// Adds how much of the queue is read, and how far that is.
 fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribution: &Attribution) {
     let seconds = attribution.elapsed.as_secs_f64();
     let bytes = total(rows);
     silo.bytes_per_s = (attribution.source != Source::None && seconds > 0.0).then(|| per_s(bytes, seconds));
-    silo.consumers = consumers(rows, seconds);
     let polled_on = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s)));
     let share = |row: &Consumption| if bytes > 0 { row.bytes as f64 / bytes as f64 } else { 0.0 };
     silo.locality.bytes_per_s = per_s(bytes, seconds);
@@ -424,7 +464,7 @@ fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribut
     }
 }
 
-fn consumers(rows: &[&Consumption], seconds: f64) -> Vec<ConsumerShare> {
+fn consumers(rows: &[&Consumption], seconds: f64, wakeups: &Wakeups) -> Vec<ConsumerShare> {
     let mut by_consumer: BTreeMap<_, Vec<&Consumption>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.bytes > 0) {
         by_consumer.entry(&row.consumer).or_default().push(row);
@@ -441,6 +481,7 @@ fn consumers(rows: &[&Consumption], seconds: f64) -> Vec<ConsumerShare> {
             let mut protocols: Vec<Protocol> = rows.iter().map(|row| row.protocol).collect();
             protocols.sort_unstable();
             protocols.dedup();
+            let wakeups_on = wakeups.of_reads(&rows);
             let share = ConsumerShare {
                 tgid: consumer.tgid,
                 comm: consumer.comm.clone(),
@@ -449,6 +490,8 @@ fn consumers(rows: &[&Consumption], seconds: f64) -> Vec<ConsumerShare> {
                 share: bytes as f64 / all,
                 cpus,
                 protocols,
+                wakeups_per_s: wakeups.counted.then(|| wakeups_on.values().sum()),
+                wakeups_on,
             };
             (bytes, share)
         })

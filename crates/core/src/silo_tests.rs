@@ -7,7 +7,7 @@ use crate::attribution::{Consumer, Resolved};
 use crate::grid::Grid;
 use crate::host::EdgeSource;
 use crate::rates::rates;
-use crate::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+use crate::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 fn set(text: &str) -> CpuSet {
     CpuSet::parse_list(text).unwrap()
@@ -131,4 +131,76 @@ fn a_window_of_no_length_has_no_rates() {
     let silo = &silos_of(&observation).queues[0];
     assert_eq!(silo.bytes_per_s, None);
     assert!(silo.own_share.values().all(|share| share.is_finite()));
+}
+
+#[test]
+fn wakeups_are_those_of_the_readers_by_where_they_slept() {
+    let mut scene = scene();
+    scene.netdevs[0].queues[0].wakeups_per_s = 400;
+    let silo = &silos_of(&scene.observation()).queues[0];
+    let woken: Vec<_> = silo.consumers.iter().map(|c| (c.wakeups_per_s, c.wakeups_on.clone())).collect();
+    let expected = [(Some(300.0), [(CpuId(2), 300.0)].into()), (Some(100.0), [(CpuId(5), 100.0)].into())];
+    assert_eq!(woken, expected);
+}
+
+#[test]
+fn wakeups_that_were_not_counted_are_not_none() {
+    let silo = &silos_of(&scene().observation()).queues[0];
+    assert_eq!(silo.consumers[0].wakeups_per_s, None);
+}
+
+#[test]
+fn queues_of_one_cpu_share_a_readers_wakeups_by_its_reads() {
+    let mut scene = scene();
+    scene.netdevs[0].queues[0].wakeups_per_s = 400;
+    scene.netdevs[0].queues[1].readers = vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 1 }];
+    let mut observation = scene.observation();
+    let reads = observation.attribution.consumption.iter_mut().filter(|row| row.consumer.comm == "redis");
+    reads.zip([200, 100]).for_each(|(row, events)| row.events = events);
+    let silos = silos_of(&observation);
+    let woken = [0, 1].map(|queue| silos.queues[queue].consumers[0].wakeups_per_s);
+    assert_eq!(woken, [Some(200.0), Some(100.0)]);
+}
+
+/// The second queue of the scene sends to a second device what the first one does not read.
+fn forwarding() -> Scene {
+    let mut scene = scene();
+    let forward = |queue, packets_per_s| SceneForward {
+        to: "eth1".into(),
+        queue,
+        packets_per_s,
+        bytes_per_s: packets_per_s * 100,
+    };
+    scene.netdevs[0].queues[1].forwards = vec![forward(0, 20), forward(3, 60)];
+    scene.netdevs.push(SceneNetdev { name: "eth1".into(), ..SceneNetdev::default() });
+    scene
+}
+
+#[test]
+fn a_queue_knows_where_its_packets_leave_heaviest_first() {
+    let silos = silos_of(&forwarding().observation());
+    let forwards = &silos.queues[1].forwards;
+    let labels: Vec<_> = forwards.iter().map(|to| (to.label(), to.share, to.cpu)).collect();
+    assert_eq!(labels, [("eth1 tx-3".into(), 0.6, CpuId(0)), ("eth1 tx-0".into(), 0.2, CpuId(0))]);
+    assert_eq!((silos.forwarded.packets_per_s, silos.forwarded.bytes_per_s), (80.0, 8000.0));
+    assert_eq!((silos.queues[0].forwards.len(), silos.forwarded.from_no_queue.len()), (0, 0));
+}
+
+#[test]
+fn a_napi_is_the_queues_whose_packets_it_forwards() {
+    let mut scene = forwarding();
+    scene.netdevs[0].napis_unknown = true;
+    let silos = silos_of(&scene.observation());
+    let napis: Vec<_> = silos.queues.iter().map(|silo| silo.napi.clone().map(|napi| napi.to)).collect();
+    assert_eq!(napis, [Some(NapiId(8193)), Some(NapiId(8194))]);
+    assert_eq!(silos.queues[1].packets_per_s, Some(100.0));
+}
+
+#[test]
+fn what_a_container_sends_is_forwarded_from_no_queue() {
+    let mut observation = forwarding().observation();
+    let row = Forwarded { napi: None, rx_queue: None, packets: 200, ..observation.attribution.forwarded[0].clone() };
+    observation.attribution.forwarded.push(row);
+    let forwarded = silos_of(&observation).forwarded;
+    assert_eq!((forwarded.packets_per_s, forwarded.from_no_queue[0].share), (100.0, 0.2));
 }

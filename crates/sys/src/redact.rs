@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use netsilo_core::attribution::{Attribution, Consumer, Consumption};
+use netsilo_core::attribution::{Attribution, Consumer, Consumption, Forwarded};
 use netsilo_core::parse::netdev::address;
 
 /// Words of the kernel command line that say where work may run; all others go.
@@ -86,7 +86,12 @@ impl Redaction {
             ..consumer.clone()
         };
         let consumption = |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
-        Attribution { consumption: attribution.consumption.iter().map(consumption).collect(), ..attribution.clone() }
+        let forwarded = |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
+        Attribution {
+            consumption: attribution.consumption.iter().map(consumption).collect(),
+            forwarded: attribution.forwarded.iter().map(forwarded).collect(),
+            ..attribution.clone()
+        }
     }
 }
 

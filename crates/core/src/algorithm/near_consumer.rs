@@ -102,7 +102,7 @@ impl<'a> Wish<'a> {
             }
         }
         let Some(best) = heaviest(read_under.iter().map(|(llc, bytes)| (*llc, *bytes))) else {
-            return Err("packets arrive, but who reads them is not known".into());
+            return Err(vector.no_reader());
         };
         let own = vector.consumer_cpus();
         let node = caches.llcs[best].lowest().map(|cpu| node_of(topology, cpu)).unwrap_or_default();

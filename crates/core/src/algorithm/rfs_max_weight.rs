@@ -12,7 +12,7 @@ fn place(vector: &Vector) -> Suggestion {
         return Suggestion::Leave(reason);
     }
     let Some(consumer) = &vector.consumer else {
-        return Suggestion::Leave("packets arrive, but who reads them is not known".into());
+        return Suggestion::Leave(vector.no_reader());
     };
     let allowed = |(cpu, share): (&_, &f64)| vector.pool.contains(*cpu).then_some((*cpu, *share));
     let words = consumer_in_words(vector);

@@ -17,7 +17,7 @@ fn place(vector: &Vector) -> Suggestion {
     let allowed = vector.read_on.iter().filter(|(cpu, _)| vector.pool.contains(**cpu));
     let Some(best) = heaviest(allowed.map(|(cpu, bytes)| (*cpu, *bytes))) else {
         return Suggestion::Leave(match vector.read_on.is_empty() {
-            true => "packets arrive, but who reads them is not known".into(),
+            true => vector.no_reader(),
             false => format!("its consumer {words}, outside the allowed cpus {}", vector.pool),
         });
     };

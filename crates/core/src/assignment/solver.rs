@@ -5,7 +5,7 @@
 //! random, so the same problem has the same answer. And the answer is its own: asked again with everything where
 //! the answer put it, the solver moves nothing, as it goes on from its own answers until it finds no better one.
 
-use super::{Pair, Problem, SECOND_NS, SMT_LOSS, pressure};
+use super::{Pair, Problem, SECOND_NS, SMT_LOSS, pressure, slope};
 
 /// A step has to gain more than this (ns/s): rounding must not decide.
 const LEAST: f64 = 1.0;
@@ -19,7 +19,7 @@ const ROUNDS: usize = 4;
 /// Rounds of local search at most; each ends when nothing gains any more.
 const SWEEPS: usize = 32;
 
-/// How many prices are asked for at most while items are held elsewhere.
+/// How many prices are asked for at most while items are held elsewhere, about; large problems are left as they are.
 const WORK: usize = 200_000;
 
 /// At how many places an item is held.
@@ -27,20 +27,21 @@ const HOLDS: usize = 4;
 
 /// A place for each item; `None` for one that has no allowed place.
 pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
-    let (placeable, map) = without_the_homeless(problem);
-    let mut best: Vec<usize> = search(&placeable);
+    let items = problem.items.len();
+    let (mut problem, map) = without_the_homeless(problem);
+    let anew = from_nothing(&problem);
+    let mut best = search(&problem, &anew);
     for _ in 0..ROUNDS {
-        let mut again = placeable.clone();
-        for (item, place) in again.items.iter_mut().zip(&best) {
+        for (item, place) in problem.items.iter_mut().zip(&best) {
             item.home = Some(*place);
         }
-        let next = search(&again);
+        let next = search(&problem, &anew);
         if next == best {
             break;
         }
         best = next;
     }
-    let mut places = vec![None; problem.items.len()];
+    let mut places = vec![None; items];
     for (item, place) in map.into_iter().zip(best) {
         places[item] = Some(place);
     }
@@ -83,27 +84,40 @@ fn without_the_homeless(problem: &Problem) -> (Problem, Vec<usize>) {
     (left, kept)
 }
 
-fn search(problem: &Problem) -> Vec<usize> {
+/// The best placement whatever it takes to get there.
+fn from_nothing(problem: &Problem) -> Vec<usize> {
+    let mut search = Search::new(problem, false);
+    search.sit_in(&search.heaviest_first());
+    search.descend();
+    search.at
+}
+
+/// From where all is, and from a placement made from nothing, the better of what can be reached.
+fn search(problem: &Problem, anew: &[usize]) -> Vec<usize> {
     let mut home = Search::new(problem, true);
+    let empty = home.clone();
     home.sit_at_home();
     home.descend();
-    let mut anew = Search::new(problem, false);
-    anew.sit_anew();
-    anew.descend();
-    let mut anew = Search { moving: true, ..anew };
-    anew.descend();
-    let (stay, go) = (home.total(), anew.total());
-    if go < stay - (ALTOGETHER * stay).max(LEAST) { anew.at } else { home.at }
+    if home.at == anew {
+        return home.at;
+    }
+    let mut other = empty;
+    anew.iter().enumerate().for_each(|(item, place)| other.sit(item, *place));
+    other.descend();
+    let (stay, go) = (home.total(), other.total());
+    if go < stay - (ALTOGETHER * stay).max(LEAST) { other.at } else { home.at }
 }
 
 /// A placement on the way to a better one.
 #[derive(Clone)]
 struct Search<'a> {
     problem: &'a Problem,
-    /// Whether leaving home costs.
-    moving: bool,
+    /// What an item costs on a CPU whoever else is there, the way from home included.
+    alone: Vec<f64>,
     at: Vec<usize>,
     busy: Vec<f64>,
+    /// What the first share of load added to a CPU costs there by crowding, slow CPUs reckoned in (ns/s).
+    crowd: Vec<f64>,
     /// The other CPUs of each CPU's core.
     siblings: Vec<Vec<usize>>,
     /// The pairs of each item.
@@ -126,31 +140,64 @@ impl<'a> Search<'a> {
             pairs[pair.to].push(*pair);
         }
         let busy = problem.places.iter().map(|place| place.busy).collect();
-        Self { problem, moving, at: vec![NOWHERE; problem.items.len()], busy, siblings, pairs }
+        let mut alone = problem.fixed.clone();
+        let homes = problem.items.iter().zip(alone.chunks_mut(problem.places.len().max(1)));
+        for (item, row) in homes.filter(|_| moving) {
+            let Some(home) = item.home else { continue };
+            let stay = row[home];
+            row.iter_mut().for_each(|cost| *cost += item.moving);
+            row[home] = stay;
+        }
+        let crowd = vec![0.0; problem.places.len()];
+        let mut search = Self { problem, alone, at: vec![NOWHERE; problem.items.len()], busy, crowd, siblings, pairs };
+        (0..problem.places.len()).for_each(|place| search.crowd_anew(place));
+        search
     }
 
+    fn crowd_anew(&mut self, place: usize) {
+        let beside: f64 = self.siblings[place].iter().map(|other| self.busy[*other]).sum();
+        let first = slope(self.busy[place]) + SMT_LOSS * beside;
+        self.crowd[place] = first * self.problem.places[place].slowdown * SECOND_NS;
+    }
+
+    fn add_load(&mut self, place: usize, load: f64) {
+        self.busy[place] += load;
+        self.crowd_anew(place);
+        for other in 0..self.siblings[place].len() {
+            self.crowd_anew(self.siblings[place][other]);
+        }
+    }
+
+    /// What it all costs, as far as it can be changed.
     fn total(&self) -> f64 {
-        self.problem.cost(&self.at) + self.problem.moving(&self.at)
+        let alone: f64 = self.at.iter().enumerate().map(|(item, place)| self.alone(item, *place)).sum();
+        let crowd: f64 = self.busy.iter().map(|busy| pressure(*busy)).sum();
+        let beside =
+            |(place, busy): (usize, &f64)| busy * self.siblings[place].iter().map(|at| self.busy[*at]).sum::<f64>();
+        // Each pair is met from both ends.
+        let beside: f64 = self.busy.iter().enumerate().map(beside).sum::<f64>() / 2.0;
+        let pair = |pair: &Pair| pair.cost.at(self.problem.distance(self.at[pair.from], self.at[pair.to]));
+        let pairs: f64 = self.pairs.iter().flatten().map(pair).sum::<f64>() / 2.0;
+        alone + (crowd + SMT_LOSS * beside) * SECOND_NS + pairs
     }
 
     fn sit(&mut self, item: usize, place: usize) {
         self.at[item] = place;
-        self.busy[place] += self.problem.load(item, place);
+        self.add_load(place, self.problem.load(item, place));
     }
 
     fn leave(&mut self, item: usize) -> usize {
         let place = std::mem::replace(&mut self.at[item], NOWHERE);
-        self.busy[place] -= self.problem.load(item, place);
+        self.add_load(place, -self.problem.load(item, place));
         place
     }
 
-    /// What it costs to add an item that is nowhere: without crowding, and all of it.
+    /// What it costs whoever else is there.
     fn alone(&self, item: usize, place: usize) -> f64 {
-        let known = &self.problem.items[item];
-        let moved = self.moving && known.home.is_some_and(|home| home != place);
-        self.problem.fixed(item, place) + if moved { known.moving } else { 0.0 }
+        self.alone[item * self.busy.len() + place]
     }
 
+    /// What it costs to add an item that is nowhere, all of it.
     fn price(&self, item: usize, place: usize) -> f64 {
         let load = self.problem.load(item, place);
         let crowd = pressure(self.busy[place] + load) - pressure(self.busy[place]);
@@ -166,9 +213,11 @@ impl<'a> Search<'a> {
     /// The best place for an item that is nowhere, with its price; `at` if nothing is better than it.
     fn best(&self, item: usize, at: Option<usize>) -> (usize, f64) {
         let mut best = at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
-        for place in 0..self.problem.places.len() {
-            // Crowding and pairs only add to it.
-            if self.alone(item, place) < best.1 - LEAST {
+        let (width, load) = (self.busy.len(), self.problem.items[item].load);
+        let row = &self.alone[item * width..(item + 1) * width];
+        for (place, (alone, crowd)) in row.iter().zip(&self.crowd).enumerate() {
+            // The more is there the more the next costs, and pairs only add to it.
+            if alone + crowd * load < best.1 - LEAST {
                 let price = self.price(item, place);
                 if price < best.1 - LEAST {
                     best = (place, price);
@@ -190,10 +239,6 @@ impl<'a> Search<'a> {
         self.sit_in(&order);
     }
 
-    fn sit_anew(&mut self) {
-        self.sit_in(&self.heaviest_first());
-    }
-
     fn sit_in(&mut self, order: &[usize]) {
         for item in order {
             let (place, _) = self.best(*item, None);
@@ -210,8 +255,8 @@ impl<'a> Search<'a> {
 
     /// Steps until none gains any more.
     fn descend(&mut self) {
-        self.descend_but(NOWHERE);
-        let mut work = 0;
+        // What it takes to hold one item at each place.
+        let mut work = 2 * HOLDS * self.descend_but(NOWHERE);
         let mut total = self.total();
         let mut order = self.heaviest_first();
         // As long as one finds something, the others are asked again.
@@ -271,22 +316,27 @@ impl<'a> Search<'a> {
     /// Two items each to the other's place.
     fn exchanges(&mut self, held: usize) -> bool {
         let mut moved = false;
+        // What each adds to the cost now: an upper bound of what it adds while another one is away.
+        let mut adds: Vec<f64> = (0..self.at.len()).map(|item| self.adds(item)).collect();
         for a in (0..self.at.len()).filter(|item| *item != held) {
             for b in (a + 1..self.at.len()).filter(|item| *item != held) {
                 let (x, y) = (self.at[a], self.at[b]);
-                // What they cost without the crowd is a bound, and both stay in one crowd or the other.
-                let bound = self.alone(a, y) + self.alone(b, x);
-                if x == y || !bound.is_finite() {
-                    continue;
+                let least = self.alone(a, y) + self.alone(b, x);
+                if x != y && least < adds[a] + adds[b] - LEAST && self.try_both(a, y, b, x) {
+                    moved = true;
+                    (adds[a], adds[b]) = (self.adds(a), self.adds(b));
                 }
-                let lighter = self.problem.items[a].load == self.problem.items[b].load && self.pairs[a].is_empty();
-                if lighter && bound >= self.alone(a, x) + self.alone(b, y) {
-                    continue;
-                }
-                moved |= self.try_both(a, y, b, x);
             }
         }
         moved
+    }
+
+    /// What an item adds to the cost.
+    fn adds(&mut self, item: usize) -> f64 {
+        let place = self.leave(item);
+        let price = self.price(item, place);
+        self.sit(item, place);
+        price
     }
 
     /// Two items to two places, if that gains.

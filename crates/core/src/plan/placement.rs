@@ -6,6 +6,7 @@ use crate::algorithm::model::Model;
 use crate::algorithm::{AlgorithmName, Room, Suggestion, Vector, suggest};
 use crate::change::{Change, NetdevIdentity, Target, Value};
 use crate::cpuset::{CpuId, CpuSet};
+use crate::forwards::ForwardShare;
 use crate::host::{Irq, NapiThread, Netdev, Observation, RxQueue, Snapshot, Writable, WriterKnob};
 use crate::plan::{Cause, Goal, Override, Placement, Plan, Predicted, owners, selection};
 use crate::rates::Rates;
@@ -37,8 +38,9 @@ pub(super) fn place(
     let mut groups = groups(after, silos, netdevs, plan);
     groups.retain(|group| group.movable(after, plan));
     let wanted = Wanted::new(after, goal, pool);
-    let vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
+    let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
         groups.into_iter().filter_map(|group| wanted.vector(group, after, plan)).collect();
+    feed(after, &mut vectors);
     let placed: Vec<&Silo> = vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
     let room = Room::of(after, &goal.costs, rates, &observation.attribution, &placed);
     let only: Vec<Vector> = vectors.iter().map(|(_, vector, _)| vector.clone()).collect();
@@ -107,8 +109,49 @@ impl<'a> Wanted<'a> {
             None => self.pool.clone(),
         };
         vector.hint = state.and_then(|state| state.hint.clone());
+        vector.handed_on = self.handed_on(&group, snapshot);
         let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);
         Some((group, vector, algorithm))
+    }
+}
+
+impl Wanted<'_> {
+    /// The CPUs that RPS will hand the group's packets on to; none where RFS sends them to their readers.
+    fn handed_on(&self, group: &Group<'_>, snapshot: &Snapshot) -> CpuSet {
+        let table = self.goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
+        let follows = |silo: &&Silo| self.goal.rfs.or(silo.rps_flow_cnt).unwrap_or(0) > 0;
+        if table > 0 && group.silos.iter().any(follows) {
+            return CpuSet::new();
+        }
+        let present = || group.silos.iter().filter_map(|silo| silo.rps_cpus.clone()).reduce(|a, b| a.or(&b));
+        let cpus = self.goal.rps.clone().or_else(present).unwrap_or_default();
+        cpus.and(&snapshot.topology.online).minus(&snapshot.topology.set_apart())
+    }
+}
+
+/// Adds to each vector which others complete the transmission of what it forwards: those of the tx queues that it feeds,
+/// or of the rx queue of the same number, which a tx queue's own interrupt follows.
+fn feed(snapshot: &Snapshot, vectors: &mut [(Group<'_>, Vector, AlgorithmName)]) {
+    let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
+    let mut by_queue: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    for (index, (group, ..)) in vectors.iter().enumerate() {
+        by_irq.extend(group.irq.map(|irq| (irq, index)));
+        by_queue.extend(group.silos.iter().filter_map(|silo| Some(((group.netdev.ifindex, silo.queue?), index))));
+    }
+    let completes = |egress: &ForwardShare| {
+        let same = |netdev: &&Netdev| netdev.ifindex == egress.egress_ifindex && netdev.name == egress.egress;
+        let netdev = snapshot.netdevs.iter().find(same)?;
+        let irq = netdev.tx_queues.iter().find(|tx| tx.index == egress.tx_queue)?.irq.as_ref()?.to;
+        by_irq.get(&irq).or_else(|| by_queue.get(&(netdev.ifindex, egress.tx_queue))).copied()
+    };
+    for (index, (group, vector, _)) in vectors.iter_mut().enumerate() {
+        let mut feeds: BTreeMap<usize, f64> = BTreeMap::new();
+        for egress in group.silos.iter().flat_map(|silo| &silo.forwards) {
+            if let Some(to) = completes(egress).filter(|to| *to != index) {
+                *feeds.entry(to).or_default() += egress.packets_per_s;
+            }
+        }
+        vector.feeds = feeds.into_iter().collect();
     }
 }
 
