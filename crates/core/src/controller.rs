@@ -7,6 +7,7 @@ mod budget;
 mod decision;
 mod events;
 mod knob;
+mod pattern;
 mod policy;
 mod trial;
 mod view;
@@ -20,12 +21,14 @@ pub use self::decision::{
 };
 use self::events::{Events, GRACE};
 use self::knob::{Hold, Knob, Yielded};
+use self::pattern::Pattern;
 pub use self::policy::{Policy, WINDOW};
 use self::trial::{Trial, Trials};
 use self::view::View;
-use crate::change::{Change, Target, Value};
+use crate::change::{Change, Target, Value, apply_to, ordered};
+use crate::cpuset::{CpuId, CpuSet};
 use crate::host::{NapiId, Observation, Writer, WriterKnob};
-use crate::plan::{Goal, Plan, plan_of};
+use crate::plan::{AlgorithmName, Goal, Override, Plan, plan_of};
 use crate::rates::rates;
 use crate::silo::silos;
 
@@ -39,6 +42,12 @@ pub struct Controller {
     budget: Budget,
     /// What the last decision asked to be written.
     asked: BTreeMap<Target, Asked>,
+    /// The workload since its last change; `None` when all is to be looked at anew.
+    pattern: Option<Pattern>,
+    /// Windows since that change.
+    windows_since: u32,
+    /// The rx queues whose interrupts were held in the last window.
+    held: BTreeSet<(String, u32)>,
     /// Judged since the last window.
     judged: Vec<(Trial, Verdict)>,
     /// To be taken back, as soon as the budget allows.
@@ -80,6 +89,9 @@ impl Controller {
             trials: Trials::default(),
             budget: Budget::default(),
             asked: BTreeMap::new(),
+            pattern: None,
+            windows_since: 0,
+            held: BTreeSet::new(),
             judged: Vec::new(),
             to_revert: Vec::new(),
             writers: Vec::new(),
@@ -91,7 +103,7 @@ impl Controller {
     /// Goes by another policy from now on; knobs that were left to others are ours to write again.
     pub fn reconfigure(&mut self, policy: Policy) {
         let now = self.now;
-        self.policy = policy;
+        (self.policy, self.pattern) = (policy, None);
         let yielded: Vec<Target> =
             self.knobs.iter().filter(|(_, knob)| knob.yielded.is_some()).map(|(target, _)| target.clone()).collect();
         for target in yielded {
@@ -120,6 +132,7 @@ impl Controller {
             self.log.push(Entry { at: now, target: Some(target.clone()), what: What::Reset, why });
         }
         self.events.note(now, event.clone());
+        self.pattern = None;
     }
 
     /// One observation window has ended; `now` is the time since boot.
@@ -128,19 +141,27 @@ impl Controller {
         let silos = silos(observation, &rates);
         let plan = plan_of(observation, &rates, &silos, &self.policy.goal);
         let view = View::of(&observation.after, &silos);
+        let wanted = self.around_what_is_held(&plan, &view, |goal| plan_of(observation, &rates, &silos, goal));
         self.now = now;
         self.writers.clone_from(&observation.after.writers);
         self.asked.clear();
         self.reconcile(now, &view);
         self.judged.extend(self.trials.sample(now, observation, &rates, &self.policy));
         let verdicts = self.judge(now);
-        self.notice(now, &plan, &view);
+        let wanted = self.as_wanted_before(wanted, observation);
+        self.compare(Pattern::of(&observation.after.topology.online, &rates, &silos));
+        self.notice(now, &wanted, &view);
         let revert = self.revert(now, &view);
-        let decided = self.decide(now, &plan, &view);
-        let state = self.state(&plan, &decided, revert.is_empty());
-        let (writes, held) = self.ask(now, &plan, decided, &view);
+        let decided = self.decide(now, &wanted, &view);
+        let state = self.state(&wanted, &decided, revert.is_empty());
+        self.held = decided
+            .iter()
+            .filter(|(_, hold)| hold.as_ref().is_some_and(|hold| !hold.is_short()))
+            .filter_map(|(change, _)| view.queue(&change.target))
+            .collect();
+        let (writes, held) = self.ask(now, &wanted, decided, &view);
         let log = std::mem::take(&mut self.log);
-        Decision { plan, writes, revert, log, state, conflicts: self.conflicts(), held, verdicts }
+        Decision { plan: wanted, writes, revert, log, state, conflicts: self.conflicts(), held, verdicts }
     }
 
     /// What became of the last decision's writes and reverts; to be told before the next window is.
@@ -187,6 +208,50 @@ impl Controller {
             }
         };
         self.say(now, Some(target), what, why);
+    }
+
+    /// The plan, but with what was held in the last window where it is: the others find their places around it.
+    fn around_what_is_held(&self, plan: &Plan, view: &View<'_>, plan_for: impl Fn(&Goal) -> Plan) -> Plan {
+        if self.held.is_empty() {
+            return plan.clone();
+        }
+        let leave = |(netdev, queue): &(String, u32)| Override {
+            netdev: netdev.clone(),
+            queues: Some(CpuSet::of(CpuId(*queue))),
+            leave: true,
+            ..Override::default()
+        };
+        let mut goal = self.policy.goal.clone();
+        goal.overrides.splice(0..0, self.held.iter().map(leave));
+        let mut around = plan_for(&goal);
+        let held = |change: &&Change| view.queue(&change.target).is_some_and(|queue| self.held.contains(&queue));
+        around.changes.retain(|change| !held(&change));
+        around.changes.extend(plan.changes.iter().filter(held).cloned());
+        around.changes = ordered(around.changes);
+        around.placements.clone_from(&plan.placements);
+        around
+    }
+
+    /// The plan, but with the last window's wishes where this window's put something else in their place and yet would
+    /// let them stay, had they been followed: of equals the first one named counts, so that noise does not choose.
+    fn as_wanted_before(&self, mut wanted: Plan, observation: &Observation) -> Plan {
+        let before = |change: &Change| {
+            let want = self.knobs.get(&change.target)?.want.as_ref()?;
+            (want.change.new != change.new && want.change.old == change.old).then(|| want.change.clone())
+        };
+        let earlier: Vec<Change> =
+            wanted.changes.iter().map(|change| before(change).unwrap_or(change.clone())).collect();
+        if earlier == wanted.changes {
+            return wanted;
+        }
+        let followed = Observation { after: apply_to(&observation.after, &earlier), ..observation.clone() };
+        let would_move = crate::plan::plan(&followed, &self.policy.goal).changes;
+        for (change, earlier) in wanted.changes.iter_mut().zip(earlier) {
+            if !would_move.iter().any(|would| would.target == earlier.target) {
+                *change = earlier;
+            }
+        }
+        wanted
     }
 
     /// Compares what knobs say with what we wrote.
@@ -287,16 +352,27 @@ impl Controller {
         revert
     }
 
+    /// Is it another workload?
+    fn compare(&mut self, pattern: Pattern) {
+        let changed = self.pattern.as_ref().is_none_or(|before| pattern.differs(before));
+        self.windows_since = if changed { 0 } else { self.windows_since.saturating_add(1) };
+        if changed {
+            self.pattern = Some(pattern);
+        }
+    }
+
     /// Tells each knob whether it is wanted otherwise.
     fn notice(&mut self, now: Duration, plan: &Plan, view: &View<'_>) {
+        // The first window after a change may be half of the old workload and half of the new.
+        let fresh = self.windows_since < 2;
         let wanted: BTreeMap<&Target, &Change> = plan.changes.iter().map(|change| (&change.target, change)).collect();
         for (target, knob) in self.knobs.iter_mut().filter(|(target, _)| !wanted.contains_key(target)) {
-            knob.notice(now, None, |a, b| view.same_wish(target, a, b), &self.policy);
+            knob.notice(now, None, fresh, |a, b| view.same_wish(target, a, b), &self.policy);
         }
         for (target, change) in wanted {
             let reset = self.events.before(target, now).is_some();
             let knob = self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, reset));
-            knob.notice(now, Some(&change.new), |a, b| view.same_wish(target, a, b), &self.policy);
+            knob.notice(now, Some(change), fresh, |a, b| view.same_wish(target, a, b), &self.policy);
             let at = knob.ours.as_ref().and_then(view::cpu_of);
             knob.follow(at.and_then(|cpu| view.read_on_core_of(target, cpu)));
         }
@@ -320,7 +396,7 @@ impl Controller {
             let silo = view.unit(&change.target).and_then(|silo| silos.get(&silo));
             *hold = hold.take().or_else(|| silo.cloned());
         }
-        wait_for_interrupts(&mut decided);
+        self.wait_for_interrupts(&mut decided, view);
         self.within_budget(now, plan, &mut decided, view);
         decided
     }
@@ -328,6 +404,19 @@ impl Controller {
     fn may(&self, now: Duration, plan: &Plan, change: &Change, view: &View<'_>) -> Result<(), Hold> {
         let knob = self.knobs.get(&change.target).ok_or(Hold::NotLong(0, knob::WINDOWS_WANTED))?;
         knob.may(now, view.stays_on_llc(&change.target, &change.new), gain(plan, &change.target, view), &self.policy)
+    }
+
+    /// XPS is worked out from where the interrupts will be: it waits until those of its netdev are there, but for those
+    /// that it was planned around.
+    fn wait_for_interrupts(&self, decided: &mut Verdicts<'_>, view: &View<'_>) {
+        let queue = |(change, hold): &(&Change, Option<Hold>)| hold.as_ref().and_then(|_| view.queue(&change.target));
+        let held = decided.iter().filter_map(queue).filter(|queue| !self.held.contains(queue));
+        let held: BTreeSet<String> = held.map(|(netdev, _)| netdev).collect();
+        for (change, hold) in decided.iter_mut().filter(|(_, hold)| hold.is_none()) {
+            if let Target::XpsCpus { netdev, .. } = &change.target {
+                *hold = held.contains(&netdev.name).then_some(Hold::Waits);
+            }
+        }
     }
 
     /// Holds what the budget has no room for; those that gain most come first.
@@ -408,27 +497,12 @@ impl Controller {
     }
 }
 
-/// XPS is worked out from where the interrupts will be: it waits until those of its netdev are there.
-fn wait_for_interrupts(decided: &mut Verdicts<'_>) {
-    let netdev = |target: &Target| match target {
-        Target::IrqAffinity { netdev, .. } => netdev.as_ref().map(|netdev| netdev.name.clone()),
-        _ => None,
-    };
-    let held = decided.iter().filter(|(_, hold)| hold.is_some()).filter_map(|(change, _)| netdev(&change.target));
-    let held: BTreeSet<String> = held.collect();
-    for (change, hold) in decided.iter_mut().filter(|(_, hold)| hold.is_none()) {
-        if let Target::XpsCpus { netdev, .. } = &change.target {
-            *hold = held.contains(&netdev.name).then_some(Hold::Waits);
-        }
-    }
-}
-
-/// What a move gains by the cost model, in CPU-nanoseconds per second; `None` where nothing was reckoned.
+/// What a move gains by the cost model, in CPU-nanoseconds per second; `None` where another algorithm than the one
+/// that goes by it was asked for.
 fn gain(plan: &Plan, target: &Target, view: &View<'_>) -> Option<i64> {
     let irq = view.irq(target)?;
-    plan.predicted.as_ref()?;
     let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;
-    Some(placement.gain_ns_per_s)
+    (placement.algorithm == AlgorithmName::Auto).then_some(placement.gain_ns_per_s)
 }
 
 /// Who writes such knobs on this machine.

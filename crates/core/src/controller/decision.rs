@@ -11,7 +11,7 @@ use crate::plan::Plan;
 /// What one window led to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// All that is wanted, as `netsilo plan` would say.
+    /// All that is wanted: as `netsilo plan` would say, but that what is held is planned around.
     pub plan: Plan,
     /// What to write now: a part of it, often none.
     pub writes: Plan,

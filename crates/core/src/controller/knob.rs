@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::events::MEMORY;
 use super::policy::Policy;
-use crate::change::Value;
+use crate::change::{Change, Value};
 
 /// Windows in a row that have to want the same before it is done.
 pub(super) const WINDOWS_WANTED: u32 = 2;
 
-/// No more windows in a row than this are ever asked for: five minutes of them at the default.
+/// So many when nothing has changed in the workload that could be the reason, and never more: five minutes.
 const MOST_WINDOWS: u32 = 30;
 
 /// A refused knob is tried again after this time, which doubles with each refusal.
@@ -19,6 +19,9 @@ const RETRY: Duration = Duration::from_secs(60);
 
 /// The consumers came after their interrupt when this much more of the data is read on its core than when it was put there.
 const CAME: f64 = 0.3;
+
+/// Consumers that come after their interrupt are believed to do so for this time.
+const COMES_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// One knob's history.
 #[derive(Debug, Clone, Default)]
@@ -52,7 +55,9 @@ pub(super) struct Knob {
     refused: Option<(Duration, String)>,
     /// Share of the data that was read on the core of its CPU when it was put there.
     read_there: Option<f64>,
+    /// Whether its consumers came after it since its last change, and how often they did since the last calm.
     came: bool,
+    times_came: u32,
     /// What was last logged as the reason to hold it.
     told: Option<Discriminant<Hold>>,
 }
@@ -60,9 +65,12 @@ pub(super) struct Knob {
 /// A wish.
 #[derive(Debug, Clone)]
 pub(super) struct Want {
-    pub(super) value: Value,
+    /// As the first window put it.
+    pub(super) change: Change,
     /// Windows in a row.
     windows: u32,
+    /// It came with a change of the workload.
+    fresh: bool,
     /// The first of them ended then.
     pub(super) since: Duration,
 }
@@ -96,26 +104,31 @@ impl Knob {
         Self { calm_since: now, reset_at: reset.then_some(now), ..Self::default() }
     }
 
-    /// A window wants this of it; `same` says whether two values are one wish.
+    /// A window wants this of it; `fresh` tells that the workload has just changed.
     pub(super) fn notice(
         &mut self,
         now: Duration,
-        wanted: Option<&Value>,
+        wanted: Option<&Change>,
+        fresh: bool,
         same: impl Fn(&Value, &Value) -> bool,
         policy: &Policy,
     ) {
         self.reset_at = self.reset_at.filter(|at| *at + MEMORY > now);
         let asked = self.windows_asked();
+        // Who was content for long and is not now, window after window, only has not made up its mind where to.
+        let decided = fresh && self.doubt == 0;
         let previous = self.want.take();
         self.want = match (previous, wanted) {
-            (Some(want), Some(value)) if same(&want.value, value) => {
-                Some(Want { value: value.clone(), windows: want.windows.saturating_add(1), ..want })
+            (Some(want), Some(change))
+                if (decided || same(&want.change.new, &change.new)) && (want.fresh || !fresh) =>
+            {
+                Some(Want { change: change.clone(), windows: want.windows.saturating_add(1), ..want })
             }
             (previous, wanted) => {
-                if previous.is_some_and(|want| want.windows < asked) {
+                if previous.is_some_and(|want| want.fresh && want.windows < asked) {
                     self.doubt = (self.doubt + 1).min(MOST_WINDOWS);
                 }
-                wanted.map(|value| Want { value: value.clone(), windows: 1, since: now })
+                wanted.map(|change| Want { change: change.clone(), windows: 1, fresh, since: now })
             }
         };
         match wanted {
@@ -129,6 +142,9 @@ impl Knob {
 
     /// One wish that went away is forgiven: a window may have been half of the old workload and half of the new.
     fn windows_asked(&self) -> u32 {
+        if self.want.as_ref().is_some_and(|want| !want.fresh) {
+            return MOST_WINDOWS;
+        }
         WINDOWS_WANTED.max(1 + self.doubt).min(MOST_WINDOWS)
     }
 
@@ -136,6 +152,7 @@ impl Knob {
         self.calm_since = now;
         self.moves = 0;
         self.had.clear();
+        self.times_came = 0;
         self.doubt = self.doubt.saturating_sub(1);
         self.level = self.level.saturating_sub(1);
         self.hold_off = if self.level == 0 { Duration::ZERO } else { policy.hold_off_at(self.level - 1) };
@@ -144,7 +161,9 @@ impl Knob {
     /// The consumers read this share on its core now.
     pub(super) fn follow(&mut self, read_there: Option<f64>) {
         if let (Some(then), Some(now)) = (self.read_there, read_there) {
-            self.came |= now >= then + CAME;
+            let came = now >= then + CAME;
+            self.times_came += u32::from(came && !self.came);
+            self.came |= came;
         }
     }
 
@@ -164,7 +183,8 @@ impl Knob {
         if let Some(gain) = gain.filter(|gain| (*gain as f64) < policy.min_gain * 1e9) {
             return Err(Hold::SmallGain(gain));
         }
-        if self.came && stays {
+        // Once may be chance: the workload itself may have gone there.
+        if self.came && self.times_came > 1 && stays && self.moved_at + COMES_FOR > now {
             return Err(Hold::Came);
         }
         if want.windows < self.windows_asked() {
@@ -174,7 +194,7 @@ impl Knob {
             return Err(Hold::Restless(want.since + self.hold_off));
         }
         match self.moved_at + policy.dwell {
-            until if until > now && self.had.contains(&want.value) => Err(Hold::Dwell(until)),
+            until if until > now && self.had.contains(&want.change.new) => Err(Hold::Dwell(until)),
             _ => Ok(()),
         }
     }

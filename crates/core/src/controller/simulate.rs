@@ -2,6 +2,7 @@
 //!
 //! All chance comes from a seed, so that each run can be had again.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Controller, Decision, Policy, WINDOW, Written};
@@ -123,7 +124,7 @@ impl World {
         let all = grid.topology().online;
         let count = 1 + chance.below(6) as u32;
         let queue = |at: u32, chance: &mut Chance| {
-            let packets_per_s = chance.one_of(&[200, 1000, 5000]);
+            let packets_per_s = chance.one_of(&[4_000, 20_000, 100_000]);
             let reader = |chance: &mut Chance| Reader {
                 comm: chance.one_of(&["redis", "nginx", "iperf"]).into(),
                 cpu: chance.cpu_of(&all),
@@ -133,7 +134,7 @@ impl World {
                 irq: Some(30 + at),
                 cpus: CpuSet::of(chance.cpu_of(&all)),
                 packets_per_s,
-                load: packets_per_s as f64 / 5000.0 * 0.8 / f64::from(count),
+                load: packets_per_s as f64 / 1e5 * 0.8 / f64::from(count),
                 readers: (0..=chance.below(3)).map(|_| reader(chance)).collect(),
                 ..SceneQueue::default()
             }
@@ -253,18 +254,11 @@ impl World {
         scene
     }
 
-    /// How often an interrupt or kthread came back to a value that it had left, at most.
-    pub(super) fn most_returns(&self) -> usize {
-        self.by_knob()
-            .into_iter()
-            .map(|made| {
-                made.iter()
-                    .enumerate()
-                    .filter(|(at, write)| made[..*at].iter().any(|before| before.old == write.new))
-                    .count()
-            })
-            .max()
-            .unwrap_or(0)
+    /// How often a knob that had gone from A to B and back went to B again.
+    pub(super) fn oscillations(&self) -> usize {
+        let of_knob =
+            |made: Vec<&Made>| made.windows(3).filter(|w| w[0].new == w[2].new && w[0].old == w[1].new).count();
+        self.by_knob().into_iter().map(of_knob).sum()
     }
 
     /// How often one knob was written, at most.
@@ -273,7 +267,7 @@ impl World {
     }
 
     fn by_knob(&self) -> Vec<Vec<&Made>> {
-        let mut knobs: std::collections::BTreeMap<&Target, Vec<&Made>> = std::collections::BTreeMap::new();
+        let mut knobs: BTreeMap<&Target, Vec<&Made>> = BTreeMap::new();
         for made in &self.made {
             knobs.entry(&made.target).or_default().push(made);
         }

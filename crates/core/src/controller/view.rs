@@ -52,6 +52,12 @@ impl<'a> View<'a> {
         Some(self.silo(target)?.irq.as_ref()?.to)
     }
 
+    /// The rx queue of the silo that a knob belongs to.
+    pub(super) fn queue(&self, target: &Target) -> Option<(String, u32)> {
+        let silo = self.silo(target)?;
+        Some((silo.netdev.name.clone(), silo.queue?))
+    }
+
     /// The NAPIs behind these knobs.
     pub(super) fn napis<'t>(&self, targets: impl IntoIterator<Item = &'t Target>) -> BTreeSet<NapiId> {
         targets.into_iter().filter_map(|target| Some(self.silo(target)?.napi.as_ref()?.to)).collect()
