@@ -171,7 +171,10 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
         let daemon = guest.start();
         let work = follows_the_workload(&guest);
         repairs_what_drivers_forget(&guest);
-        yields_to_others(&guest, &daemon);
+        // These two do not depend on the kernel.
+        if kernel == Kernel::V6_1 {
+            yields_to_others(&guest, &daemon);
+        }
         ends_without_a_trace_but_what_it_wrote(&guest, daemon);
         is_undone_after_kill_9(&guest);
         drop(work);
@@ -206,10 +209,11 @@ fn repairs_what_drivers_forget(guest: &Guest) {
     guest.until_placed("four queues again", "4-7");
     guest.lab.sh("ip link set eth0 down; ip link set eth0 up").unwrap();
     guest.until_placed("up again", "4-7");
-    let before = guest.status().unwrap();
-    guest.lab.set_link(0, false).unwrap();
-    guest.lab.set_link(0, true).unwrap();
-    guest.until("the carrier's change is heard", |status| events(status) > events(&before));
+    for up in [false, true] {
+        let before = guest.status().unwrap();
+        guest.lab.set_link(0, up).unwrap();
+        guest.until("the carrier's change is heard", |status| events(status) > events(&before));
+    }
     guest.lab.sh("echo 0 >/sys/devices/system/cpu/cpu7/online").unwrap();
     guest.until_placed("without cpu 7", "4-6");
     guest.lab.sh("echo 1 >/sys/devices/system/cpu/cpu7/online").unwrap();
