@@ -87,7 +87,7 @@ fn within(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads a plan that `plan --json` has printed, or that was written by hand.
-fn load(path: &Path) -> Result<Plan> {
+pub(crate) fn load(path: &Path) -> Result<Plan> {
     let text = std::fs::read(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not a plan", path.display()))
 }
@@ -96,7 +96,7 @@ fn load(path: &Path) -> Result<Plan> {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plan = match &args.plan {
         Some(path) => load(path)?,
-        None => plan(&args.look.observe()?, &args.goal.goal()),
+        None => plan(&args.look.observe()?, &args.goal.goal_here()?),
     };
     apply(&plan, &args.how)
 }

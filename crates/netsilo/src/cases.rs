@@ -33,3 +33,20 @@ fn every_case_is_planned_as_it_was() {
         assert_eq!(plan(&after, &goal).changes, [], "{} is not settled by its plan", case.display());
     }
 }
+
+/// Cases whose plans hold, between them, each kind of setting.
+const EXPORTED: [&str; 5] =
+    ["virtio-all-on-cpu0", "threaded-napi", "rfs-off", "xps-near", "rps-leaves-isolated-cpus-out"];
+
+#[test]
+fn plans_are_exported_as_they_were() {
+    for name in EXPORTED {
+        let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases").join(name);
+        let scene: Scene = read(&case.join("before.json"));
+        let plan = plan(&scene.observation(), &read(&case.join("goal.json")));
+        insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
+            insta::assert_snapshot!("export", crate::export::tests::all(&plan));
+        });
+        crate::export::tests::checked(&plan);
+    }
+}

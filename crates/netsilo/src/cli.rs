@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
-use crate::{apply, capture, check_config, mask, plan, run, show, status, undo};
+use crate::{apply, calibrate, capture, check_config, export, mask, plan, run, show, status, undo};
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
 #[derive(Debug, Parser)]
@@ -28,6 +28,10 @@ enum Verb {
     Undo(undo::UndoArgs),
     /// Save all that is read into a bundle, to be looked at elsewhere with --from
     Capture(capture::Args),
+    /// Print the plan in the words of another program: irqbalance, systemd, tuned, a shell script
+    Export(export::Args),
+    /// Measure what a cache line and a wakeup cost between this machine's CPUs, for plan to reckon with
+    Calibrate(calibrate::Args),
     /// Print a set of CPUs in each of the kernel's spellings
     Mask(mask::Args),
     /// Follow the workload: look, decide, place, verify, again and again (the daemon)
@@ -49,6 +53,8 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Confirm(args) => undo::confirm(&args),
         Verb::Undo(args) => undo::undo(&args),
         Verb::Capture(args) => capture::run(&args),
+        Verb::Export(args) => export::run(&args),
+        Verb::Calibrate(args) => calibrate::run(&args),
         Verb::Mask(args) => mask::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Status(args) => status::run(&args),

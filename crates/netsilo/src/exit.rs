@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Error, Result};
 use netsilo_sys::apply::ApplyError;
+use netsilo_sys::costs::StoreError;
 use netsilo_sys::guard::ConfirmError;
 use netsilo_sys::instance::InstanceError;
 use netsilo_sys::journal::JournalError;
@@ -61,6 +62,9 @@ impl Exit {
         }
         if let Some(InstanceError::State(error)) = error.downcast_ref() {
             return journal(error);
+        }
+        if let Some(error) = error.downcast_ref::<StoreError>() {
+            return if error.is_permission() { Self::NoPermission } else { Self::Refused };
         }
         match error.downcast_ref::<ApplyError>() {
             Some(ApplyError::Journal(error)) => journal(error),

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 mod apply;
+mod calibrate;
 mod capture;
 #[cfg(test)]
 mod cases;
@@ -10,6 +11,7 @@ mod check_config;
 mod cli;
 mod config;
 mod exit;
+mod export;
 mod mask;
 mod observe;
 mod out;

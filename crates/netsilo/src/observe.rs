@@ -87,6 +87,11 @@ pub(crate) struct Look {
 }
 
 impl Look {
+    /// Whether it is a bundle that is looked at.
+    pub(crate) fn is_bundle(&self) -> bool {
+        self.from.from.is_some()
+    }
+
     /// One observation.
     pub(crate) fn observe(&self) -> Result<Observation> {
         self.each(|observation| Ok((observation, false)))

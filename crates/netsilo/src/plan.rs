@@ -1,8 +1,12 @@
 //! `netsilo plan`: what `apply` would write, and why.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use netsilo_core::cpuset::{CpuSet, MAX_CPUS};
 use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Xps, plan};
+use netsilo_sys::costs::{self, COSTS_DIR};
+use netsilo_sys::root::Root;
 
 use crate::exit::Exit;
 use crate::{observe, out, plan_view};
@@ -40,9 +44,22 @@ pub(crate) struct GoalArgs {
     /// Plan although another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
+    /// Where netsilo calibrate keeps what it has measured
+    #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
+    costs_dir: PathBuf,
 }
 
 impl GoalArgs {
+    /// The goal, with the weights that were measured on this machine, if they were; says why not if a file of them is there.
+    pub(crate) fn goal_here(&self) -> Result<Goal> {
+        let machine = costs::machine(&Root::live()).context("cannot tell which machine this is")?;
+        let loaded = costs::load(&self.costs_dir, &machine);
+        if let Some(note) = &loaded.note {
+            out::note(note);
+        }
+        Ok(Goal { costs: loaded.costs, ..self.goal() })
+    }
+
     /// The goal that the arguments describe.
     pub(crate) fn goal(&self) -> Goal {
         Goal {
@@ -61,13 +78,29 @@ impl GoalArgs {
     }
 }
 
-/// Arguments of `netsilo plan`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+/// What a plan is made from.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PlanArgs {
     #[command(flatten)]
     goal: GoalArgs,
     #[command(flatten)]
     observe: observe::Look,
+}
+
+impl PlanArgs {
+    /// Looks and plans.
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        // What was measured here says nothing of the machine in a bundle.
+        let goal = if self.observe.is_bundle() { self.goal.goal() } else { self.goal.goal_here()? };
+        Ok(plan(&self.observe.observe()?, &goal))
+    }
+}
+
+/// Arguments of `netsilo plan`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    make: PlanArgs,
     /// Exit with 10 when changes are pending
     #[arg(long)]
     detailed_exitcode: bool,
@@ -78,7 +111,7 @@ pub(crate) struct Args {
 
 /// Looks, plans, prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let plan = plan(&args.observe.observe()?, &args.goal.goal());
+    let plan = args.make.plan()?;
     if args.json {
         out::json(&plan)?;
     } else {

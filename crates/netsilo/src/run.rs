@@ -19,6 +19,7 @@ use netsilo_core::cost::Costs;
 use netsilo_core::host::Observation;
 use netsilo_core::plan::Plan;
 use netsilo_core::report::Report;
+use netsilo_sys::costs::{self, COSTS_DIR};
 use netsilo_sys::events::Events;
 use netsilo_sys::hints::Hints;
 use netsilo_sys::instance::{Instance, InstanceError};
@@ -53,6 +54,9 @@ pub(crate) struct Args {
     /// Write no knob: publish hints, for another balancer to act on
     #[arg(long)]
     hints_only: bool,
+    /// Where netsilo calibrate keeps what it has measured
+    #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
+    costs_dir: PathBuf,
     #[command(flatten)]
     place: Place,
 }
@@ -66,6 +70,14 @@ impl Args {
         };
         config.hints_only |= self.hints_only;
         Ok(config)
+    }
+
+    /// The weights that were measured on this machine, else the table's.
+    fn costs(&self, notes: &mut Vec<String>) -> Result<Costs> {
+        let machine = costs::machine(&self.place.root()?).context("cannot tell which machine this is")?;
+        let loaded = costs::load(&self.costs_dir, &machine);
+        notes.extend(loaded.note);
+        Ok(loaded.costs)
     }
 }
 
@@ -142,12 +154,12 @@ impl<'a> Daemon<'a> {
         let mut daemon = Self {
             args,
             controller: Controller::new(config.policy()),
+            costs: args.costs(&mut notes)?,
             status: first_status(&kernel, mode, notes),
             config,
             dir,
             root,
             kernel,
-            costs: Costs::default(),
             observer,
             waiter,
             beat: Heartbeat::new(),
@@ -348,6 +360,9 @@ impl<'a> Daemon<'a> {
                     self.config.metrics = metrics;
                     self.note(format!("{error:#}"));
                 }
+                let mut notes = Vec::new();
+                self.costs = self.args.costs(&mut notes)?;
+                notes.into_iter().for_each(|note| self.note(note));
                 self.controller.reconfigure(self.config.policy());
                 if observes_otherwise {
                     self.observer = Observer::start(&self.root, self.config.counting())?;

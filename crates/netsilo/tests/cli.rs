@@ -90,7 +90,22 @@ fn caches_nodes_and_neighbours_are_those_of_the_bundles_machine() {
 
 #[test]
 fn every_verb_explains_itself() {
-    for verb in ["", "show", "plan", "apply", "confirm", "undo", "capture", "mask", "run", "status", "check-config"] {
+    let verbs = [
+        "",
+        "show",
+        "plan",
+        "apply",
+        "confirm",
+        "undo",
+        "capture",
+        "export",
+        "calibrate",
+        "mask",
+        "run",
+        "status",
+        "check-config",
+    ];
+    for verb in verbs {
         let output = run(&[&[verb][usize::from(verb.is_empty())..], &["--help"]].concat());
         assert_eq!((code(&output), stderr(&output)), (0, ""), "{verb}");
         insta::assert_snapshot!(format!("help-{verb}"), stdout(&output));
@@ -192,4 +207,48 @@ fn a_reader_that_goes_away_is_no_failure() {
         child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
         assert_eq!((child.wait().unwrap().code(), words.as_str()), (Some(0), ""), "{verb:?}");
     }
+}
+
+#[test]
+fn what_was_measured_is_kept_unless_told_not_to_and_is_not_used_on_another_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let measure = |more: &[&str]| run(&[&["calibrate", "--time", "100ms", "--costs-dir", folder], more].concat());
+    let dry = measure(&["--dry-run"]);
+    assert_eq!((code(&dry), stderr(&dry)), (0, ""));
+    assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none());
+    let kept = measure(&["--json"]);
+    let path = dir.path().join("costs.json");
+    assert_eq!(stderr(&kept), format!("netsilo: kept in {}: plan, apply and run reckon with it\n", path.display()));
+    assert_eq!(stdout(&kept), std::fs::read_to_string(&path).unwrap());
+    let plan = || run(&["plan", "--costs-dir", folder, "--interval", "1ms", "--no-bpf"]);
+    assert!(!stderr(&plan()).contains("is not used"));
+    let mut elsewhere: serde_json::Value = serde_json::from_str(stdout(&kept)).unwrap();
+    elsewhere["machine"]["hostname"] = "elsewhere".into();
+    std::fs::write(&path, elsewhere.to_string()).unwrap();
+    assert!(stderr(&plan()).contains("it was measured on another machine: its host name is elsewhere, not "));
+}
+
+#[test]
+fn a_plan_of_a_bundle_is_exported_in_each_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    for (format, file) in [
+        ("script", "netsilo-placement.sh"),
+        ("irqbalance-policy", "netsilo-irqbalance-policy"),
+        ("tuned", "tuned.conf"),
+        ("systemd-link", "10-netsilo-eth0.link"),
+    ] {
+        let arguments = ["export", format, "--from", &VIRTIO, "--rps", "2-3"];
+        let printed = run(&arguments);
+        assert_eq!(code(&printed), 0, "{}", stderr(&printed));
+        let written = run(&[&arguments[..], &["--dir", folder]].concat());
+        assert_eq!((code(&written), stdout(&written)), (0, ""));
+        assert_eq!(std::fs::read_to_string(dir.path().join(file)).unwrap(), stdout(&printed));
+    }
+    let saved = dir.path().join("plan.json");
+    std::fs::write(&saved, stdout(&run(&["plan", "--json", "--from", &VIRTIO]))).unwrap();
+    let again = run(&["export", "script", "--plan", saved.to_str().unwrap()]);
+    assert_eq!(stdout(&again), stdout(&run(&["export", "script", "--from", &VIRTIO])));
+    assert_eq!(refusal(&["export", "script", "--suggest"]), "2 netsilo: --suggest goes with irqbalance-policy only");
 }

@@ -138,14 +138,14 @@ impl Kernel for Live {
 /// The mask in a thread's `status`, with the line end that a file would have.
 ///
 /// Not from `sched_getaffinity`, which leaves out CPUs that are offline now: undo would then forget them.
-fn allowed_cpus(status: &str) -> io::Result<String> {
+pub(crate) fn allowed_cpus(status: &str) -> io::Result<String> {
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"));
     let mask = mask.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no Cpus_allowed in its status"))?;
     Ok(format!("{}\n", mask.trim()))
 }
 
 /// `sched_setaffinity` at any width; the wrapper of rustix ends at 1024 CPUs.
-fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+pub(crate) fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     let pid = i32::try_from(tid).map_err(io::Error::other)?;
     let longs = cpus.highest().map_or(1, |cpu| cpu.0 as usize / 64 + 1);
     let mut mask = vec![0u64; longs];

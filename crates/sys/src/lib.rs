@@ -7,6 +7,8 @@ mod bpf_decode;
 mod bpf_load;
 mod bpf_table;
 pub mod bundle;
+pub mod calibrate;
+pub mod costs;
 pub mod ethtool;
 pub mod events;
 pub mod fold;

@@ -1,0 +1,83 @@
+#!/bin/sh
+# Written by `netsilo export script`. Sets where network interrupts and queues are processed, as root; writes only what
+# differs, so that it can run again and again. Interrupts are found by their action names and netdevs by their
+# device paths, never by number; what is not found is said. Exit code: 0, or 1 if something was missing or refused.
+# shellcheck disable=SC2317 # not every plan needs every function
+set -u
+failed=0
+
+fail() {
+    echo "netsilo-placement: $*" >&2
+    failed=1
+}
+
+# plain TEXT: a mask without commas and leading zeros, so that two spellings compare; a number stays one.
+plain() {
+    printf '%s\n' "$1" | sed 's/,//g; s/^0*//; s/^$/0/'
+}
+
+# put FILE VALUE WHAT
+put() {
+    if ! now=$(cat "$1" 2>/dev/null); then
+        fail "$3: cannot read $1"
+    elif [ "$(plain "$now")" = "$(plain "$2")" ]; then
+        echo "$3: is $now already"
+    elif (printf '%s\n' "$2" >"$1") 2>/dev/null; then
+        echo "$3: $now -> $2"
+    else
+        fail "$3: the kernel refuses $2 (root? an interrupt that it manages?)"
+    fi
+}
+
+# interrupt ACTION MASK CPUS
+interrupt() {
+    files=$(grep -Flx -e "$1" /sys/kernel/irq/*/actions 2>/dev/null)
+    case $(printf '%s' "$files" | grep -c .) in
+    1)
+        irq=${files#/sys/kernel/irq/}
+        irq=${irq%/actions}
+        put "/proc/irq/$irq/smp_affinity" "$2" "irq $irq ($1) to cpus $3"
+        ;;
+    0) fail "no interrupt is called $1" ;;
+    *) fail "more than one interrupt is called $1: none is moved" ;;
+    esac
+}
+
+# queue NAME DEVICE_PATH FILE VALUE WHAT; a netdev on a bus is found by its path, also under another name.
+queue() {
+    for net in /sys/class/net/*; do
+        here=$(readlink -f "$net")
+        there=/sys/devices/virtual/net/$1
+        if [ "$2" ]; then
+            here=${here%/net/*}
+            there=/sys$2
+        fi
+        if [ "$here" = "$there" ]; then
+            put "$net/queues/$3" "$4" "$5"
+            return
+        fi
+    done
+    fail "$5: its netdev is not here"
+}
+
+# kthread NAME MASK CPUS
+kthread() {
+    pid=
+    for comm in /proc/[0-9]*/comm; do
+        if [ "$(cat "$comm" 2>/dev/null)" = "$1" ]; then
+            [ -z "$pid" ] || { fail "more than one thread is called $1: none is moved"; return; }
+            pid=${comm#/proc/}
+            pid=${pid%/comm}
+        fi
+    done
+    [ "$pid" ] || { fail "no thread is called $1"; return; }
+    now=$(sed -n 's/^Cpus_allowed:[[:space:]]*//p' "/proc/$pid/status")
+    if [ "$(plain "$now")" = "$(plain "$2")" ]; then
+        echo "kthread $1: is on cpus $3 already"
+    elif taskset -p -c "$3" "$pid" >/dev/null; then
+        echo "kthread $1: to cpus $3"
+    else
+        fail "kthread $1: cannot be moved to cpus $3"
+    fi
+}
+

@@ -1,0 +1,107 @@
+//! A tuned profile: plugins `sysctl`, `sysfs` and `irq` (the last is not in tuned 2.20 yet, later versions have it).
+//!
+//! tuned remembers the old values itself and restores them when the profile is left.
+
+use std::fmt::Write as _;
+
+use super::{File, interrupts, one_line, text_of};
+use crate::change::{NetdevIdentity, Target, Value};
+use crate::plan::Plan;
+
+/// The profile's `tuned.conf`.
+pub fn tuned(plan: &Plan) -> File {
+    let mut text = "# Written by `netsilo export tuned`: /etc/tuned/netsilo/tuned.conf (or where your tuned keeps its profiles).\n\
+        [main]\n\
+        summary=Where network receive work is processed, by netsilo\n\
+        # Name the profile that is in force now, so that it stays so:\n\
+        # include=throughput-performance\n"
+        .to_owned();
+    for (section, lines) in [("sysctl", sysctl(plan)), ("sysfs", sysfs(plan))] {
+        if !lines.is_empty() {
+            let _ = write!(text, "\n[{section}]\n{lines}");
+        }
+    }
+    text.push_str(&irqs(plan));
+    let threads: Vec<&str> = plan.changes.iter().filter_map(|change| kthread(&change.target)).collect();
+    if !threads.is_empty() {
+        let _ = writeln!(
+            text,
+            "\n# not expressible here, their names change with each reset: kthreads {}",
+            threads.join(", ")
+        );
+    }
+    File { name: "tuned.conf".into(), text, executable: false }
+}
+
+fn sysctl(plan: &Plan) -> String {
+    let mut lines = String::new();
+    for change in &plan.changes {
+        let name = match &change.target {
+            Target::RpsSockFlowEntries => "net.core.rps_sock_flow_entries",
+            Target::RpsDefaultMask => "net.core.rps_default_mask",
+            _ => continue,
+        };
+        let _ = writeln!(lines, "{name}={}", text_of(&change.new));
+    }
+    lines
+}
+
+/// Files of queues, by device path where there is one: it holds under any name.
+fn sysfs(plan: &Plan) -> String {
+    let mut lines = String::new();
+    for change in &plan.changes {
+        let (netdev, file) = match &change.target {
+            Target::RpsCpus { netdev, queue } => (netdev, format!("rx-{queue}/rps_cpus")),
+            Target::RpsFlowCnt { netdev, queue } => (netdev, format!("rx-{queue}/rps_flow_cnt")),
+            Target::XpsCpus { netdev, queue } => (netdev, format!("tx-{queue}/xps_cpus")),
+            _ => continue,
+        };
+        let _ = writeln!(lines, "{}/queues/{file}={}", folder(netdev), text_of(&change.new));
+    }
+    lines
+}
+
+fn folder(netdev: &NetdevIdentity) -> String {
+    match &netdev.device_path {
+        Some(path) => format!("/sys{path}/net/*"),
+        None => format!("/sys/class/net/{}", netdev.name),
+    }
+}
+
+/// One instance per interrupt: tuned knows them by number only.
+fn irqs(plan: &Plan) -> String {
+    let default = plan.changes.iter().find(|change| change.target == Target::DefaultSmpAffinity);
+    let interrupts = interrupts(plan);
+    let mut text = String::new();
+    if default.is_none() && interrupts.is_empty() {
+        return text;
+    }
+    text.push_str(
+        "\n# Plugin irq, by number: make this file anew when a driver or queue number has changed, and after a boot that\n\
+         # numbers otherwise. A profile that uses plugin scheduler needs irq_process=false there.\n",
+    );
+    if let Some((cpus, change)) = default.and_then(|it| Some((cpus_of(&it.new)?, it))) {
+        let _ =
+            writeln!(text, "# {}\n[irq_default]\ntype=irq\ndevices=DEFAULT\naffinity={cpus}", one_line(&change.reason));
+    }
+    for it in interrupts {
+        let (irq, cpus) = (it.irq, it.cpus);
+        let _ = writeln!(text, "# {}: {}", it.action, one_line(it.why));
+        let _ = writeln!(text, "[irq_{irq}]\ntype=irq\ndevices=irq{irq}\naffinity={cpus}");
+    }
+    text
+}
+
+fn cpus_of(value: &Value) -> Option<&crate::cpuset::CpuSet> {
+    match value {
+        Value::Cpus(cpus) => Some(cpus),
+        Value::Count(_) => None,
+    }
+}
+
+fn kthread(target: &Target) -> Option<&str> {
+    match target {
+        Target::NapiThread { comm, .. } => Some(comm),
+        _ => None,
+    }
+}

@@ -1,0 +1,209 @@
+//! Exported files on a real kernel: the script writes what the plan says and no more, and the real irqbalance does as its
+//! policy script tells it.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+use std::collections::BTreeMap;
+
+use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::export;
+use netsilo_core::host::Irq;
+use netsilo_core::plan::Plan;
+use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+
+const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
+const FOLLOW_HINTS: &str = include_str!("../../../docs/examples/follow-hints");
+
+/// CPUs by interrupt.
+type Places = BTreeMap<Irq, CpuSet>;
+
+struct Guest {
+    lab: Lab,
+    /// eth0's queues' interrupts.
+    irqs: BTreeMap<Irq, String>,
+    device_path: String,
+}
+
+impl Guest {
+    fn boot() -> Self {
+        let lab = Lab::boot(&Spec::new(Kernel::V6_1, NicModel::VirtioNet)).unwrap();
+        let text = lab.sh("cd /sys/kernel/irq; grep -HE 'put[.]' */actions").unwrap();
+        let irq = |line: &str| {
+            let (file, action) = line.split_once(':').unwrap();
+            (Irq(file.split_once('/').unwrap().0.parse().unwrap()), action.to_owned())
+        };
+        let irqs: BTreeMap<_, _> = text.lines().map(irq).collect();
+        assert_eq!(irqs.len(), 8, "{irqs:?}");
+        let device = lab.sh("readlink -f /sys/class/net/eth0/device").unwrap();
+        Self { lab, irqs, device_path: device.trim().trim_start_matches("/sys").to_owned() }
+    }
+
+    fn files(&self, format: &str) -> String {
+        self.irqs.keys().map(|irq| format.replace("{}", &irq.to_string())).collect()
+    }
+
+    /// The CPUs that each interrupt may go to.
+    fn places(&self) -> Places {
+        let text = self.lab.sh(&format!("cat{}", self.files(" /proc/irq/{}/smp_affinity_list"))).unwrap();
+        self.irqs.keys().copied().zip(text.lines().map(|line| CpuSet::parse_list(line).unwrap())).collect()
+    }
+
+    /// A place for each interrupt: the n-th from the end of these CPUs.
+    fn wanted(&self, cpus: [u32; 4]) -> Places {
+        let place = |(n, irq): (usize, &Irq)| (*irq, CpuSet::of(CpuId(cpus[3 - n % 4])));
+        self.irqs.keys().enumerate().map(place).collect()
+    }
+
+    fn netdev(&self) -> NetdevIdentity {
+        NetdevIdentity { name: "eth0".into(), device_path: Some(self.device_path.clone()) }
+    }
+
+    /// A plan that moves the interrupts, and some more, and its name in the guest.
+    fn plan(&self, wanted: &Places) -> Plan {
+        let cpus = |list: &str| Value::Cpus(CpuSet::parse_list(list).unwrap());
+        let change = |target, new| Change { target, old: cpus("0"), new, reason: "test".into() };
+        let mut changes: Vec<Change> = wanted
+            .iter()
+            .map(|(irq, cpus)| {
+                let (action, netdev) = (self.irqs[irq].clone(), Some(self.netdev()));
+                change(Target::IrqAffinity { irq: *irq, action, netdev }, Value::Cpus(cpus.clone()))
+            })
+            .collect();
+        changes.push(change(Target::RpsCpus { netdev: self.netdev(), queue: 1 }, cpus("2-3")));
+        changes.push(change(Target::RpsSockFlowEntries, Value::Count(5000)));
+        changes.push(change(Target::RpsFlowCnt { netdev: self.netdev(), queue: 0 }, Value::Count(1000)));
+        changes.push(change(Target::XpsCpus { netdev: self.netdev(), queue: 1 }, cpus("5-6")));
+        Plan { changes, ..Plan::default() }
+    }
+
+    fn give(&self, path: &str, text: &str) {
+        self.lab.sh(&format!("cat >{path} <<'END_OF_FILE'\n{text}\nEND_OF_FILE\nchmod 755 {path}")).unwrap();
+    }
+
+    /// A hint for each interrupt, as `netsilo run` publishes them.
+    fn hint(&self, wanted: &Places) {
+        let hint = |(irq, cpus): (&Irq, &CpuSet)| {
+            let dir = format!("/run/netsilo/irq/{irq}");
+            format!(
+                "mkdir -p {dir}; echo {} >{dir}/affinity_hint; echo near-consumer: test >{dir}/affinity_alg\n",
+                cpus.to_mask(8)
+            )
+        };
+        self.lab.sh(&wanted.iter().map(hint).collect::<String>()).unwrap();
+    }
+
+    /// Lets irqbalance look once, and act.
+    fn irqbalance(&self, options: &str) {
+        let program = netsilo_lab::irqbalance().unwrap();
+        let command = format!("{} --oneshot --foreground --interval=1 {options}", program.display());
+        self.lab.run(&command).unwrap().ok().unwrap();
+    }
+}
+
+#[test]
+fn exported_files_do_in_a_real_kernel_what_they_say() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let guest = Guest::boot();
+    the_script_writes_what_differs_and_then_nothing(&guest);
+    irqbalance_leaves_alone_what_we_place(&guest);
+    irqbalance_is_led_to_the_node_of_the_hint(&guest);
+    the_example_follows_hints_exactly(&guest);
+}
+
+fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {
+    let wanted = guest.wanted([0, 3, 4, 7]);
+    guest.give("/tmp/plan.json", &serde_json::to_string(&guest.plan(&wanted)).unwrap());
+    guest.lab.sh(&format!("{NETSILO} export script --plan /tmp/plan.json --dir /tmp")).unwrap();
+    let first = guest.lab.sh("/tmp/netsilo-placement.sh").unwrap();
+    assert_eq!(guest.places(), wanted, "{first}");
+    let queues = "/sys/class/net/eth0/queues";
+    let knobs = format!(
+        "cd {queues}; cat rx-1/rps_cpus rx-0/rps_flow_cnt tx-1/xps_cpus /proc/sys/net/core/rps_sock_flow_entries"
+    );
+    assert_eq!(guest.lab.sh(&knobs).unwrap(), "0c\n1024\n60\n8192\n", "{first}");
+    // A write would fail: nothing is written, the flow table is not flushed.
+    let again = format!(
+        "for f in /proc/sys/net/core/rps_sock_flow_entries {queues}/rx-0/rps_flow_cnt; do
+        copy=$(mktemp); cat $f >$copy; mount --bind $copy $f; mount -o remount,bind,ro $f; done; /tmp/netsilo-placement.sh; e=$?
+        umount /proc/sys/net/core/rps_sock_flow_entries {queues}/rx-0/rps_flow_cnt; exit $e"
+    );
+    let second = guest.lab.sh(&again).unwrap();
+    assert_eq!(second.lines().count(), 12, "{second}");
+    assert!(second.lines().all(|line| line.ends_with(" already")), "{second}");
+    // An interrupt that is not there is said, and the rest is done.
+    let stray = Change {
+        target: Target::IrqAffinity { irq: Irq(9999), action: "eth9-rx-0".into(), netdev: None },
+        ..guest.plan(&wanted).changes[0].clone()
+    };
+    let script = export::script(&Plan { changes: vec![stray], ..Plan::default() });
+    guest.give("/tmp/stray.sh", &script.text);
+    let output = guest.lab.run("/tmp/stray.sh").unwrap();
+    assert_eq!(
+        (output.status, String::from_utf8_lossy(&output.stderr).trim()),
+        (1, "netsilo-placement: no interrupt is called eth9-rx-0")
+    );
+}
+
+fn irqbalance_leaves_alone_what_we_place(guest: &Guest) {
+    // All on one cpu: no balancer would have it so.
+    let wanted = guest.wanted([1, 1, 1, 1]);
+    let plan = guest.plan(&wanted);
+    let place = || guest.give("/tmp/place.sh", &export::script(&plan).text);
+    place();
+    guest.lab.sh("/tmp/place.sh").unwrap();
+    guest.irqbalance("");
+    assert_ne!(guest.places(), wanted, "irqbalance moves interrupts, if nobody tells it not to");
+    guest.lab.sh("/tmp/place.sh").unwrap();
+    guest.give("/tmp/policy", &export::irqbalance_policy(&plan).text);
+    guest.irqbalance("--policyscript=/tmp/policy");
+    assert_eq!(guest.places(), wanted);
+}
+
+fn irqbalance_is_led_to_the_node_of_the_hint(guest: &Guest) {
+    guest.give("/tmp/suggest", &export::irqbalance_suggest().text);
+    // Neighbours to different nodes, so that no other rule comes to the same.
+    let wanted = guest.wanted([6, 2, 6, 2]);
+    guest.hint(&wanted);
+    guest.irqbalance("--policyscript=/tmp/suggest");
+    let nodes = ["0-3", "4-7"].map(|list| CpuSet::parse_list(list).unwrap());
+    for (irq, cpus) in guest.places() {
+        let node = nodes.iter().find(|node| wanted[&irq].is_subset(node)).unwrap();
+        assert!(cpus.is_subset(node), "irq {irq} is on {cpus}, not on {node}");
+    }
+}
+
+fn the_example_follows_hints_exactly(guest: &Guest) {
+    let wanted = guest.wanted([2, 5, 6, 1]);
+    guest.hint(&wanted);
+    guest.give("/tmp/follow-hints", FOLLOW_HINTS);
+    let moved = guest.lab.sh("/tmp/follow-hints --once").unwrap();
+    assert_eq!(guest.places(), wanted, "{moved}");
+    assert!(moved.contains("(near-consumer: test)"), "{moved}");
+    assert_eq!(guest.lab.sh("/tmp/follow-hints --once").unwrap(), "");
+}
+
+/// Masks that a guest of eight CPUs has not.
+#[test]
+fn the_policy_finds_the_node_of_a_hint_on_a_large_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().display();
+    let text = export::irqbalance_suggest().text;
+    let text = text.replace("/run/netsilo", &format!("{root}/run")).replace("/sys/devices", &format!("{root}/sys"));
+    let policy = dir.path().join("policy");
+    std::fs::write(&policy, text).unwrap();
+    let hints = dir.path().join("run/irq/27");
+    std::fs::create_dir_all(&hints).unwrap();
+    for (cpu, node) in [(0, 0), (31, 0), (32, 1), (63, 1), (100, 12)] {
+        let folder = dir.path().join(format!("sys/system/cpu/cpu{cpu}/node{node}"));
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::write(hints.join("affinity_hint"), CpuSet::of(CpuId(cpu)).to_mask(128) + "\n").unwrap();
+        let output = std::process::Command::new("sh").arg(&policy).args(["/sys/x", "27"]).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, format!("numa_node={node}\nbalance_level=core\n"), "cpu {cpu}");
+    }
+    let none = std::process::Command::new("sh").arg(&policy).args(["/sys/x", "28"]).output().unwrap();
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0));
+}
