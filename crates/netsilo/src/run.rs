@@ -73,11 +73,18 @@ impl Args {
     }
 
     /// The weights that were measured on this machine, else the table's.
-    fn costs(&self, notes: &mut Vec<String>) -> Result<Costs> {
-        let machine = costs::machine(&self.place.root()?).context("cannot tell which machine this is")?;
-        let loaded = costs::load(&self.costs_dir, &machine);
-        notes.extend(loaded.note);
-        Ok(loaded.costs)
+    fn costs(&self, root: &Root, notes: &mut Vec<String>) -> Costs {
+        match costs::machine(root) {
+            Ok(machine) => {
+                let loaded = costs::load(&self.costs_dir, &machine);
+                notes.extend(loaded.note);
+                loaded.costs
+            }
+            Err(error) => {
+                notes.push(format!("reckoning with the table of costs: {error}"));
+                Costs::default()
+            }
+        }
     }
 }
 
@@ -154,7 +161,7 @@ impl<'a> Daemon<'a> {
         let mut daemon = Self {
             args,
             controller: Controller::new(config.policy()),
-            costs: args.costs(&mut notes)?,
+            costs: args.costs(&root, &mut notes),
             status: first_status(&kernel, mode, notes),
             config,
             dir,
@@ -361,7 +368,7 @@ impl<'a> Daemon<'a> {
                     self.note(format!("{error:#}"));
                 }
                 let mut notes = Vec::new();
-                self.costs = self.args.costs(&mut notes)?;
+                self.costs = self.args.costs(&self.root, &mut notes);
                 notes.into_iter().for_each(|note| self.note(note));
                 self.controller.reconfigure(self.config.policy());
                 if observes_otherwise {
