@@ -231,7 +231,7 @@ fn yields_to_others(guest: &Guest, daemon: &Job) {
     let windows = status["windows"].as_u64().unwrap();
     guest.until("two more windows", |status| status["windows"].as_u64() > Some(windows + 1));
     assert_eq!(guest.lab.sh(&format!("cat /proc/irq/{irq}/smp_affinity_list")).unwrap(), "0\n", "left to the other");
-    let second = guest.lab.run(&format!("{NETSILO} run --config /tmp/conf")).unwrap();
+    let second = guest.lab.run(&format!("{NETSILO} run --config /tmp/conf 2>&1")).unwrap();
     assert_eq!(second.status, 1, "{}", second.text());
     assert!(
         second.text().contains(&format!("netsilo runs already (pid {})", daemon.pid().unwrap())),
