@@ -512,7 +512,7 @@ fn likely_writer(writers: &[Writer], target: &Target) -> String {
         Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } => Some(WriterKnob::Rps),
         Target::RpsSockFlowEntries | Target::RpsDefaultMask => Some(WriterKnob::Rps),
         Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-        Target::NapiThread { .. } => None,
+        Target::NapiThread { .. } | Target::NtupleFilter { .. } => None,
     };
     let names = writers.iter().filter(|writer| kind.is_some_and(|kind| writer.writes.contains(&kind)));
     let names: Vec<&str> = names.map(|writer| writer.name.as_str()).collect();

@@ -130,6 +130,7 @@ impl Config {
         goal.cpus = new.cpus.or(goal.cpus.take());
         goal.rps = new.rps.or(goal.rps.take());
         goal.rfs = new.rfs.or(goal.rfs);
+        goal.arfs = new.arfs.or(goal.arfs);
         goal.xps = new.xps.or(goal.xps);
         goal.default_smp_affinity = new.default_smp_affinity.or(goal.default_smp_affinity.take());
         goal.rps_default_mask = new.rps_default_mask.or(goal.rps_default_mask.take());

@@ -325,7 +325,7 @@ impl<'a> Daemon<'a> {
     /// Takes a window into the status.
     fn tell(&mut self, observation: &Observation, decision: Decision) {
         let Decision { plan, state, conflicts, held, verdicts, .. } = decision;
-        let Plan { changes, refusals, .. } = plan;
+        let Plan { changes, refusals, advice, placements, .. } = plan;
         let status = &mut self.status;
         let attribution = &observation.attribution;
         status.windows += 1;
@@ -334,7 +334,7 @@ impl<'a> Daemon<'a> {
             refused: attribution.hooks.iter().filter(|hook| hook.refused.is_some()).cloned().collect(),
         };
         status.locality = Report::of(observation).totals.locality;
-        status.placements = plan.placements;
+        (status.placements, status.advice) = (placements, advice);
         (status.state, status.conflicts, status.held, status.refusals) = (state, conflicts, held, refusals);
         status.pending = changes;
         if let Some(verdict) = verdicts.into_iter().next_back() {
@@ -427,6 +427,7 @@ fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
         held: Vec::new(),
         conflicts: Vec::new(),
         refusals: Vec::new(),
+        advice: Vec::new(),
         verification: None,
         log: Vec::new(),
         notes,

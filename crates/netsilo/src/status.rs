@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use netsilo_core::attribution::{Hook, Source};
 use netsilo_core::change::Change;
 use netsilo_core::controller::{Conflict, ControllerState, Entry, Held, Verdict};
-use netsilo_core::plan::{Placement, Refusal};
+use netsilo_core::plan::{Advice, Placement, Refusal};
 use netsilo_core::silo::Locality;
 use netsilo_sys::journal::STATE_DIR;
 use netsilo_sys::own::OwnCost;
@@ -57,6 +57,8 @@ pub(crate) struct Status {
     /// Knobs that someone else has written, and that are left to them.
     pub(crate) conflicts: Vec<Conflict>,
     pub(crate) refusals: Vec<Refusal>,
+    /// What would help and is not netsilo's to do.
+    pub(crate) advice: Vec<Advice>,
     /// How the last writes that could be judged turned out.
     pub(crate) verification: Option<Verdict>,
     /// The last decisions, oldest first.

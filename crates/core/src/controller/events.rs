@@ -62,9 +62,10 @@ impl Event {
 fn is_of(target: &Target, name: &str) -> bool {
     match target {
         Target::IrqAffinity { netdev, .. } => netdev.as_ref().is_some_and(|netdev| netdev.name == name),
-        Target::RpsCpus { netdev, .. } | Target::RpsFlowCnt { netdev, .. } | Target::XpsCpus { netdev, .. } => {
-            netdev.name == name
-        }
+        Target::RpsCpus { netdev, .. }
+        | Target::RpsFlowCnt { netdev, .. }
+        | Target::XpsCpus { netdev, .. }
+        | Target::NtupleFilter { netdev } => netdev.name == name,
         // `napi/<dev>-<id>`, cut to 15 bytes
         Target::NapiThread { comm, .. } => {
             let device = comm.strip_prefix("napi/").unwrap_or_default();

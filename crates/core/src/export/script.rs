@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{File, interrupts, one_line, quoted, text_of};
-use crate::change::{NetdevIdentity, Target};
+use crate::change::{NetdevIdentity, Target, Value};
 use crate::plan::Plan;
 
 /// What the script does before and after the plan's own lines.
@@ -31,6 +31,11 @@ pub fn script(plan: &Plan) -> File {
             Target::RpsCpus { netdev, queue: n } => queue(netdev, &format!("rx-{n}/rps_cpus")),
             Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, &format!("rx-{n}/rps_flow_cnt")),
             Target::XpsCpus { netdev, queue: n } => queue(netdev, &format!("tx-{n}/xps_cpus")),
+            Target::NtupleFilter { netdev } => {
+                let path = netdev.device_path.as_deref().unwrap_or_default();
+                let state = if change.new == Value::Count(0) { "off" } else { "on" };
+                format!("ntuple {} {} {state}", quoted(&netdev.name), quoted(path))
+            }
             Target::NapiThread { comm, .. } => format!("kthread {} {value} '{}'", quoted(comm), change.new),
         };
         let _ = writeln!(text, "# {}\n{line}", one_line(&change.reason));

@@ -43,8 +43,8 @@ interrupt() {
     esac
 }
 
-# queue NAME DEVICE_PATH FILE VALUE WHAT; a netdev on a bus is found by its path, also under another name.
-queue() {
+# netdev NAME DEVICE_PATH: its folder; a netdev on a bus is found by its path, also under another name.
+netdev() {
     for net in /sys/class/net/*; do
         here=$(readlink -f "$net")
         there=/sys/devices/virtual/net/$1
@@ -53,11 +53,33 @@ queue() {
             there=/sys$2
         fi
         if [ "$here" = "$there" ]; then
-            put "$net/queues/$3" "$4" "$5"
+            echo "$net"
             return
         fi
     done
-    fail "$5: its netdev is not here"
+    return 1
+}
+
+# queue NAME DEVICE_PATH FILE VALUE WHAT
+queue() {
+    if net=$(netdev "$1" "$2"); then
+        put "$net/queues/$3" "$4" "$5"
+    else
+        fail "$5: its netdev is not here"
+    fi
+}
+
+# ntuple NAME DEVICE_PATH on|off
+ntuple() {
+    if ! net=$(netdev "$1" "$2"); then
+        fail "$1 ntuple: its netdev is not here"
+    elif ethtool -k "${net##*/}" 2>/dev/null | grep -q "^ntuple-filters: $3"; then
+        echo "$1 ntuple: is $3 already"
+    elif ethtool -K "${net##*/}" ntuple "$3"; then
+        echo "$1 ntuple: $3"
+    else
+        fail "$1 ntuple: cannot be switched $3"
+    fi
 }
 
 # kthread NAME MASK CPUS

@@ -48,6 +48,7 @@ pub(crate) struct Goal {
     pub(crate) rps: Option<CpuSet>,
     #[serde(deserialize_with = "entries")]
     pub(crate) rfs: Option<u32>,
+    pub(crate) arfs: Option<bool>,
     #[serde(deserialize_with = "an_xps")]
     pub(crate) xps: Option<Xps>,
     #[serde(deserialize_with = "cpus")]

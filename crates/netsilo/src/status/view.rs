@@ -39,6 +39,7 @@ pub(crate) fn render(status: &Status) -> String {
     });
     section(&mut text, "left to others", conflicts);
     section(&mut text, "refused", status.refusals.iter().map(|it| format!("{}: {}", it.subject, it.reason)));
+    section(&mut text, "advice", status.advice.iter().map(|it| format!("{}: {}", it.subject, it.text)));
     section(
         &mut text,
         "last verified",

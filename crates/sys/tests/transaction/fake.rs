@@ -79,6 +79,7 @@ fn knobs() -> Vec<(String, &'static str)> {
         ("proc/sys/net/core/rps_sock_flow_entries".to_owned(), "0\n"),
         ("proc/sys/net/core/rps_default_mask".to_owned(), "00\n"),
         ("proc/70/cpus".to_owned(), "ff\n"),
+        ("sys/class/net/eth0.ntuple".to_owned(), "0\n"),
     ];
     for n in 0..3 {
         all.push((format!("proc/irq/{}/smp_affinity", 27 + n), ["01\n", "ff\n", "04\n"][n]));
@@ -167,6 +168,7 @@ impl Fake {
     fn file_of(place: &Place) -> Place {
         match place {
             Place::Thread(tid) => Place::File(format!("/proc/{tid}/cpus")),
+            Place::Ntuple(netdev) => Place::File(format!("/sys/class/net/{netdev}.ntuple")),
             file => file.clone(),
         }
     }
@@ -179,6 +181,9 @@ impl Fake {
         if ROUNDED.contains(&name) {
             let count: u32 = text.trim().parse().map_err(|_| invalid())?;
             return Ok(format!("{}\n", if count == 0 { 0 } else { count.next_power_of_two() }));
+        }
+        if name.ends_with(".ntuple") {
+            return Ok(format!("{}\n", text.trim()));
         }
         let mut cpus = CpuSet::parse_mask(text).map_err(|_| invalid())?;
         if cpus.highest().is_some_and(|cpu| cpu.0 > 7) {
@@ -295,7 +300,7 @@ pub(crate) fn thread() -> Target {
 /// Every knob of the host.
 pub(crate) fn targets() -> Vec<Target> {
     let mut all = vec![irq(27), irq(28), irq(29), Target::DefaultSmpAffinity, Target::RpsSockFlowEntries];
-    all.extend([Target::RpsDefaultMask, thread()]);
+    all.extend([Target::RpsDefaultMask, thread(), Target::NtupleFilter { netdev: eth0() }]);
     for queue in 0..2 {
         all.push(Target::RpsCpus { netdev: eth0(), queue });
         all.push(Target::RpsFlowCnt { netdev: eth0(), queue });
@@ -315,6 +320,7 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
     let new = |n: usize, target: &Target| match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1000 * (n as u32 + 1)),
         Target::RpsCpus { .. } | Target::RpsDefaultMask => cpus("2-3,7"),
+        Target::NtupleFilter { .. } => Value::Count(1),
         _ => cpus("5"),
     };
     let targets = targets().into_iter().enumerate();

@@ -65,6 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn ours(target: &Target, seed: u32) -> Value {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1 + seed % 2000),
+        Target::NtupleFilter { .. } => Value::Count(1),
         _ => Value::Cpus(CpuSet::parse_mask(&format!("{:x}", 1 + seed % 31)).unwrap()),
     }
 }
@@ -73,6 +74,7 @@ fn ours(target: &Target, seed: u32) -> Value {
 fn foreign(target: &Target, seed: u32) -> String {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => format!("{}\n", 1 << (12 + seed % 8)),
+        Target::NtupleFilter { .. } => "2\n".into(),
         _ => format!("{:x}\n", 0x20 | (seed % 32)),
     }
 }
@@ -82,6 +84,7 @@ fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
     match netsilo_sys::knob::read(kernel, target).unwrap().place {
         Place::File(path) => kernel.root.join(path.trim_start_matches('/')),
         Place::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
+        Place::Ntuple(netdev) => kernel.root.join(format!("sys/class/net/{netdev}.ntuple")),
     }
 }
 
