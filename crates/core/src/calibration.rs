@@ -81,8 +81,10 @@ pub struct Calibration {
 
 impl Calibration {
     /// CPU time of a wakeup beyond one on the same CPU, on both: what the waker spends more, never below 0, and what the
-    /// interrupt takes from the other CPU. `None` unless both were measured.
+    /// interrupt takes from the other CPU. `None` unless both were measured, and the transfer too: without it the two CPUs
+    /// did not run side by side (emulation), and all else is waiting.
     pub fn ipi_ns(&self, distance: Distance) -> Option<f64> {
+        self.transfer.get(&distance)?;
         let here = self.wakeup.get(&Distance::SameCpu)?.waker.median_ns;
         let more = (self.wakeup.get(&distance)?.waker.median_ns - here).max(0.0);
         Some(more + self.interrupted.get(&distance)?.median_ns)
@@ -258,6 +260,9 @@ mod tests {
         assert_eq!(measured().ipi_ns(Distance::Smt), Some(0.0 + 700.0));
         assert_eq!(measured().ipi_ns(Distance::Node), None);
         assert_eq!(measured().ipi_ns(Distance::Remote), None);
+        let mut apart = measured();
+        apart.transfer.remove(&Distance::Llc);
+        assert_eq!(apart.ipi_ns(Distance::Llc), None);
     }
 
     #[test]

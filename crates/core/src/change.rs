@@ -64,6 +64,22 @@ pub enum Target {
         /// Clock ticks after boot at which it started: with the pid, its identity.
         start_time: u64,
     },
+    /// The CPUs of a consumer's thread (`sched_setaffinity`), on request only.
+    ThreadAffinity {
+        /// Its process id.
+        pid: u32,
+        /// Its own id.
+        tid: u32,
+        /// Its name, which it may change.
+        comm: String,
+        /// Clock ticks after boot at which it started: with the id, its identity.
+        start_time: u64,
+    },
+    /// `cpuset.cpus` of a cgroup (v2), on request only; the empty set means those of its parent.
+    CgroupCpuset {
+        /// Its path below `/sys/fs/cgroup` (`/system.slice/nginx.service`).
+        path: String,
+    },
 }
 
 /// The kernel's name of the offload that lets a driver steer flows (`netdev_features_strings`).
@@ -182,6 +198,8 @@ impl Target {
                 let thread = threads.find(|thread| thread.pid == *pid && thread.start_time == *start_time)?;
                 Some(Value::Cpus(thread.cpus.clone()))
             }
+            // Consumers' settings are in no snapshot.
+            Self::ThreadAffinity { .. } | Self::CgroupCpuset { .. } => None,
         }
     }
 
@@ -236,6 +254,7 @@ impl Target {
                     thread.cpus = cpus.clone().unwrap_or_default();
                 }
             }
+            Self::ThreadAffinity { .. } | Self::CgroupCpuset { .. } => {}
         }
     }
 }
@@ -253,7 +272,8 @@ pub fn apply_to(snapshot: &Snapshot, changes: &[Change]) -> Snapshot {
 ///
 /// First the default for interrupts to come, then interrupts, each kthread after the interrupt that wakes it, then which
 /// queue a CPU sends through (its completions arrive at their new place by then), then RPS. The RFS table is
-/// there before the queues count flows into it, and goes after they have stopped.
+/// there before the queues count flows into it, and goes after they have stopped. Consumers come last: a cgroup before its
+/// threads, whose CPUs it may narrow.
 pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
     changes.sort_by_key(|change| match (&change.target, &change.new) {
         (Target::DefaultSmpAffinity, _) => 0,
@@ -268,6 +288,8 @@ pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
         // Steering by the flow table begins when the table is there, and ends before it goes.
         (Target::NtupleFilter { .. }, Value::Count(0)) => 5,
         (Target::NtupleFilter { .. }, _) => 9,
+        (Target::CgroupCpuset { .. }, _) => 10,
+        (Target::ThreadAffinity { .. }, _) => 11,
     });
     changes
 }
@@ -295,6 +317,9 @@ impl fmt::Display for Target {
             Self::XpsCpus { netdev, queue } => write!(f, "{} tx-{queue} xps_cpus", netdev.name),
             Self::NtupleFilter { netdev } => write!(f, "{} ntuple", netdev.name),
             Self::NapiThread { pid, comm, .. } => write!(f, "kthread {comm} (pid {pid})"),
+            Self::ThreadAffinity { pid, tid, comm, .. } if pid == tid => write!(f, "{comm} (pid {pid})"),
+            Self::ThreadAffinity { pid, tid, comm, .. } => write!(f, "{comm} (thread {tid} of pid {pid})"),
+            Self::CgroupCpuset { path } => write!(f, "cgroup {path} cpuset.cpus"),
         }
     }
 }

@@ -513,6 +513,7 @@ fn likely_writer(writers: &[Writer], target: &Target) -> String {
         Target::RpsSockFlowEntries | Target::RpsDefaultMask => Some(WriterKnob::Rps),
         Target::XpsCpus { .. } => Some(WriterKnob::Xps),
         Target::NapiThread { .. } | Target::NtupleFilter { .. } => None,
+        Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => None,
     };
     let names = writers.iter().filter(|writer| kind.is_some_and(|kind| writer.writes.contains(&kind)));
     let names: Vec<&str> = names.map(|writer| writer.name.as_str()).collect();

@@ -34,7 +34,7 @@ pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &G
     steering::rps(after, rates, &netdevs, goal, &mut plan);
     steering::rfs(after, &netdevs, goal, &mut plan);
     flows::arfs(after, &netdevs, goal, &mut plan);
-    flows::advise(after, &silos, &netdevs, goal, &mut plan);
+    flows::advise(after, silos, &netdevs, goal, &mut plan);
     plan.changes = ordered(plan.changes);
     plan.even_if_owned = goal.even_if_owned;
     plan

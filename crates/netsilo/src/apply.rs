@@ -33,7 +33,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The running kernel, or the directory that stands for it.
+    /// Where the kernel's files are.
     pub(crate) fn root(&self) -> Result<Root> {
         Ok(if self.root == Path::new("/") { Root::live() } else { Root::at(&self.root)? })
     }
@@ -64,8 +64,8 @@ pub(crate) struct Args {
 }
 
 /// How a plan is applied.
-#[derive(Debug, clap::Args)]
-struct How {
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct How {
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
@@ -74,9 +74,21 @@ struct How {
     confirm_within: Option<Duration>,
     /// Print the outcome as JSON
     #[arg(short, long)]
-    json: bool,
+    pub(crate) json: bool,
     #[command(flatten)]
-    place: Place,
+    pub(crate) place: Place,
+}
+
+impl How {
+    /// Whether what is applied is taken back unless it is confirmed.
+    pub(crate) fn awaits_confirmation(&self) -> bool {
+        self.confirm_within.is_some()
+    }
+
+    /// The same for what the operator has agreed to already.
+    pub(crate) fn without_asking(&self) -> Self {
+        Self { yes: true, ..self.clone() }
+    }
 }
 
 /// A deadline that a person can keep.
@@ -101,7 +113,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     apply(&plan, &args.how)
 }
 
-fn apply(plan: &Plan, how: &How) -> Result<Exit> {
+/// Shows a plan, asks, applies it and says what came of it.
+pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
     if !how.json {
         out::text(&plan_view::render(plan))?;
     }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
-use crate::{apply, calibrate, capture, check_config, export, mask, plan, run, show, status, undo};
+use crate::{apply, calibrate, capture, check_config, export, mask, pin, plan, run, show, status, undo};
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
 #[derive(Debug, Parser)]
@@ -22,6 +22,8 @@ enum Verb {
     Plan(plan::Args),
     /// Show the plan, ask, and write it as one transaction that undo takes back
     Apply(apply::Args),
+    /// Restrict a consumer to some CPUs; shows it first, asks, and undo takes it back
+    Pin(pin::Args),
     /// Keep what apply --confirm-within has written
     Confirm(undo::ConfirmArgs),
     /// Take back what is still ours of all that was applied since boot
@@ -50,6 +52,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Show(args) => show::run(&args),
         Verb::Plan(args) => plan::run(&args),
         Verb::Apply(args) => apply::run(&args),
+        Verb::Pin(args) => pin::run(&args),
         Verb::Confirm(args) => undo::confirm(&args),
         Verb::Undo(args) => undo::undo(&args),
         Verb::Capture(args) => capture::run(&args),

@@ -142,6 +142,7 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     }
 }
 
+/// A set of CPUs that is not empty.
 pub(crate) fn some_cpus(text: &str) -> Result<CpuSet> {
     Ok(CpuSet::parse_user(text, MAX_CPUS)?.0)
 }

@@ -95,6 +95,7 @@ fn every_verb_explains_itself() {
         "show",
         "plan",
         "apply",
+        "pin",
         "confirm",
         "undo",
         "capture",

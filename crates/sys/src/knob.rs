@@ -134,14 +134,34 @@ pub fn read(kernel: &dyn Kernel, target: &Target) -> Result<Reading, KnobError> 
 
 /// Writes a value in the kernel's own format.
 pub fn write(kernel: &dyn Kernel, target: &Target, place: &Place, value: &Value) -> Result<(), KnobError> {
-    let result = kernel.set(place, &render(value));
+    let result = kernel.set(place, &render(target, value));
     result.map_err(|source| KnobError::refused(target, Doing::Write(value.clone()), source))
 }
 
-/// Writes back a text that the kernel printed, byte for byte.
+/// Writes back a text that the kernel printed, byte for byte; or, where the kernel refuses that, what is as good.
+///
+/// A cgroup with processes in it cannot lose its set (`validate_change`, ENOSPC): all CPUs of its parent then.
 pub fn write_back(kernel: &dyn Kernel, target: &Target, place: &Place, raw: &str) -> Result<(), KnobError> {
-    let result = kernel.set(place, raw);
+    let result = match kernel.set(place, raw) {
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::NOSPC) && raw.trim().is_empty() => {
+            open_cpus(kernel, target).map_or(Err(e), |open| kernel.set(place, &open))
+        }
+        other => other,
+    };
     result.map_err(|source| KnobError::refused(target, Doing::Restore(raw.to_owned()), source))
+}
+
+/// Whether a value comes to the same as another one: a cgroup without a set of its own has the CPUs of its parent.
+pub fn is_as_good(kernel: &dyn Kernel, target: &Target, value: &Value, wanted: &Value) -> bool {
+    let open = || open_cpus(kernel, target).and_then(|open| parse(target, &open).ok());
+    matches!(wanted, Value::Cpus(cpus) if cpus.is_empty()) && open().as_ref() == Some(value)
+}
+
+/// The CPUs that a cgroup's parent has, as the kernel prints them; none for other knobs.
+fn open_cpus(kernel: &dyn Kernel, target: &Target) -> Option<String> {
+    let Target::CgroupCpuset { path } = target else { return None };
+    let parent = path.rsplit_once('/')?.0;
+    kernel.read(&format!("{CGROUPS}{parent}/cpuset.cpus.effective")).ok()
 }
 
 /// Whether this process has the right to write a knob; changes nothing.
@@ -157,15 +177,20 @@ pub fn parse(target: &Target, raw: &str) -> Result<Value, KnobError> {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries | Target::NtupleFilter { .. } => {
             raw.trim().parse().map(Value::Count).map_err(|e| unreadable(e.to_string()))
         }
+        // Empty where the cgroup has the CPUs of its parent.
+        Target::CgroupCpuset { .. } => {
+            CpuSet::parse_list(raw.trim()).map(Value::Cpus).map_err(|e| unreadable(e.to_string()))
+        }
         _ => CpuSet::parse_mask(raw).map(Value::Cpus).map_err(|e| unreadable(e.to_string())),
     }
 }
 
-/// A value as the kernel takes it: masks, which every knob takes, and not lists, which only some do.
-pub fn render(value: &Value) -> String {
-    match value {
-        Value::Cpus(cpus) => cpus.to_mask(1),
-        Value::Count(count) => count.to_string(),
+/// A value as the kernel takes it: masks, which every knob takes but a cpuset, and not lists, which only some do.
+pub fn render(target: &Target, value: &Value) -> String {
+    match (target, value) {
+        (Target::CgroupCpuset { .. }, Value::Cpus(cpus)) => format!("{cpus}\n"),
+        (_, Value::Cpus(cpus)) => cpus.to_mask(1),
+        (_, Value::Count(count)) => count.to_string(),
     }
 }
 
@@ -216,11 +241,12 @@ fn needs(target: &Target) -> Capability {
         Target::IrqAffinity { .. }
         | Target::DefaultSmpAffinity
         | Target::RpsSockFlowEntries
-        | Target::RpsDefaultMask => Capability::None,
+        | Target::RpsDefaultMask
+        | Target::CgroupCpuset { .. } => Capability::None,
         Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::XpsCpus { .. } | Target::NtupleFilter { .. } => {
             Capability::NetAdmin
         }
-        Target::NapiThread { .. } => Capability::SysNice,
+        Target::NapiThread { .. } | Target::ThreadAffinity { .. } => Capability::SysNice,
     }
 }
 
@@ -247,12 +273,33 @@ fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {
         Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_flow_cnt"),
         Target::XpsCpus { netdev, queue: n } => queue(netdev, format!("tx-{n}"), "xps_cpus"),
         Target::NtupleFilter { netdev } => Ok(Place::Ntuple(find_netdev(kernel, target, netdev)?)),
-        Target::NapiThread { pid, comm, start_time } => match thread_identity(kernel, *pid) {
-            Ok((now, started)) if now == *comm && started == *start_time => Ok(Place::Thread(*pid)),
-            Ok((now, _)) => Err(KnobError::gone(target, format!("this pid now belongs to {now}, another thread"))),
-            Err(e) if is_absent(&e) => Err(KnobError::gone(target, "this thread has ended")),
-            Err(e) => Err(KnobError::refused(target, Doing::Read, e)),
-        },
+        Target::NapiThread { pid, comm, start_time } => find_thread(kernel, target, *pid, Some(comm), *start_time),
+        Target::ThreadAffinity { tid, start_time, .. } => find_thread(kernel, target, *tid, None, *start_time),
+        Target::CgroupCpuset { path } => {
+            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+                return Err(KnobError::gone(target, "no cgroup can have this name"));
+            }
+            Ok(Place::File(format!("{CGROUPS}{path}/cpuset.cpus")))
+        }
+    }
+}
+
+/// Where cgroup v2 is mounted.
+pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// A thread, if it started then; and has this name, if that counts: threads of programs may rename themselves.
+fn find_thread(
+    kernel: &dyn Kernel,
+    target: &Target,
+    tid: u32,
+    comm: Option<&str>,
+    start_time: u64,
+) -> Result<Place, KnobError> {
+    match thread_identity(kernel, tid) {
+        Ok((now, started)) if started == start_time && comm.is_none_or(|comm| now == comm) => Ok(Place::Thread(tid)),
+        Ok((now, _)) => Err(KnobError::gone(target, format!("this pid now belongs to {now}, another thread"))),
+        Err(e) if is_absent(&e) => Err(KnobError::gone(target, "this thread has ended")),
+        Err(e) => Err(KnobError::refused(target, Doing::Read, e)),
     }
 }
 
@@ -332,6 +379,9 @@ fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<&'static st
     let irq = matches!(target, Target::IrqAffinity { .. });
     if *doing == Doing::Read {
         return match (errno, target) {
+            (Errno::NOENT, Target::CgroupCpuset { .. }) => {
+                Some("no such cgroup, or its parent does not enable the cpuset controller")
+            }
             (Errno::NOENT, Target::XpsCpus { .. }) => Some("a netdev with one tx queue has no XPS"),
             (Errno::NOENT, _) => Some("this kernel or netdev has no such setting"),
             (Errno::ACCESS | Errno::PERM, _) => Some("run as root"),
@@ -352,6 +402,9 @@ fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<&'static st
         }
         (Errno::INVAL, Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries) => {
             Some("more than the kernel allows; choose a smaller number")
+        }
+        (Errno::INVAL, Target::ThreadAffinity { .. }) => {
+            Some("the kernel binds this thread, or its cgroup has none of these cpus; choose others")
         }
         (Errno::INVAL, Target::NapiThread { .. }) => {
             Some("none of these cpus is online and open to this thread; choose others")

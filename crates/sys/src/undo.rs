@@ -27,7 +27,7 @@ pub enum Which {
 pub enum Fate {
     /// It has its old value again, byte for byte.
     Restored,
-    /// It has its old value again, but the kernel prints it in another way now.
+    /// It has its old value again, but the kernel prints it in another way now; or what comes to the same.
     Reworded(String),
     /// It had its old value already.
     WasOld,
@@ -144,6 +144,7 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
     match knob::read_settled(kernel, target, &entry.old) {
         Ok(after) if after.raw == entry.old_raw => Fate::Restored,
         Ok(after) if after.value == entry.old => Fate::Reworded(after.raw),
+        Ok(after) if knob::is_as_good(kernel, target, &after.value, &entry.old) => Fate::Reworded(after.raw),
         Ok(after) => Fate::Ignored(after.value),
         Err(e) => failed(e),
     }

@@ -25,6 +25,8 @@ pub fn script(plan: &Plan) -> File {
         };
         let line = match &change.target {
             Target::IrqAffinity { .. } => continue,
+            // They belong to what runs now, and to no device.
+            Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => continue,
             Target::DefaultSmpAffinity => format!("put /proc/irq/default_smp_affinity {value} {what}"),
             Target::RpsSockFlowEntries => format!("put /proc/sys/net/core/rps_sock_flow_entries {value} {what}"),
             Target::RpsDefaultMask => format!("put /proc/sys/net/core/rps_default_mask {value} {what}"),

@@ -5,6 +5,9 @@ use super::ParseError;
 /// `PF_KTHREAD` of `include/linux/sched.h`.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
+/// `PF_NO_SETAFFINITY`: the kernel refuses to move it.
+const PF_NO_SETAFFINITY: u32 = 0x0400_0000;
+
 /// What identifies a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PidStat {
@@ -12,6 +15,8 @@ pub struct PidStat {
     pub comm: String,
     /// Whether it is a thread of the kernel.
     pub kthread: bool,
+    /// Whether it stays on its CPUs whatever anyone asks.
+    pub bound: bool,
     /// When it started, in clock ticks after boot.
     pub start_time: u64,
 }
@@ -33,6 +38,7 @@ pub fn pid_stat(text: &str) -> Result<PidStat, ParseError> {
     Ok(PidStat {
         comm: comm.to_owned(),
         kthread: flags & PF_KTHREAD != 0,
+        bound: flags & PF_NO_SETAFFINITY != 0,
         start_time: super::decimal(1, field(22, "starttime")?)?,
     })
 }
@@ -46,7 +52,9 @@ mod tests {
         let read = pid_stat("17 (a) (b) ) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n").unwrap();
         assert_eq!((read.comm.as_str(), read.kthread, read.start_time), ("a) (b) ", true, 345));
         let user = pid_stat("17 (sh) S 2 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n").unwrap();
-        assert!(!user.kthread);
+        assert!(!user.kthread && !user.bound);
+        let bound = pid_stat("17 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n").unwrap();
+        assert!(bound.kthread && bound.bound);
     }
 
     #[test]

@@ -80,6 +80,8 @@ fn knobs() -> Vec<(String, &'static str)> {
         ("proc/sys/net/core/rps_default_mask".to_owned(), "00\n"),
         ("proc/70/cpus".to_owned(), "ff\n"),
         ("sys/class/net/eth0.ntuple".to_owned(), "0\n"),
+        ("proc/81/cpus".to_owned(), "0f\n"),
+        ("sys/fs/cgroup/web.slice/cpuset.cpus".to_owned(), "\n"),
     ];
     for n in 0..3 {
         all.push((format!("proc/irq/{}/smp_affinity", 27 + n), ["01\n", "ff\n", "04\n"][n]));
@@ -107,6 +109,8 @@ pub(crate) fn build(root: &Path) {
     put(root, "sys/devices/system/cpu/isolated", &format!("{ISOLATED}\n"));
     put(root, "sys/devices/system/cpu/possible", "0-7\n");
     put(root, "proc/sys/kernel/random/boot_id", "6a5b-boot-1\n");
+    put(root, "proc/81/comm", "nginx-worker\n");
+    put(root, "proc/81/stat", "81 (nginx) S 80 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 5151 0 0\n");
     put(root, "proc/70/comm", "napi/eth0-8193\n");
     put(root, "proc/70/stat", "70 (napi/eth0-8193) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0\n");
 }
@@ -178,6 +182,9 @@ impl Fake {
         let Place::File(path) = place else { return Ok(text.to_owned()) };
         let name = path.rsplit_once('/').unwrap().1;
         let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        if name == "cpuset.cpus" {
+            return Ok(format!("{}\n", CpuSet::parse_list(text.trim()).map_err(|_| invalid())?));
+        }
         if ROUNDED.contains(&name) {
             let count: u32 = text.trim().parse().map_err(|_| invalid())?;
             return Ok(format!("{}\n", if count == 0 { 0 } else { count.next_power_of_two() }));
@@ -297,10 +304,19 @@ pub(crate) fn thread() -> Target {
     Target::NapiThread { pid: 70, comm: "napi/eth0-8193".into(), start_time: 4242 }
 }
 
+/// A consumer's thread, which has another name now than when the plan was made.
+pub(crate) fn consumer() -> Target {
+    Target::ThreadAffinity { pid: 80, tid: 81, comm: "nginx".into(), start_time: 5151 }
+}
+
+pub(crate) fn cgroup() -> Target {
+    Target::CgroupCpuset { path: "/web.slice".into() }
+}
+
 /// Every knob of the host.
 pub(crate) fn targets() -> Vec<Target> {
     let mut all = vec![irq(27), irq(28), irq(29), Target::DefaultSmpAffinity, Target::RpsSockFlowEntries];
-    all.extend([Target::RpsDefaultMask, thread(), Target::NtupleFilter { netdev: eth0() }]);
+    all.extend([Target::RpsDefaultMask, thread(), Target::NtupleFilter { netdev: eth0() }, consumer(), cgroup()]);
     for queue in 0..2 {
         all.push(Target::RpsCpus { netdev: eth0(), queue });
         all.push(Target::RpsFlowCnt { netdev: eth0(), queue });

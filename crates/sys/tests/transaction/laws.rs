@@ -75,6 +75,9 @@ fn foreign(target: &Target, seed: u32) -> String {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => format!("{}\n", 1 << (12 + seed % 8)),
         Target::NtupleFilter { .. } => "2\n".into(),
+        Target::CgroupCpuset { .. } => {
+            format!("{}\n", CpuSet::parse_mask(&format!("{:x}", 0x20 | (seed % 32))).unwrap())
+        }
         _ => format!("{:x}\n", 0x20 | (seed % 32)),
     }
 }

@@ -9,7 +9,9 @@ use netsilo_sys::apply::{self, ApplyError, Drift, Options};
 use netsilo_sys::undo::{Fate, Which};
 use netsilo_sys::verify::Arrival;
 
-use super::fake::{Fake, apply, change, cpus, eth0, everything, follow, irq, targets, tempdir, thread, undo};
+use super::fake::{
+    Fake, apply, cgroup, change, consumer, cpus, eth0, everything, follow, irq, targets, tempdir, thread, undo,
+};
 use netsilo_core::change::Value;
 
 #[test]
@@ -255,4 +257,33 @@ fn a_plan_that_names_a_knob_twice_is_refused() {
     let plan = [change(&kernel, irq(27), cpus("4")), change(&kernel, irq(27), cpus("5"))];
     let error = apply(&kernel, &plan).unwrap_err();
     assert_eq!(error.to_string(), "the plan names irq 27 (virtio0-input.0) twice; make a new plan");
+}
+
+#[test]
+fn a_consumer_is_pinned_and_let_go_by_its_thread_and_by_its_cgroup() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    let changes = [change(&kernel, cgroup(), cpus("2-5")), change(&kernel, consumer(), cpus("2-3"))];
+    apply(&kernel, &changes).unwrap();
+    let [(first, list), (second, mask)] = &kernel.take_written()[..] else { panic!("two writes") };
+    assert_eq!((first.as_str(), list.as_str()), ("/sys/fs/cgroup/web.slice/cpuset.cpus", "2-5\n"));
+    assert_eq!((second.as_str(), mask.as_str()), ("/proc/81/cpus", "c"));
+    undo(&kernel, Which::All).unwrap();
+    assert_eq!(kernel.knobs(), before, "the empty set of the cgroup too");
+}
+
+#[test]
+fn a_thread_whose_number_was_given_away_is_left_alone() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    apply(&kernel, &[change(&kernel, consumer(), cpus("2-3"))]).unwrap();
+    let stat = dir.path().join("proc/81/stat");
+    let later = std::fs::read_to_string(&stat).unwrap().replace(" 5151 ", " 9999 ");
+    std::fs::write(&stat, later).unwrap();
+    let undone = undo(&kernel, Which::All).unwrap();
+    assert!(matches!(undone[0].knobs[..], [(_, Fate::Gone(_))]), "{undone:?}");
+    assert_eq!(std::fs::read_to_string(dir.path().join("proc/81/cpus")).unwrap(), "0c\n");
+    let strange = Target::CgroupCpuset { path: "/../../tmp".into() };
+    assert!(netsilo_sys::knob::read(&kernel, &strange).unwrap_err().is_gone());
 }

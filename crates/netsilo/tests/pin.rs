@@ -1,0 +1,170 @@
+//! `netsilo pin` on processes of the test's own, and on cgroups in a guest.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+
+use netsilo_core::cpuset::CpuSet;
+use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+
+const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
+
+/// Pinning this process pins what other tests start in it.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// Whether this cannot be tried here.
+fn skip() -> bool {
+    let why = if !rustix::process::geteuid().is_root() {
+        "moving threads needs root"
+    } else if std::thread::available_parallelism().unwrap().get() < 2 {
+        "there is only one cpu"
+    } else {
+        return false;
+    };
+    assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "{why}");
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+    true
+}
+
+fn netsilo(arguments: &[&str], state: &std::path::Path) -> Output {
+    let mut command = Command::new(NETSILO);
+    command.args(arguments).arg("--state-dir").arg(state).stdin(Stdio::null()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The CPUs of each thread of a process.
+fn cpus(pid: u32) -> BTreeMap<u32, CpuSet> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let tid = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
+    let allowed = |tid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+        (tid, CpuSet::parse_list(list.trim()).unwrap())
+    };
+    tasks.map(tid).map(allowed).collect()
+}
+
+struct Sleeper(Child);
+
+impl Sleeper {
+    /// A process of this name, no other process has it.
+    fn start(program: &std::path::Path) -> Self {
+        Self(Command::new(program).arg("600").spawn().unwrap())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn every_thread_is_pinned_and_undo_gives_each_its_own_cpus_back() {
+    if skip() {
+        return;
+    }
+    let _one = ONE.lock();
+    let state = tempfile::tempdir().unwrap();
+    let me = std::process::id();
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || wait.recv().is_err());
+    let before = cpus(me);
+    assert!(before.len() > 1);
+    let one = before.values().next().unwrap().lowest().unwrap().to_string();
+    let pid = me.to_string();
+    let pin = |more: &[&str]| netsilo(&[&["pin", "--pid", &pid, "--cpus", &one], more].concat(), state.path());
+    let planned = pin(&["--dry-run"]);
+    assert!(said(&planned).contains("asked for: it keeps to cpus"), "{}", said(&planned));
+    assert_eq!(cpus(me), before);
+    let unasked = pin(&[]);
+    assert_eq!((unasked.status.code(), cpus(me) == before), (Some(2), true), "{}", said(&unasked));
+    let pinned = pin(&["--yes"]);
+    let one = CpuSet::parse_list(&one).unwrap();
+    assert!(pinned.status.success() && cpus(me).values().all(|cpus| *cpus == one), "{}", said(&pinned));
+    assert!(said(&pin(&["--yes"])).contains("nothing to do"));
+    let undone = netsilo(&["undo"], state.path());
+    let after = cpus(me);
+    assert!(before.iter().all(|(tid, cpus)| after.get(tid).is_none_or(|now| now == cpus)), "{}", said(&undone));
+    drop(done);
+    assert!(thread.join().unwrap());
+}
+
+#[test]
+fn processes_are_found_by_name_and_what_is_not_there_is_told() {
+    if skip() {
+        return;
+    }
+    let _one = ONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let name = format!("ns-pin-{}", std::process::id() % 1_000_000);
+    let program = dir.path().join(&name);
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let sleepers = [Sleeper::start(&program), Sleeper::start(&program)];
+    let before: Vec<_> = sleepers.iter().map(|it| cpus(it.0.id())).collect();
+    let one = before[0].values().next().unwrap().lowest().unwrap().to_string();
+    let pinned = netsilo(&["pin", "--comm", &name, "--cpus", &one, "--yes"], dir.path());
+    assert!(pinned.status.success(), "{}", said(&pinned));
+    for sleeper in &sleepers {
+        assert!(cpus(sleeper.0.id()).values().all(|cpus| cpus.to_string() == one));
+    }
+    let undone = said(&netsilo(&["undo"], dir.path()));
+    assert!(undone.contains("2 of 2 settings restored"), "{undone}{}", said(&pinned));
+    assert_eq!(sleepers.iter().map(|it| cpus(it.0.id())).collect::<Vec<_>>(), before);
+    let refused = |arguments: &[&str]| {
+        let output = netsilo(&[&["pin", "--yes"], arguments].concat(), dir.path());
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        said(&output)
+    };
+    assert!(refused(&["--comm", "no-such-name", "--cpus", "0"]).contains("no process is called \"no-such-name\""));
+    assert!(refused(&["--pid", "4294967295", "--cpus", "0"]).contains("no process 4294967295"));
+    assert!(refused(&["--comm", &name, "--cpus", "0,8191"]).contains("cpus 8191: not online"));
+    let neither = netsilo(&["pin", "--cpus", "0"], dir.path());
+    assert_eq!(neither.status.code(), Some(2), "{}", said(&neither));
+}
+
+#[test]
+fn a_cgroup_is_restricted_and_given_back_in_a_guest() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let lab = Lab::boot(&Spec::new(Kernel::V6_12, NicModel::VirtioNet)).unwrap();
+    let make = "cd /sys/fs/cgroup; echo +cpuset >cgroup.subtree_control; mkdir -p web/inner
+        sleep 600 </dev/null >/dev/null 2>&1 & echo $! | tee web/cgroup.procs";
+    let pid = lab.sh(make).unwrap().trim().to_owned();
+    let state = || {
+        let text =
+            lab.sh(&format!("cat /sys/fs/cgroup/web/cpuset.cpus; grep Cpus_allowed_list /proc/{pid}/status")).unwrap();
+        text.replace('\t', " ")
+    };
+    assert_eq!(state(), "\nCpus_allowed_list: 0-7\n");
+    let pinned = lab.sh(&format!("{NETSILO} pin --cgroup /web --cpus 2-5 --yes 2>&1")).unwrap();
+    assert!(pinned.contains("cgroup /web cpuset.cpus: none -> 2-5"), "{pinned}");
+    assert_eq!(state(), "2-5\nCpus_allowed_list: 2-5\n");
+    let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();
+    // Linux lets no cgroup with processes go back to the empty set: all of its parent's CPUs are as good.
+    assert_eq!(state(), "0-7\nCpus_allowed_list: 0-7\n", "{undone}");
+    let refused = |arguments: &str| {
+        let output = lab.run(&format!("{NETSILO} pin --yes --cpus 2-5 {arguments} 2>&1")).unwrap();
+        assert_eq!(output.status, 1, "{}", output.text());
+        output.text().into_owned()
+    };
+    let inner = refused("--cgroup /sys/fs/cgroup/web/inner");
+    assert!(inner.contains("echo +cpuset >/sys/fs/cgroup/web/cgroup.subtree_control"), "{inner}");
+    assert!(refused("--cgroup /nowhere").contains("no cgroup /nowhere below /sys/fs/cgroup"));
+    // A kthread that the kernel binds to its cpu.
+    let bound = refused("--comm migration/0");
+    assert!(bound.contains("PF_NO_SETAFFINITY"), "{bound}");
+    // Gone with its process: nothing is left to restore, and that is no failure.
+    lab.sh(&format!("{NETSILO} pin --pid {pid} --cpus 2 --yes 2>&1; kill {pid}; while [ -d /proc/{pid} ]; do :; done"))
+        .unwrap();
+    let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();
+    assert!(undone.contains("this thread has ended"), "{undone}");
+}
