@@ -1,7 +1,7 @@
 //! The daemon as a service manager and a scraper meet it: the built binary, on a copy of a fixture that stands for the
 //! kernel. What it does on real kernels is in `lab_run.rs`.
 
-#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
