@@ -131,8 +131,8 @@ pub struct Vector {
     pub polls_per_s: f64,
     /// Wakeups per second by the CPU on which the one woken slept; `None` where they were not counted.
     pub wakes: Option<BTreeMap<CpuId, f64>>,
-    /// RPS hands its packets on to these CPUs (shares): the protocol runs there, wherever the vector is.
-    pub handed_on: BTreeMap<CpuId, f64>,
+    /// RPS hands its packets on to these CPUs, alike: the protocol runs there, wherever the vector is.
+    pub handed_on: CpuSet,
     /// Packets per second that leave again, read by nobody here.
     pub forwarded_per_s: f64,
     /// Packets per second that it hands to other vectors of the same list, which complete their transmission.
@@ -165,7 +165,6 @@ impl Vector {
         for (cpu, rate) in consumers().flat_map(|consumer| &consumer.wakeups_on) {
             *wakes.entry(*cpu).or_default() += rate;
         }
-        let rps = heaviest.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
         let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
         Some(Self {
@@ -178,7 +177,7 @@ impl Vector {
             polls_per_s: silos.iter().map(|silo| polls(silo).unwrap_or_else(|| interrupts(silo))).sum(),
             wakes: counted.then_some(wakes),
             forwarded_per_s: silos.iter().flat_map(|silo| &silo.forwards).map(|it| it.packets_per_s).sum(),
-            handed_on: if rps { heaviest.protocol_cpus.clone() } else { BTreeMap::new() },
+            handed_on: CpuSet::new(),
             feeds: Vec::new(),
             pool: CpuSet::new(),
             hint: None,

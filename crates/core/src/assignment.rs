@@ -19,10 +19,10 @@ pub const SECOND_NS: f64 = 1e9;
 
 /// Where crowding a CPU begins to cost, as a share of its time, and by how much each further share costs more from there.
 ///
-/// - From a quarter on, polls begin to wait for each other and for the application: a little.
+/// - From a quarter on, polls begin to wait for each other and for the application: a little; from a half on, often.
 /// - From four fifths on, what lands there takes the time from an application that needs it: as much as it takes.
 /// - From all of it on, it is time that is not there: packets wait in the ring and are lost.
-pub const CROWDED: [(f64, f64); 3] = [(0.25, 0.05), (0.80, 0.95), (1.0, 3.0)];
+pub const CROWDED: [(f64, f64); 4] = [(0.25, 0.05), (0.50, 0.30), (0.80, 0.65), (1.0, 3.0)];
 
 /// What is lost while both hardware threads of a core are busy: together they do 1.25 times the work of one, not 2 times.
 pub const SMT_LOSS: f64 = 0.75;

@@ -50,6 +50,11 @@ pub enum Target {
         /// The tx queue.
         queue: u32,
     },
+    /// The offload `rx-ntuple-filter` (`ethtool -K <dev> ntuple`): 1 lets the driver steer flows to queues by itself (aRFS).
+    NtupleFilter {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
     /// The CPUs of a threaded NAPI's kthread (`sched_setaffinity`).
     NapiThread {
         /// Its process id.
@@ -76,6 +81,9 @@ pub enum Target {
         path: String,
     },
 }
+
+/// The kernel's name of the offload that lets a driver steer flows (`netdev_features_strings`).
+pub const NTUPLE_FILTER: &str = "rx-ntuple-filter";
 
 /// What a network device is recognised by.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -180,6 +188,10 @@ impl Target {
                 let netdev = snapshot.netdevs.iter().find(|known| netdev.is(known))?;
                 netdev.tx_queues.iter().find(|tx| tx.index == *queue)?.xps_cpus.clone().map(Value::Cpus)
             }
+            Self::NtupleFilter { netdev } => {
+                let netdev = snapshot.netdevs.iter().find(|known| netdev.is(known))?;
+                netdev.ethtool.as_ref()?.feature(NTUPLE_FILTER).map(|it| Value::Count(it.active.into()))
+            }
             Self::NapiThread { pid, start_time, .. } => {
                 let napis = snapshot.netdevs.iter().flat_map(|netdev| &netdev.napis);
                 let mut threads = napis.filter_map(|napi| napi.thread.as_ref());
@@ -228,6 +240,14 @@ impl Target {
                     tx.xps_cpus = cpus;
                 }
             }
+            Self::NtupleFilter { netdev } => {
+                let Some(at) = device(snapshot, netdev) else { return };
+                let ethtool = snapshot.netdevs[at].ethtool.as_mut();
+                if let Some(feature) = ethtool.and_then(|ethtool| ethtool.feature_mut(NTUPLE_FILTER)) {
+                    feature.active = count == Some(1);
+                    feature.requested = feature.active;
+                }
+            }
             Self::NapiThread { pid, .. } => {
                 let napis = snapshot.netdevs.iter_mut().flat_map(|netdev| &mut netdev.napis);
                 for thread in napis.filter_map(|napi| napi.thread.as_mut()).filter(|thread| thread.pid == *pid) {
@@ -265,8 +285,11 @@ pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
         (Target::RpsSockFlowEntries, Value::Count(0)) => 8,
         (Target::RpsSockFlowEntries, _) => 6,
         (Target::RpsFlowCnt { .. }, _) => 7,
-        (Target::CgroupCpuset { .. }, _) => 9,
-        (Target::ThreadAffinity { .. }, _) => 10,
+        // Steering by the flow table begins when the table is there, and ends before it goes.
+        (Target::NtupleFilter { .. }, Value::Count(0)) => 5,
+        (Target::NtupleFilter { .. }, _) => 9,
+        (Target::CgroupCpuset { .. }, _) => 10,
+        (Target::ThreadAffinity { .. }, _) => 11,
     });
     changes
 }
@@ -292,6 +315,7 @@ impl fmt::Display for Target {
             Self::RpsSockFlowEntries => f.write_str("rps_sock_flow_entries"),
             Self::RpsDefaultMask => f.write_str("rps_default_mask"),
             Self::XpsCpus { netdev, queue } => write!(f, "{} tx-{queue} xps_cpus", netdev.name),
+            Self::NtupleFilter { netdev } => write!(f, "{} ntuple", netdev.name),
             Self::NapiThread { pid, comm, .. } => write!(f, "kthread {comm} (pid {pid})"),
             Self::ThreadAffinity { pid, tid, comm, .. } if pid == tid => write!(f, "{comm} (pid {pid})"),
             Self::ThreadAffinity { pid, tid, comm, .. } => write!(f, "{comm} (thread {tid} of pid {pid})"),

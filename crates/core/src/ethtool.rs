@@ -117,6 +117,21 @@ pub struct Coalesce {
     pub rate_sample_interval: u32,
 }
 
+impl Ethtool {
+    /// An offload by its name.
+    pub fn feature(&self, name: &str) -> Option<&Feature> {
+        self.features.value()?.iter().find(|feature| feature.name == name)
+    }
+
+    /// An offload by its name, to be changed.
+    pub fn feature_mut(&mut self, name: &str) -> Option<&mut Feature> {
+        match &mut self.features {
+            Part::Value(features) => features.iter_mut().find(|feature| feature.name == name),
+            Part::Absent(_) => None,
+        }
+    }
+}
+
 /// One offload, such as `rx-gro` or `rx-ntuple-filter`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feature {

@@ -72,6 +72,11 @@ fn text_of(value: &Value) -> String {
     }
 }
 
+/// A switch as ethtool takes it.
+fn on_or_off(value: &Value) -> &'static str {
+    if *value == Value::Count(0) { "off" } else { "on" }
+}
+
 /// A text on one line, for a comment.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -8,6 +8,7 @@ pub mod assignment;
 pub mod attribution;
 pub mod calibration;
 pub mod change;
+pub mod controller;
 pub mod cost;
 pub mod cpuset;
 pub mod ethtool;

@@ -1,5 +1,6 @@
 //! From a [`Goal`] and an observation to a [`Plan`]: every change with its reason, and everything left alone with why.
 
+mod flows;
 mod owners;
 mod placement;
 mod selection;
@@ -12,22 +13,28 @@ use crate::change::{Change, NetdevIdentity, Target, Value, ordered};
 use crate::cost::Costs;
 use crate::cpuset::CpuSet;
 use crate::host::{Irq, Observation};
-use crate::rates::rates;
-use crate::silo::silos;
+use crate::rates::{Rates, rates};
+use crate::silo::{Silos, silos};
 
 /// What would have to change to reach a goal, by what was observed; settings are those of the later snapshot.
 pub fn plan(observation: &Observation, goal: &Goal) -> Plan {
+    let rates = rates(&observation.before, &observation.after);
+    plan_of(observation, &rates, &silos(observation, &rates), goal)
+}
+
+/// The same, by rates and silos that are at hand.
+pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &Goal) -> Plan {
     let after = &observation.after;
-    let rates = rates(&observation.before, after);
-    let silos = silos(observation, &rates);
     let mut plan = Plan::default();
     let netdevs = selection::netdevs(after, goal, &mut plan);
     let pool = selection::pool(&after.topology, goal, &mut plan);
     steering::defaults(after, goal, &mut plan);
-    let places = placement::place(observation, &rates, &silos, &netdevs, pool, goal, &mut plan);
+    let places = placement::place(observation, rates, silos, &netdevs, pool, goal, &mut plan);
     steering::xps(after, &netdevs, &places, goal, &mut plan);
-    steering::rps(after, &rates, &netdevs, goal, &mut plan);
+    steering::rps(after, rates, &netdevs, goal, &mut plan);
     steering::rfs(after, &netdevs, goal, &mut plan);
+    flows::arfs(after, &netdevs, goal, &mut plan);
+    flows::advise(after, silos, &netdevs, goal, &mut plan);
     plan.changes = ordered(plan.changes);
     plan.even_if_owned = goal.even_if_owned;
     plan
@@ -55,6 +62,8 @@ pub struct Goal {
     pub rps: Option<CpuSet>,
     /// RFS: entries of the flow table, shared out over the rx queues, 0 for off; `None` leaves it alone.
     pub rfs: Option<u32>,
+    /// aRFS: whether the device steers each flow to the queue nearest its reader, by the RFS table; `None` leaves it alone.
+    pub arfs: Option<bool>,
     /// XPS: what each tx queue serves; `None` leaves it alone.
     pub xps: Option<Xps>,
     /// `default_smp_affinity`; `None` leaves it alone.
@@ -77,6 +86,7 @@ impl Default for Goal {
             irqs: true,
             rps: None,
             rfs: None,
+            arfs: None,
             xps: None,
             default_smp_affinity: None,
             rps_default_mask: None,
@@ -128,6 +138,9 @@ pub struct Plan {
     /// What was asked for and cannot or must not be done, known before trying.
     #[serde(default)]
     pub refusals: Vec<Refusal>,
+    /// What would help where no setting of this plan does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<Advice>,
     /// Whether to apply it although another program owns some of the knobs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub even_if_owned: bool,
@@ -195,6 +208,15 @@ pub struct Unchanged {
     pub subject: String,
     /// Why.
     pub reason: String,
+}
+
+/// What would help where placing does not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    /// What it is about (`eth0`).
+    pub subject: String,
+    /// What to do, and what speaks for it.
+    pub text: String,
 }
 
 /// Something that cannot or must not be done.

@@ -11,7 +11,7 @@ use crate::change::apply_to;
 use crate::cpuset::CpuId;
 use crate::grid::Grid;
 use crate::host::{Irq, Writable};
-use crate::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+use crate::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 /// All queues together take less than this share of a CPU, and all else less than the rest: no CPU is ever overloaded,
 /// so that load moves without changing.
@@ -82,9 +82,18 @@ fn scenes() -> impl Strategy<Value = Scene> {
         let busy = (sets(online.clone(), 0, online.len()), select(vec![0.013, ALL_ELSE]));
         let queues = (1usize..7).prop_flat_map(move |count| queues(&online, count));
         let kind = select(vec!["combined", "split", "shared", "threaded"]);
-        (Just((grid, offline, isolated)), queues, busy, kind, any::<bool>()).prop_map(
-            |((grid, offline, isolated), mut queues, (cpus, usr), kind, two)| {
+        // Packets that weigh nothing, and packets that decide by the way they go.
+        let rate = (select(vec![1u64, 300]), select(vec![0u64, 2]), any::<bool>());
+        (Just((grid, offline, isolated)), queues, busy, kind, any::<bool>(), rate).prop_map(
+            |((grid, offline, isolated), mut queues, (cpus, usr), kind, two, (times, wakeups, forwards))| {
+                let count = queues.len();
                 for (i, queue) in queues.iter_mut().enumerate() {
+                    queue.packets_per_s *= times;
+                    queue.wakeups_per_s = queue.packets_per_s * wakeups / 4;
+                    if forwards && two && kind != "shared" && i < count / 2 && queue.packets_per_s > 0 {
+                        let (packets_per_s, bytes_per_s) = (queue.packets_per_s / 2, queue.packets_per_s * 50);
+                        queue.forwards = vec![SceneForward { to: "eth1".into(), queue: 0, packets_per_s, bytes_per_s }];
+                    }
                     queue.irq = Some(30 + if kind == "shared" { i as u32 / 2 } else { i as u32 });
                     queue.tx_irq = (kind == "split").then_some(FIRST_TX_IRQ + i as u32);
                 }
@@ -148,7 +157,7 @@ fn placed(observation: &Observation, settings: &crate::host::Snapshot) -> BTreeM
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn a_placed_interrupt_goes_to_one_allowed_online_cpu_and_really_changes(scene in scenes(), goal in goals(), keep in prop::array::uniform4(any::<bool>())) {

@@ -20,6 +20,9 @@ pub(crate) struct GoalArgs {
     /// Place on these CPUs only (list or mask)
     #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
     cpus: Option<CpuSet>,
+    /// Never place on these CPUs (list or mask)
+    #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
+    exclude: Option<CpuSet>,
     /// How to place interrupts
     #[arg(short, long, value_name = "NAME", default_value = "auto", value_parser = algorithm)]
     algorithm: AlgorithmName,
@@ -32,6 +35,9 @@ pub(crate) struct GoalArgs {
     /// RFS: entries of the flow table, shared out over the queues, or off
     #[arg(long, value_name = "ENTRIES|off", value_parser = entries_or_off)]
     rfs: Option<u32>,
+    /// aRFS: the device steers flows by the RFS table
+    #[arg(long, value_name = "on|off", value_parser = on_or_off)]
+    arfs: Option<bool>,
     /// XPS: each CPU sends through the nearest queue, or off
     #[arg(long, value_name = "near|off", value_parser = xps)]
     xps: Option<Xps>,
@@ -69,6 +75,8 @@ impl GoalArgs {
             irqs: !self.no_irqs,
             rps: self.rps.clone(),
             rfs: self.rfs,
+            arfs: self.arfs,
+            exclude: self.exclude.clone().unwrap_or_default(),
             xps: self.xps,
             default_smp_affinity: self.default_smp_affinity.clone(),
             rps_default_mask: self.rps_default_mask.clone(),
@@ -150,6 +158,14 @@ fn entries_or_off(text: &str) -> Result<u32> {
     let entries: u32 = text.parse().context("write a number of entries (32768) or off")?;
     anyhow::ensure!((1..=1 << 29).contains(&entries), "the kernel takes 1 to 536870912 entries, or off");
     Ok(entries)
+}
+
+fn on_or_off(text: &str) -> Result<bool> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => anyhow::bail!("write on or off"),
+    }
 }
 
 fn xps(text: &str) -> Result<Xps> {

@@ -24,6 +24,17 @@ pub(crate) fn render(plan: &Plan) -> String {
     section(&mut text, "left alone", unchanged);
     let refused = plan.refusals.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
     section(&mut text, "refused", refused);
+    let advice = plan.advice.iter().map(|it| (it.subject.as_str(), it.text.as_str()));
+    section(&mut text, "advice", advice);
+    if let Some(predicted) = plan.predicted.as_ref().filter(|_| plan.placements.iter().any(|it| it.moves)) {
+        let share = |ns: u64| format!("{:.1}%", ns as f64 / 1e7);
+        let (before, after) = (share(predicted.before_ns_per_s), share(predicted.after_ns_per_s));
+        let _ = writeln!(
+            text,
+            "expected: {before} -> {after} of a cpu for distance, wakeups and crowding; {}",
+            predicted.distances
+        );
+    }
     text
 }
 

@@ -14,6 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 // include/uapi/linux/ethtool.h
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCOALESCE: u32 = 0x0e;
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
@@ -86,6 +88,27 @@ pub fn read(netdev: &str) -> Result<Ethtool, EthtoolError> {
         link: device.link().into(),
         stats: device.stats().into(),
     })
+}
+
+/// `ETH_FLAG_NTUPLE` (include/uapi/linux/ethtool.h).
+const NTUPLE: u32 = 1 << 27;
+
+/// Whether the driver may steer flows (`rx-ntuple-filter`).
+pub fn ntuple(netdev: &str) -> std::io::Result<bool> {
+    Ok(flags(&Device::open(netdev).map_err(std::io::Error::other)?)? & NTUPLE != 0)
+}
+
+/// Lets the driver steer flows, or not.
+pub fn set_ntuple(netdev: &str, on: bool) -> std::io::Result<()> {
+    let device = Device::open(netdev).map_err(std::io::Error::other)?;
+    let others = flags(&device)? & !NTUPLE;
+    device.get(ETHTOOL_SFLAGS, &[if on { others | NTUPLE } else { others }], 8)?;
+    Ok(())
+}
+
+fn flags(device: &Device) -> Result<u32, Errno> {
+    let answer = device.get(ETHTOOL_GFLAGS, &[], 8)?;
+    Ok(answer.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes))
 }
 
 /// A netdev to ask, by name.

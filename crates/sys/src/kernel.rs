@@ -18,6 +18,8 @@ pub enum Place {
     File(String),
     /// The CPUs that the thread of this id may run on; its text is a kernel mask.
     Thread(u32),
+    /// Whether the driver of the netdev of this name may steer flows; its text is 0 or 1, and a line end.
+    Ntuple(String),
 }
 
 /// A capability that a write needs besides the file's mode.
@@ -72,6 +74,10 @@ fn no_threads() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "no thread runs under a directory")
 }
 
+fn no_ioctl() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "no driver answers under a directory")
+}
+
 impl Kernel for Live {
     fn read(&self, path: &str) -> io::Result<String> {
         std::fs::read_to_string(self.root.path(path))
@@ -90,6 +96,8 @@ impl Kernel for Live {
         match place {
             Place::File(path) => self.read(path),
             Place::Thread(_) if !self.runs() => Err(no_threads()),
+            Place::Ntuple(_) if !self.runs() => Err(no_ioctl()),
+            Place::Ntuple(netdev) => Ok(format!("{}\n", u8::from(crate::ethtool::ntuple(netdev)?))),
             Place::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
         }
     }
@@ -104,6 +112,8 @@ impl Kernel for Live {
                 let written = io::Write::write(&mut file, text.as_bytes())?;
                 if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
             }
+            Place::Ntuple(_) if !self.runs() => Err(no_ioctl()),
+            Place::Ntuple(netdev) => crate::ethtool::set_ntuple(netdev, text.trim() == "1"),
             Place::Thread(_) if !self.runs() => Err(no_threads()),
             Place::Thread(tid) => {
                 let cpus = CpuSet::parse_mask(text).map_err(io::Error::other)?;

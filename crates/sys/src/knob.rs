@@ -167,7 +167,7 @@ pub fn may_write(kernel: &dyn Kernel, target: &Target, place: &Place, value: &Va
 pub fn parse(target: &Target, raw: &str) -> Result<Value, KnobError> {
     let unreadable = |why: String| KnobError::Unreadable { target: Box::new(target.clone()), raw: raw.to_owned(), why };
     match target {
-        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
+        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries | Target::NtupleFilter { .. } => {
             raw.trim().parse().map(Value::Count).map_err(|e| unreadable(e.to_string()))
         }
         // Empty where the cgroup has the CPUs of its parent.
@@ -211,6 +211,7 @@ pub fn read_settled(kernel: &dyn Kernel, target: &Target, expected: &Value) -> R
 /// Needed when netsilo dies between a write and its record: undo then tells by this whether the value is its own.
 pub fn settles_as(kernel: &dyn Kernel, target: &Target, value: &Value) -> Value {
     match (target, value) {
+        (Target::NtupleFilter { .. }, value) => value.clone(),
         // `store_rps_dev_flow_table_cnt`, `rps_sock_flow_sysctl`: up to the next power of two; 0 stays 0.
         (_, Value::Count(count)) => {
             Value::Count(if *count == 0 { 0 } else { count.checked_next_power_of_two().unwrap_or(*count) })
@@ -235,7 +236,9 @@ fn needs(target: &Target) -> Capability {
         | Target::RpsSockFlowEntries
         | Target::RpsDefaultMask
         | Target::CgroupCpuset { .. } => Capability::None,
-        Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::XpsCpus { .. } => Capability::NetAdmin,
+        Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::XpsCpus { .. } | Target::NtupleFilter { .. } => {
+            Capability::NetAdmin
+        }
         Target::NapiThread { .. } | Target::ThreadAffinity { .. } => Capability::SysNice,
     }
 }
@@ -262,6 +265,7 @@ fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {
         Target::RpsCpus { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_cpus"),
         Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_flow_cnt"),
         Target::XpsCpus { netdev, queue: n } => queue(netdev, format!("tx-{n}"), "xps_cpus"),
+        Target::NtupleFilter { netdev } => Ok(Place::Ntuple(find_netdev(kernel, target, netdev)?)),
         Target::NapiThread { pid, comm, start_time } => find_thread(kernel, target, *pid, Some(comm), *start_time),
         Target::ThreadAffinity { tid, start_time, .. } => find_thread(kernel, target, *tid, None, *start_time),
         Target::CgroupCpuset { path } => {

@@ -9,11 +9,8 @@ use super::{Room, Suggestion, Vector, bytes_per_s, consumer_in_words};
 use crate::assignment::SECOND_NS;
 use crate::assignment::solver::solve;
 use crate::cpuset::CpuId;
-use crate::silo::heaviest;
+use crate::silo::{Concentration, heaviest};
 use crate::topology::Distance;
-
-/// Readers are spread when no CPU under one last-level cache reads more than this share of a queue's data.
-const SPREAD_BELOW: f64 = 0.5;
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let model = Model::of(room, vectors);
@@ -47,12 +44,13 @@ fn basis(room: &Room<'_>, vectors: &[Vector], at: &[Option<CpuId>], index: usize
     let busy = |cpu| room.busy.get(&cpu).map_or_else(|| "not known how busy".into(), |busy| format!("{:.0}% busy", busy * 100.0));
     if let Some(reader) = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes))) {
         let all: f64 = vector.read_on.values().sum();
-        let near: f64 = vector.read_on.iter().filter(|(on, _)| topology.llc_of(**on).contains(reader)).map(|(_, b)| b).sum();
+        let spread = Concentration::of(&vector.read_on, topology).is_some_and(|it| it.is_spread(topology.llc_groups().len()));
         let consumer = consumer_in_words(vector);
         let distance = topology.distance(cpu, reader);
         return match distance {
-            _ if near < all * SPREAD_BELOW => {
-                format!("{} read on {} cpus of all caches alike: where it is polled hardly matters", bytes_per_s(all), vector.read_on.len())
+            _ if spread => {
+                let cpus = vector.read_on.len();
+                format!("its {} are read on {cpus} cpus alike: where it is polled hardly matters", bytes_per_s(all))
             }
             Distance::SameCpu => format!("same-cpu: its consumer {consumer}, {} without it: no wakeup from afar", busy(reader)),
             Distance::Smt => format!("same-cpu: its consumer {consumer}, on the other thread of the core ({})", busy(reader)),

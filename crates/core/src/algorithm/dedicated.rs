@@ -44,7 +44,7 @@ fn in_use(vectors: &[&Vector], load: f64, floor: &Floor<'_>) -> Option<Vec<Optio
     let even = cpus.iter().all(|cpu| is_filled_well(cpu, vectors, &at, MOST + (TOO_FULL - FILL)));
     let apart = cpus.iter().all(|cpu| floor.core(cpu).and(&cpus).len() == 1);
     let candidates = candidates(vectors, floor);
-    let unused = candidates.iter().find(|candidate| !cpus.contains(candidate.cpu));
+    let unused = candidates.iter().find(|candidate| !floor.core(candidate.cpu).intersects(&cpus));
     let well_chosen = cpus.iter().all(|cpu| {
         let this = candidates.iter().find(|candidate| candidate.cpu == cpu);
         this.is_some_and(|this| unused.is_none_or(|unused| !unused.is_clearly_better_than(this)))
@@ -89,7 +89,7 @@ fn seated(vectors: &[&Vector], cpus: &[CpuId]) -> Vec<Option<CpuId>> {
     for index in order {
         let vector = vectors[index];
         let allowed = filled.iter_mut().filter(|(.., cpu)| vector.pool.contains(*cpu));
-        if let Some(seat) = allowed.min_by_key(|(load, rank, _)| (*load, *rank)) {
+        if let Some(seat) = allowed.min_by_key(|(load, rank, cpu)| (*load, vector.present != Some(*cpu), *rank)) {
             // Nothing weighs nothing: those without a measured load are shared out too.
             seat.0 += millionths(vector.load).max(1);
             seats[index] = Some(seat.2);

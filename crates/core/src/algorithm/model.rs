@@ -135,7 +135,8 @@ impl<'a> Row<'a> {
         let costs = room.costs;
         let mut row = Self { vector, costs, on: BTreeMap::new(), levels: Default::default(), anywhere: 0.0, topology };
         // Under RPS the protocol and the wakeup are on the CPUs that the packets are handed on to.
-        let receivers = if vector.handed_on.is_empty() { &vector.read_on } else { &vector.handed_on };
+        let alike: BTreeMap<CpuId, f64> = vector.handed_on.iter().map(|cpu| (cpu, 1.0)).collect();
+        let receivers = if alike.is_empty() { &vector.read_on } else { &alike };
         let all: f64 = receivers.values().sum();
         for (cpu, weight) in receivers.iter().filter(|_| all > 0.0) {
             let packets = (vector.packets_per_s - vector.forwarded_per_s).max(0.0) * weight / all;

@@ -19,10 +19,14 @@ fn place(vector: &Vector) -> Suggestion {
     let Some(best) = heaviest(consumer.cpus.iter().filter_map(allowed)) else {
         return Suggestion::Leave(format!("its consumer {words}, outside the allowed cpus {}", vector.pool));
     };
-    let share = |cpu| consumer.cpus.get(&cpu).copied().unwrap_or(0.0);
-    let present =
-        vector.present.filter(|cpu| vector.pool.contains(*cpu) && share(*cpu) >= share(best) * (1.0 - WORTH_MOVING));
-    match present {
+    // Two consumers of about the same weight would take turns in being the heaviest: what counts is what is read there.
+    let most = consumer.bytes_per_s * consumer.cpus.get(&best).copied().unwrap_or(0.0);
+    let read = |cpu| vector.read_on.get(&cpu).copied().unwrap_or(0.0);
+    let enough = |cpu: &_| vector.pool.contains(*cpu) && read(*cpu) >= most * (1.0 - WORTH_MOVING);
+    match vector.present.filter(enough) {
+        Some(cpu) if cpu != best && consumer.cpus.get(&cpu).is_none_or(|share| *share == 0.0) => {
+            Suggestion::Keep(cpu, format!("already on cpu {cpu}, where as much is read as by its heaviest consumer: {words}"))
+        }
         Some(cpu) => Suggestion::Keep(cpu, format!("already on cpu {cpu}, where its heaviest consumer {words}")),
         None => {
             let softirq = softirq_in_words(vector);

@@ -43,8 +43,8 @@ interrupt() {
     esac
 }
 
-# queue NAME DEVICE_PATH FILE VALUE WHAT; a netdev on a bus is found by its path, also under another name.
-queue() {
+# netdev NAME DEVICE_PATH: prints its folder; a netdev on a bus is found by its path, also under another name.
+netdev() {
     for net in /sys/class/net/*; do
         here=$(readlink -f "$net")
         there=/sys/devices/virtual/net/$1
@@ -52,12 +52,31 @@ queue() {
             here=${here%/net/*}
             there=/sys$2
         fi
-        if [ "$here" = "$there" ]; then
-            put "$net/queues/$3" "$4" "$5"
-            return
-        fi
+        [ "$here" != "$there" ] || { echo "$net"; return; }
     done
-    fail "$5: its netdev is not here"
+    return 1
+}
+
+# queue NAME DEVICE_PATH FILE VALUE WHAT
+queue() {
+    if net=$(netdev "$1" "$2"); then
+        put "$net/queues/$3" "$4" "$5"
+    else
+        fail "$5: its netdev is not here"
+    fi
+}
+
+# ntuple NAME DEVICE_PATH on|off: whether the driver may steer flows
+ntuple() {
+    net=$(netdev "$1" "$2") || { fail "$1 ntuple: the netdev is not here"; return; }
+    net=${net##*/}
+    if ethtool -k "$net" 2>/dev/null | grep -q "^ntuple-filters: $3"; then
+        echo "$net ntuple: is $3 already"
+    elif ethtool -K "$net" ntuple "$3" >/dev/null; then
+        echo "$net ntuple: $3"
+    else
+        fail "$net ntuple: cannot be switched $3"
+    fi
 }
 
 # kthread NAME MASK CPUS

@@ -14,7 +14,7 @@ impl Plan {
             Target::IrqAffinity { .. } => Some(WriterKnob::IrqAffinity),
             Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Some(WriterKnob::Rps),
             Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-            Target::DefaultSmpAffinity | Target::RpsDefaultMask => None,
+            Target::DefaultSmpAffinity | Target::RpsDefaultMask | Target::NtupleFilter { .. } => None,
             Target::NapiThread { .. } | Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => None,
         };
         let written: Vec<WriterKnob> = self.changes.iter().filter_map(knob).collect();

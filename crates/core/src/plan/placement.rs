@@ -109,8 +109,23 @@ impl<'a> Wanted<'a> {
             None => self.pool.clone(),
         };
         vector.hint = state.and_then(|state| state.hint.clone());
+        vector.handed_on = self.handed_on(&group, snapshot);
         let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);
         Some((group, vector, algorithm))
+    }
+}
+
+impl Wanted<'_> {
+    /// The CPUs that RPS will hand the group's packets on to; none where RFS sends them to their readers.
+    fn handed_on(&self, group: &Group<'_>, snapshot: &Snapshot) -> CpuSet {
+        let table = self.goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
+        let follows = |silo: &&Silo| self.goal.rfs.or(silo.rps_flow_cnt).unwrap_or(0) > 0;
+        if table > 0 && group.silos.iter().any(follows) {
+            return CpuSet::new();
+        }
+        let present = || group.silos.iter().filter_map(|silo| silo.rps_cpus.clone()).reduce(|a, b| a.or(&b));
+        let cpus = self.goal.rps.clone().or_else(present).unwrap_or_default();
+        cpus.and(&snapshot.topology.online).minus(&snapshot.topology.set_apart())
     }
 }
 

@@ -81,6 +81,7 @@ fn knobs() -> Vec<(String, &'static str)> {
         ("proc/70/cpus".to_owned(), "ff\n"),
         ("proc/81/cpus".to_owned(), "0f\n"),
         ("sys/fs/cgroup/web.slice/cpuset.cpus".to_owned(), "\n"),
+        ("sys/class/net/eth0.ntuple".to_owned(), "0\n"),
     ];
     for n in 0..3 {
         all.push((format!("proc/irq/{}/smp_affinity", 27 + n), ["01\n", "ff\n", "04\n"][n]));
@@ -171,6 +172,7 @@ impl Fake {
     fn file_of(place: &Place) -> Place {
         match place {
             Place::Thread(tid) => Place::File(format!("/proc/{tid}/cpus")),
+            Place::Ntuple(netdev) => Place::File(format!("/sys/class/net/{netdev}.ntuple")),
             file => file.clone(),
         }
     }
@@ -186,6 +188,9 @@ impl Fake {
         if ROUNDED.contains(&name) {
             let count: u32 = text.trim().parse().map_err(|_| invalid())?;
             return Ok(format!("{}\n", if count == 0 { 0 } else { count.next_power_of_two() }));
+        }
+        if name.ends_with(".ntuple") {
+            return Ok(format!("{}\n", text.trim()));
         }
         let mut cpus = CpuSet::parse_mask(text).map_err(|_| invalid())?;
         if cpus.highest().is_some_and(|cpu| cpu.0 > 7) {
@@ -311,7 +316,7 @@ pub(crate) fn cgroup() -> Target {
 /// Every knob of the host.
 pub(crate) fn targets() -> Vec<Target> {
     let mut all = vec![irq(27), irq(28), irq(29), Target::DefaultSmpAffinity, Target::RpsSockFlowEntries];
-    all.extend([Target::RpsDefaultMask, thread(), consumer(), cgroup()]);
+    all.extend([Target::RpsDefaultMask, thread(), Target::NtupleFilter { netdev: eth0() }, consumer(), cgroup()]);
     for queue in 0..2 {
         all.push(Target::RpsCpus { netdev: eth0(), queue });
         all.push(Target::RpsFlowCnt { netdev: eth0(), queue });
@@ -331,6 +336,7 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
     let new = |n: usize, target: &Target| match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1000 * (n as u32 + 1)),
         Target::RpsCpus { .. } | Target::RpsDefaultMask => cpus("2-3,7"),
+        Target::NtupleFilter { .. } => Value::Count(1),
         _ => cpus("5"),
     };
     let targets = targets().into_iter().enumerate();

@@ -61,6 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn ours(target: &Target, seed: u32) -> Value {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1 + seed % 2000),
+        Target::NtupleFilter { .. } => Value::Count(1),
         _ => Value::Cpus(CpuSet::parse_mask(&format!("{:x}", 1 + seed % 31)).unwrap()),
     }
 }
@@ -72,6 +73,7 @@ fn foreign(target: &Target, seed: u32) -> String {
         Target::CgroupCpuset { .. } => {
             format!("{}\n", CpuSet::parse_mask(&format!("{:x}", 0x20 | (seed % 32))).unwrap())
         }
+        Target::NtupleFilter { .. } => "2\n".into(),
         _ => format!("{:x}\n", 0x20 | (seed % 32)),
     }
 }
@@ -81,6 +83,7 @@ fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
     match netsilo_sys::knob::read(kernel, target).unwrap().place {
         Place::File(path) => kernel.root.join(path.trim_start_matches('/')),
         Place::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
+        Place::Ntuple(netdev) => kernel.root.join(format!("sys/class/net/{netdev}.ntuple")),
     }
 }
 

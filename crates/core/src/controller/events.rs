@@ -1,0 +1,77 @@
+//! What the kernel announced lately: an event explains that a knob no longer has our value, without another writer.
+
+use std::time::Duration;
+
+use super::decision::Event;
+use crate::change::Target;
+
+/// An event may be announced so much before or after its effect is seen.
+pub(super) const GRACE: Duration = Duration::from_secs(30);
+
+/// So long an event is remembered, for knobs that are set up anew under another name or number.
+pub(super) const MEMORY: Duration = Duration::from_secs(300);
+
+/// The events of the last minutes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Events(Vec<(Duration, Event)>);
+
+impl Events {
+    pub(super) fn note(&mut self, now: Duration, event: Event) {
+        self.0.retain(|(at, _)| *at + MEMORY >= now);
+        self.0.push((now, event));
+    }
+
+    /// The event that may have changed this knob since a moment.
+    pub(super) fn behind(&self, target: &Target, since: Duration) -> Option<&Event> {
+        self.0.iter().rev().find(|(at, event)| *at + GRACE >= since && event.covers(target)).map(|(_, event)| event)
+    }
+
+    /// The event that may have set this knob up anew.
+    pub(super) fn before(&self, target: &Target, now: Duration) -> Option<&Event> {
+        self.behind(target, now.saturating_sub(MEMORY - GRACE))
+    }
+}
+
+impl Event {
+    /// Whether it may have changed this knob.
+    pub(super) fn covers(&self, target: &Target) -> bool {
+        match self {
+            Self::LinkUp(name) | Self::LinkDown(name) | Self::Reset(name) => is_of(target, name),
+            Self::NetdevAdded(name) | Self::NetdevRemoved(name) => is_of(target, name),
+            Self::Renamed { from, to } => is_of(target, from) || is_of(target, to),
+            Self::CpuOnline(_) | Self::CpuOffline(_) | Self::Resumed => true,
+        }
+    }
+
+    /// What happened, as a person reads it.
+    pub(super) fn in_words(&self) -> String {
+        match self {
+            Self::LinkUp(name) => format!("{name} came up"),
+            Self::LinkDown(name) => format!("{name} went down"),
+            Self::Reset(name) => format!("{name} was reset"),
+            Self::NetdevAdded(name) => format!("{name} was added"),
+            Self::NetdevRemoved(name) => format!("{name} was removed"),
+            Self::Renamed { from, to } => format!("{from} was renamed to {to}"),
+            Self::CpuOnline(cpu) => format!("cpu {cpu} came online"),
+            Self::CpuOffline(cpu) => format!("cpu {cpu} went offline"),
+            Self::Resumed => "the machine was suspended".into(),
+        }
+    }
+}
+
+fn is_of(target: &Target, name: &str) -> bool {
+    match target {
+        Target::IrqAffinity { netdev, .. } => netdev.as_ref().is_some_and(|netdev| netdev.name == name),
+        Target::RpsCpus { netdev, .. }
+        | Target::RpsFlowCnt { netdev, .. }
+        | Target::XpsCpus { netdev, .. }
+        | Target::NtupleFilter { netdev } => netdev.name == name,
+        // `napi/<dev>-<id>`, cut to 15 bytes
+        Target::NapiThread { comm, .. } => {
+            let device = comm.strip_prefix("napi/").unwrap_or_default();
+            name.starts_with(device) || device.rsplit_once('-').is_some_and(|(device, _)| device == name)
+        }
+        Target::DefaultSmpAffinity | Target::RpsSockFlowEntries | Target::RpsDefaultMask => false,
+        Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => false,
+    }
+}

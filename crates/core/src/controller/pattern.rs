@@ -1,0 +1,67 @@
+//! What the workload is like, as far as it does not follow from where we put things: did it change, or is it noise?
+
+use std::collections::BTreeMap;
+
+use crate::cpuset::{CpuId, CpuSet};
+use crate::rates::Rates;
+use crate::silo::Silos;
+
+/// Packets per second by more than this factor more or less.
+const PACKETS: f64 = 1.3;
+
+/// So much of a queue's data is read on other CPUs.
+const READ_ELSEWHERE: f64 = 0.2;
+
+/// A CPU spends so much more or less of its time in user space.
+const USER_TIME: f64 = 0.15;
+
+/// What one window shows of the workload.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pattern {
+    online: CpuSet,
+    user: BTreeMap<CpuId, f64>,
+    queues: BTreeMap<String, Queue>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Queue {
+    packets: f64,
+    /// Share of the data by CPU.
+    read_on: BTreeMap<CpuId, f64>,
+}
+
+impl Pattern {
+    pub(super) fn of(online: &CpuSet, rates: &Rates, silos: &Silos) -> Self {
+        let user =
+            |(cpu, rates): (&CpuId, &crate::rates::CpuRates)| Some((*cpu, rates.shares?.usr + rates.shares?.nice));
+        let queues = silos.queues.iter().filter(|silo| silo.has_traffic()).map(|silo| {
+            let mut read_on = silo.read_on();
+            let all: f64 = read_on.values().sum();
+            read_on.values_mut().for_each(|bytes| *bytes /= all);
+            (silo.label(), Queue { packets: silo.packets_per_s.unwrap_or_default(), read_on })
+        });
+        Self { online: online.clone(), user: rates.cpus.iter().filter_map(user).collect(), queues: queues.collect() }
+    }
+
+    /// Whether it is another workload than that one.
+    pub(super) fn differs(&self, other: &Self) -> bool {
+        let user =
+            |(cpu, share): (&CpuId, &f64)| other.user.get(cpu).is_none_or(|before| (share - before).abs() > USER_TIME);
+        let queue =
+            |(label, queue): (&String, &Queue)| other.queues.get(label).is_none_or(|before| queue.differs(before));
+        self.online != other.online
+            || self.queues.len() != other.queues.len()
+            || self.user.iter().any(user)
+            || self.queues.iter().any(queue)
+    }
+}
+
+impl Queue {
+    fn differs(&self, before: &Self) -> bool {
+        let share = |of: &Self, cpu: &CpuId| of.read_on.get(cpu).copied().unwrap_or(0.0);
+        let left: f64 = before.read_on.iter().map(|(cpu, share_then)| (share_then - share(self, cpu)).max(0.0)).sum();
+        let came: f64 = self.read_on.iter().map(|(cpu, share_now)| (share_now - share(before, cpu)).max(0.0)).sum();
+        let (less, more) = (self.packets.min(before.packets), self.packets.max(before.packets));
+        left.max(came) > READ_ELSEWHERE || more > less * PACKETS
+    }
+}
