@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-const PROGRAMS: [&str; 5] = ["flows", "polls", "tcp", "time", "udp"];
+const PROGRAMS: [&str; 8] = ["flows", "forward", "polls", "stages", "tcp", "time", "udp", "wakeups"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=bpf");

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpuset::CpuId;
 use crate::host::NapiId;
+use crate::stages::StageSamples;
 
 /// What was counted in one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Attribution {
     /// Packets that left again, by where they came in and where they went.
     #[serde(default)]
     pub forwarded: Vec<Forwarded>,
+    /// Where receive work spends its time; `None` when it was not asked for.
+    #[serde(default)]
+    pub stages: Option<StageSamples>,
     /// True interrupt time per CPU; empty where it could not be measured.
     pub cpu_time: BTreeMap<CpuId, CpuTime>,
     /// Each hook: attached, or why it can't run here.

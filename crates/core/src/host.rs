@@ -209,6 +209,23 @@ pub struct Netdev {
     pub statistics: BTreeMap<String, u64>,
     /// What ethtool says of it.
     pub ethtool: Option<crate::ethtool::Ethtool>,
+    /// An XDP program is attached, which may take packets before anybody else sees them; `None` when there is none known.
+    #[serde(default)]
+    pub xdp: Option<Xdp>,
+}
+
+/// Where an XDP program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Xdp {
+    /// In the driver's poll.
+    Driver,
+    /// In the stack, after the driver.
+    Generic,
+    /// In the device.
+    Hardware,
+    /// In several of these places.
+    Several,
 }
 
 /// A receive queue.

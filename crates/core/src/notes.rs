@@ -19,6 +19,7 @@ pub(crate) fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> 
     notes.extend(attribution(&observation.attribution));
     notes.extend(unresolved(silos));
     notes.extend(after.netdevs.iter().filter_map(unknown_interrupts));
+    notes.extend(redirecting(after));
     notes.extend(after.writers.iter().map(|writer| {
         let knobs: Vec<&str> = writer.writes.iter().map(|knob| knob_name(*knob)).collect();
         format!("{} (pid {}) is running and writes {}", writer.name, writer.pid, knobs.join(", "))
@@ -104,6 +105,18 @@ fn unresolved(silos: &Silos) -> Option<String> {
     let share = silos.unresolved.bytes_per_s / all;
     (share >= UNRESOLVED_WORTH_SAYING)
         .then(|| format!("the queue of {:.0}% of the bytes read was not found", share * 100.0))
+}
+
+/// Such packets pass none of our hooks but the poll's.
+fn redirecting(snapshot: &Snapshot) -> Option<String> {
+    let with_xdp = snapshot.netdevs.iter().filter(|netdev| netdev.xdp.is_some());
+    let names: Vec<&str> = with_xdp.map(|netdev| netdev.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: an XDP program is attached; packets that XDP redirects, answers or drops are not seen",
+            names.join(", ")
+        )
+    })
 }
 
 /// A device that has interrupts and queues, but nothing says which is whose.

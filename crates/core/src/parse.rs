@@ -6,6 +6,7 @@
 pub mod cpu_lists;
 pub mod interrupts;
 pub mod irq_debugfs;
+pub mod kallsyms;
 pub mod netdev;
 pub mod node_distance;
 pub mod per_cpu_count;

@@ -10,7 +10,7 @@ use crate::algorithm::IDLE_BELOW;
 use crate::change::apply_to;
 use crate::cpuset::CpuId;
 use crate::grid::Grid;
-use crate::host::{Irq, Writable};
+use crate::host::{Irq, IrqState, Writable};
 use crate::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 /// All queues together take less than this share of a CPU, and all else less than the rest: no CPU is ever overloaded,
@@ -188,7 +188,7 @@ proptest! {
         prop_assert_eq!(plan(&moved_along, &goal).changes, vec![], "with the load moved along, after {:#?}", first);
     }
 
-    /// What was only kept may have been kept on the border, and tx queues follow it.
+    /// What was only kept may have been kept on the border, and tx queues and the interrupts of kthreads follow it.
     #[test]
     fn what_the_next_window_measures_a_little_differently_does_not_move_again_what_was_just_moved(scene in scenes(), goal in goals(), keep in prop::array::uniform4(any::<bool>()), noise in prop::array::uniform8(-NOISE..NOISE)) {
         let goal = narrowed(goal, &scene, &keep);
@@ -202,7 +202,12 @@ proptest! {
         }
         let observation = next.observe(&apply_to(&scene.settings(), &first.changes));
         let mut again = plan(&observation, &goal).changes;
-        let follows = |target: &Target| !matches!(target, Target::NapiThread { .. } | Target::IrqAffinity { irq: Irq(..FIRST_TX_IRQ), .. });
+        let threaded = scene.netdevs.iter().any(|netdev| netdev.threaded);
+        let follows = |target: &Target| match target {
+            Target::NapiThread { .. } => false,
+            Target::IrqAffinity { irq, .. } => threaded || irq.0 >= FIRST_TX_IRQ,
+            _ => true,
+        };
         again.retain(|change| !follows(&change.target) && first.changes.iter().any(|moved| moved.target == change.target));
         prop_assert_eq!(again, vec![], "after {:#?}", first);
     }
@@ -311,4 +316,32 @@ fn a_cpu_number_that_no_machine_has_costs_neither_a_panic_nor_memory() {
         observation.after.topology.cpus.insert(CpuId(number), cpu);
     }
     assert_eq!(plan(&observation, &Goal::default()), known);
+}
+
+#[test]
+fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
+    let queue = SceneQueue {
+        irq: Some(30),
+        cpus: CpuSet::of(CpuId(0)),
+        packets_per_s: 1000,
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(1), bytes_per_s: 100 }],
+        ..SceneQueue::default()
+    };
+    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
+    let scene = Scene { grid: Grid { l2s: 3, ..Grid::default() }, netdevs: vec![netdev], ..Scene::default() };
+    let goal = Goal { algorithm: AlgorithmName::SameCpu, ..Goal::default() };
+    let mut observation = scene.observation();
+    observation.after.arch_interrupts.insert("LOC".into(), BTreeMap::new());
+    for irq in 100..300 {
+        let state = IrqState { effective: Some(CpuSet::of(CpuId(1))), ..IrqState::default() };
+        observation.after.irqs.insert(Irq(irq), state);
+    }
+    let full = plan(&observation, &goal);
+    assert!(full.changes.is_empty(), "{full:#?}");
+    assert!(
+        full.unchanged.iter().any(|it| it.reason.contains("cpu 1 is without a free interrupt vector")),
+        "{full:#?}"
+    );
+    observation.after.arch_interrupts.clear();
+    assert_eq!(plan(&observation, &goal).changes.len(), 1, "other architectures have no such limit");
 }

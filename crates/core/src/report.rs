@@ -14,6 +14,7 @@ use crate::forwards::ForwardTotals;
 use crate::host::{Gap, Irq, Netdev, Observation, Snapshot, Writer};
 use crate::rates::{CpuRates, Rates, Shares, rates};
 use crate::silo::{Elsewhere, Locality, Silo, Silos, silos};
+use crate::stages::Stages;
 use crate::topology::{NodeId, Topology};
 
 /// The schema that this version writes.
@@ -36,6 +37,9 @@ pub struct Report {
     pub cpus: Vec<CpuLine>,
     /// The host as a whole.
     pub totals: Totals,
+    /// Where receive work spends its time; `None` when it was not asked for.
+    #[serde(default)]
+    pub stages: Option<Stages>,
     /// Settings of the network stack as a whole.
     pub settings: SettingsLine,
     /// Other programs that write the same knobs.
@@ -235,6 +239,7 @@ impl Report {
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
             totals: totals(&silos, attribution),
+            stages: attribution.stages.as_ref().map(|stages| Stages::of(stages, attribution.elapsed.as_secs_f64())),
             settings: SettingsLine {
                 default_smp_affinity: after.default_smp_affinity.clone(),
                 rps_sock_flow_entries: after.net.rps_sock_flow_entries,
@@ -470,6 +475,15 @@ mod tests {
             ["consumers are not known: nothing was counted", "irqbalance (pid 812) is running and writes irq affinity"];
         assert_eq!(report.notes, expected);
         assert_eq!((report.totals.bytes_per_s, report.totals.packets_per_s), (None, None));
+    }
+
+    #[test]
+    fn an_xdp_program_is_named_for_what_it_hides() {
+        let mut observation = scene().observation();
+        observation.after.netdevs[0].xdp = Some(crate::host::Xdp::Driver);
+        let notes = Report::of(&observation).notes;
+        let expected = "eth0: an XDP program is attached; packets that XDP redirects, answers or drops are not seen";
+        assert_eq!(notes, [expected]);
     }
 
     #[test]

@@ -252,9 +252,11 @@ impl Scene {
                 time.net_rx_runs += polls;
             }
             let protocol = rps_of(settings, at, index).unwrap_or(cpu);
-            attribution
-                .consumption
-                .extend(queue.readers.iter().map(|reader| reader.consumption(napi, index, cpu, protocol)));
+            attribution.consumption.extend(queue.readers.iter().map(|reader| Consumption {
+                // Each wakeup is for a read.
+                events: queue.wakeups_of(reader).max(1),
+                ..reader.consumption(napi, index, cpu, protocol)
+            }));
             attribution.wakeups.extend(queue.wakeups(protocol));
             attribution.forwarded.extend(queue.forwards.iter().map(|forward| {
                 let egress = self.netdevs.iter().position(|dev| dev.name == forward.to);
@@ -373,14 +375,19 @@ impl SceneNetdev {
 }
 
 impl SceneQueue {
-    fn wakeups(&self, waker_cpu: CpuId) -> impl Iterator<Item = Wakeup> {
+    /// How often a reader is woken while the scene is observed.
+    fn wakeups_of(&self, reader: &Reader) -> u64 {
         let all: u64 = self.readers.iter().map(|reader| reader.bytes_per_s).sum();
-        let woken = self.readers.iter().filter(|reader| self.wakeups_per_s > 0 && reader.bytes_per_s > 0);
+        (self.wakeups_per_s * SECONDS * reader.bytes_per_s).checked_div(all).unwrap_or(0)
+    }
+
+    fn wakeups(&self, waker_cpu: CpuId) -> impl Iterator<Item = Wakeup> {
+        let woken = self.readers.iter().filter(|reader| self.wakeups_of(reader) > 0);
         woken.map(move |reader| Wakeup {
             tgid: reader.tgid(),
             waker_cpu,
             sleeper_cpu: reader.cpu,
-            count: self.wakeups_per_s * SECONDS * reader.bytes_per_s / all,
+            count: self.wakeups_of(reader),
         })
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
     let before = stage.settings()?;
 
     chapter("as booted: every interrupt of the NIC on cpu 0, the servers on cpus 1, 2, 5 and 6")?;
-    let booted = stage.look("as booted", &["show", "plan"], &[])?;
+    let booted = stage.look("as booted", &["show", "plan --algorithm near-consumer"], &[])?;
     chapter("near-consumer: close to the reader, on another core of its cache")?;
     let near = stage.look("near-consumer", &["show"], &["near-consumer"])?;
     chapter("rfs-max-weight: on the heaviest reader's own cpu")?;

@@ -18,6 +18,7 @@ mod plan;
 mod plan_view;
 mod show;
 mod show_view;
+mod stages_view;
 mod undo;
 mod units;
 

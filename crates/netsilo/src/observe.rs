@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_core::host::Observation;
 use netsilo_core::topology::Topology;
+use netsilo_sys::bpf::Options;
 use netsilo_sys::bundle;
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::root::Root;
@@ -52,13 +53,13 @@ pub(crate) struct Live {
 impl Live {
     /// One observation.
     pub(crate) fn observe(&self) -> Result<Observation> {
-        self.each(|observation| Ok((observation, false)))
+        self.each(Options::default(), |observation| Ok((observation, false)))
     }
 
     /// Observations, one after the other, until `use_it` wants no more.
-    fn each<T>(&self, mut use_it: impl FnMut(Observation) -> Result<(T, bool)>) -> Result<T> {
+    fn each<T>(&self, options: Options, mut use_it: impl FnMut(Observation) -> Result<(T, bool)>) -> Result<T> {
         let root = Root::live();
-        let mut observer = Observer::start(&root, self.counting())?;
+        let mut observer = Observer::start_with(&root, self.counting(), options)?;
         loop {
             let observation = observer.next(&root, self.interval, pass_time)?;
             let (value, again) = use_it(observation)?;
@@ -94,14 +95,18 @@ impl Look {
 
     /// One observation.
     pub(crate) fn observe(&self) -> Result<Observation> {
-        self.each(|observation| Ok((observation, false)))
+        self.each(Options::default(), |observation| Ok((observation, false)))
     }
 
     /// Observations, one after the other, until `use_it` wants no more; a bundle holds one.
-    pub(crate) fn each<T>(&self, mut use_it: impl FnMut(Observation) -> Result<(T, bool)>) -> Result<T> {
+    pub(crate) fn each<T>(
+        &self,
+        options: Options,
+        mut use_it: impl FnMut(Observation) -> Result<(T, bool)>,
+    ) -> Result<T> {
         match self.from.bundle()? {
             Some(observation) => Ok(use_it(observation)?.0),
-            None => self.live.each(use_it),
+            None => self.live.each(options, use_it),
         }
     }
 }

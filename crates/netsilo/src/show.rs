@@ -4,6 +4,7 @@ use std::io::{IsTerminal, stdout};
 
 use anyhow::Result;
 use netsilo_core::report::Report;
+use netsilo_sys::bpf::Options;
 
 use crate::exit::Exit;
 use crate::{observe, out, show_view};
@@ -16,6 +17,9 @@ pub(crate) struct Args {
     /// Show again after each interval, until interrupted or COUNT times
     #[arg(short, long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "0")]
     watch: Option<u64>,
+    /// Also sample where receive work spends its time: driver, bridge and IP, netfilter, delivery, sending
+    #[arg(long, conflicts_with = "no_bpf")]
+    stages: bool,
     /// Print JSON (schema 1, docs/report.md); with --watch one line each
     #[arg(short, long)]
     json: bool,
@@ -24,7 +28,8 @@ pub(crate) struct Args {
 /// Looks and shows.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut shown = 0;
-    args.observe.each(|observation| {
+    let options = Options { stages: args.stages, ..Options::default() };
+    args.observe.each(options, |observation| {
         let report = Report::of(&observation);
         shown += 1;
         match (args.json, args.watch) {

@@ -6,9 +6,11 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use netsilo_core::attribution::Source;
 use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::forwards::ForwardShare;
 use netsilo_core::report::{CpuLine, NetdevLine, Report};
 use netsilo_core::silo::{ConsumerShare, Elsewhere, Locality, Silo};
 
+use crate::stages_view;
 use crate::units::{bytes_per_s, count, or_dash, percent};
 
 /// How many consumers of a queue are named before the rest is summed up.
@@ -22,6 +24,9 @@ pub(crate) fn render(report: &Report) -> String {
         let _ = writeln!(text, "\n{}\n{}", netdev_title(netdev), queue_table(netdev));
     }
     let _ = writeln!(text, "\n{}", cpu_table(&report.cpus));
+    if let Some(stages) = &report.stages {
+        let _ = write!(text, "\n{}", stages_view::render(stages));
+    }
     let _ = write!(text, "\n{}", totals(report));
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
@@ -84,7 +89,7 @@ fn netdev_title(netdev: &NetdevLine) -> String {
 }
 
 /// A table without lines: narrow enough for a terminal, wide enough for a pipe.
-fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
+pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for (column, name) in table.column_iter_mut().zip(header) {
@@ -124,7 +129,7 @@ fn queue_row(silo: &Silo) -> Vec<String> {
         or_dash(softirq, |softirq| softirq),
         steering(silo),
         locality(&silo.locality),
-        consumers(&silo.consumers),
+        consumers(&silo.consumers, &silo.forwards),
     ]
 }
 
@@ -164,20 +169,30 @@ fn locality(locality: &Locality) -> String {
     parts.join(" ")
 }
 
-/// `redis (cpu 3) 97%, sshd (cpu 0) 3%`.
-fn consumers(consumers: &[ConsumerShare]) -> String {
-    let named = consumers.iter().take(CONSUMERS_NAMED).map(|consumer| {
+/// `redis (cpu 3) 97%, sshd (cpu 0) 3%`; what leaves again follows, as a share of the queue's packets: `-> eth1 tx-2 4.31k/s 60%`.
+fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) -> String {
+    let reader = |consumer: &ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
         let word = if cpus.len() == 1 { "cpu" } else { "cpus" };
-        format!("{} ({word} {cpus}) {}", consumer.comm, percent(consumer.share))
-    });
-    let mut parts: Vec<_> = named.collect();
-    let rest = consumers.len().saturating_sub(CONSUMERS_NAMED);
-    if rest > 0 {
-        let share: f64 = consumers.iter().skip(CONSUMERS_NAMED).map(|consumer| consumer.share).sum();
-        parts.push(format!("{rest} more {}", percent(share)));
-    }
+        (format!("{} ({word} {cpus}) {}", consumer.comm, percent(consumer.share)), consumer.share)
+    };
+    let forward = |to: &ForwardShare| {
+        (format!("-> {} {}/s {}", to.label(), count(to.packets_per_s), percent(to.share)), to.share)
+    };
+    let mut parts = heaviest(consumers.iter().map(reader));
+    parts.extend(heaviest(forwards.iter().map(forward)));
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}
+
+/// The first few by name, the others by their number and share.
+fn heaviest(all: impl Iterator<Item = (String, f64)>) -> Vec<String> {
+    let all: Vec<_> = all.collect();
+    let (named, rest) = all.split_at(all.len().min(CONSUMERS_NAMED));
+    let mut parts: Vec<_> = named.iter().map(|(text, _)| text.clone()).collect();
+    if !rest.is_empty() {
+        parts.push(format!("{} more {}", rest.len(), percent(rest.iter().map(|(_, share)| share).sum())));
+    }
+    parts
 }
 
 fn cpu_table(cpus: &[CpuLine]) -> String {
@@ -245,13 +260,22 @@ fn totals(report: &Report) -> String {
     ];
     for (what, Elsewhere { bytes_per_s: rate, consumers: who }) in elsewhere {
         if *rate > 0.0 {
-            let _ = writeln!(text, "{}, {what}: {}", bytes_per_s(*rate), consumers(who));
+            let _ = writeln!(text, "{}, {what}: {}", bytes_per_s(*rate), consumers(who, &[]));
         }
+    }
+    let forwarded = &totals.forwarded;
+    if forwarded.packets_per_s > 0.0 {
+        let packets = count(forwarded.packets_per_s);
+        let _ = write!(text, "{packets} packets/s ({}) left again", bytes_per_s(forwarded.bytes_per_s));
+        if !forwarded.from_no_queue.is_empty() {
+            let _ = write!(text, ", of them through no queue seen here: {}", consumers(&[], &forwarded.from_no_queue));
+        }
+        let _ = writeln!(text);
     }
     text
 }
 
-fn trim_lines(table: &Table) -> String {
+pub(crate) fn trim_lines(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
@@ -264,6 +288,21 @@ mod tests {
     #[test]
     fn one_screen_shows_queues_cpus_and_readers() {
         let scene: Scene = serde_json::from_str(include_str!("../../../cases/virtio-all-on-cpu0/before.json")).unwrap();
+        insta::assert_snapshot!(render(&Report::of(&scene.observation())));
+    }
+
+    #[test]
+    fn what_leaves_again_is_shown_like_a_consumer() {
+        let scene = r#"{ "grid": { "l2s": 2 }, "netdevs": [
+            { "name": "eth0", "driver": "igb", "queues": [
+                { "irq": 41, "cpus": "0", "packets_per_s": 9000, "load": 0.1, "forwards": [
+                    { "to": "eth1", "queue": 2, "packets_per_s": 6000, "bytes_per_s": 900000 },
+                    { "to": "eth1", "queue": 0, "packets_per_s": 2990, "bytes_per_s": 448500 }] },
+                { "irq": 42, "cpus": "1", "packets_per_s": 400, "load": 0.01,
+                  "readers": [{ "comm": "sshd", "cpu": 0, "bytes_per_s": 3000 }],
+                  "forwards": [{ "to": "tap7", "queue": 0, "packets_per_s": 100, "bytes_per_s": 15000 }] }] },
+            { "name": "eth1", "driver": "igb", "queues": [{ "irq": 51, "cpus": "1" }] }] }"#;
+        let scene: Scene = serde_json::from_str(scene).unwrap();
         insta::assert_snapshot!(render(&Report::of(&scene.observation())));
     }
 

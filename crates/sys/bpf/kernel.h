@@ -32,6 +32,7 @@ enum { false, true };
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_STACK_TRACE = 7,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
@@ -54,8 +55,12 @@ enum { TCP_ESTABLISHED = 1, TCP_SYN_SENT = 2, TCP_SYN_RECV = 3, TCP_FIN_WAIT1 = 
 enum { SOCK_DONE = 1 };
 /* include/net/sock.h: no packet of this socket told its queue. */
 enum { NO_QUEUE_MAPPING = 0xffff };
+/* include/linux/skbuff.h: skb_shared_info.gso_type. */
+enum { SKB_GSO_TCPV4 = 1 << 0, SKB_GSO_TCPV6 = 1 << 4 };
 /* include/linux/interrupt.h */
 enum { NET_TX_SOFTIRQ = 2, NET_RX_SOFTIRQ = 3 };
+/* include/linux/sched.h: task_struct.flags. */
+enum { PF_KTHREAD = 0x00200000 };
 /* The loopback device is the first of every network namespace (LOOPBACK_IFINDEX). */
 enum { LOOPBACK_IFINDEX = 1 };
 
@@ -77,11 +82,16 @@ struct device {
 	struct device *parent;
 } KERNEL;
 
+struct rtnl_link_ops {
+	const char *kind;
+} KERNEL;
+
 struct net_device {
 	int ifindex;
 	possible_net_t nd_net;
 	char name[IFNAMSIZ];
 	struct device dev;
+	const struct rtnl_link_ops *rtnl_link_ops;
 } KERNEL;
 
 struct napi_struct {
@@ -135,11 +145,26 @@ struct sk_buff {
 	u32 napi_id;
 	__be16 protocol;
 	u16 network_header;
+	u16 transport_header;
+	u32 len, data_len;
+	u32 end; /* An offset from head, on 64 bits. */
 	unsigned char *head;
 	unsigned char *data;
 } KERNEL;
 
+struct skb_shared_info {
+	u16 gso_size, gso_segs;
+	u32 gso_type;
+} KERNEL;
+
+struct thread_info {
+	u32 cpu; /* 5.16, CONFIG_THREAD_INFO_IN_TASK: the CPU that the task runs on, or ran on last. */
+} KERNEL;
+
 struct task_struct {
+	struct thread_info thread_info;
+	u32 flags;
+	s32 tgid;
 	struct task_struct *group_leader;
 	char comm[TASK_COMM_LEN];
 } KERNEL;

@@ -6,31 +6,8 @@
  * the softirq's time. Timer and rescheduling interrupts are not hooked: their few microseconds stay in what they interrupted.
  * On PREEMPT_RT a softirq can be preempted, and the time of who preempted it is in it.
  */
-#include "kernel.h"
+#include "time.h"
 #include <bpf/bpf_tracing.h>
-
-struct cpu_time {
-	u64 net_rx_ns, net_tx_ns, other_softirq_ns, hardirq_ns, ipi_ns;
-	u64 net_rx_runs, hardirqs, ipis;
-	u64 irq_since;	   /* When the interrupt that runs now began; 0 when none does. */
-	u64 softirq_since; /* The same for the softirq, and what irqs_ns() said then. */
-	u64 softirq_irqs_ns;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* One for each CPU: set before loading. */
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, u32);
-	__type(value, struct cpu_time);
-} cpu_times SEC(".maps");
-
-static __always_inline struct cpu_time *this_cpu(void)
-{
-	u32 cpu = bpf_get_smp_processor_id();
-
-	return bpf_map_lookup_elem(&cpu_times, &cpu);
-}
 
 static __always_inline u64 irqs_ns(const volatile struct cpu_time *time)
 {
@@ -57,8 +34,10 @@ int BPF_PROG(softirq_entry, u32 vector)
 {
 	struct cpu_time *time = this_cpu();
 
-	if (time)
+	if (time) {
+		time->softirq = vector;
 		time->softirq_since = now_and_irqs(time, &time->softirq_irqs_ns);
+	}
 	return 0;
 }
 

@@ -13,22 +13,27 @@ use netsilo_core::attribution::{Attribution, CpuTime, Hook, Source as Attributio
 use netsilo_core::cpuset::{CpuId, CpuSet};
 
 use crate::bpf_cgroup::Cgroups;
-use crate::bpf_decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, polls, since};
+use crate::bpf_decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups};
 use crate::bpf_load::{Ground, Loaded, Source, load, load_first, reason};
+use crate::bpf_stages::Sampler;
 use crate::bpf_table::{Mapped, Table, create_options, mappable_array};
 
 /// What to attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Softirq, hardirq and IPI time: two clock reads for each.
+    /// Softirq, hardirq and IPI time: two clock reads for each. Whom receive work wakes is counted with it only.
     pub time: bool,
     /// Behind a veth, find the NIC queue that the data came through: looks at each packet, once this machine has such devices.
     pub containers: bool,
+    /// What leaves again by which device: looks at each packet, once this machine is set up to forward.
+    pub forwarding: bool,
+    /// Where receive work spends its time: samples stacks on all CPUs. Needs `time`.
+    pub stages: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { time: true, containers: true }
+        Self { time: true, containers: true, forwarding: true, stages: false }
     }
 }
 
@@ -43,8 +48,11 @@ pub struct Tracer {
     tables: Option<Tables>,
     ground: Option<Ground>,
     loaded: Vec<Loaded>,
+    sampler: Option<Sampler>,
     /// The program that finds the queue behind a veth is loaded.
     flows: bool,
+    /// The program that counts what leaves again is loaded.
+    forward: bool,
     /// Why there is nothing loaded.
     refused: Vec<Hook>,
     cgroups: Cgroups,
@@ -63,6 +71,8 @@ const DEMAND_LASTS: Duration = Duration::from_secs(60);
 struct Tables {
     polls: Table,
     reads: Table,
+    wakeups: Table,
+    forwards: Table,
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
@@ -89,12 +99,19 @@ impl Tracer {
             Err(error) => (None, None, refuse(&reason(&error))),
         };
         let loaded = ground.as_ref().map_or(Vec::new(), |ground| load_all(options, ground));
+        let sampler = options.stages.then(|| match &ground {
+            Some(ground) if knows_softirqs(&loaded) => Sampler::new(ground),
+            Some(_) => Sampler::refused(NO_SOFTIRQS),
+            None => Sampler::refused("there are no eBPF tables"),
+        });
         let mut tracer = Self {
             options,
             tables,
             ground,
             loaded,
+            sampler,
             flows: false,
+            forward: false,
             refused,
             cgroups: Cgroups::new(),
             since: Some(Instant::now()),
@@ -105,29 +122,46 @@ impl Tracer {
         if has_virtual_netdev() {
             tracer.load_flows();
         }
+        if may_forward() {
+            tracer.load_forward();
+        }
         tracer.since = Some(Instant::now());
         tracer
     }
 
     fn load_flows(&mut self) {
-        if let Some(ground) = self.ground.as_ref().filter(|_| self.options.containers && !self.flows) {
+        if self.options.containers && !self.flows {
             self.flows = true;
-            let mut flows = load(&Source::flows(), ground);
-            if self.since.is_none() {
-                flows.detach();
-            }
-            self.loaded.push(flows);
+            self.load_later(&Source::flows());
         }
+    }
+
+    fn load_forward(&mut self) {
+        if self.options.forwarding && !self.forward {
+            self.forward = true;
+            self.load_later(&Source::forward());
+        }
+    }
+
+    fn load_later(&mut self, source: &Source) {
+        let Some(ground) = &self.ground else { return };
+        let mut loaded = load(source, ground);
+        if self.since.is_none() {
+            loaded.detach();
+        }
+        self.loaded.push(loaded);
     }
 
     /// Each hook: attached, or why not.
     pub fn hooks(&self) -> Vec<Hook> {
         let loaded = self.loaded.iter().flat_map(|loaded| &loaded.hooks);
-        loaded.chain(&self.refused).cloned().collect()
+        let sampler = self.sampler.iter().map(|sampler| &sampler.hook);
+        loaded.chain(&self.refused).chain(sampler).cloned().collect()
     }
 
     /// Detaches, which costs the host nothing from now on; the programs stay loaded, and what they counted can be read.
     pub fn pause(&mut self) {
+        self.sampler.iter_mut().for_each(Sampler::detach);
         self.loaded.iter_mut().for_each(Loaded::detach);
         self.attached += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.windowed = true;
@@ -142,6 +176,7 @@ impl Tracer {
             tables.begin_window();
         }
         self.loaded.iter_mut().for_each(Loaded::attach);
+        self.sampler.iter_mut().for_each(Sampler::attach);
         self.since = Some(Instant::now());
     }
 
@@ -154,16 +189,22 @@ impl Tracer {
         if let Some(tables) = &mut self.tables {
             attribution.polls = polls(tables.polls.drain()?);
             attribution.consumption = consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
+            attribution.wakeups = wakeups(tables.wakeups.drain()?);
             let times = cpu_times(&tables.times);
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
             let lost = tables.lost()? + self.loaded.iter().map(Loaded::missed).sum::<u64>();
             attribution.lost_events = lost - self.before.lost;
             self.before.lost = lost;
+            attribution.forwarded = forwarded(tables.forwards.drain()?);
             if tables.renew_demand() {
                 self.load_flows();
             }
+            if !self.forward && may_forward() {
+                self.load_forward();
+            }
         }
+        attribution.stages = self.sampler.as_ref().map(Sampler::read).transpose()?;
         let now = Instant::now();
         attribution.elapsed = self.attached + self.since.map_or(Duration::ZERO, |since| now - since);
         self.attached = Duration::ZERO;
@@ -177,13 +218,26 @@ fn load_all(options: Options, ground: &Ground) -> Vec<Loaded> {
     loaded.extend(load_first(&Source::udp(), ground));
     if options.time {
         loaded.push(load(&Source::time(), ground));
+        let wakeups = Source::wakeups();
+        loaded.push(if knows_softirqs(&loaded) {
+            load(&wakeups, ground)
+        } else {
+            Loaded::refused(&wakeups, NO_SOFTIRQS)
+        });
     }
     loaded
 }
 
+const NO_SOFTIRQS: &str = "nothing tells when receive work runs: the softirq hooks are refused, or not asked for";
+
+/// Whether something tells which softirq runs on each CPU.
+fn knows_softirqs(loaded: &[Loaded]) -> bool {
+    ["softirq_entry", "softirq_exit"].iter().all(|hook| loaded.iter().any(|loaded| loaded.runs(hook)))
+}
+
 /// What is said of each hook where there can't even be tables.
 fn refuse(reason: &str) -> Vec<Hook> {
-    let mut sources = vec![Source::polls(), Source::tcp(), Source::time()];
+    let mut sources = vec![Source::polls(), Source::tcp(), Source::time(), Source::wakeups()];
     sources.extend(Source::udp());
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
@@ -192,6 +246,15 @@ fn refuse(reason: &str) -> Vec<Hook> {
 fn has_virtual_netdev() -> bool {
     let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     netdevs.into_iter().any(|netdev| netdev.file_name() != "lo" && !netdev.path().join("device").exists())
+}
+
+/// Whether packets may leave again: routing is on, or a device is a bridge's port. Other network namespaces have their own settings,
+/// but their queues are not ours either.
+fn may_forward() -> bool {
+    let on = |path: &str| fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
+    let routes = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"].into_iter().any(on);
+    let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    routes || netdevs.into_iter().any(|netdev| netdev.path().join("brport").exists())
 }
 
 /// Attaches for one window only, waits, and tells what was counted.
@@ -210,6 +273,8 @@ impl Tables {
         let slots = slots(cpus);
         let polls = Table::new(cpus, slots)?;
         let reads = Table::new(cpus, slots)?;
+        let wakeups = Table::new(cpus, slots / 2)?;
+        let forwards = Table::new(cpus, slots / 2)?;
         let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
         let demand = mappable_array("netsilo_demand", 16, 1)?;
         let window = mappable_array("netsilo_window", 8, 1)?;
@@ -221,10 +286,15 @@ impl Tables {
             lost: mappable_array("netsilo_lost", 8, 1)?,
             polls,
             reads,
+            wakeups,
+            forwards,
         };
         let maps = BTreeMap::from([
             ("polls", tables.polls.current()?),
             ("reads", tables.reads.current()?),
+            ("wakeups", tables.wakeups.current()?),
+            ("forwards", tables.forwards.current()?),
+            ("arrivals", array("netsilo_arrivals", ARRIVALS_BYTES, cpus)?),
             ("cpu_times", times),
             ("lost", MapHandle::try_from(&tables.lost)?),
             ("virtual_napis", lru("netsilo_virtual", 4, 1, 4096)?),
@@ -263,6 +333,13 @@ impl Tables {
     }
 }
 
+/// `struct arrivals` of `bpf/forward.bpf.c`.
+const ARRIVALS_BYTES: u32 = 8 + 32 * (1 + 64);
+
+fn array(name: &str, value: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
+    MapHandle::create(MapType::Array, Some(name), 4, value, entries, &create_options())
+}
+
 fn lru(name: &str, key: u32, value: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
     MapHandle::create(MapType::LruHash, Some(name), key, value, entries, &create_options())
 }
@@ -274,7 +351,8 @@ fn cpus_possible() -> u32 {
     highest.map_or(1, |cpu| cpu.0 + 1)
 }
 
-/// Slots of a table for each CPU: 4 x 80 KB (two tables, two halves) up to 64 CPUs, 20 MB in all up to 256.
+/// Slots of a whole table for each CPU, 80 bytes each. Two whole tables and two of half the slots, each twice: 480 KB a CPU up to
+/// 64 CPUs, 31 MB in all up to 256.
 fn slots(cpus: u32) -> u32 {
     (65536 / cpus.next_power_of_two()).clamp(256, 1024)
 }

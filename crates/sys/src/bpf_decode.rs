@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use netsilo_core::attribution::{Consumer, Consumption, CpuTime, Poll, Protocol, Resolved};
+use netsilo_core::attribution::{Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Wakeup};
 use netsilo_core::cpuset::CpuId;
 use netsilo_core::host::NapiId;
 
 use crate::bpf_cgroup::Cgroups;
 use crate::bpf_table::{Entry, Mapped};
 
-/// Words of `struct cpu_time` in `bpf/time.bpf.c`.
-pub(crate) const TIME_WORDS: usize = 11;
+/// Words of `struct cpu_time` in `bpf/time.h`.
+pub(crate) const TIME_WORDS: usize = 12;
 /// The first of them are sums; the rest says what has begun.
 pub(crate) const TIME_SUMS: usize = 8;
 
@@ -52,6 +52,41 @@ pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
     let mut polls: Vec<Poll> = merged(entries).map(poll).collect();
     polls.sort();
     polls
+}
+
+/// Entries of the table of `bpf/wakeups.bpf.c`.
+pub(crate) fn wakeups(entries: Vec<Entry>) -> Vec<Wakeup> {
+    let wakeup = |entry: Entry| {
+        let (tgid, sleeper_cpu) = halves(entry.key[0]);
+        Wakeup { tgid, waker_cpu: entry.cpu, sleeper_cpu: CpuId(sleeper_cpu), count: entry.sums[0] }
+    };
+    let mut wakeups: Vec<Wakeup> = merged(entries).map(wakeup).collect();
+    wakeups.sort();
+    wakeups
+}
+
+/// Entries of the table of `bpf/forward.bpf.c`.
+pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
+    let forwarded = |entry: Entry| {
+        let (napi, queue) = halves(entry.key[0]);
+        let (egress_ifindex, egress_netns) = halves(entry.key[1]);
+        let (tx_queue, poll_cpu) = halves(entry.key[2]);
+        Forwarded {
+            napi: (napi != 0).then_some(NapiId(napi)),
+            rx_queue: queue.checked_sub(1),
+            poll_cpu: CpuId(poll_cpu),
+            xmit_cpu: entry.cpu,
+            egress: entry.label,
+            egress_ifindex,
+            egress_netns,
+            tx_queue,
+            packets: entry.sums[0],
+            bytes: entry.sums[1],
+        }
+    };
+    let mut rows: Vec<Forwarded> = merged(entries).map(forwarded).collect();
+    rows.sort();
+    rows
 }
 
 /// Entries of the table of `bpf/reads.h`. A NAPI that one CPU polled all the time tells the polling CPU of its data.

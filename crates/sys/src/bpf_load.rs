@@ -23,6 +23,8 @@ macro_rules! object {
 pub(crate) struct Source {
     object: &'static [u8],
     programs: Vec<Program>,
+    /// Its table has half as many slots as others.
+    pub(crate) half: bool,
 }
 
 struct Program {
@@ -70,8 +72,23 @@ impl Source {
         source
     }
 
+    pub(crate) fn forward() -> Self {
+        let programs = &["forward_enters", "forward_leaves"];
+        Self { half: true, ..Self::new(object!("forward"), "forwarded packets", programs) }
+    }
+
+    /// Asks what `time` keeps; attached by `bpf_stages.rs`.
+    pub(crate) fn stages() -> Self {
+        Self::new(object!("stages"), "stages", &["tick"])
+    }
+
+    /// Asks what `time` keeps.
+    pub(crate) fn wakeups() -> Self {
+        Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &["waking"]) }
+    }
+
     fn new(object: &'static [u8], question: &'static str, programs: &[&'static str]) -> Self {
-        let mut source = Self { object, programs: Vec::new() };
+        let mut source = Self { object, programs: Vec::new(), half: false };
         source.add(question, programs);
         source
     }
@@ -103,7 +120,7 @@ pub(crate) struct Ground {
     pub(crate) maps: BTreeMap<&'static str, MapHandle>,
     /// CPUs that can exist: the highest number + 1.
     pub(crate) cpus: u32,
-    /// Slots for each CPU in a table.
+    /// Slots for each CPU in a whole table.
     pub(crate) slots: u32,
 }
 
@@ -117,6 +134,17 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
+    /// Stands for a source that is not loaded at all.
+    pub(crate) fn refused(source: &Source, reason: &str) -> Self {
+        nothing(source, reason)
+    }
+
+    /// Whether this program is attached.
+    pub(crate) fn runs(&self, program: &str) -> bool {
+        let hooks = self.programs.iter().zip(&self.hooks);
+        hooks.into_iter().any(|(name, hook)| *name == program && hook.refused.is_none())
+    }
+
     /// Whether every hook is attached.
     fn complete(&self) -> bool {
         self.hooks.iter().all(|hook| hook.refused.is_none())
@@ -153,6 +181,11 @@ pub(crate) fn load(source: &Source, ground: &Ground) -> Loaded {
         Err(reason) if source.programs.len() == 1 => nothing(source, &reason),
         Err(_) => load_those_that_run(source, ground),
     }
+}
+
+/// Loads all of a source's programs, and leaves it to others to attach them.
+pub(crate) fn loaded_object(source: &Source, ground: &Ground) -> Result<Object, String> {
+    try_load(source, &source.names(), ground)
 }
 
 /// Uses the first source that attaches wholly; those before it only say why they did not.
@@ -233,7 +266,8 @@ fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Objec
         } else if name.ends_with(".rodata")
             && let Some(constants) = map.initial_value_mut()
         {
-            let machine = [ground.cpus, ground.slots].map(u32::to_ne_bytes).concat();
+            let slots = if source.half { ground.slots / 2 } else { ground.slots };
+            let machine = [ground.cpus, slots].map(u32::to_ne_bytes).concat();
             constants[..machine.len()].copy_from_slice(&machine);
         }
     }

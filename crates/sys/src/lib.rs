@@ -5,6 +5,7 @@ pub mod bpf;
 mod bpf_cgroup;
 mod bpf_decode;
 mod bpf_load;
+mod bpf_stages;
 mod bpf_table;
 pub mod bundle;
 pub mod calibrate;
@@ -35,5 +36,6 @@ pub mod undo;
 mod unpack;
 pub mod verify;
 pub mod writers;
+mod xdp;
 
 pub use read::snapshot;

@@ -50,8 +50,13 @@ enum Counter {
 impl Observer {
     /// Starts counting.
     pub fn start(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
+        Self::start_with(root, counting, bpf::Options::default())
+    }
+
+    /// Starts counting with other programs than the usual ones.
+    pub fn start_with(root: &Root, counting: Counting, options: bpf::Options) -> Result<Self, ObserveError> {
         let mut counter = match counting {
-            Counting::Continuous | Counting::Windows(_) => attached_or_sockets(),
+            Counting::Continuous | Counting::Windows(_) => attached_or_sockets(options),
             Counting::WithoutBpf => Counter::Sockets(Vec::new(), sock_diag::sample(None).ok().map(Box::new)),
         };
         if let (Counting::Windows(_), Counter::Attached(tracer)) = (counting, &mut counter) {
@@ -88,8 +93,8 @@ impl Observer {
 }
 
 /// eBPF where anything attaches; else sock_diag, with what the hooks said.
-fn attached_or_sockets() -> Counter {
-    let tracer = Tracer::attach(bpf::Options::default());
+fn attached_or_sockets(options: bpf::Options) -> Counter {
+    let tracer = Tracer::attach(options);
     if tracer.hooks().iter().any(|hook| hook.refused.is_none()) {
         return Counter::Attached(Box::new(tracer));
     }

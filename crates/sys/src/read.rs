@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::host::{CpuCounters, Machine, NetSettings, Snapshot};
+use netsilo_core::host::{CpuCounters, Machine, NetSettings, Snapshot, Xdp};
 use netsilo_core::netdev_genl::NetdevGenl;
 use netsilo_core::parse::{cpu_lists, scalar, softirqs::softirqs, softnet_stat::softnet_stat, stat::stat};
 use netsilo_core::part::Part;
@@ -29,7 +29,9 @@ pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
     let processes = processes(&notes);
     let threads = napi_threads(&notes, &processes);
     let genl = netdev_genl(&notes);
-    let netdevs = netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
+    let mut netdevs = netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
+    let xdp = xdp(&notes);
+    netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
     Ok(Snapshot {
         machine: machine(&notes),
         at,
@@ -92,6 +94,18 @@ fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
             notes.gap("netdev netlink", why);
             None
         }
+    }
+}
+
+fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
+    let answer = notes.note(notes.root.answer("rtnetlink/xdp.json", || Part::from(crate::xdp::read()))).flatten();
+    match answer {
+        Some(Part::Value(attached)) => attached,
+        Some(Part::Absent(why)) => {
+            notes.gap("XDP programs", why);
+            BTreeMap::new()
+        }
+        None => BTreeMap::new(), // a bundle of before it was asked
     }
 }
 

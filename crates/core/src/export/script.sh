@@ -43,7 +43,7 @@ interrupt() {
     esac
 }
 
-# netdev NAME DEVICE_PATH: prints its folder; a netdev on a bus is found by its path, also under another name.
+# netdev NAME DEVICE_PATH: its folder; a netdev on a bus is found by its path, also under another name.
 netdev() {
     for net in /sys/class/net/*; do
         here=$(readlink -f "$net")
@@ -52,7 +52,10 @@ netdev() {
             here=${here%/net/*}
             there=/sys$2
         fi
-        [ "$here" != "$there" ] || { echo "$net"; return; }
+        if [ "$here" = "$there" ]; then
+            echo "$net"
+            return
+        fi
     done
     return 1
 }
@@ -66,16 +69,16 @@ queue() {
     fi
 }
 
-# ntuple NAME DEVICE_PATH on|off: whether the driver may steer flows
+# ntuple NAME DEVICE_PATH on|off
 ntuple() {
-    net=$(netdev "$1" "$2") || { fail "$1 ntuple: the netdev is not here"; return; }
-    net=${net##*/}
-    if ethtool -k "$net" 2>/dev/null | grep -q "^ntuple-filters: $3"; then
-        echo "$net ntuple: is $3 already"
-    elif ethtool -K "$net" ntuple "$3" >/dev/null; then
-        echo "$net ntuple: $3"
+    if ! net=$(netdev "$1" "$2"); then
+        fail "$1 ntuple: its netdev is not here"
+    elif ethtool -k "${net##*/}" 2>/dev/null | grep -q "^ntuple-filters: $3"; then
+        echo "$1 ntuple: is $3 already"
+    elif ethtool -K "${net##*/}" ntuple "$3"; then
+        echo "$1 ntuple: $3"
     else
-        fail "$net ntuple: cannot be switched $3"
+        fail "$1 ntuple: cannot be switched $3"
     fi
 }
 

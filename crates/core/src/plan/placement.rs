@@ -37,7 +37,7 @@ pub(super) fn place(
     let Some(pool) = pool.filter(|_| goal.irqs) else { return places };
     let mut groups = groups(after, silos, netdevs, plan);
     groups.retain(|group| group.movable(after, plan));
-    let wanted = Wanted::new(after, goal, pool);
+    let wanted = Wanted::new(after, goal, pool, plan);
     let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
         groups.into_iter().filter_map(|group| wanted.vector(group, after, plan)).collect();
     feed(after, &mut vectors);
@@ -85,8 +85,14 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    fn new(snapshot: &Snapshot, goal: &'a Goal, pool: CpuSet) -> Self {
-        Self { goal, pool: pool.minus(&full_of_vectors(snapshot)) }
+    fn new(snapshot: &Snapshot, goal: &'a Goal, pool: CpuSet, plan: &mut Plan) -> Self {
+        let full = full_of_vectors(snapshot).and(&pool);
+        if !full.is_empty() {
+            let reason =
+                format!("{} without a free interrupt vector: nothing is placed there", selection::cpus_are(&full));
+            plan.leave("cpus", &reason);
+        }
+        Self { goal, pool: pool.minus(&full) }
     }
 
     /// The group's vector and its algorithm; `None`, with the reason in the plan, where it is to be left alone.

@@ -58,6 +58,13 @@ fn edits(a: &str, b: &str) -> usize {
 pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<CpuSet> {
     let Some(cpus) = &goal.cpus else {
         let cpus = topology.housekeeping().minus(&goal.exclude);
+        let apart = topology.online.and(&topology.set_apart());
+        if !apart.is_empty() {
+            plan.leave(
+                "cpus",
+                &format!("{} {}: nothing is placed there", cpus_are(&apart), why_apart(topology, &apart)),
+            );
+        }
         if cpus.is_empty() {
             plan.refuse(
                 "cpus",

@@ -2,7 +2,9 @@
 //!
 //! This program boots the guest, and is the tracer in it. Bytes on the host's own kernel: `crates/sys/tests/attribution`.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests are tests too
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests too
+
+mod forwarding;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -12,7 +14,7 @@ use std::time::Duration;
 use netsilo_core::attribution::{Attribution, Consumption, Protocol, Resolved};
 use netsilo_core::cpuset::CpuId;
 use netsilo_core::host::NapiId;
-use netsilo_lab::traffic::{self, Consumed};
+use netsilo_lab::traffic::{self, Consumed, RrReport};
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
 use netsilo_sys::bpf::{Options, Tracer};
 
@@ -25,6 +27,7 @@ fn kernel_6_1_with_virtio_net() {
     in_a_guest(Kernel::V6_1, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
+        a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_told(lab);
     });
 }
@@ -43,6 +46,7 @@ fn kernel_6_12_with_igb() {
         every_way_of_reading_is_counted_to_the_byte(lab);
         bytes_of_each_queue_are_those_of_its_sockets(lab);
         a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FlowHash]);
+        a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
     });
 }
 
@@ -51,25 +55,35 @@ fn newest_kernel_with_virtio_net() {
     in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
+        a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_told(lab);
     });
 }
 
-/// Boots one guest at a time.
 fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
+    in_the_guest(&Spec::new(kernel, model), claims);
+}
+
+/// Boots one guest at a time.
+fn in_the_guest(spec: &Spec, claims: impl FnOnce(&Lab)) {
     static TURN: Mutex<()> = Mutex::new(());
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let _turn: MutexGuard<'_, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    claims(&Lab::boot(&Spec::new(kernel, model)).unwrap());
+    claims(&Lab::boot(spec).unwrap());
 }
 
 /// What a tracer in the guest counts while something happens.
 fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
+    traced_with(lab, "", happens)
+}
+
+/// The same with `STAGES=1`, which samples stages too.
+fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
     let program = std::env::current_exe().unwrap();
-    let tracer = format!("exec '{}' --ignored --exact tracer --nocapture >&2", program.display());
+    let tracer = format!("{options} exec '{}' --ignored --exact tracer --nocapture >&2", program.display());
     let tracer = lab.spawn(&tracer).unwrap();
     lab.sh("cat /tmp/attached").unwrap();
     happens();
@@ -81,12 +95,15 @@ fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
 #[test]
 #[ignore = "runs in the guest"]
 fn tracer() {
-    let mut tracer = Tracer::attach(Options::default());
+    let stages = std::env::var_os("STAGES").is_some();
+    let mut tracer = Tracer::attach(Options { stages, ..Options::default() });
     // opening a fifo waits for the other end
     std::fs::OpenOptions::new().write(true).open("/tmp/attached").unwrap().write_all(b"yes").unwrap();
     std::fs::File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
     let attribution = tracer.read().unwrap();
     std::fs::write("/tmp/attribution", serde_json::to_vec(&attribution).unwrap()).unwrap();
+    let snapshot = netsilo_sys::snapshot(&netsilo_sys::root::Root::live()).unwrap();
+    std::fs::write("/tmp/snapshot", serde_json::to_vec(&snapshot).unwrap()).unwrap();
 }
 
 /// Receives what the peer sends, in the guest (behind `prefix`, a command) at `address`: what the application counted.
@@ -241,13 +258,62 @@ fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
     lab.sh("ip netns del inside; echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
 }
 
+/// The NIC's interrupts on CPU 1, the server on CPU 5: each time that it slept, it was woken from there. A threaded NAPI wakes it too.
+fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
+    interrupts_on_cpu_1(lab);
+    let program = traffic::program().unwrap().display().to_string();
+    let server = |proto| format!("exec '{program}' traffic rr-server --proto {proto} --port 7100 --cpus 5");
+    let client = |proto| {
+        let dest = Lab::guest_address(0);
+        format!("'{program}' traffic rr-client --proto {proto} --dest {dest} --port 7100 --duration 1")
+    };
+    for (proto, threaded) in [("tcp", false), ("udp", false), ("tcp", true)] {
+        let kthreads = "for pid in $(pgrep '^napi/eth0'); do taskset -pc 1 $pid; done";
+        lab.sh(&format!("echo {} > /sys/class/net/eth0/threaded; {kthreads}", u32::from(threaded))).unwrap();
+        let comm = format!("rr-{proto}-7100");
+        let served = lab.spawn(&server(proto)).unwrap();
+        // also moves the interrupts, each when the next one comes
+        lab.peer(0).unwrap().sh(&client(proto)).unwrap();
+        let (mut transactions, mut slept) = (0, 0);
+        let attribution = traced(lab, || {
+            let before = times_slept(lab, &comm);
+            let client = lab.peer(0).unwrap().sh(&client(proto)).unwrap();
+            slept = times_slept(lab, &comm) - before;
+            transactions = serde_json::from_str::<RrReport>(&client).unwrap().transactions;
+        });
+        served.stop().unwrap();
+        let reader = attribution.consumption.iter().find(|read| read.consumer.comm == comm).unwrap();
+        let woken: Vec<_> = attribution.wakeups.iter().filter(|w| w.tgid == reader.consumer.tgid).collect();
+        let across = woken.iter().filter(|w| (w.waker_cpu, w.sleeper_cpu) == (CpuId(1), CpuId(5)));
+        let across: u64 = across.map(|wakeup| wakeup.count).sum();
+        // it may be woken before it has quite fallen asleep, and sleep for other reasons; a connection's begin and end wake it too
+        let about = slept * 19 / 20..=transactions + 20;
+        assert!(
+            slept > 50 && about.contains(&across),
+            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times: {woken:#?}"
+        );
+        println!(
+            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times, woken {across} times"
+        );
+    }
+    lab.sh("echo 0 > /sys/class/net/eth0/threaded").unwrap();
+}
+
+fn times_slept(lab: &Lab, comm: &str) -> u64 {
+    let switches = format!("grep -h ^voluntary /proc/$(pgrep -x {comm})/status");
+    lab.sh(&switches).unwrap().split_whitespace().last().unwrap().parse().unwrap()
+}
+
+fn interrupts_on_cpu_1(lab: &Lab) {
+    lab.sh("for dir in /sys/class/net/eth0/device/../msi_irqs /sys/class/net/eth0/device/msi_irqs; do \
+            for irq in $(ls $dir 2>/dev/null); do echo 1 > /proc/irq/$irq/smp_affinity_list; done; done")
+        .unwrap();
+}
+
 /// All protocol work on CPU 7, which takes no interrupt of the NIC.
 fn under_rps_both_cpus_are_told(lab: &Lab) {
     lab.sh("for queue in /sys/class/net/eth0/queues/rx-*; do echo 80 > $queue/rps_cpus; done").unwrap();
-    lab.sh(
-        "for irq in $(ls /sys/class/net/eth0/device/../msi_irqs); do echo 1 > /proc/irq/$irq/smp_affinity_list; done",
-    )
-    .unwrap();
+    interrupts_on_cpu_1(lab);
     let address = Lab::guest_address(0).to_string();
     // an interrupt moves when the next one comes, on each queue
     passed(lab, "", &address, "recv", Traffic { flows: 32, bytes: 10_000 });

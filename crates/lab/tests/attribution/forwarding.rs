@@ -1,0 +1,234 @@
+//! What comes in by `eth0` and leaves by `eth1`, or the other way: bridged, routed, and with addresses translated.
+//!
+//! Each way of counting is checked against the two NICs' own counters: queue by queue where the driver has some.
+
+use std::collections::BTreeMap;
+
+use netsilo_core::attribution::{Attribution, Forwarded};
+use netsilo_core::host::{Observation, Snapshot};
+use netsilo_core::report::Report;
+use netsilo_core::stages::{Stage, Stages, StagesLine};
+use netsilo_lab::traffic::{self, Consumed};
+use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
+
+use super::{PATIENCE, Traffic, in_the_guest, traced, traced_with};
+
+/// Packets that a NIC counts and that nobody forwarded: address resolution, multicast of the peers.
+const STRAY: u64 = 20;
+
+#[test]
+fn kernel_6_1_between_two_virtio_nets() {
+    between_two(Kernel::V6_1, NicModel::VirtioNet);
+}
+
+#[test]
+fn kernel_6_12_between_two_igbs() {
+    between_two(Kernel::V6_12, NicModel::Igb);
+}
+
+#[test]
+fn newest_kernel_between_two_virtio_nets() {
+    between_two(Kernel::Newest, NicModel::VirtioNet);
+}
+
+fn between_two(kernel: Kernel, model: NicModel) {
+    let spec = Spec { nics: vec![Nic::from(model); 2], ..Spec::new(kernel, model) };
+    in_the_guest(&spec, |lab| {
+        if model == NicModel::Igb {
+            lab.sh("for eth in eth0 eth1; do ethtool -N $eth rx-flow-hash udp4 sdfn; done").unwrap();
+        }
+        what_is_routed_is_attributed_queue_to_queue(lab, model);
+        what_is_translated_is_attributed_too(lab, model);
+        what_is_dropped_early_spends_no_time_in_later_stages(lab);
+        what_is_bridged_is_attributed_too(lab, model);
+    });
+}
+
+/// Counters of a NIC, as `ethtool -S` and `/sys/class/net/D/statistics` have them.
+fn counters(lab: &Lab, netdev: &str) -> BTreeMap<String, u64> {
+    let read = format!("cd /sys/class/net/{netdev}/statistics; grep . *; ethtool -S {netdev}");
+    let text = lab.sh(&read).unwrap();
+    let pair = |line: &str| {
+        let (name, value) = line.rsplit_once(':')?;
+        Some((name.trim().to_owned(), value.trim().parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
+}
+
+/// How far the counters went on while a tracer counted.
+struct Seen {
+    attribution: Attribution,
+    grown: [BTreeMap<String, u64>; 2],
+}
+
+impl Seen {
+    fn while_it_happens(lab: &Lab, happens: impl FnOnce()) -> Self {
+        let mut grown = Default::default();
+        let attribution = traced(lab, || {
+            let before = ["eth0", "eth1"].map(|netdev| counters(lab, netdev));
+            happens();
+            let after = ["eth0", "eth1"].map(|netdev| counters(lab, netdev));
+            grown = [0, 1].map(|i: usize| {
+                let growth = |(name, after): (&String, &u64)| (name.clone(), after - before[i].get(name).unwrap_or(&0));
+                after[i].iter().map(growth).collect()
+            });
+        });
+        Self { attribution, grown }
+    }
+
+    fn to(&self, netdev: &str) -> Vec<&Forwarded> {
+        self.attribution.forwarded.iter().filter(|row| row.egress == netdev).collect()
+    }
+}
+
+fn packets<'a>(rows: impl IntoIterator<Item = &'a &'a Forwarded>) -> u64 {
+    rows.into_iter().map(|row| row.packets).sum()
+}
+
+/// Sends through the guest: the consumer is the peer of eth1, at `address`.
+fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Consumed {
+    let program = traffic::program().unwrap();
+    let (program, Traffic { flows, bytes }) = (program.display(), traffic);
+    let mode = if proto == "udp" { "udp-unconnected" } else { "recv" };
+    let consume =
+        format!("exec '{program}' traffic consume --mode {mode} --port 7000 --ports {flows} --flows {flows} --idle 3");
+    let consumer = lab.peer(1).unwrap().spawn(&consume).unwrap();
+    let produce = format!(
+        "'{program}' traffic produce --proto {proto} --dest {address} --port 7000 --ports {flows} --flows {flows} --bytes {bytes} --rate 5000"
+    );
+    lab.peer(0).unwrap().run_for(&produce, PATIENCE).unwrap().ok().unwrap();
+    serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap()
+}
+
+const DATAGRAMS: Traffic = Traffic { flows: 16, bytes: 40 * 1024 };
+
+fn what_is_routed_is_attributed_queue_to_queue(lab: &Lab, model: NicModel) {
+    lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward").unwrap();
+    for (peer, other) in [(0, 1), (1, 0)] {
+        let route = format!("ip route replace 10.77.{other}.0/24 via {}", Lab::guest_address(peer));
+        lab.peer(peer.into()).unwrap().sh(&route).unwrap();
+    }
+    let seen = Seen::while_it_happens(lab, || _ = pass(lab, "udp", "10.77.1.1", DATAGRAMS));
+    counted_as_the_nics_count(&seen, model);
+    a_report_has_no_stray_napi(lab, &seen);
+    a_stream_is_counted_in_packets_as_on_the_wire(lab);
+}
+
+/// The kernel merges what comes (GRO), or the host sends large pieces: all the same, headers are counted for each packet.
+fn a_stream_is_counted_in_packets_as_on_the_wire(lab: &Lab) {
+    let traffic = Traffic { flows: 2, bytes: 300_000 };
+    let seen = Seen::while_it_happens(lab, || _ = pass(lab, "tcp", "10.77.1.1", traffic));
+    let rows = seen.to("eth1");
+    let (packets, bytes) = (packets(&rows), rows.iter().map(|row| row.bytes).sum::<u64>());
+    // Ethernet, IPv4, TCP with a timestamp; SYNs have 8 bytes more, what was sent again is twice there
+    let payload = bytes - packets * (14 + 20 + 32);
+    assert!((600_000..700_000).contains(&payload), "{payload} bytes in {packets} packets: {rows:#?}");
+    assert!(packets > 600_000 / 1448, "{packets}");
+}
+
+/// The NAT rewrites addresses; a packet is found by its place in memory all the same.
+fn what_is_translated_is_attributed_too(lab: &Lab, model: NicModel) {
+    lab.sh("nft 'add table ip nat; add chain ip nat out { type nat hook postrouting priority 100; }; \
+            add rule ip nat out oifname eth1 masquerade'")
+        .unwrap();
+    let seen = Seen::while_it_happens(lab, || {
+        let consumed = pass(lab, "udp", "10.77.1.1", DATAGRAMS);
+        assert!(consumed.bytes > 0);
+    });
+    counted_as_the_nics_count(&seen, model);
+    lab.sh("nft delete table ip nat").unwrap();
+}
+
+/// In raw PREROUTING, all but the empty datagrams that open and close a flow.
+fn what_is_dropped_early_spends_no_time_in_later_stages(lab: &Lab) {
+    let stages = || {
+        let traffic = Traffic { flows: 16, bytes: 400 * 1024 };
+        let attribution = traced_with(lab, "STAGES=1", || _ = pass(lab, "udp", "10.77.1.1", traffic));
+        let samples = attribution.stages.unwrap();
+        assert_eq!((samples.refused.clone(), samples.per_s > 0), (None, true), "{samples:#?}");
+        let line = Stages::of(&samples, 1.0).total;
+        println!("{:?}, {} lost", line.stages, samples.lost);
+        line
+    };
+    let of = |line: &StagesLine, stage| line.stages.get(&stage).copied().unwrap_or(0);
+    let forwarded = stages();
+    lab.sh("nft 'add table ip early; add chain ip early in { type filter hook prerouting priority raw; }; \
+            add rule ip early in udp length gt 100 drop'")
+        .unwrap();
+    let dropped = stages();
+    lab.sh("nft delete table ip early").unwrap();
+    let sent = |line| of(line, Stage::QdiscXmit) + of(line, Stage::TxCompletion);
+    let told = format!("{forwarded:#?} {dropped:#?}");
+    assert!(of(&forwarded, Stage::DriverGro) > 5 && of(&dropped, Stage::DriverGro) > 2, "{told}");
+    assert!(of(&forwarded, Stage::BridgeIp) > 5 && sent(&forwarded) > 30, "{told}");
+    assert!(of(&dropped, Stage::Netfilter) > 0 && sent(&dropped) * 3 < sent(&forwarded), "{told}");
+}
+
+fn what_is_bridged_is_attributed_too(lab: &Lab, model: NicModel) {
+    lab.sh("echo 0 > /proc/sys/net/ipv4/ip_forward; ip link add br0 type bridge; ip link set br0 up; \
+            for eth in eth0 eth1; do ip address flush dev $eth; ip link set $eth master br0; done")
+        .unwrap();
+    lab.peer(0).unwrap().sh("ip route flush 10.77.1.0/24").unwrap();
+    lab.peer(1).unwrap().sh("ip route flush 10.77.0.0/24; ip address add 10.77.0.3/24 dev tap1").unwrap();
+    let seen = Seen::while_it_happens(lab, || _ = pass(lab, "udp", "10.77.0.3", DATAGRAMS));
+    counted_as_the_nics_count(&seen, model);
+}
+
+fn counted_as_the_nics_count(seen: &Seen, model: NicModel) {
+    let Seen { attribution, grown } = seen;
+    for (at, netdev) in ["eth0", "eth1"].into_iter().enumerate() {
+        let rows = seen.to(netdev);
+        let (sent, told) = (packets(&rows), grown[at]["tx_packets"]);
+        assert!(sent.abs_diff(told) <= STRAY, "{netdev}: {sent} of {told}: {rows:#?}");
+        let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
+        // igb's hardware counts the checksum of each frame
+        let told = grown[at]["tx_bytes"] - if model == NicModel::Igb { 4 * told } else { 0 };
+        assert!(bytes.abs_diff(told) <= STRAY * 100, "{bytes} {told}");
+        let other = &grown[1 - at];
+        assert!(sent.abs_diff(other["rx_packets"]) <= STRAY, "{sent} came by the other: {other:#?}");
+        // the first packet to a neighbour waits until that has told its address
+        let waited = packets(rows.iter().filter(|row| row.napi.is_none()));
+        assert!(waited <= STRAY, "{rows:#?}");
+        for row in rows.iter().filter(|row| row.napi.is_some()) {
+            let polled: Vec<_> = attribution.polls.iter().filter(|poll| Some(poll.napi) == row.napi).collect();
+            assert!(!polled.is_empty() && polled.iter().all(|poll| poll.netdev != netdev), "{row:#?} {polled:#?}");
+            assert!(row.rx_queue.is_some() && polled.iter().any(|poll| poll.cpu == row.poll_cpu), "{row:#?}");
+        }
+        if model == NicModel::Igb {
+            by_queue(&rows, |row| row.tx_queue, &grown[at], "tx_queue");
+            by_queue(&rows, |row| row.rx_queue.unwrap_or(0), other, "rx_queue");
+        }
+    }
+    assert!(packets(&seen.to("eth1")) >= 16 * 40, "{:#?}", attribution.forwarded);
+    let queues: std::collections::BTreeSet<_> = seen.to("eth1").iter().map(|row| row.rx_queue).collect();
+    assert!(queues.len() > 1, "several queues were used: {queues:?}");
+    assert_eq!(attribution.lost_events, 0);
+}
+
+/// Against `tx_queue_0_packets` and so on of igb.
+fn by_queue(rows: &[&Forwarded], queue: impl Fn(&Forwarded) -> u32, grown: &BTreeMap<String, u64>, kind: &str) {
+    let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
+    for row in rows {
+        *sums.entry(queue(row)).or_default() += row.packets;
+    }
+    let told = (0..8).map(|i| (i, grown[&format!("{kind}_{i}_packets")]));
+    let off: u64 = told.map(|(i, told)| told.abs_diff(sums.get(&i).copied().unwrap_or(0))).sum();
+    assert!(off <= STRAY, "{kind}: {sums:?} {grown:#?}");
+}
+
+/// Nobody reads a router's queues: which NAPI is whose is learnt from what it forwards.
+fn a_report_has_no_stray_napi(lab: &Lab, seen: &Seen) {
+    let snapshot: Snapshot = serde_json::from_str(&lab.sh("cat /tmp/snapshot").unwrap()).unwrap();
+    let attribution = seen.attribution.clone();
+    let report = Report::of(&Observation { before: snapshot.clone(), after: snapshot, attribution });
+    for netdev in report.netdevs.iter().filter(|netdev| netdev.name.starts_with("eth")) {
+        // address resolution alone may have come through a queue that nothing else came through
+        let busy = netdev.queues.iter().filter(|silo| silo.packets_per_s.is_some_and(|rate| rate > 20.0));
+        for silo in busy {
+            assert!(silo.queue.is_some() && !silo.forwards.is_empty(), "{silo:#?}");
+        }
+    }
+    let forwarded = &report.totals.forwarded;
+    let strays: f64 = forwarded.from_no_queue.iter().map(|share| share.share).sum();
+    assert!(forwarded.packets_per_s > 0.0 && strays < 0.05, "{forwarded:#?}");
+}

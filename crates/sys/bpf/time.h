@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What each CPU's time goes to, and what it does now: kept by `time.bpf.c`, asked by others. */
+#pragma once
+#include "kernel.h"
+
+struct cpu_time {
+	u64 net_rx_ns, net_tx_ns, other_softirq_ns, hardirq_ns, ipi_ns;
+	u64 net_rx_runs, hardirqs, ipis;
+	u64 irq_since;	   /* When the interrupt that runs now began; 0 when none does. */
+	u64 softirq_since; /* The same for the softirq, and what irqs_ns() said then. */
+	u64 softirq_irqs_ns;
+	u64 softirq; /* Which softirq that is, or was. */
+};
+
+/* Shared by all objects that ask. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* One for each CPU: set before loading. */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct cpu_time);
+} cpu_times SEC(".maps");
+
+static __always_inline struct cpu_time *this_cpu(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&cpu_times, &cpu);
+}
+
+/* Whether this CPU runs that softirq now, and no interrupt of a device within it. Timer interrupts are not hooked. */
+static __always_inline bool in_softirq(const struct cpu_time *time, u64 vector)
+{
+	return time->softirq_since && time->softirq == vector && !time->irq_since;
+}
+
+/* A kthread that polls a NAPI, `napi/<dev>-<id>`: the softirq's work in a thread. */
+static __always_inline bool is_napi_thread(const struct task_struct *task)
+{
+	return task->flags & PF_KTHREAD && task->comm[0] == 'n' && task->comm[1] == 'a' && task->comm[2] == 'p' &&
+	       task->comm[3] == 'i' && task->comm[4] == '/';
+}
