@@ -32,13 +32,6 @@ pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {
             (Target::XpsCpus { netdev, .. }, _) => {
                 netdevs.entry(netdev).or_default().beyond.insert("XPS (xps_cpus)");
             }
-            (Target::NtupleFilter { netdev }, _) => {
-                netdevs
-                    .entry(netdev)
-                    .or_default()
-                    .beyond
-                    .insert("aRFS (NTupleFilter= sets the offload, not the flow table)");
-            }
             _ => {}
         }
     }
