@@ -507,7 +507,7 @@ fn likely_writer(writers: &[Writer], target: &Target) -> String {
         Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } => Some(WriterKnob::Rps),
         Target::RpsSockFlowEntries | Target::RpsDefaultMask => Some(WriterKnob::Rps),
         Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-        Target::NtupleFilter { .. } | Target::NapiThread { .. } => None,
+        Target::NapiThread { .. } | Target::NtupleFilter { .. } => None,
         Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => None,
     };
     let names = writers.iter().filter(|writer| kind.is_some_and(|kind| writer.writes.contains(&kind)));

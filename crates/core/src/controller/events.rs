@@ -71,7 +71,10 @@ fn is_of(target: &Target, name: &str) -> bool {
             let device = comm.strip_prefix("napi/").unwrap_or_default();
             name.starts_with(device) || device.rsplit_once('-').is_some_and(|(device, _)| device == name)
         }
-        Target::DefaultSmpAffinity | Target::RpsSockFlowEntries | Target::RpsDefaultMask => false,
-        Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => false,
+        Target::DefaultSmpAffinity
+        | Target::RpsSockFlowEntries
+        | Target::RpsDefaultMask
+        | Target::ThreadAffinity { .. }
+        | Target::CgroupCpuset { .. } => false,
     }
 }

@@ -79,9 +79,9 @@ fn knobs() -> Vec<(String, &'static str)> {
         ("proc/sys/net/core/rps_sock_flow_entries".to_owned(), "0\n"),
         ("proc/sys/net/core/rps_default_mask".to_owned(), "00\n"),
         ("proc/70/cpus".to_owned(), "ff\n"),
+        ("sys/class/net/eth0.ntuple".to_owned(), "0\n"),
         ("proc/81/cpus".to_owned(), "0f\n"),
         ("sys/fs/cgroup/web.slice/cpuset.cpus".to_owned(), "\n"),
-        ("sys/class/net/eth0.ntuple".to_owned(), "0\n"),
     ];
     for n in 0..3 {
         all.push((format!("proc/irq/{}/smp_affinity", 27 + n), ["01\n", "ff\n", "04\n"][n]));

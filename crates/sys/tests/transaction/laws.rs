@@ -70,10 +70,10 @@ fn ours(target: &Target, seed: u32) -> Value {
 fn foreign(target: &Target, seed: u32) -> String {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => format!("{}\n", 1 << (12 + seed % 8)),
+        Target::NtupleFilter { .. } => "2\n".into(),
         Target::CgroupCpuset { .. } => {
             format!("{}\n", CpuSet::parse_mask(&format!("{:x}", 0x20 | (seed % 32))).unwrap())
         }
-        Target::NtupleFilter { .. } => "2\n".into(),
         _ => format!("{:x}\n", 0x20 | (seed % 32)),
     }
 }
