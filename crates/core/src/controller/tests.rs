@@ -373,10 +373,12 @@ fn a_refused_knob_is_tried_again_ever_more_rarely() {
 }
 
 #[test]
-fn writes_that_nobody_made_are_asked_for_again() {
+fn writes_that_nobody_makes_are_asked_for_again_and_told_once() {
     let mut world = small(1, 5);
-    let asked: Vec<usize> = (0..4).map(|_| world.look().writes.changes.len()).collect();
-    assert_eq!(asked, [0, 1, 1, 1]);
+    let decisions: Vec<Decision> = (0..4).map(|_| world.look()).collect();
+    assert_eq!(decisions.iter().map(|it| it.writes.changes.len()).collect::<Vec<_>>(), [0, 1, 1, 1]);
+    let told: Vec<bool> = decisions.iter().map(|it| has(&it.log, What::Write)).collect();
+    assert_eq!(told, [false, true, false, false], "and told once");
 }
 
 #[test]
