@@ -11,11 +11,9 @@ use crate::change::{Change, Target, Value};
 /// Windows in a row that have to want the same before it is done.
 pub(super) const WINDOWS_WANTED: u32 = 2;
 
-/// So many when nothing has changed in the workload that could be the reason: five minutes.
-const WINDOWS_OF_NOISE: u32 = 30;
-
-/// So many when the readers go elsewhere all the time: a quarter of an hour.
-const WINDOWS_OF_UNREST: u32 = 90;
+/// So many when nothing has changed in the workload that could be the reason, or the readers go elsewhere all the time:
+/// a quarter of an hour.
+const WINDOWS_OF_NOISE: u32 = 90;
 
 /// A refused knob is tried again after this time, which doubles with each refusal.
 const RETRY: Duration = Duration::from_secs(60);
@@ -168,8 +166,7 @@ impl Knob {
     fn windows_asked(&self) -> u32 {
         match self.want.as_ref().map(|want| want.workload).unwrap_or_default() {
             Workload::Changed => WINDOWS_WANTED.max(1 + self.doubt).min(WINDOWS_OF_NOISE),
-            Workload::JustChanged | Workload::Same => WINDOWS_OF_NOISE,
-            Workload::Unrest => WINDOWS_OF_UNREST,
+            Workload::JustChanged | Workload::Same | Workload::Unrest => WINDOWS_OF_NOISE,
         }
     }
 
