@@ -120,7 +120,7 @@ impl Controller {
 
     /// Wants something else from now on, by the same policy: netdevs came or went that rules of the configuration fit.
     pub fn set_goal(&mut self, goal: Goal) {
-        self.policy.goal = goal;
+        (self.policy.goal, self.pattern) = (goal, None);
     }
 
     /// The policy.
