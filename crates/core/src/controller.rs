@@ -120,7 +120,7 @@ impl Controller {
 
     /// Wants something else from now on, by the same policy: netdevs came or went that rules of the configuration fit.
     pub fn set_goal(&mut self, goal: Goal) {
-        self.policy.goal = goal;
+        (self.policy.goal, self.pattern) = (goal, None);
     }
 
     /// The policy.
@@ -138,8 +138,11 @@ impl Controller {
             let why = format!("not another writer: {}", event.in_words());
             self.log.push(Entry { at: now, target: Some(target.clone()), what: What::Reset, why });
         }
+        // Containers come and go all the time.
+        if self.knobs.keys().any(|target| event.covers(target)) {
+            self.pattern = None;
+        }
         self.events.note(now, event.clone());
-        self.pattern = None;
     }
 
     /// One observation window has ended; `now` is the time since boot.
@@ -443,7 +446,9 @@ impl Controller {
             }
             let kind = if reset { Kind::Reapply } else { Kind::Write };
             let what = if reset { What::Reapply } else { What::Write };
-            self.say(now, Some(target), what, format!("{} -> {}: {}", change.old, change.new, change.reason));
+            if !knob.is_asked_again(&change.new) {
+                self.say(now, Some(target), what, format!("{} -> {}: {}", change.old, change.new, change.reason));
+            }
             let read_there = view::cpu_of(&change.new).and_then(|cpu| view.read_on_core_of(target, cpu));
             let asked = Asked { change: change.clone(), kind, read_there, napis: view.napis([target]) };
             self.asked.insert(target.clone(), asked);

@@ -15,6 +15,8 @@ use std::time::Duration;
 use big_host::BigHost;
 use divan::{Bencher, black_box};
 use netsilo_core::attribution::{Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source};
+use netsilo_core::change::apply_to;
+use netsilo_core::controller::{Controller, Policy, WINDOW, Written};
 use netsilo_core::cpuset::CpuId;
 use netsilo_core::host::{NapiId, Observation, Snapshot};
 use netsilo_core::plan::{AlgorithmName, Goal, Xps, plan};
@@ -39,7 +41,9 @@ fn main() {
     let dir = tempfile::tempdir().unwrap();
     FULL.write(dir.path()).unwrap();
     TREE.set(dir.path().to_owned()).unwrap();
-    assert!(plan(&OBSERVED, &Goal::default()).changes.len() >= 200, "a bench of a plan that changes next to nothing");
+    // Not auto, which moves nothing that does not gain enough.
+    let goal = Goal { algorithm: AlgorithmName::NearConsumer, ..Goal::default() };
+    assert!(plan(&OBSERVED, &goal).changes.len() >= 200, "a bench of a plan that changes next to nothing");
     divan::main();
 }
 
@@ -149,4 +153,19 @@ fn g_cycle(bencher: Bencher<'_, '_>) {
         let observation = Observation { before, after, attribution: OBSERVED.attribution.clone() };
         (Report::of(&observation), plan(&observation, &Goal::default()))
     });
+}
+
+/// One window of the daemon's controller, once all is placed: with rates, silos and plan in it.
+#[divan::bench]
+fn h_tick_of_a_settled_controller(bencher: Bencher<'_, '_>) {
+    let now = |window: u32| WINDOW * window;
+    let mut controller = Controller::new(Policy { changes_per_minute: u32::MAX, ..Policy::default() });
+    let mut settled = OBSERVED.clone();
+    for window in 1..4 {
+        let writes = controller.tick(now(window), &settled).writes.changes;
+        settled.after = apply_to(&settled.after, &writes);
+        let in_force = writes.into_iter().map(|change| (change.target, Written::InForce(change.new)));
+        controller.wrote(now(window), &in_force.collect::<Vec<_>>());
+    }
+    bencher.with_inputs(|| controller.clone()).bench_refs(|controller| controller.tick(now(4), black_box(&settled)));
 }

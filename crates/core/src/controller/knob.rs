@@ -11,11 +11,9 @@ use crate::change::{Change, Target, Value};
 /// Windows in a row that have to want the same before it is done.
 pub(super) const WINDOWS_WANTED: u32 = 2;
 
-/// So many when nothing has changed in the workload that could be the reason: five minutes.
-const WINDOWS_OF_NOISE: u32 = 30;
-
-/// So many when the readers go elsewhere all the time: a quarter of an hour.
-const WINDOWS_OF_UNREST: u32 = 90;
+/// So many when nothing has changed in the workload that could be the reason, or the readers go elsewhere all the time:
+/// a quarter of an hour.
+const WINDOWS_OF_NOISE: u32 = 90;
 
 /// A refused knob is tried again after this time, which doubles with each refusal.
 const RETRY: Duration = Duration::from_secs(60);
@@ -61,6 +59,8 @@ pub(super) struct Knob {
     /// Whether its consumers came after it since its last change, and how often they did since the last calm.
     came: bool,
     times_came: u32,
+    /// The write that was last asked for, and not made: nobody may be there who writes.
+    asked: Option<Value>,
     /// What was last logged as the reason to hold it.
     told: Option<Discriminant<Hold>>,
 }
@@ -131,6 +131,9 @@ impl Knob {
         policy: &Policy,
     ) {
         self.reset_at = self.reset_at.filter(|at| *at + MEMORY > now);
+        if wanted.is_none() {
+            self.asked = None;
+        }
         let asked = self.windows_asked();
         // Who was content for long and is not now, window after window, only has not made up its mind where to.
         let changed = workload == Workload::Changed;
@@ -163,8 +166,7 @@ impl Knob {
     fn windows_asked(&self) -> u32 {
         match self.want.as_ref().map(|want| want.workload).unwrap_or_default() {
             Workload::Changed => WINDOWS_WANTED.max(1 + self.doubt).min(WINDOWS_OF_NOISE),
-            Workload::JustChanged | Workload::Same => WINDOWS_OF_NOISE,
-            Workload::Unrest => WINDOWS_OF_UNREST,
+            Workload::JustChanged | Workload::Same | Workload::Unrest => WINDOWS_OF_NOISE,
         }
     }
 
@@ -229,6 +231,11 @@ impl Knob {
         news
     }
 
+    /// Whether this write was asked for in the window before too, and nobody made it.
+    pub(super) fn is_asked_again(&mut self, value: &Value) -> bool {
+        self.asked.replace(value.clone()).as_ref() == Some(value)
+    }
+
     /// A change of ours is in force. The first one after a calm is free; from the second on each doubles the time for
     /// which the next wish has to be steady.
     pub(super) fn moved(&mut self, now: Duration, old: &Value, new: Value, read_there: Option<f64>, policy: &Policy) {
@@ -246,7 +253,7 @@ impl Knob {
             (self.read_there, self.came) = (read_there, false);
         }
         (self.ours, self.seen_ours, self.calm_since) = (Some(new), now, now);
-        (self.want, self.told, self.refused, self.refusals) = (None, None, None, 0);
+        (self.want, self.told, self.refused, self.refusals, self.asked) = (None, None, None, 0, None);
     }
 
     /// What we wrote made it worse and was taken back.
@@ -267,7 +274,7 @@ impl Knob {
     pub(super) fn was_refused(&mut self, now: Duration, why: &str, policy: &Policy) -> Duration {
         let wait = RETRY.saturating_mul(1 << self.refusals.min(16)).min(policy.hold_off_most);
         self.refusals += 1;
-        self.refused = Some((now + wait, why.to_owned()));
+        (self.refused, self.asked) = (Some((now + wait, why.to_owned())), None);
         now + wait
     }
 

@@ -71,13 +71,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
     #[test]
-    fn steady_noise_changes_nothing(seed: u64, algorithm in algorithms()) {
+    fn steady_noise_changes_nothing_that_was_placed(seed: u64, algorithm in algorithms()) {
         let mut world = World::random(policy(algorithm), seed);
         world.noise = 0.05;
         world.steps(2);
         let made = world.made.len();
         world.steps(HOUR);
-        prop_assert_eq!(world.made.len(), made, "{:?}", &world.made[made..]);
+        // What is wanted for a quarter of an hour without a break is no noise, but was undecided at first.
+        let late: Vec<&Target> = world.made[made..].iter().map(|made| &made.target).collect();
+        let placed_before = world.made[..made].iter().any(|made| late.contains(&&made.target));
+        prop_assert!(late.len() <= 1 && !placed_before, "{:?}", &world.made[made..]);
     }
 
     #[test]
@@ -373,10 +376,12 @@ fn a_refused_knob_is_tried_again_ever_more_rarely() {
 }
 
 #[test]
-fn writes_that_nobody_made_are_asked_for_again() {
+fn writes_that_nobody_makes_are_asked_for_again_and_told_once() {
     let mut world = small(1, 5);
-    let asked: Vec<usize> = (0..4).map(|_| world.look().writes.changes.len()).collect();
-    assert_eq!(asked, [0, 1, 1, 1]);
+    let decisions: Vec<Decision> = (0..4).map(|_| world.look()).collect();
+    assert_eq!(decisions.iter().map(|it| it.writes.changes.len()).collect::<Vec<_>>(), [0, 1, 1, 1]);
+    let told: Vec<bool> = decisions.iter().map(|it| has(&it.log, What::Write)).collect();
+    assert_eq!(told, [false, true, false, false], "and told once");
 }
 
 #[test]
