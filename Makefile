@@ -21,6 +21,8 @@ bench: setup
 install: setup
 	cargo build --release -p netsilo
 	install -D -m 0755 target/release/netsilo $(DESTDIR)$(PREFIX)/bin/netsilo
+	install -D -m 0644 dist/netsilo.service $(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
+	sed -i 's|/usr/local/bin|$(PREFIX)/bin|' $(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
 
 setup:
 	@scripts/setup

@@ -8,7 +8,8 @@ use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use netsilo_core::change::{NetdevIdentity, Target, Value};
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::Irq;
-use netsilo_sys::transaction::{By, Entry, History, Record, VERSION};
+use netsilo_sys::fold::fold;
+use netsilo_sys::transaction::{By, Entry, History, Origin, Record, VERSION};
 
 fuzz_target!(init: netsilo_fuzz::offer(seeds), |bytes: &[u8]| {
     let Ok(history) = History::replay(bytes) else { return };
@@ -25,6 +26,12 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |bytes: &[u8]| {
         records.take(record).expect("it was replayed");
     }
     assert_eq!(records, history);
+    // folding comes to rest, and what it leaves is a journal
+    if let Some(folded) = fold(&history, &|_| false) {
+        let mut again = History::default();
+        folded.into_iter().for_each(|record| again.take(record).expect("a folded journal"));
+        assert_eq!(fold(&again, &|_| false), None);
+    }
     // dead in the last line: as if that line had never begun
     let last = lines.last().map_or(0, |line| line.len());
     let earlier = History::replay(&bytes[..history.whole_bytes - last]).expect("a part of what was replayed");
@@ -62,7 +69,8 @@ fn seeds() -> Vec<String> {
         entry(Target::DefaultSmpAffinity, cpus(0), cpus(1)),
         entry(Target::RpsDefaultMask, cpus(0), cpus(1)),
     ];
-    let begin = |transaction, confirm_by| Record::Begin { transaction, pid: 7, confirm_by, entries: entries.clone() };
+    let by = |origin, transaction, confirm_by| Record::Begin { transaction, pid: 7, origin, confirm_by, entries: entries.clone() };
+    let begin = |transaction, confirm_by| by(Origin::Operator, transaction, confirm_by);
     let boot = || Record::Boot { version: VERSION, boot_id: "a4d1c2b8".into() };
     let wrote = |entry| Record::Wrote { transaction: 1, entry, raw: "4\n".into() };
     let whole = vec![
@@ -79,7 +87,9 @@ fn seeds() -> Vec<String> {
     let print = |records: &[Record]| -> String {
         records.iter().map(|record| serde_json::to_string(record).expect("a record") + "\n").collect()
     };
-    let texts = vec![print(&whole), print(&whole[..4]), print(&whole[..1]) + "{\"record\":\"beg"];
+    let twice = |id| [by(Origin::Daemon, id, None), Record::Done { transaction: id }];
+    let daemon: Vec<Record> = [vec![boot()], twice(1).to_vec(), twice(2).to_vec()].concat();
+    let texts = vec![print(&daemon), print(&whole), print(&whole[..4]), print(&whole[..1]) + "{\"record\":\"beg"];
     texts.iter().for_each(|text| assert!(History::replay(text.as_bytes()).is_ok()));
     texts
 }

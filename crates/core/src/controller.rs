@@ -118,6 +118,11 @@ impl Controller {
         }
     }
 
+    /// Wants something else from now on, by the same policy: netdevs came or went that rules of the configuration fit.
+    pub fn set_goal(&mut self, goal: Goal) {
+        self.policy.goal = goal;
+    }
+
     /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.policy

@@ -4,6 +4,7 @@
 //! kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step is a function from values to a new value.
 
 pub mod algorithm;
+pub mod announced;
 pub mod assignment;
 pub mod attribution;
 pub mod calibration;

@@ -3,7 +3,7 @@
 mod flows;
 mod owners;
 mod placement;
-mod selection;
+pub mod selection;
 mod steering;
 
 use serde::{Deserialize, Serialize};

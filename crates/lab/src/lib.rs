@@ -19,6 +19,7 @@ mod qmp;
 mod room;
 mod setup;
 mod spec;
+mod tools;
 pub mod traffic;
 
 pub use emulator::Accel;
@@ -30,6 +31,7 @@ pub use programs::irqbalance;
 pub use room::{Peer, PeerJob};
 pub use rustix::process::Signal;
 pub use spec::{Nic, NicModel, Spec, Threads};
+pub use tools::promtool;
 
 use anyhow::{Result, bail};
 use std::io::Write;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
-use crate::{apply, calibrate, capture, export, mask, pin, plan, show, undo};
+use crate::{apply, calibrate, capture, check_config, export, mask, pin, plan, run, show, status, undo};
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
 #[derive(Debug, Parser)]
@@ -36,6 +36,12 @@ enum Verb {
     Calibrate(calibrate::Args),
     /// Print a set of CPUs in each of the kernel's spellings
     Mask(mask::Args),
+    /// Follow the workload: look, decide, place, verify, again and again (the daemon)
+    Run(run::Args),
+    /// Show what the daemon does, and why
+    Status(status::Args),
+    /// Check the daemon's configuration: a file, or a folder as /etc/netsilo
+    CheckConfig(check_config::Args),
     #[command(hide = true)]
     Guard(apply::GuardArgs),
 }
@@ -53,6 +59,9 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Export(args) => export::run(&args),
         Verb::Calibrate(args) => calibrate::run(&args),
         Verb::Mask(args) => mask::run(&args),
+        Verb::Run(args) => run::run(&args),
+        Verb::Status(args) => status::run(&args),
+        Verb::CheckConfig(args) => check_config::run(&args),
         Verb::Guard(args) => apply::guard(&args),
     }
 }

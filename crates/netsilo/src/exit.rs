@@ -7,6 +7,7 @@ use anyhow::{Error, Result};
 use netsilo_sys::apply::ApplyError;
 use netsilo_sys::costs::StoreError;
 use netsilo_sys::guard::ConfirmError;
+use netsilo_sys::instance::InstanceError;
 use netsilo_sys::journal::JournalError;
 
 /// How a verb ended.
@@ -18,6 +19,8 @@ pub(crate) enum Exit {
     Refused,
     /// 2: the command line asks for something that makes no sense; clap uses this one too.
     Usage,
+    /// 3: `status` found no daemon.
+    NotRunning,
     /// 10: `plan --detailed-exitcode` found changes to make.
     ChangesPending,
     /// 20: a write failed, and all is as before.
@@ -36,6 +39,7 @@ impl Exit {
             Self::Ok => 0,
             Self::Refused => 1,
             Self::Usage => 2,
+            Self::NotRunning => 3,
             Self::ChangesPending => 10,
             Self::FailedAndRestored => 20,
             Self::RestoreIncomplete => 21,
@@ -54,6 +58,9 @@ impl Exit {
             return journal(error);
         }
         if let Some(ConfirmError::Journal(error)) = error.downcast_ref() {
+            return journal(error);
+        }
+        if let Some(InstanceError::State(error)) = error.downcast_ref() {
             return journal(error);
         }
         if let Some(error) = error.downcast_ref::<StoreError>() {

@@ -7,7 +7,9 @@ mod calibrate;
 mod capture;
 #[cfg(test)]
 mod cases;
+mod check_config;
 mod cli;
+mod config;
 mod exit;
 mod export;
 mod mask;
@@ -16,9 +18,11 @@ mod out;
 mod pin;
 mod plan;
 mod plan_view;
+mod run;
 mod show;
 mod show_view;
 mod stages_view;
+mod status;
 mod undo;
 mod units;
 

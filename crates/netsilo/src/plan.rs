@@ -163,11 +163,11 @@ pub(crate) fn some_cpus(text: &str) -> Result<CpuSet> {
     Ok(CpuSet::parse_user(text, MAX_CPUS)?.0)
 }
 
-fn cpus_or_off(text: &str) -> Result<CpuSet> {
+pub(crate) fn cpus_or_off(text: &str) -> Result<CpuSet> {
     if text == "off" { Ok(CpuSet::new()) } else { some_cpus(text) }
 }
 
-fn entries_or_off(text: &str) -> Result<u32> {
+pub(crate) fn entries_or_off(text: &str) -> Result<u32> {
     if text == "off" {
         return Ok(0);
     }
@@ -176,7 +176,7 @@ fn entries_or_off(text: &str) -> Result<u32> {
     Ok(entries)
 }
 
-fn on_or_off(text: &str) -> Result<bool> {
+pub(crate) fn on_or_off(text: &str) -> Result<bool> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
@@ -184,7 +184,7 @@ fn on_or_off(text: &str) -> Result<bool> {
     }
 }
 
-fn xps(text: &str) -> Result<Xps> {
+pub(crate) fn xps(text: &str) -> Result<Xps> {
     match text {
         "near" => Ok(Xps::Near),
         "off" => Ok(Xps::Off),
@@ -192,7 +192,7 @@ fn xps(text: &str) -> Result<Xps> {
     }
 }
 
-fn algorithm(text: &str) -> Result<AlgorithmName> {
+pub(crate) fn algorithm(text: &str) -> Result<AlgorithmName> {
     let known = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == text);
     let names = || AlgorithmName::ALL.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
     known.with_context(|| format!("known are {}", names()))

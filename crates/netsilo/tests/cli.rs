@@ -90,11 +90,43 @@ fn caches_nodes_and_neighbours_are_those_of_the_bundles_machine() {
 
 #[test]
 fn every_verb_explains_itself() {
-    for verb in ["", "show", "plan", "apply", "pin", "confirm", "undo", "capture", "export", "calibrate", "mask"] {
+    let verbs = [
+        "",
+        "show",
+        "plan",
+        "apply",
+        "pin",
+        "confirm",
+        "undo",
+        "capture",
+        "export",
+        "calibrate",
+        "mask",
+        "run",
+        "status",
+        "check-config",
+    ];
+    for verb in verbs {
         let output = run(&[&[verb][usize::from(verb.is_empty())..], &["--help"]].concat());
         assert_eq!((code(&output), stderr(&output)), (0, ""), "{verb}");
         insta::assert_snapshot!(format!("help-{verb}"), stdout(&output));
     }
+}
+
+#[test]
+fn check_config_tells_the_line_and_the_nearest_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("netsilo.toml");
+    std::fs::write(&path, "interval = \"5s\"\n[goal]\nexclud = \"0\"\n").unwrap();
+    let path = path.to_str().unwrap();
+    let told = refusal(&["check-config", path]);
+    assert_eq!(told, format!("1 netsilo: {path}:3: unknown key exclud; did you mean exclude?"));
+    std::fs::write(path, "interval = \"5s\"\n").unwrap();
+    let output = run(&["check-config", path]);
+    assert_eq!((code(&output), stdout(&output)), (0, format!("{path}\n1 file: no error\n").as_str()));
+    assert!(
+        refusal(&["check-config", "nowhere.toml"]).starts_with("1 netsilo: cannot read nowhere.toml: No such file")
+    );
 }
 
 #[test]

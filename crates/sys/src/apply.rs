@@ -15,7 +15,7 @@ use netsilo_core::host::Irq;
 use crate::journal::{Journal, JournalError};
 use crate::kernel::{Kernel, Place};
 use crate::knob::{self, KnobError};
-use crate::transaction::{By, Entry};
+use crate::transaction::{By, Entry, Origin};
 use crate::undo::{Fate, Undone, take_back};
 use crate::verify::{Arrival, Moved};
 
@@ -156,8 +156,23 @@ fn list(drifts: &[Drift]) -> String {
     drifts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Applies changes as one transaction.
+/// So many transactions of the daemon are folded into one.
+const FOLD_AT: usize = 16;
+
+/// Applies changes as one transaction of an operator's.
 pub fn apply(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    changes: &[Change],
+    options: &mut Options<'_>,
+    watch: &mut dyn FnMut(Event<'_>),
+) -> Result<Applied, ApplyError> {
+    apply_for(Origin::Operator, kernel, dir, changes, options, watch)
+}
+
+/// Applies changes as one transaction.
+pub fn apply_for(
+    origin: Origin,
     kernel: &dyn Kernel,
     dir: &Path,
     changes: &[Change],
@@ -166,13 +181,16 @@ pub fn apply(
 ) -> Result<Applied, ApplyError> {
     let mut journal = Journal::open(kernel, dir)?;
     refuse_on_top(&journal)?;
+    if origin == Origin::Daemon && journal.daemons() >= FOLD_AT {
+        journal.fold(kernel)?;
+    }
     let writes = check(kernel, changes)?;
     if writes.is_empty() {
         return Ok(Applied::default());
     }
     let confirm_by = options.confirm_within.map(|within| kernel.now() + within);
     let entries = writes.iter().map(|write| write.entry.clone()).collect();
-    let transaction = journal.begin(entries, confirm_by)?;
+    let transaction = journal.begin(origin, entries, confirm_by)?;
     watch(Event::Journalled { transaction });
     if confirm_by.is_some()
         && let Err(e) = (options.start_guard)(transaction)

@@ -8,11 +8,14 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use netsilo_core::change::Target;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
+use crate::fold::fold;
 use crate::kernel::Kernel;
-use crate::transaction::{BadLine, By, Entry, History, Record, State, Transaction, VERSION};
+use crate::knob;
+use crate::transaction::{BadLine, By, Entry, History, Origin, Record, State, Transaction, VERSION};
 
 /// Where the journal is unless told otherwise: a tmpfs, which ends with the boot as the settings do.
 pub const STATE_DIR: &str = "/run/netsilo";
@@ -63,7 +66,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, path: path.to_owned(), source }
     }
 
@@ -84,9 +87,9 @@ pub struct Journal {
     _lock: Lock,
 }
 
-/// The lock of a state folder, while it lives.
+/// A lock in a state folder, while it lives.
 #[derive(Debug)]
-struct Lock(File);
+pub(crate) struct Lock(File);
 
 /// Unlocked by hand: closing is not enough while a child that was just forked, and has not yet become another program,
 /// holds the same open file.
@@ -100,7 +103,8 @@ impl Journal {
     /// Opens the journal for writing, makes one where there is none; another boot's is closed: put aside, never replayed.
     pub fn open(kernel: &dyn Kernel, dir: &Path) -> Result<Self, JournalError> {
         make_dir(dir)?;
-        let lock = lock(dir)?;
+        let path = dir.join("lock");
+        let lock = lock(&path)?.map_err(|pid| JournalError::Busy { pid, path })?;
         let boot_id = boot_id(kernel)?;
         let path = dir.join("journal");
         let mut file = open_file(&path)?;
@@ -140,9 +144,14 @@ impl Journal {
     }
 
     /// Puts a whole plan with the old values on disk; returns the transaction's number.
-    pub fn begin(&mut self, entries: Vec<Entry>, confirm_by: Option<Duration>) -> Result<u64, JournalError> {
+    pub fn begin(
+        &mut self,
+        origin: Origin,
+        entries: Vec<Entry>,
+        confirm_by: Option<Duration>,
+    ) -> Result<u64, JournalError> {
         let transaction = self.history.next_id();
-        self.append(Record::Begin { transaction, pid: std::process::id(), confirm_by, entries })?;
+        self.append(Record::Begin { transaction, pid: std::process::id(), origin, confirm_by, entries })?;
         self.sync()?;
         Ok(transaction)
     }
@@ -175,6 +184,38 @@ impl Journal {
     pub fn undone(&mut self, transaction: u64, by: By) -> Result<(), JournalError> {
         self.append(Record::Undone { transaction, by })?;
         self.sync()
+    }
+
+    /// Folds the daemon's transactions into one, so that the journal of a long boot stays short.
+    ///
+    /// The folded journal takes the place of the old one in one step: death at any byte leaves the one or the other.
+    pub fn fold(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
+        // A kthread's pid and start never come back; a netdev or an interrupt may.
+        let gone = |target: &Target| {
+            matches!(target, Target::NapiThread { .. }) && knob::read(kernel, target).is_err_and(|e| e.is_gone())
+        };
+        let Some(records) = fold(&self.history, &gone) else { return Ok(()) };
+        let new = self.path.with_file_name("journal.new");
+        let mut bytes = Vec::new();
+        let mut history = History::default();
+        for record in records {
+            serde_json::to_writer(&mut bytes, &record).map_err(|e| JournalError::io("write", &new)(e.into()))?;
+            bytes.push(b'\n');
+            let misfit = |why| JournalError::Corrupt { path: self.path.clone(), source: BadLine { line: 0, why } };
+            history.take(record).map_err(misfit)?;
+        }
+        let mut file = open_file(&new)?;
+        let written = file.set_len(0).and_then(|()| file.write_all(&bytes)).and_then(|()| file.sync_all());
+        written.map_err(JournalError::io("write", &new))?;
+        std::fs::rename(&new, &self.path).map_err(JournalError::io("replace", &self.path))?;
+        sync_dir_of(&self.path)?;
+        (self.file, self.length, self.history) = (file, bytes.len() as u64, history);
+        Ok(())
+    }
+
+    /// How many of the transactions are the daemon's.
+    pub fn daemons(&self) -> usize {
+        self.history.transactions.iter().filter(|t| t.origin == Origin::Daemon).count()
     }
 
     fn append(&mut self, record: Record) -> Result<(), JournalError> {
@@ -232,7 +273,7 @@ fn load(file: &mut File, path: &Path) -> Result<History, JournalError> {
     History::replay(&bytes).map_err(|source| JournalError::Corrupt { path: path.to_owned(), source })
 }
 
-fn make_dir(dir: &Path) -> Result<(), JournalError> {
+pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
     match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -257,22 +298,20 @@ fn open_file(path: &Path) -> Result<File, JournalError> {
     options.open(path).map_err(JournalError::io("open", path))
 }
 
-/// Takes the lock without waiting, and leaves our pid in it for those who find it taken.
-fn lock(dir: &Path) -> Result<Lock, JournalError> {
-    let path = dir.join("lock");
-    let mut file = open_file(&path)?;
+/// Takes a lock without waiting, and leaves our pid in it for those who find it taken; else says whose it is.
+pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalError> {
+    let mut file = open_file(path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut text = String::new();
-            let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-            return Err(JournalError::Busy { pid, path });
+            return Ok(Err(file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok())));
         }
-        Err(e) => return Err(JournalError::io("lock", &path)(e.into())),
+        Err(e) => return Err(JournalError::io("lock", path)(e.into())),
     }
     let pid = format!("{}\n", std::process::id());
-    file.set_len(0).and_then(|()| file.write_all(pid.as_bytes())).map_err(JournalError::io("write", &path))?;
-    Ok(Lock(file))
+    file.set_len(0).and_then(|()| file.write_all(pid.as_bytes())).map_err(JournalError::io("write", path))?;
+    Ok(Ok(Lock(file)))
 }
 
 /// Closes the journal of another boot: its settings died with that boot.
@@ -315,7 +354,7 @@ mod tests {
     #[test]
     fn journal_is_for_its_owner_only() {
         let (_dir, state, kernel) = host("a");
-        Journal::open(&kernel, &state).unwrap().begin(Vec::new(), None).unwrap();
+        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
         assert_eq!((mode(&state), mode(&state.join("journal"))), (0o700, 0o600));
         std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -336,7 +375,7 @@ mod tests {
     #[test]
     fn the_journal_of_another_boot_is_closed_and_kept() {
         let (dir, state, kernel) = host("a");
-        Journal::open(&kernel, &state).unwrap().begin(Vec::new(), None).unwrap();
+        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
         let before = std::fs::read(state.join("journal")).unwrap();
         rename_boot(dir.path(), "b");
         assert!(Journal::open_existing(&kernel, &state).unwrap().is_none());
@@ -347,7 +386,7 @@ mod tests {
     #[test]
     fn a_torn_record_is_cut_off_before_the_next_one() {
         let (_dir, state, kernel) = host("a");
-        Journal::open(&kernel, &state).unwrap().begin(Vec::new(), None).unwrap();
+        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
         let path = state.join("journal");
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, [&whole[..], b"{\"record\":\"wro"].concat()).unwrap();
@@ -358,7 +397,7 @@ mod tests {
     #[test]
     fn a_damaged_middle_stops_everything_and_loses_nothing() {
         let (_dir, state, kernel) = host("a");
-        Journal::open(&kernel, &state).unwrap().begin(Vec::new(), None).unwrap();
+        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
         let path = state.join("journal");
         let damaged = [b"\xff\xfe\n".as_slice(), &std::fs::read(&path).unwrap()].concat();
         std::fs::write(&path, &damaged).unwrap();

@@ -59,6 +59,13 @@ pub enum KnobError {
 }
 
 impl KnobError {
+    /// The knob.
+    pub fn target(&self) -> &Target {
+        match self {
+            Self::Gone { target, .. } | Self::Refused { target, .. } | Self::Unreadable { target, .. } => target,
+        }
+    }
+
     /// Whether it is the right to write that lacks.
     pub fn is_permission(&self) -> bool {
         let Self::Refused { source, .. } = self else { return false };

@@ -25,6 +25,9 @@ pub enum Record {
         transaction: u64,
         /// The process that writes.
         pid: u32,
+        /// Who asked for it.
+        #[serde(default, skip_serializing_if = "Origin::is_operator")]
+        origin: Origin,
         /// Restore unless confirmed by then, as time since boot (CLOCK_BOOTTIME).
         confirm_by: Option<Duration>,
         /// The writes, in order.
@@ -82,6 +85,23 @@ pub struct Entry {
     pub reason: String,
 }
 
+/// Who asked for a transaction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// A person, or a program of theirs: `apply`.
+    #[default]
+    Operator,
+    /// The daemon; its transactions are folded into one.
+    Daemon,
+}
+
+impl Origin {
+    fn is_operator(&self) -> bool {
+        *self == Self::Operator
+    }
+}
+
 /// Who restored a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -94,6 +114,8 @@ pub enum By {
     Guard,
     /// `confirm`, which came too late and whose guard was gone.
     Confirm,
+    /// The daemon, at its end, or after an earlier one that died in the middle of writing.
+    Daemon,
 }
 
 impl std::fmt::Display for By {
@@ -103,6 +125,7 @@ impl std::fmt::Display for By {
             Self::Undo => "undo",
             Self::Guard => "its guard",
             Self::Confirm => "confirm",
+            Self::Daemon => "the daemon",
         })
     }
 }
@@ -114,6 +137,8 @@ pub struct Transaction {
     pub id: u64,
     /// The process that wrote it.
     pub pid: u32,
+    /// Who asked for it.
+    pub origin: Origin,
     /// Restore unless confirmed by then (CLOCK_BOOTTIME).
     pub confirm_by: Option<Duration>,
     /// Its knobs, in the order of writing.
@@ -202,12 +227,20 @@ impl History {
             Record::Boot { boot_id, .. } => self.boot_id = Some(boot_id),
             _ if self.boot_id.is_none() => return Err("the boot id is missing before it".into()),
             Record::Begin { transaction: u64::MAX, .. } => return Err("no transaction could follow this one".into()),
-            Record::Begin { transaction: id, pid, confirm_by, entries } => {
+            Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
                 if self.transactions.iter().any(|t| t.id >= id) {
                     return Err(format!("transaction {id} is not newer than those before"));
                 }
                 let written = vec![None; entries.len()];
-                self.transactions.push(Transaction { id, pid, confirm_by, entries, written, state: State::Begun });
+                self.transactions.push(Transaction {
+                    id,
+                    pid,
+                    origin,
+                    confirm_by,
+                    entries,
+                    written,
+                    state: State::Begun,
+                });
             }
             Record::Wrote { transaction, entry, raw } => {
                 let written = self.find(transaction)?.written.get_mut(entry);
@@ -252,7 +285,7 @@ mod tests {
             settles_as: Value::Count(1024),
             reason: "rfs".into(),
         };
-        line(&Record::Begin { transaction, pid: 7, confirm_by: None, entries: vec![entry] })
+        line(&Record::Begin { transaction, pid: 7, origin: Origin::Operator, confirm_by: None, entries: vec![entry] })
     }
 
     #[test]

@@ -7,7 +7,7 @@ use netsilo_core::change::{Target, Value};
 use crate::journal::{Journal, JournalError};
 use crate::kernel::Kernel;
 use crate::knob::{self, KnobError};
-use crate::transaction::{By, Entry, Transaction};
+use crate::transaction::{By, Entry, Origin, Transaction};
 
 /// Which transactions to take back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Which {
     Last,
     /// This one only.
     Only(u64),
+    /// The daemon's, as far as no operator has applied anything on top of them.
+    Daemons,
 }
 
 /// What became of one knob.
@@ -86,6 +88,7 @@ pub fn undo(
     let chosen: Vec<Transaction> = match which {
         Which::All => open.cloned().collect(),
         Which::Last => open.take(1).cloned().collect(),
+        Which::Daemons => open.take_while(|t| t.origin == Origin::Daemon).cloned().collect(),
         Which::Only(id) => open.filter(|t| t.id == id).cloned().collect(),
     };
     let mut all: Vec<Undone> = Vec::new();

@@ -31,12 +31,17 @@ fn placeable(netdev: &Netdev) -> bool {
 
 fn no_such_netdev(name: &str, snapshot: &Snapshot) -> String {
     let names: Vec<&str> = snapshot.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
-    let nearest = names.iter().map(|known| (edits(name, known), *known)).min().filter(|(edits, _)| *edits <= 2);
-    match (nearest, names.as_slice()) {
-        (Some((_, nearest)), _) => format!("no such netdev; did you mean {nearest}? there are {}", names.join(", ")),
+    match (nearest(name, &names), names.as_slice()) {
+        (Some(nearest), _) => format!("no such netdev; did you mean {nearest}? there are {}", names.join(", ")),
         (None, []) => "no such netdev; there are none in this network namespace".into(),
         (None, _) => format!("no such netdev; there are {}", names.join(", ")),
     }
+}
+
+/// The known word that was probably meant: the nearest one, at most two edits away.
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let by_edits = known.iter().map(|known| (edits(word, known), *known));
+    by_edits.min().filter(|(edits, _)| *edits <= 2).map(|(_, known)| known)
 }
 
 /// Levenshtein's distance.

@@ -6,7 +6,7 @@ use std::process::Command;
 use netsilo_sys::apply::ApplyError;
 use netsilo_sys::undo::{Fate, Which};
 
-use super::fake::{Death, Fake, Knobs, apply, everything, tempdir, undo};
+use super::fake::{Death, Fake, Knobs, apply, change, cpus, everything, fold, follow, irq, tempdir, undo};
 
 /// How many writes the plan of everything makes.
 const WRITES: usize = 16;
@@ -143,6 +143,58 @@ fn death_at_any_write_or_byte_of_undo_is_undone() {
             assert_eq!(kernel.knobs(), before, "{death:?}");
         }
     }
+}
+
+#[test]
+fn death_at_any_byte_of_folding_is_undone() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    follow(&kernel, &everything(&kernel)).unwrap();
+    apply(&kernel, &[change(&kernel, irq(28), cpus("2"))]).unwrap();
+    for cpu in ["1", "3", "4"] {
+        follow(&kernel, &[change(&kernel, irq(27), cpus(cpu)), change(&kernel, irq(28), cpus(cpu))]).unwrap();
+    }
+    let (now, old) = (kernel.knobs(), std::fs::read(kernel.journal()).unwrap());
+    fold(&kernel).unwrap();
+    let folded = std::fs::read(kernel.journal()).unwrap();
+    assert!(folded.len() < old.len(), "{} -> {}", old.len(), folded.len());
+    let new = kernel.state().join("journal.new");
+    for cut in 0..=folded.len() {
+        kernel.set_knobs(&now);
+        std::fs::write(kernel.journal(), &old).unwrap();
+        std::fs::write(&new, &folded[..cut]).unwrap();
+        undo(&kernel, Which::All).unwrap();
+        assert_eq!(kernel.knobs(), before, "after a death with {cut} bytes of the new journal");
+    }
+    kernel.set_knobs(&now);
+    std::fs::write(kernel.journal(), &folded).unwrap();
+    follow(&kernel, &[change(&kernel, irq(27), cpus("6"))]).unwrap();
+    fold(&kernel).unwrap();
+    undo(&kernel, Which::Last).unwrap();
+    assert_eq!(
+        kernel.knobs()[std::path::Path::new("proc/irq/28/smp_affinity")],
+        b"04\n",
+        "what the operator applied stays"
+    );
+    undo(&kernel, Which::All).unwrap();
+    assert_eq!(kernel.knobs(), before);
+}
+
+#[test]
+fn the_journal_of_a_long_boot_stays_short() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    let mut longest = 0;
+    for n in 0..200 {
+        let cpu = (n % 5 + 1).to_string();
+        follow(&kernel, &[change(&kernel, irq(27), cpus(&cpu)), change(&kernel, irq(29), cpus(&cpu))]).unwrap();
+        longest = longest.max(kernel.journal_length());
+    }
+    assert!(longest < 20_000, "{longest} bytes");
+    undo(&kernel, Which::All).unwrap();
+    assert_eq!(kernel.knobs(), before);
 }
 
 /// The child of the test below: applies and is killed by its own kernel.

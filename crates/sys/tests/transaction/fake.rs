@@ -10,10 +10,10 @@ use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
 use netsilo_core::cpuset::CpuSet;
 use netsilo_core::host::Irq;
 use netsilo_sys::apply::{self, Applied, ApplyError, Options};
-use netsilo_sys::journal::JournalError;
+use netsilo_sys::journal::{Journal, JournalError};
 use netsilo_sys::kernel::{Capability, Kernel, Live, Place};
 use netsilo_sys::root::Root;
-use netsilo_sys::transaction::By;
+use netsilo_sys::transaction::{By, Origin};
 use netsilo_sys::undo::{self, Undone, Which};
 
 /// What the unwinding of a simulated death carries.
@@ -346,6 +346,16 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
 pub(crate) fn apply(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
     let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
     apply::apply(kernel, &kernel.state(), changes, &mut options, &mut |_| {})
+}
+
+/// The same, as the daemon does.
+pub(crate) fn follow(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
+    let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    apply::apply_for(Origin::Daemon, kernel, &kernel.state(), changes, &mut options, &mut |_| {})
+}
+
+pub(crate) fn fold(kernel: &Fake) -> Result<(), JournalError> {
+    Journal::open(kernel, &kernel.state())?.fold(kernel)
 }
 
 pub(crate) fn undo(kernel: &Fake, which: Which) -> Result<Vec<Undone>, JournalError> {

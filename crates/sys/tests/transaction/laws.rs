@@ -7,12 +7,13 @@ use netsilo_core::cpuset::CpuSet;
 use netsilo_sys::undo::Which;
 use proptest::prelude::*;
 
-use super::fake::{Death, Fake, apply, change, targets, tempdir, undo};
+use super::fake::{Death, Fake, apply, change, fold, follow, targets, tempdir, undo};
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Applies values (a seed each) to some knobs; dies or fails at one of the writes.
+    /// Applies values (a seed each) to some knobs, as an operator or as the daemon; dies or fails at one of the writes.
     Apply {
+        daemon: bool,
         knobs: Vec<(usize, u32)>,
         mishap: Mishap,
     },
@@ -20,6 +21,8 @@ enum Step {
         last: bool,
         mishap: Mishap,
     },
+    /// The daemon folds its transactions.
+    Fold,
     /// Someone else writes a knob.
     Foreign {
         knob: usize,
@@ -51,7 +54,8 @@ fn mishap() -> impl Strategy<Value = Mishap> {
 fn step() -> impl Strategy<Value = Step> {
     let knobs = proptest::collection::vec((0..targets().len(), any::<u32>()), 1..6);
     prop_oneof![
-        4 => (knobs, mishap()).prop_map(|(knobs, mishap)| Step::Apply { knobs, mishap }),
+        6 => (any::<bool>(), knobs, mishap()).prop_map(|(daemon, knobs, mishap)| Step::Apply { daemon, knobs, mishap }),
+        2 => Just(Step::Fold),
         2 => (any::<bool>(), mishap()).prop_map(|(last, mishap)| Step::Undo { last, mishap }),
         1 => (0..targets().len(), any::<u32>()).prop_map(|(knob, seed)| Step::Foreign { knob, seed }),
     ]
@@ -107,7 +111,7 @@ fn with_mishap(kernel: &Fake, mishap: Mishap, run: impl FnOnce()) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_sequence_loses_an_original_value(steps in proptest::collection::vec(step(), 1..14)) {
@@ -118,11 +122,13 @@ proptest! {
         let mut expected: Vec<_> = targets.iter().map(|t| std::fs::read_to_string(file(&kernel, t)).unwrap()).collect();
         for step in steps {
             match step {
-                Step::Apply { mut knobs, mishap } => {
+                Step::Fold => fold(&kernel).unwrap(),
+                Step::Apply { daemon, mut knobs, mishap } => {
                     knobs.sort();
                     knobs.dedup_by_key(|knob| knob.0);
                     let value = |(knob, seed): (usize, u32)| change(&kernel, targets[knob].clone(), ours(&targets[knob], seed));
                     let plan: Vec<_> = knobs.into_iter().map(value).collect();
+                    let apply = if daemon { follow } else { apply };
                     with_mishap(&kernel, mishap, || drop(apply(&kernel, &plan)));
                 }
                 Step::Undo { last, mishap } => {

@@ -9,7 +9,9 @@ use netsilo_sys::apply::{self, ApplyError, Drift, Options};
 use netsilo_sys::undo::{Fate, Which};
 use netsilo_sys::verify::Arrival;
 
-use super::fake::{Fake, apply, cgroup, change, consumer, cpus, eth0, everything, irq, targets, tempdir, thread, undo};
+use super::fake::{
+    Fake, apply, cgroup, change, consumer, cpus, eth0, everything, follow, irq, targets, tempdir, thread, undo,
+};
 use netsilo_core::change::Value;
 
 #[test]
@@ -93,6 +95,23 @@ fn transactions_stack_and_come_off_in_reverse() {
     assert_eq!(order, [3, 1]);
     assert_eq!(kernel.knobs(), before);
     assert!(undo(&kernel, Which::All).unwrap().is_empty());
+}
+
+#[test]
+fn the_daemon_takes_back_its_own_down_to_the_newest_of_an_operators() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    follow(&kernel, &[change(&kernel, irq(27), cpus("3"))]).unwrap();
+    apply(&kernel, &[change(&kernel, irq(27), cpus("4"))]).unwrap();
+    let between = kernel.knobs();
+    follow(&kernel, &[change(&kernel, irq(27), cpus("5"))]).unwrap();
+    follow(&kernel, &[change(&kernel, irq(28), cpus("5"))]).unwrap();
+    let order: Vec<u64> = undo(&kernel, Which::Daemons).unwrap().iter().map(|undone| undone.transaction).collect();
+    assert_eq!((order, kernel.knobs()), (vec![4, 3], between));
+    assert!(undo(&kernel, Which::Daemons).unwrap().is_empty());
+    undo(&kernel, Which::All).unwrap();
+    assert_eq!(kernel.knobs(), before);
 }
 
 #[test]

@@ -1,0 +1,282 @@
+//! The daemon as a service manager and a scraper meet it: the built binary, on a copy of a fixture that stands for the
+//! kernel. What it does on real kernels is in `lab_run.rs`.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+
+/// A host, its daemon's configuration and state folder, and a daemon.
+struct Host {
+    dir: tempfile::TempDir,
+}
+
+/// A daemon that does not outlive its test.
+struct Daemon(Child);
+
+impl Host {
+    fn new(config: &str) -> Self {
+        let host = Self { dir: tempfile::tempdir().unwrap() };
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/virtio-6.1");
+        assert!(Command::new("cp").arg("-a").arg(fixture).arg(host.path("tree")).status().unwrap().success());
+        host.put("tree/proc/sys/kernel/random/boot_id", "6a5b\n");
+        host.configure(config);
+        host
+    }
+
+    fn path(&self, path: &str) -> std::path::PathBuf {
+        self.dir.path().join(path)
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        std::fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
+        std::fs::write(self.path(path), text).unwrap();
+    }
+
+    fn configure(&self, config: &str) {
+        self.put("conf/netsilo.toml", &format!("interval = \"1s\"\nbpf = false\nwindow = \"always\"\n{config}\n"));
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+        command.arg("run").arg("--config").arg(self.path("conf")).arg("--root").arg(self.path("tree"));
+        command.arg("--state-dir").arg(self.path("state")).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a daemon and waits until it has looked.
+    fn start(&self) -> Daemon {
+        let log = std::fs::File::create(self.path("log")).unwrap();
+        let daemon = Daemon(self.command().stderr(log).spawn().unwrap());
+        self.until("it looked", |status| status["windows"].as_u64() > Some(0));
+        daemon
+    }
+
+    fn ask(&self, more: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+        command.arg("status").arg("--state-dir").arg(self.path("state")).args(more).output().unwrap()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap()
+    }
+
+    /// Waits until the daemon says so; fails the test after half a minute.
+    fn until(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Json {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let status = serde_json::from_slice(&self.ask(&["--json"]).stdout).unwrap_or(Json::Null);
+            if holds(&status) {
+                return status;
+            }
+            assert!(Instant::now() < end, "never: {what}; {status:#}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Daemon {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Asks it to end; its exit code.
+    fn stop(mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn said(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned())
+}
+
+#[test]
+fn a_daemon_says_what_it_does_and_is_gone_when_it_ends() {
+    let host = Host::new("");
+    let (code, text) = said(&host.ask(&[]));
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("netsilo does not run") && text.contains("start it with `netsilo run`"), "{text}");
+    let daemon = host.start();
+    let status = host.until("a window", |status| status["windows"].as_u64() > Some(1));
+    assert_eq!((&status["schema"], &status["mode"]), (&1.into(), &"placing".into()));
+    assert_eq!(status["pid"], daemon.0.id());
+    let (code, text) = said(&host.ask(&[]));
+    assert_eq!(code, Some(0));
+    assert!(text.contains("places and hints") && text.contains("a window every 1s"), "{text}");
+    assert!(host.path("state/irq").is_dir());
+    assert_eq!(daemon.stop(), Some(0));
+    let left: Vec<_> = std::fs::read_dir(host.path("state")).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name == "irq" || name == "status.sock"), "{left:?}");
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_told_whose_place_it_is() {
+    let host = Host::new("");
+    let daemon = host.start();
+    let (code, text) = said(&host.command().output().unwrap());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("netsilo runs already (pid {})", daemon.0.id())), "{text}");
+    daemon.signal(Signal::KILL);
+    drop(daemon);
+    assert_eq!(host.start().stop(), Some(0), "a dead daemon's lock and socket are no obstacle");
+}
+
+#[test]
+fn a_bad_configuration_is_refused_at_the_start_and_not_taken_later() {
+    let host = Host::new("metric = \"off\"");
+    let (code, text) = said(&host.command().output().unwrap());
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("netsilo.toml:4: unknown key metric; did you mean metrics?"), "{text}");
+    host.configure("");
+    let daemon = host.start();
+    host.configure("hints-olny = true");
+    daemon.signal(Signal::HUP);
+    let status = host.until("refused", |status| status["totals"]["bad_reloads"] == 1);
+    assert!(status["config"]["error"].as_str().unwrap().contains(":4: unknown key hints-olny"), "{status}");
+    assert_eq!(status["mode"], "placing");
+    assert!(host.log().contains("the configuration stays as it was"), "{}", host.log());
+    host.configure("hints-only = true");
+    daemon.signal(Signal::HUP);
+    let status = host.until("taken", |status| status["totals"]["reloads"] == 1);
+    assert_eq!((&status["config"]["error"], &status["mode"]), (&Json::Null, &"hints_only".into()));
+    host.configure("hints = false");
+    daemon.signal(Signal::HUP);
+    host.until("taken", |status| status["totals"]["reloads"] == 2);
+    assert!(!host.path("state/irq").exists());
+}
+
+#[test]
+fn what_a_dead_daemon_wrote_half_is_restored_at_the_start() {
+    let host = Host::new("");
+    host.put("tree/proc/irq/90/smp_affinity", "10\n");
+    host.put("tree/sys/kernel/irq/90/actions", "eth9-0\n");
+    let target = serde_json::json!({ "knob": "irq_affinity", "irq": 90, "action": "eth9-0", "netdev": null });
+    let entry = serde_json::json!({ "target": target, "old": { "cpus": "0" }, "old_raw": "01\n", "new": { "cpus": "4" },
+        "settles_as": { "cpus": "4" }, "reason": "" });
+    let boot = serde_json::json!({ "record": "boot", "version": 1, "boot_id": "6a5b" });
+    let begin = serde_json::json!({ "record": "begin", "transaction": 1, "pid": 7, "origin": "daemon", "confirm_by": null,
+        "entries": [entry] });
+    host.put("state/journal", &format!("{boot}\n{begin}\n"));
+    let daemon = host.start();
+    assert_eq!(std::fs::read_to_string(host.path("tree/proc/irq/90/smp_affinity")).unwrap(), "01\n");
+    assert!(host.log().contains("transaction 1 was written half and is restored"), "{}", host.log());
+    assert_eq!(daemon.stop(), Some(0));
+}
+
+/// What a GET says, without its head.
+fn get(address: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+/// An address that was free a moment ago.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+#[test]
+fn the_metrics_are_what_promtool_wants_and_count_what_is_done() {
+    let address = free_address();
+    let host = Host::new(&format!("metrics = \"{address}\""));
+    let daemon = host.start();
+    host.until("some windows", |status| status["windows"].as_u64() > Some(2));
+    let (head, metrics) = get(&address, "/metrics");
+    assert!(head.starts_with("HTTP/1.0 200") && head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
+    let value = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse::<f64>().unwrap()
+    };
+    assert!(value("netsilo_windows_total") >= 2.0 && value("process_cpu_seconds_total") > 0.0);
+    assert!(value("process_resident_memory_bytes") > 1e6);
+    assert_eq!((value("netsilo_placing"), value("netsilo_read_bytes_total{distance=\"llc\"}")), (1.0, 0.0));
+    assert!(get(&address, "/").0.starts_with("HTTP/1.0 404"));
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let mut promtool = Command::new(netsilo_lab::promtool().unwrap());
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = promtool.spawn().unwrap();
+    promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
+    assert_eq!(said(&promtool.wait_with_output().unwrap()), (Some(0), String::new()));
+    host.configure("metrics = \"off\"");
+    daemon.signal(Signal::HUP);
+    host.until("taken", |status| status["totals"]["reloads"] == 1);
+    let end = Instant::now() + Duration::from_secs(10);
+    while TcpStream::connect(&address).is_ok() {
+        assert!(Instant::now() < end, "the port stays open");
+    }
+}
+
+#[test]
+fn systemd_is_told_when_it_is_ready_alive_and_ending() {
+    let host = Host::new("");
+    let socket = UnixDatagram::bind(host.path("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut command = host.command();
+    command.env("NOTIFY_SOCKET", host.path("notify")).env("WATCHDOG_USEC", "300000").stderr(Stdio::null());
+    let daemon = Daemon(command.spawn().unwrap());
+    let until = |wanted: &str| {
+        let mut buffer = [0; 512];
+        loop {
+            let length = socket.recv(&mut buffer).unwrap_or_else(|e| panic!("no {wanted}: {e}"));
+            if String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line == wanted) {
+                return;
+            }
+        }
+    };
+    until("READY=1");
+    for _ in 0..3 {
+        until("WATCHDOG=1");
+    }
+    assert_eq!(daemon.stop(), Some(0));
+    until("STOPPING=1");
+}
+
+#[test]
+fn without_the_right_to_write_it_observes_only_and_says_so() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "becoming nobody needs root");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: becoming nobody needs root");
+        return;
+    }
+    let host = Host::new("");
+    // As nobody, from a place where nobody may run it, with a state folder of nobody's own.
+    let open = |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    open(host.dir.path());
+    let program = host.path("netsilo");
+    std::fs::copy(env!("CARGO_BIN_EXE_netsilo"), &program).unwrap();
+    let as_nobody = |state: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program).arg("run");
+        command.arg("--config").arg(host.path("conf")).arg("--root").arg(host.path("tree"));
+        command.arg("--state-dir").arg(host.path(state)).stderr(std::fs::File::create(host.path("log")).unwrap());
+        Daemon(command.spawn().unwrap())
+    };
+    let daemon = as_nobody("not-allowed/state");
+    let end = Instant::now() + Duration::from_secs(30);
+    while !host.log().contains("no journal, hints and status: cannot make") {
+        assert!(Instant::now() < end, "{}", host.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(daemon.stop(), Some(0));
+}

@@ -1,0 +1,283 @@
+//! The daemon on real kernels and real NIC queues: it follows the workload, puts back what drivers forget, yields to
+//! others, and leaves nothing behind that undo does not take back. Counts and affinities are asserted, never times.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use netsilo_core::cpuset::CpuSet;
+use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, traffic};
+use serde_json::Value as Json;
+
+const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
+
+/// In emulation times are noise: nothing is reverted for them, and the algorithm is one that goes by bytes. All goes quickly.
+const CONFIG: &str = r#"
+interval = "2s"
+window = "always"
+[goal]
+algorithm = "near-consumer"
+[controller]
+dwell = "2s"
+calm = "20s"
+hold-off = "2s"
+hold-off-most = "4s"
+worse-by = 1.0
+"#;
+
+/// What the unit file leaves of root's rights.
+const RIGHTS: &str = "setpriv --no-new-privs --inh-caps -all \
+    --bounding-set -all,+net_admin,+sys_nice,+bpf,+perfmon,+sys_ptrace,+sys_resource";
+
+/// Every knob that the daemon might write, as `file:text`.
+const KNOBS: &str = "cd /sys/class/net/eth0/queues; grep -H . /proc/irq/*/smp_affinity /proc/irq/default_smp_affinity \
+    /proc/sys/net/core/rps_sock_flow_entries $PWD/*/rps_* $PWD/*/xps_cpus; true";
+
+struct Guest {
+    lab: Lab,
+    program: String,
+}
+
+impl Guest {
+    fn boot(kernel: Kernel) -> Self {
+        let lab = Lab::boot(&Spec::new(kernel, NicModel::VirtioNet)).unwrap();
+        let guest = Self { lab, program: traffic::program().unwrap().display().to_string() };
+        guest.configure("");
+        guest
+    }
+
+    fn configure(&self, more: &str) {
+        self.lab
+            .sh(&format!("mkdir -p /tmp/conf; cat >/tmp/conf/netsilo.toml <<'END'\n{more}\n{CONFIG}\nEND"))
+            .unwrap();
+    }
+
+    /// Starts the daemon with the rights that it has as a service.
+    fn start(&self) -> Job {
+        let daemon = self.lab.spawn(&format!("exec {RIGHTS} {NETSILO} run --config /tmp/conf >/tmp/log 2>&1")).unwrap();
+        self.until("it looked", |status| status["windows"].as_u64() > Some(0));
+        daemon
+    }
+
+    fn log(&self) -> String {
+        self.lab.sh("cat /tmp/log").unwrap()
+    }
+
+    fn status(&self) -> Option<Json> {
+        let output = self.lab.run(&format!("{NETSILO} status --json")).unwrap();
+        if output.status == 0 { Some(serde_json::from_slice(&output.stdout).unwrap()) } else { None }
+    }
+
+    /// Waits until the daemon says so; fails the test after two minutes.
+    fn until(&self, what: &str, mut holds: impl FnMut(&Json) -> bool) -> Json {
+        let end = Instant::now() + Duration::from_secs(120);
+        loop {
+            let status = self.status();
+            if let Some(status) = status.as_ref().filter(|status| holds(status)) {
+                return status.clone();
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            if Instant::now() > end {
+                let shown = self
+                    .lab
+                    .run(&format!("{NETSILO} status; {NETSILO} show; {NETSILO} plan -a near-consumer"))
+                    .unwrap();
+                panic!("never: {what}\n{}\n{}", shown.text(), self.log());
+            }
+        }
+    }
+
+    /// Waits until all vectors with traffic are where they should be, on these CPUs, in the kernel too.
+    fn until_placed(&self, what: &str, allowed: &str) -> BTreeMap<u64, String> {
+        let windows = self.status().and_then(|status| status["windows"].as_u64()).unwrap_or(0);
+        let allowed = CpuSet::parse_list(allowed).unwrap();
+        let there = |cpus: &String| CpuSet::parse_list(cpus).unwrap().is_subset(&allowed);
+        let mut last = BTreeMap::new();
+        self.until(what, |status| {
+            let moves = array(status, "placements").iter().any(|it| it["moves"] == true);
+            let settled = status["windows"].as_u64() > Some(windows) && !moves;
+            // The status is of the last window, and the kernel of now.
+            let all_there = |placed: &BTreeMap<u64, String>| {
+                let now = self.affinities();
+                placed.iter().all(|(irq, cpus)| there(cpus) && now[irq] == *cpus)
+            };
+            last = placed(status);
+            settled && !last.is_empty() && all_there(&last)
+        });
+        last
+    }
+
+    fn knobs(&self) -> BTreeMap<String, String> {
+        let text = self.lab.sh(KNOBS).unwrap();
+        let line = |line: &str| line.split_once(':').map(|(file, text)| (file.to_owned(), text.to_owned()));
+        text.lines().filter_map(line).collect()
+    }
+
+    /// The CPUs in force, of all interrupts: where a driver has asked for more than one, the kernel has chosen.
+    fn affinities(&self) -> BTreeMap<u64, String> {
+        let text = self.lab.sh("cd /proc/irq; grep -H . */effective_affinity_list").unwrap();
+        let line = |line: &str| {
+            let (file, cpus) = line.split_once(':')?;
+            Some((file.split_once('/')?.0.parse().ok()?, cpus.to_owned()))
+        };
+        text.lines().filter_map(line).collect()
+    }
+
+    /// Puts all vectors of eth0 onto one CPU.
+    fn all_on(&self, cpu: u32) {
+        let all = "for irq in $(grep -lE '^virtio.*(in|out)put' /sys/kernel/irq/*/actions | cut -d/ -f5)";
+        self.lab.sh(&format!("{all}; do echo {cpu} >/proc/irq/$irq/smp_affinity_list; done")).unwrap();
+    }
+
+    /// A reader on this CPU, and a steady trickle on eight flows for it.
+    fn workload(&self, port: u16, cpu: &str) -> Workload {
+        let program = &self.program;
+        let ports = format!("--port {port} --flows 8");
+        let consume = format!("exec {program} traffic consume --mode udp-unconnected {ports} --cpus {cpu} --idle 300");
+        let produce = format!(
+            "exec {program} traffic produce --proto udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400"
+        );
+        let consumer = self.lab.spawn(&consume).unwrap();
+        Workload { _producer: self.lab.peer(0).unwrap().spawn(&produce).unwrap(), _consumer: consumer }
+    }
+}
+
+/// Ends when it is dropped.
+struct Workload {
+    _producer: PeerJob,
+    _consumer: Job,
+}
+
+fn array<'a>(status: &'a Json, name: &str) -> &'a Vec<Json> {
+    status[name].as_array().unwrap()
+}
+
+/// The interrupts that the daemon has a place for, with their CPUs.
+fn placed(status: &Json) -> BTreeMap<u64, String> {
+    let placement = |it: &Json| Some((it["irq"].as_u64()?, it["cpus"].as_str()?.to_owned()));
+    array(status, "placements").iter().filter_map(placement).collect()
+}
+
+#[test]
+fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    for kernel in Kernel::ALL {
+        let started = Instant::now();
+        let guest = Guest::boot(kernel);
+        guest.all_on(7);
+        let daemon = guest.start();
+        let work = follows_the_workload(&guest);
+        // Before the resets, which would explain for a while why a knob has changed; it does not depend on the kernel.
+        if kernel == Kernel::V6_1 {
+            yields_to_others(&guest, &daemon);
+        }
+        repairs_what_drivers_forget(&guest);
+        ends_without_a_trace_but_what_it_wrote(&guest, daemon);
+        is_undone_after_kill_9(&guest);
+        drop(work);
+        println!("{}: {} s", guest.lab.title(), started.elapsed().as_secs());
+    }
+}
+
+fn follows_the_workload(guest: &Guest) -> Workload {
+    let work = guest.workload(7000, "1");
+    let placed = guest.until_placed("all on socket 0", "0-3");
+    let status = guest.status().unwrap();
+    assert_eq!((&status["attribution"]["source"], &status["mode"]), (&"bpf".into(), &"placing".into()), "{status}");
+    for (irq, cpus) in &placed {
+        let hint = guest.lab.sh(&format!("cd /run/netsilo/irq/{irq}; cat affinity_hint affinity_alg")).unwrap();
+        let (mask, basis) = hint.split_once('\n').unwrap();
+        assert_eq!(CpuSet::parse_mask(mask).unwrap().to_string(), *cpus, "{hint}");
+        assert!(basis.starts_with("near-consumer: "), "{hint}");
+    }
+    drop(work);
+    let work = guest.workload(7100, "5");
+    guest.until_placed("all on socket 1", "4-7");
+    work
+}
+
+fn repairs_what_drivers_forget(guest: &Guest) {
+    let events = |status: &Json| status["totals"]["events"].as_u64().unwrap();
+    let before = guest.status().unwrap();
+    guest.lab.sh("ethtool -L eth0 combined 2").unwrap();
+    guest.until("the channels' change is heard", |status| events(status) > events(&before));
+    guest.until_placed("two queues", "4-7");
+    guest.lab.sh("ethtool -L eth0 combined 4").unwrap();
+    guest.until_placed("four queues again", "4-7");
+    guest.lab.sh("ip link set eth0 down; ip link set eth0 up").unwrap();
+    guest.until_placed("up again", "4-7");
+    for up in [false, true] {
+        let before = guest.status().unwrap();
+        guest.lab.set_link(0, up).unwrap();
+        guest.until("the carrier's change is heard", |status| events(status) > events(&before));
+    }
+    guest.lab.sh("echo 0 >/sys/devices/system/cpu/cpu7/online").unwrap();
+    guest.until_placed("without cpu 7", "4-6");
+    guest.lab.sh("echo 1 >/sys/devices/system/cpu/cpu7/online").unwrap();
+    guest.until_placed("with cpu 7", "4-7");
+    let after = guest.status().unwrap();
+    assert_eq!(array(&after, "conflicts").len(), 0, "resets are nobody's doing: {after:#}");
+}
+
+fn yields_to_others(guest: &Guest, daemon: &Job) {
+    let placed = guest.until_placed("all on socket 1", "4-7");
+    let irq = *placed.keys().next().unwrap();
+    guest.lab.sh(&format!("echo 0 >/proc/irq/{irq}/smp_affinity_list")).unwrap();
+    let status = guest.until("the other writer is noticed", |status| !array(status, "conflicts").is_empty());
+    assert_eq!(array(&status, "conflicts")[0]["target"]["irq"].as_u64(), Some(irq), "{status:#}");
+    let windows = status["windows"].as_u64().unwrap();
+    guest.until("two more windows", |status| status["windows"].as_u64() > Some(windows + 1));
+    assert_eq!(guest.lab.sh(&format!("cat /proc/irq/{irq}/smp_affinity_list")).unwrap(), "0\n", "left to the other");
+    let second = guest.lab.run(&format!("{NETSILO} run --config /tmp/conf 2>&1")).unwrap();
+    assert_eq!(second.status, 1, "{}", second.text());
+    assert!(
+        second.text().contains(&format!("netsilo runs already (pid {})", daemon.pid().unwrap())),
+        "{}",
+        second.text()
+    );
+    guest.configure("intervall = \"1s\"");
+    guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
+    let status = guest.until("the bad configuration is refused", |status| !status["config"]["error"].is_null());
+    assert!(!array(&status, "conflicts").is_empty(), "it changes nothing");
+    guest.configure("");
+    guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
+    guest.until_placed("with a new configuration it is ours again", "4-7");
+}
+
+fn ends_without_a_trace_but_what_it_wrote(guest: &Guest, daemon: Job) {
+    let placed = guest.until_placed("all in place", "4-7");
+    daemon.stop().unwrap();
+    let now = guest.affinities();
+    assert!(placed.iter().all(|(irq, cpus)| now[irq] == *cpus), "kept at the end: {placed:?} {now:?}");
+    assert_eq!(guest.lab.sh("ls /run/netsilo").unwrap(), "journal\nlock\nrun.lock\n");
+    assert_eq!(guest.lab.run(&format!("{NETSILO} status")).unwrap().status, 3);
+    guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
+}
+
+fn is_undone_after_kill_9(guest: &Guest) {
+    guest.lab.sh("rm /run/netsilo/journal; echo 1 >/sys/class/net/eth0/threaded").unwrap();
+    guest.all_on(1);
+    let kthreads = "grep -H Cpus_allowed_list $(grep -l ^napi/eth0 /proc/[0-9]*/comm | sed s/comm/status/)";
+    let (knobs, threads) = (guest.knobs(), guest.lab.sh(kthreads).unwrap());
+    let daemon = guest.start();
+    guest.until_placed("threaded, on socket 1", "4-7");
+    let moved = guest.lab.sh(kthreads).unwrap();
+    let of_socket_1 = |line: &&str| {
+        let list = line.rsplit_once('\t').unwrap().1;
+        CpuSet::parse_list(list).unwrap().is_subset(&CpuSet::parse_list("4-7").unwrap())
+    };
+    assert!(moved.lines().filter(of_socket_1).count() > 0, "kthreads are placed: {moved}");
+    daemon.signal(Signal::KILL).unwrap();
+    drop(daemon);
+    assert_ne!(guest.knobs(), knobs);
+    let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
+    assert_eq!((guest.knobs(), guest.lab.sh(kthreads).unwrap()), (knobs.clone(), threads.clone()), "{undone}");
+    guest.configure("restore-on-exit = true");
+    let daemon = guest.start();
+    guest.until_placed("once more", "4-7");
+    daemon.stop().unwrap();
+    assert_eq!((guest.knobs(), guest.lab.sh(kthreads).unwrap()), (knobs, threads), "{}", guest.log());
+}
