@@ -9,6 +9,7 @@ mod events;
 mod knob;
 mod pattern;
 mod policy;
+mod reconcile;
 mod trial;
 mod view;
 
@@ -20,17 +21,20 @@ pub use self::decision::{
     Compared, Conflict, ControllerState, Decision, Entry, Event, Held, Verdict, VerdictResult, What, Written,
 };
 use self::events::{Events, GRACE};
-use self::knob::{Hold, Knob, Yielded};
+use self::knob::{Hold, Knob, Workload};
 use self::pattern::Pattern;
 pub use self::policy::{Policy, WINDOW};
 use self::trial::{Trial, Trials};
 use self::view::View;
 use crate::change::{Change, Target, Value, apply_to, ordered};
 use crate::cpuset::{CpuId, CpuSet};
-use crate::host::{NapiId, Observation, Writer, WriterKnob};
-use crate::plan::{AlgorithmName, Goal, Override, Plan, plan_of};
+use crate::host::{NapiId, Observation, Writer};
+use crate::plan::{AlgorithmName, Goal, Override, Plan, plan, plan_of};
 use crate::rates::rates;
 use crate::silo::silos;
+
+/// Readers that went elsewhere more often than this within a calm's time are never at rest.
+const UNREST: usize = 6;
 
 /// Decides, window after window.
 #[derive(Debug, Clone)]
@@ -46,6 +50,8 @@ pub struct Controller {
     pattern: Option<Pattern>,
     /// Windows since that change.
     windows_since: u32,
+    /// When the readers of a queue went elsewhere, within the time of a calm.
+    readers_moved: BTreeMap<String, Vec<Duration>>,
     /// The rx queues whose interrupts were held in the last window.
     held: BTreeSet<(String, u32)>,
     /// Judged since the last window.
@@ -91,6 +97,7 @@ impl Controller {
             asked: BTreeMap::new(),
             pattern: None,
             windows_since: 0,
+            readers_moved: BTreeMap::new(),
             held: BTreeSet::new(),
             judged: Vec::new(),
             to_revert: Vec::new(),
@@ -149,7 +156,7 @@ impl Controller {
         self.judged.extend(self.trials.sample(now, observation, &rates, &self.policy));
         let verdicts = self.judge(now);
         let wanted = self.as_wanted_before(wanted, observation);
-        self.compare(Pattern::of(&observation.after.topology.online, &rates, &silos));
+        self.compare(now, Pattern::of(&observation.after.topology.online, &rates, &silos));
         self.notice(now, &wanted, &view);
         let revert = self.revert(now, &view);
         let decided = self.decide(now, &wanted, &view);
@@ -235,79 +242,36 @@ impl Controller {
     /// The plan, but with the last window's wishes where this window's put something else in their place and yet would
     /// let them stay, had they been followed: of equals the first one named counts, so that noise does not choose.
     fn as_wanted_before(&self, mut wanted: Plan, observation: &Observation) -> Plan {
-        let before = |change: &Change| {
-            let want = self.knobs.get(&change.target)?.want.as_ref()?;
-            (want.change.new != change.new && want.change.old == change.old).then(|| want.change.clone())
-        };
-        let earlier: Vec<Change> =
-            wanted.changes.iter().map(|change| before(change).unwrap_or(change.clone())).collect();
-        if earlier == wanted.changes {
+        let wishes = self
+            .knobs
+            .iter()
+            .filter_map(|(target, knob)| knob.wanted_before(target, target.value_in(&observation.after)?));
+        let before: BTreeMap<Target, Change> = wishes.map(|change| (change.target.clone(), change)).collect();
+        if before.is_empty()
+            || wanted.changes.is_empty()
+            || wanted.changes.iter().all(|now| before.get(&now.target).is_some_and(|before| before.new == now.new))
+        {
             return wanted;
         }
-        let followed = Observation { after: apply_to(&observation.after, &earlier), ..observation.clone() };
-        let would_move = crate::plan::plan(&followed, &self.policy.goal).changes;
+        let then = |changes: &[Change]| {
+            let followed = Observation { after: apply_to(&observation.after, changes), ..observation.clone() };
+            plan(&followed, &self.policy.goal).changes
+        };
+        // One of two alike could have been named.
+        let all: Vec<Change> = before.values().cloned().collect();
+        if then(&all).is_empty() {
+            wanted.changes = ordered(all);
+            return wanted;
+        }
+        let earlier: Vec<Change> =
+            wanted.changes.iter().map(|now| before.get(&now.target).unwrap_or(now).clone()).collect();
+        let would_move = then(&earlier);
         for (change, earlier) in wanted.changes.iter_mut().zip(earlier) {
             if !would_move.iter().any(|would| would.target == earlier.target) {
                 *change = earlier;
             }
         }
         wanted
-    }
-
-    /// Compares what knobs say with what we wrote.
-    fn reconcile(&mut self, now: Duration, view: &View<'_>) {
-        let targets: Vec<Target> = self.knobs.keys().cloned().collect();
-        for target in targets {
-            let Some(knob) = self.knobs.get_mut(&target) else { continue };
-            let Some(value) = target.value_in(view.after) else {
-                let was_ours = knob.ours.is_some();
-                self.knobs.remove(&target);
-                self.judged.extend(self.trials.end_of(&target, &self.policy));
-                if was_ours {
-                    self.say(now, Some(&target), What::Gone, "the knob is no more".into());
-                }
-                continue;
-            };
-            let over = knob.yielded.as_ref().zip(self.policy.yield_for).is_some_and(|(y, most)| y.since + most <= now);
-            match &knob.ours {
-                _ if over => self.regain(now, &target, "it was left to them for long enough"),
-                Some(ours) if *ours == value => knob.seen_ours = now,
-                Some(ours) => {
-                    let ours = ours.clone();
-                    self.judged.extend(self.trials.end_of(&target, &self.policy));
-                    self.differs(now, &target, ours, value);
-                }
-                None => {}
-            }
-        }
-        self.knobs.retain(|_, knob| !knob.is_blank());
-    }
-
-    /// A knob no longer has our value: an event's doing, or someone's.
-    fn differs(&mut self, now: Duration, target: &Target, ours: Value, value: Value) {
-        let Some(knob) = self.knobs.get_mut(target) else { return };
-        let Some(event) = self.events.behind(target, knob.seen_ours) else {
-            return self.yield_to_others(now, target, ours, value);
-        };
-        let why = format!("{value} instead of {ours}: {}", event.in_words());
-        knob.lose(now);
-        self.say(now, Some(target), What::Reset, why);
-    }
-
-    fn yield_to_others(&mut self, now: Duration, target: &Target, ours: Value, theirs: Value) {
-        let writer = likely_writer(&self.writers, target);
-        let why = format!("{ours} -> {theirs}, written by someone else (likely {writer}): left to them");
-        let knob = self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, false));
-        knob.regain();
-        knob.yielded = Some(Yielded { ours, theirs, writer, since: now });
-        self.say(now, Some(target), What::Yield, why);
-    }
-
-    fn regain(&mut self, now: Duration, target: &Target, why: &str) {
-        if let Some(knob) = self.knobs.get_mut(target) {
-            knob.regain();
-            self.say(now, Some(target), What::Regain, why.to_owned());
-        }
     }
 
     /// Logs what was judged, and takes note of what has to be taken back.
@@ -353,26 +317,46 @@ impl Controller {
     }
 
     /// Is it another workload?
-    fn compare(&mut self, pattern: Pattern) {
+    fn compare(&mut self, now: Duration, pattern: Pattern) {
         let changed = self.pattern.as_ref().is_none_or(|before| pattern.differs(before));
         self.windows_since = if changed { 0 } else { self.windows_since.saturating_add(1) };
+        for label in self.pattern.iter().flat_map(|before| pattern.read_elsewhere(before)).filter(|_| changed) {
+            self.readers_moved.entry(label.clone()).or_default().push(now);
+        }
+        self.readers_moved.retain(|_, at| {
+            at.retain(|at| *at + self.policy.calm > now);
+            !at.is_empty()
+        });
         if changed {
             self.pattern = Some(pattern);
         }
     }
 
+    /// What the workload does, as far as this knob is concerned.
+    fn workload(&self, target: &Target, view: &View<'_>) -> Workload {
+        let moved = view.label(target).and_then(|label| self.readers_moved.get(&label));
+        match self.windows_since {
+            _ if moved.is_some_and(|at| at.len() > UNREST) => Workload::Unrest,
+            0 => Workload::Changed,
+            1 => Workload::JustChanged,
+            _ => Workload::Same,
+        }
+    }
+
     /// Tells each knob whether it is wanted otherwise.
     fn notice(&mut self, now: Duration, plan: &Plan, view: &View<'_>) {
-        // The first window after a change may be half of the old workload and half of the new.
-        let fresh = self.windows_since < 2;
         let wanted: BTreeMap<&Target, &Change> = plan.changes.iter().map(|change| (&change.target, change)).collect();
-        for (target, knob) in self.knobs.iter_mut().filter(|(target, _)| !wanted.contains_key(target)) {
-            knob.notice(now, None, fresh, |a, b| view.same_wish(target, a, b), &self.policy);
+        let content = |target: &&Target| !wanted.contains_key(*target);
+        for target in self.knobs.keys().filter(content).cloned().collect::<Vec<_>>() {
+            let workload = self.workload(&target, view);
+            let Some(knob) = self.knobs.get_mut(&target) else { continue };
+            knob.notice(now, None, workload, |a, b| view.same_wish(&target, a, b), &self.policy);
         }
         for (target, change) in wanted {
+            let workload = self.workload(target, view);
             let reset = self.events.before(target, now).is_some();
             let knob = self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, reset));
-            knob.notice(now, Some(change), fresh, |a, b| view.same_wish(target, a, b), &self.policy);
+            knob.notice(now, Some(change), workload, |a, b| view.same_wish(target, a, b), &self.policy);
             let at = knob.ours.as_ref().and_then(view::cpu_of);
             knob.follow(at.and_then(|cpu| view.read_on_core_of(target, cpu)));
         }
@@ -403,7 +387,7 @@ impl Controller {
 
     fn may(&self, now: Duration, plan: &Plan, change: &Change, view: &View<'_>) -> Result<(), Hold> {
         let knob = self.knobs.get(&change.target).ok_or(Hold::NotLong(0, knob::WINDOWS_WANTED))?;
-        knob.may(now, view.stays_on_llc(&change.target, &change.new), gain(plan, &change.target, view), &self.policy)
+        knob.may(now, view.stays_on_llc(&change.target, &change.new), gain(plan, change, view), &self.policy)
     }
 
     /// XPS is worked out from where the interrupts will be: it waits until those of its netdev are there, but for those
@@ -426,7 +410,7 @@ impl Controller {
         let mut units: BTreeMap<Result<usize, usize>, (i64, Vec<usize>)> = BTreeMap::new();
         for (at, (change, _)) in decided.iter().enumerate().filter(|(_, (_, hold))| hold.is_none()) {
             let (most, members) = units.entry(view.unit(&change.target).ok_or(at)).or_default();
-            *most = (*most).max(gain(plan, &change.target, view).unwrap_or(0));
+            *most = (*most).max(gain(plan, change, view).unwrap_or(0));
             members.push(at);
         }
         let mut units: Vec<(i64, Vec<usize>)> = units.into_values().collect();
@@ -484,14 +468,6 @@ impl Controller {
         }
     }
 
-    fn conflicts(&self) -> Vec<Conflict> {
-        let conflict = |(target, knob): (&Target, &Knob)| {
-            let Yielded { ours, theirs, writer, since } = knob.yielded.clone()?;
-            Some(Conflict { target: target.clone(), ours, theirs, writer, since })
-        };
-        self.knobs.iter().filter_map(conflict).collect()
-    }
-
     fn say(&mut self, at: Duration, target: Option<&Target>, what: What, why: String) {
         self.log.push(Entry { at, target: target.cloned(), what, why });
     }
@@ -499,25 +475,11 @@ impl Controller {
 
 /// What a move gains by the cost model, in CPU-nanoseconds per second; `None` where another algorithm than the one
 /// that goes by it was asked for.
-fn gain(plan: &Plan, target: &Target, view: &View<'_>) -> Option<i64> {
-    let irq = view.irq(target)?;
+fn gain(plan: &Plan, change: &Change, view: &View<'_>) -> Option<i64> {
+    let irq = view.irq(&change.target)?;
     let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;
-    (placement.algorithm == AlgorithmName::Auto).then_some(placement.gain_ns_per_s)
-}
-
-/// Who writes such knobs on this machine.
-fn likely_writer(writers: &[Writer], target: &Target) -> String {
-    let kind = match target {
-        Target::IrqAffinity { .. } | Target::DefaultSmpAffinity => Some(WriterKnob::IrqAffinity),
-        Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } => Some(WriterKnob::Rps),
-        Target::RpsSockFlowEntries | Target::RpsDefaultMask => Some(WriterKnob::Rps),
-        Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-        Target::NapiThread { .. } | Target::NtupleFilter { .. } => None,
-        Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => None,
-    };
-    let names = writers.iter().filter(|writer| kind.is_some_and(|kind| writer.writes.contains(&kind)));
-    let names: Vec<&str> = names.map(|writer| writer.name.as_str()).collect();
-    if names.is_empty() { "unknown".into() } else { names.join(", ") }
+    let reckoned = placement.algorithm == AlgorithmName::Auto && change.new == Value::Cpus(placement.cpus.clone());
+    reckoned.then_some(placement.gain_ns_per_s)
 }
 
 #[cfg(test)]

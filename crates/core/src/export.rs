@@ -72,6 +72,11 @@ fn text_of(value: &Value) -> String {
     }
 }
 
+/// A switch as ethtool takes it.
+fn on_or_off(value: &Value) -> &'static str {
+    if *value == Value::Count(0) { "off" } else { "on" }
+}
+
 /// A text on one line, for a comment.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -85,12 +90,31 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::Change;
 
     #[test]
     fn a_name_with_anything_in_it_is_one_word_of_the_shell() {
         assert_eq!(quoted("virtio0-input.1"), "'virtio0-input.1'");
         assert_eq!(quoted("it's $(x)"), r"'it'\''s $(x)'");
         assert_eq!(one_line("a\nb\t c"), "a b c");
+    }
+
+    #[test]
+    fn steering_by_the_driver_is_switched_in_each_format_and_a_consumer_in_none() {
+        let change = |target, new| Change { target, old: Value::Count(0), new, reason: "because".into() };
+        let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
+        let pinned = Target::CgroupCpuset { path: "/web.slice".into() };
+        let changes = vec![
+            change(Target::NtupleFilter { netdev }, Value::Count(1)),
+            change(pinned, Value::Cpus(CpuSet::first(2))),
+        ];
+        let plan = Plan { changes, ..Plan::default() };
+        let texts = [script(&plan).text, systemd_link(&plan).0[0].text.clone(), tuned(&plan).text];
+        for (text, wanted) in
+            texts.iter().zip(["\nntuple 'eth0' '' on\n", "\nNTupleFilter=yes\n", "\nfeatures=ntuple on\n"])
+        {
+            assert!(text.contains(wanted) && !text.contains("web.slice"), "{text}");
+        }
     }
 
     #[test]

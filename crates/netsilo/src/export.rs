@@ -129,8 +129,8 @@ pub(crate) mod tests {
 
     fn accepts(program: &str, arguments: &[&str], file: &File) {
         let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), std::slice::from_ref(file)).unwrap();
         let path = dir.path().join(&file.name);
+        fs::write(&path, &file.text).unwrap();
         match std::process::Command::new(program).args(arguments).arg(&path).output() {
             Ok(output) => {
                 let said =

@@ -1,8 +1,9 @@
 //! `netsilo plan`: what `apply` would write, and why.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use netsilo_core::cost::{CostSource, Costs};
 use netsilo_core::cpuset::{CpuSet, MAX_CPUS};
 use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Xps, plan};
 use netsilo_sys::costs::{self, COSTS_DIR};
@@ -50,6 +51,9 @@ pub(crate) struct GoalArgs {
     /// Plan although another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
+    /// Weights of the cost model, as JSON (docs/costs.md), in place of the table or what was measured
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
     /// Where netsilo calibrate keeps what it has measured
     #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
     costs_dir: PathBuf,
@@ -58,17 +62,22 @@ pub(crate) struct GoalArgs {
 impl GoalArgs {
     /// The goal, with the weights that were measured on this machine, if they were; says why not if a file of them is there.
     pub(crate) fn goal_here(&self) -> Result<Goal> {
+        if self.costs.is_some() {
+            return self.goal();
+        }
         let machine = costs::machine(&Root::live()).context("cannot tell which machine this is")?;
         let loaded = costs::load(&self.costs_dir, &machine);
         if let Some(note) = &loaded.note {
             out::note(note);
         }
-        Ok(Goal { costs: loaded.costs, ..self.goal() })
+        Ok(Goal { costs: loaded.costs, ..self.goal()? })
     }
 
     /// The goal that the arguments describe.
-    pub(crate) fn goal(&self) -> Goal {
-        Goal {
+    pub(crate) fn goal(&self) -> Result<Goal> {
+        let costs = self.costs.as_deref().map(read_costs).transpose()?;
+        Ok(Goal {
+            costs: costs.unwrap_or_default(),
             netdevs: self.netdev.clone(),
             cpus: self.cpus.clone(),
             algorithm: self.algorithm,
@@ -82,7 +91,7 @@ impl GoalArgs {
             rps_default_mask: self.rps_default_mask.clone(),
             even_if_owned: self.even_if_owned,
             ..Goal::default()
-        }
+        })
     }
 }
 
@@ -99,7 +108,7 @@ impl PlanArgs {
     /// Looks and plans.
     pub(crate) fn plan(&self) -> Result<Plan> {
         // What was measured here says nothing of the machine in a bundle.
-        let goal = if self.observe.is_bundle() { self.goal.goal() } else { self.goal.goal_here()? };
+        let goal = if self.observe.is_bundle() { self.goal.goal()? } else { self.goal.goal_here()? };
         Ok(plan(&self.observe.observe()?, &goal))
     }
 }
@@ -140,6 +149,13 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     } else {
         Exit::Ok
     }
+}
+
+/// Weights given by the operator; what they leave out is the table's.
+fn read_costs(path: &Path) -> Result<Costs> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let costs: Costs = serde_json::from_str(&text).with_context(|| format!("{} holds no costs", path.display()))?;
+    Ok(Costs { source: CostSource::Configured, ..costs })
 }
 
 /// A set of CPUs that is not empty.

@@ -49,6 +49,12 @@ impl Guest {
         self.irqs.keys().copied().zip(text.lines().map(|line| CpuSet::parse_list(line).unwrap())).collect()
     }
 
+    /// Sends each interrupt to its place.
+    fn place(&self, wanted: &Places) {
+        let write = |(irq, cpus): (&Irq, &CpuSet)| format!("echo {} >/proc/irq/{irq}/smp_affinity\n", cpus.to_mask(8));
+        self.lab.sh(&wanted.iter().map(write).collect::<String>()).unwrap();
+    }
+
     /// A place for each interrupt: the n-th from the end of these CPUs.
     fn wanted(&self, cpus: [u32; 4]) -> Places {
         let place = |(n, irq): (usize, &Irq)| (*irq, CpuSet::of(CpuId(cpus[3 - n % 4])));
@@ -151,12 +157,10 @@ fn irqbalance_leaves_alone_what_we_place(guest: &Guest) {
     // All on one cpu: no balancer would have it so.
     let wanted = guest.wanted([1, 1, 1, 1]);
     let plan = guest.plan(&wanted);
-    let place = || guest.give("/tmp/place.sh", &export::script(&plan).text);
-    place();
-    guest.lab.sh("/tmp/place.sh").unwrap();
+    guest.place(&wanted);
     guest.irqbalance("");
     assert_ne!(guest.places(), wanted, "irqbalance moves interrupts, if nobody tells it not to");
-    guest.lab.sh("/tmp/place.sh").unwrap();
+    guest.place(&wanted);
     guest.give("/tmp/policy", &export::irqbalance_policy(&plan).text);
     guest.irqbalance("--policyscript=/tmp/policy");
     assert_eq!(guest.places(), wanted);

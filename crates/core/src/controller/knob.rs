@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use super::events::MEMORY;
 use super::policy::Policy;
-use crate::change::{Change, Value};
+use crate::change::{Change, Target, Value};
 
 /// Windows in a row that have to want the same before it is done.
 pub(super) const WINDOWS_WANTED: u32 = 2;
 
-/// So many when nothing has changed in the workload that could be the reason, and never more: five minutes.
-const MOST_WINDOWS: u32 = 30;
+/// So many when nothing has changed in the workload that could be the reason: five minutes.
+const WINDOWS_OF_NOISE: u32 = 30;
+
+/// So many when the readers go elsewhere all the time: a quarter of an hour.
+const WINDOWS_OF_UNREST: u32 = 90;
 
 /// A refused knob is tried again after this time, which doubles with each refusal.
 const RETRY: Duration = Duration::from_secs(60);
@@ -62,6 +65,20 @@ pub(super) struct Knob {
     told: Option<Discriminant<Hold>>,
 }
 
+/// What the workload does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Workload {
+    /// It is another one than in the window before.
+    #[default]
+    Changed,
+    /// It was another one then.
+    JustChanged,
+    /// It is the same as before.
+    Same,
+    /// The readers go elsewhere time and again.
+    Unrest,
+}
+
 /// A wish.
 #[derive(Debug, Clone)]
 pub(super) struct Want {
@@ -69,8 +86,8 @@ pub(super) struct Want {
     pub(super) change: Change,
     /// Windows in a row.
     windows: u32,
-    /// It came with a change of the workload.
-    fresh: bool,
+    /// What the workload did when it came up.
+    workload: Workload,
     /// The first of them ended then.
     pub(super) since: Duration,
 }
@@ -104,31 +121,33 @@ impl Knob {
         Self { calm_since: now, reset_at: reset.then_some(now), ..Self::default() }
     }
 
-    /// A window wants this of it; `fresh` tells that the workload has just changed.
+    /// A window wants this of it.
     pub(super) fn notice(
         &mut self,
         now: Duration,
         wanted: Option<&Change>,
-        fresh: bool,
+        workload: Workload,
         same: impl Fn(&Value, &Value) -> bool,
         policy: &Policy,
     ) {
         self.reset_at = self.reset_at.filter(|at| *at + MEMORY > now);
         let asked = self.windows_asked();
         // Who was content for long and is not now, window after window, only has not made up its mind where to.
-        let decided = fresh && self.doubt == 0;
+        let changed = workload == Workload::Changed;
+        let decided = matches!(workload, Workload::Changed | Workload::JustChanged) && self.doubt == 0;
         let previous = self.want.take();
         self.want = match (previous, wanted) {
             (Some(want), Some(change))
-                if (decided || same(&want.change.new, &change.new)) && (want.fresh || !fresh) =>
+                if (decided && want.is_fresh() || same(&want.change.new, &change.new))
+                    && (want.is_fresh() || !changed) =>
             {
                 Some(Want { change: change.clone(), windows: want.windows.saturating_add(1), ..want })
             }
             (previous, wanted) => {
-                if previous.is_some_and(|want| want.fresh && want.windows < asked) {
-                    self.doubt = (self.doubt + 1).min(MOST_WINDOWS);
+                if previous.is_some_and(|want| want.is_fresh() && want.windows < asked) {
+                    self.doubt = (self.doubt + 1).min(WINDOWS_OF_NOISE);
                 }
-                wanted.map(|change| Want { change: change.clone(), windows: 1, fresh, since: now })
+                wanted.map(|change| Want { change: change.clone(), windows: 1, workload, since: now })
             }
         };
         match wanted {
@@ -142,10 +161,11 @@ impl Knob {
 
     /// One wish that went away is forgiven: a window may have been half of the old workload and half of the new.
     fn windows_asked(&self) -> u32 {
-        if self.want.as_ref().is_some_and(|want| !want.fresh) {
-            return MOST_WINDOWS;
+        match self.want.as_ref().map(|want| want.workload).unwrap_or_default() {
+            Workload::Changed => WINDOWS_WANTED.max(1 + self.doubt).min(WINDOWS_OF_NOISE),
+            Workload::JustChanged | Workload::Same => WINDOWS_OF_NOISE,
+            Workload::Unrest => WINDOWS_OF_UNREST,
         }
-        WINDOWS_WANTED.max(1 + self.doubt).min(MOST_WINDOWS)
     }
 
     fn calm_down(&mut self, now: Duration, policy: &Policy) {
@@ -187,11 +207,11 @@ impl Knob {
         if self.came && self.times_came > 1 && stays && self.moved_at + COMES_FOR > now {
             return Err(Hold::Came);
         }
-        if want.windows < self.windows_asked() {
-            return Err(Hold::NotLong(want.windows, self.windows_asked()));
-        }
         if self.moves > 1 && want.since + self.hold_off > now {
             return Err(Hold::Restless(want.since + self.hold_off));
+        }
+        if want.windows < self.windows_asked() {
+            return Err(Hold::NotLong(want.windows, self.windows_asked()));
         }
         match self.moved_at + policy.dwell {
             until if until > now && self.had.contains(&want.change.new) => Err(Hold::Dwell(until)),
@@ -256,6 +276,15 @@ impl Knob {
         (self.yielded, self.ours, self.want) = (None, None, None);
     }
 
+    /// What was wanted before of a knob that has this value: in the last window, or what an event has taken away.
+    pub(super) fn wanted_before(&self, target: &Target, old: Value) -> Option<Change> {
+        if let Some(lost) = self.lost.as_ref().filter(|lost| self.is_reset() && **lost != old) {
+            let reason = "it was there before".to_owned();
+            return Some(Change { target: target.clone(), old, new: lost.clone(), reason });
+        }
+        self.want.as_ref().map(|want| &want.change).filter(|change| change.old == old).cloned()
+    }
+
     /// An event took our value away.
     pub(super) fn lose(&mut self, now: Duration) {
         self.lost = self.ours.take().or(self.lost.take());
@@ -271,6 +300,12 @@ impl Knob {
     pub(super) fn is_blank(&self) -> bool {
         let history = self.doubt > 0 || self.moves > 0 || self.level > 0 || self.is_reset();
         self.ours.is_none() && self.want.is_none() && self.yielded.is_none() && self.refused.is_none() && !history
+    }
+}
+
+impl Want {
+    fn is_fresh(&self) -> bool {
+        self.workload == Workload::Changed
     }
 }
 

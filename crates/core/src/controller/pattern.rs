@@ -54,14 +54,24 @@ impl Pattern {
             || self.user.iter().any(user)
             || self.queues.iter().any(queue)
     }
+
+    /// The queues whose data is read elsewhere than by that one.
+    pub(super) fn read_elsewhere<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a String> {
+        let moved = |label: &&String| other.queues.get(*label).is_some_and(|before| self.queues[*label].moved(before));
+        self.queues.keys().filter(moved)
+    }
 }
 
 impl Queue {
     fn differs(&self, before: &Self) -> bool {
-        let share = |of: &Self, cpu: &CpuId| of.read_on.get(cpu).copied().unwrap_or(0.0);
-        let left: f64 = before.read_on.iter().map(|(cpu, share_then)| (share_then - share(self, cpu)).max(0.0)).sum();
-        let came: f64 = self.read_on.iter().map(|(cpu, share_now)| (share_now - share(before, cpu)).max(0.0)).sum();
         let (less, more) = (self.packets.min(before.packets), self.packets.max(before.packets));
-        left.max(came) > READ_ELSEWHERE || more > less * PACKETS
+        self.moved(before) || more > less * PACKETS
+    }
+
+    fn moved(&self, before: &Self) -> bool {
+        let share = |of: &Self, cpu: &CpuId| of.read_on.get(cpu).copied().unwrap_or(0.0);
+        let left: f64 = before.read_on.iter().map(|(cpu, then)| (then - share(self, cpu)).max(0.0)).sum();
+        let came: f64 = self.read_on.iter().map(|(cpu, now)| (now - share(before, cpu)).max(0.0)).sum();
+        left.max(came) > READ_ELSEWHERE
     }
 }

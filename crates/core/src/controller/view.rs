@@ -52,6 +52,11 @@ impl<'a> View<'a> {
         Some(self.silo(target)?.irq.as_ref()?.to)
     }
 
+    /// How people call the silo that a knob belongs to.
+    pub(super) fn label(&self, target: &Target) -> Option<String> {
+        Some(self.silo(target)?.label())
+    }
+
     /// The rx queue of the silo that a knob belongs to.
     pub(super) fn queue(&self, target: &Target) -> Option<(String, u32)> {
         let silo = self.silo(target)?;

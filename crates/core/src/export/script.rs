@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{File, interrupts, one_line, quoted, text_of};
-use crate::change::{NetdevIdentity, Target, Value};
+use super::{File, interrupts, on_or_off, one_line, quoted, text_of};
+use crate::change::{NetdevIdentity, Target};
 use crate::plan::Plan;
 
 /// What the script does before and after the plan's own lines.
@@ -35,8 +35,7 @@ pub fn script(plan: &Plan) -> File {
             Target::XpsCpus { netdev, queue: n } => queue(netdev, &format!("tx-{n}/xps_cpus")),
             Target::NtupleFilter { netdev } => {
                 let path = netdev.device_path.as_deref().unwrap_or_default();
-                let state = if change.new == Value::Count(0) { "off" } else { "on" };
-                format!("ntuple {} {} {state}", quoted(&netdev.name), quoted(path))
+                format!("ntuple {} {} {}", quoted(&netdev.name), quoted(path), on_or_off(&change.new))
             }
             Target::NapiThread { comm, .. } => format!("kthread {} {value} '{}'", quoted(comm), change.new),
         };

@@ -11,16 +11,27 @@ fail() {
     failed=1
 }
 
-# plain TEXT: a mask without commas and leading zeros, so that two spellings compare; a number stays one.
+# same A B: whether two masks, or numbers, are the same but for commas and leading zeros.
+same() {
+    plain "$1"
+    first=$plain
+    plain "$2"
+    [ "$first" = "$plain" ]
+}
+
 plain() {
-    printf '%s\n' "$1" | sed 's/,//g; s/^0*//; s/^$/0/'
+    plain=$1
+    while [ "$plain" != "${plain#*,}" ]; do
+        plain=${plain%%,*}${plain#*,}
+    done
+    plain=${plain#"${plain%%[!0]*}"}
 }
 
 # put FILE VALUE WHAT
 put() {
     if ! now=$(cat "$1" 2>/dev/null); then
         fail "$3: cannot read $1"
-    elif [ "$(plain "$now")" = "$(plain "$2")" ]; then
+    elif same "$now" "$2"; then
         echo "$3: is $now already"
     elif (printf '%s\n' "$2" >"$1") 2>/dev/null; then
         echo "$3: $now -> $2"
@@ -32,14 +43,14 @@ put() {
 # interrupt ACTION MASK CPUS
 interrupt() {
     files=$(grep -Flx -e "$1" /sys/kernel/irq/*/actions 2>/dev/null)
-    case $(printf '%s' "$files" | grep -c .) in
-    1)
+    case $files in
+    '') fail "no interrupt is called $1" ;;
+    *actions*actions) fail "more than one interrupt is called $1: none is moved" ;;
+    *)
         irq=${files#/sys/kernel/irq/}
         irq=${irq%/actions}
         put "/proc/irq/$irq/smp_affinity" "$2" "irq $irq ($1) to cpus $3"
         ;;
-    0) fail "no interrupt is called $1" ;;
-    *) fail "more than one interrupt is called $1: none is moved" ;;
     esac
 }
 
@@ -94,7 +105,7 @@ kthread() {
     done
     [ "$pid" ] || { fail "no thread is called $1"; return; }
     now=$(sed -n 's/^Cpus_allowed:[[:space:]]*//p' "/proc/$pid/status")
-    if [ "$(plain "$now")" = "$(plain "$2")" ]; then
+    if same "$now" "$2"; then
         echo "kthread $1: is on cpus $3 already"
     elif taskset -p -c "$3" "$pid" >/dev/null; then
         echo "kthread $1: to cpus $3"

@@ -1,12 +1,13 @@
 //! `.link` files for systemd-udevd: keys as in systemd.link(5).
 //!
-//! Of all that a plan may hold they can express RPS alone (`ReceivePacketSteeringCPUMask=`, 256): one set for all queues.
+//! Of all that a plan may hold they can express RPS (`ReceivePacketSteeringCPUMask=`, 256), one set for all queues, and
+//! `NTupleFilter=` alone.
 //! `IRQAffinityPolicy=` of newer versions knows `single` and `spread` only, not where each interrupt shall be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::{File, interrupts};
+use super::{File, interrupts, on_or_off};
 use crate::change::{NetdevIdentity, Target, Value};
 use crate::cpuset::CpuSet;
 use crate::plan::Plan;
@@ -24,18 +25,12 @@ pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {
             (Target::RpsCpus { netdev, .. }, Value::Cpus(cpus)) => {
                 netdevs.entry(netdev).or_default().rps.push(cpus);
             }
+            (Target::NtupleFilter { netdev }, value) => netdevs.entry(netdev).or_default().ntuple = Some(value),
             (Target::RpsFlowCnt { netdev, .. }, _) => {
                 netdevs.entry(netdev).or_default().beyond.insert("RFS (rps_flow_cnt)");
             }
             (Target::XpsCpus { netdev, .. }, _) => {
                 netdevs.entry(netdev).or_default().beyond.insert("XPS (xps_cpus)");
-            }
-            (Target::NtupleFilter { netdev }, _) => {
-                netdevs
-                    .entry(netdev)
-                    .or_default()
-                    .beyond
-                    .insert("aRFS (NTupleFilter= sets the offload, not the flow table)");
             }
             _ => {}
         }
@@ -67,25 +62,28 @@ fn elsewhere(target: &Target) -> Option<&'static str> {
 #[derive(Default)]
 struct Wanted<'a> {
     rps: Vec<&'a CpuSet>,
+    ntuple: Option<&'a Value>,
     beyond: BTreeSet<&'static str>,
 }
 
 impl Wanted<'_> {
     /// The file, if there is something that it can say.
     fn file(&mut self, netdev: &NetdevIdentity) -> Option<File> {
-        let cpus = match self.rps.as_slice() {
-            [] => return None,
-            [first, rest @ ..] if rest.iter().all(|cpus| cpus == first) => first,
+        let rps = match self.rps.as_slice() {
+            [] => None,
+            [first, rest @ ..] if rest.iter().all(|cpus| cpus == first) => Some(*first),
             _ => {
                 self.beyond.insert("RPS that differs from queue to queue");
-                return None;
+                None
             }
         };
+        if rps.is_none() && self.ntuple.is_none() {
+            return None;
+        }
         let mut text = format!("# Written by `netsilo export systemd-link` for {}.\n", netdev.name);
         for what in &self.beyond {
             let _ = writeln!(text, "# not expressible here: {what}");
         }
-        let value = if cpus.is_empty() { "disable".to_owned() } else { cpus.to_string() };
         // The first file that matches is the only one: what the default file says must be said again.
         let _ = write!(
             text,
@@ -94,11 +92,17 @@ impl Wanted<'_> {
              # as in systemd's own 99-default.link, which this file takes the place of\n\
              NamePolicy=keep kernel database onboard slot path\n\
              AlternativeNamesPolicy=database onboard slot path\n\
-             MACAddressPolicy=persistent\n\
-             # RPS of all rx queues, when the device appears (systemd 256)\n\
-             ReceivePacketSteeringCPUMask={value}\n",
+             MACAddressPolicy=persistent\n",
             matched(netdev)
         );
+        if let Some(cpus) = rps {
+            let value = if cpus.is_empty() { "disable".to_owned() } else { cpus.to_string() };
+            let _ = writeln!(text, "# RPS of all rx queues, when the device appears (systemd 256)");
+            let _ = writeln!(text, "ReceivePacketSteeringCPUMask={value}");
+        }
+        if let Some(value) = self.ntuple {
+            let _ = writeln!(text, "NTupleFilter={}", if on_or_off(value) == "on" { "yes" } else { "no" });
+        }
         Some(File { name: format!("10-netsilo-{}.link", netdev.name), text, executable: false })
     }
 }

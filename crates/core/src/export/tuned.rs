@@ -1,10 +1,10 @@
-//! A tuned profile: plugins `sysctl`, `sysfs` and `irq` (the last is not in tuned 2.20 yet, later versions have it).
+//! A tuned profile: plugins `sysctl`, `sysfs`, `net` and `irq` (the last is not in tuned 2.20 yet, later versions have it).
 //!
 //! tuned remembers the old values itself and restores them when the profile is left.
 
 use std::fmt::Write as _;
 
-use super::{File, interrupts, one_line, text_of};
+use super::{File, interrupts, on_or_off, one_line, text_of};
 use crate::change::{NetdevIdentity, Target, Value};
 use crate::plan::Plan;
 
@@ -19,6 +19,12 @@ pub fn tuned(plan: &Plan) -> File {
     for (section, lines) in [("sysctl", sysctl(plan)), ("sysfs", sysfs(plan))] {
         if !lines.is_empty() {
             let _ = write!(text, "\n[{section}]\n{lines}");
+        }
+    }
+    for change in &plan.changes {
+        if let Target::NtupleFilter { netdev } = &change.target {
+            let (name, switch) = (&netdev.name, on_or_off(&change.new));
+            let _ = write!(text, "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures=ntuple {switch}\n");
         }
     }
     text.push_str(&irqs(plan));

@@ -91,7 +91,7 @@ fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Consumed {
     let (program, Traffic { flows, bytes }) = (program.display(), traffic);
     let mode = if proto == "udp" { "udp-unconnected" } else { "recv" };
     let consume =
-        format!("exec '{program}' traffic consume --mode {mode} --port 7000 --ports {flows} --flows {flows} --idle 3");
+        format!("exec '{program}' traffic consume --mode {mode} --port 7000 --ports {flows} --flows {flows} --idle 8");
     let consumer = lab.peer(1).unwrap().spawn(&consume).unwrap();
     let produce = format!(
         "'{program}' traffic produce --proto {proto} --dest {address} --port 7000 --ports {flows} --flows {flows} --bytes {bytes} --rate 5000"

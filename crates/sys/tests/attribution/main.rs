@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // clippy.toml's leave covers test functions only
 
 mod reader;
+mod softirq;
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -11,11 +12,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Consumption, Forwarded, Protocol, Resolved, Source};
-use netsilo_core::host::Xdp;
-use netsilo_core::stages::{Stage, Stages};
+use netsilo_core::attribution::{Attribution, Consumption, Protocol, Resolved, Source};
 use netsilo_sys::bpf::{Options, Tracer};
-use netsilo_sys::root::Root;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::UnshareFlags;
 
@@ -293,144 +291,6 @@ fn softirqs_and_their_time_are_counted() {
         let backlog: u64 =
             attribution.polls.iter().filter(|poll| poll.netdev.is_empty()).map(|poll| poll.packets).sum();
         assert!(backlog > 0);
-    });
-}
-
-/// Sends from behind a veth through this namespace to a tap, which no process reads: it has left the stack all the same.
-#[test]
-fn what_a_router_sends_to_a_tap_is_forwarded_and_came_through_no_nic() {
-    in_own_netns(|| {
-        let reader = reader_behind_veth(1);
-        ip("tuntap add dev tap-here mode tap");
-        ip("link set tap-here up");
-        ip("route add 10.10.0.0/24 dev tap-here");
-        ip("neigh add 10.10.0.2 lladdr 02:00:00:00:00:02 dev tap-here nud permanent");
-        let mut tracer = Tracer::attach(Options::default());
-        let hook =
-            |attribution: &Attribution| attribution.hooks.iter().any(|hook| hook.question == "forwarded packets");
-        assert!(!hook(&tracer.read().unwrap()), "this namespace does not forward yet");
-        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-        assert!(tracer.read().unwrap().forwarded.is_empty());
-        let there = format!("--net=/proc/{}/ns/net", reader.tgid());
-        ip_at(&there, "route add default via 10.9.0.1");
-        send_from(&there, 37);
-        let attribution = tracer.read().unwrap();
-        assert!(hook(&attribution));
-        let to_tap = |row: &&Forwarded| row.egress == "tap-here" && row.egress_netns == netns();
-        let rows: Vec<_> = attribution.forwarded.iter().filter(to_tap).collect();
-        let sums = rows.iter().fold((0, 0), |(p, b), row| (p + row.packets, b + row.bytes));
-        assert_eq!(sums, (37, 37 * (14 + 20 + 8 + 100)), "{:#?}", attribution.forwarded);
-        assert!(rows.iter().all(|row| (row.napi, row.rx_queue) == (None, None)), "{rows:#?}");
-    });
-}
-
-fn ip_at(namespace: &str, arguments: &str) {
-    let status = Command::new("nsenter").arg(namespace).arg("ip").args(arguments.split(' ')).status();
-    assert!(status.unwrap().success(), "ip {arguments}");
-}
-
-/// Datagrams of 100 bytes to behind the tap.
-fn send_from(namespace: &str, datagrams: usize) {
-    let this = std::env::current_exe().unwrap();
-    let sender = ["--exact", "sender_process", "--nocapture"];
-    let mut command = Command::new("nsenter");
-    command.arg(namespace).arg(this).args(sender).env("SENDER", datagrams.to_string());
-    assert!(command.status().unwrap().success());
-}
-
-/// Not a claim: what [`send_from`] runs.
-#[test]
-fn sender_process() {
-    if let Ok(datagrams) = std::env::var("SENDER") {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        for _ in 0..datagrams.parse().unwrap() {
-            socket.send_to(&[0; 100], (Ipv4Addr::new(10, 10, 0, 2), 9)).unwrap();
-        }
-    }
-}
-
-/// Loaded without any library's help: `r0 = XDP_PASS; exit`.
-#[test]
-fn a_netdev_with_an_xdp_program_is_known_by_it() {
-    in_own_netns(|| {
-        ip("link add veth-here type veth peer name veth-there");
-        unshare_mounts_and_see_own_sysfs();
-        let xdp = || {
-            let snapshot = netsilo_sys::snapshot(&Root::live()).unwrap();
-            snapshot.netdevs.into_iter().find(|netdev| netdev.name == "veth-here").unwrap().xdp
-        };
-        assert_eq!(xdp(), None);
-        attach_xdp("veth-here");
-        assert_eq!(xdp(), Some(Xdp::Generic));
-    });
-}
-
-#[allow(unsafe_code)]
-fn attach_xdp(netdev: &str) {
-    const GENERIC: u32 = 1 << 1; // XDP_FLAGS_SKB_MODE
-    let instruction = |code, imm| libbpf_sys::bpf_insn { code, imm, ..Default::default() };
-    let instructions = [instruction(0xb7, 2), instruction(0x95, 0)];
-    let (name, license) = (c"xdp_pass".as_ptr(), c"GPL".as_ptr());
-    let ifindex = std::fs::read_to_string(format!("/sys/class/net/{netdev}/ifindex")).unwrap().trim().parse().unwrap();
-    // SAFETY: the strings end in NUL, and as many instructions are there as is said; null asks for no options.
-    unsafe {
-        let (kind, options) = (libbpf_sys::BPF_PROG_TYPE_XDP, std::ptr::null_mut());
-        let program = libbpf_sys::bpf_prog_load(kind, name, license, instructions.as_ptr(), 2, options);
-        assert!(program >= 0, "{program}");
-        assert_eq!(libbpf_sys::bpf_xdp_attach(ifindex, program, GENERIC, std::ptr::null()), 0);
-    }
-}
-
-/// Stages of loopback traffic: it is delivered here, and no packet filter is in its way.
-#[test]
-fn the_stages_of_what_is_delivered_here_are_sampled() {
-    in_own_netns(|| {
-        let mut reader = Reader::start("recv", 4);
-        let mut tracer = Tracer::attach(Options { stages: true, ..Options::default() });
-        (0..4).for_each(|_| send(at(reader.port), 200_000_000));
-        reader.said("read");
-        let attribution = tracer.read().unwrap();
-        let samples = attribution.stages.unwrap();
-        assert_eq!(samples.refused, None);
-        let stages = Stages::of(&samples, attribution.elapsed.as_secs_f64()).total.stages;
-        let delivered = stages.get(&Stage::LocalDelivery).copied().unwrap_or(0);
-        assert!(delivered > 5, "{samples:#?}");
-        assert!(stages.get(&Stage::TxCompletion).is_none_or(|samples| *samples < delivered), "{stages:?}");
-        assert!(attribution.hooks.iter().any(|hook| hook.question == "stages" && hook.refused.is_none()));
-    });
-}
-
-/// Each datagram is answered before the next one is sent, so that the reader sleeps each time.
-#[test]
-fn each_datagram_that_comes_alone_wakes_its_reader() {
-    in_own_netns(|| {
-        let mut reader = Reader::start("udp-unconnected", 65536);
-        let mut tracer = Tracer::attach(Options::default());
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let sent = 300;
-        for size in (1..sent).chain([0]) {
-            socket.send_to(&vec![0; size], at(reader.port)).unwrap();
-            socket.recv(&mut []).unwrap();
-        }
-        reader.said("read");
-        let attribution = tracer.read().unwrap();
-        let woken =
-            |tgid| attribution.wakeups.iter().filter(move |wakeup| wakeup.tgid == tgid).map(|wakeup| wakeup.count);
-        let readers: u64 = woken(reader.tgid()).sum();
-        // on another CPU it may find the next datagram before it falls asleep
-        assert!((sent as u64 / 2..=sent as u64 + 10).contains(&readers), "{:#?}", attribution.wakeups);
-        let ours: u64 = woken(std::process::id()).sum();
-        assert!(ours > 0, "the answers wake us: {:#?}", attribution.wakeups);
-    });
-}
-
-#[test]
-fn without_the_softirq_hooks_wakeups_say_why_they_are_not_counted() {
-    in_own_netns(|| {
-        let options = Options { time: false, ..Options::default() };
-        let attribution = Tracer::attach(options).read().unwrap();
-        assert!(attribution.hooks.iter().all(|hook| hook.question != "wakeups"), "not asked for");
-        assert_eq!(attribution.wakeups, []);
     });
 }
 
