@@ -27,10 +27,10 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |bytes: &[u8]| {
     }
     assert_eq!(records, history);
     // folding comes to rest, and what it leaves is a journal
-    if let Some(folded) = fold(&history, &|_| false) {
+    if let Some(folded) = fold(&history, &|_| false, &|_| None) {
         let mut again = History::default();
         folded.into_iter().for_each(|record| again.take(record).expect("a folded journal"));
-        assert_eq!(fold(&again, &|_| false), None);
+        assert_eq!(fold(&again, &|_| false, &|_| None), None);
     }
     // dead in the last line: as if that line had never begun
     let last = lines.last().map_or(0, |line| line.len());

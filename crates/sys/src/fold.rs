@@ -1,40 +1,48 @@
 //! Folding: the many small transactions of a daemon become one that takes back the same. No files here.
 //!
-//! Undo goes from the newest transaction to the oldest and restores only what is still ours. So where each transaction
-//! found what the one before it had left, the first old value counts; where someone else wrote in between, the value found
-//! after that, since undo would stop there.
+//! What undo would do to each knob is tried out, from the newest transaction to the oldest, on what the knob says now: where
+//! that leads is the folded old value. So a chain that someone else has broken, or an undo that has died half way, folds into
+//! what would have come of it.
 
-use netsilo_core::change::Target;
+use netsilo_core::change::{Target, Value};
 
 use crate::knob;
 use crate::transaction::{Entry, History, Origin, Record, State, Transaction, VERSION};
 
+/// A knob's value and its text.
+pub type Said = (Value, String);
+
 /// The journal with its daemon's transactions folded; `None` when that makes it no shorter, or not now.
 ///
-/// Operators' transactions stay what they are, for `undo --last` and for their guards. What is `gone` for good needs no undo.
-pub fn fold(history: &History, gone: &dyn Fn(&Target) -> bool) -> Option<Vec<Record>> {
+/// Operators' transactions stay what they are, for `undo --last` and for their guards. What is `gone` for good needs no undo;
+/// `now` is what a knob says.
+pub fn fold(
+    history: &History,
+    gone: &dyn Fn(&Target) -> bool,
+    now: &dyn Fn(&Target) -> Option<Said>,
+) -> Option<Vec<Record>> {
     let boot_id = history.boot_id.clone()?;
-    let mut kept: Vec<Transaction> = Vec::new();
-    for transaction in &history.transactions {
-        if transaction.is_open() && (transaction.is_unfinished() || transaction.awaits_confirmation().is_some()) {
-            return None;
-        }
-        // A guard may still ask what became of its transaction.
-        if !transaction.is_open() && transaction.confirm_by.is_none() {
-            continue;
-        }
-        match kept.iter_mut().rev().find(|earlier| earlier.is_open()) {
-            Some(earlier) if earlier.origin == Origin::Daemon && transaction.origin == Origin::Daemon => {
-                let both = merged(earlier, transaction);
-                *earlier = both;
-            }
-            _ => kept.push(transaction.clone()),
+    let open: Vec<&Transaction> = history.transactions.iter().filter(|it| it.is_open()).collect();
+    if open.iter().any(|it| it.is_unfinished() || it.awaits_confirmation().is_some()) {
+        return None;
+    }
+    // A guard may still ask what became of its transaction.
+    let asked_for = |it: &&Transaction| !it.is_open() && it.confirm_by.is_some();
+    let mut kept: Vec<Transaction> = history.transactions.iter().filter(asked_for).cloned().collect();
+    let mut from = 0;
+    for group in open.chunk_by(|a, b| a.origin == Origin::Daemon && b.origin == Origin::Daemon) {
+        from += group.len();
+        // What undo will find here, once it has taken back all that is newer.
+        let found = |target: &Target| {
+            let newer = open[from..].iter().flat_map(|it| &it.entries).find(|entry| entry.target == *target);
+            newer.map(|entry| (entry.old.clone(), entry.old_raw.clone())).or_else(|| now(target))
+        };
+        match group {
+            [only] if only.origin == Origin::Operator => kept.push((*only).clone()),
+            [only] if only.entries.iter().all(|entry| !gone(&entry.target)) => kept.push((*only).clone()),
+            _ => kept.extend(folded(group, gone, &found)),
         }
     }
-    for transaction in kept.iter_mut().filter(|it| it.origin == Origin::Daemon) {
-        retain(transaction, |entry| !gone(&entry.target));
-    }
-    kept.retain(|transaction| transaction.origin == Origin::Operator || !transaction.entries.is_empty());
     kept.sort_by_key(|transaction| transaction.id);
     if kept == history.transactions {
         return None;
@@ -43,41 +51,49 @@ pub fn fold(history: &History, gone: &dyn Fn(&Target) -> bool) -> Option<Vec<Rec
     Some([boot].into_iter().chain(kept.into_iter().flat_map(records)).collect())
 }
 
-/// Two finished transactions, one after the other, as one.
-fn merged(earlier: &Transaction, later: &Transaction) -> Transaction {
-    let mut both = Transaction { id: later.id, pid: later.pid, ..earlier.clone() };
-    for (entry, written) in later.entries.iter().zip(&later.written) {
-        let at = both.entries.iter().position(|it| it.target == entry.target);
-        let Some(at) = at else {
-            both.entries.push(entry.clone());
-            both.written.push(written.clone());
-            continue;
-        };
-        let chained = said(&both, at) == Some(entry.old.clone());
-        let first = &both.entries[at];
-        let (old, old_raw) = if chained {
-            (first.old.clone(), first.old_raw.clone())
-        } else {
-            (entry.old.clone(), entry.old_raw.clone())
-        };
-        both.entries[at] = Entry { old, old_raw, ..entry.clone() };
-        both.written[at] = written.clone();
+/// Finished transactions, one after the other, as one; `None` when there is nothing to take back.
+fn folded(
+    group: &[&Transaction],
+    gone: &dyn Fn(&Target) -> bool,
+    found: &dyn Fn(&Target) -> Option<Said>,
+) -> Option<Transaction> {
+    let mut targets: Vec<&Target> = Vec::new();
+    for entry in group.iter().flat_map(|it| &it.entries) {
+        if !targets.contains(&&entry.target) && !gone(&entry.target) {
+            targets.push(&entry.target);
+        }
     }
-    let back = |at: usize| said(&both, at).as_ref() == Some(&both.entries[at].old);
-    let is_back: Vec<Target> =
-        (0..both.entries.len()).filter(|&at| back(at)).map(|at| both.entries[at].target.clone()).collect();
-    retain(&mut both, |entry| !is_back.contains(&entry.target));
-    both
+    let (entries, written): (Vec<Entry>, Vec<Option<String>>) =
+        targets.into_iter().filter_map(|target| entry(group, target, found(target))).unzip();
+    let last = group.last()?;
+    let whole = Transaction { entries, written, ..(*last).clone() };
+    (!whole.entries.is_empty()).then_some(whole)
 }
 
-/// What a knob said after the write.
-fn said(transaction: &Transaction, at: usize) -> Option<netsilo_core::change::Value> {
-    knob::parse(&transaction.entries[at].target, transaction.written[at].as_deref()?).ok()
-}
-
-fn retain(transaction: &mut Transaction, keep: impl Fn(&Entry) -> bool) {
-    let Transaction { entries, written, .. } = transaction;
-    (*entries, *written) = entries.drain(..).zip(written.drain(..)).filter(|(entry, _)| keep(entry)).unzip();
+/// One knob's entries as one, with the text that it has since.
+fn entry(group: &[&Transaction], target: &Target, found: Option<Said>) -> Option<(Entry, Option<String>)> {
+    let steps: Vec<(&Entry, Said)> = group
+        .iter()
+        .flat_map(|it| it.entries.iter().zip(&it.written))
+        .filter(|(entry, _)| entry.target == *target)
+        .filter_map(|(entry, raw)| Some((entry, (knob::parse(target, raw.as_deref()?).ok()?, raw.clone()?))))
+        .collect();
+    let (last, ours) = steps.last()?;
+    let known = |value: &Value| steps.iter().any(|(entry, said)| said.0 == *value || entry.old == *value);
+    // A value that is none of ours may yet become ours again: then undo begins at the last.
+    let start = found.filter(|found| known(&found.0)).unwrap_or_else(|| ours.clone());
+    let mut end = start.clone();
+    for (entry, said) in steps.iter().rev() {
+        if end.0 != entry.old && end.0 == said.0 {
+            end = (entry.old.clone(), entry.old_raw.clone());
+        }
+    }
+    if end.0 == start.0 {
+        return None;
+    }
+    let (new, settles_as) = (start.0.clone(), start.0);
+    let whole = Entry { old: end.0, old_raw: end.1, new, settles_as, ..(*last).clone() };
+    Some((whole, Some(start.1)))
 }
 
 /// The records that tell a transaction that is over or complete.

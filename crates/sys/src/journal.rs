@@ -194,7 +194,8 @@ impl Journal {
         let gone = |target: &Target| {
             matches!(target, Target::NapiThread { .. }) && knob::read(kernel, target).is_err_and(|e| e.is_gone())
         };
-        let Some(records) = fold(&self.history, &gone) else { return Ok(()) };
+        let now = |target: &Target| knob::read(kernel, target).ok().map(|reading| (reading.value, reading.raw));
+        let Some(records) = fold(&self.history, &gone, &now) else { return Ok(()) };
         let new = self.path.with_file_name("journal.new");
         let mut bytes = Vec::new();
         let mut history = History::default();

@@ -182,6 +182,28 @@ fn death_at_any_byte_of_folding_is_undone() {
 }
 
 #[test]
+fn an_undo_that_died_half_way_is_finished_after_folding() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    for cpu in ["1", "2", "3", "4"] {
+        follow(&kernel, &[change(&kernel, irq(27), cpus(cpu))]).unwrap();
+    }
+    let (now, journal) = (kernel.knobs(), std::fs::read(kernel.journal()).unwrap());
+    for number in kernel.writes.get()..kernel.writes.get() + 4 {
+        kernel.set_knobs(&now);
+        std::fs::write(kernel.journal(), &journal).unwrap();
+        kernel.writes.set(4);
+        kernel.death.set(Some(Death::After(number)));
+        assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, Which::All))).is_err());
+        kernel.death.set(None);
+        fold(&kernel).unwrap();
+        undo(&kernel, Which::All).unwrap();
+        assert_eq!(kernel.knobs(), before, "died after write {number}");
+    }
+}
+
+#[test]
 fn the_journal_of_a_long_boot_stays_short() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
