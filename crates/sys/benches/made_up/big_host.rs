@@ -25,7 +25,7 @@ const FIRST_IRQ: u32 = 30;
 const FIRST_NAPI: u32 = 8193;
 
 impl BigHost {
-    /// `/proc/interrupts` as the kernel prints it: one CPU in sixteen has taken a given interrupt.
+    /// `/proc/interrupts` as the kernel prints it.
     pub(crate) fn interrupts(&self) -> String {
         let mut text = String::from("            ");
         let mut put = |args: std::fmt::Arguments<'_>| text.write_fmt(args).unwrap_or_default();
@@ -36,8 +36,7 @@ impl BigHost {
         for n in 0..self.irqs {
             put(format_args!("{:>4}:", FIRST_IRQ + n));
             for cpu in 0..self.cpus {
-                let count = if (cpu + n) % 16 == 0 { u64::from(n) * 1000 + u64::from(cpu) } else { 0 };
-                put(format_args!(" {count:>10}"));
+                put(format_args!(" {:>10}", count(cpu, n)));
             }
             put(format_args!(" PCI-MSIX-{}  {n:>4}-edge      {}\n", self.bus(n), self.action(n)));
         }
@@ -64,9 +63,14 @@ impl BigHost {
         for n in 0..self.irqs {
             let at = format!("proc/irq/{}", FIRST_IRQ + n);
             put(&format!("{at}/smp_affinity_list"), &format!("0-{}\n", self.cpus - 1))?;
+            put(&format!("{at}/smp_affinity"), &self.mask())?;
             put(&format!("{at}/effective_affinity_list"), &format!("{}\n", n % self.cpus))?;
             put(&format!("{at}/affinity_hint"), &self.mask())?;
             put(&format!("{at}/node"), "0\n")?;
+            let at = format!("sys/kernel/irq/{}", FIRST_IRQ + n);
+            let counts: Vec<String> = (0..self.cpus).map(|cpu| count(cpu, n).to_string()).collect();
+            put(&format!("{at}/per_cpu_count"), &(counts.join(",") + "\n"))?;
+            put(&format!("{at}/actions"), &(self.action(n) + "\n"))?;
         }
         put("netdev_genl.json", &serde_json::to_string(&Part::Value(self.netlink()))?)?;
         (0..self.netdevs).try_for_each(|dev| self.write_netdev(dir, dev))
@@ -172,6 +176,11 @@ impl BigHost {
     fn bus(&self, n: u32) -> String {
         format!("0000:{:02x}:00.0", n / self.queues % 256)
     }
+}
+
+/// How often a CPU took an interrupt: one CPU in sixteen did.
+fn count(cpu: u32, n: u32) -> u64 {
+    if (cpu + n).is_multiple_of(16) { u64::from(n) * 1000 + u64::from(cpu) } else { 0 }
 }
 
 fn softnet(cpu: u32) -> String {
