@@ -48,7 +48,7 @@ impl Host {
     /// All that changes by itself, and the settings of interrupts, as others may write them.
     fn a_second_later(&self) {
         self.put("proc/uptime", "101.0 0\n");
-        self.edit("proc/stat", "cpu5 9 0 9", "cpu5 29 0 39");
+        self.edit("proc/stat", "cpu5 1000000000 0 1000000000", "cpu5 1000000020 0 1000000030");
         self.edit("proc/softirqs", " NET_RX:          0", " NET_RX:         77");
         self.edit("proc/net/softnet_stat", "0000000f", "000000ff");
         self.edit("sys/kernel/irq/31/per_cpu_count", ",1015,", ",1016,");
