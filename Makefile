@@ -2,7 +2,7 @@
 # Both set up what they need (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo test check bench install setup
+.PHONY: demo test check bench bench-irqbalance install setup
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -17,6 +17,10 @@ check: setup
 
 bench: setup
 	cargo bench -p netsilo-sys --bench read --bench cycle
+
+# beside irqbalance, on made-up hosts; some 6 minutes
+bench-irqbalance: setup
+	scripts/bench-irqbalance
 
 install: setup
 	cargo build --release -p netsilo

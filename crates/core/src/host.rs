@@ -41,9 +41,13 @@ pub struct Snapshot {
     pub at: Duration,
     /// CPUs and what they share.
     pub topology: Topology,
-    /// Device interrupts.
+    /// Device interrupts: all, or those of netdevs only where it says so in `other_vectors`.
     pub irqs: BTreeMap<Irq, IrqState>,
-    /// The architecture's own rows of `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU.
+    /// How many interrupts were left out of `irqs`, by the one CPU that each is in force on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub other_vectors: BTreeMap<CpuId, usize>,
+    /// The architecture's own rows of `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU; a row whose counts were not
+    /// read is empty.
     pub arch_interrupts: BTreeMap<String, BTreeMap<CpuId, u64>>,
     /// `/proc/irq/default_smp_affinity`.
     pub default_smp_affinity: Option<CpuSet>,

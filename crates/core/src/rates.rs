@@ -100,8 +100,11 @@ pub fn rates(before: &Snapshot, after: &Snapshot) -> Rates {
 
 fn cpus(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<CpuId, CpuRates> {
     let cal = |cpu: CpuId| {
-        let row = |s: &Snapshot| s.arch_interrupts.get("CAL").map(|row| row.get(&cpu).copied().unwrap_or(0));
-        per_s(counted(row(before)?, row(after)?, elapsed)?, elapsed)
+        let count = |s: &Snapshot| {
+            let row = s.arch_interrupts.get("CAL").filter(|row| !row.is_empty())?;
+            Some(row.get(&cpu).copied().unwrap_or(0))
+        };
+        per_s(counted(count(before)?, count(after)?, elapsed)?, elapsed)
     };
     let pairs = after.cpus.iter().filter_map(|(cpu, new)| Some((*cpu, before.cpus.get(cpu)?, new)));
     pairs.map(|(cpu, old, new)| (cpu, CpuRates { cal_per_s: cal(cpu), ..cpu_rates(old, new, elapsed) })).collect()

@@ -6,19 +6,18 @@
 
 #[path = "made_up/big_host.rs"]
 mod big_host;
+#[path = "made_up/counted.rs"]
+mod counted;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use big_host::BigHost;
 use divan::{Bencher, black_box};
-use netsilo_core::attribution::{Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source};
 use netsilo_core::change::apply_to;
 use netsilo_core::controller::{Controller, Policy, WINDOW, Written};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::{NapiId, Observation, Snapshot};
+use netsilo_core::host::{Observation, Snapshot};
 use netsilo_core::plan::{AlgorithmName, Goal, Xps, plan};
 use netsilo_core::rates::rates;
 use netsilo_core::report::Report;
@@ -26,14 +25,12 @@ use netsilo_core::silo::silos;
 use netsilo_sys::{root::Root, snapshot};
 
 const FULL: BigHost = BigHost { cpus: 512, irqs: 4000, netdevs: 4, queues: 64 };
-/// Consumers of each queue.
-const READERS: usize = 4;
 
 static TREE: OnceLock<PathBuf> = OnceLock::new();
 static OBSERVED: LazyLock<Observation> = LazyLock::new(|| {
     let before = read();
     let after = a_second_later(&before);
-    let attribution = attribution(&after);
+    let attribution = counted::attribution(&after, Duration::from_secs(1));
     Observation { before, after, attribution }
 });
 
@@ -62,48 +59,6 @@ fn a_second_later(before: &Snapshot) -> Snapshot {
         counters.stat.idle += 100 - busy;
     }
     after
-}
-
-/// Each queue is polled on one CPU and read by four processes on others.
-fn attribution(after: &Snapshot) -> Attribution {
-    let netdevs = after.netdevs.iter();
-    let queues: Vec<(&str, u32, NapiId)> = netdevs
-        .flat_map(|dev| {
-            dev.rx_queues.iter().filter_map(|rx| Some((dev.name.as_str(), dev.ifindex, rx.napi.as_ref()?.to)))
-        })
-        .collect();
-    let poll = |(n, (netdev, ifindex, napi)): (u32, &(&str, u32, NapiId))| Poll {
-        napi: *napi,
-        netdev: (*netdev).to_owned(),
-        ifindex: *ifindex,
-        netns: 0,
-        cpu: CpuId(n % FULL.cpus),
-        polls: 9000,
-        packets: 10_000 + u64::from(n) * 100,
-    };
-    let consumption = |(n, napi): (u32, NapiId)| Consumption {
-        napi: Some(napi),
-        rx_queue: None,
-        resolved: Resolved::Direct,
-        poll_cpu: None,
-        protocol_cpu: None,
-        consumer_cpu: CpuId(n * 7 % FULL.cpus),
-        consumer: Consumer { tgid: 5000 + n / 16, comm: format!("server-{}", n / 16), cgroup: None, netns: 0 },
-        protocol: Protocol::Tcp,
-        bytes: u64::from(n) * 1000 + 1,
-        events: 10,
-        approximate: false,
-    };
-    let readers = queues.iter().flat_map(|(_, _, napi)| [*napi; READERS]);
-    let softirq = |cpu| (CpuId(cpu), CpuTime { net_rx_ns: 100_000_000, net_rx_runs: 9000, ..CpuTime::default() });
-    Attribution {
-        source: Source::Bpf,
-        elapsed: Duration::from_secs(1),
-        polls: (0..).zip(&queues).map(poll).collect(),
-        consumption: (0..).zip(readers).map(consumption).collect(),
-        cpu_time: (0..FULL.cpus).map(softirq).collect::<BTreeMap<_, _>>(),
-        ..Attribution::default()
-    }
 }
 
 /// What is read before and after: two snapshots.

@@ -16,15 +16,23 @@ const DEBUGFS: &str = "/sys/kernel/debug/irq/irqs";
 ///
 /// A CPU that comes or goes meanwhile tears the table; then it is read once more.
 pub fn interrupts(root: &Root, wanted: Option<&BTreeSet<Irq>>) -> Result<Interrupts, ReadError> {
-    match interrupts_once(root, wanted) {
-        Err(ReadError::Parse { .. }) if root.is_live() => interrupts_once(root, wanted),
+    untorn(root, || wanted.map_or_else(Reader::new, Reader::only))
+}
+
+/// Reads all rows of `/proc/interrupts` without their counts.
+pub(crate) fn uncounted(root: &Root) -> Result<Interrupts, ReadError> {
+    untorn(root, Reader::uncounted)
+}
+
+fn untorn<'a>(root: &Root, reader: impl Fn() -> Reader<'a>) -> Result<Interrupts, ReadError> {
+    match interrupts_once(root, reader()) {
+        Err(ReadError::Parse { .. }) if root.is_live() => interrupts_once(root, reader()),
         read => read,
     }
 }
 
-fn interrupts_once(root: &Root, wanted: Option<&BTreeSet<Irq>>) -> Result<Interrupts, ReadError> {
+fn interrupts_once(root: &Root, mut reader: Reader<'_>) -> Result<Interrupts, ReadError> {
     let path = "/proc/interrupts";
-    let mut reader = wanted.map_or_else(Reader::new, Reader::only);
     root.lines(path, |line| reader.line(line))?;
     reader.finish().map_err(|source| ReadError::Parse { path: path.to_owned(), source })
 }

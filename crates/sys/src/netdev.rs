@@ -16,7 +16,7 @@ use netsilo_core::topology::NodeId;
 use crate::notes::Notes;
 use crate::topology::numbered;
 
-const NET: &str = "/sys/class/net";
+pub(crate) const NET: &str = "/sys/class/net";
 
 /// What was read before of the whole machine, and is joined with each netdev.
 pub(crate) struct Known<'a> {
@@ -177,7 +177,8 @@ fn statistics(notes: &Notes<'_>, dir: &str) -> BTreeMap<String, u64> {
     names.into_iter().filter_map(value).collect()
 }
 
-fn queues(notes: &Notes<'_>, dir: &str, netdev: &mut Netdev) {
+/// The queues and their settings, nothing of what belongs to them.
+pub(crate) fn queues(notes: &Notes<'_>, dir: &str, netdev: &mut Netdev) {
     let names = notes.note(notes.root.list(&format!("{dir}/queues"))).unwrap_or_default();
     for index in numbered(&names, "rx-") {
         let file = |name: &str| format!("{dir}/queues/rx-{index}/{name}");
@@ -259,6 +260,19 @@ fn told_by_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
             (tx.napi, tx.irq) = (napi(queue), irq(queue));
         }
     }
+}
+
+/// Whether netlink still tells the same NAPIs and holders of a netdev's rx queues.
+pub(crate) fn still_tells(genl: Option<&NetdevGenl>, netdev: &Netdev) -> bool {
+    let fresh = |queue: &RxQueue| RxQueue { index: queue.index, ..RxQueue::default() };
+    let mut told = Netdev {
+        ifindex: netdev.ifindex,
+        rx_queues: netdev.rx_queues.iter().map(fresh).collect(),
+        ..Netdev::default()
+    };
+    told_by_netlink(&mut told, genl);
+    let same = |(now, was): (&RxQueue, &RxQueue)| now.napi == was.napi && now.leased == was.leased;
+    told.rx_queues.iter().zip(&netdev.rx_queues).all(same)
 }
 
 fn certain<T>(to: T) -> Edge<T> {

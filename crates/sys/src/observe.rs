@@ -8,6 +8,7 @@ use netsilo_core::sock_diag::{Sample, attribute, steerings};
 
 use crate::bpf::{self, Tracer};
 use crate::read::snapshot;
+use crate::refresh::Refresher;
 use crate::root::{ReadError, Root};
 use crate::sock_diag;
 
@@ -38,6 +39,8 @@ pub struct Observer {
     counting: Counting,
     counter: Counter,
     before: Snapshot,
+    /// `None`: each snapshot is a whole look.
+    refresher: Option<Refresher>,
 }
 
 /// What counts now.
@@ -48,13 +51,37 @@ enum Counter {
 }
 
 impl Observer {
-    /// Starts counting.
+    /// Starts counting; each snapshot reads everything.
     pub fn start(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
         Self::start_with(root, counting, bpf::Options::default())
     }
 
     /// Starts counting with other programs than the usual ones.
     pub fn start_with(root: &Root, counting: Counting, options: bpf::Options) -> Result<Self, ObserveError> {
+        Self::begin(root, counting, options, None)
+    }
+
+    /// Starts counting for a long time: after the first, snapshots read only what changes by itself.
+    ///
+    /// Interrupts of other devices are left out, and so is what a decision does not need. Whoever hears that something
+    /// else changed says so with [`Observer::invalidate`].
+    pub fn start_light(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
+        Self::begin(root, counting, bpf::Options::default(), Some(Refresher::default()))
+    }
+
+    /// The next snapshot reads everything again.
+    pub fn invalidate(&mut self) {
+        if let Some(refresher) = &mut self.refresher {
+            refresher.invalidate();
+        }
+    }
+
+    fn begin(
+        root: &Root,
+        counting: Counting,
+        options: bpf::Options,
+        mut refresher: Option<Refresher>,
+    ) -> Result<Self, ObserveError> {
         let mut counter = match counting {
             Counting::Continuous | Counting::Windows(_) => attached_or_sockets(options),
             Counting::WithoutBpf => Counter::Sockets(Vec::new(), sock_diag::sample(None).ok().map(Box::new)),
@@ -62,7 +89,11 @@ impl Observer {
         if let (Counting::Windows(_), Counter::Attached(tracer)) = (counting, &mut counter) {
             tracer.pause();
         }
-        Ok(Self { counting, counter, before: snapshot(root)? })
+        let before = match &mut refresher {
+            Some(refresher) => refresher.first(root)?,
+            None => snapshot(root)?,
+        };
+        Ok(Self { counting, counter, before, refresher })
     }
 
     /// What happened in the next `interval`; `wait` passes the time, so that it can show progress.
@@ -86,7 +117,10 @@ impl Observer {
                 self::read(counter, &self.before)?
             }
         };
-        let after = snapshot(root)?;
+        let after = match &mut self.refresher {
+            Some(refresher) => refresher.next(root, &self.before)?,
+            None => snapshot(root)?,
+        };
         let before = std::mem::replace(&mut self.before, after.clone());
         Ok(Observation { before, after, attribution })
     }

@@ -28,7 +28,7 @@ pub(crate) fn napi_threads(notes: &Notes<'_>, processes: &[Process]) -> Vec<Napi
     processes.iter().filter(|p| p.comm.starts_with("napi/")).filter_map(|p| napi_thread(notes, p)).collect()
 }
 
-fn napi_thread(notes: &Notes<'_>, process: &Process) -> Option<NapiThread> {
+pub(crate) fn napi_thread(notes: &Notes<'_>, process: &Process) -> Option<NapiThread> {
     let dir = format!("/proc/{}", process.pid);
     let stat = notes.get(&format!("{dir}/stat"), pid_stat)?;
     // `stat` cuts the name to 15 bytes, `comm` does not since 5.17

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::{CpuCounters, Machine, NetSettings, Snapshot, Xdp};
 use netsilo_core::netdev_genl::NetdevGenl;
+use netsilo_core::parse::interrupts::Interrupts;
 use netsilo_core::parse::{cpu_lists, scalar, softirqs::softirqs, softnet_stat::softnet_stat, stat::stat};
 use netsilo_core::part::Part;
 
@@ -19,11 +20,20 @@ use crate::{irq, topology, writers};
 /// What a machine may lack is `None`; what should be there and could not be read is in `gaps`. An error means that the
 /// machine's CPUs or its counters make no sense, or that the tree cannot be saved.
 pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
+    look(root, || irq::interrupts(root, None))
+}
+
+/// As [`snapshot`], without the counts of interrupts.
+pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
+    look(root, || irq::uncounted(root))
+}
+
+fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>) -> Result<Snapshot, ReadError> {
     let notes = Notes::new(root);
     let topology = topology::topology(root)?;
     // counters first and together: rates are reckoned from `at`
     let at = root.now()?;
-    let table = wanted(&notes, irq::interrupts(root, None))?.unwrap_or_default();
+    let table = wanted(&notes, interrupts())?.unwrap_or_default();
     let cpus = cpu_counters(&notes, &topology.online)?;
     let irqs = irq::irqs(&notes, table.irqs);
     let processes = processes(&notes);
@@ -37,6 +47,7 @@ pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
         at,
         topology,
         irqs,
+        other_vectors: BTreeMap::new(),
         arch_interrupts: table.arch,
         default_smp_affinity: notes.get("/proc/irq/default_smp_affinity", cpu_lists::mask),
         cpus,
@@ -83,7 +94,7 @@ fn netns(link: &str) -> Option<u32> {
     link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
-fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
+pub(crate) fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
     let ask = || match crate::netdev_genl::read() {
         Ok(answer) => answer,
         Err(error) => Part::Absent(error.to_string()),
@@ -133,7 +144,7 @@ const SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_wmem",
 ];
 
-fn net_settings(notes: &Notes<'_>) -> NetSettings {
+pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
     let value = |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);
     NetSettings {
         // only in the first network namespace

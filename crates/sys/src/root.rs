@@ -5,9 +5,9 @@
 //! as such a tree, so that the same readers give the same values again elsewhere.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirEntryExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,6 +169,21 @@ impl Root {
             Err(e) if e.is_absent() => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// Opens a file to be read again and again; `None` where each reading is to be saved.
+    pub(crate) fn keep(&self, path: &str) -> Result<Option<File>, ReadError> {
+        if self.recorder.is_some() { Ok(None) } else { self.open(path).map(Some) }
+    }
+
+    /// Names in a directory with their inode numbers: the same name of another object has another number. Saves nothing.
+    pub(crate) fn inodes(&self, path: &str) -> Result<Vec<(String, u64)>, ReadError> {
+        let inode =
+            |entry: io::Result<DirEntry>| entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.ino()));
+        let listed = std::fs::read_dir(self.path(path)).and_then(|entries| entries.map(inode).collect());
+        let mut inodes: Vec<(String, u64)> = listed.map_err(|e| ReadError::from_io(path, e))?;
+        inodes.sort();
+        Ok(inodes)
     }
 
     /// Reads a large file line by line through a bounded buffer.

@@ -17,12 +17,13 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let at: Vec<Option<CpuId>> =
         solve(&model.problem).into_iter().map(|place| place.map(|place| model.cpus[place])).collect();
     let gains = model.gains(&at);
+    let llcs = room.topology.llc_groups().len();
     let mut suggestion = |(index, vector): (usize, &Vector)| {
         if let Some(reason) = vector.quiet() {
             return Suggestion::Leave(reason);
         }
         let Some(cpu) = at[index] else { return Suggestion::Leave("no cpu is allowed".into()) };
-        let basis = basis(room, vectors, &at, index, cpu);
+        let basis = basis(room, vectors, &at, index, cpu, llcs);
         if vector.present == Some(cpu) {
             return Suggestion::Keep(cpu, format!("no other cpu gains enough: {basis}"));
         }
@@ -38,13 +39,13 @@ fn share(ns_per_s: f64) -> String {
 }
 
 /// Which algorithm would have said the same, and by which numbers.
-fn basis(room: &Room<'_>, vectors: &[Vector], at: &[Option<CpuId>], index: usize, cpu: CpuId) -> String {
+fn basis(room: &Room<'_>, vectors: &[Vector], at: &[Option<CpuId>], index: usize, cpu: CpuId, llcs: usize) -> String {
     let vector = &vectors[index];
     let topology = room.topology;
     let busy = |cpu| room.busy.get(&cpu).map_or_else(|| "not known how busy".into(), |busy| format!("{:.0}% busy", busy * 100.0));
     if let Some(reader) = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes))) {
         let all: f64 = vector.read_on.values().sum();
-        let spread = Concentration::of(&vector.read_on, topology).is_some_and(|it| it.is_spread(topology.llc_groups().len()));
+        let spread = Concentration::of(&vector.read_on, topology).is_some_and(|it| it.is_spread(llcs));
         let consumer = consumer_in_words(vector);
         let distance = topology.distance(cpu, reader);
         return match distance {

@@ -35,6 +35,7 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Reader<'a> {
     wanted: Option<&'a BTreeSet<Irq>>,
+    uncounted: bool,
     line: usize,
     read: Interrupts,
 }
@@ -61,6 +62,11 @@ impl<'a> Reader<'a> {
     /// Reads these interrupts only, and the architecture's rows.
     pub fn only(wanted: &'a BTreeSet<Irq>) -> Self {
         Self { wanted: Some(wanted), ..Self::default() }
+    }
+
+    /// Reads all rows without their counts, which are most of what a large machine has to keep.
+    pub fn uncounted() -> Self {
+        Self { uncounted: true, ..Self::default() }
     }
 
     /// Takes the next line, without its newline.
@@ -139,7 +145,7 @@ impl<'a> Reader<'a> {
                     .and_then(|v| v.checked_add(u64::from(digit - b'0')))
                     .ok_or_else(|| ParseError::new(self.line, start + 1, "count beyond 64 bits"))?;
             }
-            if value != 0 {
+            if value != 0 && !self.uncounted {
                 counts.nonzero.push((cpu, value));
             }
             counts.cells += 1;
@@ -274,6 +280,16 @@ mod tests {
         assert!(long.starts_with("line 2 column 8: 2 counts for 1 cpus"), "{long}");
         assert_eq!(message(""), "line 1 column 1: no header of cpus");
         assert_eq!(message("CPU0 core1\n"), "line 1 column 6: expected CPU<n>, found \"core1\"");
+    }
+
+    #[test]
+    fn without_counts_all_else_is_the_same() {
+        let mut reader = Reader::uncounted();
+        X86.lines().for_each(|line| reader.line(line.as_bytes()).unwrap());
+        let mut all = interrupts(X86.as_bytes()).unwrap();
+        all.irqs.values_mut().for_each(|row| row.counts.clear());
+        all.arch.values_mut().for_each(BTreeMap::clear);
+        assert_eq!(reader.finish().unwrap(), all);
     }
 
     #[test]

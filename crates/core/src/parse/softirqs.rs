@@ -7,6 +7,15 @@ use crate::cpuset::CpuId;
 
 /// Softirqs raised, by CPU and vector name.
 pub fn softirqs(text: &str) -> Result<BTreeMap<CpuId, BTreeMap<String, u64>>, ParseError> {
+    rows(text, |_| true)
+}
+
+/// Those of the network only: `NET_TX` and `NET_RX`.
+pub fn net_softirqs(text: &str) -> Result<BTreeMap<CpuId, BTreeMap<String, u64>>, ParseError> {
+    rows(text, |name| name.starts_with("NET_"))
+}
+
+fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, BTreeMap<String, u64>>, ParseError> {
     let mut lines = text.lines().zip(1..);
     let cpu = |(at, word): (usize, &str)| {
         let number = word.strip_prefix("CPU").and_then(|n| n.parse().ok());
@@ -19,7 +28,7 @@ pub fn softirqs(text: &str) -> Result<BTreeMap<CpuId, BTreeMap<String, u64>>, Pa
     let mut read: BTreeMap<CpuId, BTreeMap<String, u64>> = cpus.iter().map(|&cpu| (cpu, BTreeMap::new())).collect();
     for (line, number) in lines {
         let mut words = super::words(line);
-        let Some(name) = words.next().and_then(|(_, word)| word.strip_suffix(':')) else {
+        let Some(name) = words.next().and_then(|(_, word)| word.strip_suffix(':')).filter(|name| wanted(name)) else {
             continue;
         };
         for &cpu in &cpus {
@@ -41,6 +50,14 @@ mod tests {
         let read = softirqs("      CPU0  CPU1\n HI:  1  2\n NET_RX:  30  40\n").unwrap();
         assert_eq!(read[&CpuId(1)]["NET_RX"], 40);
         assert_eq!(read[&CpuId(0)]["HI"], 1);
+    }
+
+    #[test]
+    fn the_networks_rows_are_a_part_of_all() {
+        let text = "      CPU0  CPU1\n HI:  1  2\n NET_RX:  30  40\n";
+        let mut all = softirqs(text).unwrap();
+        all.values_mut().for_each(|counts| counts.retain(|name, _| name != "HI"));
+        assert_eq!(net_softirqs(text).unwrap(), all);
     }
 
     #[test]

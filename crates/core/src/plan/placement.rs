@@ -170,7 +170,7 @@ fn full_of_vectors(snapshot: &Snapshot) -> CpuSet {
     if !snapshot.arch_interrupts.contains_key("LOC") {
         return CpuSet::new();
     }
-    let mut taken: BTreeMap<CpuId, usize> = BTreeMap::new();
+    let mut taken: BTreeMap<CpuId, usize> = snapshot.other_vectors.clone();
     for cpus in snapshot.irqs.values().filter_map(|state| state.effective.as_ref()) {
         cpus.single().into_iter().for_each(|cpu| *taken.entry(cpu).or_default() += 1);
     }

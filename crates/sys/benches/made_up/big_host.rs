@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
+use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
 use netsilo_core::part::Part;
 
@@ -25,8 +26,13 @@ const FIRST_IRQ: u32 = 30;
 const FIRST_NAPI: u32 = 8193;
 
 impl BigHost {
-    /// `/proc/interrupts` as the kernel prints it: one CPU in sixteen has taken a given interrupt.
+    /// `/proc/interrupts` as the kernel prints it.
     pub(crate) fn interrupts(&self) -> String {
+        self.interrupts_at(0)
+    }
+
+    /// So many seconds later; each text has the same length.
+    fn interrupts_at(&self, seconds: u64) -> String {
         let mut text = String::from("            ");
         let mut put = |args: std::fmt::Arguments<'_>| text.write_fmt(args).unwrap_or_default();
         for cpu in 0..self.cpus {
@@ -36,8 +42,8 @@ impl BigHost {
         for n in 0..self.irqs {
             put(format_args!("{:>4}:", FIRST_IRQ + n));
             for cpu in 0..self.cpus {
-                let count = if (cpu + n) % 16 == 0 { u64::from(n) * 1000 + u64::from(cpu) } else { 0 };
-                put(format_args!(" {count:>10}"));
+                let more = if count(cpu, n) > 0 { seconds * 500 } else { 0 };
+                put(format_args!(" {:>10}", count(cpu, n) + more));
             }
             put(format_args!(" PCI-MSIX-{}  {n:>4}-edge      {}\n", self.bus(n), self.action(n)));
         }
@@ -52,27 +58,53 @@ impl BigHost {
         text
     }
 
+    /// `/proc/stat`, the sum over all CPUs first.
+    fn stat_at(&self, seconds: u64) -> String {
+        const START: u64 = 1_000_000_000;
+        let times = |cpus: u64, softirq: u64| {
+            let [user, system, idle] = [20, 10, 50].map(|ticks| START + cpus * seconds * ticks);
+            format!("{user} 0 {system} {idle} 0 0 {} 0 0 0", START + seconds * softirq)
+        };
+        let each = (0..self.cpus).map(|cpu| format!("cpu{cpu} {}\n", times(1, u64::from(cpu % 4) * 5)));
+        format!("cpu  {}\n{}intr 0\nctxt 0\n", times(u64::from(self.cpus), 0), each.collect::<String>())
+    }
+
+    /// Lets time pass in a tree that was written: `/proc/interrupts` and `/proc/stat`, in place.
+    #[allow(dead_code, reason = "not every user of a made-up host lets time pass")]
+    pub(crate) fn pass(&self, dir: &Path, seconds: u64) -> io::Result<()> {
+        for (path, text) in [("proc/interrupts", self.interrupts_at(seconds)), ("proc/stat", self.stat_at(seconds))] {
+            fs::OpenOptions::new().write(true).open(dir.join(path))?.write_all(text.as_bytes())?;
+        }
+        Ok(())
+    }
+
     /// Writes the tree.
     pub(crate) fn write(&self, dir: &Path) -> io::Result<()> {
         let put = |path: &str, contents: &str| put(dir, path, contents);
         put("proc/interrupts", &self.interrupts())?;
-        put("proc/stat", &(0..self.cpus).map(|cpu| format!("cpu{cpu} 9 0 9 900 0 0 9 0 0 0\n")).collect::<String>())?;
+        put("proc/stat", &self.stat_at(0))?;
         put("proc/softirqs", &self.softirqs())?;
         put("proc/net/softnet_stat", &(0..self.cpus).map(softnet).collect::<String>())?;
         put("proc/irq/default_smp_affinity", &self.mask())?;
-        self.write_cpus(&put)?;
+        self.write_cpus(dir, &put)?;
+        self.write_devices(dir)?;
         for n in 0..self.irqs {
             let at = format!("proc/irq/{}", FIRST_IRQ + n);
             put(&format!("{at}/smp_affinity_list"), &format!("0-{}\n", self.cpus - 1))?;
+            put(&format!("{at}/smp_affinity"), &self.mask())?;
             put(&format!("{at}/effective_affinity_list"), &format!("{}\n", n % self.cpus))?;
             put(&format!("{at}/affinity_hint"), &self.mask())?;
             put(&format!("{at}/node"), "0\n")?;
+            let at = format!("sys/kernel/irq/{}", FIRST_IRQ + n);
+            let counts: Vec<String> = (0..self.cpus).map(|cpu| count(cpu, n).to_string()).collect();
+            put(&format!("{at}/per_cpu_count"), &(counts.join(",") + "\n"))?;
+            put(&format!("{at}/actions"), &(self.action(n) + "\n"))?;
         }
         put("netdev_genl.json", &serde_json::to_string(&Part::Value(self.netlink()))?)?;
         (0..self.netdevs).try_for_each(|dev| self.write_netdev(dir, dev))
     }
 
-    fn write_cpus(&self, put: &impl Fn(&str, &str) -> io::Result<()>) -> io::Result<()> {
+    fn write_cpus(&self, dir: &Path, put: &impl Fn(&str, &str) -> io::Result<()>) -> io::Result<()> {
         let cpus = "sys/devices/system/cpu";
         for name in ["online", "present", "possible"] {
             put(&format!("{cpus}/{name}"), &format!("0-{}\n", self.cpus - 1))?;
@@ -85,18 +117,43 @@ impl BigHost {
             let at = format!("{cpus}/cpu{cpu}");
             put(&format!("{at}/topology/core_cpus_list"), &block(cpu, 2))?;
             put(&format!("{at}/topology/package_cpus_list"), &block(cpu, 256))?;
+            put(&format!("{at}/topology/physical_package_id"), &format!("{}\n", cpu / 256))?;
+            put(&format!("{at}/topology/core_siblings"), &self.block_mask(cpu, 256))?;
+            fs::create_dir_all(dir.join(format!("{at}/node{}", cpu / 128)))?;
             for (index, level, kind, size) in
                 [(0, 1, "Data", 2), (1, 1, "Instruction", 2), (2, 2, "Unified", 2), (3, 3, "Unified", 16)]
             {
                 put(&format!("{at}/cache/index{index}/level"), &format!("{level}\n"))?;
                 put(&format!("{at}/cache/index{index}/type"), &format!("{kind}\n"))?;
                 put(&format!("{at}/cache/index{index}/shared_cpu_list"), &block(cpu, size))?;
+                put(&format!("{at}/cache/index{index}/shared_cpu_map"), &self.block_mask(cpu, size))?;
             }
         }
         for node in 0..self.cpus.div_ceil(128) {
             let at = format!("sys/devices/system/node/node{node}");
             put(&format!("{at}/cpulist"), &block(node * 128, 128))?;
+            put(&format!("{at}/cpumap"), &self.block_mask(node * 128, 128))?;
             put(&format!("{at}/distance"), &"10 ".repeat(self.cpus.div_ceil(128) as usize))?;
+        }
+        Ok(())
+    }
+
+    /// The PCI devices that the interrupts are of, as irqbalance looks for them.
+    fn write_devices(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir.join("sys/bus/pci/devices"))?;
+        for n in 0..self.irqs {
+            let device = format!("sys/devices/pci0000:00/{}", self.bus(n));
+            put(dir, &format!("{device}/msi_irqs/{}", FIRST_IRQ + n), "msix\n")?;
+            let class = if n / self.queues < self.netdevs { "0x020000\n" } else { "0x010802\n" };
+            for (name, value) in
+                [("class", class), ("numa_node", "0\n"), ("vendor", "0x8086\n"), ("device", "0x1592\n")]
+            {
+                put(dir, &format!("{device}/{name}"), value)?;
+            }
+            let link = dir.join(format!("sys/bus/pci/devices/{}", self.bus(n)));
+            if link.symlink_metadata().is_err() {
+                std::os::unix::fs::symlink(format!("../../../../{device}"), link)?;
+            }
         }
         Ok(())
     }
@@ -162,6 +219,13 @@ impl BigHost {
         vec!["ffffffff"; self.cpus.div_ceil(32) as usize].join(",") + "\n"
     }
 
+    /// The mask of a CPU's block of so many.
+    fn block_mask(&self, cpu: u32, size: u32) -> String {
+        let first = cpu / size * size;
+        let block: CpuSet = (first..(first + size).min(self.cpus)).map(CpuId).collect();
+        block.to_mask(self.cpus) + "\n"
+    }
+
     fn action(&self, n: u32) -> String {
         match n / self.queues {
             dev if dev < self.netdevs => format!("ice-eth{dev}-TxRx-{}", n % self.queues),
@@ -172,6 +236,11 @@ impl BigHost {
     fn bus(&self, n: u32) -> String {
         format!("0000:{:02x}:00.0", n / self.queues % 256)
     }
+}
+
+/// How often a CPU took an interrupt: one CPU in sixteen did.
+fn count(cpu: u32, n: u32) -> u64 {
+    if (cpu + n).is_multiple_of(16) { u64::from(n) * 1000 + u64::from(cpu) } else { 0 }
 }
 
 fn softnet(cpu: u32) -> String {

@@ -1,0 +1,254 @@
+//! A refreshed snapshot is what a whole look would have read, as far as it reads; what it cannot see makes it look again.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use netsilo_core::cpuset::CpuSet;
+use netsilo_core::host::{Irq, Snapshot};
+use netsilo_core::part::Part;
+use netsilo_core::rates::rates;
+use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::refresh::Refresher;
+use netsilo_sys::root::Root;
+use netsilo_sys::snapshot;
+
+#[path = "../benches/made_up/big_host.rs"]
+mod big_host;
+
+const BIG: big_host::BigHost = big_host::BigHost { cpus: 24, irqs: 30, netdevs: 2, queues: 4 };
+
+struct Host {
+    dir: tempfile::TempDir,
+    root: Root,
+}
+
+impl Host {
+    fn made_up() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        BIG.write(dir.path()).unwrap();
+        let host = Self { root: Root::at(dir.path()).unwrap(), dir };
+        host.put("proc/uptime", "100.0 0\n");
+        host.put("sys/class/net/eth0/statistics/rx_crc_errors", "3\n");
+        host
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        fs::write(self.dir.path().join(path), text).unwrap();
+    }
+
+    fn edit(&self, path: &str, from: &str, to: &str) {
+        let text = fs::read_to_string(self.dir.path().join(path)).unwrap();
+        assert!(text.contains(from), "{path}: {text}");
+        self.put(path, &text.replacen(from, to, 1));
+    }
+
+    /// All that changes by itself, and the settings of interrupts, as others may write them.
+    fn a_second_later(&self) {
+        self.put("proc/uptime", "101.0 0\n");
+        self.edit("proc/stat", "cpu5 1000000000 0 1000000000", "cpu5 1000000020 0 1000000030");
+        self.edit("proc/softirqs", " NET_RX:          0", " NET_RX:         77");
+        self.edit("proc/net/softnet_stat", "0000000f", "000000ff");
+        self.edit("sys/kernel/irq/31/per_cpu_count", ",1015,", ",1016,");
+        self.edit("proc/interrupts", "       1015", "       1016");
+        self.put("proc/irq/31/smp_affinity_list", "9\n");
+        self.put("proc/irq/31/effective_affinity_list", "9\n");
+        self.put("sys/class/net/eth1/carrier", "0\n");
+        self.put("sys/class/net/eth1/flags", "0x1002\n");
+        self.put("sys/class/net/eth1/statistics/rx_packets", "5001\n");
+    }
+}
+
+/// As the refresher leaves it: without what is not refreshed.
+fn without_the_rest(mut whole: Snapshot) -> Snapshot {
+    let netdevs = || whole.netdevs.iter();
+    let queues = netdevs().flat_map(|dev| dev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)));
+    let sends = netdevs().flat_map(|dev| dev.tx_queues.iter().filter_map(|tx| Some(tx.irq.as_ref()?.to)));
+    let wanted: Vec<Irq> = netdevs().flat_map(|dev| dev.irqs.iter().copied()).chain(queues).chain(sends).collect();
+    let others = whole.irqs.iter().filter(|(irq, _)| !wanted.contains(irq));
+    for cpu in others.filter_map(|(_, state)| state.effective.as_ref()?.single()) {
+        *whole.other_vectors.entry(cpu).or_default() += 1;
+    }
+    whole.irqs.retain(|irq, _| wanted.contains(irq));
+    whole.arch_interrupts.values_mut().for_each(|row| row.clear());
+    for counters in whole.cpus.values_mut() {
+        counters.softirqs.retain(|name, _| name.starts_with("NET_"));
+    }
+    const SHOWN: [&str; 8] = [
+        "rx_packets",
+        "rx_bytes",
+        "tx_packets",
+        "tx_bytes",
+        "rx_dropped",
+        "tx_dropped",
+        "rx_missed_errors",
+        "rx_errors",
+    ];
+    for netdev in &mut whole.netdevs {
+        let hardware = netdev.device_path.is_some();
+        netdev.statistics.retain(|name, _| hardware && SHOWN.contains(&name.as_str()));
+        if let Some(ethtool) = &mut netdev.ethtool {
+            ethtool.stats = Part::Absent("not read again".into());
+        }
+    }
+    whole
+}
+
+#[test]
+fn a_refreshed_snapshot_is_what_a_whole_look_reads() {
+    for by_table in [false, true] {
+        let host = Host::made_up();
+        if by_table {
+            fs::remove_dir_all(host.dir.path().join("sys/kernel/irq")).unwrap();
+            fs::create_dir_all(host.dir.path().join("sys/kernel/irq/31")).unwrap();
+            host.put("sys/kernel/irq/31/per_cpu_count", ",1015,");
+        }
+        let mut refresher = Refresher::default();
+        let first = refresher.first(&host.root).unwrap();
+        assert_eq!(first, without_the_rest(snapshot(&host.root).unwrap()));
+        host.a_second_later();
+        let second = refresher.next(&host.root, &first).unwrap();
+        assert_eq!(second, without_the_rest(snapshot(&host.root).unwrap()));
+        assert_eq!(refresher.whole_looks(), 1);
+        assert_eq!(second.irqs[&Irq(31)].requested, Some(CpuSet::parse_list("9").unwrap()));
+        assert!(!second.netdevs[1].up && second.netdevs[1].carrier == Some(false));
+        assert!(first != second && first.topology == second.topology);
+    }
+}
+
+#[test]
+fn what_was_not_read_has_no_rate() {
+    let host = Host::made_up();
+    let mut refresher = Refresher::default();
+    let first = refresher.first(&host.root).unwrap();
+    host.a_second_later();
+    let second = refresher.next(&host.root, &first).unwrap();
+    let rates = rates(&first, &second);
+    assert_eq!(rates.elapsed, Duration::from_secs(1));
+    assert_eq!(rates.irqs[&Irq(31)].total_per_s, 1.0);
+    assert_eq!(rates.irqs.len(), 8);
+    assert!(!rates.irqs.contains_key(&Irq(40)));
+    assert!(rates.cpus.values().all(|cpu| cpu.cal_per_s.is_none() && cpu.net_rx_per_s.is_some()));
+    assert_eq!(rates.netdevs["eth1"]["rx_packets"], 5000.0);
+    assert_eq!(rates.netdevs["eth0"].get("rx_crc_errors"), None);
+}
+
+#[test]
+fn captured_hosts_refresh_to_what_they_are() {
+    for name in ["virtio-6.1", "igb-6.12", "vmxnet3-e1000e-7.2", "synthetic-ice", "synthetic-mlx5_core"] {
+        let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures")).join(name);
+        let root = Root::at(dir).unwrap();
+        let mut refresher = Refresher::default();
+        let first = refresher.first(&root).unwrap();
+        let second = refresher.next(&root, &first).unwrap();
+        assert_eq!(refresher.whole_looks(), 1, "{name}");
+        assert_eq!(second, without_the_rest(snapshot(&root).unwrap()), "{name}");
+    }
+}
+
+#[test]
+fn this_machine_refreshes() {
+    let root = Root::live();
+    let mut refresher = Refresher::default();
+    let first = refresher.first(&root).unwrap();
+    let second = refresher.next(&root, &first).unwrap();
+    assert_eq!(refresher.whole_looks(), 1);
+    assert!(second.at > first.at);
+    let names = |snapshot: &Snapshot| snapshot.netdevs.iter().map(|dev| dev.name.clone()).collect::<Vec<_>>();
+    assert_eq!((names(&second), second.topology), (names(&first), first.topology));
+}
+
+#[test]
+fn what_a_refresh_cannot_see_makes_it_look_again() {
+    type Edit = fn(&Host);
+    let edits: [(&str, Edit); 6] = [
+        ("an interrupt of another name", |host| {
+            host.put("sys/kernel/irq/31/actions", "ice-eth9-TxRx-1\n");
+            host.edit("proc/interrupts", "ice-eth0-TxRx-1\n", "ice-eth9-TxRx-1\n");
+        }),
+        ("an interrupt that has gone", |host| {
+            let kept = |line: &&str| !line.starts_with("  31:");
+            let text = fs::read_to_string(host.dir.path().join("proc/interrupts")).unwrap();
+            host.put("proc/interrupts", &(text.lines().filter(kept).collect::<Vec<_>>().join("\n") + "\n"));
+            // what the kernel says of a kept file whose object has gone cannot be made up: its name changes here
+            host.put("sys/kernel/irq/31/actions", "\n");
+        }),
+        ("a netdev that has gone", |host| fs::remove_file(host.dir.path().join("sys/class/net/eth1")).unwrap()),
+        ("a netdev of another name", |host| {
+            let net = |name: &str| -> PathBuf { host.dir.path().join("sys/class/net").join(name) };
+            fs::rename(net("eth1"), net("lan1")).unwrap();
+        }),
+        ("another netdev of the same name", |host| {
+            let link = host.dir.path().join("sys/class/net/eth1");
+            let target = fs::read_link(&link).unwrap();
+            // both are there for a moment, so that they have two inodes
+            std::os::unix::fs::symlink(target, link.with_extension("new")).unwrap();
+            fs::rename(link.with_extension("new"), link).unwrap();
+        }),
+        ("a cpu that went offline", |host| {
+            host.put("sys/devices/system/cpu/online", "0-22\n");
+        }),
+    ];
+    for (what, edit) in edits {
+        let host = Host::made_up();
+        let mut refresher = Refresher::default();
+        let first = refresher.first(&host.root).unwrap();
+        edit(&host);
+        let second = refresher.next(&host.root, &first).unwrap();
+        assert_eq!(refresher.whole_looks(), 2, "{what}");
+        assert_eq!(second, without_the_rest(snapshot(&host.root).unwrap()), "{what}");
+        refresher.next(&host.root, &second).unwrap();
+        assert_eq!(refresher.whole_looks(), 2, "{what}, once");
+    }
+}
+
+#[test]
+fn settings_that_few_write_are_seen_a_minute_later() {
+    let host = Host::made_up();
+    let mut refresher = Refresher::default();
+    let first = refresher.first(&host.root).unwrap();
+    host.put("sys/class/net/eth0/queues/rx-3/rps_cpus", "3\n");
+    host.put("proc/uptime", "159.0 0\n");
+    let soon = refresher.next(&host.root, &first).unwrap();
+    assert_eq!(soon.netdevs, first.netdevs);
+    host.put("proc/uptime", "160.0 0\n");
+    let later = refresher.next(&host.root, &soon).unwrap();
+    assert_eq!(later.netdevs[0].rx_queues[3].rps_cpus, Some(CpuSet::parse_list("0-1").unwrap()));
+    host.edit("netdev_genl.json", r#""owners":[]"#, r#""owners":["xsk"]"#);
+    host.put("proc/uptime", "221.0 0\n");
+    let held = refresher.next(&host.root, &later).unwrap();
+    assert_eq!((held.netdevs[0].rx_queues[0].leased.as_deref(), refresher.whole_looks()), (Some("AF_XDP"), 2));
+}
+
+#[test]
+fn a_program_that_moves_interrupts_is_named_at_once() {
+    let host = Host::made_up();
+    fs::create_dir_all(host.dir.path().join("proc/77")).unwrap();
+    let mut refresher = Refresher::default();
+    let first = refresher.first(&host.root).unwrap();
+    host.put("proc/77/comm", "irqbalance\n");
+    host.put("proc/77/cmdline", "irqbalance\0");
+    let unmoved = refresher.next(&host.root, &first).unwrap();
+    assert!(unmoved.writers.is_empty());
+    host.put("proc/irq/31/smp_affinity_list", "9\n");
+    let moved = refresher.next(&host.root, &unmoved).unwrap();
+    assert_eq!(moved.writers.iter().map(|it| (it.name.as_str(), it.pid)).collect::<Vec<_>>(), [("irqbalance", 77)]);
+}
+
+#[test]
+fn an_observer_refreshes_until_it_is_told_otherwise() {
+    let host = Host::made_up();
+    let mut observer = Observer::start_light(&host.root, Counting::WithoutBpf).unwrap();
+    let mut next = |change: &dyn Fn(&mut Observer)| {
+        change(&mut observer);
+        observer.next(&host.root, Duration::ZERO, |_| {}).unwrap()
+    };
+    let seen = next(&|_| host.a_second_later());
+    assert_eq!(seen.after.irqs.len(), 8);
+    assert_eq!(rates(&seen.before, &seen.after).irqs[&Irq(31)].total_per_s, 1.0);
+    host.put("sys/class/net/eth0/mtu", "9000\n");
+    assert_eq!(next(&|_| ()).after.netdevs[0].mtu, 1500);
+    assert_eq!(next(&Observer::invalidate).after.netdevs[0].mtu, 9000);
+}
