@@ -129,7 +129,7 @@ pub struct Plan {
     /// Where each interrupt and NAPI kthread shall be, whether it moves or not.
     #[serde(default)]
     pub placements: Vec<Placement>,
-    /// What the placement costs, by the model; `None` where there is nothing to place.
+    /// What the placement costs, by the model; `None` where nothing moves.
     #[serde(default)]
     pub predicted: Option<Predicted>,
     /// What was looked at and stays as it is, with the reason.

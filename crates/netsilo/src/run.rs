@@ -155,7 +155,7 @@ impl<'a> Daemon<'a> {
             notes.push("changes of channels and rings are not announced (ethtool netlink, since 5.7)".into());
         }
         let waiter = Waiter::new(ears).context("cannot take signals")?;
-        let observer = Observer::start(&root, config.counting())?;
+        let observer = Observer::start_light(&root, config.counting())?;
         let board = Board::default();
         let socket = has_state.then(|| StatusSocket::open(&dir.join(status::SOCKET), board.clone())).transpose()?;
         let mut daemon = Self {
@@ -234,6 +234,9 @@ impl<'a> Daemon<'a> {
                 self.controller.note_event(now, event);
             }
             self.status.totals.events += events.len() as u64;
+            if reload || events.iter().any(|event| self.reconcile.matters(&self.root, event)) {
+                self.observer.invalidate();
+            }
             if self.reconcile.disturbs(&self.root, &events, now, self.config.interval) || reload {
                 continue;
             }
@@ -242,7 +245,7 @@ impl<'a> Daemon<'a> {
                 // Something went away while it was read: look again.
                 Err(error) => {
                     self.note(format!("cannot observe: {:#}", anyhow::Error::new(error)));
-                    self.observer = Observer::start(&self.root, self.config.counting())?;
+                    self.observer = Observer::start_light(&self.root, self.config.counting())?;
                 }
             }
         }
@@ -372,7 +375,7 @@ impl<'a> Daemon<'a> {
                 notes.into_iter().for_each(|note| self.note(note));
                 self.controller.reconfigure(self.config.policy());
                 if observes_otherwise {
-                    self.observer = Observer::start(&self.root, self.config.counting())?;
+                    self.observer = Observer::start_light(&self.root, self.config.counting())?;
                 }
                 self.status.totals.reloads += 1;
                 say("the configuration was read again");

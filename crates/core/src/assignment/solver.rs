@@ -20,7 +20,7 @@ const ROUNDS: usize = 4;
 const SWEEPS: usize = 32;
 
 /// How many prices are asked for at most while items are held elsewhere, about; large problems are left as they are.
-const WORK: usize = 200_000;
+const WORK: usize = 20_000;
 
 /// At how many places an item is held.
 const HOLDS: usize = 4;
@@ -29,17 +29,16 @@ const HOLDS: usize = 4;
 pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
     let items = problem.items.len();
     let (mut problem, map) = without_the_homeless(problem);
-    let anew = from_nothing(&problem);
-    let mut best = search(&problem, &anew);
+    let mut anew = None;
+    let mut best = search(&problem, &mut anew);
     for _ in 0..ROUNDS {
+        if problem.items.iter().zip(&best).all(|(item, place)| item.home == Some(*place)) {
+            break;
+        }
         for (item, place) in problem.items.iter_mut().zip(&best) {
             item.home = Some(*place);
         }
-        let next = search(&problem, &anew);
-        if next == best {
-            break;
-        }
-        best = next;
+        best = search(&problem, &mut anew);
     }
     let mut places = vec![None; items];
     for (item, place) in map.into_iter().zip(best) {
@@ -92,20 +91,26 @@ fn from_nothing(problem: &Problem) -> Vec<usize> {
     search.at
 }
 
-/// From where all is, and from a placement made from nothing, the better of what can be reached.
-fn search(problem: &Problem, anew: &[usize]) -> Vec<usize> {
+/// From where all is, and from a placement made from nothing (kept in `anew`), the better of what can be reached.
+fn search(problem: &Problem, anew: &mut Option<Vec<usize>>) -> Vec<usize> {
     let mut home = Search::new(problem, true);
     let empty = home.clone();
     home.sit_at_home();
     home.descend();
-    if home.at == anew {
+    let stay = home.total();
+    let enough = stay - (ALTOGETHER * stay).max(LEAST);
+    // No placement costs less than each item alone where that is cheapest.
+    if home.least() >= enough {
+        return home.at;
+    }
+    let anew = anew.get_or_insert_with(|| from_nothing(problem));
+    if home.at == *anew {
         return home.at;
     }
     let mut other = empty;
     anew.iter().enumerate().for_each(|(item, place)| other.sit(item, *place));
     other.descend();
-    let (stay, go) = (home.total(), other.total());
-    if go < stay - (ALTOGETHER * stay).max(LEAST) { other.at } else { home.at }
+    if other.total() < enough { other.at } else { home.at }
 }
 
 /// A placement on the way to a better one.
@@ -168,7 +173,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What it all costs, as far as it can be changed.
+    /// What it costs at least, wherever everything is.
+    fn least(&self) -> f64 {
+        let rows = self.alone.chunks(self.busy.len().max(1));
+        rows.map(|row| row.iter().copied().fold(f64::INFINITY, f64::min)).sum()
+    }
+
+    /// What it costs, beyond what the CPUs are crowded by anyway.
     fn total(&self) -> f64 {
         let alone: f64 = self.at.iter().enumerate().map(|(item, place)| self.alone(item, *place)).sum();
         let crowd: f64 = self.busy.iter().map(|busy| pressure(*busy)).sum();

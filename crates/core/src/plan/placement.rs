@@ -209,8 +209,11 @@ fn suggest_each(room: &Room<'_>, vectors: &[Vector], algorithms: &[AlgorithmName
     suggestions
 }
 
-/// Adds what the model expects of the placement; says what each vector gains (ns/s).
+/// Adds what the model expects of the placement, if anything moves; says what each vector gains (ns/s).
 fn predict(room: &Room<'_>, vectors: &[Vector], suggestions: &[Suggestion], plan: &mut Plan) -> Vec<f64> {
+    if !suggestions.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..))) {
+        return vec![0.0; vectors.len()];
+    }
     let model = Model::of(room, vectors);
     let after: Vec<Option<CpuId>> =
         vectors.iter().zip(suggestions).map(|(vector, suggestion)| suggestion.cpu().or(vector.present)).collect();
