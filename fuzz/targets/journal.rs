@@ -69,7 +69,13 @@ fn seeds() -> Vec<String> {
         entry(Target::DefaultSmpAffinity, cpus(0), cpus(1)),
         entry(Target::RpsDefaultMask, cpus(0), cpus(1)),
     ];
-    let by = |origin, transaction, confirm_by| Record::Begin { transaction, pid: 7, origin, confirm_by, entries: entries.clone() };
+    let by = |origin, transaction, confirm_by| Record::Begin {
+        transaction,
+        pid: 7,
+        origin,
+        confirm_by,
+        entries: entries.clone(),
+    };
     let begin = |transaction, confirm_by| by(Origin::Operator, transaction, confirm_by);
     let boot = || Record::Boot { version: VERSION, boot_id: "a4d1c2b8".into() };
     let wrote = |entry| Record::Wrote { transaction: 1, entry, raw: "4\n".into() };
