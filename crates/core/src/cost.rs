@@ -46,6 +46,21 @@ impl Costs {
         Self { ipi_ns: table.ipi_ns.map(|ns| ns * Self::IPI_IN_A_GUEST), ..table }
     }
 
+    /// What is wrong with weights that somebody gave.
+    pub fn check(&self) -> Result<(), String> {
+        let by_distance =
+            [("line_ns", &self.line_ns), ("ipi_ns", &self.ipi_ns)].into_iter().flat_map(|(name, values)| {
+                Distance::ALL.map(|distance| (format!("{name} of {}", distance.label()), values.at(distance)))
+            });
+        let lines =
+            [("lines_per_packet", self.lines_per_packet), ("device_lines_per_packet", self.device_lines_per_packet)];
+        let mut all = by_distance.chain(lines.map(|(name, value)| (name.to_owned(), value)));
+        match all.find(|(_, value)| !(0.0..=1e9).contains(value)) {
+            Some((name, value)) => Err(format!("{name} is {value}: give a number from 0 to 1000000000")),
+            None => Ok(()),
+        }
+    }
+
     /// Where the weights come from, as a person reads it.
     pub fn source_in_words(&self) -> String {
         match &self.source {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netsilo_core::controller::Policy;
-use netsilo_core::cost::Costs;
+use netsilo_core::cost::{CostSource, Costs};
 use netsilo_core::host;
 use netsilo_core::plan::{Goal, Override};
 use netsilo_sys::observe::Counting;
@@ -40,6 +40,7 @@ pub(crate) struct Config {
     pub(crate) metrics: Metrics,
     /// The files that were read.
     pub(crate) files: Vec<PathBuf>,
+    costs: Option<Costs>,
     manage: bool,
     policy: Policy,
     netdevs: Vec<file::Netdev>,
@@ -56,6 +57,7 @@ impl Default for Config {
             restore_on_exit: false,
             metrics: Metrics::Off,
             files: Vec::new(),
+            costs: None,
             manage: true,
             policy: Policy::default(),
             netdevs: Vec::new(),
@@ -115,6 +117,8 @@ impl Config {
         set(&mut self.hints_only, file.hints_only);
         set(&mut self.restore_on_exit, file.restore_on_exit);
         set(&mut self.metrics, file.metrics);
+        let costs = file.costs.map(|costs| Costs { source: CostSource::Configured, ..costs });
+        self.costs = costs.or(self.costs.take());
         self.take_goal(file.goal);
         self.take_controller(file.controller);
         self.netdevs.extend(file.netdev);
@@ -164,6 +168,9 @@ impl Config {
                 shown(self.interval)
             );
         }
+        if let Some(wrong) = self.costs.as_ref().and_then(|costs| costs.check().err()) {
+            anyhow::bail!("costs: {wrong}");
+        }
         let Policy { hold_off, hold_off_most, .. } = &self.policy;
         anyhow::ensure!(hold_off <= hold_off_most, "controller.hold-off is longer than controller.hold-off-most");
         anyhow::ensure!(self.hints || !self.hints_only, "hints-only without hints writes nothing: set hints = true");
@@ -184,8 +191,9 @@ impl Config {
         self.policy.clone()
     }
 
-    /// What is wanted of these netdevs.
+    /// What is wanted of these netdevs, reckoned by the configured weights or else by these.
     pub(crate) fn goal(&self, netdevs: &[host::Netdev], costs: &Costs) -> Goal {
+        let costs = self.costs.as_ref().unwrap_or(costs);
         let overrides = netdevs.iter().flat_map(|netdev| self.overrides(netdev)).collect();
         Goal { overrides, costs: costs.clone(), ..self.policy.goal.clone() }
     }

@@ -155,6 +155,7 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
 fn read_costs(path: &Path) -> Result<Costs> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let costs: Costs = serde_json::from_str(&text).with_context(|| format!("{} holds no costs", path.display()))?;
+    costs.check().map_err(|wrong| anyhow::anyhow!("{}: {wrong}", path.display()))?;
     Ok(Costs { source: CostSource::Configured, ..costs })
 }
 

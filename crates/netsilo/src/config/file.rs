@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use netsilo_core::cost::Costs;
 use netsilo_core::cpuset::CpuSet;
 use netsilo_core::plan::selection::nearest;
 use netsilo_core::plan::{AlgorithmName, Xps};
@@ -27,6 +28,7 @@ pub(crate) struct File {
     pub(crate) restore_on_exit: Option<bool>,
     #[serde(deserialize_with = "address")]
     pub(crate) metrics: Option<Metrics>,
+    pub(crate) costs: Option<Costs>,
     pub(crate) goal: Goal,
     pub(crate) controller: Controller,
     pub(crate) netdev: Vec<Netdev>,
