@@ -9,6 +9,7 @@ pub mod assignment;
 pub mod attribution;
 pub mod calibration;
 pub mod change;
+pub mod concentration;
 pub mod controller;
 pub mod cost;
 pub mod cpuset;

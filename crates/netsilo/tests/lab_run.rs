@@ -173,6 +173,7 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
         // Before the resets, which would explain for a while why a knob has changed; it does not depend on the kernel.
         if kernel == Kernel::V6_1 {
             yields_to_others(&guest, &daemon);
+            does_not_fight_irqbalance(&guest, &daemon);
         }
         repairs_what_drivers_forget(&guest);
         ends_without_a_trace_but_what_it_wrote(&guest, daemon);
@@ -245,6 +246,24 @@ fn yields_to_others(guest: &Guest, daemon: &Job) {
     guest.configure("");
     guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
     guest.until_placed("with a new configuration it is ours again", "4-7");
+}
+
+/// The real one is started next to it: what it moves is left to it, and that is said, until it is gone.
+fn does_not_fight_irqbalance(guest: &Guest, daemon: &Job) {
+    guest.until_placed("all ours before", "4-7");
+    let program = netsilo_lab::irqbalance().unwrap();
+    let balancer = guest.lab.spawn(&format!("exec {} --foreground --interval=1", program.display())).unwrap();
+    // It moves on its own time: whatever it takes is noticed.
+    guest.all_on(0);
+    let named =
+        |status: &Json| ["conflicts", "refusals"].iter().any(|list| status[*list].to_string().contains("irqbalance"));
+    let status = guest.until("irqbalance is named", named);
+    let (windows, changes) = (status["windows"].as_u64().unwrap(), status["totals"]["changes"].clone());
+    let later = guest.until("three more windows", |status| status["windows"].as_u64() > Some(windows + 2));
+    assert_eq!(later["totals"]["changes"], changes, "nothing is written against it: {later:#}");
+    balancer.stop().unwrap();
+    guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
+    guest.until_placed("ours again without it", "4-7");
 }
 
 fn ends_without_a_trace_but_what_it_wrote(guest: &Guest, daemon: Job) {

@@ -9,7 +9,8 @@ use super::{Room, Suggestion, Vector, bytes_per_s, consumer_in_words};
 use crate::assignment::SECOND_NS;
 use crate::assignment::solver::solve;
 use crate::cpuset::CpuId;
-use crate::silo::{Concentration, heaviest};
+use crate::concentration::Concentration;
+use crate::silo::heaviest;
 use crate::topology::Distance;
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {

@@ -2,9 +2,10 @@
 
 use crate::attribution::Protocol;
 use crate::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value};
+use crate::concentration::Concentration;
 use crate::host::{Netdev, Snapshot};
 use crate::plan::{Advice, Cause, Goal, Plan};
-use crate::silo::{Concentration, Silo, Silos};
+use crate::silo::{Silo, Silos};
 
 /// Drivers that implement `ndo_rx_flow_steer` (read off the sources of 6.1 to 7.2).
 const ARFS_DRIVERS: [&str; 8] = ["bnxt_en", "enic", "hns3", "ice", "mlx4_en", "mlx5_core", "qede", "sfc"];
