@@ -119,6 +119,8 @@ struct Search<'a> {
     problem: &'a Problem,
     /// What an item costs on a CPU whoever else is there, the way from home included.
     alone: Vec<f64>,
+    /// How many places all items together may be at.
+    choices: usize,
     at: Vec<usize>,
     busy: Vec<f64>,
     /// What the first share of load added to a CPU costs there by crowding, slow CPUs reckoned in (ns/s).
@@ -154,7 +156,9 @@ impl<'a> Search<'a> {
             row[home] = stay;
         }
         let crowd = vec![0.0; problem.places.len()];
-        let mut search = Self { problem, alone, at: vec![NOWHERE; problem.items.len()], busy, crowd, siblings, pairs };
+        let choices = alone.iter().filter(|cost| cost.is_finite()).count();
+        let mut search =
+            Self { problem, alone, choices, at: vec![NOWHERE; problem.items.len()], busy, crowd, siblings, pairs };
         (0..problem.places.len()).for_each(|place| search.crowd_anew(place));
         search
     }
@@ -303,7 +307,7 @@ impl<'a> Search<'a> {
 
     /// Steps of all but one until none gains any more; says how many prices that took, about.
     fn descend_but(&mut self, held: usize) -> usize {
-        let sweep = self.at.len() * (self.at.len() + self.problem.places.len());
+        let sweep = self.at.len() * self.at.len() + self.choices;
         for sweeps in 1..=SWEEPS {
             if !(self.moves(held) | self.exchanges(held)) {
                 return sweeps * sweep;

@@ -42,7 +42,7 @@ fn placed(work: &Work, suggestions: &[Suggestion]) -> Vec<Option<CpuId>> {
 fn the_solver_is_within_half_a_per_cent_of_the_optimum_on_average_and_three_at_worst() {
     let mut gaps: Vec<(f64, String)> = Vec::new();
     for (name, topology) in TOPOLOGIES.iter() {
-        for seed in 0..8 {
+        for seed in 0..16 {
             let (vectors, cpus) = [(3, 8), (4, 8), (5, 6), (6, 6)][seed as usize % 4];
             let work = Work::new(topology, seed, vectors, cpus);
             let room = work.room(topology);
@@ -66,6 +66,7 @@ fn the_solver_is_within_half_a_per_cent_of_the_optimum_on_average_and_three_at_w
     let mean = gaps.iter().map(|(gap, _)| gap).sum::<f64>() / gaps.len() as f64;
     let (worst, where_) = gaps.last().unwrap();
     assert!(gaps.len() >= 100);
+    gaps.iter().rev().take(6).for_each(|g| eprintln!("{g:?}"));
     assert!(mean <= 0.005 && *worst <= 0.03, "mean {mean:.4}, worst {worst:.4} ({where_})");
 }
 
