@@ -89,17 +89,26 @@ fn forwarding(lab: &Lab) {
 fn proxy(lab: &Lab) {
     let program = traffic::program().unwrap();
     let program = program.display();
+    // Two queues and many flows: which flow comes through which queue is chance, as the hash key is.
+    lab.sh("ethtool -L eth0 combined 2").unwrap();
     // Little traffic: emulated times are long, and crowding is not what this is about.
     let worker = |(n, cpu)| {
-        let consume = format!("consume --mode udp-unconnected --cpus {cpu} --port 71{n}0 --flows 24 --idle 60");
+        let consume = format!("consume --mode udp-unconnected --cpus {cpu} --port 71{n}0 --flows 64 --idle 60");
         let consumer = lab.spawn(&format!("exec '{program}' traffic {consume}")).unwrap();
-        let to = format!("--dest {} --port 71{n}0 --flows 24", Lab::guest_address(0));
-        let produce = format!("exec '{program}' traffic produce --proto udp {to} --bytes 4000000 --rate 40");
+        let to = format!("--dest {} --port 71{n}0 --flows 64", Lab::guest_address(0));
+        let produce = format!("exec '{program}' traffic produce --proto udp {to} --bytes 4000000 --rate 60");
         (lab.peer(0).unwrap().spawn(&produce).unwrap(), consumer)
     };
     let workers: Vec<_> = [1, 2, 5, 6].into_iter().enumerate().map(worker).collect();
+    let all_read = || {
+        let report: Report =
+            serde_json::from_str(&lab.sh(&format!("{NETSILO} show --interval 2s -j")).unwrap()).unwrap();
+        let readers = report.cpus.iter().filter(|cpu| !cpu.readers.is_empty()).map(|cpu| cpu.cpu.0).collect::<Vec<_>>();
+        [1, 2, 5, 6].iter().all(|cpu| readers.contains(cpu))
+    };
+    assert!((0..20).any(|_| all_read()), "not all workers read");
     // Away from the workers, so that crowding asks for nothing.
-    let pool = "--netdev eth0 --cpus 0,3,4,7 --interval 3s";
+    let pool = "--netdev eth0 --cpus 0,3,4,7 --interval 6s";
     lab.sh(&format!("{NETSILO} apply --yes {pool} --algorithm spread")).unwrap();
     let plan: Plan = serde_json::from_str(&lab.sh(&format!("{NETSILO} plan {pool} -j")).unwrap()).unwrap();
     for (client, consumer) in workers {
