@@ -56,6 +56,7 @@ fn seeds() -> Vec<String> {
         unchanged: vec![Unchanged { subject: "eth0 rx-1".into(), reason: "it is there".into() }],
         even_if_owned: true,
         refusals: vec![Refusal { subject: "irq 28".into(), cause: Cause::ManagedIrq, reason: "managed".into() }],
+        ..Plan::default()
     };
     let json = |value: Result<String, serde_json::Error>| value.expect("plain values");
     vec![
