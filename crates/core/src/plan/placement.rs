@@ -49,24 +49,23 @@ pub(super) fn place(
     let gains = predict(&room, &only, &suggestions, plan);
     let (mut changes, mut settled) = (Vec::new(), Places::new());
     for (((group, vector, algorithm), suggestion), gain) in vectors.iter().zip(suggestions).zip(gains) {
-        let (cpu, basis) = match &suggestion {
+        let (cpu, basis, moves) = match suggestion {
             Suggestion::Leave(reason) => {
-                plan.leave(&vector.label, reason);
+                plan.leave(&vector.label, &reason);
                 continue;
             }
-            Suggestion::Move(cpu, reason) | Suggestion::Keep(cpu, reason) => (*cpu, reason.clone()),
+            Suggestion::Move(cpu, reason) => (cpu, reason, true),
+            Suggestion::Keep(cpu, reason) => (cpu, reason, false),
         };
-        plan.placements.push(group.placement(after, vector, *algorithm, cpu, basis, gain));
-        match suggestion {
-            Suggestion::Leave(_) => {}
-            Suggestion::Move(cpu, reason) => changes.extend(group.changes(after, cpu, &vector.label, &reason)),
-            Suggestion::Keep(cpu, reason) => {
-                plan.leave(&vector.label, &reason);
-                // A kthread that stays still wants its interrupt with it.
-                let threaded = group.kthread().is_some();
-                changes.extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
-            }
+        if moves {
+            changes.extend(group.changes(after, cpu, &vector.label, &basis));
+        } else {
+            plan.leave(&vector.label, &basis);
+            // A kthread that stays still wants its interrupt with it.
+            let threaded = group.kthread().is_some();
+            changes.extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
         }
+        plan.placements.push(group.placement(after, vector, *algorithm, cpu, basis, gain));
         settled.extend(group.irq.map(|irq| (irq, cpu)));
     }
     changes.extend(follow(after, netdevs, &settled, plan));
@@ -119,9 +118,7 @@ impl<'a> Wanted<'a> {
         let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);
         Some((group, vector, algorithm))
     }
-}
 
-impl Wanted<'_> {
     /// The CPUs that RPS will hand the group's packets on to; none where RFS sends them to their readers.
     fn handed_on(&self, group: &Group<'_>, snapshot: &Snapshot) -> CpuSet {
         let table = self.goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
