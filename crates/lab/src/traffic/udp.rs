@@ -4,7 +4,7 @@
 //! the producer can repeat what got lost. Empty ones add nothing to any count of bytes.
 
 use super::consume::{Consume, ConsumedSocket, Mode};
-use super::socket;
+use super::{PATIENCE, socket};
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, recvfrom};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ pub(crate) fn open(to: SocketAddr, patience: Duration) -> Result<UdpSocket> {
     let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse()?;
     let socket = UdpSocket::bind(any)?;
     socket.connect(to).with_context(|| format!("cannot reach {to}"))?;
-    if !shake(&socket, patience)? {
+    if shake(&socket, patience, false)? != Answer::Came {
         bail!("no consumer answers on {to}");
     }
     Ok(socket)
@@ -27,21 +27,30 @@ pub(crate) fn open(to: SocketAddr, patience: Duration) -> Result<UdpSocket> {
 
 /// Ends a flow. A consumer that has gone already had all its flows ended.
 pub(crate) fn close(socket: &UdpSocket) -> Result<()> {
-    shake(socket, Duration::from_secs(3)).map(|_| ())
+    shake(socket, PATIENCE / 3, true).map(|_| ())
 }
 
-fn shake(socket: &UdpSocket, patience: Duration) -> Result<bool> {
+#[derive(PartialEq)]
+enum Answer {
+    Came,
+    Refused,
+    None,
+}
+
+/// Asks until there is an answer; `refusal_ends` tells that nobody there is one.
+fn shake(socket: &UdpSocket, patience: Duration, refusal_ends: bool) -> Result<Answer> {
     socket.set_read_timeout(Some(REPEAT))?;
     let deadline = Instant::now() + patience;
     while Instant::now() < deadline {
         match socket.send(&[]).and_then(|_| socket.recv(&mut [0; 16])) {
-            Ok(_) => return Ok(true),
+            Ok(_) => return Ok(Answer::Came),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // Refused: nobody there, or not any more.
+            Err(error) if refusal_ends && error.kind() == ErrorKind::ConnectionRefused => return Ok(Answer::Refused),
+            // Nobody there yet, or no way to it.
             Err(_) => std::thread::sleep(REPEAT),
         }
     }
-    Ok(false)
+    Ok(Answer::None)
 }
 
 /// What is known of one flow of a socket.
