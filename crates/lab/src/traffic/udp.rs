@@ -25,6 +25,21 @@ pub(crate) fn open(to: SocketAddr, patience: Duration) -> Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Sends a datagram. That nobody answers for the other end just now (ARP, a slow guest) is told on the sender's socket, once.
+pub(crate) fn send(socket: &UdpSocket, datagram: &[u8]) -> std::io::Result<usize> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match socket.send(datagram) {
+            Err(error) if is_passing(&error) && Instant::now() < deadline => std::thread::sleep(REPEAT),
+            sent => return sent,
+        }
+    }
+}
+
+fn is_passing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::ConnectionRefused)
+}
+
 /// Ends a flow. A consumer that has gone already had all its flows ended.
 pub(crate) fn close(socket: &UdpSocket) -> Result<()> {
     shake(socket, PATIENCE / 3, true).map(|_| ())
@@ -146,7 +161,8 @@ impl Receiver {
         if length == 0 {
             flow.ended = flow.bytes > 0;
             let answered = if self.connected { self.socket.send(&[]) } else { self.socket.send_to(&[], from) };
-            if answered.is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused) {
+            // One that is lost is asked for again.
+            if answered.is_err_and(|error| !is_passing(&error)) {
                 bail!("cannot answer {from}");
             }
         }
