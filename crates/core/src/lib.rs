@@ -21,6 +21,7 @@ pub mod forwards;
 pub mod grid;
 pub mod host;
 pub mod join;
+pub mod locality;
 pub mod netdev_genl;
 mod notes;
 pub mod parse;

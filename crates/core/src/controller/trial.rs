@@ -5,6 +5,7 @@
 //! longer): of the logarithm for costs, so that it is one of a ratio.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -63,7 +64,8 @@ impl Sample {
         let mut rows: BTreeMap<Row, f64> = BTreeMap::new();
         for row in attribution.consumption.iter().filter(|_| seconds > 0.0) {
             let (protocol, consumer) = (row.protocol_cpu.or(row.poll_cpu), row.consumer_cpu);
-            let same_llc = protocol.is_some_and(|cpu| cpu == consumer || topology.llc_of(cpu).contains(consumer));
+            let llc = |cpu| topology.cpus.get(&cpu).is_some_and(|known| known.llc.contains(consumer));
+            let same_llc = protocol.is_some_and(|cpu| cpu == consumer || llc(cpu));
             let key = Row { napi: row.napi, protocol, consumer, same_llc };
             *rows.entry(key).or_default() += row.bytes as f64 / seconds;
         }
@@ -97,14 +99,14 @@ pub(super) struct Trial {
     pub(super) changes: Vec<Change>,
     napis: BTreeSet<NapiId>,
     cpus: CpuSet,
-    before: Vec<Sample>,
-    after: Vec<Sample>,
+    before: Vec<Arc<Sample>>,
+    after: Vec<Arc<Sample>>,
 }
 
 /// The batches being measured, and the windows before the next one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trials {
-    recent: VecDeque<Sample>,
+    recent: VecDeque<Arc<Sample>>,
     open: Vec<Trial>,
     /// Windows that ended up to here saw something else.
     fresh_from: Duration,
@@ -119,7 +121,7 @@ impl Trials {
         rates: &Rates,
         policy: &Policy,
     ) -> Vec<(Trial, Verdict)> {
-        let sample = Sample::of(now, observation, rates);
+        let sample = Arc::new(Sample::of(now, observation, rates));
         for trial in &mut self.open {
             trial.after.push(sample.clone());
         }
@@ -142,7 +144,7 @@ impl Trials {
         napis: BTreeSet<NapiId>,
         policy: &Policy,
     ) -> Vec<(Trial, Verdict)> {
-        let before: Vec<Sample> = self
+        let before: Vec<Arc<Sample>> = self
             .recent
             .iter()
             .filter(|sample| sample.ended >= since && sample.ended > self.fresh_from)
@@ -181,7 +183,7 @@ impl Trial {
     fn verdict(&self, policy: &Policy) -> Verdict {
         let all = || self.before.iter().chain(&self.after);
         let cpus = all().fold(self.cpus.clone(), |cpus, sample| cpus.or(&sample.cpus_of(&self.napis)));
-        let measures = |samples: &[Sample]| -> Vec<Measure> {
+        let measures = |samples: &[Arc<Sample>]| -> Vec<Measure> {
             samples.iter().filter_map(|sample| Measure::of(sample, &cpus)).collect()
         };
         let (before, after) = (measures(&self.before), measures(&self.after));
