@@ -36,6 +36,7 @@ pub mod scene;
 pub mod silo;
 pub mod sock_diag;
 pub mod stages;
+pub mod stats;
 pub mod toeplitz;
 pub mod topology;
 mod wakeups;

@@ -8,14 +8,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use statrs::distribution::{ContinuousCDF, StudentsT};
-
 use super::decision::{Compared, Verdict, VerdictResult};
 use super::policy::Policy;
 use crate::change::{Change, Target};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::{NapiId, Observation};
 use crate::rates::Rates;
+use crate::stats;
 
 /// Both tails together are this improbable.
 const DOUBT: f64 = 0.01;
@@ -237,23 +236,16 @@ impl Measure {
 }
 
 fn compare(before: &[Measure], after: &[Measure], of: fn(&Measure) -> f64) -> Option<Compared> {
-    let (n, m) = (before.len() as f64, after.len() as f64);
-    let mean = |measures: &[Measure]| measures.iter().map(of).sum::<f64>() / measures.len() as f64;
-    let squares =
-        |measures: &[Measure], mean: f64| measures.iter().map(|measure| (of(measure) - mean).powi(2)).sum::<f64>();
-    let (mean_before, mean_after) = (mean(before), mean(after));
-    let freedom = n + m - 2.0;
-    let deviation = ((squares(before, mean_before) + squares(after, mean_after)) / freedom).sqrt();
-    let quantile = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - DOUBT / 2.0);
-    let half = quantile * deviation.max(LEAST_DEVIATION) * (1.0 / n + 1.0 / m).sqrt();
-    let difference = mean_after - mean_before;
+    let values = |measures: &[Measure]| measures.iter().map(of).collect::<Vec<_>>();
+    let (values_before, values_after) = (values(before), values(after));
+    let difference = stats::difference_of_means(&values_before, &values_after, LEAST_DEVIATION, DOUBT)?;
     Some(Compared {
         windows_before: before.len(),
         windows_after: after.len(),
-        before: mean_before,
-        after: mean_after,
-        low: difference - half,
-        high: difference + half,
+        before: stats::mean(&values_before)?,
+        after: stats::mean(&values_after)?,
+        low: difference.low,
+        high: difference.high,
     })
 }
 
