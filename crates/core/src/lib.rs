@@ -7,6 +7,7 @@ pub mod algorithm;
 pub mod announced;
 pub mod assignment;
 pub mod attribution;
+pub mod audit;
 pub mod calibration;
 pub mod change;
 pub mod concentration;
