@@ -15,6 +15,7 @@ pub mod controller;
 pub mod cost;
 pub mod cpuset;
 pub mod diagnose;
+pub mod drivers;
 pub mod ethtool;
 pub mod ethtool_decode;
 pub mod export;
