@@ -43,10 +43,6 @@ pub struct NetdevAudit {
     pub tx_queues: BTreeMap<u32, TxLimits>,
     /// `tx_queue_len`, in packets; what pfifo_fast and pfifo take as their limit.
     pub tx_queue_len: Option<u32>,
-    /// `napi_defer_hard_irqs`: how many empty polls are made before interrupts are enabled again.
-    pub napi_defer_hard_irqs: Option<u32>,
-    /// `gro_flush_timeout`, in nanoseconds.
-    pub gro_flush_timeout_nsecs: Option<u64>,
     /// It is a port of a bridge.
     pub bridge_port: bool,
     /// `net.ipv4.conf.<dev>.forwarding`.

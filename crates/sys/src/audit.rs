@@ -67,8 +67,6 @@ fn netdev(notes: &Notes<'_>, netdev: &Netdev) -> NetdevAudit {
         virtual_function,
         tx_queues: netdev.tx_queues.iter().map(|tx| (tx.index, tx_limits(notes, &dir, tx.index))).collect(),
         tx_queue_len: notes.get(&file("tx_queue_len"), scalar::number),
-        napi_defer_hard_irqs: notes.get(&file("napi_defer_hard_irqs"), scalar::number),
-        gro_flush_timeout_nsecs: notes.get(&file("gro_flush_timeout"), scalar::number),
         bridge_port: notes.get(&file("brport/state"), scalar::number::<u32>).is_some(),
         ipv4_forwarding: forwarding("ipv4"),
         ipv6_forwarding: forwarding("ipv6"),
