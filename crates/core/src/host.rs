@@ -61,6 +61,9 @@ pub struct Snapshot {
     pub writers: Vec<Writer>,
     /// What could not be read, and why.
     pub gaps: Vec<Gap>,
+    /// Links, queueing disciplines, limits, connections, power; only a whole look reads them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<crate::audit::Audit>,
 }
 
 /// Which machine and boot this is.
@@ -209,6 +212,12 @@ pub struct Netdev {
     pub napis: Vec<Napi>,
     /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` where the kernel has no such file.
     pub threaded: Option<u32>,
+    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls after which the interrupt is armed again; 0 is at once.
+    #[serde(default)]
+    pub napi_defer_hard_irqs: Option<u32>,
+    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO holds nothing from one poll to the next.
+    #[serde(default)]
+    pub gro_flush_timeout: Option<u64>,
     /// `/sys/class/net/<dev>/statistics/*`.
     pub statistics: BTreeMap<String, u64>,
     /// What ethtool says of it.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use netsilo_core::change::SYSCTLS;
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::{CpuCounters, Machine, NetSettings, Snapshot, Xdp};
 use netsilo_core::netdev_genl::NetdevGenl;
@@ -13,22 +14,33 @@ use crate::netdev::{Known, netdevs};
 use crate::notes::Notes;
 use crate::process::{napi_threads, processes};
 use crate::root::{ReadError, Root};
-use crate::{irq, topology, writers};
+use crate::{audit, irq, topology, writers};
 
 /// Reads everything.
 ///
 /// What a machine may lack is `None`; what should be there and could not be read is in `gaps`. An error means that the
 /// machine's CPUs or its counters make no sense, or that the tree cannot be saved.
 pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
-    look(root, || irq::interrupts(root, None))
+    look(root, With::Audit, || irq::interrupts(root, None))
 }
 
-/// As [`snapshot`], without the counts of interrupts.
+/// As [`snapshot`], without the counts of interrupts and without the audit.
 pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
-    look(root, || irq::uncounted(root))
+    look(root, With::Nothing, || irq::uncounted(root))
 }
 
-fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>) -> Result<Snapshot, ReadError> {
+/// What is read beside all that placing work needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum With {
+    Audit,
+    Nothing,
+}
+
+fn look(
+    root: &Root,
+    with: With,
+    interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
+) -> Result<Snapshot, ReadError> {
     let notes = Notes::new(root);
     let topology = topology::topology(root)?;
     // counters first and together: rates are reckoned from `at`
@@ -42,6 +54,7 @@ fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>)
     let mut netdevs = netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
     let xdp = xdp(&notes);
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
+    let audit = (with == With::Audit).then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
     Ok(Snapshot {
         machine: machine(&notes),
         at,
@@ -54,6 +67,7 @@ fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>)
         netdevs,
         net: net_settings(&notes),
         writers: writers::writers(&notes, &processes),
+        audit,
         gaps: notes.finish()?,
     })
 }
@@ -120,28 +134,21 @@ fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
     }
 }
 
-/// Sysctls that are kept as printed.
-const SYSCTLS: &[&str] = &[
-    "net.core.busy_poll",
-    "net.core.busy_read",
-    "net.core.default_qdisc",
-    "net.core.dev_weight",
-    "net.core.dev_weight_rx_bias",
-    "net.core.dev_weight_tx_bias",
-    "net.core.flow_limit_cpu_bitmap",
-    "net.core.flow_limit_table_len",
-    "net.core.netdev_budget",
-    "net.core.netdev_budget_usecs",
-    "net.core.netdev_max_backlog",
+/// Sysctls that are kept as printed, besides those that netsilo may write.
+const READ_ONLY: &[&str] = &[
     "net.core.netdev_rss_key",
-    "net.core.rmem_default",
-    "net.core.rmem_max",
-    "net.core.wmem_default",
-    "net.core.wmem_max",
+    "net.core.netdev_tstamp_prequeue",
+    "net.core.optmem_max",
+    "net.core.somaxconn",
     "net.ipv4.ip_forward",
-    "net.ipv4.tcp_moderate_rcvbuf",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_adv_win_scale",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_limit_output_bytes",
+    "net.ipv4.tcp_mtu_probing",
+    "net.ipv4.tcp_notsent_lowat",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.udp_mem",
+    "net.ipv6.conf.all.forwarding",
 ];
 
 pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
@@ -150,6 +157,6 @@ pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
         // only in the first network namespace
         rps_sock_flow_entries: notes.get("/proc/sys/net/core/rps_sock_flow_entries", scalar::number),
         rps_default_mask: notes.get("/proc/sys/net/core/rps_default_mask", cpu_lists::mask),
-        sysctls: SYSCTLS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect(),
+        sysctls: SYSCTLS.iter().chain(READ_ONLY).filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect(),
     }
 }
