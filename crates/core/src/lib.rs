@@ -16,6 +16,7 @@ pub mod cpuset;
 pub mod ethtool;
 pub mod ethtool_decode;
 pub mod export;
+pub mod flow;
 pub mod forwards;
 pub mod grid;
 pub mod host;
