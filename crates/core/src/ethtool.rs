@@ -118,6 +118,26 @@ pub struct Coalesce {
 }
 
 impl Ethtool {
+    /// Nothing known of it, for one reason.
+    pub fn untold(why: &str) -> Self {
+        fn absent<T>(why: &str) -> Part<T> {
+            Part::Absent(why.to_owned())
+        }
+        Self {
+            driver: absent(why),
+            channels: absent(why),
+            rings: absent(why),
+            coalesce: absent(why),
+            features: absent(why),
+            rss: absent(why),
+            rx_rings: absent(why),
+            ntuple_rules: absent(why),
+            flow_hash: BTreeMap::new(),
+            link: absent(why),
+            stats: absent(why),
+        }
+    }
+
     /// An offload by its name.
     pub fn feature(&self, name: &str) -> Option<&Feature> {
         self.features.value()?.iter().find(|feature| feature.name == name)
@@ -181,6 +201,17 @@ pub enum HashFunction {
     Other(u8),
 }
 
+impl fmt::Display for HashFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Toeplitz => f.write_str("toeplitz"),
+            Self::Xor => f.write_str("xor"),
+            Self::Crc32 => f.write_str("crc32"),
+            Self::Other(bit) => write!(f, "number {bit}"),
+        }
+    }
+}
+
 /// Types of flow whose RSS hash can be asked for; named as on ethtool's command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -226,6 +257,21 @@ impl FlowType {
     }
 }
 
+impl fmt::Display for FlowType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FlowType::Tcp4 => "tcp4",
+            FlowType::Udp4 => "udp4",
+            FlowType::Sctp4 => "sctp4",
+            FlowType::AhEsp4 => "ah4",
+            FlowType::Tcp6 => "tcp6",
+            FlowType::Udp6 => "udp6",
+            FlowType::Sctp6 => "sctp6",
+            FlowType::AhEsp6 => "ah6",
+        })
+    }
+}
+
 /// The packet fields that go into the RSS hash, written as ethtool does (`sdfn`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -250,6 +296,8 @@ impl HashFields {
     pub const ADDRESSES: HashFields = HashFields(1 << 4 | 1 << 5);
     /// Source and destination port.
     pub const PORTS: HashFields = HashFields(1 << 6 | 1 << 7);
+    /// All four.
+    pub const ADDRESSES_AND_PORTS: HashFields = HashFields(1 << 4 | 1 << 5 | 1 << 6 | 1 << 7);
 
     /// From the kernel's bits.
     pub fn from_bits(bits: u64) -> Self {

@@ -100,13 +100,8 @@ impl fmt::Display for Ends {
 }
 
 /// Ports by which UDP is known to carry something (IANA, and Linux's own default for VXLAN).
-const UDP_PORTS: [(u16, Outer); 5] = [
-    (4789, Outer::Vxlan),
-    (8472, Outer::Vxlan),
-    (6081, Outer::Geneve),
-    (2152, Outer::GtpU),
-    (4500, Outer::EspInUdp),
-];
+const UDP_PORTS: [(u16, Outer); 5] =
+    [(4789, Outer::Vxlan), (8472, Outer::Vxlan), (6081, Outer::Geneve), (2152, Outer::GtpU), (4500, Outer::EspInUdp)];
 
 impl Outer {
     /// By the protocol number of an IP header and, for UDP, the destination port.

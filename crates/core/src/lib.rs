@@ -31,6 +31,7 @@ pub mod proc_task;
 pub mod queue_irq;
 pub mod rates;
 pub mod report;
+pub mod rss;
 pub mod scene;
 pub mod silo;
 pub mod sock_diag;

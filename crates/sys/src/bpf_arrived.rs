@@ -74,10 +74,8 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
         })
     };
     let port = |at| half(at).map(u16::from_be_bytes);
-    let ends = Ends {
-        source: SocketAddr::new(address(0)?, port(32)?),
-        target: SocketAddr::new(address(16)?, port(34)?),
-    };
+    let ends =
+        Ends { source: SocketAddr::new(address(0)?, port(32)?), target: SocketAddr::new(address(16)?, port(34)?) };
     let (hash, ifindex, netns) = (word(36)?, word(40)?, word(44)?);
     let ethertype = half(50).map(u16::from_ne_bytes)?;
     let is_ip = flags & IP != 0;

@@ -183,7 +183,8 @@ mod tests {
         use netsilo_core::flow::{Ends, Outer};
         let ends = Ends { source: "10.0.0.1:5".parse().unwrap(), target: "10.0.0.2:6".parse().unwrap() };
         let flow = Flow { hash: Some(7), queue: Some(3), outer: Outer::Udp, ends: Some(ends), ..Flow::default() };
-        let kept = Redaction::default().attribution(&Attribution { flows: vec![flow.clone()], ..Attribution::default() });
+        let kept =
+            Redaction::default().attribution(&Attribution { flows: vec![flow.clone()], ..Attribution::default() });
         assert_eq!(kept.flows, [Flow { ends: None, ..flow }]);
     }
 
