@@ -242,6 +242,20 @@ impl FlowType {
         FlowType::AhEsp6,
     ];
 
+    /// ethtool's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FlowType::Tcp4 => "tcp4",
+            FlowType::Udp4 => "udp4",
+            FlowType::Sctp4 => "sctp4",
+            FlowType::AhEsp4 => "ah4",
+            FlowType::Tcp6 => "tcp6",
+            FlowType::Udp6 => "udp6",
+            FlowType::Sctp6 => "sctp6",
+            FlowType::AhEsp6 => "ah6",
+        }
+    }
+
     /// The kernel's number (`TCP_V4_FLOW` and so on).
     pub fn number(self) -> u32 {
         match self {
@@ -259,16 +273,7 @@ impl FlowType {
 
 impl fmt::Display for FlowType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FlowType::Tcp4 => "tcp4",
-            FlowType::Udp4 => "udp4",
-            FlowType::Sctp4 => "sctp4",
-            FlowType::AhEsp4 => "ah4",
-            FlowType::Tcp6 => "tcp6",
-            FlowType::Udp6 => "udp6",
-            FlowType::Sctp6 => "sctp6",
-            FlowType::AhEsp6 => "ah6",
-        })
+        f.write_str(self.as_str())
     }
 }
 
