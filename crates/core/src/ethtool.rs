@@ -213,7 +213,7 @@ impl fmt::Display for HashFunction {
 }
 
 /// Types of flow whose RSS hash can be asked for; named as on ethtool's command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum FlowType {
@@ -307,6 +307,11 @@ impl HashFields {
     /// From the kernel's bits.
     pub fn from_bits(bits: u64) -> Self {
         HashFields(bits)
+    }
+
+    /// The kernel's bits.
+    pub fn bits(self) -> u64 {
+        self.0
     }
 
     /// Whether all of `other`'s fields are hashed.
