@@ -3,6 +3,7 @@
 pub mod apply;
 mod audit;
 pub mod bpf;
+mod bpf_arrived;
 mod bpf_cgroup;
 mod bpf_decode;
 mod bpf_load;
