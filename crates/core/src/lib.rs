@@ -33,6 +33,7 @@ pub mod report;
 pub mod scene;
 pub mod silo;
 pub mod sock_diag;
+pub mod sockets;
 pub mod stages;
 pub mod toeplitz;
 pub mod topology;
