@@ -13,6 +13,7 @@ pub mod concentration;
 pub mod controller;
 pub mod cost;
 pub mod cpuset;
+pub mod diagnose;
 pub mod ethtool;
 pub mod ethtool_decode;
 pub mod export;
