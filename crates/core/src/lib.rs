@@ -45,6 +45,7 @@ pub mod rss_table;
 pub mod scene;
 pub mod silo;
 pub mod sock_diag;
+pub mod sockets;
 pub mod stages;
 pub mod stats;
 pub mod toeplitz;

@@ -10,6 +10,7 @@ use netsilo_core::audit::Connections;
 use netsilo_core::flow::Flow;
 use netsilo_core::parse::netdev::address;
 use netsilo_core::part::Part;
+use netsilo_core::sockets::LosingSocket;
 
 /// Words of the kernel command line that say where work may run; all others go.
 const CMDLINE_WORDS: &[&str] = &[
@@ -72,6 +73,7 @@ impl Redaction {
             "proc/sys/kernel/hostname" => b"host\n".to_vec(),
             "proc/cmdline" => cmdline(&text).into_bytes(),
             _ if kernel == crate::audit::CONNECTIONS => self.text(&connections(&text)).into_bytes(),
+            crate::read::LOSING_SOCKETS => losing_sockets(&contents).unwrap_or_default(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => self.text(&command(&text)).into_bytes(),
             // device interrupts bear netdevs' names, and those may bear addresses; scanning costs once per address
@@ -122,6 +124,16 @@ fn made_up(n: usize, bytes: usize) -> String {
     let digits = format!("02{n:0width$x}", width = bytes.saturating_sub(1) * 2);
     let pairs: Vec<&str> = (0..bytes).filter_map(|at| digits.get(at * 2..at * 2 + 2)).collect();
     pairs.join(":")
+}
+
+/// Holders whose names hold network addresses lose them; `None` for what no version wrote.
+fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
+    let mut read: Part<Vec<LosingSocket>> = serde_json::from_slice(json).ok()?;
+    if let Part::Value(sockets) = &mut read {
+        let holders = sockets.iter_mut().filter_map(|socket| socket.holder.as_mut());
+        holders.for_each(|holder| holder.comm = without_addresses(&holder.comm));
+    }
+    serde_json::to_vec_pretty(&read).ok()
 }
 
 fn cmdline(text: &str) -> String {
@@ -224,6 +236,13 @@ mod tests {
         assert!(kept.contains("1448") && !kept.contains("192.0.2.9"), "{kept}");
         let broken = Redaction::default().file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
         assert!(String::from_utf8(broken).unwrap().starts_with("{\n  \"absent\""));
+    }
+
+    #[test]
+    fn holders_of_sockets_lose_addresses_in_their_names() {
+        let json = br#"{"value":[{"kind":"udp","port":53,"inode":7,"drops":3,"queued":0,"holder":{"tgid":9,"comm":"dns 192.0.2.7"}}]}"#;
+        let text = String::from_utf8(Redaction::default().file("1/losing_sockets.json", json.to_vec())).unwrap();
+        assert!(!text.contains("192.0.2.7") && text.contains("\"drops\": 3"), "{text}");
     }
 
     #[test]
