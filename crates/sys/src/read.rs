@@ -13,7 +13,7 @@ use crate::netdev::{Known, netdevs};
 use crate::notes::Notes;
 use crate::process::{napi_threads, processes};
 use crate::root::{ReadError, Root};
-use crate::{irq, topology, writers};
+use crate::{costs, irq, topology, writers};
 
 /// Reads everything.
 ///
@@ -86,6 +86,7 @@ fn machine(notes: &Notes<'_>) -> Machine {
         boot_id: word("/proc/sys/kernel/random/boot_id"),
         cmdline: word("/proc/cmdline"),
         netns: notes.wanted(notes.root.link("/proc/self/ns/net")).as_deref().and_then(netns).unwrap_or_default(),
+        virtual_machine: costs::virtual_machine(notes.root, notes.note(notes.root.read("/proc/cpuinfo")).as_deref()),
     }
 }
 
