@@ -1,11 +1,24 @@
 //! A [`Change`]: one knob, its old and new value, and why; how changes are ordered, reversed, tried out and verified.
 
+mod order;
+mod read;
+mod rule;
+mod sysctl;
+mod value;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cpuset::CpuSet;
+use crate::ethtool::FlowType;
 use crate::host::{Irq, Netdev, Snapshot};
+
+pub use order::{Interruption, held_back, ordered};
+pub use read::apply_to;
+pub use rule::{FlowRule, Steer};
+pub use sysctl::{SYSCTLS, sysctl_path};
+pub use value::{Key, Settings, Table, Value, ValueError};
 
 /// A knob that netsilo may write.
 ///
@@ -50,10 +63,90 @@ pub enum Target {
         /// The tx queue.
         queue: u32,
     },
-    /// The offload `rx-ntuple-filter` (`ethtool -K <dev> ntuple`): 1 lets the driver steer flows to queues by itself (aRFS).
-    NtupleFilter {
+    /// An offload (`ethtool -K`), by the kernel's name for it; a switch.
+    ///
+    /// `rx-ntuple-filter` lets the driver steer flows to queues by itself (aRFS); it was a knob of its own once.
+    #[serde(alias = "ntuple_filter")]
+    Offload {
         /// The device.
         netdev: NetdevIdentity,
+        /// Its name (`rx-gro-hw`).
+        #[serde(default = "ntuple_filter")]
+        feature: String,
+    },
+    /// How many channels a device uses (`ethtool -L`); the driver sets up its queues and interrupts anew.
+    Channels {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
+    /// How many descriptors its rings have (`ethtool -G`); the driver sets them up anew.
+    Rings {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
+    /// How it moderates its interrupts (`ethtool -C`).
+    Coalesce {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
+    /// What RSS hashes of a type of flow (`ethtool -N <dev> rx-flow-hash udp4 sdfn`).
+    FlowHash {
+        /// The device.
+        netdev: NetdevIdentity,
+        /// The type of flow.
+        flow_type: FlowType,
+    },
+    /// The RSS indirection table (`ethtool -X`).
+    RssTable {
+        /// The device.
+        netdev: NetdevIdentity,
+        /// The RSS context; 0 is the device's own.
+        #[serde(default)]
+        context: u32,
+    },
+    /// The RSS hash key (`ethtool -X <dev> hkey`).
+    RssKey {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
+    /// The RSS hash function, and what its input goes through (`toeplitz symmetric-xor`).
+    RssHash {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
+    /// An RSS context that spreads evenly over these rx queues and no others; a switch, there or not.
+    RssContext {
+        /// The device.
+        netdev: NetdevIdentity,
+        /// The rx queues, as a set of numbers.
+        queues: CpuSet,
+    },
+    /// A flow steering rule (`ethtool -N`); a switch, there or not.
+    NtupleRule {
+        /// The device.
+        netdev: NetdevIdentity,
+        /// The rule, all that it says.
+        rule: FlowRule,
+    },
+    /// `napi_defer_hard_irqs`: empty polls after which the interrupt is armed again.
+    NapiDeferHardIrqs {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
+    /// `gro_flush_timeout`, in nanoseconds.
+    GroFlushTimeout {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
+    /// `threaded`: 1 polls the device's NAPIs in kthreads, 0 in softirqs.
+    Threaded {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
+    /// A sysctl of [`SYSCTLS`].
+    Sysctl {
+        /// Its name (`net.core.netdev_budget`).
+        name: String,
     },
     /// The CPUs of a threaded NAPI's kthread (`sched_setaffinity`).
     NapiThread {
@@ -85,6 +178,10 @@ pub enum Target {
 /// The kernel's name of the offload that lets a driver steer flows (`netdev_features_strings`).
 pub const NTUPLE_FILTER: &str = "rx-ntuple-filter";
 
+fn ntuple_filter() -> String {
+    NTUPLE_FILTER.to_owned()
+}
+
 /// What a network device is recognised by.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetdevIdentity {
@@ -104,16 +201,6 @@ impl NetdevIdentity {
     pub fn is(&self, netdev: &Netdev) -> bool {
         self.name == netdev.name && self.device_path == netdev.device_path
     }
-}
-
-/// A knob's value.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Value {
-    /// A set of CPUs; the empty one switches RPS or XPS off.
-    Cpus(CpuSet),
-    /// A number of flow table entries; 0 switches RFS off.
-    Count(u32),
 }
 
 /// One knob, its old and new value, and the reason.
@@ -156,6 +243,18 @@ impl Change {
         }
     }
 
+    /// The old and the new value for people: of settings only those that differ, of a table how much of it moves.
+    pub fn from_to(&self) -> (String, String) {
+        match (&self.old, &self.new) {
+            (Value::Settings(old), Value::Settings(new)) => (old.unlike(new).to_string(), new.unlike(old).to_string()),
+            (Value::Table(old), Value::Table(new)) => {
+                let (moved, all) = (new.moved_from(old), new.0.len());
+                (old.to_string(), format!("{new} ({moved} of {all} buckets move)"))
+            }
+            (old, new) => (old.to_string(), new.to_string()),
+        }
+    }
+
     /// The change that takes this one back.
     pub fn inverse(&self) -> Self {
         Self {
@@ -168,138 +267,44 @@ impl Change {
 }
 
 impl Target {
-    /// Its value in a snapshot; `None` when the snapshot does not have it, or has another one in its place.
-    pub fn value_in(&self, snapshot: &Snapshot) -> Option<Value> {
-        let rx = |identity: &NetdevIdentity, queue: &u32| {
-            let netdev = snapshot.netdevs.iter().find(|netdev| identity.is(netdev))?;
-            netdev.rx_queues.iter().find(|rx| rx.index == *queue)
-        };
+    /// The device that it belongs to, if it is one's own.
+    pub fn netdev(&self) -> Option<&NetdevIdentity> {
         match self {
-            Self::IrqAffinity { irq, action, .. } => {
-                let state = snapshot.irqs.get(irq).filter(|state| state.actions.join(",") == *action)?;
-                state.requested.clone().map(Value::Cpus)
-            }
-            Self::DefaultSmpAffinity => snapshot.default_smp_affinity.clone().map(Value::Cpus),
-            Self::RpsCpus { netdev, queue } => rx(netdev, queue)?.rps_cpus.clone().map(Value::Cpus),
-            Self::RpsFlowCnt { netdev, queue } => rx(netdev, queue)?.rps_flow_cnt.map(Value::Count),
-            Self::RpsSockFlowEntries => snapshot.net.rps_sock_flow_entries.map(Value::Count),
-            Self::RpsDefaultMask => snapshot.net.rps_default_mask.clone().map(Value::Cpus),
-            Self::XpsCpus { netdev, queue } => {
-                let netdev = snapshot.netdevs.iter().find(|known| netdev.is(known))?;
-                netdev.tx_queues.iter().find(|tx| tx.index == *queue)?.xps_cpus.clone().map(Value::Cpus)
-            }
-            Self::NtupleFilter { netdev } => {
-                let netdev = snapshot.netdevs.iter().find(|known| netdev.is(known))?;
-                netdev.ethtool.as_ref()?.feature(NTUPLE_FILTER).map(|it| Value::Count(it.active.into()))
-            }
-            Self::NapiThread { pid, start_time, .. } => {
-                let napis = snapshot.netdevs.iter().flat_map(|netdev| &netdev.napis);
-                let mut threads = napis.filter_map(|napi| napi.thread.as_ref());
-                let thread = threads.find(|thread| thread.pid == *pid && thread.start_time == *start_time)?;
-                Some(Value::Cpus(thread.cpus.clone()))
-            }
-            // Consumers' settings are in no snapshot.
-            Self::ThreadAffinity { .. } | Self::CgroupCpuset { .. } => None,
+            Self::IrqAffinity { netdev, .. } => netdev.as_ref(),
+            Self::RpsCpus { netdev, .. }
+            | Self::RpsFlowCnt { netdev, .. }
+            | Self::XpsCpus { netdev, .. }
+            | Self::Offload { netdev, .. }
+            | Self::Channels { netdev }
+            | Self::Rings { netdev }
+            | Self::Coalesce { netdev }
+            | Self::FlowHash { netdev, .. }
+            | Self::RssTable { netdev, .. }
+            | Self::RssKey { netdev }
+            | Self::RssHash { netdev }
+            | Self::RssContext { netdev, .. }
+            | Self::NtupleRule { netdev, .. }
+            | Self::NapiDeferHardIrqs { netdev }
+            | Self::GroFlushTimeout { netdev }
+            | Self::Threaded { netdev } => Some(netdev),
+            Self::DefaultSmpAffinity
+            | Self::RpsSockFlowEntries
+            | Self::RpsDefaultMask
+            | Self::Sysctl { .. }
+            | Self::NapiThread { .. }
+            | Self::ThreadAffinity { .. }
+            | Self::CgroupCpuset { .. } => None,
         }
     }
 
-    /// Sets it in a snapshot; an interrupt's new affinity is in force at once. Nothing happens where it does not exist.
-    fn set_in(&self, snapshot: &mut Snapshot, value: &Value) {
-        let (cpus, count) = match value {
-            Value::Cpus(cpus) => (Some(cpus.clone()), None),
-            Value::Count(count) => (None, Some(*count)),
-        };
-        if self.value_in(snapshot).is_none() {
-            return;
-        }
-        let device =
-            |snapshot: &Snapshot, identity: &NetdevIdentity| snapshot.netdevs.iter().position(|n| identity.is(n));
+    /// Whether it belongs to the netdev of this name; a NAPI kthread tells by its own (`napi/<dev>-<id>`, cut to 15 bytes).
+    pub fn is_of(&self, name: &str) -> bool {
         match self {
-            Self::IrqAffinity { irq, .. } => {
-                let effective =
-                    cpus.as_ref().and_then(|cpus| cpus.and(&snapshot.topology.online).lowest()).map(CpuSet::of);
-                if let Some(state) = snapshot.irqs.get_mut(irq) {
-                    (state.requested, state.effective) = (cpus, effective);
-                }
+            Self::NapiThread { comm, .. } => {
+                let device = comm.strip_prefix("napi/").unwrap_or_default();
+                name.starts_with(device) || device.rsplit_once('-').is_some_and(|(device, _)| device == name)
             }
-            Self::DefaultSmpAffinity => snapshot.default_smp_affinity = cpus,
-            Self::RpsSockFlowEntries => snapshot.net.rps_sock_flow_entries = count,
-            Self::RpsDefaultMask => snapshot.net.rps_default_mask = cpus,
-            Self::RpsCpus { netdev, queue } | Self::RpsFlowCnt { netdev, queue } => {
-                let Some(at) = device(snapshot, netdev) else { return };
-                let rx = snapshot.netdevs[at].rx_queues.iter_mut().find(|rx| rx.index == *queue);
-                match (rx, self) {
-                    (Some(rx), Self::RpsCpus { .. }) => rx.rps_cpus = cpus,
-                    (Some(rx), _) => rx.rps_flow_cnt = count,
-                    (None, _) => {}
-                }
-            }
-            Self::XpsCpus { netdev, queue } => {
-                let Some(at) = device(snapshot, netdev) else { return };
-                if let Some(tx) = snapshot.netdevs[at].tx_queues.iter_mut().find(|tx| tx.index == *queue) {
-                    tx.xps_cpus = cpus;
-                }
-            }
-            Self::NtupleFilter { netdev } => {
-                let Some(at) = device(snapshot, netdev) else { return };
-                let ethtool = snapshot.netdevs[at].ethtool.as_mut();
-                if let Some(feature) = ethtool.and_then(|ethtool| ethtool.feature_mut(NTUPLE_FILTER)) {
-                    feature.active = count == Some(1);
-                    feature.requested = feature.active;
-                }
-            }
-            Self::NapiThread { pid, .. } => {
-                let napis = snapshot.netdevs.iter_mut().flat_map(|netdev| &mut netdev.napis);
-                for thread in napis.filter_map(|napi| napi.thread.as_mut()).filter(|thread| thread.pid == *pid) {
-                    thread.cpus = cpus.clone().unwrap_or_default();
-                }
-            }
-            Self::ThreadAffinity { .. } | Self::CgroupCpuset { .. } => {}
-        }
-    }
-}
-
-/// The snapshot as it would be after these changes, counters and all else alike.
-pub fn apply_to(snapshot: &Snapshot, changes: &[Change]) -> Snapshot {
-    let mut after = snapshot.clone();
-    for change in changes {
-        change.target.set_in(&mut after, &change.new);
-    }
-    after
-}
-
-/// The order in which changes are made; undoing them goes the other way.
-///
-/// First the default for interrupts to come, then interrupts, each kthread after the interrupt that wakes it, then which
-/// queue a CPU sends through (its completions arrive at their new place by then), then RPS. The RFS table is
-/// there before the queues count flows into it, and goes after they have stopped. Consumers come last: a cgroup before its
-/// threads, whose CPUs it may narrow.
-pub fn ordered(mut changes: Vec<Change>) -> Vec<Change> {
-    changes.sort_by_key(|change| match (&change.target, &change.new) {
-        (Target::DefaultSmpAffinity, _) => 0,
-        (Target::IrqAffinity { .. }, _) => 1,
-        (Target::NapiThread { .. }, _) => 2,
-        (Target::XpsCpus { .. }, _) => 3,
-        (Target::RpsDefaultMask, _) => 4,
-        (Target::RpsCpus { .. }, _) => 5,
-        (Target::RpsSockFlowEntries, Value::Count(0)) => 8,
-        (Target::RpsSockFlowEntries, _) => 6,
-        (Target::RpsFlowCnt { .. }, _) => 7,
-        // Steering by the flow table begins when the table is there, and ends before it goes.
-        (Target::NtupleFilter { .. }, Value::Count(0)) => 5,
-        (Target::NtupleFilter { .. }, _) => 9,
-        (Target::CgroupCpuset { .. }, _) => 10,
-        (Target::ThreadAffinity { .. }, _) => 11,
-    });
-    changes
-}
-
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpus(cpus) if cpus.is_empty() => f.write_str("none"),
-            Self::Cpus(cpus) => cpus.fmt(f),
-            Self::Count(count) => count.fmt(f),
+            _ => self.netdev().is_some_and(|netdev| netdev.name == name),
         }
     }
 }
@@ -315,7 +320,21 @@ impl fmt::Display for Target {
             Self::RpsSockFlowEntries => f.write_str("rps_sock_flow_entries"),
             Self::RpsDefaultMask => f.write_str("rps_default_mask"),
             Self::XpsCpus { netdev, queue } => write!(f, "{} tx-{queue} xps_cpus", netdev.name),
-            Self::NtupleFilter { netdev } => write!(f, "{} ntuple", netdev.name),
+            Self::Offload { netdev, feature } => write!(f, "{} {feature}", netdev.name),
+            Self::Channels { netdev } => write!(f, "{} channels", netdev.name),
+            Self::Rings { netdev } => write!(f, "{} rings", netdev.name),
+            Self::Coalesce { netdev } => write!(f, "{} coalesce", netdev.name),
+            Self::FlowHash { netdev, flow_type } => write!(f, "{} rx-flow-hash {flow_type}", netdev.name),
+            Self::RssTable { netdev, context: 0 } => write!(f, "{} rss table", netdev.name),
+            Self::RssTable { netdev, context } => write!(f, "{} rss table of context {context}", netdev.name),
+            Self::RssKey { netdev } => write!(f, "{} rss key", netdev.name),
+            Self::RssHash { netdev } => write!(f, "{} rss hash", netdev.name),
+            Self::RssContext { netdev, queues } => write!(f, "{} rss context over queues {queues}", netdev.name),
+            Self::NtupleRule { netdev, rule } => write!(f, "{} rule {rule}", netdev.name),
+            Self::NapiDeferHardIrqs { netdev } => write!(f, "{} napi_defer_hard_irqs", netdev.name),
+            Self::GroFlushTimeout { netdev } => write!(f, "{} gro_flush_timeout", netdev.name),
+            Self::Threaded { netdev } => write!(f, "{} threaded", netdev.name),
+            Self::Sysctl { name } => f.write_str(name),
             Self::NapiThread { pid, comm, .. } => write!(f, "kthread {comm} (pid {pid})"),
             Self::ThreadAffinity { pid, tid, comm, .. } if pid == tid => write!(f, "{comm} (pid {pid})"),
             Self::ThreadAffinity { pid, tid, comm, .. } => write!(f, "{comm} (thread {tid} of pid {pid})"),
@@ -376,16 +395,23 @@ mod tests {
     }
 
     #[test]
-    fn the_flow_table_is_there_before_the_queues_count_into_it_and_goes_after() {
+    fn of_settings_a_person_sees_those_that_differ() {
+        let value = |text: &str| Value::Settings(text.parse().unwrap());
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
-        let table = |count| change(Target::RpsSockFlowEntries, Value::Count(0), Value::Count(count));
-        let queue = |count| {
-            change(Target::RpsFlowCnt { netdev: netdev.clone(), queue: 0 }, Value::Count(0), Value::Count(count))
-        };
-        let order = |changes| {
-            ordered(changes).into_iter().map(|c: Change| c.target == Target::RpsSockFlowEntries).collect::<Vec<_>>()
-        };
-        assert_eq!(order(vec![queue(1024), table(4096)]), [true, false]);
-        assert_eq!(order(vec![table(0), queue(0)]), [false, true]);
+        let rings = change(Target::Rings { netdev }, value("rx=256 tx=512"), value("rx=4096 tx=512"));
+        assert_eq!(rings.from_to(), ("rx=256".into(), "rx=4096".into()));
+        let table = |queues: &[u32]| Value::Table(Table(queues.to_vec()));
+        let table = change(Target::DefaultSmpAffinity, table(&[0, 1, 0, 1]), table(&[0, 1, 1, 1]));
+        assert_eq!(table.from_to(), ("equal 2".into(), "weight 1 3 (1 of 4 buckets move)".into()));
+    }
+
+    #[test]
+    fn the_offload_that_steers_flows_is_the_one_that_had_a_name_of_its_own() {
+        let old = r#"{"knob":"ntuple_filter","netdev":{"name":"eth0","device_path":null}}"#;
+        let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
+        let target = Target::Offload { netdev, feature: NTUPLE_FILTER.into() };
+        assert_eq!(serde_json::from_str::<Target>(old).unwrap(), target);
+        let json = serde_json::to_string(&target).unwrap();
+        assert_eq!(serde_json::from_str::<Target>(&json).unwrap(), target);
     }
 }

@@ -182,7 +182,7 @@ pub enum HashFunction {
 }
 
 /// Types of flow whose RSS hash can be asked for; named as on ethtool's command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum FlowType {
@@ -211,6 +211,20 @@ impl FlowType {
         FlowType::AhEsp6,
     ];
 
+    /// ethtool's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FlowType::Tcp4 => "tcp4",
+            FlowType::Udp4 => "udp4",
+            FlowType::Sctp4 => "sctp4",
+            FlowType::AhEsp4 => "ah4",
+            FlowType::Tcp6 => "tcp6",
+            FlowType::Udp6 => "udp6",
+            FlowType::Sctp6 => "sctp6",
+            FlowType::AhEsp6 => "ah6",
+        }
+    }
+
     /// The kernel's number (`TCP_V4_FLOW` and so on).
     pub fn number(self) -> u32 {
         match self {
@@ -223,6 +237,12 @@ impl FlowType {
             FlowType::Sctp6 => 7,
             FlowType::AhEsp6 => 8,
         }
+    }
+}
+
+impl fmt::Display for FlowType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -254,6 +274,11 @@ impl HashFields {
     /// From the kernel's bits.
     pub fn from_bits(bits: u64) -> Self {
         HashFields(bits)
+    }
+
+    /// The kernel's bits.
+    pub fn bits(self) -> u64 {
+        self.0
     }
 
     /// Whether all of `other`'s fields are hashed.

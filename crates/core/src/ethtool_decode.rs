@@ -102,31 +102,11 @@ pub fn rings(bytes: &[u8]) -> Result<Rings, Short> {
 
 /// `struct ethtool_coalesce`.
 pub fn coalesce(bytes: &[u8]) -> Result<Coalesce, Short> {
-    let nth = |index: usize| word(bytes, 4 * index);
-    Ok(Coalesce {
-        rx_coalesce_usecs: nth(1)?,
-        rx_max_coalesced_frames: nth(2)?,
-        rx_coalesce_usecs_irq: nth(3)?,
-        rx_max_coalesced_frames_irq: nth(4)?,
-        tx_coalesce_usecs: nth(5)?,
-        tx_max_coalesced_frames: nth(6)?,
-        tx_coalesce_usecs_irq: nth(7)?,
-        tx_max_coalesced_frames_irq: nth(8)?,
-        stats_block_coalesce_usecs: nth(9)?,
-        use_adaptive_rx_coalesce: nth(10)? != 0,
-        use_adaptive_tx_coalesce: nth(11)? != 0,
-        pkt_rate_low: nth(12)?,
-        rx_coalesce_usecs_low: nth(13)?,
-        rx_max_coalesced_frames_low: nth(14)?,
-        tx_coalesce_usecs_low: nth(15)?,
-        tx_max_coalesced_frames_low: nth(16)?,
-        pkt_rate_high: nth(17)?,
-        rx_coalesce_usecs_high: nth(18)?,
-        rx_max_coalesced_frames_high: nth(19)?,
-        tx_coalesce_usecs_high: nth(20)?,
-        tx_max_coalesced_frames_high: nth(21)?,
-        rate_sample_interval: nth(22)?,
-    })
+    let mut numbers = [0; 22];
+    for (at, number) in numbers.iter_mut().enumerate() {
+        *number = word(bytes, 4 * (at + 1))?;
+    }
+    Ok(Coalesce::from_numbers(numbers))
 }
 
 /// The count in `struct ethtool_sset_info`; `None`: the kernel cleared the asked bit, so there is no such set.

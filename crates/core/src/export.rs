@@ -69,12 +69,8 @@ fn text_of(value: &Value) -> String {
     match value {
         Value::Cpus(cpus) => cpus.to_mask(1),
         Value::Count(count) => rounded(*count).to_string(),
+        other => other.to_string(),
     }
-}
-
-/// A switch as ethtool takes it.
-fn on_or_off(value: &Value) -> &'static str {
-    if *value == Value::Count(0) { "off" } else { "on" }
 }
 
 /// A text on one line, for a comment.
@@ -90,7 +86,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Change;
+    use crate::change::{Change, NTUPLE_FILTER};
 
     #[test]
     fn a_name_with_anything_in_it_is_one_word_of_the_shell() {
@@ -105,14 +101,16 @@ mod tests {
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
         let pinned = Target::CgroupCpuset { path: "/web.slice".into() };
         let changes = vec![
-            change(Target::NtupleFilter { netdev }, Value::Count(1)),
+            change(Target::Offload { netdev, feature: NTUPLE_FILTER.into() }, Value::Switch(true)),
             change(pinned, Value::Cpus(CpuSet::first(2))),
         ];
         let plan = Plan { changes, ..Plan::default() };
         let texts = [script(&plan).text, systemd_link(&plan).0[0].text.clone(), tuned(&plan).text];
-        for (text, wanted) in
-            texts.iter().zip(["\nntuple 'eth0' '' on\n", "\nNTupleFilter=yes\n", "\nfeatures=ntuple on\n"])
-        {
+        for (text, wanted) in texts.iter().zip([
+            "\noffload 'eth0' '' rx-ntuple-filter on\n",
+            "\nNTupleFilter=yes\n",
+            "\nfeatures=rx-ntuple-filter on\n",
+        ]) {
             assert!(text.contains(wanted) && !text.contains("web.slice"), "{text}");
         }
     }

@@ -212,6 +212,12 @@ pub struct Netdev {
     pub napis: Vec<Napi>,
     /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` where the kernel has no such file.
     pub threaded: Option<u32>,
+    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls after which the interrupt is armed again; 0 is at once.
+    #[serde(default)]
+    pub napi_defer_hard_irqs: Option<u32>,
+    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO holds nothing from one poll to the next.
+    #[serde(default)]
+    pub gro_flush_timeout: Option<u64>,
     /// `/sys/class/net/<dev>/statistics/*`.
     pub statistics: BTreeMap<String, u64>,
     /// What ethtool says of it.

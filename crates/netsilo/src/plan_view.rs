@@ -40,7 +40,10 @@ pub(crate) fn render(plan: &Plan) -> String {
 
 /// `irq 27 (virtio0-input.1): 0 -> 6`.
 fn knob(change: &Change) -> String {
-    format!("{}: {} -> {}", change.target, change.old, change.new)
+    {
+        let (old, new) = change.from_to();
+        format!("{}: {old} -> {new}", change.target)
+    }
 }
 
 /// Subjects with reasons; those that share a reason share a line.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use netsilo_core::change::{NetdevIdentity, Target, Value};
+use netsilo_core::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value, sysctl_path};
 use netsilo_core::cpuset::CpuSet;
 use rustix::io::Errno;
 
@@ -174,9 +174,13 @@ pub fn may_write(kernel: &dyn Kernel, target: &Target, place: &Place, value: &Va
 pub fn parse(target: &Target, raw: &str) -> Result<Value, KnobError> {
     let unreadable = |why: String| KnobError::Unreadable { target: Box::new(target.clone()), raw: raw.to_owned(), why };
     match target {
-        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries | Target::NtupleFilter { .. } => {
-            raw.trim().parse().map(Value::Count).map_err(|e| unreadable(e.to_string()))
-        }
+        Target::RpsFlowCnt { .. }
+        | Target::RpsSockFlowEntries
+        | Target::NapiDeferHardIrqs { .. }
+        | Target::GroFlushTimeout { .. }
+        | Target::Threaded { .. } => raw.trim().parse().map(Value::Count).map_err(|e| unreadable(e.to_string())),
+        Target::Offload { .. } => Ok(Value::Switch(raw.trim() == "1")),
+        Target::Sysctl { .. } => Ok(Value::words(raw)),
         // Empty where the cgroup has the CPUs of its parent.
         Target::CgroupCpuset { .. } => {
             CpuSet::parse_list(raw.trim()).map(Value::Cpus).map_err(|e| unreadable(e.to_string()))
@@ -190,7 +194,8 @@ pub fn render(target: &Target, value: &Value) -> String {
     match (target, value) {
         (Target::CgroupCpuset { .. }, Value::Cpus(cpus)) => format!("{cpus}\n"),
         (_, Value::Cpus(cpus)) => cpus.to_mask(1),
-        (_, Value::Count(count)) => count.to_string(),
+        (_, Value::Switch(on)) => u8::from(*on).to_string(),
+        (_, value) => value.to_string(),
     }
 }
 
@@ -218,9 +223,8 @@ pub fn read_settled(kernel: &dyn Kernel, target: &Target, expected: &Value) -> R
 /// Needed when netsilo dies between a write and its record: undo then tells by this whether the value is its own.
 pub fn settles_as(kernel: &dyn Kernel, target: &Target, value: &Value) -> Value {
     match (target, value) {
-        (Target::NtupleFilter { .. }, value) => value.clone(),
         // `store_rps_dev_flow_table_cnt`, `rps_sock_flow_sysctl`: up to the next power of two; 0 stays 0.
-        (_, Value::Count(count)) => {
+        (Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries, Value::Count(count)) => {
             Value::Count(if *count == 0 { 0 } else { count.checked_next_power_of_two().unwrap_or(*count) })
         }
         // `netdev_rx_queue_set_rps_mask` ANDs with HK_TYPE_DOMAIN (isolcpus) and HK_TYPE_WQ (nohz_full).
@@ -242,11 +246,10 @@ fn needs(target: &Target) -> Capability {
         | Target::DefaultSmpAffinity
         | Target::RpsSockFlowEntries
         | Target::RpsDefaultMask
+        | Target::Sysctl { .. }
         | Target::CgroupCpuset { .. } => Capability::None,
-        Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::XpsCpus { .. } | Target::NtupleFilter { .. } => {
-            Capability::NetAdmin
-        }
         Target::NapiThread { .. } | Target::ThreadAffinity { .. } => Capability::SysNice,
+        _ => Capability::NetAdmin,
     }
 }
 
@@ -255,6 +258,10 @@ fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {
     let queue = |netdev: &NetdevIdentity, queue: String, file: &str| {
         let name = find_netdev(kernel, target, netdev)?;
         Ok(Place::File(format!("{}/queues/{queue}/{file}", netdev_dir(&name))))
+    };
+    let file = |netdev: &NetdevIdentity, file: &str| {
+        let name = find_netdev(kernel, target, netdev)?;
+        Ok(Place::File(format!("{}/{file}", netdev_dir(&name))))
     };
     match target {
         Target::IrqAffinity { irq, action, .. } => {
@@ -272,7 +279,26 @@ fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {
         Target::RpsCpus { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_cpus"),
         Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_flow_cnt"),
         Target::XpsCpus { netdev, queue: n } => queue(netdev, format!("tx-{n}"), "xps_cpus"),
-        Target::NtupleFilter { netdev } => Ok(Place::Ntuple(find_netdev(kernel, target, netdev)?)),
+        Target::Offload { netdev, feature } if feature == NTUPLE_FILTER => {
+            Ok(Place::Ntuple(find_netdev(kernel, target, netdev)?))
+        }
+        Target::NapiDeferHardIrqs { netdev } => file(netdev, "napi_defer_hard_irqs"),
+        Target::GroFlushTimeout { netdev } => file(netdev, "gro_flush_timeout"),
+        Target::Threaded { netdev } => file(netdev, "threaded"),
+        Target::Sysctl { name } => {
+            let path = sysctl_path(name).map(Place::File);
+            path.ok_or_else(|| KnobError::gone(target, "netsilo does not write this sysctl"))
+        }
+        Target::Channels { .. }
+        | Target::Rings { .. }
+        | Target::Coalesce { .. }
+        | Target::Offload { .. }
+        | Target::FlowHash { .. }
+        | Target::RssTable { .. }
+        | Target::RssKey { .. }
+        | Target::RssHash { .. }
+        | Target::RssContext { .. }
+        | Target::NtupleRule { .. } => Err(KnobError::gone(target, "this netsilo does not write it yet")),
         Target::NapiThread { pid, comm, start_time } => find_thread(kernel, target, *pid, Some(comm), *start_time),
         Target::ThreadAffinity { tid, start_time, .. } => find_thread(kernel, target, *tid, None, *start_time),
         Target::CgroupCpuset { path } => {

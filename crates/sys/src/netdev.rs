@@ -67,6 +67,8 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
         mtu: notes.get(&file("mtu"), scalar::number).unwrap_or(0),
         master: notes.note(notes.root.link(&file("master"))).map(|target| last(&target).to_owned()),
         threaded: notes.get(&file("threaded"), scalar::number),
+        napi_defer_hard_irqs: notes.get(&file("napi_defer_hard_irqs"), scalar::number),
+        gro_flush_timeout: notes.get(&file("gro_flush_timeout"), scalar::number),
         statistics: statistics(notes, &file("statistics")),
         ethtool,
         ..Netdev::default()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use netsilo_core::change::SYSCTLS;
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::{CpuCounters, Machine, NetSettings, Snapshot, Xdp};
 use netsilo_core::netdev_genl::NetdevGenl;
@@ -121,29 +122,8 @@ fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
     }
 }
 
-/// Sysctls that are kept as printed.
-const SYSCTLS: &[&str] = &[
-    "net.core.busy_poll",
-    "net.core.busy_read",
-    "net.core.default_qdisc",
-    "net.core.dev_weight",
-    "net.core.dev_weight_rx_bias",
-    "net.core.dev_weight_tx_bias",
-    "net.core.flow_limit_cpu_bitmap",
-    "net.core.flow_limit_table_len",
-    "net.core.netdev_budget",
-    "net.core.netdev_budget_usecs",
-    "net.core.netdev_max_backlog",
-    "net.core.netdev_rss_key",
-    "net.core.rmem_default",
-    "net.core.rmem_max",
-    "net.core.wmem_default",
-    "net.core.wmem_max",
-    "net.ipv4.ip_forward",
-    "net.ipv4.tcp_moderate_rcvbuf",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-];
+/// Sysctls that are kept as printed, besides those that netsilo may write.
+const READ_ONLY: &[&str] = &["net.core.netdev_rss_key", "net.ipv4.ip_forward"];
 
 pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
     let value = |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);
@@ -151,6 +131,6 @@ pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
         // only in the first network namespace
         rps_sock_flow_entries: notes.get("/proc/sys/net/core/rps_sock_flow_entries", scalar::number),
         rps_default_mask: notes.get("/proc/sys/net/core/rps_default_mask", cpu_lists::mask),
-        sysctls: SYSCTLS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect(),
+        sysctls: SYSCTLS.iter().chain(READ_ONLY).filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect(),
     }
 }

@@ -36,9 +36,9 @@ impl Event {
     /// Whether it may have changed this knob.
     pub(super) fn covers(&self, target: &Target) -> bool {
         match self {
-            Self::LinkUp(name) | Self::LinkDown(name) | Self::Reset(name) => is_of(target, name),
-            Self::NetdevAdded(name) | Self::NetdevRemoved(name) => is_of(target, name),
-            Self::Renamed { from, to } => is_of(target, from) || is_of(target, to),
+            Self::LinkUp(name) | Self::LinkDown(name) | Self::Reset(name) => target.is_of(name),
+            Self::NetdevAdded(name) | Self::NetdevRemoved(name) => target.is_of(name),
+            Self::Renamed { from, to } => target.is_of(from) || target.is_of(to),
             Self::CpuOnline(_) | Self::CpuOffline(_) | Self::Resumed => true,
         }
     }
@@ -56,25 +56,5 @@ impl Event {
             Self::CpuOffline(cpu) => format!("cpu {cpu} went offline"),
             Self::Resumed => "the machine was suspended".into(),
         }
-    }
-}
-
-fn is_of(target: &Target, name: &str) -> bool {
-    match target {
-        Target::IrqAffinity { netdev, .. } => netdev.as_ref().is_some_and(|netdev| netdev.name == name),
-        Target::RpsCpus { netdev, .. }
-        | Target::RpsFlowCnt { netdev, .. }
-        | Target::XpsCpus { netdev, .. }
-        | Target::NtupleFilter { netdev } => netdev.name == name,
-        // `napi/<dev>-<id>`, cut to 15 bytes
-        Target::NapiThread { comm, .. } => {
-            let device = comm.strip_prefix("napi/").unwrap_or_default();
-            name.starts_with(device) || device.rsplit_once('-').is_some_and(|(device, _)| device == name)
-        }
-        Target::DefaultSmpAffinity
-        | Target::RpsSockFlowEntries
-        | Target::RpsDefaultMask
-        | Target::ThreadAffinity { .. }
-        | Target::CgroupCpuset { .. } => false,
     }
 }

@@ -83,8 +83,8 @@ fn likely_writer(writers: &[Writer], target: &Target) -> String {
         Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } => Some(WriterKnob::Rps),
         Target::RpsSockFlowEntries | Target::RpsDefaultMask => Some(WriterKnob::Rps),
         Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-        Target::NapiThread { .. } | Target::NtupleFilter { .. } => None,
-        Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => None,
+        Target::Sysctl { .. } => Some(WriterKnob::Sysctls),
+        _ => None,
     };
     let names = writers.iter().filter(|writer| kind.is_some_and(|kind| writer.writes.contains(&kind)));
     let names: Vec<&str> = names.map(|writer| writer.name.as_str()).collect();

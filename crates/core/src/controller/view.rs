@@ -104,6 +104,6 @@ impl<'a> View<'a> {
 pub(super) fn cpu_of(value: &Value) -> Option<CpuId> {
     match value {
         Value::Cpus(cpus) => cpus.single(),
-        Value::Count(_) => None,
+        _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{File, interrupts, on_or_off, one_line, quoted, text_of};
+use super::{File, interrupts, one_line, quoted, text_of};
 use crate::change::{NetdevIdentity, Target};
 use crate::plan::Plan;
 
@@ -33,11 +33,12 @@ pub fn script(plan: &Plan) -> File {
             Target::RpsCpus { netdev, queue: n } => queue(netdev, &format!("rx-{n}/rps_cpus")),
             Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, &format!("rx-{n}/rps_flow_cnt")),
             Target::XpsCpus { netdev, queue: n } => queue(netdev, &format!("tx-{n}/xps_cpus")),
-            Target::NtupleFilter { netdev } => {
+            Target::Offload { netdev, feature } => {
                 let path = netdev.device_path.as_deref().unwrap_or_default();
-                format!("ntuple {} {} {}", quoted(&netdev.name), quoted(path), on_or_off(&change.new))
+                format!("offload {} {} {feature} {value}", quoted(&netdev.name), quoted(path))
             }
             Target::NapiThread { comm, .. } => format!("kthread {} {value} '{}'", quoted(comm), change.new),
+            _ => continue,
         };
         let _ = writeln!(text, "# {}\n{line}", one_line(&change.reason));
     }

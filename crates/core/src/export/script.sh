@@ -80,16 +80,17 @@ queue() {
     fi
 }
 
-# ntuple NAME DEVICE_PATH on|off
-ntuple() {
+# offload NAME DEVICE_PATH FEATURE on|off
+offload() {
     if ! net=$(netdev "$1" "$2"); then
-        fail "$1 ntuple: its netdev is not here"
-    elif ethtool -k "${net##*/}" 2>/dev/null | grep -q "^ntuple-filters: $3"; then
-        echo "$1 ntuple: is $3 already"
-    elif ethtool -K "${net##*/}" ntuple "$3"; then
-        echo "$1 ntuple: $3"
+        fail "$1 $3: its netdev is not here"
+        return
+    fi
+    # ethtool shows some offloads under an older name than the kernel's, and takes both.
+    if ethtool -K "${net##*/}" "$3" "$4"; then
+        echo "$1 $3: $4"
     else
-        fail "$1 ntuple: cannot be switched $3"
+        fail "$1 $3: cannot be switched $4"
     fi
 }
 

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::{File, interrupts, on_or_off};
-use crate::change::{NetdevIdentity, Target, Value};
+use super::{File, interrupts};
+use crate::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value};
 use crate::cpuset::CpuSet;
 use crate::plan::Plan;
 
@@ -25,7 +25,9 @@ pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {
             (Target::RpsCpus { netdev, .. }, Value::Cpus(cpus)) => {
                 netdevs.entry(netdev).or_default().rps.push(cpus);
             }
-            (Target::NtupleFilter { netdev }, value) => netdevs.entry(netdev).or_default().ntuple = Some(value),
+            (Target::Offload { netdev, feature }, Value::Switch(on)) if feature == NTUPLE_FILTER => {
+                netdevs.entry(netdev).or_default().ntuple = Some(*on);
+            }
             (Target::RpsFlowCnt { netdev, .. }, _) => {
                 netdevs.entry(netdev).or_default().beyond.insert("RFS (rps_flow_cnt)");
             }
@@ -62,7 +64,7 @@ fn elsewhere(target: &Target) -> Option<&'static str> {
 #[derive(Default)]
 struct Wanted<'a> {
     rps: Vec<&'a CpuSet>,
-    ntuple: Option<&'a Value>,
+    ntuple: Option<bool>,
     beyond: BTreeSet<&'static str>,
 }
 
@@ -100,8 +102,8 @@ impl Wanted<'_> {
             let _ = writeln!(text, "# RPS of all rx queues, when the device appears (systemd 256)");
             let _ = writeln!(text, "ReceivePacketSteeringCPUMask={value}");
         }
-        if let Some(value) = self.ntuple {
-            let _ = writeln!(text, "NTupleFilter={}", if on_or_off(value) == "on" { "yes" } else { "no" });
+        if let Some(on) = self.ntuple {
+            let _ = writeln!(text, "NTupleFilter={}", if on { "yes" } else { "no" });
         }
         Some(File { name: format!("10-netsilo-{}.link", netdev.name), text, executable: false })
     }

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::{File, interrupts, on_or_off, one_line, text_of};
+use super::{File, interrupts, one_line, text_of};
 use crate::change::{NetdevIdentity, Target, Value};
 use crate::plan::Plan;
 
@@ -22,9 +22,9 @@ pub fn tuned(plan: &Plan) -> File {
         }
     }
     for change in &plan.changes {
-        if let Target::NtupleFilter { netdev } = &change.target {
-            let (name, switch) = (&netdev.name, on_or_off(&change.new));
-            let _ = write!(text, "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures=ntuple {switch}\n");
+        if let Target::Offload { netdev, feature } = &change.target {
+            let name = &netdev.name;
+            let _ = write!(text, "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures={feature} {}\n", change.new);
         }
     }
     text.push_str(&irqs(plan));
@@ -101,7 +101,7 @@ fn irqs(plan: &Plan) -> String {
 fn cpus_of(value: &Value) -> Option<&crate::cpuset::CpuSet> {
     match value {
         Value::Cpus(cpus) => Some(cpus),
-        Value::Count(_) => None,
+        _ => None,
     }
 }
 

@@ -49,8 +49,8 @@ pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: 
                     true => "aRFS: the device takes each flow to the queue whose interrupt is on its reader's cpu",
                     false => "aRFS off: the device's hash chooses the queue of each flow",
                 };
-                let target = Target::NtupleFilter { netdev: NetdevIdentity::of(netdev) };
-                plan.set(target, Value::Count(feature.active.into()), Value::Count(on.into()), reason.into());
+                let target = Target::Offload { netdev: NetdevIdentity::of(netdev), feature: NTUPLE_FILTER.into() };
+                plan.set(target, Value::Switch(feature.active), Value::Switch(on), reason.into());
             }
         }
     }

@@ -14,8 +14,8 @@ impl Plan {
             Target::IrqAffinity { .. } => Some(WriterKnob::IrqAffinity),
             Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Some(WriterKnob::Rps),
             Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-            Target::DefaultSmpAffinity | Target::RpsDefaultMask | Target::NtupleFilter { .. } => None,
-            Target::NapiThread { .. } | Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => None,
+            Target::Sysctl { .. } => Some(WriterKnob::Sysctls),
+            _ => None,
         };
         let written: Vec<WriterKnob> = self.changes.iter().filter_map(knob).collect();
         let owns = |writer: &&Writer| !self.even_if_owned && writer.writes.iter().any(|knob| written.contains(knob));

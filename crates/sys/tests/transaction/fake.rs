@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_core::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
 use netsilo_core::cpuset::CpuSet;
 use netsilo_core::host::Irq;
 use netsilo_sys::apply::{self, Applied, ApplyError, Options};
@@ -316,7 +316,13 @@ pub(crate) fn cgroup() -> Target {
 /// Every knob of the host.
 pub(crate) fn targets() -> Vec<Target> {
     let mut all = vec![irq(27), irq(28), irq(29), Target::DefaultSmpAffinity, Target::RpsSockFlowEntries];
-    all.extend([Target::RpsDefaultMask, thread(), Target::NtupleFilter { netdev: eth0() }, consumer(), cgroup()]);
+    all.extend([
+        Target::RpsDefaultMask,
+        thread(),
+        Target::Offload { netdev: eth0(), feature: NTUPLE_FILTER.into() },
+        consumer(),
+        cgroup(),
+    ]);
     for queue in 0..2 {
         all.push(Target::RpsCpus { netdev: eth0(), queue });
         all.push(Target::RpsFlowCnt { netdev: eth0(), queue });
@@ -336,7 +342,7 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
     let new = |n: usize, target: &Target| match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1000 * (n as u32 + 1)),
         Target::RpsCpus { .. } | Target::RpsDefaultMask => cpus("2-3,7"),
-        Target::NtupleFilter { .. } => Value::Count(1),
+        Target::Offload { .. } => Value::Switch(true),
         _ => cpus("5"),
     };
     let targets = targets().into_iter().enumerate();

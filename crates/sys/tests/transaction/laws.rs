@@ -65,7 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn ours(target: &Target, seed: u32) -> Value {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1 + seed % 2000),
-        Target::NtupleFilter { .. } => Value::Count(1),
+        Target::Offload { .. } => Value::Switch(true),
         _ => Value::Cpus(CpuSet::parse_mask(&format!("{:x}", 1 + seed % 31)).unwrap()),
     }
 }
@@ -74,7 +74,7 @@ fn ours(target: &Target, seed: u32) -> Value {
 fn foreign(target: &Target, seed: u32) -> String {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => format!("{}\n", 1 << (12 + seed % 8)),
-        Target::NtupleFilter { .. } => "2\n".into(),
+        Target::Offload { .. } => "2\n".into(),
         Target::CgroupCpuset { .. } => {
             format!("{}\n", CpuSet::parse_mask(&format!("{:x}", 0x20 | (seed % 32))).unwrap())
         }
