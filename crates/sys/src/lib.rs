@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod bpf;
+mod bpf_arrived;
 mod bpf_cgroup;
 mod bpf_decode;
 mod bpf_load;

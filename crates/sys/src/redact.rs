@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use netsilo_core::attribution::{Attribution, Consumer, Consumption, Forwarded};
+use netsilo_core::flow::Flow;
 use netsilo_core::parse::netdev::address;
 
 /// Words of the kernel command line that say where work may run; all others go.
@@ -78,7 +79,7 @@ impl Redaction {
         }
     }
 
-    /// Consumers whose names or cgroups hold network addresses (`sshd@1-192.0.2.1:22-...service`).
+    /// Flows lose their ends; consumers' names and cgroups what looks like an address (`sshd@1-192.0.2.1:22-...service`).
     pub(crate) fn attribution(&self, attribution: &Attribution) -> Attribution {
         let consumer = |consumer: &Consumer| Consumer {
             comm: without_addresses(&self.text(&consumer.comm)),
@@ -87,7 +88,9 @@ impl Redaction {
         };
         let consumption = |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
         let forwarded = |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
+        let flow = |one: &Flow| Flow { netdev: self.text(&one.netdev), ..one.without_addresses() };
         Attribution {
+            flows: attribution.flows.iter().map(flow).collect(),
             consumption: attribution.consumption.iter().map(consumption).collect(),
             forwarded: attribution.forwarded.iter().map(forwarded).collect(),
             ..attribution.clone()
@@ -173,6 +176,16 @@ mod tests {
         let row = redaction.file("0/proc/interrupts", b" 30: 1 chip 1-edge enx525400abcdef-rx-0".to_vec());
         assert_eq!(row, b" 30: 1 chip 1-edge enx020000000000-rx-0");
         assert_eq!(with("00:00:00:00:00:00").text("00:00:00:00:00:00"), "00:00:00:00:00:00");
+    }
+
+    #[test]
+    fn flows_keep_hash_and_queue_and_lose_their_ends() {
+        use netsilo_core::flow::{Ends, Outer};
+        let ends = Ends { source: "10.0.0.1:5".parse().unwrap(), target: "10.0.0.2:6".parse().unwrap() };
+        let flow = Flow { hash: Some(7), queue: Some(3), outer: Outer::Udp, ends: Some(ends), ..Flow::default() };
+        let kept =
+            Redaction::default().attribution(&Attribution { flows: vec![flow.clone()], ..Attribution::default() });
+        assert_eq!(kept.flows, [Flow { ends: None, ..flow }]);
     }
 
     #[test]
