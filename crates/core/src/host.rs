@@ -91,6 +91,9 @@ pub struct Machine {
     /// Inode number of the network namespace that the netdevs were read in, 0 when not known.
     #[serde(default)]
     pub netns: u32,
+    /// Whether a hypervisor stands before its CPUs; `None` where that does not show.
+    #[serde(default)]
+    pub virtual_machine: Option<bool>,
 }
 
 /// Something that could not be read.

@@ -4,6 +4,7 @@
 //! panics.
 
 pub mod cpu_lists;
+pub mod cpuinfo;
 pub mod interrupts;
 pub mod irq_debugfs;
 pub mod kallsyms;

@@ -84,6 +84,7 @@ fn what_is_local_foreign_or_unresolved_is_no_silos() {
         bytes,
         events: 1,
         approximate: false,
+        connected: None,
     };
     let foreign = Poll { napi: NapiId(9999), netns: 1, ..observation.attribution.polls[0].clone() };
     observation.attribution.polls.push(foreign);

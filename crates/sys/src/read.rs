@@ -16,7 +16,7 @@ use crate::netdev::{Known, netdevs};
 use crate::notes::Notes;
 use crate::process::{Process, napi_threads, processes};
 use crate::root::{ReadError, Root};
-use crate::{audit, irq, topology, writers};
+use crate::{audit, costs, irq, topology, writers};
 
 /// Reads everything.
 ///
@@ -99,6 +99,7 @@ fn machine(notes: &Notes<'_>) -> Machine {
         boot_id: word("/proc/sys/kernel/random/boot_id"),
         cmdline: word("/proc/cmdline"),
         netns: notes.wanted(notes.root.link("/proc/self/ns/net")).as_deref().and_then(netns).unwrap_or_default(),
+        virtual_machine: costs::virtual_machine(notes.root, notes.note(notes.root.read("/proc/cpuinfo")).as_deref()),
     }
 }
 
