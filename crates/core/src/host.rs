@@ -61,6 +61,9 @@ pub struct Snapshot {
     pub writers: Vec<Writer>,
     /// What could not be read, and why.
     pub gaps: Vec<Gap>,
+    /// Links, queueing disciplines, limits, connections, power; only a whole look reads them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<crate::audit::Audit>,
 }
 
 /// Which machine and boot this is.

@@ -9,6 +9,7 @@ pub mod irq_debugfs;
 pub mod kallsyms;
 pub mod netdev;
 pub mod node_distance;
+pub mod pcie;
 pub mod per_cpu_count;
 pub mod pid_stat;
 pub mod pid_status;

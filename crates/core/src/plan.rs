@@ -1,5 +1,6 @@
 //! From a [`Goal`] and an observation to a [`Plan`]: every change with its reason, and everything left alone with why.
 
+pub mod fix;
 mod flows;
 mod owners;
 mod placement;
@@ -254,6 +255,8 @@ pub enum Cause {
     LeasedQueue,
     /// A number that the kernel does not take.
     OutOfRange,
+    /// Something else of the same plan wants another value.
+    Contradicted,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netsilo_core::plan::{Plan, plan};
+use netsilo_core::plan::Plan;
 use netsilo_sys::apply::{Applied, Event, Options};
 use netsilo_sys::guard::{self, End};
 use netsilo_sys::journal::STATE_DIR;
@@ -108,7 +108,7 @@ pub(crate) fn load(path: &Path) -> Result<Plan> {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plan = match &args.plan {
         Some(path) => load(path)?,
-        None => plan(&args.look.observe()?, &args.goal.goal_here()?),
+        None => args.goal.plan(&args.look.unless_told(args.goal.interval()).observe()?, false)?,
     };
     apply(&plan, &args.how)
 }

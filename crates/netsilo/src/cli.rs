@@ -4,7 +4,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
-use crate::{apply, calibrate, capture, check_config, export, mask, pin, plan, run, show, status, undo};
+use crate::{
+    apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, run, show, status, undo,
+};
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
 #[derive(Debug, Parser)]
@@ -18,6 +20,10 @@ pub(crate) struct Args {
 enum Verb {
     /// Show which rx queue is processed on which CPU, and who reads its data where
     Show(show::Args),
+    /// Say what is wrong with the receive path, what each remedy would gain or cost, and when not to
+    Check(check::Args),
+    /// Print the page of a finding, or the list of all findings
+    Explain(explain::Args),
     /// Print what apply would write, with the reasons
     Plan(plan::Args),
     /// Show the plan, ask, and write it as one transaction that undo takes back
@@ -50,6 +56,8 @@ enum Verb {
 pub(crate) fn run() -> Result<Exit> {
     match Args::parse().verb {
         Verb::Show(args) => show::run(&args),
+        Verb::Check(args) => check::run(&args),
+        Verb::Explain(args) => explain::run(&args),
         Verb::Plan(args) => plan::run(&args),
         Verb::Apply(args) => apply::run(&args),
         Verb::Pin(args) => pin::run(&args),

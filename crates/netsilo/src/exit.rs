@@ -23,6 +23,8 @@ pub(crate) enum Exit {
     NotRunning,
     /// 10: `plan --detailed-exitcode` found changes to make.
     ChangesPending,
+    /// 11: `check` found something at least as grave as `--fail-on`.
+    Findings,
     /// 20: a write failed, and all is as before.
     FailedAndRestored,
     /// 21: something could not be restored.
@@ -41,6 +43,7 @@ impl Exit {
             Self::Usage => 2,
             Self::NotRunning => 3,
             Self::ChangesPending => 10,
+            Self::Findings => 11,
             Self::FailedAndRestored => 20,
             Self::RestoreIncomplete => 21,
             Self::OtherOwner => 30,

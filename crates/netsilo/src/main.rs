@@ -7,10 +7,13 @@ mod calibrate;
 mod capture;
 #[cfg(test)]
 mod cases;
+mod check;
 mod check_config;
+mod check_view;
 mod cli;
 mod config;
 mod exit;
+mod explain;
 mod export;
 mod mask;
 mod observe;

@@ -13,6 +13,11 @@ use netsilo_sys::bundle;
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::root::Root;
 
+/// How long to look, unless told.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+/// The same for findings: losses and bursts are rarer than packets.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// This machine, or another one's bundle.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct From {
@@ -39,9 +44,9 @@ impl From {
 /// How this machine is looked at.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Live {
-    /// How long to look (500ms, 2s, 1m)
-    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
-    interval: Duration,
+    /// How long to look (500ms, 2s, 1m) [default: 1s, check 5s]
+    #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    interval: Option<Duration>,
     /// Attach eBPF only for this long at the end of each interval: cheaper, and bytes are a lower bound
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_bpf")]
     window: Option<Duration>,
@@ -56,12 +61,18 @@ impl Live {
         self.each(Options::default(), |observation| Ok((observation, false)))
     }
 
+    /// The same, which looks for this long unless told.
+    pub(crate) fn unless_told(&self, interval: Duration) -> Self {
+        Self { interval: self.interval.or(Some(interval)), ..self.clone() }
+    }
+
     /// Observations, one after the other, until `use_it` wants no more.
     fn each<T>(&self, options: Options, mut use_it: impl FnMut(Observation) -> Result<(T, bool)>) -> Result<T> {
         let root = Root::live();
         let mut observer = Observer::start_with(&root, self.counting(), options)?;
+        let interval = self.interval.unwrap_or(INTERVAL);
         loop {
-            let observation = observer.next(&root, self.interval, pass_time)?;
+            let observation = observer.next(&root, interval, pass_time)?;
             let (value, again) = use_it(observation)?;
             if !again {
                 return Ok(value);
@@ -96,6 +107,11 @@ impl Look {
     /// One observation.
     pub(crate) fn observe(&self) -> Result<Observation> {
         self.each(Options::default(), |observation| Ok((observation, false)))
+    }
+
+    /// The same, which looks for this long unless told.
+    pub(crate) fn unless_told(&self, interval: Duration) -> Self {
+        Self { live: self.live.unless_told(interval), ..self.clone() }
     }
 
     /// Observations, one after the other, until `use_it` wants no more; a bundle holds one.

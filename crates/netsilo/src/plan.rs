@@ -1,10 +1,14 @@
 //! `netsilo plan`: what `apply` would write, and why.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use netsilo_core::cost::{CostSource, Costs};
 use netsilo_core::cpuset::{CpuSet, MAX_CPUS};
+use netsilo_core::diagnose::check;
+use netsilo_core::host::Observation;
+use netsilo_core::plan::fix::{Mend, fix};
 use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Xps, plan};
 use netsilo_sys::costs::{self, COSTS_DIR};
 use netsilo_sys::root::Root;
@@ -48,6 +52,12 @@ pub(crate) struct GoalArgs {
     /// RPS CPUs of netdevs that appear later (a container's veth), or off
     #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
     rps_default_mask: Option<CpuSet>,
+    /// Only what mends these findings of netsilo check; in a subject, / stands for a space (ring-full:eth0/rx-3)
+    #[arg(long, value_name = "ID[:SUBJECT]", value_delimiter = ',', conflicts_with_all = [
+        "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "xps", "default_smp_affinity",
+        "rps_default_mask",
+    ])]
+    fix: Vec<Mend>,
     /// Plan although another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
@@ -60,17 +70,27 @@ pub(crate) struct GoalArgs {
 }
 
 impl GoalArgs {
+    /// How long to look, unless told.
+    pub(crate) fn interval(&self) -> Duration {
+        if self.fix.is_empty() { observe::INTERVAL } else { observe::CHECK_INTERVAL }
+    }
+
+    /// What this asks for, by what was observed here (or in a bundle).
+    pub(crate) fn plan(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
+        // What was measured here says nothing of the machine in a bundle.
+        let goal = if is_bundle { self.goal()? } else { self.goal_here()? };
+        if self.fix.is_empty() {
+            return Ok(plan(observation, &goal));
+        }
+        Ok(fix(&check(observation, &goal.costs), &self.fix, &observation.after, goal.even_if_owned))
+    }
+
     /// The goal, with the weights that were measured on this machine, if they were; says why not if a file of them is there.
     pub(crate) fn goal_here(&self) -> Result<Goal> {
         if self.costs.is_some() {
             return self.goal();
         }
-        let machine = costs::machine(&Root::live()).context("cannot tell which machine this is")?;
-        let loaded = costs::load(&self.costs_dir, &machine);
-        if let Some(note) = &loaded.note {
-            out::note(note);
-        }
-        Ok(Goal { costs: loaded.costs, ..self.goal()? })
+        Ok(Goal { costs: measured(&self.costs_dir)?, ..self.goal()? })
     }
 
     /// The goal that the arguments describe.
@@ -107,9 +127,8 @@ pub(crate) struct PlanArgs {
 impl PlanArgs {
     /// Looks and plans.
     pub(crate) fn plan(&self) -> Result<Plan> {
-        // What was measured here says nothing of the machine in a bundle.
-        let goal = if self.observe.is_bundle() { self.goal.goal()? } else { self.goal.goal_here()? };
-        Ok(plan(&self.observe.observe()?, &goal))
+        let observation = self.observe.unless_told(self.goal.interval()).observe()?;
+        self.goal.plan(&observation, self.observe.is_bundle())
     }
 }
 
@@ -149,6 +168,21 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     } else {
         Exit::Ok
     }
+}
+
+/// The weights for this machine, measured if they were; says why not if a file of them is there.
+fn measured(dir: &Path) -> Result<Costs> {
+    let machine = costs::machine(&Root::live()).context("cannot tell which machine this is")?;
+    let loaded = costs::load(dir, &machine);
+    if let Some(note) = &loaded.note {
+        out::note(note);
+    }
+    Ok(loaded.costs)
+}
+
+/// The weights for what is looked at: this machine, or another one's bundle.
+pub(crate) fn costs_for(is_bundle: bool) -> Result<Costs> {
+    if is_bundle { Ok(Costs::default()) } else { measured(Path::new(COSTS_DIR)) }
 }
 
 /// Weights given by the operator; what they leave out is the table's.

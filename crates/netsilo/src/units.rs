@@ -12,6 +12,27 @@ pub(crate) fn bytes_per_s(value: f64) -> String {
     format!("{} {prefix}B/s", digits(scaled))
 }
 
+/// An amount of data, binary: `512 B`, `1.20 KiB`, `6.00 MiB`.
+pub(crate) fn bytes(value: u64) -> String {
+    let value = value as f64;
+    match value {
+        v if v >= 1_073_741_824.0 => format!("{} GiB", digits(v / 1_073_741_824.0)),
+        v if v >= 1_048_576.0 => format!("{} MiB", digits(v / 1_048_576.0)),
+        v if v >= 1024.0 => format!("{} KiB", digits(v / 1024.0)),
+        v => format!("{v:.0} B"),
+    }
+}
+
+/// A time: `85 ns`, `5.40 us`, `1.20 ms`.
+pub(crate) fn nanoseconds(value: f64) -> String {
+    match value {
+        v if v >= 1e9 => format!("{} s", digits(v / 1e9)),
+        v if v >= 1e6 => format!("{} ms", digits(v / 1e6)),
+        v if v >= 1e3 => format!("{} us", digits(v / 1e3)),
+        v => format!("{} ns", digits(v)),
+    }
+}
+
 /// A share of one: `71%`, `0.4%`; nothing is `0%`.
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
@@ -53,6 +74,8 @@ mod tests {
         let counts = [0.0, 7.25, 12.34, 431.0, 999.6, 12_345.0, 1_204_000.0, 9.9e9].map(count);
         assert_eq!(counts, ["0", "7.25", "12.3", "431", "1.00k", "12.3k", "1.20M", "9.90G"]);
         assert_eq!(bytes_per_s(1_204_000.0), "1.20 MB/s");
+        assert_eq!([512, 6 << 20].map(bytes), ["512 B", "6.00 MiB"]);
+        assert_eq!([85.0, 5400.0].map(nanoseconds), ["85.0 ns", "5.40 us"]);
         assert_eq!([0.0, 0.004, 0.706, 1.0].map(percent), ["0%", "0.4%", "71%", "100%"]);
     }
 }

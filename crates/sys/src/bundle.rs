@@ -154,7 +154,9 @@ pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
 
 fn holds(addresses: Addresses) -> Vec<String> {
     let kept = match addresses {
-        Addresses::Keep => "hardware addresses, the host name, the kernel command line as they are",
+        Addresses::Keep => {
+            "hardware addresses, the peers of connections, the host name, the kernel command line as they are"
+        }
         Addresses::Replace => {
             "hardware addresses and the host name replaced; of the kernel command line the words about cpus and interrupts"
         }
@@ -163,6 +165,7 @@ fn holds(addresses: Addresses) -> Vec<String> {
         "cpu topology, interrupts, their placement and counts, per-cpu times and softirqs, twice",
         "network devices, queues, driver settings, RSS keys, statistics and network sysctls, twice",
         "kernel threads of threaded NAPI, and programs that also place interrupts, with their command lines",
+        "tcp connections in numbers, links, queueing disciplines, frequency and idle states, twice",
         "who read how many bytes of which queue on which cpu: names, cgroups and counts of programs, no payload",
     ];
     holds.push(kept);

@@ -1,6 +1,7 @@
 //! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer. It decides nothing and prints nothing.
 
 pub mod apply;
+mod audit;
 pub mod bpf;
 mod bpf_cgroup;
 mod bpf_decode;
@@ -9,6 +10,7 @@ mod bpf_stages;
 mod bpf_table;
 pub mod bundle;
 pub mod calibrate;
+mod connections;
 pub mod costs;
 pub mod ethtool;
 pub mod events;
@@ -30,6 +32,7 @@ pub mod own;
 mod pidfd;
 pub mod pin;
 mod process;
+mod qdiscs;
 pub mod read;
 mod recorder;
 mod redact;

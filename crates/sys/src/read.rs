@@ -14,22 +14,33 @@ use crate::netdev::{Known, netdevs};
 use crate::notes::Notes;
 use crate::process::{napi_threads, processes};
 use crate::root::{ReadError, Root};
-use crate::{irq, topology, writers};
+use crate::{audit, irq, topology, writers};
 
 /// Reads everything.
 ///
 /// What a machine may lack is `None`; what should be there and could not be read is in `gaps`. An error means that the
 /// machine's CPUs or its counters make no sense, or that the tree cannot be saved.
 pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
-    look(root, || irq::interrupts(root, None))
+    look(root, With::Audit, || irq::interrupts(root, None))
 }
 
-/// As [`snapshot`], without the counts of interrupts.
+/// As [`snapshot`], without the counts of interrupts and without the audit.
 pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
-    look(root, || irq::uncounted(root))
+    look(root, With::Nothing, || irq::uncounted(root))
 }
 
-fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>) -> Result<Snapshot, ReadError> {
+/// What is read beside all that placing work needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum With {
+    Audit,
+    Nothing,
+}
+
+fn look(
+    root: &Root,
+    with: With,
+    interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
+) -> Result<Snapshot, ReadError> {
     let notes = Notes::new(root);
     let topology = topology::topology(root)?;
     // counters first and together: rates are reckoned from `at`
@@ -43,6 +54,7 @@ fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>)
     let mut netdevs = netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
     let xdp = xdp(&notes);
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
+    let audit = (with == With::Audit).then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
     Ok(Snapshot {
         machine: machine(&notes),
         at,
@@ -55,6 +67,7 @@ fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>)
         netdevs,
         net: net_settings(&notes),
         writers: writers::writers(&notes, &processes),
+        audit,
         gaps: notes.finish()?,
     })
 }
@@ -122,7 +135,21 @@ fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
 }
 
 /// Sysctls that are kept as printed, besides those that netsilo may write.
-const READ_ONLY: &[&str] = &["net.core.netdev_rss_key", "net.ipv4.ip_forward"];
+const READ_ONLY: &[&str] = &[
+    "net.core.netdev_rss_key",
+    "net.core.netdev_tstamp_prequeue",
+    "net.core.optmem_max",
+    "net.core.somaxconn",
+    "net.ipv4.ip_forward",
+    "net.ipv4.tcp_adv_win_scale",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_limit_output_bytes",
+    "net.ipv4.tcp_mtu_probing",
+    "net.ipv4.tcp_notsent_lowat",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.udp_mem",
+    "net.ipv6.conf.all.forwarding",
+];
 
 pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
     let value = |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);

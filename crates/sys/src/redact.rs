@@ -6,7 +6,9 @@ use std::io;
 use std::path::Path;
 
 use netsilo_core::attribution::{Attribution, Consumer, Consumption, Forwarded};
+use netsilo_core::audit::Connections;
 use netsilo_core::parse::netdev::address;
+use netsilo_core::part::Part;
 
 /// Words of the kernel command line that say where work may run; all others go.
 const CMDLINE_WORDS: &[&str] = &[
@@ -68,6 +70,7 @@ impl Redaction {
         match kernel {
             "proc/sys/kernel/hostname" => b"host\n".to_vec(),
             "proc/cmdline" => cmdline(&text).into_bytes(),
+            _ if kernel == crate::audit::CONNECTIONS => self.text(&connections(&text)).into_bytes(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => self.text(&command(&text)).into_bytes(),
             // device interrupts bear netdevs' names, and those may bear addresses; scanning costs once per address
@@ -138,6 +141,17 @@ fn link_file(text: &str) -> String {
     text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
 }
 
+/// Connections without their peers; what cannot be read is left out whole.
+fn connections(text: &str) -> String {
+    let read = serde_json::from_str(text)
+        .unwrap_or_else(|_| Part::Absent("could not be read to take addresses out".to_owned()));
+    let without = read.map(|mut connections: Connections| {
+        connections.kept.iter_mut().for_each(|connection| connection.peer = None);
+        connections
+    });
+    serde_json::to_string_pretty(&without).unwrap_or_default()
+}
+
 /// Replaces each word of a path that looks like a network address.
 fn without_addresses(text: &str) -> String {
     let suspicious = |part: &str| {
@@ -187,6 +201,16 @@ mod tests {
             redaction.file("1/proc/812/cmdline", b"/usr/sbin/x\0--a\0b\0--c\0secret\0--flag\0--v=1".to_vec()),
             b"/usr/sbin/x\0--a\0b\0--c\0--flag"
         );
+    }
+
+    #[test]
+    fn connections_lose_their_peers_and_keep_their_numbers() {
+        let file = r#"{ "value": { "seen": 9, "kept": [{ "cookie": 7, "peer": "192.0.2.9:443", "snd_mss": 1448 }] } }"#;
+        let kept = Redaction::default().file("0/sock_diag/connections.json", file.into());
+        let kept = String::from_utf8(kept).unwrap();
+        assert!(kept.contains("1448") && !kept.contains("192.0.2.9"), "{kept}");
+        let broken = Redaction::default().file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
+        assert!(String::from_utf8(broken).unwrap().starts_with("{\n  \"absent\""));
     }
 
     #[test]

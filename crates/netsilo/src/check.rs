@@ -1,0 +1,42 @@
+//! `netsilo check`: what is wrong, with evidence, and what each remedy would gain or cost.
+
+use anyhow::Result;
+use netsilo_core::diagnose::{Severity, check};
+
+use crate::exit::Exit;
+use crate::observe::CHECK_INTERVAL;
+use crate::{check_view, observe, out, plan};
+
+/// Arguments of `netsilo check`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    observe: observe::Look,
+    /// Exit with 11 when something at least as grave is found: info, warning, critical
+    #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = severity)]
+    fail_on: Severity,
+    /// Print JSON
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Looks, diagnoses, prints.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let costs = plan::costs_for(args.observe.is_bundle())?;
+    let check = check(&args.observe.unless_told(CHECK_INTERVAL).observe()?, &costs);
+    if args.json {
+        out::json(&check)?;
+    } else {
+        out::text(&check_view::render(&check))?;
+    }
+    let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
+    Ok(if grave { Exit::Findings } else { Exit::Ok })
+}
+
+fn severity(text: &str) -> Result<Severity> {
+    let known = Severity::ALL.into_iter().filter(|severity| *severity > Severity::Ok);
+    known
+        .into_iter()
+        .find(|severity| severity.as_str() == text)
+        .ok_or_else(|| anyhow::anyhow!("known are info, warning, critical"))
+}
