@@ -72,6 +72,9 @@ pub struct Snapshot {
     pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,
     /// What could not be read, and why.
     pub gaps: Vec<Gap>,
+    /// Links, queueing disciplines, limits, connections, power; only a whole look reads them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<crate::audit::Audit>,
 }
 
 /// Which machine and boot this is.
@@ -88,6 +91,9 @@ pub struct Machine {
     /// Inode number of the network namespace that the netdevs were read in, 0 when not known.
     #[serde(default)]
     pub netns: u32,
+    /// Whether a hypervisor stands before its CPUs; `None` where that does not show.
+    #[serde(default)]
+    pub virtual_machine: Option<bool>,
 }
 
 /// Something that could not be read.

@@ -1,7 +1,9 @@
 //! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer. It decides nothing and prints nothing.
 
 pub mod apply;
+mod audit;
 pub mod bpf;
+mod bpf_arrived;
 mod bpf_cgroup;
 mod bpf_decode;
 mod bpf_load;
@@ -9,6 +11,7 @@ mod bpf_stages;
 mod bpf_table;
 pub mod bundle;
 pub mod calibrate;
+mod connections;
 pub mod costs;
 pub mod ethtool;
 pub mod events;
@@ -31,6 +34,7 @@ pub mod own;
 mod pidfd;
 pub mod pin;
 mod process;
+mod qdiscs;
 pub mod read;
 mod recorder;
 mod redact;

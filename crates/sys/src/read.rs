@@ -16,7 +16,7 @@ use crate::netdev::{Known, netdevs};
 use crate::notes::Notes;
 use crate::process::{Process, napi_threads, processes};
 use crate::root::{ReadError, Root};
-use crate::{irq, topology, writers};
+use crate::{audit, costs, irq, topology, writers};
 
 /// Reads everything.
 ///
@@ -26,7 +26,7 @@ pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
     look(root, true, || irq::interrupts(root, None))
 }
 
-/// As [`snapshot`], without the counts of interrupts and of what was lost.
+/// As [`snapshot`], without the counts of interrupts, of what was lost, and the audit.
 pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
     look(root, false, || irq::uncounted(root))
 }
@@ -50,6 +50,7 @@ fn look(
     let mut netdevs = netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
     let xdp = xdp(&notes);
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
+    let audit = whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
     Ok(Snapshot {
         machine: machine(&notes),
         at,
@@ -62,6 +63,7 @@ fn look(
         netdevs,
         net: net_settings(&notes),
         writers: writers::writers(&notes, &processes),
+        audit,
         protocols,
         losing_sockets: if whole { losing_sockets(&notes) } else { None },
         ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
@@ -97,6 +99,7 @@ fn machine(notes: &Notes<'_>) -> Machine {
         boot_id: word("/proc/sys/kernel/random/boot_id"),
         cmdline: word("/proc/cmdline"),
         netns: notes.wanted(notes.root.link("/proc/self/ns/net")).as_deref().and_then(netns).unwrap_or_default(),
+        virtual_machine: costs::virtual_machine(notes.root, notes.note(notes.root.read("/proc/cpuinfo")).as_deref()),
     }
 }
 
@@ -166,7 +169,21 @@ fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, Thread
 pub(crate) const LOSING_SOCKETS: &str = "losing_sockets.json";
 
 /// Sysctls that are kept as printed, besides those that netsilo may write.
-const READ_ONLY: &[&str] = &["net.core.netdev_rss_key", "net.ipv4.ip_forward"];
+const READ_ONLY: &[&str] = &[
+    "net.core.netdev_rss_key",
+    "net.core.netdev_tstamp_prequeue",
+    "net.core.optmem_max",
+    "net.core.somaxconn",
+    "net.ipv4.ip_forward",
+    "net.ipv4.tcp_adv_win_scale",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_limit_output_bytes",
+    "net.ipv4.tcp_mtu_probing",
+    "net.ipv4.tcp_notsent_lowat",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.udp_mem",
+    "net.ipv6.conf.all.forwarding",
+];
 
 pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
     let value = |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);

@@ -6,6 +6,8 @@ use std::io;
 use std::path::Path;
 
 use netsilo_core::attribution::{Attribution, Consumer, Consumption, Forwarded};
+use netsilo_core::audit::Connections;
+use netsilo_core::flow::Flow;
 use netsilo_core::parse::netdev::address;
 use netsilo_core::part::Part;
 use netsilo_core::sockets::LosingSocket;
@@ -70,6 +72,7 @@ impl Redaction {
         match kernel {
             "proc/sys/kernel/hostname" => b"host\n".to_vec(),
             "proc/cmdline" => cmdline(&text).into_bytes(),
+            _ if kernel == crate::audit::CONNECTIONS => self.text(&connections(&text)).into_bytes(),
             crate::read::LOSING_SOCKETS => losing_sockets(&contents).unwrap_or_default(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => self.text(&command(&text)).into_bytes(),
@@ -81,7 +84,7 @@ impl Redaction {
         }
     }
 
-    /// Consumers whose names or cgroups hold network addresses (`sshd@1-192.0.2.1:22-...service`).
+    /// Flows lose their ends; consumers' names and cgroups what looks like an address (`sshd@1-192.0.2.1:22-...service`).
     pub(crate) fn attribution(&self, attribution: &Attribution) -> Attribution {
         let consumer = |consumer: &Consumer| Consumer {
             comm: without_addresses(&self.text(&consumer.comm)),
@@ -90,7 +93,9 @@ impl Redaction {
         };
         let consumption = |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
         let forwarded = |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
+        let flow = |one: &Flow| Flow { netdev: self.text(&one.netdev), ..one.without_addresses() };
         Attribution {
+            flows: attribution.flows.iter().map(flow).collect(),
             consumption: attribution.consumption.iter().map(consumption).collect(),
             forwarded: attribution.forwarded.iter().map(forwarded).collect(),
             ..attribution.clone()
@@ -151,6 +156,17 @@ fn link_file(text: &str) -> String {
     text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
 }
 
+/// Connections without their peers; what cannot be read is left out whole.
+fn connections(text: &str) -> String {
+    let read = serde_json::from_str(text)
+        .unwrap_or_else(|_| Part::Absent("could not be read to take addresses out".to_owned()));
+    let without = read.map(|mut connections: Connections| {
+        connections.kept.iter_mut().for_each(|connection| connection.peer = None);
+        connections
+    });
+    serde_json::to_string_pretty(&without).unwrap_or_default()
+}
+
 /// Replaces each word of a path that looks like a network address.
 fn without_addresses(text: &str) -> String {
     let suspicious = |part: &str| {
@@ -189,6 +205,16 @@ mod tests {
     }
 
     #[test]
+    fn flows_keep_hash_and_queue_and_lose_their_ends() {
+        use netsilo_core::flow::{Ends, Outer};
+        let ends = Ends { source: "10.0.0.1:5".parse().unwrap(), target: "10.0.0.2:6".parse().unwrap() };
+        let flow = Flow { hash: Some(7), queue: Some(3), outer: Outer::Udp, ends: Some(ends), ..Flow::default() };
+        let kept =
+            Redaction::default().attribution(&Attribution { flows: vec![flow.clone()], ..Attribution::default() });
+        assert_eq!(kept.flows, [Flow { ends: None, ..flow }]);
+    }
+
+    #[test]
     fn the_command_line_keeps_what_places_work() {
         let kept = cmdline("BOOT_IMAGE=/vmlinuz root=UUID=1 ip=10.0.0.2 isolcpus=2-3 quiet nohz_full=2-3\n");
         assert_eq!(kept, "isolcpus=2-3 nohz_full=2-3\n");
@@ -200,6 +226,16 @@ mod tests {
             redaction.file("1/proc/812/cmdline", b"/usr/sbin/x\0--a\0b\0--c\0secret\0--flag\0--v=1".to_vec()),
             b"/usr/sbin/x\0--a\0b\0--c\0--flag"
         );
+    }
+
+    #[test]
+    fn connections_lose_their_peers_and_keep_their_numbers() {
+        let file = r#"{ "value": { "seen": 9, "kept": [{ "cookie": 7, "peer": "192.0.2.9:443", "snd_mss": 1448 }] } }"#;
+        let kept = Redaction::default().file("0/sock_diag/connections.json", file.into());
+        let kept = String::from_utf8(kept).unwrap();
+        assert!(kept.contains("1448") && !kept.contains("192.0.2.9"), "{kept}");
+        let broken = Redaction::default().file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
+        assert!(String::from_utf8(broken).unwrap().starts_with("{\n  \"absent\""));
     }
 
     #[test]

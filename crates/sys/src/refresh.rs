@@ -229,6 +229,7 @@ impl Opened {
         let irqs =
             counts.into_iter().map(|(irq, counts)| self.irq(root, last, irq, counts)).collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
+            audit: None,
             machine: last.machine.clone(),
             at,
             topology: last.topology.clone(),
