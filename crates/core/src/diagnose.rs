@@ -12,9 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::Change;
 use crate::cost::Costs;
+use crate::diagnose::ledger::Ledger;
 use crate::host::Observation;
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
+
+pub mod ledger;
+mod nic_counters;
 
 /// Makes the lists of families and findings: for each family its file and its findings, each with the id that people
 /// type. The page of a finding is `docs/findings/<id>.md`.
@@ -57,6 +61,46 @@ findings! {
         /// Receive work is where the cost model wants it.
         PlacedWell = "placed-well";
     }
+    softirq {
+        /// One CPU is held by receive work, while others idle.
+        SoftirqOneCpu = "softirq-one-cpu";
+        /// No CPU is held by receive work.
+        SoftirqCalm = "softirq-calm";
+        /// ksoftirqd runs or waits for a good part of the time: softirq work is late.
+        KsoftirqdBusy = "ksoftirqd-busy";
+        /// A queue's interrupt comes on CPUs that it was not asked for on.
+        IrqNotWhereAsked = "irq-not-where-asked";
+        /// Several busy queues are polled on one core, while other cores poll none.
+        QueuesShareCore = "queues-share-core";
+        /// Receive work runs on an isolated or tickless CPU.
+        ReceiveOnIsolatedCpu = "receive-on-isolated-cpu";
+        /// RPS hands packets to the CPU that has them already.
+        RpsToItself = "rps-to-itself";
+        /// Only one of the two tables that RFS needs is there.
+        RfsHalfOn = "rfs-half-on";
+        /// Inter-processor interrupts take a good part of a CPU.
+        IpiShare = "ipi-share";
+        /// Clock ticks tell another story of a CPU's interrupt time than the measurement.
+        SoftirqTimeMisread = "softirq-time-misread";
+    }
+    loss {
+        /// A NIC, or its receive ring, had no room for packets.
+        NicDrops = "nic-drops";
+        /// The backlog of a CPU was full.
+        BacklogOverflow = "backlog-overflow";
+        /// The backlog dropped packets of one flow that filled it.
+        FlowLimitDrops = "flow-limit-drops";
+        /// NET_RX stops with work left where packets are lost or no time is left.
+        BudgetSqueeze = "budget-squeeze";
+        /// IP, fragments or checksums threw packets away.
+        ProtocolDrops = "protocol-drops";
+        /// The queue of a listening socket was full.
+        ListenOverflow = "listen-overflow";
+        /// The buffer of a socket was full.
+        SocketBufferOverflow = "socket-buffer-overflow";
+        /// No stage lost anything.
+        NothingLost = "nothing-lost";
+    }
 }
 
 /// All that a family may look at.
@@ -83,6 +127,9 @@ pub struct Check {
     pub interval: Duration,
     /// The findings, the gravest first.
     pub findings: Vec<Finding>,
+    /// Where packets were lost on their way.
+    #[serde(default)]
+    pub ledger: Ledger,
 }
 
 /// Something that is so, and what may be done about it.
@@ -192,7 +239,13 @@ pub fn check(observation: &Observation, costs: &Costs) -> Check {
     // Stable: what is equally grave stays in the order of the families.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let machine = &observation.after.machine;
-    Check { hostname: machine.hostname.clone(), release: machine.release.clone(), interval: rates.elapsed, findings }
+    Check {
+        hostname: machine.hostname.clone(),
+        release: machine.release.clone(),
+        interval: rates.elapsed,
+        findings,
+        ledger: ledger::ledger(&seen),
+    }
 }
 
 impl fmt::Display for FindingId {

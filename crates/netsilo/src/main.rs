@@ -30,6 +30,8 @@ mod stages_view;
 mod status;
 mod undo;
 mod units;
+mod why;
+mod why_view;
 
 fn main() -> ExitCode {
     exit::code(cli::run())
