@@ -103,6 +103,9 @@ pub struct Consumption {
     pub events: u64,
     /// The bytes are right, the queue may be that of another packet of the same socket.
     pub approximate: bool,
+    /// The UDP socket has one peer: RFS goes by where such are read, and by no others. `None` for TCP, or when that was not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connected: Option<bool>,
 }
 
 /// How often receive work (the NET_RX softirq, or a NAPI's kthread) on one CPU woke a sleeping thread.

@@ -426,6 +426,7 @@ impl Reader {
             bytes: self.bytes_per_s * SECONDS,
             events: 1,
             approximate: false,
+            connected: None,
         }
     }
 }

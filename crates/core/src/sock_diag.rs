@@ -144,6 +144,7 @@ fn consumption(before: &Sample, after: &Sample, socket: &TcpSocket, steerings: &
         bytes: 0,
         events: 0,
         approximate: !sure,
+        connected: None,
     })
 }
 
