@@ -101,6 +101,22 @@ findings! {
         /// No stage lost anything.
         NothingLost = "nothing-lost";
     }
+    rss {
+        /// UDP flows share one queue, as ports are not hashed.
+        UdpOneQueue = "udp-one-queue";
+        /// The two directions of connections that pass here are processed on two CPUs.
+        RssAsymmetric = "rss-asymmetric";
+    }
+    rss_skew {
+        /// The indirection table loads the queues unevenly, and another one would not.
+        RssTableSkew = "rss-table-skew";
+        /// One flow is more than a queue's fair part.
+        RssElephant = "rss-elephant";
+    }
+    tunnels {
+        /// Many flows look like one from outside.
+        TunnelOneQueue = "tunnel-one-queue";
+    }
 }
 
 /// All that a family may look at.

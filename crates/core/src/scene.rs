@@ -12,12 +12,16 @@ use crate::attribution::{
     Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source, Wakeup,
 };
 use crate::cpuset::{CpuId, CpuSet};
+use crate::flow::{Flow, number};
 use crate::grid::Grid;
 use crate::host::{
     Confidence, CpuCounters, CpuStat, Edge, EdgeSource, Irq, IrqState, Napi, NapiId, NapiThread, Netdev, Observation,
     RxQueue, Snapshot, Softnet, TxQueue, Writable, Writer,
 };
+use crate::scene::arrivals::{SceneFlow, SceneRss};
 use crate::topology::{NodeId, Topology};
+
+pub mod arrivals;
 
 /// How long a scene is observed.
 const SECONDS: u64 = 10;
@@ -84,6 +88,10 @@ pub struct SceneNetdev {
     pub napis_unknown: bool,
     /// rx queues, each with the tx queue of the same number.
     pub queues: Vec<SceneQueue>,
+    /// Its RSS; else nothing is known through ethtool.
+    pub rss: Option<SceneRss>,
+    /// Flows that arrive while it is observed.
+    pub flows: Vec<SceneFlow>,
 }
 
 /// An rx queue with the tx queue of the same number.
@@ -274,6 +282,13 @@ impl Scene {
                 }
             }));
         }
+        for (at, netdev) in self.netdevs.iter().enumerate() {
+            let table = settings.netdevs.get(at).and_then(|dev| dev.ethtool.as_ref()?.rss.value());
+            let table = table.map_or(&[][..], |rss| &rss.indirection);
+            let from = Flow { netdev: netdev.name.clone(), ifindex: at as u32 + 2, netns: NETNS, ..Flow::default() };
+            attribution.flows.extend(netdev.flows.iter().flat_map(|flow| flow.flows(&from, table)));
+        }
+        number(&mut attribution.flows);
         attribution
     }
 }
@@ -339,6 +354,7 @@ impl SceneNetdev {
             irqs: self.irqs(),
             napis: if self.napis_unknown && !self.threaded { Vec::new() } else { napis.collect() },
             threaded: Some(self.threaded.into()),
+            ethtool: self.rss.as_ref().map(|rss| rss.ethtool(&self.driver, self.queues.len() as u32)),
             ..Netdev::default()
         }
     }
