@@ -103,7 +103,7 @@ impl Observer {
         interval: Duration,
         mut wait: impl FnMut(Duration),
     ) -> Result<Observation, ObserveError> {
-        let attribution = match (self.counting, &mut self.counter) {
+        let mut attribution = match (self.counting, &mut self.counter) {
             (Counting::Windows(length), Counter::Attached(tracer)) => {
                 let length = length.min(interval);
                 wait(interval - length);
@@ -117,6 +117,7 @@ impl Observer {
                 self::read(counter, &self.before)?
             }
         };
+        attribution.tame_names();
         let after = match &mut self.refresher {
             Some(refresher) => refresher.next(root, &self.before)?,
             None => snapshot(root)?,

@@ -55,7 +55,7 @@ fn look(
     let xdp = xdp(&notes);
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
     let audit = (with == With::Audit).then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
-    Ok(Snapshot {
+    let mut snapshot = Snapshot {
         machine: machine(&notes),
         at,
         topology,
@@ -69,7 +69,9 @@ fn look(
         writers: writers::writers(&notes, &processes),
         audit,
         gaps: notes.finish()?,
-    })
+    };
+    snapshot.tame_names();
+    Ok(snapshot)
 }
 
 /// A file that makes no sense is an error, one that cannot be read a gap.
