@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cpuset::CpuId;
+use crate::flow::Flow;
 use crate::host::NapiId;
 use crate::stages::StageSamples;
 
@@ -28,6 +29,12 @@ pub struct Attribution {
     /// Packets that left again, by where they came in and where they went.
     #[serde(default)]
     pub forwarded: Vec<Forwarded>,
+    /// Which flows came through which rx queue; empty when it was not asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<Flow>,
+    /// Packets, after GRO, of flows that found no room in that table.
+    #[serde(default)]
+    pub flows_missed: u64,
     /// Where receive work spends its time; `None` when it was not asked for.
     #[serde(default)]
     pub stages: Option<StageSamples>,
@@ -96,6 +103,9 @@ pub struct Consumption {
     pub events: u64,
     /// The bytes are right, the queue may be that of another packet of the same socket.
     pub approximate: bool,
+    /// The UDP socket has one peer: RFS goes by where such are read, and by no others. `None` for TCP, or when that was not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connected: Option<bool>,
 }
 
 /// How often receive work (the NET_RX softirq, or a NAPI's kthread) on one CPU woke a sleeping thread.

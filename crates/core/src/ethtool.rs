@@ -118,6 +118,26 @@ pub struct Coalesce {
 }
 
 impl Ethtool {
+    /// Nothing known of it, for one reason.
+    pub fn untold(why: &str) -> Self {
+        fn absent<T>(why: &str) -> Part<T> {
+            Part::Absent(why.to_owned())
+        }
+        Self {
+            driver: absent(why),
+            channels: absent(why),
+            rings: absent(why),
+            coalesce: absent(why),
+            features: absent(why),
+            rss: absent(why),
+            rx_rings: absent(why),
+            ntuple_rules: absent(why),
+            flow_hash: BTreeMap::new(),
+            link: absent(why),
+            stats: absent(why),
+        }
+    }
+
     /// An offload by its name.
     pub fn feature(&self, name: &str) -> Option<&Feature> {
         self.features.value()?.iter().find(|feature| feature.name == name)
@@ -179,6 +199,17 @@ pub enum HashFunction {
     Crc32,
     /// Another one, by its bit.
     Other(u8),
+}
+
+impl fmt::Display for HashFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Toeplitz => f.write_str("toeplitz"),
+            Self::Xor => f.write_str("xor"),
+            Self::Crc32 => f.write_str("crc32"),
+            Self::Other(bit) => write!(f, "number {bit}"),
+        }
+    }
 }
 
 /// Types of flow whose RSS hash can be asked for; named as on ethtool's command line.
@@ -270,6 +301,8 @@ impl HashFields {
     pub const ADDRESSES: HashFields = HashFields(1 << 4 | 1 << 5);
     /// Source and destination port.
     pub const PORTS: HashFields = HashFields(1 << 6 | 1 << 7);
+    /// All four.
+    pub const ADDRESSES_AND_PORTS: HashFields = HashFields(1 << 4 | 1 << 5 | 1 << 6 | 1 << 7);
 
     /// From the kernel's bits.
     pub fn from_bits(bits: u64) -> Self {

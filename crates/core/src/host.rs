@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::attribution::Attribution;
 use crate::cpuset::{CpuId, CpuSet};
+use crate::proc_task::ThreadTime;
+use crate::sockets::LosingSocket;
 use crate::topology::{NodeId, Topology};
 
 /// An interrupt number, as in `/proc/irq/<n>`.
@@ -59,6 +61,15 @@ pub struct Snapshot {
     pub net: NetSettings,
     /// Other programs that write the same knobs, running now.
     pub writers: Vec<Writer>,
+    /// Counters of the protocols in netsilo's own network namespace since it exists, by `nstat`'s names; empty when not read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub protocols: BTreeMap<String, u64>,
+    /// Sockets of that namespace that have lost something; `None` when not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losing_sockets: Option<Vec<LosingSocket>>,
+    /// `ksoftirqd/<cpu>`: how long it ran and waited since boot; empty when not read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,
     /// What could not be read, and why.
     pub gaps: Vec<Gap>,
     /// Links, queueing disciplines, limits, connections, power; only a whole look reads them.
@@ -80,6 +91,9 @@ pub struct Machine {
     /// Inode number of the network namespace that the netdevs were read in, 0 when not known.
     #[serde(default)]
     pub netns: u32,
+    /// Whether a hypervisor stands before its CPUs; `None` where that does not show.
+    #[serde(default)]
+    pub virtual_machine: Option<bool>,
 }
 
 /// Something that could not be read.

@@ -4,9 +4,11 @@
 //! panics.
 
 pub mod cpu_lists;
+pub mod cpuinfo;
 pub mod interrupts;
 pub mod irq_debugfs;
 pub mod kallsyms;
+pub mod net_udp;
 pub mod netdev;
 pub mod node_distance;
 pub mod pcie;
@@ -14,6 +16,7 @@ pub mod per_cpu_count;
 pub mod pid_stat;
 pub mod pid_status;
 pub mod scalar;
+pub mod snmp;
 pub mod softirqs;
 pub mod softnet_stat;
 pub mod stat;

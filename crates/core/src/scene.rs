@@ -410,6 +410,7 @@ impl Reader {
             bytes: self.bytes_per_s * SECONDS,
             events: 1,
             approximate: false,
+            connected: None,
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::grid::Grid;
 use crate::host::EdgeSource;
 use crate::rates::rates;
 use crate::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use crate::topology::Distance;
 
 fn set(text: &str) -> CpuSet {
     CpuSet::parse_list(text).unwrap()
@@ -83,6 +84,7 @@ fn what_is_local_foreign_or_unresolved_is_no_silos() {
         bytes,
         events: 1,
         approximate: false,
+        connected: None,
     };
     let foreign = Poll { napi: NapiId(9999), netns: 1, ..observation.attribution.polls[0].clone() };
     observation.attribution.polls.push(foreign);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::attribution::{Attribution, Consumer, Consumption, Hook, Protocol, Resolved, Source};
 use crate::cpuset::CpuId;
 use crate::host::{NapiId, Netdev, RxQueue};
-use crate::toeplitz::Steering;
+use crate::rss::{Model, Steering};
 
 /// All TCP sockets of one network namespace at one moment, and the processes that hold them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -144,6 +144,7 @@ fn consumption(before: &Sample, after: &Sample, socket: &TcpSocket, steerings: &
         bytes: 0,
         events: 0,
         approximate: !sure,
+        connected: None,
     })
 }
 
@@ -206,11 +207,12 @@ fn hooks(after: &Sample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
 /// How the netdevs of a snapshot steer, for those that tell enough; the NAPIs are those of their rx queues.
 pub fn steerings(netdevs: &[Netdev], addresses: &BTreeMap<u32, Vec<IpAddr>>, netdev_rss_key: &str) -> Vec<Steering> {
     let steering = |netdev: &Netdev| {
-        let own = addresses.get(&netdev.ifindex)?.clone();
-        let mut steering = Steering::new(own, netdev.ethtool.as_ref()?, netdev_rss_key)?;
         let napi = |queue: &RxQueue| Some((queue.index, queue.napi.as_ref()?.to));
-        steering.napis = netdev.rx_queues.iter().filter_map(napi).collect();
-        Some(steering)
+        Some(Steering {
+            addresses: addresses.get(&netdev.ifindex)?.clone(),
+            napis: netdev.rx_queues.iter().filter_map(napi).collect(),
+            model: Model::of(netdev.ethtool.as_ref()?, netdev_rss_key).ok()?,
+        })
     };
     netdevs.iter().filter_map(steering).collect()
 }

@@ -1,17 +1,29 @@
-//! Receive side scaling reckoned by hand: addresses and ports -> Toeplitz hash -> indirection table -> rx queue.
+//! The Toeplitz hash of receive side scaling: addresses and ports in, 32 bits out.
 //!
-//! For flows whose NAPI the kernel doesn't tell. Checked against the verification suite of the RSS specification.
+//! Checked against the verification suite of the RSS specification. What a NIC does with the hash is in `rss`.
 
 use core::net::{IpAddr, SocketAddr};
-use std::collections::BTreeMap;
 
-use crate::ethtool::{Ethtool, FlowType, HashFields, HashFunction};
-use crate::host::NapiId;
+/// What a NIC makes of the fields before it hashes them, so that both directions of a connection have one hash (`RXH_XFRM_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transform {
+    /// Both halves are source xor destination.
+    SymmetricXor,
+    /// The first half is source or destination, the second source xor destination.
+    SymmetricOrXor,
+}
 
-/// Bytes of key that the kernel hands to drivers (`NETDEV_RSS_KEY_LEN` is 52 or 256; igb and igc take 40).
-const INTEL_KEY_LEN: usize = 40;
-/// `RXH_XFRM_SYM_XOR`: source and destination are xored, and both copies hashed.
-const SYM_XOR: u8 = 1;
+impl Transform {
+    /// From the bits of `input_xfrm`; an error for what the kernel did not know when this was written.
+    pub fn of(input_xfrm: u8) -> Result<Option<Self>, String> {
+        match input_xfrm {
+            0 => Ok(None),
+            1 => Ok(Some(Self::SymmetricXor)),
+            2 => Ok(Some(Self::SymmetricOrXor)),
+            other => Err(format!("it transforms the hash's input in an unknown way ({other:#x})")),
+        }
+    }
+}
 
 /// The Toeplitz hash of `input`; `None` where the key is too short for it.
 ///
@@ -34,86 +46,31 @@ pub fn hash(key: &[u8], input: &[u8]) -> Option<u32> {
     Some(hash)
 }
 
-/// What is hashed of a packet from `remote` to `local`: addresses, then ports if `ports`; both of one family.
-fn input(remote: SocketAddr, local: SocketAddr, ports: bool, xor: bool) -> Option<Vec<u8>> {
+/// What is hashed of a packet from `source` to `target`: addresses, then ports if `ports`; both must be of one family.
+pub fn input(source: SocketAddr, target: SocketAddr, ports: bool, transform: Option<Transform>) -> Option<Vec<u8>> {
     let octets = |address: SocketAddr| match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
     };
-    let mut fields = vec![(octets(remote), octets(local))];
+    let mut fields = vec![(octets(source), octets(target))];
     if ports {
-        fields.push((remote.port().to_be_bytes().to_vec(), local.port().to_be_bytes().to_vec()));
+        fields.push((source.port().to_be_bytes().to_vec(), target.port().to_be_bytes().to_vec()));
     }
     let mut input = Vec::with_capacity(36);
-    for (source, destination) in fields {
-        if source.len() != destination.len() {
+    for (source, target) in fields {
+        if source.len() != target.len() {
             return None;
         }
-        if xor {
-            let mixed: Vec<u8> = source.iter().zip(&destination).map(|(a, b)| a ^ b).collect();
-            input.extend_from_slice(&mixed);
-            input.extend_from_slice(&mixed);
-        } else {
-            input.extend(source);
-            input.extend(destination);
-        }
+        let both = |mix: fn(u8, u8) -> u8| source.iter().zip(&target).map(|(a, b)| mix(*a, *b)).collect::<Vec<u8>>();
+        let (first, second) = match transform {
+            None => (source, target),
+            Some(Transform::SymmetricXor) => (both(|a, b| a ^ b), both(|a, b| a ^ b)),
+            Some(Transform::SymmetricOrXor) => (both(|a, b| a | b), both(|a, b| a ^ b)),
+        };
+        input.extend(first);
+        input.extend(second);
     }
     Some(input)
-}
-
-/// How one netdev steers packets that arrive for one of its addresses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Steering {
-    /// Its own addresses.
-    pub addresses: Vec<IpAddr>,
-    /// The NAPI of each rx queue, where known.
-    pub napis: BTreeMap<u32, NapiId>,
-    key: Vec<u8>,
-    indirection: Vec<u32>,
-    input_xfrm: u8,
-    tcp4: Option<HashFields>,
-    tcp6: Option<HashFields>,
-}
-
-impl Steering {
-    /// From what ethtool tells; `None` where hash, key or table are unknown, or the hash is another one.
-    ///
-    /// `netdev_rss_key` is the sysctl `net.core.netdev_rss_key`, as printed: the key of drivers that show none.
-    pub fn new(addresses: Vec<IpAddr>, ethtool: &Ethtool, netdev_rss_key: &str) -> Option<Self> {
-        let rss = ethtool.rss.value()?;
-        if rss.indirection.is_empty() || !matches!(rss.function, None | Some(HashFunction::Toeplitz)) {
-            return None;
-        }
-        let driver = ethtool.driver.value().map(|driver| driver.driver.as_str());
-        let key = match (&rss.key, driver) {
-            (Some(key), _) => key.clone(),
-            // igb_setup_mrqc, igc_setup_mrqc: netdev_rss_key_fill()
-            (None, Some("igb" | "igc")) => parse_key(netdev_rss_key)?.get(..INTEL_KEY_LEN)?.to_vec(),
-            (None, _) => return None,
-        };
-        let fields = |flow| ethtool.flow_hash.get(&flow).and_then(|fields| fields.value()).copied();
-        Some(Steering {
-            addresses,
-            napis: BTreeMap::new(),
-            key,
-            indirection: rss.indirection.clone(),
-            input_xfrm: rss.input_xfrm,
-            tcp4: fields(FlowType::Tcp4),
-            tcp6: fields(FlowType::Tcp6),
-        })
-    }
-
-    /// The rx queue of TCP packets from `remote` to `local`; `None` where this can't be reckoned.
-    pub fn tcp_queue(&self, remote: SocketAddr, local: SocketAddr) -> Option<u32> {
-        let fields = if local.is_ipv4() { self.tcp4 } else { self.tcp6 }?;
-        if !fields.contains(HashFields::ADDRESSES) || self.input_xfrm & !SYM_XOR != 0 {
-            return None;
-        }
-        let ports = fields.contains(HashFields::PORTS);
-        let input = input(remote, local, ports, self.input_xfrm == SYM_XOR)?;
-        let bucket = hash(&self.key, &input)? as usize % self.indirection.len();
-        self.indirection.get(bucket).copied()
-    }
 }
 
 /// `net.core.netdev_rss_key`: bytes in hexadecimal, with colons; all zero until a driver asked for it.
@@ -123,19 +80,18 @@ pub fn parse_key(text: &str) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::ethtool::{Driver, Rss};
-    use crate::part::Part;
 
-    const KEY: [u8; 40] = [
+    /// The key of the verification suite.
+    pub(crate) const KEY: [u8; 40] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
         0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
         0xbe, 0xac, 0x01, 0xfa,
     ];
 
     /// The verification suite of the RSS specification: source, destination, hash of addresses, hash with ports.
-    const SUITE: [(&str, &str, u32, u32); 8] = [
+    pub(crate) const SUITE: [(&str, &str, u32, u32); 8] = [
         ("66.9.149.187:2794", "161.142.100.80:1766", 0x323e_8fc2, 0x51cc_c178),
         ("199.92.111.2:14230", "65.69.140.83:4739", 0xd718_262a, 0xc626_b0ea),
         ("24.19.198.95:12898", "12.22.207.184:38024", 0xd2d0_a5de, 0x5c2b_394a),
@@ -150,61 +106,36 @@ mod tests {
     fn the_hash_is_that_of_the_rss_verification_suite() {
         for (source, destination, addresses, with_ports) in SUITE {
             let (source, destination) = (source.parse().unwrap(), destination.parse().unwrap());
-            let hash_of = |ports| hash(&KEY, &input(source, destination, ports, false).unwrap());
+            let hash_of = |ports| hash(&KEY, &input(source, destination, ports, None).unwrap());
             assert_eq!(hash_of(false), Some(addresses), "{source}");
             assert_eq!(hash_of(true), Some(with_ports), "{source}");
         }
     }
 
-    fn steering(driver: &str, key: Option<&[u8]>, fields: &str, xfrm: u8) -> Option<Steering> {
-        let absent = || "not asked".to_owned();
-        let driver = Driver { driver: driver.into(), version: None, fw_version: None, bus_info: None };
-        let rss = Rss {
-            function: Some(HashFunction::Toeplitz),
-            key: key.map(<[u8]>::to_vec),
-            indirection: (0..128).map(|bucket| bucket % 8).collect(),
-            input_xfrm: xfrm,
-        };
-        let ethtool = Ethtool {
-            driver: Part::Value(driver),
-            rss: Part::Value(rss),
-            flow_hash: BTreeMap::from([(FlowType::Tcp4, Part::Value(fields.parse().unwrap()))]),
-            channels: Part::Absent(absent()),
-            rings: Part::Absent(absent()),
-            coalesce: Part::Absent(absent()),
-            features: Part::Absent(absent()),
-            rx_rings: Part::Absent(absent()),
-            ntuple_rules: Part::Absent(absent()),
-            link: Part::Absent(absent()),
-            stats: Part::Absent(absent()),
-        };
-        let printed: Vec<String> = KEY.iter().chain(&[0; 12]).map(|byte| format!("{byte:02x}")).collect();
-        Steering::new(vec![], &ethtool, &printed.join(":"))
-    }
-
     #[test]
-    fn the_queue_is_the_table_entry_of_the_hash() {
-        let (remote, local) = (SUITE[0].0.parse().unwrap(), SUITE[0].1.parse().unwrap());
-        let with_ports = steering("ice", Some(&KEY), "sdfn", 0).unwrap();
-        assert_eq!(with_ports.tcp_queue(remote, local), Some(0x78 % 8));
-        let addresses = steering("ice", Some(&KEY), "sd", 0).unwrap();
-        assert_eq!(addresses.tcp_queue(remote, local), Some(0x42 % 8));
-        assert_eq!(addresses.tcp_queue(SUITE[5].0.parse().unwrap(), SUITE[5].1.parse().unwrap()), None);
-    }
-
-    #[test]
-    fn igb_hides_its_key_which_is_the_kernels_and_others_without_a_key_stay_unknown() {
-        assert_eq!(steering("igb", None, "sdfn", 0).unwrap().key, KEY);
-        assert_eq!(steering("vmxnet3", None, "sdfn", 0), None);
-    }
-
-    #[test]
-    fn a_symmetric_hash_is_the_same_both_ways() {
+    fn a_symmetric_hash_is_the_same_both_ways_and_the_two_kinds_differ() {
         let (a, b) = (SUITE[1].0.parse().unwrap(), SUITE[1].1.parse().unwrap());
-        let symmetric = steering("ice", Some(&KEY), "sdfn", SYM_XOR).unwrap();
-        assert!(symmetric.tcp_queue(a, b).is_some());
-        assert_eq!(symmetric.tcp_queue(a, b), symmetric.tcp_queue(b, a));
-        assert_eq!(steering("ice", Some(&KEY), "sdfn", 2).unwrap().tcp_queue(a, b), None);
+        let hash_of = |a, b, transform| hash(&KEY, &input(a, b, true, transform).unwrap()).unwrap();
+        let (xor, or_xor) = (Some(Transform::SymmetricXor), Some(Transform::SymmetricOrXor));
+        assert_eq!(hash_of(a, b, xor), hash_of(b, a, xor));
+        assert_eq!(hash_of(a, b, or_xor), hash_of(b, a, or_xor));
+        assert_ne!(hash_of(a, b, None), hash_of(b, a, None));
+        assert_ne!(hash_of(a, b, xor), hash_of(a, b, or_xor));
+    }
+
+    #[test]
+    fn a_symmetric_input_is_made_as_the_kernel_documents_it() {
+        let (a, b) = ("1.2.3.4:5".parse().unwrap(), "8.8.8.8:1".parse().unwrap());
+        let made = |transform| input(a, b, true, Some(transform)).unwrap();
+        assert_eq!(made(Transform::SymmetricXor), [9, 10, 11, 12, 9, 10, 11, 12, 0, 4, 0, 4]);
+        assert_eq!(made(Transform::SymmetricOrXor), [9, 10, 11, 12, 9, 10, 11, 12, 0, 5, 0, 4]);
+        assert_eq!(Transform::of(2), Ok(Some(Transform::SymmetricOrXor)));
+        assert!(Transform::of(4).is_err());
+    }
+
+    #[test]
+    fn addresses_of_two_families_have_no_input() {
+        assert_eq!(input(SUITE[0].0.parse().unwrap(), SUITE[5].1.parse().unwrap(), false, None), None);
     }
 
     #[test]

@@ -45,6 +45,8 @@ impl Snapshot {
         }
         self.netdevs.iter_mut().for_each(tame_netdev);
         tame_all(self.writers.iter_mut().map(|writer| &mut writer.name));
+        let sockets = self.losing_sockets.iter_mut().flatten();
+        tame_all(sockets.filter_map(|socket| Some(&mut socket.holder.as_mut()?.comm)));
         tame_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));
         if let Some(audit) = &mut self.audit {
             let netdevs = std::mem::take(&mut audit.netdevs);
@@ -89,6 +91,7 @@ impl Attribution {
             tame_all(&mut consumption.consumer.cgroup);
         }
         tame_all(self.polls.iter_mut().map(|poll| &mut poll.netdev));
+        tame_all(self.flows.iter_mut().map(|flow| &mut flow.netdev));
         tame_all(self.forwarded.iter_mut().map(|forwarded| &mut forwarded.egress));
         tame_all(self.hooks.iter_mut().filter_map(|hook| hook.refused.as_mut()));
     }

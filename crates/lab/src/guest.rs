@@ -157,7 +157,7 @@ impl Job {
     /// Ends it politely and gives what it said.
     pub fn stop(self) -> Result<Output> {
         self.signal(Signal::TERM)?;
-        self.wait(Duration::from_secs(20))
+        self.wait(crate::STOP_TIMEOUT)
     }
 
     /// Lets it run on unattended, to the end of the guest.

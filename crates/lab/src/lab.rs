@@ -121,7 +121,7 @@ impl Lab {
         Ok(Self { guest, qmp: Mutex::new(qmp), peers, console, accel, boot_time, title, _machine: machine })
     }
 
-    /// Runs a shell command in the guest to its end, at most a minute.
+    /// Runs a shell command in the guest to its end, at most [`crate::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
         self.run_for(command, crate::RUN_TIMEOUT)
     }

@@ -38,8 +38,11 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long `run` waits for a command.
-pub const RUN_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long `run` waits for a command: ten times what the slowest takes on an idle machine.
+pub const RUN_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// How long something that was told to end may take.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// For tests: true if the lab cannot run here, having said why; an error if `NETSILO_NO_SKIP` forbids that.
 pub fn skip() -> Result<bool> {

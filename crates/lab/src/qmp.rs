@@ -14,7 +14,7 @@ pub(crate) struct Qmp {
 
 impl Qmp {
     pub(crate) fn new(stream: UnixStream) -> Result<Self> {
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut qmp = Self { stream: BufReader::new(stream) };
         qmp.read().context("QEMU sends no greeting")?;
         qmp.execute("qmp_capabilities", json!({}))?;

@@ -84,7 +84,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Runs a shell command to its end, at most a minute.
+    /// Runs a shell command to its end, at most [`crate::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
         self.run_for(command, crate::RUN_TIMEOUT)
     }
@@ -156,7 +156,7 @@ impl PeerJob {
     /// Ends it politely and gives what it said.
     pub fn stop(self) -> Result<Output> {
         self.signal(Signal::TERM)?;
-        self.wait(Duration::from_secs(10))
+        self.wait(crate::STOP_TIMEOUT)
     }
 
     fn said(&self) -> String {

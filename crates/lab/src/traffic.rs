@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long clients wait for their server.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What to do with traffic.
 #[derive(Debug, Clone, Subcommand)]

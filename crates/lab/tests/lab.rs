@@ -108,7 +108,7 @@ fn commands_run_side_by_side_and_on(lab: &Lab) -> Result<()> {
     let waiting = lab.spawn("until [ -e /tmp/go ]; do sleep 0.1; done; echo went")?;
     let server = lab.sh("sleep 1000 >/tmp/log 2>&1 & echo $!")?;
     lab.sh(&format!("kill -0 {} && touch /tmp/go", server.trim()))?;
-    assert_eq!(waiting.wait(Duration::from_secs(30))?.text(), "went\n");
+    assert_eq!(waiting.wait(netsilo_lab::RUN_TIMEOUT)?.text(), "went\n");
     let job = lab.spawn("exec sleep 1000")?;
     assert_eq!(lab.sh(&format!("cat /proc/{}/comm", job.pid()?))?, "sleep\n");
     assert_eq!(job.stop()?.status, 128 + 15);
@@ -178,7 +178,7 @@ fn both_ends_of_the_traffic_agree(lab: &Lab) -> Result<()> {
         serde_json::from_str(&peer.sh(&format!(
             "{program} traffic produce --proto tcp --dest {guest} --port 7100 --flows 4 --bytes 500001"
         ))?)?;
-    let got = consumer.wait(Duration::from_secs(30))?.ok()?;
+    let got = consumer.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?;
     let got: Consumed = serde_json::from_slice(&got.stdout)?;
     assert_eq!((sent.bytes, got.bytes), (2_000_004, 2_000_004));
     ensure!(got.sockets.iter().all(|socket| socket.incoming_napi_id > 0), "{got:?}");
@@ -310,7 +310,7 @@ fn all_end(family: &[u32]) -> Result<()> {
         let Ok(pidfd) = pidfd_open(Pid::from_raw(i32::try_from(*pid)?).context("pid 0")?, PidfdFlags::empty()) else {
             continue;
         };
-        let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
+        let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
         let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience))?;
         ensure!(ended > 0, "process {pid} outlives its lab: {:?}", fs::read_to_string(format!("/proc/{pid}/cmdline")));
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use netsilo_sys::bpf::Options;
 use netsilo_sys::bundle::{Addresses, Capture};
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::root::Root;
@@ -24,7 +25,7 @@ pub(crate) struct Args {
     /// Do without eBPF: TCP only, by sock_diag
     #[arg(long)]
     no_bpf: bool,
-    /// Keep hardware addresses and the host name as they are
+    /// Keep hardware addresses, the ends of flows and the host name as they are
     #[arg(long)]
     with_addresses: bool,
     /// Print the bundle's manifest as JSON
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let counting = if args.no_bpf { Counting::WithoutBpf } else { Counting::Continuous };
     let mut capture = Capture::start()?;
     let live = Root::live();
-    let mut observer = Observer::start(&capture.sample(&live)?, counting)?;
+    let mut observer = Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
     let observation = observer.next(&capture.sample(&live)?, args.interval, pass_time)?;
     let addresses = if args.with_addresses { Addresses::Keep } else { Addresses::Replace };
     let release = &observation.after.machine.release;

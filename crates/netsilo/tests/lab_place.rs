@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netsilo_core::plan::Plan;
 use netsilo_core::report::Report;
@@ -100,13 +100,22 @@ fn proxy(lab: &Lab) {
         (lab.peer(0).unwrap().spawn(&produce).unwrap(), consumer)
     };
     let workers: Vec<_> = [1, 2, 5, 6].into_iter().enumerate().map(worker).collect();
-    let all_read = || {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let who_reads = || {
         let report: Report =
             serde_json::from_str(&lab.sh(&format!("{NETSILO} show --interval 2s -j")).unwrap()).unwrap();
-        let readers = report.cpus.iter().filter(|cpu| !cpu.readers.is_empty()).map(|cpu| cpu.cpu.0).collect::<Vec<_>>();
-        [1, 2, 5, 6].iter().all(|cpu| readers.contains(cpu))
+        report.cpus.iter().filter(|cpu| !cpu.readers.is_empty()).map(|cpu| cpu.cpu.0).collect::<Vec<_>>()
     };
-    assert!((0..20).any(|_| all_read()), "not all workers read");
+    let mut read = who_reads();
+    while [1, 2, 5, 6].iter().any(|cpu| !read.contains(cpu)) {
+        if Instant::now() > deadline {
+            let said: Vec<_> = workers.into_iter().map(|(client, worker)| (client.stop(), worker.stop())).collect();
+            let show =
+                lab.sh(&format!("{NETSILO} show --interval 2s; ip -s link show eth0; ethtool eth0; cat /proc/net/udp"));
+            panic!("only {read:?} read: {said:#?}\n{}", show.unwrap());
+        }
+        read = who_reads();
+    }
     // Away from the workers, so that crowding asks for nothing.
     let pool = "--netdev eth0 --cpus 0,3,4,7 --interval 6s";
     lab.sh(&format!("{NETSILO} apply --yes {pool} --algorithm spread")).unwrap();

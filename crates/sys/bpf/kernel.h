@@ -37,6 +37,7 @@ enum {
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
 	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
 	BPF_SK_STORAGE_GET_F_CREATE = 1,
 	BPF_F_NO_PREALLOC = 1,
 	BPF_F_MMAPABLE = 1024,
@@ -142,6 +143,7 @@ struct sk_buff {
 	u16 alloc_cpu;
 	int skb_iif;
 	u32 hash;
+	u8 sw_hash : 1;
 	u32 napi_id;
 	__be16 protocol;
 	u16 network_header;

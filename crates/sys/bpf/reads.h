@@ -7,6 +7,7 @@
 #include "napi.h"
 
 enum protocol { TCP = 1, UDP = 2 };
+enum connected { NOT_KNOWN = 0, UNCONNECTED = 1, CONNECTED = 2 };
 
 struct read {
 	u32 napi_id;
@@ -17,6 +18,7 @@ struct read {
 	enum protocol protocol;
 	enum resolved resolved;
 	bool approximate;
+	enum connected connected;
 	bool in_kernel; /* Read in a softirq: `current` is a bystander. */
 };
 
@@ -38,7 +40,7 @@ static __always_inline void count_read(const struct read *read, u64 bytes)
 	key.word[1] |= read->netns;
 	key.word[2] = (u64)read->napi_id << 32 | read->queue;
 	key.word[3] = (u64)(u32)read->protocol_cpu << 32 | (u32)read->poll_cpu;
-	key.word[4] = read->protocol << 16 | read->resolved << 8 | read->approximate;
+	key.word[4] = read->connected << 24 | read->protocol << 16 | read->resolved << 8 | read->approximate;
 	slot = slot_of(&key, &fresh);
 	if (!slot)
 		return;

@@ -110,6 +110,7 @@ static __always_inline void count_datagram(const struct datagram *datagram, int 
 {
 	struct read read = { .protocol = UDP, .poll_cpu = -1, .approximate = approximate };
 
+	read.connected = datagram->connected ? CONNECTED : UNCONNECTED;
 	if (bytes < 0)
 		return;
 	find_queue(datagram, &read);
@@ -184,6 +185,7 @@ int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 		datagram.iif = LOOPBACK_IFINDEX; /* Bound to 127.x. */
 	datagram.netns = netns_of(sk);
 	datagram.incoming_cpu = sk->__sk_common.skc_incoming_cpu;
+	datagram.connected = sk->__sk_common.skc_dport;
 	count_datagram(&datagram, bytes, true);
 	return 0;
 }

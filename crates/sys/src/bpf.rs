@@ -12,6 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use netsilo_core::attribution::{Attribution, CpuTime, Hook, Source as AttributionSource};
 use netsilo_core::cpuset::{CpuId, CpuSet};
 
+use crate::bpf_arrived::Arrived;
 use crate::bpf_cgroup::Cgroups;
 use crate::bpf_decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups};
 use crate::bpf_load::{Ground, Loaded, Source, load, load_first, reason};
@@ -29,11 +30,20 @@ pub struct Options {
     pub forwarding: bool,
     /// Where receive work spends its time: samples stacks on all CPUs. Needs `time`.
     pub stages: bool,
+    /// Which flows came through which rx queue, and the NIC's hash of them: looks at each packet's headers.
+    pub arrivals: bool,
+}
+
+impl Options {
+    /// All that findings and bundles want: as usual, and the flows of each rx queue.
+    pub fn for_findings() -> Self {
+        Self { arrivals: true, ..Self::default() }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { time: true, containers: true, forwarding: true, stages: false }
+        Self { time: true, containers: true, forwarding: true, stages: false, arrivals: false }
     }
 }
 
@@ -73,6 +83,7 @@ struct Tables {
     reads: Table,
     wakeups: Table,
     forwards: Table,
+    arrived: Arrived,
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
@@ -94,7 +105,7 @@ impl Tracer {
     /// Attaches what can be attached here; the rest says why not in [`Attribution::hooks`].
     pub fn attach(options: Options) -> Self {
         libbpf_rs::set_print(None); // reasons are ours to tell
-        let (tables, ground, refused) = match Tables::new() {
+        let (tables, ground, refused) = match Tables::new(options) {
             Ok((tables, ground)) => (Some(tables), Some(ground), Vec::new()),
             Err(error) => (None, None, refuse(&reason(&error))),
         };
@@ -197,6 +208,9 @@ impl Tracer {
             attribution.lost_events = lost - self.before.lost;
             self.before.lost = lost;
             attribution.forwarded = forwarded(tables.forwards.drain()?);
+            if self.options.arrivals {
+                (attribution.flows, attribution.flows_missed) = tables.arrived.drain(&attribution.polls)?;
+            }
             if tables.renew_demand() {
                 self.load_flows();
             }
@@ -224,6 +238,9 @@ fn load_all(options: Options, ground: &Ground) -> Vec<Loaded> {
         } else {
             Loaded::refused(&wakeups, NO_SOFTIRQS)
         });
+    }
+    if options.arrivals {
+        loaded.push(load(&Source::arrive(), ground));
     }
     loaded
 }
@@ -268,7 +285,7 @@ pub fn observe_window(length: Duration, options: Options) -> Result<Attribution,
 }
 
 impl Tables {
-    fn new() -> libbpf_rs::Result<(Self, Ground)> {
+    fn new(options: Options) -> libbpf_rs::Result<(Self, Ground)> {
         let cpus = cpus_possible();
         let slots = slots(cpus);
         let polls = Table::new(cpus, slots)?;
@@ -288,8 +305,9 @@ impl Tables {
             reads,
             wakeups,
             forwards,
+            arrived: Arrived::new(options.arrivals)?,
         };
-        let maps = BTreeMap::from([
+        let mut maps = BTreeMap::from([
             ("polls", tables.polls.current()?),
             ("reads", tables.reads.current()?),
             ("wakeups", tables.wakeups.current()?),
@@ -303,6 +321,7 @@ impl Tables {
             ("flow_demand", demand),
             ("window", window),
         ]);
+        maps.extend(tables.arrived.maps()?);
         tables.begin_window();
         Ok((tables, Ground { maps, cpus, slots }))
     }

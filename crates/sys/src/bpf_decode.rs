@@ -152,6 +152,11 @@ impl Read {
             bytes: self.entry.sums[0],
             events: self.entry.sums[1],
             approximate: self.entry.key[4] & 1 == 1,
+            connected: match self.entry.key[4].to_le_bytes()[3] {
+                1 => Some(false),
+                2 => Some(true),
+                _ => None,
+            },
         }
     }
 }

@@ -65,6 +65,10 @@ impl Source {
         Self::new(object!("flows"), "flows behind veth", &["flow_enters"])
     }
 
+    pub(crate) fn arrive() -> Self {
+        Self::new(object!("arrive"), "flows by rx queue", &["flow_arrives"])
+    }
+
     pub(crate) fn time() -> Self {
         let mut source = Self::new(object!("time"), "softirq time", &["softirq_entry", "softirq_exit"]);
         source.add("hardirq time", &["irq_handler_entry", "irq_handler_exit"]);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use netsilo_core::calibration::{Calibration, MachineIdentity};
 use netsilo_core::cost::Costs;
-use netsilo_core::parse::scalar;
+use netsilo_core::parse::{cpuinfo, scalar};
 use serde::{Deserialize, Serialize};
 
 use crate::root::{ReadError, Root};
@@ -121,36 +121,22 @@ impl StoreError {
 
 /// What this machine is recognised by.
 pub fn machine(root: &Root) -> Result<MachineIdentity, ReadError> {
-    let cpuinfo = root.read("/proc/cpuinfo")?;
+    let text = root.read("/proc/cpuinfo")?;
     let cpus = crate::topology::topology(root)?.cpus.len();
     Ok(MachineIdentity {
         hostname: root.parse("/proc/sys/kernel/hostname", scalar::word)?,
-        cpu_model: cpu_model(&cpuinfo),
+        cpu_model: cpuinfo::model(&text),
         cpus,
         kernel: root.parse("/proc/sys/kernel/osrelease", scalar::word)?,
-        virtual_machine: virtual_machine(&cpuinfo),
+        virtual_machine: virtual_machine(root, Some(&text)),
     })
 }
 
-/// The value of a field of the first CPU that has it.
-fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
-    let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-    fields.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim()).next()
-}
-
-/// x86 and most others name the model; arm64 gives numbers.
-fn cpu_model(cpuinfo: &str) -> String {
-    let named = ["model name", "cpu model", "cpu", "machine"].into_iter().find_map(|name| field(cpuinfo, name));
-    let numbered = || {
-        let part = field(cpuinfo, "CPU part")?;
-        Some(format!("implementer {} part {part}", field(cpuinfo, "CPU implementer")?))
-    };
-    named.map(str::to_owned).or_else(numbered).unwrap_or_else(|| "unknown".into())
-}
-
-/// x86 shows `hypervisor` among the flags of a guest's CPU (CPUID 1, ECX bit 31); elsewhere nothing tells for sure.
-fn virtual_machine(cpuinfo: &str) -> Option<bool> {
-    Some(field(cpuinfo, "flags")?.split_whitespace().any(|flag| flag == "hypervisor"))
+/// By the CPU's flags, else by what firmware says.
+pub(crate) fn virtual_machine(root: &Root, text: Option<&str>) -> Option<bool> {
+    let word = |file: &str| root.parse(&format!("/sys/class/dmi/id/{file}"), scalar::word).ok();
+    let firmware = || cpuinfo::virtual_by_firmware(&word("sys_vendor")?, &word("product_name").unwrap_or_default());
+    text.and_then(cpuinfo::virtual_machine).or_else(firmware)
 }
 
 #[cfg(test)]
@@ -231,12 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_named_by_its_cpu_and_told_from_a_virtual_one() {
-        let x86 = "processor\t: 0\nmodel name\t: Some CPU @ 2GHz\nflags\t\t: fpu vme hypervisor lahf_lm\n";
-        assert_eq!((cpu_model(x86).as_str(), virtual_machine(x86)), ("Some CPU @ 2GHz", Some(true)));
-        assert_eq!(virtual_machine("flags : fpu vme\n"), Some(false));
-        let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n";
-        assert_eq!((cpu_model(arm).as_str(), virtual_machine(arm)), ("implementer 0x41 part 0xd0c", None));
+    fn this_machine_has_a_cpu_with_a_name() {
         assert!(!machine(&Root::live()).unwrap().cpu_model.is_empty());
     }
 }

@@ -3,6 +3,7 @@
 pub mod apply;
 mod audit;
 pub mod bpf;
+mod bpf_arrived;
 mod bpf_cgroup;
 mod bpf_decode;
 mod bpf_load;
@@ -24,6 +25,7 @@ mod kept;
 pub mod kernel;
 pub mod knob;
 mod lines;
+mod losing_sockets;
 mod netdev;
 pub mod netdev_genl;
 mod notes;

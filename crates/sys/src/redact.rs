@@ -7,8 +7,10 @@ use std::path::Path;
 
 use netsilo_core::attribution::{Attribution, Consumer, Consumption, Forwarded};
 use netsilo_core::audit::Connections;
+use netsilo_core::flow::Flow;
 use netsilo_core::parse::netdev::address;
 use netsilo_core::part::Part;
+use netsilo_core::sockets::LosingSocket;
 
 /// Words of the kernel command line that say where work may run; all others go.
 const CMDLINE_WORDS: &[&str] = &[
@@ -71,6 +73,7 @@ impl Redaction {
             "proc/sys/kernel/hostname" => b"host\n".to_vec(),
             "proc/cmdline" => cmdline(&text).into_bytes(),
             _ if kernel == crate::audit::CONNECTIONS => self.text(&connections(&text)).into_bytes(),
+            crate::read::LOSING_SOCKETS => losing_sockets(&contents).unwrap_or_default(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => self.text(&command(&text)).into_bytes(),
             // device interrupts bear netdevs' names, and those may bear addresses; scanning costs once per address
@@ -81,7 +84,7 @@ impl Redaction {
         }
     }
 
-    /// Consumers whose names or cgroups hold network addresses (`sshd@1-192.0.2.1:22-...service`).
+    /// Flows lose their ends; consumers' names and cgroups what looks like an address (`sshd@1-192.0.2.1:22-...service`).
     pub(crate) fn attribution(&self, attribution: &Attribution) -> Attribution {
         let consumer = |consumer: &Consumer| Consumer {
             comm: without_addresses(&self.text(&consumer.comm)),
@@ -90,7 +93,9 @@ impl Redaction {
         };
         let consumption = |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
         let forwarded = |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
+        let flow = |one: &Flow| Flow { netdev: self.text(&one.netdev), ..one.without_addresses() };
         Attribution {
+            flows: attribution.flows.iter().map(flow).collect(),
             consumption: attribution.consumption.iter().map(consumption).collect(),
             forwarded: attribution.forwarded.iter().map(forwarded).collect(),
             ..attribution.clone()
@@ -119,6 +124,16 @@ fn made_up(n: usize, bytes: usize) -> String {
     let digits = format!("02{n:0width$x}", width = bytes.saturating_sub(1) * 2);
     let pairs: Vec<&str> = (0..bytes).filter_map(|at| digits.get(at * 2..at * 2 + 2)).collect();
     pairs.join(":")
+}
+
+/// Holders whose names hold network addresses lose them; `None` for what no version wrote.
+fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
+    let mut read: Part<Vec<LosingSocket>> = serde_json::from_slice(json).ok()?;
+    if let Part::Value(sockets) = &mut read {
+        let holders = sockets.iter_mut().filter_map(|socket| socket.holder.as_mut());
+        holders.for_each(|holder| holder.comm = without_addresses(&holder.comm));
+    }
+    serde_json::to_vec_pretty(&read).ok()
 }
 
 fn cmdline(text: &str) -> String {
@@ -190,6 +205,16 @@ mod tests {
     }
 
     #[test]
+    fn flows_keep_hash_and_queue_and_lose_their_ends() {
+        use netsilo_core::flow::{Ends, Outer};
+        let ends = Ends { source: "10.0.0.1:5".parse().unwrap(), target: "10.0.0.2:6".parse().unwrap() };
+        let flow = Flow { hash: Some(7), queue: Some(3), outer: Outer::Udp, ends: Some(ends), ..Flow::default() };
+        let kept =
+            Redaction::default().attribution(&Attribution { flows: vec![flow.clone()], ..Attribution::default() });
+        assert_eq!(kept.flows, [Flow { ends: None, ..flow }]);
+    }
+
+    #[test]
     fn the_command_line_keeps_what_places_work() {
         let kept = cmdline("BOOT_IMAGE=/vmlinuz root=UUID=1 ip=10.0.0.2 isolcpus=2-3 quiet nohz_full=2-3\n");
         assert_eq!(kept, "isolcpus=2-3 nohz_full=2-3\n");
@@ -211,6 +236,13 @@ mod tests {
         assert!(kept.contains("1448") && !kept.contains("192.0.2.9"), "{kept}");
         let broken = Redaction::default().file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
         assert!(String::from_utf8(broken).unwrap().starts_with("{\n  \"absent\""));
+    }
+
+    #[test]
+    fn holders_of_sockets_lose_addresses_in_their_names() {
+        let json = br#"{"value":[{"kind":"udp","port":53,"inode":7,"drops":3,"queued":0,"holder":{"tgid":9,"comm":"dns 192.0.2.7"}}]}"#;
+        let text = String::from_utf8(Redaction::default().file("1/losing_sockets.json", json.to_vec())).unwrap();
+        assert!(!text.contains("192.0.2.7") && text.contains("\"drops\": 3"), "{text}");
     }
 
     #[test]

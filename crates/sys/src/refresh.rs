@@ -242,6 +242,7 @@ impl Opened {
             net: last.net.clone(),
             writers: last.writers.clone(),
             gaps: last.gaps.clone(),
+            ..Snapshot::default()
         };
         for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
             refresh_netdev(&mut self.room, root, netdev, device.as_ref(), &self.threads)?;

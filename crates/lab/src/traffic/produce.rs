@@ -138,7 +138,7 @@ fn udp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
                 continue;
             }
             flow.bytes +=
-                socket.send(&block[..rest]).with_context(|| format!("cannot send to port {}", flow.port))? as u64;
+                udp::send(socket, &block[..rest]).with_context(|| format!("cannot send to port {}", flow.port))? as u64;
             next += pause;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }

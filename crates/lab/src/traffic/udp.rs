@@ -4,7 +4,7 @@
 //! the producer can repeat what got lost. Empty ones add nothing to any count of bytes.
 
 use super::consume::{Consume, ConsumedSocket, Mode};
-use super::socket;
+use super::{PATIENCE, socket};
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, recvfrom};
 use std::collections::HashMap;
@@ -19,29 +19,53 @@ pub(crate) fn open(to: SocketAddr, patience: Duration) -> Result<UdpSocket> {
     let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse()?;
     let socket = UdpSocket::bind(any)?;
     socket.connect(to).with_context(|| format!("cannot reach {to}"))?;
-    if !shake(&socket, patience)? {
+    if shake(&socket, patience, false)? != Answer::Came {
         bail!("no consumer answers on {to}");
     }
     Ok(socket)
 }
 
-/// Ends a flow. A consumer that has gone already had all its flows ended.
-pub(crate) fn close(socket: &UdpSocket) -> Result<()> {
-    shake(socket, Duration::from_secs(3)).map(|_| ())
+/// Sends a datagram. That nobody answers for the other end just now (ARP, a slow guest) is told on the sender's socket, once.
+pub(crate) fn send(socket: &UdpSocket, datagram: &[u8]) -> std::io::Result<usize> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match socket.send(datagram) {
+            Err(error) if is_passing(&error) && Instant::now() < deadline => std::thread::sleep(REPEAT),
+            sent => return sent,
+        }
+    }
 }
 
-fn shake(socket: &UdpSocket, patience: Duration) -> Result<bool> {
+fn is_passing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::ConnectionRefused)
+}
+
+/// Ends a flow. A consumer that has gone already had all its flows ended.
+pub(crate) fn close(socket: &UdpSocket) -> Result<()> {
+    shake(socket, PATIENCE / 3, true).map(|_| ())
+}
+
+#[derive(PartialEq)]
+enum Answer {
+    Came,
+    Refused,
+    None,
+}
+
+/// Asks until there is an answer; `refusal_ends` tells that nobody there is one.
+fn shake(socket: &UdpSocket, patience: Duration, refusal_ends: bool) -> Result<Answer> {
     socket.set_read_timeout(Some(REPEAT))?;
     let deadline = Instant::now() + patience;
     while Instant::now() < deadline {
         match socket.send(&[]).and_then(|_| socket.recv(&mut [0; 16])) {
-            Ok(_) => return Ok(true),
+            Ok(_) => return Ok(Answer::Came),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // Refused: nobody there, or not any more.
+            Err(error) if refusal_ends && error.kind() == ErrorKind::ConnectionRefused => return Ok(Answer::Refused),
+            // Nobody there yet, or no way to it.
             Err(_) => std::thread::sleep(REPEAT),
         }
     }
-    Ok(false)
+    Ok(Answer::None)
 }
 
 /// What is known of one flow of a socket.
@@ -137,7 +161,8 @@ impl Receiver {
         if length == 0 {
             flow.ended = flow.bytes > 0;
             let answered = if self.connected { self.socket.send(&[]) } else { self.socket.send_to(&[], from) };
-            if answered.is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused) {
+            // One that is lost is asked for again.
+            if answered.is_err_and(|error| !is_passing(&error)) {
                 bail!("cannot answer {from}");
             }
         }

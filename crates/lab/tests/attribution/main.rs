@@ -265,7 +265,7 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
     let server = |proto| format!("exec '{program}' traffic rr-server --proto {proto} --port 7100 --cpus 5");
     let client = |proto| {
         let dest = Lab::guest_address(0);
-        format!("'{program}' traffic rr-client --proto {proto} --dest {dest} --port 7100 --duration 1")
+        format!("'{program}' traffic rr-client --proto {proto} --dest {dest} --port 7100 --duration 3")
     };
     for (proto, threaded) in [("tcp", false), ("udp", false), ("tcp", true)] {
         let kthreads = "for pid in $(pgrep '^napi/eth0'); do taskset -pc 1 $pid; done";
@@ -289,7 +289,7 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
         // it may be woken before it has quite fallen asleep, and sleep for other reasons; a connection's begin and end wake it too
         let about = slept * 19 / 20..=transactions + 20;
         assert!(
-            slept > 50 && about.contains(&across),
+            slept > 20 && about.contains(&across),
             "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times: {woken:#?}"
         );
         println!(

@@ -64,6 +64,7 @@ fn attribution() -> Attribution {
         bytes: 40_000_000,
         events: 20_000,
         approximate: false,
+        connected: None,
     };
     Attribution {
         source: Source::Bpf,

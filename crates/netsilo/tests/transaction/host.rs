@@ -126,9 +126,9 @@ impl Host {
         records.filter(|record| record["record"] == kind).collect()
     }
 
-    /// Waits until something holds; fails the test after half a minute.
+    /// Waits until something holds; fails the test after two minutes.
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_secs(120);
         while !holds(self) {
             let log = std::fs::read_to_string(self.state().join("guard.log")).unwrap_or_default();
             assert!(Instant::now() < end, "never: {what}; guard.log: {log}");

@@ -39,6 +39,7 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
         bytes: u64::from(n) * 1000 + 1,
         events: 10,
         approximate: false,
+        connected: None,
     };
     let readers = queues.iter().flat_map(|(_, _, napi)| [*napi; READERS]);
     let softirq = |cpu| (CpuId(cpu), CpuTime { net_rx_ns: 100_000_000, net_rx_runs: 9000, ..CpuTime::default() });

@@ -268,7 +268,11 @@ fn datagrams_are_counted_to_the_byte() {
             let truth = reader.said("read");
             let attribution = tracer.read().unwrap();
             assert_eq!(bytes(&attribution, reader.tgid()), truth, "{how}");
-            assert!(of(&attribution, reader.tgid()).iter().all(|read| read.protocol == Protocol::Udp));
+            let reads = of(&attribution, reader.tgid());
+            assert!(reads.iter().all(|read| read.protocol == Protocol::Udp && read.connected.is_some()));
+            let connected: u64 = reads.iter().filter(|it| it.connected == Some(true)).map(|it| it.bytes).sum();
+            // The first datagram tells the reader whom to connect to.
+            assert_eq!(connected, if how == "udp-connected" { truth - 17 } else { 0 }, "{how}");
         });
     }
 }
