@@ -51,5 +51,6 @@ pub mod stages;
 pub mod stats;
 pub mod toeplitz;
 pub mod topology;
+pub mod visible;
 mod wakeups;
 pub mod why;

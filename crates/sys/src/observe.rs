@@ -115,7 +115,7 @@ impl Observer {
             (None, Some(refresher)) => refresher.first(root)?,
             (None, None) => snapshot(root)?,
         };
-        let attribution = match (self.counting, &mut self.counter) {
+        let mut attribution = match (self.counting, &mut self.counter) {
             (Counting::Windows(length), Counter::Attached(tracer)) => {
                 let length = length.min(interval);
                 wait(interval - length);
@@ -129,6 +129,7 @@ impl Observer {
                 self::read(counter, &before)?
             }
         };
+        attribution.tame_names();
         let after = match &mut self.refresher {
             Some(refresher) => refresher.next(root, &before)?,
             None => snapshot(root)?,
