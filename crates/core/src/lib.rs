@@ -42,4 +42,5 @@ pub mod sock_diag;
 pub mod stages;
 pub mod toeplitz;
 pub mod topology;
+pub mod verdict;
 mod wakeups;
