@@ -1,8 +1,9 @@
-//! RSS by hand: the hash is linear, a key that is printed comes back.
+//! RSS by hand: the hash is linear, a key or a flow that is printed comes back.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use netsilo_core::flow::Asked;
 use netsilo_core::toeplitz::{hash, parse_key};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -11,6 +12,11 @@ fuzz_target!(|bytes: &[u8]| {
     {
         let printed: Vec<String> = key.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(parse_key(&printed.join(":")), Some(key));
+    }
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && let Ok(asked) = text.parse::<Asked>()
+    {
+        assert_eq!(asked.to_string().parse(), Ok(asked));
     }
     let (key, inputs) = bytes.split_at(bytes.len().min(40));
     let (a, b) = inputs.split_at(inputs.len() / 2);

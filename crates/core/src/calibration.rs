@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cost::{CostSource, Costs};
 use crate::cpuset::{CpuId, CpuSet};
+use crate::stats::quantile;
 use crate::topology::{Distance, Topology};
 
 /// Pairs of a distance that are measured, at most.
@@ -47,13 +48,6 @@ impl Measured {
     pub fn is_wide(&self) -> bool {
         self.spread_ns > self.median_ns * WIDE
     }
-}
-
-/// The value below which this share of sorted samples lies, interpolated between neighbours.
-pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
-    let at = share * sorted.len().checked_sub(1)? as f64;
-    let (low, high) = (*sorted.get(at.floor() as usize)?, *sorted.get(at.ceil() as usize)?);
-    Some(low + (high - low) * at.fract())
 }
 
 /// What waking a thread that sleeps on a CPU at some distance costs and takes.
@@ -235,7 +229,6 @@ mod tests {
         assert!(!quiet.is_wide());
         assert!(Measured::of(&[100.0, 200.0, 300.0, 400.0], 2).unwrap().is_wide());
         assert_eq!(Measured::of(&[], 0), None);
-        assert_eq!(quantile(&[1.0, 2.0], 0.5), Some(1.5));
     }
 
     fn measured() -> Calibration {

@@ -10,6 +10,7 @@ mod knob;
 mod pattern;
 mod policy;
 mod reconcile;
+mod rest;
 mod trial;
 mod view;
 
@@ -24,14 +25,15 @@ use self::events::{Events, GRACE};
 use self::knob::{Hold, Knob, Workload};
 use self::pattern::Pattern;
 pub use self::policy::{Policy, WINDOW};
+use self::rest::{Rest, Seen};
 use self::trial::{Trial, Trials};
 use self::view::View;
 use crate::change::{Change, Target, Value, apply_to, ordered};
 use crate::cpuset::{CpuId, CpuSet};
-use crate::host::{NapiId, Observation, Writer};
-use crate::plan::{AlgorithmName, Goal, Override, Plan, plan, plan_of};
-use crate::rates::rates;
-use crate::silo::silos;
+use crate::host::{NapiId, Observation, Snapshot, Writer};
+use crate::plan::{AlgorithmName, Goal, Override, Plan, plan_of};
+use crate::rates::{Rates, rates};
+use crate::silo::{Silos, silos};
 
 /// Readers that went elsewhere more often than this within a calm's time are never at rest.
 const UNREST: usize = 6;
@@ -54,6 +56,8 @@ pub struct Controller {
     readers_moved: BTreeMap<String, Vec<Duration>>,
     /// The rx queues whose interrupts were held in the last window.
     held: BTreeSet<(String, u32)>,
+    /// Whether the last window found nothing to do, nor anything to wait for.
+    rest: Option<Rest>,
     /// Judged since the last window.
     judged: Vec<(Trial, Verdict)>,
     /// To be taken back, as soon as the budget allows.
@@ -99,6 +103,7 @@ impl Controller {
             windows_since: 0,
             readers_moved: BTreeMap::new(),
             held: BTreeSet::new(),
+            rest: None,
             judged: Vec::new(),
             to_revert: Vec::new(),
             writers: Vec::new(),
@@ -110,7 +115,7 @@ impl Controller {
     /// Goes by another policy from now on; knobs that were left to others are ours to write again.
     pub fn reconfigure(&mut self, policy: Policy) {
         let now = self.now;
-        (self.policy, self.pattern) = (policy, None);
+        (self.policy, self.pattern, self.rest) = (policy, None, None);
         let yielded: Vec<Target> =
             self.knobs.iter().filter(|(_, knob)| knob.yielded.is_some()).map(|(target, _)| target.clone()).collect();
         for target in yielded {
@@ -120,7 +125,7 @@ impl Controller {
 
     /// Wants something else from now on, by the same policy: netdevs came or went that rules of the configuration fit.
     pub fn set_goal(&mut self, goal: Goal) {
-        (self.policy.goal, self.pattern) = (goal, None);
+        (self.policy.goal, self.pattern, self.rest) = (goal, None, None);
     }
 
     /// The policy.
@@ -140,7 +145,7 @@ impl Controller {
         }
         // Containers come and go all the time.
         if self.knobs.keys().any(|target| event.covers(target)) {
-            self.pattern = None;
+            (self.pattern, self.rest) = (None, None);
         }
         self.events.note(now, event.clone());
     }
@@ -149,17 +154,22 @@ impl Controller {
     pub fn tick(&mut self, now: Duration, observation: &Observation) -> Decision {
         let rates = rates(&observation.before, &observation.after);
         let silos = silos(observation, &rates);
-        let plan = plan_of(observation, &rates, &silos, &self.policy.goal);
         let view = View::of(&observation.after, &silos);
-        let wanted = self.around_what_is_held(&plan, &view, |goal| plan_of(observation, &rates, &silos, goal));
         self.now = now;
         self.writers.clone_from(&observation.after.writers);
         self.asked.clear();
         self.reconcile(now, &view);
         self.judged.extend(self.trials.sample(now, observation, &rates, &self.policy));
         let verdicts = self.judge(now);
-        let wanted = self.as_wanted_before(wanted, observation);
-        self.compare(now, Pattern::of(&observation.after.topology.online, &rates, &silos));
+        let pattern = Pattern::of(&observation.after.topology.online, &rates, &silos);
+        let rest = self.rest.take().filter(|_| self.to_revert.is_empty());
+        let rest = rest.and_then(|rest| rest.goes_on(&pattern, &rates, observation));
+        let wanted = match &rest {
+            Some(rest) => rest.plan().clone(),
+            None => self.wanted(observation, &rates, &silos, &view),
+        };
+        let seen = rest.is_none().then(|| Seen::of(pattern.clone(), &rates, observation));
+        self.compare(now, pattern);
         self.notice(now, &wanted, &view);
         let revert = self.revert(now, &view);
         let decided = self.decide(now, &wanted, &view);
@@ -169,9 +179,10 @@ impl Controller {
             .filter(|(_, hold)| hold.as_ref().is_some_and(|hold| !hold.is_short()))
             .filter_map(|(change, _)| view.queue(&change.target))
             .collect();
+        self.rest = rest.or_else(|| Rest::of(&wanted, &decided, seen?)).filter(|_| revert.is_empty());
         let (writes, held) = self.ask(now, &wanted, decided, &view);
-        let log = std::mem::take(&mut self.log);
-        Decision { plan: wanted, writes, revert, log, state, conflicts: self.conflicts(), held, verdicts }
+        let (log, locality) = (std::mem::take(&mut self.log), silos.locality());
+        Decision { plan: wanted, writes, revert, log, state, conflicts: self.conflicts(), held, verdicts, locality }
     }
 
     /// What became of the last decision's writes and reverts; to be told before the next window is.
@@ -220,10 +231,17 @@ impl Controller {
         self.say(now, Some(target), what, why);
     }
 
+    /// All that is wanted.
+    fn wanted(&self, observation: &Observation, rates: &Rates, silos: &Silos, view: &View<'_>) -> Plan {
+        let plan = plan_of(observation, rates, silos, &self.policy.goal);
+        let wanted = self.around_what_is_held(plan, view, |goal| plan_of(observation, rates, silos, goal));
+        self.as_wanted_before(wanted, observation, rates)
+    }
+
     /// The plan, but with what was held in the last window where it is: the others find their places around it.
-    fn around_what_is_held(&self, plan: &Plan, view: &View<'_>, plan_for: impl Fn(&Goal) -> Plan) -> Plan {
+    fn around_what_is_held(&self, plan: Plan, view: &View<'_>, plan_for: impl Fn(&Goal) -> Plan) -> Plan {
         if self.held.is_empty() {
-            return plan.clone();
+            return plan;
         }
         let leave = |(netdev, queue): &(String, u32)| Override {
             netdev: netdev.clone(),
@@ -236,15 +254,15 @@ impl Controller {
         let mut around = plan_for(&goal);
         let held = |change: &&Change| view.queue(&change.target).is_some_and(|queue| self.held.contains(&queue));
         around.changes.retain(|change| !held(&change));
-        around.changes.extend(plan.changes.iter().filter(held).cloned());
+        around.changes.extend(plan.changes.into_iter().filter(|change| held(&change)));
         around.changes = ordered(around.changes);
-        around.placements.clone_from(&plan.placements);
+        around.placements = plan.placements;
         around
     }
 
     /// The plan, but with the last window's wishes where this window's put something else in their place and yet would
     /// let them stay, had they been followed: of equals the first one named counts, so that noise does not choose.
-    fn as_wanted_before(&self, mut wanted: Plan, observation: &Observation) -> Plan {
+    fn as_wanted_before(&self, mut wanted: Plan, observation: &Observation, rates: &Rates) -> Plan {
         let wishes = self
             .knobs
             .iter()
@@ -257,8 +275,9 @@ impl Controller {
             return wanted;
         }
         let then = |changes: &[Change]| {
-            let followed = Observation { after: apply_to(&observation.after, changes), ..observation.clone() };
-            plan(&followed, &self.policy.goal).changes
+            let (before, attribution) = (Snapshot::default(), observation.attribution.clone());
+            let followed = Observation { before, after: apply_to(&observation.after, changes), attribution };
+            plan_of(&followed, rates, &silos(&followed, rates), &self.policy.goal).changes
         };
         // One of two alike could have been named.
         let all: Vec<Change> = before.values().cloned().collect();

@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +97,94 @@ impl fmt::Display for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = |end: SocketAddr| if end.port() == 0 { end.ip().to_string() } else { end.to_string() };
         write!(f, "{}-{}", end(self.source), end(self.target))
+    }
+}
+
+/// A flow that somebody asks about: `10.0.0.1:40000-10.0.0.2:443/tcp`, `[2001:db8::1]:53-[2001:db8::2]:53/udp`,
+/// `10.0.0.1-10.0.0.2/gre`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub struct Asked {
+    /// What it carries.
+    pub outer: Outer,
+    /// Sender and receiver.
+    pub ends: Ends,
+}
+
+/// A text that names no flow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` names no flow: {why}; want 10.0.0.1:40000-10.0.0.2:443/tcp")]
+pub struct AskedError {
+    text: String,
+    why: &'static str,
+}
+
+/// Protocols that can be asked about, by name and number.
+const PROTOCOLS: [(&str, u8); 9] = [
+    ("tcp", 6),
+    ("udp", 17),
+    ("sctp", 132),
+    ("gre", 47),
+    ("ipip", 4),
+    ("sit", 41),
+    ("esp", 50),
+    ("ah", 51),
+    ("icmp", 1),
+];
+
+impl FromStr for Asked {
+    type Err = AskedError;
+
+    fn from_str(text: &str) -> Result<Self, AskedError> {
+        let refuse = |why| AskedError { text: text.to_owned(), why };
+        let (ends, protocol) = text.rsplit_once('/').ok_or_else(|| refuse("no protocol after a `/`"))?;
+        let (source, target) = ends.split_once('-').ok_or_else(|| refuse("no `-` between sender and receiver"))?;
+        let by_name = PROTOCOLS.iter().find(|(name, _)| *name == protocol).map(|(_, number)| *number);
+        let number = by_name.or_else(|| protocol.parse().ok()).ok_or_else(|| refuse("an unknown protocol"))?;
+        let end = |end: &str| {
+            let bare = end.trim_start_matches('[').trim_end_matches(']');
+            let bare = || Some(SocketAddr::new(bare.parse().ok()?, 0));
+            end.parse().ok().or_else(bare).ok_or_else(|| refuse("an end that is no address"))
+        };
+        let ends = Ends { source: end(source)?, target: end(target)? };
+        if ends.source.is_ipv4() != ends.target.is_ipv4() {
+            return Err(refuse("addresses of two families"));
+        }
+        let outer = Outer::of_ip(number, ends.target.port());
+        let ported = matches!(outer, Outer::Tcp | Outer::Sctp) || outer.is_udp();
+        match (ends.source.port(), ends.target.port()) {
+            (0, _) | (_, 0) if ported => Err(refuse("a port is missing")),
+            (0, 0) => Ok(Self { outer, ends }),
+            _ if ported => Ok(Self { outer, ends }),
+            _ => Err(refuse("this protocol has no ports")),
+        }
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = match self.outer {
+            Outer::Tcp => 6,
+            Outer::Sctp => 132,
+            Outer::Gre => 47,
+            Outer::IpIp => 4,
+            Outer::SixInIp => 41,
+            Outer::Esp => 50,
+            Outer::Ah => 51,
+            Outer::Mpls => 137,
+            Outer::Ip(number) => number,
+            _ => 17,
+        };
+        match PROTOCOLS.iter().find(|(_, known)| *known == number) {
+            Some((name, _)) => write!(f, "{}/{name}", self.ends),
+            None => write!(f, "{}/{number}", self.ends),
+        }
+    }
+}
+
+impl From<Asked> for String {
+    fn from(asked: Asked) -> Self {
+        asked.to_string()
     }
 }
 
@@ -235,6 +324,22 @@ mod tests {
         assert!(Outer::of_ip(47, 0).is_tunnel() && !Outer::of_ip(1, 0).is_tunnel());
         assert_eq!(Outer::Vxlan.flow_type(true), Some(FlowType::Udp6));
         assert_eq!(Outer::Gre.flow_type(false), None);
+    }
+
+    #[test]
+    fn a_flow_is_asked_about_as_it_is_printed_and_nonsense_is_refused() {
+        let asked =
+            ["10.0.0.1:40000-10.0.0.2:443/tcp", "[2001:db8::1]:53-[2001:db8::2]:53/udp", "10.0.0.1-10.0.0.2/gre"];
+        for text in asked.into_iter().chain(["2001:db8::1-2001:db8::2/esp", "10.0.0.1-10.0.0.2/89"]) {
+            assert_eq!(text.parse::<Asked>().unwrap().to_string(), text);
+        }
+        let vxlan: Asked = "10.0.0.1:40000-10.0.0.2:4789/udp".parse().unwrap();
+        assert_eq!((vxlan.outer, vxlan.to_string().as_str()), (Outer::Vxlan, "10.0.0.1:40000-10.0.0.2:4789/udp"));
+        for nonsense in
+            ["", "a-b/tcp", "10.0.0.1-10.0.0.2/tcp", "10.0.0.1:1-[::1]:1/udp", "10.0.0.1:1-10.0.0.2:2/gre", "1/2"]
+        {
+            assert!(nonsense.parse::<Asked>().is_err(), "{nonsense}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::attribution::Attribution;
 use crate::cpuset::{CpuId, CpuSet};
+use crate::proc_task::ThreadTime;
+use crate::sockets::LosingSocket;
 use crate::topology::{NodeId, Topology};
 
 /// An interrupt number, as in `/proc/irq/<n>`.
@@ -59,8 +61,20 @@ pub struct Snapshot {
     pub net: NetSettings,
     /// Other programs that write the same knobs, running now.
     pub writers: Vec<Writer>,
+    /// Counters of the protocols in netsilo's own network namespace since it exists, by `nstat`'s names; empty when not read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub protocols: BTreeMap<String, u64>,
+    /// Sockets of that namespace that have lost something; `None` when not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losing_sockets: Option<Vec<LosingSocket>>,
+    /// `ksoftirqd/<cpu>`: how long it ran and waited since boot; empty when not read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,
     /// What could not be read, and why.
     pub gaps: Vec<Gap>,
+    /// Links, queueing disciplines, limits, connections, power; only a whole look reads them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<crate::audit::Audit>,
 }
 
 /// Which machine and boot this is.

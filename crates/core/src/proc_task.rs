@@ -1,6 +1,25 @@
 //! Parsers for files of one thread or process: `/proc/<pid>/task/<tid>/{stat,schedstat}` and `/proc/<pid>/cgroup`.
 
+use serde::{Deserialize, Serialize};
+
 use crate::cpuset::CpuId;
+
+/// How long a thread ran, and waited for its turn (`schedstat`), since it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadTime {
+    /// Nanoseconds on a CPU.
+    pub run_ns: u64,
+    /// Nanoseconds runnable, while others had the CPU.
+    pub wait_ns: u64,
+    /// Times that it was given the CPU.
+    pub runs: u64,
+}
+
+/// `schedstat`: time on a CPU, time waiting for one, times on one.
+pub fn thread_time(schedstat: &str) -> Option<ThreadTime> {
+    let mut words = schedstat.split_ascii_whitespace().map(|word| word.parse().ok());
+    Some(ThreadTime { run_ns: words.next()??, wait_ns: words.next()??, runs: words.next()?? })
+}
 
 /// `stat`: the CPU that the thread ran on last (field 39, `processor`).
 ///
@@ -50,5 +69,7 @@ mod tests {
         assert_eq!(link_inode("pipe:[81]", "socket"), None);
         assert_eq!(link_inode("socket:[]", "socket"), None);
         assert_eq!(run_ns("1234 5 6\n"), Some(1234));
+        assert_eq!(thread_time("1234 5 6\n"), Some(ThreadTime { run_ns: 1234, wait_ns: 5, runs: 6 }));
+        assert_eq!(thread_time("1234 5\n"), None);
     }
 }

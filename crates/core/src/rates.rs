@@ -26,6 +26,9 @@ pub struct Rates {
     pub irqs: BTreeMap<Irq, IrqRates>,
     /// Counters of `/sys/class/net/<dev>/statistics` per second, by interface name; those that were reset are left out.
     pub netdevs: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Counters of the protocols per second, by `nstat`'s names; those that were reset are left out.
+    #[serde(default)]
+    pub protocols: BTreeMap<String, f64>,
 }
 
 /// Rates of one CPU.
@@ -73,6 +76,8 @@ pub struct SoftnetRates {
     pub dropped_per_s: Option<f64>,
     pub time_squeeze_per_s: Option<f64>,
     pub received_rps_per_s: Option<f64>,
+    #[serde(default)]
+    pub flow_limit_per_s: Option<f64>,
 }
 
 /// Rates of one interrupt.
@@ -95,6 +100,7 @@ pub fn rates(before: &Snapshot, after: &Snapshot) -> Rates {
         cpus: cpus(before, after, elapsed),
         irqs: irqs(before, after, elapsed),
         netdevs: netdevs(before, after, elapsed),
+        protocols: protocols(before, after, elapsed),
     }
 }
 
@@ -154,6 +160,7 @@ fn softnet(old: &Softnet, new: &Softnet, elapsed: Duration) -> SoftnetRates {
         dropped_per_s: rate(old.dropped, new.dropped),
         time_squeeze_per_s: rate(old.time_squeeze, new.time_squeeze),
         received_rps_per_s: rate(old.received_rps, new.received_rps),
+        flow_limit_per_s: rate(old.flow_limit_count, new.flow_limit_count),
     }
 }
 
@@ -200,10 +207,20 @@ fn statistics(old: &Netdev, new: &Netdev, elapsed: Duration) -> BTreeMap<String,
     new.statistics.iter().filter_map(rate).collect()
 }
 
+/// Counters of another network namespace are not the same ones.
+fn protocols(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<String, f64> {
+    let same = before.machine.netns == after.machine.netns;
+    let rate = |(name, new): (&String, &u64)| {
+        let delta = counted(*before.protocols.get(name)?, *new, elapsed)?;
+        Some((name.clone(), per_s(delta, elapsed)?))
+    };
+    after.protocols.iter().filter(|_| same).filter_map(rate).collect()
+}
+
 /// By how much a kernel counter grew; `None` when it was reset.
 ///
 /// Interrupts, softirqs and softnet counters are `unsigned int` in the kernel (`struct irqstat`, `struct kernel_stat`,
-/// `struct softnet_data`): a step back from below 2^32 is a wrap-around if the counter can have come that far.
+/// `struct softnet_data`), those of the protocols `unsigned long`, of 32 bits on some machines: a step back from below 2^32 is a wrap-around if the counter can have come that far.
 fn counted(old: u64, new: u64, elapsed: Duration) -> Option<u64> {
     const WRAP: u64 = 1 << 32;
     if new >= old {
@@ -301,6 +318,16 @@ mod tests {
         assert_eq!(rates(&before, &after).netdevs["eth0"]["rx_packets"], 10.0);
         after.netdevs = vec![dev(9, 30)];
         assert!(rates(&before, &after).netdevs.is_empty());
+    }
+
+    #[test]
+    fn protocol_counters_of_32_bits_wrap_and_those_of_another_namespace_have_no_rate() {
+        let (mut before, mut after) = (at(0, &[0]), at(2, &[0]));
+        before.protocols = [("UdpRcvbufErrors".to_owned(), (1 << 32) - 5), ("TcpInSegs".to_owned(), 1 << 40)].into();
+        after.protocols = [("UdpRcvbufErrors".to_owned(), 5), ("TcpInSegs".to_owned(), 7)].into();
+        assert_eq!(rates(&before, &after).protocols, [("UdpRcvbufErrors".to_owned(), 5.0)].into());
+        after.machine.netns = 9;
+        assert!(rates(&before, &after).protocols.is_empty());
     }
 
     #[test]

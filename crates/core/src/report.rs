@@ -391,25 +391,13 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
             .flat_map(|silo| silo.interrupts_per_s.iter().flatten())
             .map(|(_, rate)| rate)
             .sum(),
-        locality: locality(silos, by_queue),
+        locality: silos.locality(),
         local: silos.local.clone(),
         foreign: silos.foreign.clone(),
         unresolved: silos.unresolved.clone(),
         forwarded: silos.forwarded.clone(),
         unresolved_share: bytes.filter(|bytes| *bytes > 0.0).map(|bytes| silos.unresolved.bytes_per_s / bytes),
     }
-}
-
-fn locality(silos: &Silos, all: f64) -> Locality {
-    let mut total = Locality { bytes_per_s: all, ..Locality::default() };
-    for locality in silos.queues.iter().map(|silo| &silo.locality).filter(|l| l.bytes_per_s > 0.0) {
-        let part = locality.bytes_per_s / all;
-        total.unknown += locality.unknown * part;
-        for (distance, share) in &locality.shares {
-            *total.shares.entry(*distance).or_default() += share * part;
-        }
-    }
-    total
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use crate::cpuset::{CpuId, CpuSet};
 use crate::forwards::{self, ForwardShare, ForwardTotals};
 use crate::host::{Edge, Irq, Napi, NapiId, NapiThread, Netdev, Observation, RxQueue, Snapshot, TxQueue, Writable};
 use crate::join::{Home, Join};
+pub use crate::locality::Locality;
 use crate::rates::Rates;
-use crate::topology::Distance;
 use crate::wakeups::Wakeups;
 
 /// All silos of a host, and what was read but came through none of them.
@@ -133,17 +133,6 @@ pub struct ConsumerShare {
     /// The same by the CPU on which the thread slept.
     #[serde(default)]
     pub wakeups_on: BTreeMap<CpuId, f64>,
-}
-
-/// How far data travels from the CPU that ran the protocol to the CPU that reads it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Locality {
-    /// Bytes per second that it is reckoned from.
-    pub bytes_per_s: f64,
-    /// Share of the bytes by distance; all that are known together with `unknown` make 1.
-    pub shares: BTreeMap<Distance, f64>,
-    /// Share of the bytes whose protocol CPU is not known.
-    pub unknown: f64,
 }
 
 /// What was read, but belongs to no queue.

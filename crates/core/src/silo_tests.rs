@@ -8,6 +8,7 @@ use crate::grid::Grid;
 use crate::host::EdgeSource;
 use crate::rates::rates;
 use crate::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use crate::topology::Distance;
 
 fn set(text: &str) -> CpuSet {
     CpuSet::parse_list(text).unwrap()

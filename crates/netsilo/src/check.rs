@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use netsilo_core::diagnose::{Severity, check};
+use netsilo_sys::bpf::Options;
 
 use crate::exit::Exit;
 use crate::observe::CHECK_INTERVAL;
@@ -23,7 +24,7 @@ pub(crate) struct Args {
 /// Looks, diagnoses, prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let costs = plan::costs_for(args.observe.is_bundle())?;
-    let check = check(&args.observe.unless_told(CHECK_INTERVAL).observe()?, &costs);
+    let check = check(&args.observe.unless_told(CHECK_INTERVAL).observe_with(Options::for_findings())?, &costs);
     if args.json {
         out::json(&check)?;
     } else {

@@ -12,10 +12,7 @@ use crate::units;
 pub(crate) fn render(check: &Check) -> String {
     let mut text = String::new();
     let seconds = check.interval.as_secs_f64();
-    let _ = writeln!(text, "{}, linux {}, {seconds:.1} s", check.hostname, check.release);
-    if check.findings.is_empty() {
-        let _ = writeln!(text, "nothing found: there was too little to look at");
-    }
+    let _ = writeln!(text, "{}, linux {}, {seconds:.1} s: {}", check.hostname, check.release, counts(check));
     for finding in &check.findings {
         text.push('\n');
         one(&mut text, finding);
@@ -24,6 +21,14 @@ pub(crate) fn render(check: &Check) -> String {
         let _ = writeln!(text, "\nnetsilo explain ID tells more of a finding");
     }
     text
+}
+
+/// `1 critical, 2 warning, 3 ok`.
+fn counts(check: &Check) -> String {
+    let count = |severity: &Severity| check.findings.iter().filter(|finding| finding.severity == *severity).count();
+    let counted = Severity::ALL.iter().rev().map(|severity| (count(severity), severity.as_str()));
+    let counted: Vec<String> = counted.filter(|(count, _)| *count > 0).map(|(n, name)| format!("{n} {name}")).collect();
+    if counted.is_empty() { "nothing found, there was too little to look at".to_owned() } else { counted.join(", ") }
 }
 
 fn one(text: &mut String, finding: &Finding) {

@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
 use crate::{
-    apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, run, show, status, undo,
+    apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss, run, show, status, undo,
 };
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
@@ -24,6 +24,8 @@ enum Verb {
     Check(check::Args),
     /// Print the page of a finding, or the list of all findings
     Explain(explain::Args),
+    /// Tell where RSS takes a flow, and how evenly it spreads those that arrive
+    Rss(rss::Args),
     /// Print what apply would write, with the reasons
     Plan(plan::Args),
     /// Show the plan, ask, and write it as one transaction that undo takes back
@@ -58,6 +60,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Show(args) => show::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Explain(args) => explain::run(&args),
+        Verb::Rss(args) => rss::run(&args),
         Verb::Plan(args) => plan::run(&args),
         Verb::Apply(args) => apply::run(&args),
         Verb::Pin(args) => pin::run(&args),

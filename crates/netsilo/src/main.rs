@@ -21,6 +21,8 @@ mod out;
 mod pin;
 mod plan;
 mod plan_view;
+mod rss;
+mod rss_view;
 mod run;
 mod show;
 mod show_view;

@@ -106,7 +106,12 @@ impl Look {
 
     /// One observation.
     pub(crate) fn observe(&self) -> Result<Observation> {
-        self.each(Options::default(), |observation| Ok((observation, false)))
+        self.observe_with(Options::default())
+    }
+
+    /// One observation with other programs than the usual ones.
+    pub(crate) fn observe_with(&self, options: Options) -> Result<Observation> {
+        self.each(options, |observation| Ok((observation, false)))
     }
 
     /// The same, which looks for this long unless told.

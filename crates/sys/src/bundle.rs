@@ -154,15 +154,18 @@ pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
 
 fn holds(addresses: Addresses) -> Vec<String> {
     let kept = match addresses {
-        Addresses::Keep => "hardware addresses, the ends of flows, the host name, the kernel command line as they are",
+        Addresses::Keep => {
+            "hardware addresses, the ends of flows and connections, the host name, the kernel command line as they are"
+        }
         Addresses::Replace => {
-            "hardware addresses and the host name replaced, the ends of flows left out; of the kernel command line the words about cpus and interrupts"
+            "hardware addresses and the host name replaced, the ends of flows and connections left out; of the kernel command line the words about cpus and interrupts"
         }
     };
     let mut holds = vec![
         "cpu topology, interrupts, their placement and counts, per-cpu times and softirqs, twice",
         "network devices, queues, driver settings, RSS keys, statistics and network sysctls, twice",
         "kernel threads of threaded NAPI, and programs that also place interrupts, with their command lines",
+        "tcp connections in numbers, links, queueing disciplines, frequency and idle states, twice",
         "flows: the hash that the device gave, protocol, rx queue, packets and bytes; no payload",
         "who read how many bytes of which queue on which cpu: names, cgroups and counts of programs, no payload",
     ];

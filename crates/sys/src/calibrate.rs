@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netsilo_core::calibration::{self, Calibration, Measured, Wakeup, evenly, quantile};
+use netsilo_core::calibration::{self, Calibration, Measured, Wakeup, evenly};
 use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::stats;
 use netsilo_core::topology::{Distance, Topology};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
@@ -154,7 +155,7 @@ impl Samples {
 
 fn median(mut samples: Vec<f64>) -> Option<f64> {
     samples.sort_by(f64::total_cmp);
-    quantile(&samples, 0.5)
+    stats::quantile(&samples, 0.5)
 }
 
 /// Two cache lines wide: the neighbour line is fetched along on x86.

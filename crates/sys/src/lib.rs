@@ -1,6 +1,7 @@
 //! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer. It decides nothing and prints nothing.
 
 pub mod apply;
+mod audit;
 pub mod bpf;
 mod bpf_arrived;
 mod bpf_cgroup;
@@ -10,6 +11,7 @@ mod bpf_stages;
 mod bpf_table;
 pub mod bundle;
 pub mod calibrate;
+mod connections;
 pub mod costs;
 pub mod ethtool;
 pub mod events;
@@ -23,6 +25,7 @@ mod kept;
 pub mod kernel;
 pub mod knob;
 mod lines;
+mod losing_sockets;
 mod netdev;
 pub mod netdev_genl;
 mod notes;
@@ -31,6 +34,7 @@ pub mod own;
 mod pidfd;
 pub mod pin;
 mod process;
+mod qdiscs;
 pub mod read;
 mod recorder;
 mod redact;

@@ -7,35 +7,42 @@ use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::{CpuCounters, Machine, NetSettings, Snapshot, Xdp};
 use netsilo_core::netdev_genl::NetdevGenl;
 use netsilo_core::parse::interrupts::Interrupts;
-use netsilo_core::parse::{cpu_lists, scalar, softirqs::softirqs, softnet_stat::softnet_stat, stat::stat};
+use netsilo_core::parse::{cpu_lists, scalar, snmp, softirqs::softirqs, softnet_stat::softnet_stat, stat::stat};
 use netsilo_core::part::Part;
+use netsilo_core::proc_task::{ThreadTime, thread_time};
+use netsilo_core::sockets::LosingSocket;
 
 use crate::netdev::{Known, netdevs};
 use crate::notes::Notes;
-use crate::process::{napi_threads, processes};
+use crate::process::{Process, napi_threads, processes};
 use crate::root::{ReadError, Root};
-use crate::{costs, irq, topology, writers};
+use crate::{audit, costs, irq, topology, writers};
 
 /// Reads everything.
 ///
 /// What a machine may lack is `None`; what should be there and could not be read is in `gaps`. An error means that the
 /// machine's CPUs or its counters make no sense, or that the tree cannot be saved.
 pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
-    look(root, || irq::interrupts(root, None))
+    look(root, true, || irq::interrupts(root, None))
 }
 
-/// As [`snapshot`], without the counts of interrupts.
+/// As [`snapshot`], without the counts of interrupts, of what was lost, and the audit.
 pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
-    look(root, || irq::uncounted(root))
+    look(root, false, || irq::uncounted(root))
 }
 
-fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>) -> Result<Snapshot, ReadError> {
+fn look(
+    root: &Root,
+    whole: bool,
+    interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
+) -> Result<Snapshot, ReadError> {
     let notes = Notes::new(root);
     let topology = topology::topology(root)?;
     // counters first and together: rates are reckoned from `at`
     let at = root.now()?;
     let table = wanted(&notes, interrupts())?.unwrap_or_default();
     let cpus = cpu_counters(&notes, &topology.online)?;
+    let protocols = if whole { protocols(&notes) } else { BTreeMap::new() };
     let irqs = irq::irqs(&notes, table.irqs);
     let processes = processes(&notes);
     let threads = napi_threads(&notes, &processes);
@@ -43,6 +50,7 @@ fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>)
     let mut netdevs = netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
     let xdp = xdp(&notes);
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
+    let audit = whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
     Ok(Snapshot {
         machine: machine(&notes),
         at,
@@ -55,6 +63,10 @@ fn look(root: &Root, interrupts: impl FnOnce() -> Result<Interrupts, ReadError>)
         netdevs,
         net: net_settings(&notes),
         writers: writers::writers(&notes, &processes),
+        audit,
+        protocols,
+        losing_sockets: if whole { losing_sockets(&notes) } else { None },
+        ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
         gaps: notes.finish()?,
     })
 }
@@ -122,8 +134,56 @@ fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
     }
 }
 
+/// Counters of the protocols in this network namespace.
+fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
+    let files = [
+        ("/proc/net/snmp", snmp::snmp as fn(&str) -> _),
+        ("/proc/net/netstat", snmp::snmp),
+        ("/proc/net/snmp6", snmp::snmp6),
+    ];
+    files.into_iter().filter_map(|(file, parse)| notes.get(file, parse)).flatten().collect()
+}
+
+fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
+    let ask = || Part::from(crate::losing_sockets::read());
+    match notes.note(notes.root.answer(LOSING_SOCKETS, ask)).flatten()? {
+        Part::Value(sockets) => Some(sockets),
+        Part::Absent(why) => {
+            notes.gap("sockets that lose", why);
+            None
+        }
+    }
+}
+
+/// `None` of a CPU whose kernel keeps no times (`CONFIG_SCHED_INFO`).
+fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, ThreadTime> {
+    let time = |process: &Process| {
+        let cpu = process.comm.strip_prefix("ksoftirqd/")?.parse().ok().map(CpuId)?;
+        let text = notes.get(&format!("/proc/{}/schedstat", process.pid), |text| Ok(thread_time(text)))?;
+        Some((cpu, text?))
+    };
+    processes.iter().filter_map(time).collect()
+}
+
+/// Where a bundle keeps them.
+pub(crate) const LOSING_SOCKETS: &str = "losing_sockets.json";
+
 /// Sysctls that are kept as printed, besides those that netsilo may write.
-const READ_ONLY: &[&str] = &["net.core.netdev_rss_key", "net.ipv4.ip_forward"];
+const READ_ONLY: &[&str] = &[
+    "net.core.netdev_rss_key",
+    "net.core.netdev_tstamp_prequeue",
+    "net.core.optmem_max",
+    "net.core.somaxconn",
+    "net.ipv4.ip_forward",
+    "net.ipv4.tcp_adv_win_scale",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_limit_output_bytes",
+    "net.ipv4.tcp_mtu_probing",
+    "net.ipv4.tcp_notsent_lowat",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.udp_mem",
+    "net.ipv6.conf.all.forwarding",
+];
 
 pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
     let value = |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);

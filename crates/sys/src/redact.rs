@@ -6,8 +6,11 @@ use std::io;
 use std::path::Path;
 
 use netsilo_core::attribution::{Attribution, Consumer, Consumption, Forwarded};
+use netsilo_core::audit::Connections;
 use netsilo_core::flow::Flow;
 use netsilo_core::parse::netdev::address;
+use netsilo_core::part::Part;
+use netsilo_core::sockets::LosingSocket;
 
 /// Words of the kernel command line that say where work may run; all others go.
 const CMDLINE_WORDS: &[&str] = &[
@@ -69,6 +72,8 @@ impl Redaction {
         match kernel {
             "proc/sys/kernel/hostname" => b"host\n".to_vec(),
             "proc/cmdline" => cmdline(&text).into_bytes(),
+            _ if kernel == crate::audit::CONNECTIONS => self.text(&connections(&text)).into_bytes(),
+            crate::read::LOSING_SOCKETS => losing_sockets(&contents).unwrap_or_default(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => self.text(&command(&text)).into_bytes(),
             // device interrupts bear netdevs' names, and those may bear addresses; scanning costs once per address
@@ -121,6 +126,16 @@ fn made_up(n: usize, bytes: usize) -> String {
     pairs.join(":")
 }
 
+/// Holders whose names hold network addresses lose them; `None` for what no version wrote.
+fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
+    let mut read: Part<Vec<LosingSocket>> = serde_json::from_slice(json).ok()?;
+    if let Part::Value(sockets) = &mut read {
+        let holders = sockets.iter_mut().filter_map(|socket| socket.holder.as_mut());
+        holders.for_each(|holder| holder.comm = without_addresses(&holder.comm));
+    }
+    serde_json::to_vec_pretty(&read).ok()
+}
+
 fn cmdline(text: &str) -> String {
     let keep = |word: &&str| CMDLINE_WORDS.contains(&word.split('=').next().unwrap_or(word));
     text.split_ascii_whitespace().filter(keep).collect::<Vec<_>>().join(" ") + "\n"
@@ -139,6 +154,17 @@ fn command(text: &str) -> String {
 fn link_file(text: &str) -> String {
     let keep = |line: &&str| crate::writers::LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key));
     text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
+}
+
+/// Connections without their peers; what cannot be read is left out whole.
+fn connections(text: &str) -> String {
+    let read = serde_json::from_str(text)
+        .unwrap_or_else(|_| Part::Absent("could not be read to take addresses out".to_owned()));
+    let without = read.map(|mut connections: Connections| {
+        connections.kept.iter_mut().for_each(|connection| connection.peer = None);
+        connections
+    });
+    serde_json::to_string_pretty(&without).unwrap_or_default()
 }
 
 /// Replaces each word of a path that looks like a network address.
@@ -200,6 +226,23 @@ mod tests {
             redaction.file("1/proc/812/cmdline", b"/usr/sbin/x\0--a\0b\0--c\0secret\0--flag\0--v=1".to_vec()),
             b"/usr/sbin/x\0--a\0b\0--c\0--flag"
         );
+    }
+
+    #[test]
+    fn connections_lose_their_peers_and_keep_their_numbers() {
+        let file = r#"{ "value": { "seen": 9, "kept": [{ "cookie": 7, "peer": "192.0.2.9:443", "snd_mss": 1448 }] } }"#;
+        let kept = Redaction::default().file("0/sock_diag/connections.json", file.into());
+        let kept = String::from_utf8(kept).unwrap();
+        assert!(kept.contains("1448") && !kept.contains("192.0.2.9"), "{kept}");
+        let broken = Redaction::default().file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
+        assert!(String::from_utf8(broken).unwrap().starts_with("{\n  \"absent\""));
+    }
+
+    #[test]
+    fn holders_of_sockets_lose_addresses_in_their_names() {
+        let json = br#"{"value":[{"kind":"udp","port":53,"inode":7,"drops":3,"queued":0,"holder":{"tgid":9,"comm":"dns 192.0.2.7"}}]}"#;
+        let text = String::from_utf8(Redaction::default().file("1/losing_sockets.json", json.to_vec())).unwrap();
+        assert!(!text.contains("192.0.2.7") && text.contains("\"drops\": 3"), "{text}");
     }
 
     #[test]

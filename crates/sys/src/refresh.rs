@@ -229,6 +229,7 @@ impl Opened {
         let irqs =
             counts.into_iter().map(|(irq, counts)| self.irq(root, last, irq, counts)).collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
+            audit: None,
             machine: last.machine.clone(),
             at,
             topology: last.topology.clone(),
@@ -241,6 +242,7 @@ impl Opened {
             net: last.net.clone(),
             writers: last.writers.clone(),
             gaps: last.gaps.clone(),
+            ..Snapshot::default()
         };
         for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
             refresh_netdev(&mut self.room, root, netdev, device.as_ref(), &self.threads)?;

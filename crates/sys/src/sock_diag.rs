@@ -69,7 +69,7 @@ fn netns(proc: &Path) -> io::Result<u32> {
 }
 
 /// The states in which a socket has data and `struct tcp_info`.
-const STATES: [TcpState; 6] = [
+pub(crate) const STATES: [TcpState; 6] = [
     TcpState::Established,
     TcpState::FinWait1,
     TcpState::FinWait2,
@@ -112,14 +112,17 @@ fn tcp_socket(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<(u64
         read_bytes: read_bytes(info.bytes_received, message.rqueue, fin_received),
         incoming: None,
     };
-    // two u32 in the order low, high: sock_diag_save_cookie()
-    let [a, b, c, d, e, f, g, h] = id.cookie;
+    Some((cookie(id.cookie), socket))
+}
+
+/// Two u32 in the order low, high: `sock_diag_save_cookie`.
+pub(crate) fn cookie([a, b, c, d, e, f, g, h]: [u8; 8]) -> u64 {
     let (low, high) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
-    Some((u64::from(high) << 32 | u64::from(low), socket))
+    u64::from(high) << 32 | u64::from(low)
 }
 
 /// A v4 address in the first four bytes, or a v6 one; v4 through a dual-stack socket becomes v4.
-fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
+pub(crate) fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
     let [a, b, c, d, ..] = *bytes;
     if i32::from(family) == libc::AF_INET {
         Ipv4Addr::new(a, b, c, d).into()
@@ -129,7 +132,7 @@ fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
 }
 
 /// All addresses of the namespace, by interface index.
-fn addresses(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u32, Vec<IpAddr>>> {
+pub(crate) fn addresses(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u32, Vec<IpAddr>>> {
     let mut addresses: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
     let mut replies = netlink.request(&rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::new()))?;
     while let Some(reply) = replies.recv() {

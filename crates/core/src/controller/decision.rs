@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Target, Value};
 use crate::cpuset::CpuId;
+use crate::locality::Locality;
 use crate::plan::Plan;
 
 /// What one window led to.
@@ -27,6 +28,9 @@ pub struct Decision {
     pub held: Vec<Held>,
     /// The changes whose effect was judged in this window.
     pub verdicts: Vec<Verdict>,
+    /// How far what was read in this window had come.
+    #[serde(default)]
+    pub locality: Locality,
 }
 
 /// How things stand.

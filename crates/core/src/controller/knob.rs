@@ -11,8 +11,7 @@ use crate::change::{Change, Target, Value};
 /// Windows in a row that have to want the same before it is done.
 pub(super) const WINDOWS_WANTED: u32 = 2;
 
-/// So many when nothing has changed in the workload that could be the reason, or the readers go elsewhere all the time:
-/// a quarter of an hour.
+/// So many when the readers go elsewhere all the time, or after what was taken back: a quarter of an hour.
 const WINDOWS_OF_NOISE: u32 = 90;
 
 /// A refused knob is tried again after this time, which doubles with each refusal.
@@ -39,6 +38,8 @@ pub(super) struct Knob {
     pub(super) yielded: Option<Yielded>,
     /// What is wanted, window after window.
     pub(super) want: Option<Want>,
+    /// A window of this workload, or since its last change, found it well as it is.
+    content: bool,
     /// Wishes that went away before they were old enough to be followed.
     doubt: u32,
     /// Neither wanted nor moved since.
@@ -88,6 +89,8 @@ pub(super) struct Want {
     windows: u32,
     /// What the workload did when it came up.
     workload: Workload,
+    /// It came up while nothing changed that could be the reason.
+    noise: bool,
     /// The first of them ended then.
     pub(super) since: Duration,
 }
@@ -108,6 +111,7 @@ pub(super) enum Hold {
     Refused(Duration, String),
     SmallGain(i64),
     Came,
+    Noise,
     NotLong(u32, u32),
     Restless(Duration),
     Dwell(Duration),
@@ -118,7 +122,7 @@ pub(super) enum Hold {
 
 impl Knob {
     pub(super) fn new(now: Duration, reset: bool) -> Self {
-        Self { calm_since: now, reset_at: reset.then_some(now), ..Self::default() }
+        Self { calm_since: now, reset_at: reset.then_some(now), content: true, ..Self::default() }
     }
 
     /// A window wants this of it.
@@ -150,9 +154,12 @@ impl Knob {
                 if previous.is_some_and(|want| want.is_fresh() && want.windows < asked) {
                     self.doubt = (self.doubt + 1).min(WINDOWS_OF_NOISE);
                 }
-                wanted.map(|change| Want { change: change.clone(), windows: 1, workload, since: now })
+                let settled = matches!(workload, Workload::JustChanged | Workload::Same);
+                let noise = self.content && settled;
+                wanted.map(|change| Want { change: change.clone(), windows: 1, workload, noise, since: now })
             }
         };
+        self.content = wanted.is_none() || self.content && !changed;
         match wanted {
             Some(_) => self.calm_since = now,
             None if now.saturating_sub(self.calm_since) >= policy.calm.max(self.hold_off) => {
@@ -205,6 +212,9 @@ impl Knob {
         if let Some(gain) = gain.filter(|gain| (*gain as f64) < policy.min_gain * 1e9) {
             return Err(Hold::SmallGain(gain));
         }
+        if want.noise {
+            return Err(Hold::Noise);
+        }
         // Once may be chance: the workload itself may have gone there.
         if self.came && self.times_came > 1 && stays && self.moved_at + COMES_FOR > now {
             return Err(Hold::Came);
@@ -223,7 +233,7 @@ impl Knob {
 
     /// Whether the reason to hold it is another one than was told last.
     pub(super) fn is_news(&mut self, hold: Option<&Hold>) -> bool {
-        let hold = hold.filter(|hold| !matches!(hold, Hold::NotLong(..))).map(discriminant);
+        let hold = hold.filter(|hold| !matches!(hold, Hold::NotLong(..) | Hold::Noise)).map(discriminant);
         let news = hold.is_some() && hold != self.told;
         if hold.is_some() || self.want.is_none() {
             self.told = hold;
@@ -254,6 +264,7 @@ impl Knob {
         }
         (self.ours, self.seen_ours, self.calm_since) = (Some(new), now, now);
         (self.want, self.told, self.refused, self.refusals, self.asked) = (None, None, None, 0, None);
+        self.content = false;
     }
 
     /// What we wrote made it worse and was taken back.
@@ -280,7 +291,7 @@ impl Knob {
 
     /// It is ours to write again.
     pub(super) fn regain(&mut self) {
-        (self.yielded, self.ours, self.want) = (None, None, None);
+        (self.yielded, self.ours, self.want, self.content) = (None, None, None, false);
     }
 
     /// What was wanted before of a knob that has this value: in the last window, or what an event has taken away.
@@ -295,7 +306,7 @@ impl Knob {
     /// An event took our value away.
     pub(super) fn lose(&mut self, now: Duration) {
         self.lost = self.ours.take().or(self.lost.take());
-        (self.want, self.reset_at) = (None, Some(now));
+        (self.want, self.reset_at, self.content) = (None, Some(now), false);
     }
 
     /// Whether an event set it up anew since we wrote it.
@@ -322,6 +333,11 @@ impl Hold {
         matches!(self, Self::NotLong(..) | Self::Budget(_) | Self::Waits)
     }
 
+    /// Whether nothing but another window than this can end it.
+    pub(super) fn stays(&self) -> bool {
+        matches!(self, Self::Yielded(_) | Self::SmallGain(_) | Self::Came | Self::Noise)
+    }
+
     /// Whether the change will be made when its time comes, if it is still wanted.
     pub(super) fn ends(&self) -> bool {
         matches!(self, Self::Restless(_) | Self::Dwell(_) | Self::Refused(..))
@@ -335,6 +351,7 @@ impl fmt::Display for Hold {
             Self::Refused(until, why) => write!(f, "refused ({why}); tried again at {} s", until.as_secs()),
             Self::SmallGain(ns) => write!(f, "gains only {:.3} ms of cpu time per second", *ns as f64 / 1e6),
             Self::Came => f.write_str("its consumers came after it when it moved, and would again"),
+            Self::Noise => f.write_str("nothing has changed that could be the reason: within the noise of measuring"),
             Self::NotLong(windows, asked) => write!(f, "wanted for {windows} of {asked} windows"),
             Self::Restless(until) => {
                 write!(f, "it moved lately, and again: to be wanted steadily until {} s", until.as_secs())

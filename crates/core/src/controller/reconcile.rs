@@ -62,6 +62,7 @@ impl Controller {
     pub(super) fn regain(&mut self, now: Duration, target: &Target, why: &str) {
         if let Some(knob) = self.knobs.get_mut(target) {
             knob.regain();
+            self.rest = None;
             self.say(now, Some(target), What::Regain, why.to_owned());
         }
     }

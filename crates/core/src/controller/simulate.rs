@@ -66,7 +66,7 @@ pub(super) struct Scheduler {
 }
 
 /// A write that was made.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Made {
     pub(super) at: Duration,
     pub(super) target: Target,

@@ -73,20 +73,22 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
+    /// 64 hours; PROPTEST_CASES=20000 makes it 5000.
     #[test]
-    fn steady_noise_changes_nothing_that_was_placed(seed: u64, algorithm in algorithms()) {
+    fn steady_noise_changes_nothing(seed: u64, algorithm in algorithms()) {
         let mut world = World::random(policy(algorithm), seed);
         world.noise = 0.05;
         world.steps(2);
         let made = world.made.len();
         world.steps(HOUR);
-        // What is wanted for a quarter of an hour without a break is no noise, but was undecided at first.
-        let late: Vec<&Target> = world.made[made..].iter().map(|made| &made.target).collect();
-        let placed_before = world.made[..made].iter().any(|made| late.contains(&&made.target));
-        prop_assert!(late.len() <= 1 && !placed_before, "{:?}", &world.made[made..]);
+        prop_assert_eq!(&world.made[made..], &[]);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
     #[test]
     fn no_minute_ever_holds_more_changes_than_the_budget(seed: u64, algorithm in algorithms(), most in 1u32..5) {

@@ -5,9 +5,8 @@
 //! longer): of the logarithm for costs, so that it is one of a ratio.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
-
-use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::decision::{Compared, Verdict, VerdictResult};
 use super::policy::Policy;
@@ -15,6 +14,7 @@ use crate::change::{Change, Target};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::{NapiId, Observation};
 use crate::rates::Rates;
+use crate::stats;
 
 /// Both tails together are this improbable.
 const DOUBT: f64 = 0.01;
@@ -63,7 +63,8 @@ impl Sample {
         let mut rows: BTreeMap<Row, f64> = BTreeMap::new();
         for row in attribution.consumption.iter().filter(|_| seconds > 0.0) {
             let (protocol, consumer) = (row.protocol_cpu.or(row.poll_cpu), row.consumer_cpu);
-            let same_llc = protocol.is_some_and(|cpu| cpu == consumer || topology.llc_of(cpu).contains(consumer));
+            let llc = |cpu| topology.cpus.get(&cpu).is_some_and(|known| known.llc.contains(consumer));
+            let same_llc = protocol.is_some_and(|cpu| cpu == consumer || llc(cpu));
             let key = Row { napi: row.napi, protocol, consumer, same_llc };
             *rows.entry(key).or_default() += row.bytes as f64 / seconds;
         }
@@ -97,14 +98,14 @@ pub(super) struct Trial {
     pub(super) changes: Vec<Change>,
     napis: BTreeSet<NapiId>,
     cpus: CpuSet,
-    before: Vec<Sample>,
-    after: Vec<Sample>,
+    before: Vec<Arc<Sample>>,
+    after: Vec<Arc<Sample>>,
 }
 
 /// The batches being measured, and the windows before the next one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trials {
-    recent: VecDeque<Sample>,
+    recent: VecDeque<Arc<Sample>>,
     open: Vec<Trial>,
     /// Windows that ended up to here saw something else.
     fresh_from: Duration,
@@ -119,7 +120,7 @@ impl Trials {
         rates: &Rates,
         policy: &Policy,
     ) -> Vec<(Trial, Verdict)> {
-        let sample = Sample::of(now, observation, rates);
+        let sample = Arc::new(Sample::of(now, observation, rates));
         for trial in &mut self.open {
             trial.after.push(sample.clone());
         }
@@ -142,7 +143,7 @@ impl Trials {
         napis: BTreeSet<NapiId>,
         policy: &Policy,
     ) -> Vec<(Trial, Verdict)> {
-        let before: Vec<Sample> = self
+        let before: Vec<Arc<Sample>> = self
             .recent
             .iter()
             .filter(|sample| sample.ended >= since && sample.ended > self.fresh_from)
@@ -181,7 +182,7 @@ impl Trial {
     fn verdict(&self, policy: &Policy) -> Verdict {
         let all = || self.before.iter().chain(&self.after);
         let cpus = all().fold(self.cpus.clone(), |cpus, sample| cpus.or(&sample.cpus_of(&self.napis)));
-        let measures = |samples: &[Sample]| -> Vec<Measure> {
+        let measures = |samples: &[Arc<Sample>]| -> Vec<Measure> {
             samples.iter().filter_map(|sample| Measure::of(sample, &cpus)).collect()
         };
         let (before, after) = (measures(&self.before), measures(&self.after));
@@ -235,23 +236,16 @@ impl Measure {
 }
 
 fn compare(before: &[Measure], after: &[Measure], of: fn(&Measure) -> f64) -> Option<Compared> {
-    let (n, m) = (before.len() as f64, after.len() as f64);
-    let mean = |measures: &[Measure]| measures.iter().map(of).sum::<f64>() / measures.len() as f64;
-    let squares =
-        |measures: &[Measure], mean: f64| measures.iter().map(|measure| (of(measure) - mean).powi(2)).sum::<f64>();
-    let (mean_before, mean_after) = (mean(before), mean(after));
-    let freedom = n + m - 2.0;
-    let deviation = ((squares(before, mean_before) + squares(after, mean_after)) / freedom).sqrt();
-    let quantile = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - DOUBT / 2.0);
-    let half = quantile * deviation.max(LEAST_DEVIATION) * (1.0 / n + 1.0 / m).sqrt();
-    let difference = mean_after - mean_before;
+    let values = |measures: &[Measure]| measures.iter().map(of).collect::<Vec<_>>();
+    let (values_before, values_after) = (values(before), values(after));
+    let difference = stats::difference_of_means(&values_before, &values_after, LEAST_DEVIATION, DOUBT)?;
     Some(Compared {
         windows_before: before.len(),
         windows_after: after.len(),
-        before: mean_before,
-        after: mean_after,
-        low: difference - half,
-        high: difference + half,
+        before: stats::mean(&values_before)?,
+        after: stats::mean(&values_after)?,
+        low: difference.low,
+        high: difference.high,
     })
 }
 

@@ -1,0 +1,93 @@
+//! Sockets of this thread's network namespace that have lost something: UDP from `/proc/net/udp`, listeners from sock_diag.
+//!
+//! Only those that have dropped at least one packet are kept, and only then are their holders looked for in `/proc`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
+use netlink_socket2::NetlinkSocket;
+use netsilo_core::parse::net_udp::{UdpSocket, net_udp};
+use netsilo_core::sockets::{Holder, LosingSocket, SocketKind};
+
+use crate::root::{ReadError, Root};
+use crate::sock_owners;
+
+/// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`: the word of `INET_DIAG_SKMEMINFO` that counts drops.
+const DROPS: usize = 8;
+
+/// Reads them; listeners are left out where the kernel lists none (no `tcp_diag`).
+pub(crate) fn read() -> Result<Vec<LosingSocket>, ReadError> {
+    let root = Root::live();
+    let mut sockets: Vec<LosingSocket> = Vec::new();
+    for file in ["/proc/net/udp", "/proc/net/udp6"] {
+        let read = root.optional(file, net_udp)?.unwrap_or_default();
+        sockets.extend(read.iter().filter(|socket| socket.drops > 0).map(udp));
+    }
+    sockets.extend(listeners().unwrap_or_default());
+    let inodes: BTreeSet<u32> = sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
+    if !inodes.is_empty() {
+        let proc = Path::new("/proc");
+        let holders = sock_owners::holders(proc, &inodes).map_err(|e| ReadError::from_io("/proc", e))?;
+        for socket in &mut sockets {
+            let tgid = holders.get(&socket.inode).and_then(|fds| fds.keys().next());
+            socket.holder = tgid.and_then(|tgid| holder(&root, *tgid));
+        }
+    }
+    sockets.sort();
+    Ok(sockets)
+}
+
+fn holder(root: &Root, tgid: u32) -> Option<Holder> {
+    let comm = root.parse(&format!("/proc/{tgid}/comm"), netsilo_core::parse::scalar::word).ok()?;
+    Some(Holder { tgid, comm })
+}
+
+fn udp(socket: &UdpSocket) -> LosingSocket {
+    LosingSocket {
+        kind: SocketKind::Udp,
+        port: socket.port,
+        inode: socket.inode,
+        drops: socket.drops,
+        queued: socket.queued,
+        limit: None,
+        holder: None,
+    }
+}
+
+fn listeners() -> io::Result<Vec<LosingSocket>> {
+    let mut netlink = NetlinkSocket::new();
+    let mut sockets = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let header = ReqV2 {
+            family: family as u8,
+            protocol: libc::IPPROTO_TCP as u8,
+            // one bit per attribute, from bit 0: INET_DIAG_SKMEMINFO is attribute 7
+            ext: 1 << 6,
+            states: 1 << TcpState::Listen as u32,
+            ..ReqV2::default()
+        };
+        let mut replies = netlink.request(&inet_diag::Request::new().op_tcp_diag_dump(&header))?;
+        while let Some(reply) = replies.recv() {
+            let (message, attributes) = reply?;
+            sockets.extend(listener(&message, &attributes));
+        }
+    }
+    Ok(sockets)
+}
+
+/// Of a listener `rqueue` is what waits to be accepted and `wqueue` how many may (`net/ipv4/tcp_diag.c:tcp_diag_get_info`).
+fn listener(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<LosingSocket> {
+    let words = attributes.get_skmeminfo().ok()?;
+    let drops = words.chunks_exact(4).nth(DROPS).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)?;
+    (drops > 0).then(|| LosingSocket {
+        kind: SocketKind::TcpListen,
+        port: message.sockid.sport(),
+        inode: message.inode,
+        drops: drops.into(),
+        queued: message.rqueue,
+        limit: Some(message.wqueue),
+        holder: None,
+    })
+}
