@@ -55,7 +55,8 @@ fn a_new_key_is_reckoned_with_where_the_driver_takes_one_and_a_nic_that_does_not
         reckoned(&lab, "another key", moved);
     }
     // vmxnet3 tells neither key nor fields, and its emulation takes all on one queue: no telling
-    let place = lab.run(&format!("{NETSILO} rss where 10.77.1.1:1-10.77.1.2:2/udp --netdev eth1 --interval 300ms -j")).unwrap();
+    let place =
+        lab.run(&format!("{NETSILO} rss where 10.77.1.1:1-10.77.1.2:2/udp --netdev eth1 --interval 300ms -j")).unwrap();
     let places: Value = serde_json::from_slice(&place.stdout).unwrap();
     assert_eq!(place.status, 1, "{places:#}");
     assert!(places[0]["predicted"].is_null() && places[0]["refused"].is_string(), "{places:#}");
@@ -79,7 +80,8 @@ fn udp(lab: &Lab, port: u16, flows: u16, rate: u32) -> Traffic {
     let consume = format!("consume --mode udp-unconnected --port {port} --flows {flows} --idle 600");
     let consumer = lab.spawn(&format!("exec '{program}' traffic {consume}")).unwrap();
     let to = format!("--dest {} --port {port} --flows {flows}", Lab::guest_address(0));
-    let produce = format!("exec '{program}' traffic produce --proto udp {to} --size 200 --bytes 900000000 --rate {rate}");
+    let produce =
+        format!("exec '{program}' traffic produce --proto udp {to} --size 200 --bytes 900000000 --rate {rate}");
     Traffic(vec![lab.peer(0).unwrap().spawn(&produce).unwrap(), consumer])
 }
 
@@ -128,7 +130,12 @@ fn reckoned(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Vec<Va
             assert_eq!(predicted["queue"], flow["queue"], "{when}: {flow}");
         }
     }
-    println!("{when}: {} of {} flows as reckoned, on queues {:?}", all["fit"]["as_predicted"], all["fit"]["flows"], queues(&flows));
+    println!(
+        "{when}: {} of {} flows as reckoned, on queues {:?}",
+        all["fit"]["as_predicted"],
+        all["fit"]["flows"],
+        queues(&flows)
+    );
     flows
 }
 
@@ -160,7 +167,8 @@ fn tunnels_are_recognised(lab: &Lab) {
     let program = std::env::current_exe().unwrap();
     let gre = format!("exec '{}' --ignored --exact gre_sender --nocapture", program.display());
     let gre = lab.peer(0).unwrap().spawn(&gre).unwrap();
-    let has = |findings: &[Value], title: &str| findings.iter().any(|it| it["title"].as_str().unwrap().starts_with(title));
+    let has =
+        |findings: &[Value], title: &str| findings.iter().any(|it| it["title"].as_str().unwrap().starts_with(title));
     let tunnels = until("GRE and VXLAN on one queue", || {
         let findings = found(lab, "tunnel-one-queue");
         let both = has(&findings, "GRE: ") && has(&findings, "VXLAN: ");
