@@ -19,6 +19,7 @@ use crate::silo::{Silos, silos};
 
 pub mod ledger;
 mod nic_counters;
+mod growth;
 
 /// Makes the lists of families and findings: for each family its file and its findings, each with the id that people
 /// type. The page of a finding is `docs/findings/<id>.md`.
@@ -100,6 +101,94 @@ findings! {
         SocketBufferOverflow = "socket-buffer-overflow";
         /// No stage lost anything.
         NothingLost = "nothing-lost";
+    }
+    rss {
+        /// UDP flows share one queue, as ports are not hashed.
+        UdpOneQueue = "udp-one-queue";
+        /// The two directions of connections that pass here are processed on two CPUs.
+        RssAsymmetric = "rss-asymmetric";
+    }
+    rss_skew {
+        /// The indirection table loads the queues unevenly, and another one would not.
+        RssTableSkew = "rss-table-skew";
+        /// One flow is more than a queue's fair part.
+        RssElephant = "rss-elephant";
+    }
+    tunnels {
+        /// Many flows look like one from outside.
+        TunnelOneQueue = "tunnel-one-queue";
+    }
+    hardware {
+        /// A PCIe link carries less than the ports behind it can take.
+        PcieLinkNarrow = "pcie-link-narrow";
+        /// A device's data is read on another node than its own.
+        ReadersOnAnotherNode = "readers-on-another-node";
+        /// Full packets of the smallest common MTU keep a CPU busy.
+        MtuSmall = "mtu-small";
+        /// A large MTU that the peers do not use.
+        MtuUnused = "mtu-unused";
+        /// A CPU that is busy with softirqs runs below its frequency.
+        FrequencyLow = "frequency-low";
+        /// Interrupts find CPUs in idle states that take long to leave.
+        DeepIdle = "deep-idle";
+        /// Memory traffic, or why it is not known.
+        MemoryBandwidth = "memory-bandwidth";
+        /// Links, frequency and idle states leave room.
+        HardwareFits = "hardware-fits";
+    }
+    offloads {
+        /// LRO is on where packets are forwarded or bridged.
+        LroForwarding = "lro-forwarding";
+        /// GRO is off while TCP arrives in bulk.
+        GroOff = "gro-off";
+        /// TSO or scatter-gather is off while large data is sent.
+        SegmentationOff = "segmentation-off";
+        /// Checksums are made by the CPU that the device could make.
+        ChecksumOff = "checksum-off";
+        /// Offloads are as the traffic wants them.
+        OffloadsFit = "offloads-fit";
+    }
+    transmit {
+        /// A queueing discipline drops for want of room.
+        QdiscDrops = "qdisc-drops";
+        /// Packets are put back into the discipline again and again.
+        QdiscRequeues = "qdisc-requeues";
+        /// Several tx queues go through one discipline.
+        QdiscOneLock = "qdisc-one-lock";
+        /// A tx queue stood still.
+        TxTimeouts = "tx-timeouts";
+        /// A full tx ring stops its queue.
+        TxRingStops = "tx-ring-stops";
+        /// XPS leaves CPUs without a queue.
+        XpsGaps = "xps-gaps";
+        /// Completion interrupts are far from the CPUs that send.
+        CompletionsFar = "completions-far";
+        /// Nothing is held up on the way out.
+        TransmitFlows = "transmit-flows";
+    }
+    tuning {
+        /// A receive window is full and its buffer may not grow.
+        ReceiveBufferSmall = "receive-buffer-small";
+        /// A sender waits for room in a buffer that may not grow.
+        SendBufferSmall = "send-buffer-small";
+        /// A sender waits for its peer's window.
+        PeerWindowSmall = "peer-window-small";
+        /// Several programs write the same settings.
+        SeveralWriters = "several-writers";
+        /// One CPU does the receive work of containers.
+        ContainersOnOneCpu = "containers-on-one-cpu";
+        /// No setting of the stack holds a connection up.
+        TuningFits = "tuning-fits";
+    }
+    cloud {
+        /// The instance is over an allowance.
+        CloudAllowance = "cloud-allowance";
+        /// The hypervisor gave a virtio device one queue.
+        VirtioOneQueue = "virtio-one-queue";
+        /// A netvsc device without a virtual function.
+        NetvscWithoutVf = "netvsc-without-vf";
+        /// No allowance of the instance was used up.
+        CloudLimitsFree = "cloud-limits-free";
     }
 }
 

@@ -51,5 +51,7 @@ pub mod stages;
 pub mod stats;
 pub mod toeplitz;
 pub mod topology;
+pub mod verdict;
+pub mod visible;
 mod wakeups;
 pub mod why;
