@@ -17,9 +17,9 @@ use crate::host::Observation;
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
 
+mod growth;
 pub mod ledger;
 mod nic_counters;
-mod growth;
 
 /// Makes the lists of families and findings: for each family its file and its findings, each with the id that people
 /// type. The page of a finding is `docs/findings/<id>.md`.

@@ -19,8 +19,8 @@ use crate::host::{
     Confidence, CpuCounters, CpuStat, Edge, EdgeSource, Irq, IrqState, Napi, NapiId, NapiThread, Netdev, Observation,
     RxQueue, Snapshot, Softnet, TxQueue, Writable, Writer,
 };
-use crate::scene::arrivals::{SceneFlow, SceneRss};
 use crate::part::Part;
+use crate::scene::arrivals::{SceneFlow, SceneRss};
 use crate::topology::{NodeId, Topology};
 
 pub mod arrivals;
