@@ -109,7 +109,7 @@ impl Look {
         self.observe_with(Options::default())
     }
 
-    /// One observation with other programs than the usual ones.
+    /// One observation with these programs.
     pub(crate) fn observe_with(&self, options: Options) -> Result<Observation> {
         self.each(options, |observation| Ok((observation, false)))
     }
