@@ -15,6 +15,7 @@ use crate::cost::Costs;
 use crate::host::Observation;
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
+use crate::verdict::{Verdict, verdicts};
 
 /// Makes the lists of families and findings: for each family its file and its findings, each with the id that people
 /// type. The page of a finding is `docs/findings/<id>.md`.
@@ -57,6 +58,18 @@ findings! {
         /// Receive work is where the cost model wants it.
         PlacedWell = "placed-well";
     }
+    remedies {
+        /// One CPU is full of receive work, others are idle, and RPS would relieve it.
+        RpsWouldHelp = "rps-would-help";
+        /// RPS is on and costs more than it relieves.
+        RpsHurts = "rps-hurts";
+        /// RFS is on, and what arrives cannot be steered by it.
+        RfsUseless = "rfs-useless";
+        /// One CPU is full of receive work, and the device has queues that are not used.
+        MoreQueues = "more-queues";
+        /// One CPU is full of receive work that is read elsewhere, and the device could bring it there.
+        ArfsWouldHelp = "arfs-would-help";
+    }
 }
 
 /// All that a family may look at.
@@ -83,6 +96,9 @@ pub struct Check {
     pub interval: Duration,
     /// The findings, the gravest first.
     pub findings: Vec<Finding>,
+    /// What each remedy would do to each netdev that something arrives on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<Verdict>,
 }
 
 /// Something that is so, and what may be done about it.
@@ -192,7 +208,13 @@ pub fn check(observation: &Observation, costs: &Costs) -> Check {
     // Stable: what is equally grave stays in the order of the families.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let machine = &observation.after.machine;
-    Check { hostname: machine.hostname.clone(), release: machine.release.clone(), interval: rates.elapsed, findings }
+    Check {
+        hostname: machine.hostname.clone(),
+        release: machine.release.clone(),
+        interval: rates.elapsed,
+        findings,
+        verdicts: verdicts(&seen),
+    }
 }
 
 impl fmt::Display for FindingId {

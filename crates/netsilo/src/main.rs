@@ -30,6 +30,7 @@ mod stages_view;
 mod status;
 mod undo;
 mod units;
+mod verdict_view;
 
 fn main() -> ExitCode {
     exit::code(cli::run())

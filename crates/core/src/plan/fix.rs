@@ -136,7 +136,13 @@ mod tests {
     }
 
     fn checked(findings: Vec<Finding>) -> Check {
-        Check { hostname: String::new(), release: String::new(), interval: std::time::Duration::ZERO, findings }
+        Check {
+            hostname: String::new(),
+            release: String::new(),
+            interval: std::time::Duration::ZERO,
+            findings,
+            verdicts: Vec::new(),
+        }
     }
 
     fn mend(text: &str) -> Mend {
