@@ -32,6 +32,7 @@ mod undo;
 mod units;
 mod why;
 mod why_view;
+mod verdict_view;
 
 fn main() -> ExitCode {
     exit::code(cli::run())
