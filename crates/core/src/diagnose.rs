@@ -12,11 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::Change;
 use crate::cost::Costs;
+use crate::diagnose::ledger::Ledger;
 use crate::host::Observation;
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
+use crate::verdict::{Verdict, verdicts};
 
 mod growth;
+pub mod ledger;
+mod nic_counters;
 
 /// Makes the lists of families and findings: for each family its file and its findings, each with the id that people
 /// type. The page of a finding is `docs/findings/<id>.md`.
@@ -58,6 +62,62 @@ findings! {
         FarFromConsumers = "far-from-consumers";
         /// Receive work is where the cost model wants it.
         PlacedWell = "placed-well";
+    }
+    softirq {
+        /// One CPU is held by receive work, while others idle.
+        SoftirqOneCpu = "softirq-one-cpu";
+        /// No CPU is held by receive work.
+        SoftirqCalm = "softirq-calm";
+        /// ksoftirqd runs or waits for a good part of the time: softirq work is late.
+        KsoftirqdBusy = "ksoftirqd-busy";
+        /// A queue's interrupt comes on CPUs that it was not asked for on.
+        IrqNotWhereAsked = "irq-not-where-asked";
+        /// Several busy queues are polled on one core, while other cores poll none.
+        QueuesShareCore = "queues-share-core";
+        /// Receive work runs on an isolated or tickless CPU.
+        ReceiveOnIsolatedCpu = "receive-on-isolated-cpu";
+        /// RPS hands packets to the CPU that has them already.
+        RpsToItself = "rps-to-itself";
+        /// Only one of the two tables that RFS needs is there.
+        RfsHalfOn = "rfs-half-on";
+        /// Inter-processor interrupts take a good part of a CPU.
+        IpiShare = "ipi-share";
+        /// Clock ticks tell another story of a CPU's interrupt time than the measurement.
+        SoftirqTimeMisread = "softirq-time-misread";
+    }
+    loss {
+        /// A NIC, or its receive ring, had no room for packets.
+        NicDrops = "nic-drops";
+        /// The backlog of a CPU was full.
+        BacklogOverflow = "backlog-overflow";
+        /// The backlog dropped packets of one flow that filled it.
+        FlowLimitDrops = "flow-limit-drops";
+        /// NET_RX stops with work left where packets are lost or no time is left.
+        BudgetSqueeze = "budget-squeeze";
+        /// IP, fragments or checksums threw packets away.
+        ProtocolDrops = "protocol-drops";
+        /// The queue of a listening socket was full.
+        ListenOverflow = "listen-overflow";
+        /// The buffer of a socket was full.
+        SocketBufferOverflow = "socket-buffer-overflow";
+        /// No stage lost anything.
+        NothingLost = "nothing-lost";
+    }
+    rss {
+        /// UDP flows share one queue, as ports are not hashed.
+        UdpOneQueue = "udp-one-queue";
+        /// The two directions of connections that pass here are processed on two CPUs.
+        RssAsymmetric = "rss-asymmetric";
+    }
+    rss_skew {
+        /// The indirection table loads the queues unevenly, and another one would not.
+        RssTableSkew = "rss-table-skew";
+        /// One flow is more than a queue's fair part.
+        RssElephant = "rss-elephant";
+    }
+    tunnels {
+        /// Many flows look like one from outside.
+        TunnelOneQueue = "tunnel-one-queue";
     }
     hardware {
         /// A PCIe link carries less than the ports behind it can take.
@@ -131,6 +191,18 @@ findings! {
         /// No allowance of the instance was used up.
         CloudLimitsFree = "cloud-limits-free";
     }
+    remedies {
+        /// One CPU is full of receive work, others are idle, and RPS would relieve it.
+        RpsWouldHelp = "rps-would-help";
+        /// RPS is on and costs more than it relieves.
+        RpsHurts = "rps-hurts";
+        /// RFS is on, and what arrives cannot be steered by it.
+        RfsUseless = "rfs-useless";
+        /// One CPU is full of receive work, and the device has queues that are not used.
+        MoreQueues = "more-queues";
+        /// One CPU is full of receive work that is read elsewhere, and the device could bring it there.
+        ArfsWouldHelp = "arfs-would-help";
+    }
 }
 
 /// All that a family may look at.
@@ -157,6 +229,12 @@ pub struct Check {
     pub interval: Duration,
     /// The findings, the gravest first.
     pub findings: Vec<Finding>,
+    /// Where packets were lost on their way.
+    #[serde(default)]
+    pub ledger: Ledger,
+    /// What each remedy would do to each netdev that something arrives on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<Verdict>,
 }
 
 /// Something that is so, and what may be done about it.
@@ -266,7 +344,14 @@ pub fn check(observation: &Observation, costs: &Costs) -> Check {
     // Stable: what is equally grave stays in the order of the families.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let machine = &observation.after.machine;
-    Check { hostname: machine.hostname.clone(), release: machine.release.clone(), interval: rates.elapsed, findings }
+    Check {
+        hostname: machine.hostname.clone(),
+        release: machine.release.clone(),
+        interval: rates.elapsed,
+        findings,
+        ledger: ledger::ledger(&seen),
+        verdicts: verdicts(&seen),
+    }
 }
 
 impl fmt::Display for FindingId {

@@ -1,7 +1,7 @@
 //! From a [`Goal`] and an observation to a [`Plan`]: every change with its reason, and everything left alone with why.
 
 pub mod fix;
-mod flows;
+pub(crate) mod flows;
 mod owners;
 mod placement;
 pub mod selection;
@@ -13,6 +13,7 @@ pub use crate::algorithm::AlgorithmName;
 use crate::change::{Change, NetdevIdentity, Target, Value, ordered};
 use crate::cost::Costs;
 use crate::cpuset::CpuSet;
+use crate::diagnose::Seen;
 use crate::host::{Irq, Observation};
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
@@ -32,9 +33,10 @@ pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &G
     steering::defaults(after, goal, &mut plan);
     let places = placement::place(observation, rates, silos, &netdevs, pool, goal, &mut plan);
     steering::xps(after, &netdevs, &places, goal, &mut plan);
-    steering::rps(after, rates, &netdevs, goal, &mut plan);
-    steering::rfs(after, &netdevs, goal, &mut plan);
-    flows::arfs(after, &netdevs, goal, &mut plan);
+    let seen = Seen { observation, rates, silos, costs: &goal.costs };
+    steering::rps(&seen, &netdevs, goal, &mut plan);
+    steering::rfs(&seen, &netdevs, goal, &mut plan);
+    flows::arfs(&seen, &netdevs, goal, &mut plan);
     flows::advise(after, silos, &netdevs, goal, &mut plan);
     plan.changes = ordered(plan.changes);
     plan.even_if_owned = goal.even_if_owned;

@@ -47,7 +47,12 @@ fn sets(cpus: Vec<u32>, least: usize, most: usize) -> impl Strategy<Value = CpuS
 fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> + use<> {
     let cpu = select(cpus.to_vec());
     let reader = (select(vec!["redis", "nginx", "iperf"]), cpu, select(vec![100u64, 500, 700, 10_000]));
-    let reader = reader.prop_map(|(comm, cpu, bytes_per_s)| Reader { comm: comm.into(), cpu: CpuId(cpu), bytes_per_s });
+    let reader = reader.prop_map(|(comm, cpu, bytes_per_s)| Reader {
+        comm: comm.into(),
+        cpu: CpuId(cpu),
+        bytes_per_s,
+        ..Reader::default()
+    });
     let readers = prop::collection::vec(reader, 0..4);
     let writable = prop_oneof![9 => Just(Writable::Yes), 1 => Just(Writable::Managed)];
     let placed = || sets(cpus.to_vec(), 1, 3);
@@ -257,7 +262,7 @@ fn several_queues_of_one_interrupt_make_one_change() {
         irq: Some(30),
         cpus: CpuSet::of(CpuId(0)),
         packets_per_s,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(cpu), bytes_per_s: 100 }],
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(cpu), bytes_per_s: 100, ..Reader::default() }],
         ..SceneQueue::default()
     };
     let netdev =
@@ -281,7 +286,7 @@ fn kthreads_of_about_the_same_load_do_not_change_places_with_each_window() {
         kthread_cpus: CpuSet::of(CpuId(kthread)),
         packets_per_s,
         load: 0.145e-3 * packets_per_s as f64,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(reader), bytes_per_s: 100 }],
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(reader), bytes_per_s: 100, ..Reader::default() }],
         ..SceneQueue::default()
     };
     let queues = [(3, 1000, 0), (6, 10, 2), (0, 1000, 1), (7, 1000, 1), (7, 1000, 2), (6, 10, 5)];
@@ -304,7 +309,7 @@ fn a_cpu_number_that_no_machine_has_costs_neither_a_panic_nor_memory() {
         irq: Some(30),
         cpus: CpuSet::of(CpuId(0)),
         packets_per_s: 1000,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 100 }],
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 100, ..Reader::default() }],
         ..SceneQueue::default()
     };
     let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
@@ -324,7 +329,7 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
         irq: Some(30),
         cpus: CpuSet::of(CpuId(0)),
         packets_per_s: 1000,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(1), bytes_per_s: 100 }],
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(1), bytes_per_s: 100, ..Reader::default() }],
         ..SceneQueue::default()
     };
     let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };

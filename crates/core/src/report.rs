@@ -414,7 +414,7 @@ mod tests {
             cpus: CpuSet::of(CpuId(0)),
             packets_per_s: 1000,
             load: 0.2,
-            readers: vec![Reader { comm: "redis".into(), cpu: CpuId(cpu), bytes_per_s }],
+            readers: vec![Reader { comm: "redis".into(), cpu: CpuId(cpu), bytes_per_s, ..Reader::default() }],
             ..SceneQueue::default()
         };
         let netdev = SceneNetdev {

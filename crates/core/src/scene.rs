@@ -12,12 +12,18 @@ use crate::attribution::{
     Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source, Wakeup,
 };
 use crate::cpuset::{CpuId, CpuSet};
+use crate::ethtool::{Channels, Ethtool, Limit};
+use crate::flow::{Flow, number};
 use crate::grid::Grid;
 use crate::host::{
     Confidence, CpuCounters, CpuStat, Edge, EdgeSource, Irq, IrqState, Napi, NapiId, NapiThread, Netdev, Observation,
     RxQueue, Snapshot, Softnet, TxQueue, Writable, Writer,
 };
+use crate::part::Part;
+use crate::scene::arrivals::{SceneFlow, SceneRss};
 use crate::topology::{NodeId, Topology};
+
+pub mod arrivals;
 
 /// How long a scene is observed.
 const SECONDS: u64 = 10;
@@ -52,6 +58,8 @@ pub struct Scene {
     pub rps_default_mask: Option<CpuSet>,
     /// Nothing was counted by eBPF: only `/proc` is known.
     pub without_bpf: bool,
+    /// Whether it is a virtual machine; `None`: that does not show.
+    pub virtual_machine: Option<bool>,
 }
 
 /// What CPUs do besides receiving.
@@ -84,6 +92,16 @@ pub struct SceneNetdev {
     pub napis_unknown: bool,
     /// rx queues, each with the tx queue of the same number.
     pub queues: Vec<SceneQueue>,
+    /// Its RSS; else nothing is known through ethtool.
+    pub rss: Option<SceneRss>,
+    /// Flows that arrive while it is observed.
+    pub flows: Vec<SceneFlow>,
+    /// How many it could have (`ethtool -l`); `None`: its driver does not say.
+    pub most_queues: Option<u32>,
+    /// Link speed in Mbit/s.
+    pub speed_mbps: Option<u32>,
+    /// Counters of `/sys/class/net/<dev>/statistics`, per second.
+    pub per_s: BTreeMap<String, u64>,
 }
 
 /// An rx queue with the tx queue of the same number.
@@ -112,8 +130,12 @@ pub struct SceneQueue {
     pub leased: Option<String>,
     /// Packets that arrive per second.
     pub packets_per_s: u64,
+    /// Packets that each poll returns; 0 stands for 4.
+    pub packets_per_poll: u64,
     /// Share of a CPU that polling it takes.
     pub load: f64,
+    /// Share of a CPU that its packets take where RPS hands them on, on all these CPUs together.
+    pub handed_load: f64,
     /// Who reads it.
     pub readers: Vec<Reader>,
     /// Times per second that it wakes its readers, in proportion to what they read.
@@ -146,6 +168,9 @@ pub struct Reader {
     pub cpu: CpuId,
     /// Bytes per second.
     pub bytes_per_s: u64,
+    /// Reads datagrams, by a socket that is not connected.
+    #[serde(default)]
+    pub unconnected: bool,
 }
 
 impl Scene {
@@ -155,6 +180,7 @@ impl Scene {
         let mut snapshot = Snapshot { writers: self.writers.clone(), ..Snapshot::default() };
         snapshot.machine.hostname = "scene".into();
         snapshot.machine.netns = NETNS;
+        snapshot.machine.virtual_machine = self.virtual_machine;
         snapshot.default_smp_affinity = Some(topology.possible.clone());
         snapshot.net.rps_sock_flow_entries = self.rps_sock_flow_entries;
         snapshot.net.rps_default_mask = self.rps_default_mask.clone();
@@ -177,13 +203,16 @@ impl Scene {
             let net_rx =
                 attribution.cpu_time.get(&cpu).map_or(0.0, |time| time.net_rx_ns as f64 / 1e9 / SECONDS as f64);
             let runs = attribution.cpu_time.get(&cpu).map_or(0, |time| time.net_rx_runs);
-            let counters = |stat, runs: u64| CpuCounters {
+            let counters = |stat, runs: u64, handed: u64| CpuCounters {
                 stat,
                 softirqs: [("NET_RX".to_owned(), runs), ("NET_TX".to_owned(), 0)].into(),
-                softnet: Some(Softnet { processed: runs as u32, ..Softnet::default() }),
+                softnet: Some(Softnet { processed: runs as u32, received_rps: handed as u32, ..Softnet::default() }),
             };
-            before.cpus.insert(cpu, counters(CpuStat::default(), 0));
-            after.cpus.insert(cpu, counters(self.ticks(cpu, net_rx, settings), runs));
+            before.cpus.insert(cpu, counters(CpuStat::default(), 0, 0));
+            after.cpus.insert(cpu, counters(self.ticks(cpu, net_rx, settings), runs, handed_to(&attribution, cpu)));
+        }
+        for (netdev, scene) in after.netdevs.iter_mut().zip(&self.netdevs) {
+            netdev.statistics.iter_mut().for_each(|(name, count)| *count += scene.per_s[name] * SECONDS);
         }
         for poll in &attribution.polls {
             let irq = self.queues().find(|(napi, ..)| *napi == poll.napi).and_then(|(_, _, _, queue)| queue.irq);
@@ -235,7 +264,7 @@ impl Scene {
         for (napi, at, index, queue) in self.queues().filter(|(.., queue)| queue.packets_per_s > 0) {
             let Some(cpu) = polled_on(settings, at, index, napi) else { continue };
             let (netdev, packets) = (&self.netdevs[at], queue.packets_per_s * SECONDS);
-            let polls = packets.div_ceil(4);
+            let polls = packets.div_ceil(if queue.packets_per_poll == 0 { 4 } else { queue.packets_per_poll });
             let ifindex = at as u32 + 2;
             attribution.polls.push(Poll {
                 napi,
@@ -251,7 +280,8 @@ impl Scene {
                 time.net_rx_ns += (queue.load * 1e9) as u64 * SECONDS;
                 time.net_rx_runs += polls;
             }
-            let protocol = rps_of(settings, at, index).unwrap_or(cpu);
+            self.hand_on(settings, at, index, polls, &mut attribution);
+            let protocol = rps_of(settings, at, index).and_then(CpuSet::lowest).unwrap_or(cpu);
             attribution.consumption.extend(queue.readers.iter().map(|reader| Consumption {
                 // Each wakeup is for a read.
                 events: queue.wakeups_of(reader).max(1),
@@ -274,7 +304,39 @@ impl Scene {
                 }
             }));
         }
+        for (at, netdev) in self.netdevs.iter().enumerate() {
+            let table = settings.netdevs.get(at).and_then(|dev| dev.ethtool.as_ref()?.rss.value());
+            let table = table.map_or(&[][..], |rss| &rss.indirection);
+            let from = Flow { netdev: netdev.name.clone(), ifindex: at as u32 + 2, netns: NETNS, ..Flow::default() };
+            attribution.flows.extend(netdev.flows.iter().flat_map(|flow| flow.flows(&from, table)));
+        }
+        number(&mut attribution.flows);
         attribution
+    }
+}
+
+impl Scene {
+    /// Adds what RPS hands on, evenly: a poll of the backlog for each poll of the queue.
+    fn hand_on(&self, settings: &Snapshot, at: usize, index: u32, polls: u64, attribution: &mut Attribution) {
+        let queue = &self.netdevs[at].queues[index as usize];
+        let Some(cpus) = rps_of(settings, at, index).filter(|cpus| !cpus.is_empty() && queue.handed_load > 0.0) else {
+            return;
+        };
+        let each = cpus.len() as u64;
+        for cpu in cpus.iter() {
+            attribution.polls.push(Poll {
+                napi: NapiId(0),
+                netdev: String::new(),
+                ifindex: 0,
+                netns: 0,
+                cpu,
+                polls: polls / each,
+                packets: queue.packets_per_s * SECONDS / each,
+            });
+            let time = attribution.cpu_time.entry(cpu).or_default();
+            time.net_rx_ns += (queue.handed_load / each as f64 * 1e9) as u64 * SECONDS;
+            time.net_rx_runs += polls / each;
+        }
     }
 }
 
@@ -289,8 +351,13 @@ fn polled_on(settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option
     thread.map_or_else(irq, |thread| thread.cpus.lowest())
 }
 
-fn rps_of(settings: &Snapshot, at: usize, index: u32) -> Option<CpuId> {
-    settings.netdevs.get(at)?.rx_queues.iter().find(|rx| rx.index == index)?.rps_cpus.as_ref()?.lowest()
+/// How often a CPU was interrupted to work off its backlog.
+fn handed_to(attribution: &Attribution, cpu: CpuId) -> u64 {
+    attribution.polls.iter().filter(|poll| poll.cpu == cpu && poll.napi.0 == 0).map(|poll| poll.polls).sum()
+}
+
+fn rps_of(settings: &Snapshot, at: usize, index: u32) -> Option<&CpuSet> {
+    settings.netdevs.get(at)?.rx_queues.iter().find(|rx| rx.index == index)?.rps_cpus.as_ref()
 }
 
 impl SceneNetdev {
@@ -339,8 +406,21 @@ impl SceneNetdev {
             irqs: self.irqs(),
             napis: if self.napis_unknown && !self.threaded { Vec::new() } else { napis.collect() },
             threaded: Some(self.threaded.into()),
+            speed_mbps: self.speed_mbps,
+            statistics: self.per_s.keys().map(|name| (name.clone(), 0)).collect(),
+            ethtool: self.ethtool(),
             ..Netdev::default()
         }
+    }
+
+    /// What ethtool tells, if the scene says anything of it.
+    fn ethtool(&self) -> Option<Ethtool> {
+        let queues = self.queues.len() as u32;
+        let rss = self.rss.as_ref().map(|rss| rss.ethtool(&self.driver, queues));
+        let Some(max) = self.most_queues else { return rss };
+        let combined = Some(Limit { current: queues, max });
+        let channels = Part::Value(Channels { rx: None, tx: None, other: None, combined });
+        Some(Ethtool { channels, ..rss.unwrap_or_else(|| Ethtool::untold("a scene does not say")) })
     }
 
     fn irqs(&self) -> Vec<Irq> {
@@ -406,11 +486,11 @@ impl Reader {
             protocol_cpu: Some(protocol),
             consumer_cpu: self.cpu,
             consumer: Consumer { tgid: self.tgid(), comm: self.comm.clone(), cgroup: None, netns: NETNS },
-            protocol: Protocol::Tcp,
+            protocol: if self.unconnected { Protocol::Udp } else { Protocol::Tcp },
             bytes: self.bytes_per_s * SECONDS,
             events: 1,
             approximate: false,
-            connected: None,
+            connected: self.unconnected.then_some(false),
         }
     }
 }

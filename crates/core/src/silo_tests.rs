@@ -17,7 +17,8 @@ fn set(text: &str) -> CpuSet {
 /// A 2 x 2 x 2 machine; two queues of a virtio device on cpu 0, the first one read on cpus 2 and 5.
 fn scene() -> Scene {
     let queue = |irq| SceneQueue { irq: Some(irq), cpus: set("0"), ..SceneQueue::default() };
-    let reader = |comm: &str, cpu, bytes_per_s| Reader { comm: comm.into(), cpu: CpuId(cpu), bytes_per_s };
+    let reader =
+        |comm: &str, cpu, bytes_per_s| Reader { comm: comm.into(), cpu: CpuId(cpu), bytes_per_s, ..Reader::default() };
     let readers = vec![reader("redis", 2, 750), reader("iperf", 5, 250)];
     let first = SceneQueue { packets_per_s: 300, load: 0.3, readers, ..queue(30) };
     let queues = vec![first, SceneQueue { packets_per_s: 100, load: 0.1, ..queue(32) }];
@@ -155,7 +156,8 @@ fn wakeups_that_were_not_counted_are_not_none() {
 fn queues_of_one_cpu_share_a_readers_wakeups_by_its_reads() {
     let mut scene = scene();
     scene.netdevs[0].queues[0].wakeups_per_s = 400;
-    scene.netdevs[0].queues[1].readers = vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 1 }];
+    scene.netdevs[0].queues[1].readers =
+        vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 1, ..Reader::default() }];
     let mut observation = scene.observation();
     let reads = observation.attribution.consumption.iter_mut().filter(|row| row.consumer.comm == "redis");
     reads.zip([200, 100]).for_each(|(row, events)| row.events = events);

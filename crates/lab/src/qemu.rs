@@ -74,12 +74,13 @@ fn nics(line: &mut Line, nics: &[Nic]) {
         line.add("-device", format!("pcie-root-port,id=port{index},bus={root},chassis={slot},slot={slot}"));
         let tap = format!("tap,id=net{index},ifname=tap{index},script=no,downscript=no,vhost=off");
         let at = format!("id=nic{index},netdev=net{index},bus=port{index},mac={}", mac(index));
-        if nic.model == NicModel::VirtioNet {
+        if nic.model.is_virtio() {
             // A vector each for input and output of a pair, one for the control queue, one for configuration.
             let vectors = 2 * nic.queues + 2;
             let queues = if nic.queues > 1 { format!(",queues={}", nic.queues) } else { String::new() };
             line.add("-netdev", tap + &queues);
-            line.add("-device", format!("virtio-net-pci,{at},mq=on,vectors={vectors}"));
+            let rss = if nic.model == NicModel::VirtioRss { ",rss=on,hash=on" } else { "" };
+            line.add("-device", format!("virtio-net-pci,{at},mq=on,vectors={vectors}{rss}"));
         } else {
             line.add("-netdev", tap);
             line.add("-device", format!("{},{at}", nic.model.driver()));

@@ -4,7 +4,7 @@ use crate::command::{Shown, output};
 use crate::lab::Lab;
 use crate::qemu::mac;
 use crate::room::{Peer, Room};
-use crate::spec::{NicModel, Spec};
+use crate::spec::Spec;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) fn make_taps(room: &Room, spec: &Spec) -> Result<()> {
     let mut script = String::from("set -e\n");
     for (index, nic) in spec.nics.iter().enumerate() {
-        let queues = if nic.model == NicModel::VirtioNet && nic.queues > 1 { "multi_queue" } else { "" };
+        let queues = if nic.model.is_virtio() && nic.queues > 1 { "multi_queue" } else { "" };
         script += &format!("ip tuntap add dev tap{index} mode tap vnet_hdr {queues}\n");
     }
     output(room.command("sh").args(["-c", &script])).context("cannot make taps: the lab needs /dev/net/tun")?;

@@ -61,6 +61,9 @@ impl Spec {
             if !(1..=32).contains(&nic.queues) {
                 bail!("{} queues: virtio-net takes 1 to 32", nic.queues);
             }
+            if nic.model == NicModel::VirtioRss && self.kernel != Kernel::V6_1 {
+                bail!("kernel {}: virtio-net with RSS receives only with 6.1", self.kernel);
+            }
             if nic.node.is_some_and(|node| node > 1) {
                 bail!("node {:?}: the lab has nodes 0 and 1", nic.node.unwrap_or_default());
             }
@@ -105,6 +108,8 @@ pub enum NicModel {
     /// Paravirtual; vectors for input and output apart; no RSS table.
     #[default]
     VirtioNet,
+    /// The same with an RSS table and key that can be set, and hashes told; only with 6.1: later guests stop receiving.
+    VirtioRss,
     /// Intel 82576: 8 `eth0-TxRx-N` vectors, RSS table and hash fields that work. Needs QEMU 8 (fetched).
     Igb,
     /// VMware's: 8 `eth0-rxtx-N` vectors, RSS table without hash fields.
@@ -117,11 +122,16 @@ impl NicModel {
     /// The guest's driver, also QEMU's name of the device but for virtio.
     pub fn driver(self) -> &'static str {
         match self {
-            Self::VirtioNet => "virtio_net",
+            Self::VirtioNet | Self::VirtioRss => "virtio_net",
             Self::Igb => "igb",
             Self::Vmxnet3 => "vmxnet3",
             Self::E1000e => "e1000e",
         }
+    }
+
+    /// Paravirtual, of either kind.
+    pub(crate) fn is_virtio(self) -> bool {
+        matches!(self, Self::VirtioNet | Self::VirtioRss)
     }
 
     /// The oldest major version of QEMU that has it.

@@ -30,6 +30,9 @@ mod stages_view;
 mod status;
 mod undo;
 mod units;
+mod why;
+mod why_view;
+mod verdict_view;
 
 fn main() -> ExitCode {
     exit::code(cli::run())

@@ -129,6 +129,7 @@ impl World {
                 comm: chance.one_of(&["redis", "nginx", "iperf"]).into(),
                 cpu: chance.cpu_of(&all),
                 bytes_per_s: chance.one_of(&[1_000_000, 5_000_000, 20_000_000]),
+                ..Reader::default()
             };
             SceneQueue {
                 irq: Some(30 + at),

@@ -28,7 +28,12 @@ fn scene(queues: u32) -> Scene {
         cpus: CpuSet::of(CpuId(0)),
         packets_per_s: 50_000,
         load: 0.2,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(4 + at), bytes_per_s: 20_000_000 }],
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(4 + at),
+            bytes_per_s: 20_000_000,
+            ..Reader::default()
+        }],
         ..SceneQueue::default()
     };
     let queues = (0..queues).map(queue).collect();

@@ -106,6 +106,7 @@ fn mend_one(plan: &mut Plan, finding: &Finding) {
 mod tests {
     use super::*;
     use crate::change::{Target, Value};
+    use crate::diagnose::ledger::Ledger;
     use crate::diagnose::{Gain, Remedy, Severity};
     use crate::host::{Writer, WriterKnob};
 
@@ -136,7 +137,14 @@ mod tests {
     }
 
     fn checked(findings: Vec<Finding>) -> Check {
-        Check { hostname: String::new(), release: String::new(), interval: std::time::Duration::ZERO, findings }
+        Check {
+            hostname: String::new(),
+            release: String::new(),
+            interval: std::time::Duration::ZERO,
+            findings,
+            ledger: Ledger::default(),
+            verdicts: Vec::new(),
+        }
     }
 
     fn mend(text: &str) -> Mend {

@@ -3,9 +3,12 @@
 use crate::attribution::Protocol;
 use crate::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value};
 use crate::concentration::Concentration;
+use crate::diagnose::Seen;
 use crate::host::{Netdev, Snapshot};
+use crate::plan::steering::said;
 use crate::plan::{Advice, Cause, Goal, Plan};
 use crate::silo::{Silo, Silos};
+use crate::verdict;
 
 /// Drivers that implement `ndo_rx_flow_steer` (read off the sources of 6.1 to 7.2).
 const ARFS_DRIVERS: [&str; 8] = ["bnxt_en", "enic", "hns3", "ice", "mlx4_en", "mlx5_core", "qede", "sfc"];
@@ -13,12 +16,13 @@ const ARFS_DRIVERS: [&str; 8] = ["bnxt_en", "enic", "hns3", "ice", "mlx4_en", "m
 /// Queues whose readers are spread have to bring this share of a netdev's data before that is said of the netdev.
 const MOST: f64 = 0.8;
 
-fn has_arfs(netdev: &Netdev) -> bool {
+pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
     netdev.driver.as_deref().is_some_and(|driver| ARFS_DRIVERS.contains(&driver))
 }
 
 /// Adds the offload that lets each driver steer flows by the RFS table.
-pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+pub(super) fn arfs(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &seen.observation.after;
     let Some(on) = goal.arfs else { return };
     let table = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
     for netdev in netdevs {
@@ -46,11 +50,14 @@ pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: 
             }
             Some(feature) => {
                 let reason = match on {
-                    true => "aRFS: the device takes each flow to the queue whose interrupt is on its reader's cpu",
-                    false => "aRFS off: the device's hash chooses the queue of each flow",
+                    true => format!(
+                        "aRFS: the device takes each flow to the queue whose interrupt is on its reader's cpu{}",
+                        said(verdict::arfs(seen, netdev))
+                    ),
+                    false => "aRFS off: the device's hash chooses the queue of each flow".to_owned(),
                 };
                 let target = Target::Offload { netdev: NetdevIdentity::of(netdev), feature: NTUPLE_FILTER.into() };
-                plan.set(target, Value::Switch(feature.active), Value::Switch(on), reason.into());
+                plan.set(target, Value::Switch(feature.active), Value::Switch(on), reason);
             }
         }
     }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::change::{NetdevIdentity, Target, Value};
 use crate::cpuset::{CpuId, CpuSet};
+use crate::diagnose::Seen;
 use crate::host::{Irq, Netdev, Snapshot, TxQueue, WriterKnob};
 use crate::plan::placement::Places;
 use crate::plan::{Cause, Goal, Plan, Xps, owners, selection};
-use crate::rates::Rates;
+use crate::verdict::{self, Verdict};
 
 /// `rps_sock_flow_sysctl` takes no more (`net/core/sysctl_net_core.c`).
 const MOST_FLOW_ENTRIES: u32 = 1 << 29;
@@ -69,16 +70,18 @@ fn steerable(snapshot: &Snapshot, subject: &str, cpus: &CpuSet, plan: &mut Plan)
 }
 
 /// Adds `rps_cpus` of each rx queue.
-pub(super) fn rps(snapshot: &Snapshot, rates: &Rates, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+pub(super) fn rps(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &seen.observation.after;
     let Some((cpus, note)) = goal.rps.as_ref().and_then(|cpus| steerable(snapshot, "rps", cpus, plan)) else { return };
-    let reason = match cpus.is_empty() {
-        true => "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned(),
-        false => {
-            format!("RPS spreads the protocol work of its flows over cpus {cpus}{}{note}", idle_time(rates, &cpus))
-        }
-    };
     let mut changes = Plan::default();
     for netdev in netdevs {
+        let reason = match cpus.is_empty() {
+            true => "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned(),
+            false => {
+                let verdict = said(verdict::rps_onto(seen, netdev, &cpus));
+                format!("RPS spreads the protocol work of its flows over cpus {cpus}{verdict}{note}")
+            }
+        };
         for queue in &netdev.rx_queues {
             let label = format!("{} rx-{}", netdev.name, queue.index);
             match (&queue.rps_cpus, &queue.leased) {
@@ -99,21 +102,14 @@ pub(super) fn rps(snapshot: &Snapshot, rates: &Rates, netdevs: &[&Netdev], goal:
     owners::yield_to(snapshot, WriterKnob::Rps, goal, changes.changes, what_to_do, plan);
 }
 
-/// RPS pays only where there is idle time: it adds an IPI and a softirq there.
-fn idle_time(rates: &Rates, cpus: &CpuSet) -> String {
-    const LITTLE: f64 = 0.25;
-    let idle: Vec<f64> =
-        cpus.iter().filter_map(|cpu| rates.cpus.get(&cpu)?.shares).map(|shares| shares.idle + shares.iowait).collect();
-    if idle.is_empty() {
-        return String::new();
-    }
-    let mean = idle.iter().sum::<f64>() / idle.len() as f64;
-    let warning = if mean < LITTLE { ", so little that the ipis and second softirqs may cost throughput" } else { "" };
-    format!(", which are idle {:.0}% of the time{warning}", mean * 100.0)
+/// What a verdict says of it, where something arrives to judge by.
+pub(super) fn said(verdict: Option<Verdict>) -> String {
+    verdict.map_or_else(String::new, |verdict| format!(" ({}: {})", verdict.outcome, verdict.because))
 }
 
 /// Adds `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
-pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+pub(super) fn rfs(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &seen.observation.after;
     let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return };
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
         return plan.refuse("rps_sock_flow_entries", Cause::NoSuchKnob, "this kernel is without RPS and RFS".into());
@@ -134,14 +130,15 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
     };
     changes.set(Target::RpsSockFlowEntries, Value::Count(old), Value::Count(entries), table);
     for netdev in netdevs {
-        flow_counts(netdev, entries, &mut changes);
+        let verdict = if entries == 0 { String::new() } else { said(verdict::rfs(seen, netdev)) };
+        flow_counts(netdev, entries, &verdict, &mut changes);
     }
     plan.refusals.append(&mut changes.refusals);
     let what_to_do = |_: &str| "stop it, or change RFS in its configuration".to_owned();
     owners::yield_to(snapshot, WriterKnob::Rps, goal, changes.changes, what_to_do, plan);
 }
 
-fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
+fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
     let real = real_queues(netdev);
     let share = match entries / real {
         0 => entries.min(1),
@@ -160,7 +157,8 @@ fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
                 let reason = match entries {
                     0 => "RFS off".to_owned(),
                     _ => {
-                        format!("RFS: its part of {entries} entries, {}", crate::notes::plural(real as usize, "queue"))
+                        let queues = crate::notes::plural(real as usize, "queue");
+                        format!("RFS: its part of {entries} entries, {queues}{verdict}")
                     }
                 };
                 let target = Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
