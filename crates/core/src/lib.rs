@@ -20,6 +20,7 @@ pub mod forwards;
 pub mod grid;
 pub mod host;
 pub mod join;
+pub mod load;
 pub mod netdev_genl;
 mod notes;
 pub mod parse;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 mod apply;
+mod bench;
 mod calibrate;
 mod capture;
 #[cfg(test)]

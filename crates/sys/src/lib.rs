@@ -22,6 +22,7 @@ mod kept;
 pub mod kernel;
 pub mod knob;
 mod lines;
+pub mod load;
 mod netdev;
 pub mod netdev_genl;
 mod notes;
