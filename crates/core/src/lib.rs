@@ -3,6 +3,7 @@
 //! No files, no clock, no environment, no network, no randomness: `clippy.toml` forbids them. Data walks forward, from
 //! kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step is a function from values to a new value.
 
+pub mod ab;
 pub mod algorithm;
 pub mod announced;
 pub mod assignment;
@@ -39,3 +40,4 @@ pub mod stats;
 pub mod toeplitz;
 pub mod topology;
 mod wakeups;
+pub mod workload;

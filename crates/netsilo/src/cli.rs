@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
-use crate::{apply, bench, calibrate, capture, check_config, export, mask, pin, plan, run, show, status, undo};
+use crate::{ab, apply, bench, calibrate, capture, check_config, export, mask, pin, plan, run, show, status, undo};
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ enum Verb {
     Export(export::Args),
     /// Measure what a cache line and a wakeup cost between this machine's CPUs, for plan to reckon with
     Calibrate(calibrate::Args),
+    /// Switch between two settings, measure each in turns, and say whether it makes a difference
+    Ab(Box<ab::Args>),
     /// Make a network load, or answer one, and measure both machines
     #[command(subcommand)]
     Bench(bench::Args),
@@ -61,6 +63,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Capture(args) => capture::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Calibrate(args) => calibrate::run(&args),
+        Verb::Ab(args) => ab::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Mask(args) => mask::run(&args),
         Verb::Run(args) => run::run(&args),

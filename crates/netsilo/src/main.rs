@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod ab;
 mod apply;
 mod bench;
 mod calibrate;

@@ -101,6 +101,7 @@ fn every_verb_explains_itself() {
         "capture",
         "export",
         "calibrate",
+        "ab",
         "bench",
         "bench serve",
         "bench run",
