@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
+mod ab;
 mod apply;
+mod bench;
 mod calibrate;
 mod capture;
 #[cfg(test)]
