@@ -354,7 +354,7 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
 /// Two queues on one socket, each of which feeds both workers on the other one.
 #[test]
 fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
-    let reader = |cpu| Reader { comm: "worker".into(), cpu: CpuId(cpu), bytes_per_s: 10_000_000 };
+    let reader = |cpu| Reader { comm: "worker".into(), cpu: CpuId(cpu), bytes_per_s: 10_000_000, ..Reader::default() };
     let queue = |irq| SceneQueue {
         irq: Some(irq),
         cpus: CpuSet::of(CpuId(0)),

@@ -151,6 +151,7 @@ mod tests {
             bytes,
             events: 1,
             approximate: false,
+            connected: None,
         };
         let attribution = &mut observation.attribution;
         attribution.elapsed = Duration::from_secs(1);

@@ -221,7 +221,7 @@ fn main() {
     let only: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let netns = ["a", "b"].map(|end| format!("ns-bench-load-{}-{end}", std::process::id()));
     println!(
-        "rates are medians; the ratio is netsilo over the best of the others in each round, the middle of {ROUNDS} rounds"
+        "rates are medians; the ratio is netsilo over the best of the others, the middle of {ROUNDS} rounds in turns"
     );
     println!("with its interval (signed ranks, {:.0}%)\n", (1.0 - DOUBT) * 100.0);
     println!("| path | load | netsilo | others | netsilo / best |\n|---|---|---|---|---|");
@@ -248,7 +248,7 @@ fn measure_all(path: &Path, only: &[String]) {
 fn row(path: &Path, case: &Case, netsilo: &str) -> String {
     let ours = format!("{netsilo} bench run {{}}:12996 {} -d 1s --warm-up 100ms -j", case.netsilo);
     let peers: Vec<_> = case.peers.iter().filter(|(_, words)| is_installed(words)).collect();
-    let (mut rates, mut ratios) = (vec![Vec::new(); peers.len() + 1], Vec::new());
+    let mut rates = vec![Vec::new(); peers.len() + 1];
     for round in 0..ROUNDS {
         // each begins as often as the others
         let order = (0..=peers.len()).map(|n| (n + round) % (peers.len() + 1));
@@ -259,22 +259,23 @@ fn row(path: &Path, case: &Case, netsilo: &str) -> String {
                 Some(peer) => path.measure(peers[peer].1, case.copies, figure(peers[peer].0)).unwrap_or(0.0),
             };
         }
-        let best = these[1..].iter().copied().fold(0.0, f64::max);
-        if best > 0.0 {
-            ratios.push((these[0] / best).ln());
-        }
         rates.iter_mut().zip(these).for_each(|(rates, this)| rates.push(this));
     }
     let shown = |rates: &Vec<f64>| rate(median(rates).unwrap(), case.unit);
     let others: Vec<String> =
         peers.iter().zip(&rates[1..]).map(|((name, _), rates)| format!("{name} {}", shown(rates))).collect();
-    let ratio = match signed_rank::interval(&ratios, DOUBT) {
-        Some(it) if !peers.is_empty() => {
+    // the best of each round would be the luckiest
+    let best = rates[1..].iter().max_by(|a, b| median(a).unwrap().total_cmp(&median(b).unwrap()));
+    let pairs = best.map_or_else(Vec::new, |best| rates[0].iter().zip(best).collect());
+    let ratios: Vec<f64> =
+        pairs.iter().filter(|(_, their)| **their > 0.0).map(|(our, their)| (*our / *their).ln()).collect();
+    let ratio = signed_rank::interval(&ratios, DOUBT).map_or_else(
+        || "-".to_owned(),
+        |it| {
             let it = it.map(f64::exp);
             format!("{:.2} ({:.2} .. {:.2})", it.value, it.low, it.high)
-        }
-        _ => "-".to_owned(),
-    };
+        },
+    );
     format!("| {} | {} | {} | {} | {ratio} |", path.name, case.name, shown(&rates[0]), others.join(", "))
 }
 

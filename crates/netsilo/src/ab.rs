@@ -156,8 +156,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 fn plans(args: &Args) -> Result<[Option<Plan>; 2]> {
     let settings = [&args.a, &args.b];
     let looks = settings.iter().any(|setting| setting.needs_a_look());
-    let seen = looks.then(|| Ok::<_, anyhow::Error>((args.look.observe()?, args.goal.goal_here()?))).transpose()?;
-    let [a, b] = settings.map(|setting| setting.plan(seen.as_ref()));
+    let look = args.look.unless_told(args.goal.interval());
+    let seen = looks.then(|| look.observe_with(args.goal.options())).transpose()?;
+    let [a, b] = settings.map(|setting| setting.plan(seen.as_ref(), &args.goal));
     Ok([a?, b?])
 }
 

@@ -71,6 +71,11 @@ pub(crate) struct GoalArgs {
 }
 
 impl GoalArgs {
+    /// Whether it asks for what mends findings, and nothing else.
+    pub(crate) fn mends(&self) -> bool {
+        !self.fix.is_empty()
+    }
+
     /// How long to look, unless told.
     pub(crate) fn interval(&self) -> Duration {
         if self.fix.is_empty() { observe::INTERVAL } else { observe::CHECK_INTERVAL }

@@ -10,8 +10,8 @@ use crate::change::{Change, Target, Value, apply_to};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::grid::Grid;
 use crate::host::Snapshot;
-use crate::plan::{Goal, Xps, plan};
-use crate::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use crate::plan::plan;
+use crate::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 use crate::topology::Topology;
 
 /// Numbers from a seed (Knuth's MMIX constants; the high bits are good enough for noise).
@@ -143,35 +143,6 @@ impl World {
         let queues = (0..count).map(|at| queue(at, &mut chance)).collect();
         let netdev = SceneNetdev { name: "eth0".into(), driver: "igb".into(), queues, ..SceneNetdev::default() };
         Self::new(Scene { grid, netdevs: vec![netdev], ..Scene::default() }, policy, seed)
-    }
-
-    /// One with kthreads, tx interrupts of their own, XPS and forwarding to a second netdev, each as chance has it.
-    pub(super) fn of_every_kind(policy: Policy, seed: u64) -> Self {
-        let goal = Goal { xps: Some(Xps::Near), ..policy.goal };
-        let mut world = Self::random(Policy { goal, ..policy }, seed);
-        let all = world.topology().online.clone();
-        let (mut scene, chance) = (world.scene.clone(), &mut world.chance);
-        let [eth0] = scene.netdevs.as_mut_slice() else { return world };
-        let mut eth1 = SceneNetdev { name: "eth1".into(), queues: eth0.queues.clone(), ..eth0.clone() };
-        for netdev in [&mut *eth0, &mut eth1] {
-            let (split, forwards) = (chance.happens(0.5), chance.happens(0.5));
-            netdev.threaded = chance.happens(0.5);
-            for (at, queue) in (0..).zip(&mut netdev.queues) {
-                let first = if netdev.name == "eth1" { 130 } else { 30 };
-                queue.irq = Some(first + at);
-                queue.tx_irq = split.then_some(first + 50 + at);
-                queue.tx_cpus = CpuSet::of(chance.cpu_of(&all));
-                queue.xps_cpus = Some(CpuSet::new());
-                if forwards {
-                    let to = if netdev.name == "eth1" { "eth0" } else { "eth1" };
-                    let packets_per_s = queue.packets_per_s;
-                    queue.readers.clear();
-                    queue.forwards = vec![SceneForward { to: to.into(), queue: at, packets_per_s, bytes_per_s: 0 }];
-                }
-            }
-        }
-        scene.netdevs.push(eth1);
-        Self::new(scene, world.controller.policy().clone(), seed)
     }
 
     pub(super) fn topology(&self) -> &Topology {

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::apply::{Place, load};
 use crate::exit::{Exit, Stop};
+use crate::plan::GoalArgs;
 
 /// What is in force, in the operator's words.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -60,14 +61,15 @@ impl Setting {
     }
 
     /// What it writes, given what was seen and is wanted.
-    pub(super) fn plan(&self, seen: Option<&(Observation, Goal)>) -> Result<Option<Plan>> {
+    pub(super) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
         match self {
             Self::None => Ok(None),
             Self::File(path) => load(path).map(Some),
             Self::Plan(algorithm) => {
-                let (observation, goal) = seen.context("nothing was looked at")?;
-                let algorithm = algorithm.unwrap_or(goal.algorithm);
-                Ok(Some(plan(observation, &Goal { algorithm, ..goal.clone() })))
+                let observation = seen.context("nothing was looked at")?;
+                let Some(algorithm) = *algorithm else { return goal.plan(observation, false).map(Some) };
+                anyhow::ensure!(!goal.mends(), "{algorithm} places, --fix does not: write plan alone beside --fix");
+                Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_here()? })))
             }
         }
     }

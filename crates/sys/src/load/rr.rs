@@ -217,6 +217,8 @@ impl Flow {
             Socket::Udp(socket) => is_response(socket.recv(buffer), buffer, self.sequence, spec, tally)?,
         };
         if !(answered && self.asked) {
+            // only of datagrams: it was given up already
+            add(&tally.row.late, usize::from(answered));
             return Ok(false);
         }
         let now = Instant::now();
