@@ -2,7 +2,7 @@
 # Both set up what they need (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo test check bench bench-irqbalance install setup
+.PHONY: demo test check bench bench-irqbalance bench-load install setup
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -21,6 +21,10 @@ bench: setup
 # beside irqbalance, on made-up hosts; some 6 minutes
 bench-irqbalance: setup
 	scripts/bench-irqbalance
+
+# the load generator beside sockperf, iperf3, qperf and netperf; some 10 minutes
+bench-load: setup
+	scripts/bench-load
 
 install: setup
 	cargo build --release -p netsilo

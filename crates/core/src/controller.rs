@@ -139,7 +139,7 @@ impl Controller {
         let lately = |knob: &Knob| knob.yielded.as_ref().is_some_and(|yielded| yielded.since + GRACE >= now);
         for (target, knob) in self.knobs.iter_mut().filter(|(target, knob)| lately(knob) && event.covers(target)) {
             knob.regain();
-            knob.lose(now);
+            knob.lose(now, now);
             let why = format!("not another writer: {}", event.in_words());
             self.log.push(Entry { at: now, target: Some(target.clone()), what: What::Reset, why });
         }

@@ -16,6 +16,7 @@ use crate::diagnose::ledger::Ledger;
 use crate::host::Observation;
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
+use crate::verdict::{Verdict, verdicts};
 
 mod growth;
 pub mod ledger;
@@ -190,6 +191,18 @@ findings! {
         /// No allowance of the instance was used up.
         CloudLimitsFree = "cloud-limits-free";
     }
+    remedies {
+        /// One CPU is full of receive work, others are idle, and RPS would relieve it.
+        RpsWouldHelp = "rps-would-help";
+        /// RPS is on and costs more than it relieves.
+        RpsHurts = "rps-hurts";
+        /// RFS is on, and what arrives cannot be steered by it.
+        RfsUseless = "rfs-useless";
+        /// One CPU is full of receive work, and the device has queues that are not used.
+        MoreQueues = "more-queues";
+        /// One CPU is full of receive work that is read elsewhere, and the device could bring it there.
+        ArfsWouldHelp = "arfs-would-help";
+    }
 }
 
 /// All that a family may look at.
@@ -219,6 +232,9 @@ pub struct Check {
     /// Where packets were lost on their way.
     #[serde(default)]
     pub ledger: Ledger,
+    /// What each remedy would do to each netdev that something arrives on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<Verdict>,
 }
 
 /// Something that is so, and what may be done about it.
@@ -334,6 +350,7 @@ pub fn check(observation: &Observation, costs: &Costs) -> Check {
         interval: rates.elapsed,
         findings,
         ledger: ledger::ledger(&seen),
+        verdicts: verdicts(&seen),
     }
 }
 

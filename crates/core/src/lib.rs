@@ -3,6 +3,7 @@
 //! No files, no clock, no environment, no network, no randomness: `clippy.toml` forbids them. Data walks forward, from
 //! kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step is a function from values to a new value.
 
+pub mod ab;
 pub mod algorithm;
 pub mod announced;
 pub mod assignment;
@@ -28,6 +29,7 @@ pub mod forwards;
 pub mod grid;
 pub mod host;
 pub mod join;
+pub mod load;
 pub mod locality;
 pub mod netdev_genl;
 mod notes;
@@ -55,3 +57,4 @@ pub mod verdict;
 pub mod visible;
 mod wakeups;
 pub mod why;
+pub mod workload;

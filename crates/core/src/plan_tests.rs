@@ -350,3 +350,26 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
     observation.after.arch_interrupts.clear();
     assert_eq!(plan(&observation, &goal).changes.len(), 1, "other architectures have no such limit");
 }
+
+/// Two queues on one socket, each of which feeds both workers on the other one.
+#[test]
+fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
+    let reader = |cpu| Reader { comm: "worker".into(), cpu: CpuId(cpu), bytes_per_s: 10_000_000 };
+    let queue = |irq| SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::of(CpuId(0)),
+        packets_per_s: 40_000,
+        load: 0.2,
+        readers: vec![reader(5), reader(7)],
+        ..SceneQueue::default()
+    };
+    let queues = vec![queue(30), queue(31)];
+    let netdev = SceneNetdev { name: "eth0".into(), driver: "virtio_net".into(), queues, ..SceneNetdev::default() };
+    let grid = Grid { nodes: 2, l2s: 4, ..Grid::default() };
+    let observation = Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
+    for algorithm in [AlgorithmName::Auto, AlgorithmName::NearConsumer, AlgorithmName::SameCpu] {
+        let plan = plan(&observation, &Goal { algorithm, ..Goal::default() });
+        let there = |change: &Change| matches!(&change.new, Value::Cpus(cpus) if cpus.lowest() >= Some(CpuId(4)));
+        assert_eq!(plan.changes.iter().filter(|change| there(change)).count(), 2, "{algorithm}: {plan:#?}");
+    }
+}

@@ -224,6 +224,12 @@ impl Scene {
         Observation { before, after, attribution }
     }
 
+    /// Where the packets of a netdev's queue are polled by these settings.
+    pub fn polled_on(&self, settings: &Snapshot, netdev: usize, queue: usize) -> Option<CpuId> {
+        let (napi, at, index, _) = self.queues().find(|(_, at, i, _)| (*at, *i as usize) == (netdev, queue))?;
+        polled_on(settings, at, index, napi)
+    }
+
     /// The scene with its own settings.
     pub fn observation(&self) -> Observation {
         self.observe(&self.settings())

@@ -4,6 +4,7 @@
 //! was added. What was not measured is filled in three ways, from the worst to the best that fits ([`work`]): a remedy helps
 //! if it does in the worst of them, and hurts if it cannot help in the best. `docs/verdicts.md` has the formulas and sources.
 
+mod handed;
 mod poll;
 mod queues;
 mod steer;
@@ -147,10 +148,16 @@ pub fn arfs(seen: &Seen<'_>, netdev: &Netdev) -> Option<Verdict> {
     Some(steer::arfs(&Work::of(seen, netdev)?))
 }
 
+/// Share of a netdev's bytes that RFS, which is on there, cannot steer; `None` where it is off, or nobody was seen to read.
+pub fn unsteerable(seen: &Seen<'_>, netdev: &Netdev) -> Option<f64> {
+    let work = Work::of(seen, netdev).filter(steer::in_force)?;
+    Some(1.0 - work.steerable()?.best)
+}
+
 fn of_netdev(seen: &Seen<'_>, work: &Work<'_>) -> Vec<Verdict> {
     let on = steer::rps_is_on(work);
     let targets = if on { CpuSet::new() } else { steer::targets(work) };
-    let rps = if on { steer::rps_in_force(work) } else { steer::rps_onto(work, &targets) };
+    let rps = if on { handed::rps_in_force(work) } else { steer::rps_onto(work, &targets) };
     let rps_goal = Goal { rps: Some(targets.clone()), ..Goal::default() };
     let rfs_goal = Goal { rfs: Some(FLOW_ENTRIES), ..Goal::default() };
     let both = Goal { rfs: Some(FLOW_ENTRIES), ..rps_goal.clone() };
@@ -219,9 +226,9 @@ impl Effect {
     fn outcome(&self) -> Outcome {
         if !self.before.is_near() {
             Outcome::NoClearChange
-        } else if self.gain.worst >= CLEAR {
+        } else if self.least() >= CLEAR {
             Outcome::Help
-        } else if self.gain.best <= 0.0 && self.gain.likely <= -LOSS {
+        } else if self.gain.best <= 0.0 && self.gain.worst <= LOSS && self.gain.likely <= -LOSS {
             Outcome::Hurt
         } else {
             Outcome::NoClearChange
@@ -261,7 +268,15 @@ impl Effect {
 
     /// From the worst to the best.
     fn between(&self) -> String {
-        format!("{:+.0}% to {:+.0}%", self.gain.worst * 100.0, self.gain.best * 100.0)
+        let most = self.gain.worst.max(self.gain.likely).max(self.gain.best);
+        // No "-0%".
+        let percent = |share: f64| (share * 100.0).round() + 0.0;
+        format!("{:+}% to {:+}%", percent(self.least()), percent(most))
+    }
+
+    /// Where applications cannot leave the CPU that is relieved, the worst reckoning otherwise may be the best.
+    fn least(&self) -> f64 {
+        self.gain.worst.min(self.gain.likely).min(self.gain.best)
     }
 }
 

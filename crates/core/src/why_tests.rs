@@ -10,7 +10,7 @@ fn queue(irq: u32, cpus: &str, packets_per_s: u64, load: f64) -> SceneQueue {
         cpus: CpuSet::parse_list(cpus).unwrap(),
         packets_per_s,
         load,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 1000 }],
+        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 1000, ..Reader::default() }],
         ..SceneQueue::default()
     }
 }

@@ -27,7 +27,7 @@ pub use guest::Job;
 pub use kernels::{Image, Kernel};
 pub use lab::Lab;
 pub use output::Output;
-pub use programs::irqbalance;
+pub use programs::{irqbalance, tuned, udevadm};
 pub use room::{Peer, PeerJob};
 pub use rustix::process::Signal;
 pub use spec::{Nic, NicModel, Spec, Threads};

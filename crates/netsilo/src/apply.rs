@@ -19,7 +19,7 @@ use serde_json::json;
 use crate::exit::{Exit, Stop};
 use crate::plan::GoalArgs;
 use crate::undo::{fate, report};
-use crate::{observe, out, plan_view};
+use crate::{ab, observe, out, plan_view};
 
 /// Where the journal and the kernel are.
 #[derive(Debug, Clone, clap::Args)]
@@ -72,6 +72,9 @@ pub(crate) struct How {
     /// Take everything back unless `netsilo confirm` comes within this time (60s, 5m)
     #[arg(long, value_name = "DURATION", value_parser = within)]
     confirm_within: Option<Duration>,
+    /// First switch it on and off, up to 12 times each for so long, and leave it off if a received megabyte then costs more CPU time
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = humantime::parse_duration)]
+    verify: Option<Duration>,
     /// Print the outcome as JSON
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -124,8 +127,13 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
         return Ok(crate::plan::exit(plan, false));
     }
     refuse_owned(plan, &how.place)?;
-    if !how.yes && !agreed(plan.changes.len())? {
+    if !how.yes && !agreed(&format!("apply {}", count(plan.changes.len(), "change")))? {
         say("nothing was written");
+        return Ok(Exit::Refused);
+    }
+    if let Some(window) = how.verify
+        && !is_no_worse(plan, how, window)?
+    {
         return Ok(Exit::Refused);
     }
     let kernel = how.place.kernel()?;
@@ -141,8 +149,22 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// Tries a plan under the live workload; nothing of it is left.
+fn is_no_worse(plan: &Plan, how: &How, window: Duration) -> Result<bool> {
+    let comparison = ab::verify(plan, &how.place, window)?;
+    let (words, may_stay) = ab::verified(comparison.as_ref());
+    say(words);
+    if !may_stay {
+        say("netsilo: the plan was taken back");
+    }
+    if !may_stay && how.json {
+        out::json(&json!({ "version": 1, "transaction": null, "verified": comparison }))?;
+    }
+    Ok(may_stay)
+}
+
 /// A saved plan may be older than another owner: look again just before writing.
-fn refuse_owned(plan: &Plan, place: &Place) -> Result<()> {
+pub(crate) fn refuse_owned(plan: &Plan, place: &Place) -> Result<()> {
     let writers = netsilo_sys::writers::running(&place.root()?).context("cannot look for other programs that write")?;
     let owners = plan.owners(&writers);
     let names: Vec<String> = owners.iter().map(|owner| format!("{} (pid {})", owner.name, owner.pid)).collect();
@@ -161,13 +183,13 @@ fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
 }
 
 /// Asks on the terminal; without one the answer must be on the command line.
-fn agreed(changes: usize) -> Result<bool> {
+pub(crate) fn agreed(to: &str) -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         let message = "standard input is no terminal to ask on: say --yes to apply this plan without asking";
         return Err(Stop(Exit::Usage, message.into()).into());
     }
-    let _ = write!(io::stderr(), "apply {}? [y/N] ", count(changes, "change"));
+    let _ = write!(io::stderr(), "{to}? [y/N] ");
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).context("reading the answer")?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))

@@ -77,6 +77,7 @@ impl Host {
             serde_json::from_value(observation).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let mut check = check(&observation, &Costs::default());
         check.findings.retain(|finding| finding.id == id);
+        check.verdicts.clear();
         check
     }
 }

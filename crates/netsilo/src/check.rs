@@ -6,7 +6,7 @@ use netsilo_sys::bpf::Options;
 
 use crate::exit::Exit;
 use crate::observe::CHECK_INTERVAL;
-use crate::{check_view, observe, out, plan};
+use crate::{check_view, observe, out, plan, verdict_view};
 
 /// Arguments of `netsilo check`.
 #[derive(Debug, clap::Args)]
@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// Exit with 11 when something at least as grave is found: info, warning, critical
     #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = severity)]
     fail_on: Severity,
+    /// Print the numbers behind each verdict too
+    #[arg(short, long)]
+    verbose: bool,
     /// Print JSON
     #[arg(short, long)]
     json: bool,
@@ -24,11 +27,15 @@ pub(crate) struct Args {
 /// Looks, diagnoses, prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let costs = plan::costs_for(args.observe.is_bundle())?;
-    let check = check(&args.observe.unless_told(CHECK_INTERVAL).observe_with(Options::for_findings())?, &costs);
+    let check = check(
+        &args.observe.unless_told(CHECK_INTERVAL).observe_with(Options { stages: true, ..Options::for_findings() })?,
+        &costs,
+    );
     if args.json {
         out::json(&check)?;
     } else {
         out::text(&check_view::render(&check))?;
+        out::text(&verdict_view::render(&check.verdicts, args.verbose))?;
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Ok })

@@ -5,7 +5,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
 use crate::{
-    apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss, run, show, status, undo, why,
+    ab, apply, bench, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss, run, show,
+    status, undo, why,
 };
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
@@ -44,6 +45,11 @@ enum Verb {
     Export(export::Args),
     /// Measure what a cache line and a wakeup cost between this machine's CPUs, for plan to reckon with
     Calibrate(calibrate::Args),
+    /// Switch between two settings, measure each in turns, and say whether it makes a difference
+    Ab(Box<ab::Args>),
+    /// Make a network load, or answer one, and measure both machines
+    #[command(subcommand)]
+    Bench(bench::Args),
     /// Print a set of CPUs in each of the kernel's spellings
     Mask(mask::Args),
     /// Follow the workload: look, decide, place, verify, again and again (the daemon)
@@ -72,6 +78,8 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Why(args) => why::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Calibrate(args) => calibrate::run(&args),
+        Verb::Ab(args) => ab::run(&args),
+        Verb::Bench(args) => bench::run(&args),
         Verb::Mask(args) => mask::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Status(args) => status::run(&args),

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
+mod ab;
 mod apply;
+mod bench;
 mod calibrate;
 mod capture;
 #[cfg(test)]
@@ -30,6 +32,7 @@ mod stages_view;
 mod status;
 mod undo;
 mod units;
+mod verdict_view;
 mod why;
 mod why_view;
 

@@ -101,6 +101,10 @@ fn every_verb_explains_itself() {
         "capture",
         "export",
         "calibrate",
+        "ab",
+        "bench",
+        "bench serve",
+        "bench run",
         "mask",
         "run",
         "status",
@@ -108,9 +112,10 @@ fn every_verb_explains_itself() {
         "why",
     ];
     for verb in verbs {
-        let output = run(&[&[verb][usize::from(verb.is_empty())..], &["--help"]].concat());
+        let words: Vec<&str> = verb.split_whitespace().chain(["--help"]).collect();
+        let output = run(&words);
         assert_eq!((code(&output), stderr(&output)), (0, ""), "{verb}");
-        insta::assert_snapshot!(format!("help-{verb}"), stdout(&output));
+        insta::assert_snapshot!(format!("help-{}", verb.replace(' ', "-")), stdout(&output));
     }
 }
 

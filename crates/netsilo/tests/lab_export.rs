@@ -1,7 +1,7 @@
-//! Exported files on a real kernel: the script writes what the plan says and no more, and the real irqbalance does as its
-//! policy script tells it.
+//! Exported files on a real kernel: the script writes what the plan says and no more, the real irqbalance does as its
+//! policy script tells it, and udev and tuned read what is meant for them.
 
-#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
 
 use std::collections::BTreeMap;
 
@@ -117,6 +117,7 @@ fn exported_files_do_in_a_real_kernel_what_they_say() {
     irqbalance_leaves_alone_what_we_place(&guest);
     irqbalance_is_led_to_the_node_of_the_hint(&guest);
     the_example_follows_hints_exactly(&guest);
+    udev_takes_the_link_file_for_its_netdev(&guest);
 }
 
 fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {
@@ -187,6 +188,76 @@ fn the_example_follows_hints_exactly(guest: &Guest) {
     assert_eq!(guest.places(), wanted, "{moved}");
     assert!(moved.contains("(near-consumer: test)"), "{moved}");
     assert_eq!(guest.lab.sh("/tmp/follow-hints --once").unwrap(), "");
+}
+
+/// The real udev, told by two rules to do as its own would: it finds the device by its path, takes our file for it and
+/// understands all of it but what came with systemd 256, if it is older.
+fn udev_takes_the_link_file_for_its_netdev(guest: &Guest) {
+    let ntuple = Change {
+        target: Target::NtupleFilter { netdev: guest.netdev() },
+        old: Value::Count(1),
+        new: Value::Count(0),
+        reason: "test".into(),
+    };
+    let rps = guest.plan(&Places::new()).changes.into_iter().find(|it| matches!(it.target, Target::RpsCpus { .. }));
+    let (files, _) = export::systemd_link(&Plan { changes: vec![rps.unwrap(), ntuple], ..Plan::default() });
+    let [file] = files.as_slice() else { unreachable!("{files:?}") };
+    let builtin = |name: &str| format!("SUBSYSTEM==\"net\", IMPORT{{builtin}}=\"{name}\"\n");
+    let rules = builtin("path_id") + &builtin("net_setup_link");
+    guest.lab.sh("mkdir -p /run/systemd/network /run/udev/rules.d").unwrap();
+    let path = format!("/run/systemd/network/{}", file.name);
+    guest.give(&path, &file.text);
+    guest.give("/run/udev/rules.d/10-netsilo-test.rules", &rules);
+    let udevadm = netsilo_lab::udevadm().unwrap();
+    let said = guest.lab.sh(&format!("{} test /sys/class/net/eth0 2>&1", udevadm.display())).unwrap();
+    assert!(said.lines().any(|line| line == format!("ID_NET_LINK_FILE={path}")), "{said}");
+    // virtio_net has no such filter: what udev tries tells that it understood.
+    assert!(said.contains("rx-ntuple-filter"), "{said}");
+    let complaints = said.lines().filter(|line| line.contains(&format!("{path}:")));
+    let unknown: Vec<&str> = complaints.filter(|line| !line.contains("ReceivePacketSteeringCPUMask")).collect();
+    assert!(unknown.is_empty(), "{said}");
+}
+
+/// tuned itself needs D-Bus and a system that it may tune; how it reads a profile is Python's standard library only.
+#[test]
+fn tuned_reads_the_exported_profile() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    const READ: &str = "
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from tuned.profiles import Factory, Loader, Locator, Merger
+from tuned.profiles.variables import Variables
+profile = Loader(Locator([sys.argv[2]]), Factory(), Merger(), None, Variables()).load(['netsilo'])
+print(json.dumps({name: [unit.type, unit.devices, dict(unit.options)] for name, unit in profile.units.items()}))";
+    let netdev =
+        || NetdevIdentity { name: "eth0".into(), device_path: Some("/devices/pci0000:00/0000:00:04.0".into()) };
+    let change = |target, new| Change { target, old: Value::Count(7), new, reason: "because".into() };
+    let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
+    let irq = Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-1".into(), netdev: Some(netdev()) };
+    let changes = vec![
+        change(irq, cpus("5")),
+        change(Target::RpsCpus { netdev: netdev(), queue: 1 }, cpus("2-3")),
+        change(Target::RpsSockFlowEntries, Value::Count(8192)),
+        change(Target::NtupleFilter { netdev: netdev() }, Value::Count(1)),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let profile = dir.path().join("netsilo");
+    std::fs::create_dir(&profile).unwrap();
+    let file = export::tuned(&Plan { changes, ..Plan::default() });
+    std::fs::write(profile.join(&file.name), &file.text).unwrap();
+    let mut python = std::process::Command::new("python3");
+    let output = python.args(["-B", "-c", READ]).arg(netsilo_lab::tuned().unwrap()).arg(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let units: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let expected = serde_json::json!({
+        "sysctl": ["sysctl", "*", { "net.core.rps_sock_flow_entries": "8192" }],
+        "sysfs": ["sysfs", "*", { "/sys/devices/pci0000:00/0000:00:04.0/net/*/queues/rx-1/rps_cpus": "c" }],
+        "net_eth0": ["net", "eth0", { "features": "ntuple on" }],
+        "irq_27": ["irq", "irq27", { "affinity": "5" }],
+    });
+    assert_eq!(units, expected, "{}", file.text);
 }
 
 /// Masks that a guest of eight CPUs has not.

@@ -178,6 +178,9 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
         repairs_what_drivers_forget(&guest);
         ends_without_a_trace_but_what_it_wrote(&guest, daemon);
         is_undone_after_kill_9(&guest);
+        if kernel == Kernel::V6_1 {
+            leads_irqbalance_by_its_hints(&guest);
+        }
         drop(work);
         println!("{}: {} s", guest.lab.title(), started.elapsed().as_secs());
     }
@@ -299,4 +302,32 @@ fn is_undone_after_kill_9(guest: &Guest) {
     guest.until_placed("once more", "4-7");
     daemon.stop().unwrap();
     assert_eq!((guest.knobs(), guest.lab.sh(kthreads).unwrap()), (knobs, threads), "{}", guest.log());
+}
+
+/// The other way round: the daemon writes nothing but hints, and the real irqbalance, told by the exported policy script,
+/// takes each interrupt to the node of its hint.
+fn leads_irqbalance_by_its_hints(guest: &Guest) {
+    guest.lab.sh("echo 0 >/sys/class/net/eth0/threaded").unwrap();
+    guest.configure("hints-only = true");
+    guest.all_on(1);
+    let daemon = guest.start();
+    let node = CpuSet::parse_list("4-7").unwrap();
+    let on_node = |cpus: &str| CpuSet::parse_list(cpus).unwrap().is_subset(&node);
+    let status = guest.until("hints to socket 1", |status| {
+        let placed = placed(status);
+        !placed.is_empty() && placed.values().all(|cpus| on_node(cpus))
+    });
+    assert_eq!((&status["mode"], &status["totals"]["changes"]), (&"hints_only".into(), &0.into()), "{status:#}");
+    let export = format!("{NETSILO} export irqbalance-policy --suggest >/tmp/suggest && chmod 755 /tmp/suggest");
+    guest.lab.sh(&export).unwrap();
+    let program = netsilo_lab::irqbalance().unwrap();
+    let options = "--oneshot --foreground --interval=1 --policyscript=/tmp/suggest";
+    let said = guest.lab.run(&format!("{} {options}", program.display())).unwrap().ok().unwrap();
+    let asked = |irq: &u64| guest.lab.sh(&format!("cat /proc/irq/{irq}/smp_affinity_list")).unwrap();
+    for irq in placed(&status).keys() {
+        assert!(on_node(asked(irq).trim()), "irq {irq} is on {}: {}", asked(irq), said.text());
+    }
+    let status = guest.status().unwrap();
+    assert_eq!(status["totals"]["changes"], 0, "irqbalance acted alone: {status:#}");
+    daemon.stop().unwrap();
 }

@@ -25,6 +25,7 @@ mod kept;
 pub mod kernel;
 pub mod knob;
 mod lines;
+pub mod load;
 mod losing_sockets;
 mod netdev;
 pub mod netdev_genl;

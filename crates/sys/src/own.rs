@@ -26,11 +26,20 @@ pub fn own_cost() -> OwnCost {
     }
 }
 
+/// The most memory that this process has had in RAM (VmHWM).
+pub fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
     fn a_running_process_costs_time_and_memory() {
         let cost = super::own_cost();
         assert!(!cost.cpu.is_zero() && cost.resident_bytes.unwrap() > 100_000, "{cost:?}");
+        assert!(super::peak_bytes().unwrap() >= 100_000);
     }
 }

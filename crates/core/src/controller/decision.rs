@@ -171,7 +171,7 @@ pub struct Verdict {
     pub targets: Vec<Target>,
     /// What it comes to.
     pub result: VerdictResult,
-    /// CPU time per received megabyte, before and after.
+    /// CPU time per received megabyte, or per thousand forwarded packets, before and after.
     pub cost: Option<Compared>,
     /// Share of the bytes read under the last-level cache where the protocol ran, before and after.
     pub locality: Option<Compared>,
@@ -183,7 +183,7 @@ pub struct Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VerdictResult {
-    /// A megabyte costs less.
+    /// A megabyte, or a forwarded packet, costs less.
     Better,
     /// No difference shown.
     NoDifference,

@@ -21,13 +21,13 @@ impl Events {
         self.0.push((now, event));
     }
 
-    /// The event that may have changed this knob since a moment.
-    pub(super) fn behind(&self, target: &Target, since: Duration) -> Option<&Event> {
-        self.0.iter().rev().find(|(at, event)| *at + GRACE >= since && event.covers(target)).map(|(_, event)| event)
+    /// The event that may have changed this knob since a moment, and when it was.
+    pub(super) fn behind(&self, target: &Target, since: Duration) -> Option<&(Duration, Event)> {
+        self.0.iter().rev().find(|(at, event)| *at + GRACE >= since && event.covers(target))
     }
 
     /// The event that may have set this knob up anew.
-    pub(super) fn before(&self, target: &Target, now: Duration) -> Option<&Event> {
+    pub(super) fn before(&self, target: &Target, now: Duration) -> Option<&(Duration, Event)> {
         self.behind(target, now.saturating_sub(MEMORY - GRACE))
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Knob {
     reset_at: Option<Duration>,
     /// The value that it took.
     lost: Option<Value>,
+    /// When that event was announced, and whether our value was seen again since: then the event explains no more.
+    lost_to: Option<(Duration, bool)>,
     /// Someone else wrote it.
     pub(super) yielded: Option<Yielded>,
     /// What is wanted, window after window.
@@ -264,12 +266,13 @@ impl Knob {
         }
         (self.ours, self.seen_ours, self.calm_since) = (Some(new), now, now);
         (self.want, self.told, self.refused, self.refusals, self.asked) = (None, None, None, 0, None);
-        self.content = false;
+        self.content = true;
     }
 
     /// What we wrote made it worse and was taken back.
     pub(super) fn reverted(&mut self, now: Duration, from: &Value, to: Value, policy: &Policy) {
         self.moved(now, from, to, None, policy);
+        self.content = false;
         if self.moves < 2 {
             self.moves = 2;
             self.hold_off(policy);
@@ -303,8 +306,20 @@ impl Knob {
         self.want.as_ref().map(|want| &want.change).filter(|change| change.old == old).cloned()
     }
 
-    /// An event took our value away.
-    pub(super) fn lose(&mut self, now: Duration) {
+    /// It has our value.
+    pub(super) fn is_ours(&mut self, now: Duration) {
+        self.seen_ours = now;
+        self.lost_to = self.lost_to.map(|(at, _)| (at, true));
+    }
+
+    /// Whether the effect of what was announced then is over and undone.
+    pub(super) fn is_past(&self, event_at: Duration) -> bool {
+        self.lost_to.is_some_and(|(at, seen_ours)| seen_ours && event_at <= at)
+    }
+
+    /// An event, announced at `event_at`, took our value away.
+    pub(super) fn lose(&mut self, now: Duration, event_at: Duration) {
+        self.lost_to = Some((event_at, false));
         self.lost = self.ours.take().or(self.lost.take());
         (self.want, self.reset_at, self.content) = (None, Some(now), false);
     }

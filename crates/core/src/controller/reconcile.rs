@@ -27,7 +27,7 @@ impl Controller {
             let over = knob.yielded.as_ref().zip(self.policy.yield_for).is_some_and(|(y, most)| y.since + most <= now);
             match &knob.ours {
                 _ if over => self.regain(now, &target, "it was left to them for long enough"),
-                Some(ours) if *ours == value => knob.seen_ours = now,
+                Some(ours) if *ours == value => knob.is_ours(now),
                 Some(ours) => {
                     let ours = ours.clone();
                     self.judged.extend(self.trials.end_of(&target, &self.policy));
@@ -42,11 +42,12 @@ impl Controller {
     /// A knob no longer has our value: an event's doing, or someone's.
     fn differs(&mut self, now: Duration, target: &Target, ours: Value, value: Value) {
         let Some(knob) = self.knobs.get_mut(target) else { return };
-        let Some(event) = self.events.behind(target, knob.seen_ours) else {
+        let behind = self.events.behind(target, knob.seen_ours).filter(|(at, _)| !knob.is_past(*at));
+        let Some((at, event)) = behind else {
             return self.yield_to_others(now, target, ours, value);
         };
         let why = format!("{value} instead of {ours}: {}", event.in_words());
-        knob.lose(now);
+        knob.lose(now, *at);
         self.say(now, Some(target), What::Reset, why);
     }
 

@@ -9,9 +9,9 @@ use super::{Controller, Decision, Policy, WINDOW, Written};
 use crate::change::{Change, Target, Value, apply_to};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::grid::Grid;
-use crate::host::{Irq, Snapshot};
-use crate::plan::plan;
-use crate::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+use crate::host::Snapshot;
+use crate::plan::{Goal, Xps, plan};
+use crate::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 use crate::topology::Topology;
 
 /// Numbers from a seed (Knuth's MMIX constants; the high bits are good enough for noise).
@@ -145,6 +145,35 @@ impl World {
         Self::new(Scene { grid, netdevs: vec![netdev], ..Scene::default() }, policy, seed)
     }
 
+    /// One with kthreads, tx interrupts of their own, XPS and forwarding to a second netdev, each as chance has it.
+    pub(super) fn of_every_kind(policy: Policy, seed: u64) -> Self {
+        let goal = Goal { xps: Some(Xps::Near), ..policy.goal };
+        let mut world = Self::random(Policy { goal, ..policy }, seed);
+        let all = world.topology().online.clone();
+        let (mut scene, chance) = (world.scene.clone(), &mut world.chance);
+        let [eth0] = scene.netdevs.as_mut_slice() else { return world };
+        let mut eth1 = SceneNetdev { name: "eth1".into(), queues: eth0.queues.clone(), ..eth0.clone() };
+        for netdev in [&mut *eth0, &mut eth1] {
+            let (split, forwards) = (chance.happens(0.5), chance.happens(0.5));
+            netdev.threaded = chance.happens(0.5);
+            for (at, queue) in (0..).zip(&mut netdev.queues) {
+                let first = if netdev.name == "eth1" { 130 } else { 30 };
+                queue.irq = Some(first + at);
+                queue.tx_irq = split.then_some(first + 50 + at);
+                queue.tx_cpus = CpuSet::of(chance.cpu_of(&all));
+                queue.xps_cpus = Some(CpuSet::new());
+                if forwards {
+                    let to = if netdev.name == "eth1" { "eth0" } else { "eth1" };
+                    let packets_per_s = queue.packets_per_s;
+                    queue.readers.clear();
+                    queue.forwards = vec![SceneForward { to: to.into(), queue: at, packets_per_s, bytes_per_s: 0 }];
+                }
+            }
+        }
+        scene.netdevs.push(eth1);
+        Self::new(scene, world.controller.policy().clone(), seed)
+    }
+
     pub(super) fn topology(&self) -> &Topology {
         &self.settings.topology
     }
@@ -207,23 +236,23 @@ impl World {
         self.made.extend(changes.iter().map(made));
     }
 
-    /// Where an interrupt goes by these settings.
-    fn polled_on(settings: &Snapshot, irq: Option<u32>) -> Option<CpuId> {
-        settings.irqs.get(&Irq(irq?))?.requested.as_ref()?.and(&settings.topology.online).lowest()
-    }
-
     fn schedule(&mut self) {
-        let (scheduler, settings) = (self.scheduler, &self.settings);
-        let loads: Vec<(Option<CpuId>, f64)> = self
-            .scene
+        let scheduler = self.scheduler;
+        let (settings, scene) = (&self.settings, &self.scene);
+        let at = |netdev: usize, queue: usize| scene.polled_on(settings, netdev, queue);
+        let wakers: Vec<Vec<Option<CpuId>>> = scene
             .netdevs
             .iter()
-            .flat_map(|netdev| &netdev.queues)
-            .map(|queue| (Self::polled_on(settings, queue.irq), queue.load))
+            .enumerate()
+            .map(|(n, netdev)| (0..netdev.queues.len()).map(|queue| at(n, queue)).collect())
             .collect();
+        let queues = || scene.netdevs.iter().flat_map(|netdev| &netdev.queues);
+        let loads: Vec<(Option<CpuId>, f64)> =
+            wakers.iter().flatten().copied().zip(queues().map(|queue| queue.load)).collect();
         let (topology, chance) = (&settings.topology, &mut self.chance);
-        for queue in self.scene.netdevs.iter_mut().flat_map(|netdev| &mut netdev.queues) {
-            let Some(waker) = Self::polled_on(settings, queue.irq) else { continue };
+        let queues = self.scene.netdevs.iter_mut().flat_map(|netdev| &mut netdev.queues);
+        for (queue, waker) in queues.zip(wakers.iter().flatten()) {
+            let Some(waker) = *waker else { continue };
             for reader in &mut queue.readers {
                 let load: f64 = loads.iter().filter(|(cpu, _)| *cpu == Some(reader.cpu)).map(|(_, load)| load).sum();
                 let near = topology.llc_of(reader.cpu);
@@ -243,13 +272,20 @@ impl World {
     fn noisy(&mut self) -> Scene {
         let (mut scene, noise, penalty) = (self.scene.clone(), self.noise, self.penalty);
         let chance = &mut self.chance;
-        for queue in scene.netdevs.iter_mut().flat_map(|netdev| &mut netdev.queues) {
-            let moved = Self::polled_on(&self.settings, queue.irq) != Self::polled_on(&self.first, queue.irq);
-            queue.load = chance.noisy(queue.load, noise) * if moved { penalty } else { 1.0 };
-            queue.packets_per_s = chance.noisy(queue.packets_per_s as f64, noise) as u64;
-            for reader in &mut queue.readers {
-                reader.bytes_per_s = chance.noisy(reader.bytes_per_s as f64, noise) as u64;
-                scene.busy.push(Busy { cpus: CpuSet::of(reader.cpu), usr: chance.noisy(READING, noise) });
+        for (n, netdev) in scene.netdevs.iter_mut().enumerate() {
+            for (at, queue) in netdev.queues.iter_mut().enumerate() {
+                let polled_on = |settings| self.scene.polled_on(settings, n, at);
+                let moved = polled_on(&self.settings) != polled_on(&self.first);
+                queue.load = chance.noisy(queue.load, noise) * if moved { penalty } else { 1.0 };
+                queue.packets_per_s = chance.noisy(queue.packets_per_s as f64, noise) as u64;
+                for forward in &mut queue.forwards {
+                    forward.packets_per_s = chance.noisy(forward.packets_per_s as f64, noise) as u64;
+                    forward.bytes_per_s = forward.packets_per_s * 500;
+                }
+                for reader in &mut queue.readers {
+                    reader.bytes_per_s = chance.noisy(reader.bytes_per_s as f64, noise) as u64;
+                    scene.busy.push(Busy { cpus: CpuSet::of(reader.cpu), usr: chance.noisy(READING, noise) });
+                }
             }
         }
         scene

@@ -8,7 +8,7 @@ use super::*;
 use crate::cpuset::CpuId;
 use crate::grid::Grid;
 use crate::host::{Irq, WriterKnob};
-use crate::scene::{Reader, Scene, SceneNetdev, SceneQueue};
+use crate::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 /// Windows per hour.
 const HOUR: usize = 360;
@@ -84,6 +84,23 @@ proptest! {
         let made = world.made.len();
         world.steps(HOUR);
         prop_assert_eq!(&world.made[made..], &[]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 4, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
+
+    /// Kthreads and their interrupts, tx interrupts, XPS, forwarding: an hour of each.
+    #[test]
+    fn of_every_kind_of_knob_all_is_settled_within_two_cycles_and_stays(seed: u64, algorithm in algorithms()) {
+        let mut world = World::of_every_kind(policy(algorithm), seed);
+        world.steps(2);
+        let made = world.made.len();
+        let decision = world.steps(HOUR);
+        prop_assert_eq!(&world.made[made..], &[]);
+        // Where nobody reads, an algorithm that goes by readers has nothing to place.
+        prop_assert!(matches!(decision.state, ControllerState::Settled | ControllerState::Observing), "{:?}", decision.held);
+        prop_assert!(decision.conflicts.is_empty());
     }
 }
 
@@ -234,6 +251,36 @@ fn what_is_better_is_confirmed_and_what_makes_no_difference_is_said_to() {
     assert!(has(&log, What::NoDifference), "{log:#?}");
 }
 
+/// A router of one queue each way, the second netdev's interrupts far from the first one's.
+fn router(penalty: f64) -> World {
+    let mut scene = scene(1);
+    let queue = &mut scene.netdevs[0].queues[0];
+    queue.readers.clear();
+    let forward = SceneForward { to: "eth1".into(), queue: 0, packets_per_s: 50_000, bytes_per_s: 0 };
+    queue.forwards = vec![forward];
+    let back = SceneQueue { irq: Some(40), cpus: CpuSet::of(CpuId(6)), ..SceneQueue::default() };
+    let eth1 = SceneNetdev { name: "eth1".into(), driver: "igb".into(), queues: vec![back], ..SceneNetdev::default() };
+    scene.netdevs.push(eth1);
+    let mut world = World::new(scene, policy(AlgorithmName::Auto), 9);
+    world.scene.netdevs[1].queues[0].packets_per_s = 25_000;
+    world.scene.netdevs[1].queues[0].load = 0.1;
+    world.penalty = penalty;
+    world
+}
+
+#[test]
+fn forwarding_is_judged_by_the_cost_of_a_packet() {
+    for (penalty, what, words) in [
+        (0.3, What::Confirm, "a thousand forwarded packets cost less: "),
+        (2.5, What::Revert, "a thousand forwarded packets cost more: "),
+    ] {
+        let mut world = router(penalty);
+        let log: Vec<Entry> = (0..10).flat_map(|_| world.step().log).collect();
+        let said = log.iter().find(|entry| entry.what == what && entry.why.contains(words));
+        assert!(said.is_some(), "{log:#?}");
+    }
+}
+
 #[test]
 fn a_load_that_is_another_one_is_not_compared() {
     let mut world = small(1, 9);
@@ -304,6 +351,20 @@ fn what_a_reset_undid_is_written_again_at_once_and_is_no_conflict() {
         world.steps(10);
     }
     assert_eq!(world.settings.irqs, ours, "and none of it counted as restlessness");
+}
+
+#[test]
+fn what_someone_writes_after_a_reset_was_repaired_is_theirs() {
+    let mut world = small(1, 5);
+    world.steps(10);
+    by_someone_else(&mut world, 30, 0);
+    world.controller.note_event(world.now, &Event::Reset("eth0".into()));
+    assert!(has(&world.step().log, What::Reapply));
+    by_someone_else(&mut world, 30, 0);
+    assert!(has(&world.step().log, What::Reapply), "the driver may take more than one step");
+    assert_eq!(world.step().conflicts, []);
+    by_someone_else(&mut world, 30, 1);
+    assert_eq!(world.step().conflicts.len(), 1, "30 s after the event, but a window has shown our value since");
 }
 
 #[test]

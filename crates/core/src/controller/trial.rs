@@ -1,4 +1,5 @@
-//! Was it good? The cost of a received megabyte and the locality, in the windows before a batch of writes and after.
+//! Was it good? The cost of a received megabyte (of forwarded packets, where these are more) and the locality, in the
+//! windows before a batch of writes and after.
 //!
 //! Compared are the same CPUs before and after: those between which something was moved and those that read it. The
 //! interval is Student's, with a common variance, as there may be two windows before only (it was not wanted for
@@ -34,16 +35,69 @@ pub(super) struct Sample {
     ended: Duration,
     /// CPU-nanoseconds per second: interrupted (measured where it was) and all else but idling.
     cpus: BTreeMap<CpuId, f64>,
-    rows: BTreeMap<Row, f64>,
+    /// Bytes per second that are read.
+    read: BTreeMap<Row, f64>,
+    /// What leaves again.
+    forwarded: BTreeMap<Row, Forwards>,
 }
 
-/// Bytes per second are counted by this.
+#[derive(Debug, Clone, Copy, Default)]
+struct Forwards {
+    packets: f64,
+    bytes: f64,
+}
+
+/// What the megabytes or packets of a trial are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Read,
+    Forwarded,
+}
+
+/// What is read or forwarded is counted by this; what is forwarded has the CPU that sends it for a consumer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     napi: Option<NapiId>,
     protocol: Option<CpuId>,
     consumer: CpuId,
     same_llc: bool,
+}
+
+impl Row {
+    fn touches(&self, cpus: &CpuSet) -> bool {
+        cpus.contains(self.consumer) || self.protocol.is_some_and(|cpu| cpus.contains(cpu))
+    }
+}
+
+impl Work {
+    /// The larger part of what these CPUs do, by bytes.
+    fn of<'a>(samples: impl Iterator<Item = &'a Arc<Sample>> + Clone, cpus: &CpuSet) -> Self {
+        let read: f64 = samples.clone().map(|sample| sample.done(Self::Read, cpus).0).sum();
+        let forwarded: f64 = samples.map(|sample| sample.bytes_forwarded(cpus)).sum();
+        if forwarded > read { Self::Forwarded } else { Self::Read }
+    }
+
+    /// So many bytes or packets are one unit: a megabyte, a thousand packets.
+    fn unit(self) -> f64 {
+        match self {
+            Self::Read => 1e6,
+            Self::Forwarded => 1e3,
+        }
+    }
+
+    fn unit_costs(self) -> &'static str {
+        match self {
+            Self::Read => "a received megabyte costs",
+            Self::Forwarded => "a thousand forwarded packets cost",
+        }
+    }
+
+    fn units_per_s(self) -> &'static str {
+        match self {
+            Self::Read => "MB/s",
+            Self::Forwarded => "thousand packets/s",
+        }
+    }
 }
 
 impl Sample {
@@ -60,30 +114,48 @@ impl Sample {
             Some((*cpu, (shares.usr + shares.nice + shares.sys) * 1e9 + interrupted(cpu).unwrap_or(ticks)))
         };
         let topology = &observation.after.topology;
-        let mut rows: BTreeMap<Row, f64> = BTreeMap::new();
-        for row in attribution.consumption.iter().filter(|_| seconds > 0.0) {
-            let (protocol, consumer) = (row.protocol_cpu.or(row.poll_cpu), row.consumer_cpu);
+        let row = |napi, protocol: Option<CpuId>, consumer| {
             let llc = |cpu| topology.cpus.get(&cpu).is_some_and(|known| known.llc.contains(consumer));
             let same_llc = protocol.is_some_and(|cpu| cpu == consumer || llc(cpu));
-            let key = Row { napi: row.napi, protocol, consumer, same_llc };
-            *rows.entry(key).or_default() += row.bytes as f64 / seconds;
+            Row { napi, protocol, consumer, same_llc }
+        };
+        let mut read: BTreeMap<Row, f64> = BTreeMap::new();
+        for it in attribution.consumption.iter().filter(|_| seconds > 0.0) {
+            let key = row(it.napi, it.protocol_cpu.or(it.poll_cpu), it.consumer_cpu);
+            *read.entry(key).or_default() += it.bytes as f64 / seconds;
         }
-        Self { ended: now, cpus: rates.cpus.iter().filter_map(cost).collect(), rows }
+        let mut forwarded: BTreeMap<Row, Forwards> = BTreeMap::new();
+        for it in attribution.forwarded.iter().filter(|_| seconds > 0.0) {
+            let sum = forwarded.entry(row(it.napi, Some(it.poll_cpu), it.xmit_cpu)).or_default();
+            sum.packets += it.packets as f64 / seconds;
+            sum.bytes += it.bytes as f64 / seconds;
+        }
+        Self { ended: now, cpus: rates.cpus.iter().filter_map(cost).collect(), read, forwarded }
     }
 
-    /// The CPUs where data of these NAPIs is processed or read.
+    /// The CPUs where data of these NAPIs is processed, read or sent on.
     fn cpus_of(&self, napis: &BTreeSet<NapiId>) -> CpuSet {
-        let rows = self.rows.keys().filter(|row| row.napi.is_some_and(|napi| napis.contains(&napi)));
+        let rows = self.read.keys().chain(self.forwarded.keys());
+        let rows = rows.filter(|row| row.napi.is_some_and(|napi| napis.contains(&napi)));
         rows.flat_map(|row| row.protocol.into_iter().chain([row.consumer])).collect()
     }
 
-    /// What the CPUs processed or read: bytes per second, and the part of it that stayed under one last-level cache.
-    fn bytes(&self, cpus: &CpuSet) -> (f64, f64) {
-        let touches = |row: &Row| cpus.contains(row.consumer) || row.protocol.is_some_and(|cpu| cpus.contains(cpu));
-        let sum = |near: bool| {
-            self.rows.iter().filter(|(row, _)| touches(row) && (row.same_llc || !near)).map(|(_, bytes)| bytes).sum()
+    /// What the CPUs read or forwarded per second (bytes, packets), and the part of it that stayed under one last-level cache.
+    fn done(&self, work: Work, cpus: &CpuSet) -> (f64, f64) {
+        let sum = |near: bool| -> f64 {
+            let counts = |row: &Row| row.touches(cpus) && (row.same_llc || !near);
+            match work {
+                Work::Read => self.read.iter().filter(|(row, _)| counts(row)).map(|(_, bytes)| bytes).sum(),
+                Work::Forwarded => {
+                    self.forwarded.iter().filter(|(row, _)| counts(row)).map(|(_, sum)| sum.packets).sum()
+                }
+            }
         };
         (sum(false), sum(true))
+    }
+
+    fn bytes_forwarded(&self, cpus: &CpuSet) -> f64 {
+        self.forwarded.iter().filter(|(row, _)| row.touches(cpus)).map(|(_, sum)| sum.bytes).sum()
     }
 
     fn cost(&self, cpus: &CpuSet) -> f64 {
@@ -149,7 +221,8 @@ impl Trials {
             .filter(|sample| sample.ended >= since && sample.ended > self.fresh_from)
             .cloned()
             .collect();
-        let mut cpus: CpuSet = changes.iter().filter_map(|change| super::view::cpu_of(&change.new)).collect();
+        let values = changes.iter().flat_map(|change| [&change.old, &change.new]);
+        let mut cpus: CpuSet = values.filter_map(super::view::cpu_of).collect();
         for sample in &before {
             cpus = cpus.or(&sample.cpus_of(&napis));
         }
@@ -182,8 +255,9 @@ impl Trial {
     fn verdict(&self, policy: &Policy) -> Verdict {
         let all = || self.before.iter().chain(&self.after);
         let cpus = all().fold(self.cpus.clone(), |cpus, sample| cpus.or(&sample.cpus_of(&self.napis)));
+        let work = Work::of(all(), &cpus);
         let measures = |samples: &[Arc<Sample>]| -> Vec<Measure> {
-            samples.iter().filter_map(|sample| Measure::of(sample, &cpus)).collect()
+            samples.iter().filter_map(|sample| Measure::of(sample, work, &cpus)).collect()
         };
         let (before, after) = (measures(&self.before), measures(&self.after));
         let verdict = |result, cost: Option<Compared>, locality, words: String| Verdict {
@@ -199,10 +273,11 @@ impl Trial {
             return verdict(VerdictResult::Unknown, None, None, words);
         }
         let each = |of: fn(&Measure) -> f64| compare(&before, &after, of);
-        let load = |measures: &[Measure]| measures.iter().map(|m| m.megabytes).sum::<f64>() / measures.len() as f64;
+        let load = |measures: &[Measure]| measures.iter().map(|m| m.units).sum::<f64>() / measures.len() as f64;
         let (load_before, load_after) = (load(&before), load(&after));
         if load_after > load_before * SAME_LOAD || load_before > load_after * SAME_LOAD {
-            let words = format!("not verified: the load changed, {load_before:.1} to {load_after:.1} MB/s");
+            let per_s = work.units_per_s();
+            let words = format!("not verified: the load changed, {load_before:.1} to {load_after:.1} {per_s}");
             return verdict(VerdictResult::Unknown, None, None, words);
         }
         let Some(cost) = each(|measure| measure.cost.ln()).map(Compared::exp) else {
@@ -214,24 +289,24 @@ impl Trial {
             Compared { high, .. } if high < 1.0 => VerdictResult::Better,
             _ => VerdictResult::NoDifference,
         };
-        verdict(result, Some(cost), locality, in_words(result, &cost, locality.as_ref()))
+        verdict(result, Some(cost), locality, in_words(result, work, &cost, locality.as_ref()))
     }
 }
 
 /// A window's measures on the CPUs of a trial.
 struct Measure {
-    /// CPU-nanoseconds per megabyte.
+    /// CPU-nanoseconds per unit of work.
     cost: f64,
-    /// Megabytes per second.
-    megabytes: f64,
+    /// Units per second.
+    units: f64,
     locality: f64,
 }
 
 impl Measure {
-    fn of(sample: &Sample, cpus: &CpuSet) -> Option<Self> {
-        let (bytes, near) = sample.bytes(cpus);
-        let (cost, megabytes) = (sample.cost(cpus), bytes / 1e6);
-        (bytes > 0.0 && cost > 0.0).then(|| Self { cost: cost / megabytes, megabytes, locality: near / bytes })
+    fn of(sample: &Sample, work: Work, cpus: &CpuSet) -> Option<Self> {
+        let (done, near) = sample.done(work, cpus);
+        let (cost, units) = (sample.cost(cpus), done / work.unit());
+        (done > 0.0 && cost > 0.0).then(|| Self { cost: cost / units, units, locality: near / done })
     }
 }
 
@@ -257,11 +332,13 @@ impl Compared {
     }
 }
 
-fn in_words(result: VerdictResult, cost: &Compared, locality: Option<&Compared>) -> String {
+fn in_words(result: VerdictResult, work: Work, cost: &Compared, locality: Option<&Compared>) -> String {
+    let unit = work.unit_costs();
     let said = match result {
-        VerdictResult::Better => "a received megabyte costs less",
-        VerdictResult::Worse => "a received megabyte costs more",
-        VerdictResult::NoDifference | VerdictResult::Unknown => "no difference shown",
+        VerdictResult::Better => format!("{unit} less"),
+        VerdictResult::Worse => format!("{unit} more"),
+        VerdictResult::NoDifference | VerdictResult::Unknown if work == Work::Read => "no difference shown".to_owned(),
+        VerdictResult::NoDifference | VerdictResult::Unknown => format!("no difference shown in what {unit}"),
     };
     let percent = |ratio: f64| (ratio - 1.0) * 100.0;
     let near = locality.map(|l| format!("; {:.0}% -> {:.0}% of it on one llc", l.before * 100.0, l.after * 100.0));

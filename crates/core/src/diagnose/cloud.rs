@@ -1,6 +1,6 @@
 //! What a cloud or a hypervisor bounds: allowances, queues, accelerated networking.
 
-use super::growth::{all_well, setting};
+use super::growth::{all_well, setting, sum};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::host::Netdev;
 
@@ -56,7 +56,7 @@ fn allowance(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
             Remedy::new(
                 "a larger instance, fewer or larger packets, fewer new connections: no setting of this machine lifts it",
                 Gain::AtMost {
-                    measure: Measure::PerSecond(seen.per_s(grown.values().sum())),
+                    measure: Measure::PerSecond(seen.per_s(sum(grown.values().copied()))),
                     of: "packets that are held back or dropped".into(),
                     basis: "all that were counted".into(),
                 },

@@ -55,7 +55,8 @@ impl<'a> Seen<'a> {
         // Names may repeat; their places do not move while the list is as long.
         for ((name, before), (again, after)) in old.iter().zip(new) {
             if name == again && fits(name) && after > before {
-                *grown.entry(again.as_str()).or_default() += after - before;
+                let sum: &mut u64 = grown.entry(again.as_str()).or_default();
+                *sum = sum.saturating_add(after - before);
             }
         }
         grown
@@ -106,8 +107,8 @@ impl<'a> Seen<'a> {
     pub(super) fn stages(&self, wanted: &[Stage]) -> Option<f64> {
         let samples = self.observation.attribution.stages.as_ref().filter(|samples| samples.refused.is_none())?;
         let all = || samples.cpus.values().flatten();
-        let total: u64 = all().map(|(_, count)| count).sum();
-        let of_wanted: u64 = all().filter(|(stage, _)| wanted.contains(stage)).map(|(_, count)| count).sum();
+        let total = sum(all().map(|(_, count)| *count));
+        let of_wanted = sum(all().filter(|(stage, _)| wanted.contains(stage)).map(|(_, count)| *count));
         (total >= ENOUGH_SAMPLES).then(|| of_wanted as f64 / total as f64)
     }
 
@@ -122,6 +123,11 @@ impl<'a> Seen<'a> {
 
 /// A share of fewer samples than these is off by more than a tenth.
 const ENOUGH_SAMPLES: u64 = 100;
+
+/// Counts of a bundle may be anything: their sum stops at the largest number.
+pub(super) fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
 
 fn stats(netdev: &Netdev) -> Option<&[(String, u64)]> {
     netdev.ethtool.as_ref()?.stats.value().map(Vec::as_slice)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::growth::{all_well, setting};
+use super::growth::{all_well, setting, sum};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::audit::{IdleState, NetdevAudit, PcieLink};
 use crate::cpuset::CpuId;
@@ -205,9 +205,9 @@ fn unused_mtu(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
         if bytes < ENOUGH_BYTES {
             continue;
         }
-        all += bytes;
+        all = sum([all, bytes]);
         if new.rcv_mss <= 1460 || new.pmtu <= 1500 {
-            (small, count, largest) = (small + bytes, count + 1, largest.max(new.rcv_mss));
+            (small, count, largest) = (sum([small, bytes]), count + 1, largest.max(new.rcv_mss));
         }
     }
     if all == 0 || (small as f64) < 0.9 * all as f64 {
@@ -239,7 +239,7 @@ fn frequency(seen: &Seen<'_>) -> Vec<Finding> {
     let slow = |cpu: CpuId| {
         let (old, new) = (before.cpus.get(&cpu)?, after.cpus.get(&cpu)?);
         let current = old.current_khz?.max(new.current_khz?);
-        let (max, softirq) = (new.max_khz?, seen.softirq(cpu)?.0);
+        let (max, softirq) = (new.max_khz.filter(|max| *max > 0)?, seen.softirq(cpu)?.0);
         let busy = seen.rates.cpus.get(&cpu)?.shares?.busy();
         let missing = 1.0 - current as f64 / max as f64;
         if softirq < SOFTIRQ_BOUND || busy < 0.8 || missing < 0.1 {

@@ -1,6 +1,6 @@
 //! Offloads against the traffic that would use them, and those that must be off.
 
-use super::growth::{all_well, setting};
+use super::growth::{all_well, setting, sum};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::attribution::Protocol;
 use crate::change::{Change, NetdevIdentity, Target, Value};
@@ -144,7 +144,7 @@ fn tcp_share(seen: &Seen<'_>, netdev: &Netdev) -> Option<(f64, &'static str)> {
         return Some((tcp / all, "eBPF"));
     }
     let own = seen.connections().into_iter().filter(|(_, new)| new.netdev.as_deref() == Some(&netdev.name));
-    let bytes: u64 = own.map(|(old, new)| new.bytes_received.saturating_sub(old.bytes_received)).sum();
+    let bytes = sum(own.map(|(old, new)| new.bytes_received.saturating_sub(old.bytes_received)));
     let arrived = seen.rate(netdev, "rx_bytes").filter(|rate| *rate > 0.0)?;
     Some(((seen.per_s(bytes) / arrived).min(1.0), "tcp_info"))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::growth::{all_well, setting};
+use super::growth::{all_well, setting, sum};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::audit::Qdisc;
 use crate::change::{NetdevIdentity, Settings, Target, Value};
@@ -84,17 +84,20 @@ fn drops(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
         if new.kind.starts_with("mq") || above(new) || on_purpose(new) {
             continue;
         }
-        packets += took;
+        packets = sum([packets, took]);
         if lost > 0 {
             dropped += u64::from(lost);
             kinds.insert(new.kind.as_str());
-            limit = limit.or(seen.audit_of(netdev).and_then(|audit| audit.tx_queue_len));
+            // the only ones whose limit it is
+            if new.kind.starts_with("pfifo") {
+                limit = limit.or(seen.audit_of(netdev).and_then(|audit| audit.tx_queue_len));
+            }
         }
     }
     if dropped == 0 {
         return None;
     }
-    let share = dropped as f64 / (packets + dropped) as f64;
+    let share = dropped as f64 / sum([packets, dropped]) as f64;
     let kinds: Vec<&str> = kinds.into_iter().collect();
     let mut evidence = vec![
         Evidence::new("packets dropped", Measure::PerSecond(seen.per_s(dropped)), "tc -s qdisc"),
@@ -189,7 +192,7 @@ fn timeouts(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
         (count > 0).then_some((*queue, count))
     };
     let stuck: Vec<(u32, u64)> = new.tx_queues.iter().filter_map(grew).collect();
-    let all: u64 = stuck.iter().map(|(_, count)| count).sum();
+    let all = sum(stuck.iter().map(|(_, count)| *count));
     let queues: CpuSet = stuck.iter().map(|(queue, _)| crate::cpuset::CpuId(*queue)).collect();
     (all > 0).then(|| Finding {
         id: FindingId::TxTimeouts,
@@ -209,7 +212,7 @@ fn ring_stops(seen: &Seen<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Fin
     let driver = netdev.driver.as_deref()?;
     let (_, pattern) = RING_STOPS.iter().find(|(name, _)| *name == driver)?;
     let grown = seen.driver_counters(netdev, |name| fits(pattern, name.trim()));
-    let stops = seen.per_s(grown.values().sum());
+    let stops = seen.per_s(sum(grown.into_values()));
     let packets = seen.rate(netdev, "tx_packets").unwrap_or(0.0);
     if stops < 10.0 || packets <= 0.0 {
         return None;
@@ -235,7 +238,7 @@ fn ring_stops(seen: &Seen<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Fin
     }
     let mut remedies = Vec::new();
     if let (Some(ring), Some(rings)) = (larger, ethtool.rings.value()) {
-        let size = (ring.current * 2).min(ring.max);
+        let size = ring.current.saturating_mul(2).min(ring.max);
         let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
         let new: Settings = rings.settings().with("tx", size);
         let gain = Gain::Unknown("whether it is bursts that a larger ring takes is not seen".into());

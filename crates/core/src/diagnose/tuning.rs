@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::growth::{all_well, setting};
+use super::growth::{all_well, setting, sum};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::audit::Connection;
 use crate::change::{Target, Value};
@@ -63,7 +63,7 @@ fn subject(connection: &Connection) -> String {
 /// Doubles the most that a buffer may take.
 fn doubled(seen: &Seen<'_>, name: &str, [least, default, most]: [u64; 3], reason: &str) -> Vec<crate::change::Change> {
     let target = Target::Sysctl { name: name.to_owned() };
-    seen.change(target, Value::words(&format!("{least} {default} {}", most * 2)), reason)
+    seen.change(target, Value::words(&format!("{least} {default} {}", most.saturating_mul(2))), reason)
 }
 
 /// Receivers whose window is full, whose buffer is as large as `tcp_rmem` lets it be.
@@ -104,7 +104,7 @@ fn receive_buffer(seen: &Seen<'_>) -> Option<Finding> {
             held.count(),
         ],
         remedies: vec![
-            Remedy::new(format!("{RMEM}: let it grow to {}", limits[2] * 2), gain)
+            Remedy::new(format!("{RMEM}: let it grow to {}", limits[2].saturating_mul(2)), gain)
                 .costs("as much memory for each connection that wants it, within tcp_mem")
                 .not_when("the reader is the slow one: then data waits in the buffer, however large")
                 .by(doubled(seen, RMEM, limits, "a connection fills its window")),
@@ -152,7 +152,7 @@ fn send_buffer(seen: &Seen<'_>) -> Option<Finding> {
         ],
         remedies: vec![
             Remedy::new(
-                format!("{WMEM}: let it grow to {}", limits[2] * 2),
+                format!("{WMEM}: let it grow to {}", limits[2].saturating_mul(2)),
                 Gain::AtMost {
                     measure: Measure::Share(share),
                     of: "its sending time".into(),
@@ -243,9 +243,10 @@ fn containers(seen: &Seen<'_>) -> Option<Finding> {
     let veths = snapshot.netdevs.iter().filter(|netdev| netdev.driver.as_deref() == Some("veth")).count();
     let mut backlog: BTreeMap<CpuId, u64> = BTreeMap::new();
     for poll in seen.observation.attribution.polls.iter().filter(|poll| poll.netdev.is_empty()) {
-        *backlog.entry(poll.cpu).or_default() += poll.packets;
+        let packets: &mut u64 = backlog.entry(poll.cpu).or_default();
+        *packets = sum([*packets, poll.packets]);
     }
-    let all: u64 = backlog.values().sum();
+    let all = sum(backlog.values().copied());
     let (cpu, most) = backlog.into_iter().max_by_key(|(_, packets)| *packets)?;
     let softirq = seen.softirq(cpu)?.0;
     let near = snapshot.topology.llc_of(cpu).and(&snapshot.topology.housekeeping());

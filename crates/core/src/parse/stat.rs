@@ -38,9 +38,34 @@ pub fn stat(text: &str) -> Result<BTreeMap<CpuId, CpuStat>, ParseError> {
     Ok(read)
 }
 
+/// What the whole machine has counted since boot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Events {
+    /// `ctxt`: context switches.
+    pub context_switches: Option<u64>,
+    /// The first number of `intr`: interrupts of all kinds, the architecture's own among them.
+    pub interrupts: Option<u64>,
+}
+
+/// The machine's sums; a row that is not there is `None`.
+pub fn events(text: &str) -> Events {
+    let row = |name: &str| {
+        let mut rows = text.lines().map(str::split_ascii_whitespace);
+        rows.find_map(|mut words| words.next().filter(|word| *word == name).and(words.next()))?.parse().ok()
+    };
+    Events { context_switches: row("ctxt"), interrupts: row("intr") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_machines_sums_are_read_from_their_rows() {
+        let read = events("cpu0 1 2\nintr 500 1 2 3\nctxt 77\n");
+        assert_eq!(read, Events { context_switches: Some(77), interrupts: Some(500) });
+        assert_eq!(events("ctxt x\n"), Events::default());
+    }
 
     #[test]
     fn the_total_is_not_a_cpu() {

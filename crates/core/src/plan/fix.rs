@@ -143,6 +143,7 @@ mod tests {
             interval: std::time::Duration::ZERO,
             findings,
             ledger: Ledger::default(),
+            verdicts: Vec::new(),
         }
     }
 

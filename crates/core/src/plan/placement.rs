@@ -43,12 +43,13 @@ pub(super) fn place(
     feed(after, &mut vectors);
     let placed: Vec<&Silo> = vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
     let room = Room::of(after, &goal.costs, rates, &observation.attribution, &placed);
-    let only: Vec<Vector> = vectors.iter().map(|(_, vector, _)| vector.clone()).collect();
-    let algorithms: Vec<AlgorithmName> = vectors.iter().map(|(.., algorithm)| *algorithm).collect();
-    let suggestions = suggest_each(&room, &only, &algorithms);
-    let gains = predict(&room, &only, &suggestions, plan);
+    let of_group = |(group, vector, algorithm)| ((group, algorithm), vector);
+    let (groups, vectors): (Vec<(Group<'_>, AlgorithmName)>, Vec<Vector>) = vectors.into_iter().map(of_group).unzip();
+    let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
+    let suggestions = suggest_each(&room, &vectors, &algorithms);
+    let gains = predict(&room, &vectors, &suggestions, plan);
     let (mut changes, mut settled) = (Vec::new(), Places::new());
-    for (((group, vector, algorithm), suggestion), gain) in vectors.iter().zip(suggestions).zip(gains) {
+    for ((((group, algorithm), vector), suggestion), gain) in groups.iter().zip(&vectors).zip(suggestions).zip(gains) {
         let (cpu, basis, moves) = match suggestion {
             Suggestion::Leave(reason) => {
                 plan.leave(&vector.label, &reason);

@@ -48,7 +48,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpu(cpu) => write!(f, "cpu {cpu}"),
-            Self::Machine => f.write_str("all cpus together"),
+            Self::Machine => f.write_str("the machine as a whole"),
             Self::Link => f.write_str("the link"),
         }
     }

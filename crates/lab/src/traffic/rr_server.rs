@@ -35,6 +35,9 @@ pub struct RrServer {
     /// Length of a response
     #[arg(long, default_value_t = 1)]
     pub response_bytes: usize,
+    /// CPU time that each request takes, in microseconds
+    #[arg(long, default_value_t = 0)]
+    pub work_usecs: u64,
     /// Workers are threads of one process, not processes
     #[arg(long)]
     pub threads: bool,
@@ -93,6 +96,7 @@ fn processes<'a>(server: &RrServer, workers: impl Iterator<Item = (u16, &'a usiz
         command.args(["--bind", &server.bind.to_string()]);
         command.args(["--request-bytes", &server.request_bytes.to_string()]);
         command.args(["--response-bytes", &server.response_bytes.to_string()]);
+        command.args(["--work-usecs", &server.work_usecs.to_string()]);
         children.push(command.spawn().context("cannot start a worker")?);
     }
     // A signal to this process alone is passed on; one to its group has reached the workers too.
@@ -167,6 +171,7 @@ fn udp(server: &RrServer, socket: &UdpSocket, stop: &AtomicBool, served: &mut Rr
             let _ = socket.send_to(&[], from);
             continue;
         }
+        take_time(server.work_usecs);
         // The first byte tells a late response from a repeated one.
         response[0] = request[0];
         served.received_bytes += length as u64;
@@ -174,6 +179,18 @@ fn udp(server: &RrServer, socket: &UdpSocket, stop: &AtomicBool, served: &mut Rr
         served.transactions += 1;
     }
     Ok(())
+}
+
+/// Burns CPU time, as a service does that reckons something.
+fn take_time(usecs: u64) {
+    let used = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+    };
+    let end = used() + std::time::Duration::from_micros(usecs);
+    while usecs > 0 && used() < end {
+        std::hint::spin_loop();
+    }
 }
 
 /// A connection with what it has sent of a request and has still to get of responses.
@@ -234,6 +251,7 @@ impl Client {
         }
         if self.received == server.request_bytes {
             self.received = 0;
+            take_time(server.work_usecs);
             self.owed += server.response_bytes;
             served.transactions += 1;
         }

@@ -7,6 +7,7 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
+mod ab;
 mod guard;
 mod host;
 mod live;

@@ -1,0 +1,178 @@
+//! What a live workload costs, in one number: for comparing two settings without a benchmark.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ab::{Better, Scale};
+use crate::attribution::Consumption;
+use crate::host::{Netdev, Observation};
+use crate::rates::{CpuRates, Rates, rates};
+
+/// What is measured of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// CPU time of the whole machine per megabyte (10^6) that programs read, in nanoseconds.
+    CpuPerMegabyte,
+    /// The share of what programs read that was processed under the last-level cache where it was read.
+    Locality,
+    /// Call-function IPIs per packet that the NICs received.
+    IpisPerPacket,
+    /// NET_RX softirqs per packet that the NICs received.
+    SoftirqsPerPacket,
+}
+
+impl Measure {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::CpuPerMegabyte, Self::Locality, Self::IpisPerPacket, Self::SoftirqsPerPacket];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CpuPerMegabyte => "cpu-per-megabyte",
+            Self::Locality => "locality",
+            Self::IpisPerPacket => "ipis-per-packet",
+            Self::SoftirqsPerPacket => "softirqs-per-packet",
+        }
+    }
+
+    /// Which way is better.
+    pub fn better(self) -> Better {
+        if self == Self::Locality { Better::Higher } else { Better::Lower }
+    }
+
+    /// How two of it are compared: costs by their ratio, what may be none at all by its difference.
+    pub fn scale(self) -> Scale {
+        if self == Self::CpuPerMegabyte { Scale::Ratio } else { Scale::Difference }
+    }
+
+    /// What a window shows; `None` where nothing was received, or the counters are not there.
+    pub fn of(self, observation: &Observation) -> Option<f64> {
+        let rates = rates(&observation.before, &observation.after);
+        let value = match self {
+            Self::CpuPerMegabyte => cpu_ns_per_s(observation, &rates)? / (bytes_per_s(observation, |_| true) / 1e6),
+            Self::Locality => {
+                let topology = &observation.after.topology;
+                let near = |row: &Consumption| {
+                    let from = row.protocol_cpu.or(row.poll_cpu);
+                    from.is_some_and(|cpu| cpu == row.consumer_cpu || topology.llc_of(cpu).contains(row.consumer_cpu))
+                };
+                bytes_per_s(observation, near) / bytes_per_s(observation, |_| true)
+            }
+            Self::IpisPerPacket => sum(&rates, |cpu| cpu.cal_per_s)? / packets_per_s(observation, &rates),
+            Self::SoftirqsPerPacket => sum(&rates, |cpu| cpu.net_rx_per_s)? / packets_per_s(observation, &rates),
+        };
+        (value.is_finite() && (value > 0.0 || self.scale() == Scale::Difference)).then_some(value)
+    }
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+fn sum(rates: &Rates, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = rates.cpus.values().filter_map(of).collect();
+    (!values.is_empty()).then(|| values.iter().sum())
+}
+
+/// Time that was not idle; interrupted time as measured, where it was.
+fn cpu_ns_per_s(observation: &Observation, rates: &Rates) -> Option<f64> {
+    let seconds = observation.attribution.elapsed.as_secs_f64();
+    let cpus = rates.cpus.iter().filter_map(|(cpu, rates)| {
+        let shares = rates.shares?;
+        let measured = observation.attribution.cpu_time.get(cpu).filter(|_| seconds > 0.0);
+        let interrupted = measured.map_or((shares.irq + shares.softirq) * 1e9, |time| {
+            (time.softirq_ns() as f64 + time.hardirq_ns as f64 + time.ipi_ns as f64) / seconds
+        });
+        Some((shares.usr + shares.nice + shares.sys) * 1e9 + interrupted)
+    });
+    let cpus: Vec<f64> = cpus.collect();
+    (!cpus.is_empty()).then(|| cpus.iter().sum())
+}
+
+/// What programs read of it; nothing is 0, and divided by, no number.
+fn bytes_per_s(observation: &Observation, which: impl Fn(&Consumption) -> bool) -> f64 {
+    let rows = observation.attribution.consumption.iter().filter(|row| which(row));
+    rows.map(|row| row.bytes as f64).sum::<f64>() / observation.attribution.elapsed.as_secs_f64()
+}
+
+/// What the NICs received; where there are none, all devices but loopback.
+fn packets_per_s(observation: &Observation, rates: &Rates) -> f64 {
+    let received = |which: &dyn Fn(&Netdev) -> bool| -> f64 {
+        let netdevs = observation.after.netdevs.iter().filter(|netdev| which(netdev));
+        netdevs.filter_map(|netdev| rates.netdevs.get(&netdev.name)?.get("rx_packets")).sum()
+    };
+    let nics = received(&|netdev| netdev.device_path.is_some());
+    if nics > 0.0 { nics } else { received(&|netdev| netdev.name != "lo") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::attribution::{Consumer, CpuTime, Protocol, Resolved};
+    use crate::cpuset::CpuId;
+    use crate::grid::Grid;
+    use crate::host::{CpuCounters, CpuStat};
+
+    /// A second in which each of two CPUs (of two caches) was busy for half of its ticks and for 0.1 s in softirqs.
+    fn observation() -> Observation {
+        let mut observation = Observation::default();
+        for (snapshot, at, ticks, count) in [(&mut observation.before, 10, 0, 0), (&mut observation.after, 11, 50, 300)]
+        {
+            snapshot.at = Duration::from_secs(at);
+            snapshot.topology = Grid { llcs: 2, ..Grid::default() }.topology();
+            let stat = CpuStat { user: ticks, idle: ticks, ..CpuStat::default() };
+            let counters = CpuCounters { stat, softirqs: [("NET_RX".into(), count)].into(), softnet: None };
+            snapshot.cpus = [(CpuId(0), counters.clone()), (CpuId(1), counters)].into();
+            snapshot.arch_interrupts = [("CAL".into(), [(CpuId(0), count)].into())].into();
+            let nic = |name: &str, path: Option<&str>| Netdev {
+                name: name.into(),
+                device_path: path.map(Into::into),
+                statistics: BTreeMap::from([("rx_packets".into(), 2 * count)]),
+                ..Netdev::default()
+            };
+            snapshot.netdevs = vec![nic("eth0", Some("/devices/pci")), nic("br0", None), nic("lo", None)];
+        }
+        let row = |consumer_cpu: u32, bytes| Consumption {
+            napi: None,
+            rx_queue: None,
+            resolved: Resolved::Unresolved,
+            poll_cpu: Some(CpuId(0)),
+            protocol_cpu: None,
+            consumer_cpu: CpuId(consumer_cpu),
+            consumer: Consumer { tgid: 1, comm: "web".into(), cgroup: None, netns: 0 },
+            protocol: Protocol::Tcp,
+            bytes,
+            events: 1,
+            approximate: false,
+        };
+        let attribution = &mut observation.attribution;
+        attribution.elapsed = Duration::from_secs(1);
+        attribution.consumption = vec![row(0, 3_000_000), row(1, 1_000_000)];
+        let time = CpuTime { net_rx_ns: 100_000_000, ..CpuTime::default() };
+        attribution.cpu_time = [(CpuId(0), time), (CpuId(1), time)].into();
+        observation
+    }
+
+    #[test]
+    fn each_measure_is_reckoned_from_the_same_window() {
+        let observation = observation();
+        let all = Measure::ALL.map(|measure| measure.of(&observation).unwrap());
+        assert_eq!(all, [2.0 * 0.6e9 / 4.0, 0.75, 0.5, 1.0]);
+    }
+
+    #[test]
+    fn nothing_received_costs_nothing_that_could_be_told() {
+        let mut idle = observation();
+        idle.attribution.consumption.clear();
+        idle.after.netdevs.clear();
+        assert_eq!(Measure::ALL.map(|measure| measure.of(&idle)), [None; 4]);
+        assert_eq!(Measure::ALL.map(|measure| measure.of(&Observation::default())), [None; 4]);
+    }
+}

@@ -1,0 +1,318 @@
+//! `netsilo bench` beside sockperf, iperf3, qperf and netperf, where they are installed: the same load in turns, on loopback and
+//! over a veth between two network namespaces. `scripts/bench-load` runs it.
+
+#![allow(missing_docs, clippy::panic, clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use netsilo_core::load::Run;
+use netsilo_core::stats::{median, signed_rank};
+
+/// How often each program has its turn.
+const ROUNDS: usize = 10;
+
+/// The interval misses the truth this often.
+const DOUBT: f64 = 0.05;
+
+/// Where the servers run and what reaches them.
+struct Path {
+    name: &'static str,
+    /// Namespaces of client and server.
+    netns: Option<[String; 2]>,
+    server: &'static str,
+}
+
+/// One load in the words of each program.
+struct Case {
+    name: &'static str,
+    unit: &'static str,
+    /// Copies at once, of programs that have no instances of their own.
+    copies: usize,
+    netsilo: &'static str,
+    peers: &'static [(&'static str, &'static str)],
+}
+
+/// `{}` is the server's address.
+const CASES: [Case; 8] = [
+    Case {
+        name: "TCP_RR, 1 byte",
+        unit: "/s",
+        copies: 1,
+        netsilo: "-t TCP_RR",
+        peers: &[
+            ("qperf", "qperf -t 1 -m 1 -uu {} tcp_lat"),
+            ("sockperf", "sockperf ping-pong --tcp -i {} -p 11112 -t 1 -m 14"),
+            ("netperf", "netperf -H {} -t TCP_RR -l 1 -P 0"),
+        ],
+    },
+    Case {
+        name: "UDP_RR, 1 byte",
+        unit: "/s",
+        copies: 1,
+        netsilo: "-t UDP_RR",
+        peers: &[
+            ("qperf", "qperf -t 1 -m 1 -uu {} udp_lat"),
+            ("sockperf", "sockperf ping-pong -i {} -p 11111 -t 1 -m 14"),
+            ("netperf", "netperf -H {} -t UDP_RR -l 1 -P 0"),
+        ],
+    },
+    Case {
+        name: "UDP_RR, 1024 bytes",
+        unit: "/s",
+        copies: 1,
+        netsilo: "-t UDP_RR -r 1024",
+        peers: &[
+            ("qperf", "qperf -t 1 -m 1024 -uu {} udp_lat"),
+            ("sockperf", "sockperf ping-pong -i {} -p 11111 -t 1 -m 1024"),
+            ("netperf", "netperf -H {} -t UDP_RR -l 1 -P 0 -- -r 1024"),
+        ],
+    },
+    Case {
+        name: "TCP_RR, 16 instances",
+        unit: "/s",
+        copies: 16,
+        netsilo: "-t TCP_RR -n 16",
+        peers: &[
+            ("sockperf x16", "sockperf ping-pong --tcp -i {} -p 11112 -t 1 -m 14"),
+            ("netperf x16", "netperf -H {} -t TCP_RR -l 1 -P 0"),
+        ],
+    },
+    Case {
+        name: "UDP_RR, 16 instances",
+        unit: "/s",
+        copies: 16,
+        netsilo: "-t UDP_RR -n 16",
+        peers: &[
+            ("sockperf x16", "sockperf ping-pong -i {} -p 11111 -t 1 -m 14"),
+            ("netperf x16", "netperf -H {} -t UDP_RR -l 1 -P 0"),
+        ],
+    },
+    Case {
+        name: "TCP_STREAM, 128 KiB",
+        unit: "B/s",
+        copies: 1,
+        netsilo: "-t TCP_STREAM -m 131072",
+        peers: &[
+            ("iperf3", "iperf3 -c {} -p 5999 -t 1 -l 131072 -J"),
+            ("qperf", "qperf -t 1 -m 131072 -uu {} tcp_bw"),
+            ("netperf", "netperf -H {} -t TCP_STREAM -l 1 -P 0 -f B -- -m 131072"),
+        ],
+    },
+    Case {
+        name: "TCP_STREAM, 1 KiB",
+        unit: "B/s",
+        copies: 1,
+        netsilo: "-t TCP_STREAM -m 1024",
+        peers: &[
+            ("iperf3", "iperf3 -c {} -p 5999 -t 1 -l 1024 -J"),
+            ("qperf", "qperf -t 1 -m 1024 -uu {} tcp_bw"),
+            ("netperf", "netperf -H {} -t TCP_STREAM -l 1 -P 0 -f B -- -m 1024"),
+        ],
+    },
+    Case {
+        name: "UDP_STREAM, 1400 bytes, received",
+        unit: "B/s",
+        copies: 1,
+        netsilo: "-t UDP_STREAM -m 1400",
+        peers: &[
+            ("iperf3", "iperf3 -c {} -p 5999 -t 1 -u -b 0 -l 1400 -J"),
+            ("qperf", "qperf -t 1 -m 1400 -uu {} udp_bw"),
+        ],
+    },
+];
+
+/// A server, ended with the benchmark.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Path {
+    fn command(&self, end: usize, words: &str) -> Command {
+        let mut all: Vec<&str> = words.split_whitespace().collect();
+        if let Some(netns) = &self.netns {
+            all.splice(0..0, ["ip", "netns", "exec", netns[end].as_str()]);
+        }
+        let mut command = Command::new(all[0]);
+        command.args(&all[1..]).stdin(Stdio::null());
+        command
+    }
+
+    fn serve(&self, words: &str) -> Server {
+        let mut command = self.command(1, &words.replace("{}", self.server));
+        Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    /// What a program says, run as often at once as asked for; the sum. `None` where one of them says nothing.
+    fn measure(&self, words: &str, copies: usize, figure: fn(&str) -> Option<f64>) -> Option<f64> {
+        let words = words.replace("{}", self.server);
+        let start = |_| self.command(0, &words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let running: Vec<Child> = (0..copies).map(start).collect();
+        let said = running
+            .into_iter()
+            .map(|child| String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned());
+        said.map(|said| figure(&said)).sum()
+    }
+}
+
+/// Transactions, or bytes received, per second.
+fn of_netsilo(said: &str) -> Option<f64> {
+    let figures = serde_json::from_str::<Run>(said).ok()?.figures();
+    Some(figures.transactions_per_s.unwrap_or(figures.bytes_per_s))
+}
+
+/// Half a round trip in ns, or bytes per second.
+fn of_qperf(said: &str) -> Option<f64> {
+    let value = |name: &str| -> Option<f64> {
+        let line = said.lines().map(str::trim).find_map(|line| line.strip_prefix(name)?.trim().strip_prefix('='))?;
+        let (number, unit) = line.trim().split_once(' ')?;
+        let is_plain = matches!(unit.trim(), "ns" | "bytes/sec");
+        number.replace(',', "").parse().ok().filter(|_| is_plain)
+    };
+    value("latency").map(|ns| 1e9 / (2.0 * ns)).or_else(|| value("recv_bw")).or_else(|| value("bw"))
+}
+
+/// Messages that came back while it counted.
+fn of_sockperf(said: &str) -> Option<f64> {
+    let line = said.lines().find_map(|line| line.split_once("[Valid Duration] RunTime="))?.1;
+    let (seconds, rest) = line.split_once(" sec; SentMessages=")?;
+    let received = rest.split_once("ReceivedMessages=")?.1;
+    Some(received.trim().parse::<f64>().ok()? / seconds.parse::<f64>().ok()?)
+}
+
+/// What the receiver has had.
+fn of_iperf3(said: &str) -> Option<f64> {
+    let said: serde_json::Value = serde_json::from_str(said).ok()?;
+    let end = &said["end"];
+    if let Some(sum) = end["sum"].as_object() {
+        let arrived = sum["packets"].as_f64()? - sum["lost_packets"].as_f64()?;
+        return Some(arrived * 1400.0 / end["sum"]["seconds"].as_f64()?);
+    }
+    Some(end["sum_received"]["bits_per_second"].as_f64()? / 8.0)
+}
+
+/// The last column of its only line.
+fn of_netperf(said: &str) -> Option<f64> {
+    let words: Vec<f64> = said.lines().next()?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    // request/response: ... size size seconds rate; stream: ... size seconds rate
+    words.last().copied()
+}
+
+fn figure(program: &str) -> fn(&str) -> Option<f64> {
+    match program.split(' ').next().unwrap_or(program) {
+        "qperf" => of_qperf,
+        "sockperf" => of_sockperf,
+        "iperf3" => of_iperf3,
+        _ => of_netperf,
+    }
+}
+
+fn is_installed(words: &str) -> bool {
+    let program = words.split(' ').next().unwrap_or(words);
+    std::env::var("PATH").unwrap_or_default().split(':').any(|dir| std::path::Path::new(dir).join(program).exists())
+}
+
+fn main() {
+    let only: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let netns = ["a", "b"].map(|end| format!("ns-bench-load-{}-{end}", std::process::id()));
+    println!(
+        "rates are medians; the ratio is netsilo over the best of the others in each round, the middle of {ROUNDS} rounds"
+    );
+    println!("with its interval (signed ranks, {:.0}%)\n", (1.0 - DOUBT) * 100.0);
+    println!("| path | load | netsilo | others | netsilo / best |\n|---|---|---|---|---|");
+    measure_all(&Path { name: "loopback", netns: None, server: "127.0.0.1" }, &only);
+    let cable = Cable::new(netns);
+    measure_all(&Path { name: "veth", netns: Some(cable.0.clone()), server: "192.0.2.2" }, &only);
+}
+
+fn measure_all(path: &Path, only: &[String]) {
+    let netsilo = env!("CARGO_BIN_EXE_netsilo");
+    let mut servers = vec![path.serve(&format!("{netsilo} bench serve --bind {{}} --port 12996"))];
+    let all =
+        ["qperf", "sockperf server -i {} -p 11111", "sockperf server --tcp -i {} -p 11112", "iperf3 -s -B {} -p 5999"];
+    servers.extend(all.iter().filter(|words| is_installed(words)).map(|words| path.serve(words)));
+    servers.extend(is_installed("netserver").then(|| path.serve("netserver -D -4 -L {}")));
+    // each says nothing of when it listens
+    std::thread::sleep(Duration::from_secs(1));
+    for case in CASES.iter().filter(|case| only.is_empty() || only.iter().any(|word| case.name.contains(word.as_str())))
+    {
+        println!("{}", row(path, case, netsilo));
+    }
+}
+
+fn row(path: &Path, case: &Case, netsilo: &str) -> String {
+    let ours = format!("{netsilo} bench run {{}}:12996 {} -d 1s --warm-up 100ms -j", case.netsilo);
+    let peers: Vec<_> = case.peers.iter().filter(|(_, words)| is_installed(words)).collect();
+    let (mut rates, mut ratios) = (vec![Vec::new(); peers.len() + 1], Vec::new());
+    for round in 0..ROUNDS {
+        // each begins as often as the others
+        let order = (0..=peers.len()).map(|n| (n + round) % (peers.len() + 1));
+        let mut these = vec![0.0; peers.len() + 1];
+        for turn in order {
+            these[turn] = match turn.checked_sub(1) {
+                None => path.measure(&ours, 1, of_netsilo).unwrap(),
+                Some(peer) => path.measure(peers[peer].1, case.copies, figure(peers[peer].0)).unwrap_or(0.0),
+            };
+        }
+        let best = these[1..].iter().copied().fold(0.0, f64::max);
+        if best > 0.0 {
+            ratios.push((these[0] / best).ln());
+        }
+        rates.iter_mut().zip(these).for_each(|(rates, this)| rates.push(this));
+    }
+    let shown = |rates: &Vec<f64>| rate(median(rates).unwrap(), case.unit);
+    let others: Vec<String> =
+        peers.iter().zip(&rates[1..]).map(|((name, _), rates)| format!("{name} {}", shown(rates))).collect();
+    let ratio = match signed_rank::interval(&ratios, DOUBT) {
+        Some(it) if !peers.is_empty() => {
+            let it = it.map(f64::exp);
+            format!("{:.2} ({:.2} .. {:.2})", it.value, it.low, it.high)
+        }
+        _ => "-".to_owned(),
+    };
+    format!("| {} | {} | {} | {} | {ratio} |", path.name, case.name, shown(&rates[0]), others.join(", "))
+}
+
+fn rate(value: f64, unit: &str) -> String {
+    match value {
+        it if it >= 1e9 => format!("{:.2} G{unit}", it / 1e9),
+        it if it >= 1e6 => format!("{:.1} M{unit}", it / 1e6),
+        it => format!("{:.1} k{unit}", it / 1e3),
+    }
+}
+
+/// Two namespaces with a cable between them, gone with the benchmark.
+struct Cable([String; 2]);
+
+impl Cable {
+    fn new(netns: [String; 2]) -> Self {
+        let cable = Self(netns);
+        let [a, b] = &cable.0;
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!("-n {a} link add veth0 type veth peer name veth0 netns {b}"));
+        for (netns, address) in [(a, "192.0.2.1/24"), (b, "192.0.2.2/24")] {
+            ip(&format!("-n {netns} address add {address} dev veth0"));
+            ip(&format!("-n {netns} link set veth0 up"));
+            ip(&format!("-n {netns} link set lo up"));
+        }
+        cable
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        for netns in &self.0 {
+            let _ = Command::new("ip").args(["netns", "del", netns]).status();
+        }
+    }
+}
+
+fn ip(arguments: &str) {
+    assert!(Command::new("ip").args(arguments.split_whitespace()).status().unwrap().success(), "ip {arguments}");
+}

@@ -1,0 +1,157 @@
+//! Where the numbers come from: a command, or the live workload.
+
+use std::fmt;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use netsilo_core::ab::{Better, Scale};
+use netsilo_core::workload::Measure;
+use netsilo_sys::bpf;
+use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::root::Root;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// How often it is looked whether to stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is measured.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// The last number that it prints.
+    Command(Vec<String>),
+    /// What a window shows.
+    Workload {
+        /// Of it.
+        measure: Measure,
+        /// So long.
+        window: Duration,
+    },
+}
+
+/// A window without anything to measure.
+#[derive(Debug)]
+pub(super) struct NothingReceived(Measure, Duration);
+
+impl std::error::Error for NothingReceived {}
+
+impl fmt::Display for NothingReceived {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nothing was received in {}: no {}", humantime::format_duration(self.1), self.0)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command(words) => f.write_str(&words.join(" ")),
+            Self::Workload { measure, window } => write!(f, "{measure} in {}", humantime::format_duration(*window)),
+        }
+    }
+}
+
+impl Source {
+    pub(super) fn scale(&self) -> Scale {
+        match self {
+            Self::Command(_) => Scale::Ratio,
+            Self::Workload { measure, .. } => measure.scale(),
+        }
+    }
+
+    pub(super) fn better(&self, lower: bool) -> Better {
+        match self {
+            Self::Command(_) => super::better_of(lower),
+            Self::Workload { measure, .. } => measure.better(),
+        }
+    }
+
+    /// Measures once; `None` where it was told to stop.
+    pub(super) fn value(&mut self, stop: &AtomicBool) -> Result<Option<f64>> {
+        match self {
+            Self::Command(words) => command(words, stop),
+            Self::Workload { measure, window } => {
+                let root = Root::live();
+                let mut observer = Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
+                let observation = observer.next(&root, *window, |time| pass(time, stop))?;
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+                measure.of(&observation).map(Some).ok_or_else(|| NothingReceived(*measure, *window).into())
+            }
+        }
+    }
+}
+
+/// Waits, unless told to stop.
+pub(super) fn pass(time: Duration, stop: &AtomicBool) {
+    let until = Instant::now() + time;
+    while !stop.load(Ordering::Relaxed) {
+        let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { return };
+        thread::sleep(left.min(LOOK));
+    }
+}
+
+fn command(words: &[String], stop: &AtomicBool) -> Result<Option<f64>> {
+    let [program, arguments @ ..] = words else { bail!("no command") };
+    let mut command = Command::new(program);
+    // a group of its own, so that all that it has started ends with it
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
+    let mut out = child.stdout.take().context("the command has no output")?;
+    let reader = thread::spawn(move || {
+        let mut said = Vec::new();
+        out.read_to_end(&mut said).map(|_| String::from_utf8_lossy(&said).into_owned())
+    });
+    let status = loop {
+        if stop.load(Ordering::Relaxed) {
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+            let _ = child.wait();
+            return Ok(None);
+        }
+        match child.try_wait().context("cannot wait for the command")? {
+            Some(status) => break status,
+            None => thread::sleep(LOOK),
+        }
+    };
+    let said = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).context("reading its output")?;
+    if !status.success() {
+        bail!("{}: {status}", words.join(" "));
+    }
+    let Some(number) = last_number(&said) else {
+        bail!("{} printed no number: {:?}", words.join(" "), said.trim_end());
+    };
+    Ok(Some(number))
+}
+
+/// The last word that is one.
+fn last_number(said: &str) -> Option<f64> {
+    said.split_whitespace().rev().find_map(|word| word.parse().ok().filter(|number: &f64| number.is_finite()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_number_of_what_a_command_prints_counts() {
+        let value = |script: &str| {
+            let words = ["sh", "-c", script].map(str::to_owned).to_vec();
+            Source::Command(words).value(&AtomicBool::new(false))
+        };
+        assert_eq!(value("echo run 1; echo rate 12.5 per second").unwrap(), Some(12.5));
+        assert!(value("echo none").unwrap_err().to_string().contains("printed no number: \"none\""));
+        assert!(value("echo 1; exit 3").unwrap_err().to_string().contains("exit status: 3"));
+        let missing = Source::Command(vec!["/no/such/program".into()]).value(&AtomicBool::new(false));
+        assert_eq!(missing.unwrap_err().to_string(), "cannot start /no/such/program");
+    }
+
+    #[test]
+    fn told_to_stop_it_ends_its_command_and_measures_nothing() {
+        let words = ["sleep", "600"].map(str::to_owned).to_vec();
+        assert_eq!(Source::Command(words).value(&AtomicBool::new(true)).unwrap(), None);
+    }
+}

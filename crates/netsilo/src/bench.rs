@@ -1,0 +1,255 @@
+//! `netsilo bench`: makes a network load, answers one, and says what it cost both machines.
+
+mod view;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Subcommand;
+use indicatif::{ProgressBar, ProgressStyle};
+use netsilo_core::load::{InstancesAs, Spec, Test};
+use netsilo_sys::load::{self, Bind, Event, Options, PORT, Server, Tick};
+
+use crate::apply::count;
+use crate::exit::Exit;
+use crate::{out, units};
+
+/// What to do with load.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Args {
+    /// Answer the loads that bench run makes, until interrupted
+    Serve(ServeArgs),
+    /// Make a load against a bench serve, and say how fast it was and what it cost
+    Run(Box<RunArgs>),
+    #[command(hide = true)]
+    Instance {
+        /// What to do
+        task: String,
+    },
+}
+
+/// Arguments of `netsilo bench serve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// Address to listen on: whoever reaches it can make this machine work
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    bind: IpAddr,
+    /// Port of the control connection; 0 takes a free one. Data goes through ports of the kernel's choice
+    #[arg(short, long, default_value_t = PORT)]
+    port: u16,
+    /// Burn this much CPU time in user mode for each request, as a real service does
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    work_usecs: u64,
+    /// Threads, where instances are multiplexed [default: one per CPU]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+}
+
+/// Arguments of `netsilo bench run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// Where bench serve runs
+    #[arg(value_name = "HOST[:PORT]", default_value = "127.0.0.1")]
+    server: String,
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Measure the true interrupt times with eBPF at both ends: it costs a little
+    #[arg(long)]
+    bpf: bool,
+    /// Print the transactions, or bytes received, per second and nothing else: for netsilo ab
+    #[arg(long, conflicts_with = "json")]
+    rate_only: bool,
+    /// Print the whole result as JSON
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// A load, as arguments.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LoadArgs {
+    /// What to send: TCP_RR, UDP_RR, TCP_CRR, TCP_STREAM, TCP_SENDFILE, UDP_STREAM, FORWARD
+    #[arg(short, long, value_name = "TEST", default_value = "TCP_RR", value_parser = test)]
+    test: Test,
+    /// How many at once, each with one request outstanding [default: 1; 64 of FORWARD]
+    #[arg(short = 'n', long, value_name = "N")]
+    instances: Option<usize>,
+    /// What they are: threads, processes, multiplexed [default: threads up to two per CPU, beyond that multiplexed]
+    #[arg(long, value_name = "WHAT", value_parser = instances_as)]
+    instances_as: Option<InstancesAs>,
+    /// Threads of the client, where instances are multiplexed [default: one per CPU]
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// Length of a request, and of its response after a comma if it is another
+    #[arg(short, long, value_name = "BYTES[,BYTES]", default_value = "1", value_parser = sizes)]
+    request: (usize, usize),
+    /// What a stream gives the kernel in one call [default: 131072; a datagram: 1472; FORWARD: 18]
+    #[arg(short = 'm', long, value_name = "BYTES")]
+    send_bytes: Option<usize>,
+    /// Datagrams per second of UDP_STREAM and FORWARD, all instances together [default: as many as go]
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+    /// Take a UDP request for lost after this time
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
+    lost_after: Duration,
+    /// Send a lost UDP request again, rather than the next one
+    #[arg(long)]
+    resend: bool,
+    /// How long it runs before anything counts
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    warm_up: Duration,
+    /// How long it counts
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+}
+
+impl LoadArgs {
+    /// The load that the arguments describe.
+    fn spec(&self) -> Spec {
+        let cpus = cpus();
+        let usual = Spec::usual(self.test, self.duration);
+        let instances = self.instances.unwrap_or(usual.instances);
+        let few = instances <= 2 * cpus;
+        let guessed = if few && self.test != Test::Forward { InstancesAs::Threads } else { InstancesAs::Multiplexed };
+        Spec {
+            instances,
+            instances_as: self.instances_as.unwrap_or(guessed),
+            workers: self.workers.unwrap_or(cpus),
+            request_bytes: self.request.0,
+            response_bytes: self.request.1,
+            send_bytes: self.send_bytes.unwrap_or(usual.send_bytes),
+            rate_per_s: self.rate,
+            lost_after: self.lost_after,
+            resend: self.resend,
+            warm_up: self.warm_up,
+            ..usual
+        }
+    }
+}
+
+fn cpus() -> usize {
+    available_parallelism().map_or(1, usize::from)
+}
+
+fn test(text: &str) -> Result<Test, String> {
+    let known = Test::ALL.into_iter().find(|test| test.as_str().eq_ignore_ascii_case(text));
+    known.ok_or_else(|| format!("known are {}", Test::ALL.map(Test::as_str).join(", ")))
+}
+
+fn instances_as(text: &str) -> Result<InstancesAs, String> {
+    let all = [InstancesAs::Threads, InstancesAs::Processes, InstancesAs::Multiplexed];
+    let known = all.into_iter().find(|kind| kind.to_string() == text);
+    known.ok_or_else(|| "write threads, processes or multiplexed".into())
+}
+
+fn sizes(text: &str) -> Result<(usize, usize), String> {
+    let (request, response) = text.split_once(',').unwrap_or((text, text));
+    let bytes = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no number of bytes"));
+    Ok((bytes(request)?, bytes(response)?))
+}
+
+/// Does it.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    match args {
+        Args::Serve(args) => serve(args)?,
+        Args::Run(args) => make(args)?,
+        Args::Instance { task } => load::instance(task)?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn serve(args: &ServeArgs) -> Result<()> {
+    let bind = Bind {
+        address: SocketAddr::new(args.bind, args.port),
+        work_usecs: args.work_usecs,
+        workers: args.workers.map_or_else(cpus, usize::from),
+    };
+    let server = Server::bind(bind)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
+    }
+    let address = server.address().context("cannot tell where it listens")?;
+    let who = if address.ip().is_loopback() {
+        "for this machine only; --bind 0.0.0.0 lets others in"
+    } else {
+        "for whoever reaches it"
+    };
+    out::text(&format!("listening on {address}, {who}\n"))?;
+    server.serve(&stop, &|event| match event {
+        Event::Began(from, spec) => {
+            out::note(&format!("{from}: {} of {}", count(spec.instances, "instance"), spec.test));
+        }
+        Event::Served(from, totals) => {
+            let (requests, bytes) = (units::count(totals.requests as f64), units::count(totals.received_bytes as f64));
+            out::note(&format!("{from}: done, {requests} requests, {bytes} bytes received"));
+        }
+        Event::Ended(from, why) => out::note(&format!("{from}: {why}")),
+    })?;
+    Ok(())
+}
+
+fn make(args: &RunArgs) -> Result<()> {
+    let server = address(&args.server)?;
+    let spec = args.load.spec();
+    let bar = progress(&spec);
+    let made = load::run(&spec, server, Options { bpf: args.bpf }, &mut |tick| tell(&bar, &spec, tick));
+    bar.finish_and_clear();
+    let made = made?;
+    if args.rate_only {
+        let figures = made.figures();
+        return out::text(&format!("{:.1}\n", figures.transactions_per_s.unwrap_or(figures.bytes_per_s)));
+    }
+    if args.json { out::json(&made) } else { out::text(&view::render(&made)) }
+}
+
+/// `host`, `host:port`, an address; the first that the name means.
+fn address(text: &str) -> Result<SocketAddr> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, PORT));
+    }
+    let found = if text.contains(':') { text.to_socket_addrs() } else { (text, PORT).to_socket_addrs() };
+    found
+        .ok()
+        .and_then(|mut all| all.next())
+        .with_context(|| format!("{text} is no host, nor host:port, that is known"))
+}
+
+/// A bar on stderr for what takes more than two seconds.
+fn progress(spec: &Spec) -> ProgressBar {
+    if spec.duration + spec.warm_up <= Duration::from_secs(2) {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(spec.duration.as_millis() as u64).with_style(style)
+}
+
+fn tell(bar: &ProgressBar, spec: &Spec, tick: Tick) {
+    let Some(counted) = tick.counted else { return bar.set_message("warming up") };
+    bar.set_position(counted.as_millis() as u64);
+    let rate = tick.last_second as f64;
+    bar.set_message(if spec.test.has_responses() {
+        format!("{}/s", units::count(rate))
+    } else {
+        units::bytes_per_s(rate)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_and_sizes_are_read_in_each_spelling() {
+        assert_eq!(address("192.0.2.1").unwrap().to_string(), format!("192.0.2.1:{PORT}"));
+        assert_eq!(address("192.0.2.1:99").unwrap().to_string(), "192.0.2.1:99");
+        assert_eq!(address("::1").unwrap().to_string(), format!("[::1]:{PORT}"));
+        assert!(address("no such host").unwrap_err().to_string().starts_with("no such host is no host"));
+        assert_eq!((sizes("256"), sizes("1, 1024")), (Ok((256, 256)), Ok((1, 1024))));
+        assert_eq!(sizes("x").unwrap_err(), "\"x\" is no number of bytes");
+        assert_eq!((test("udp_rr"), test("TCP_MAERTS").is_err()), (Ok(Test::UdpRr), true));
+    }
+}

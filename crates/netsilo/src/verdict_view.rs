@@ -1,0 +1,72 @@
+//! Verdicts as a table: what each remedy would do to each netdev, and why in a line.
+
+use std::fmt::Write as _;
+
+use netsilo_core::diagnose::Gain;
+use netsilo_core::verdict::Verdict;
+
+use crate::check_view::measure;
+use crate::show_view::{table, trim_lines};
+
+/// All verdicts; with `all`, the numbers behind each.
+pub(crate) fn render(verdicts: &[Verdict], all: bool) -> String {
+    if verdicts.is_empty() {
+        return String::new();
+    }
+    let mut rows = table(&["  remedy", "netdev", "outcome", "why"], |_| false);
+    for it in verdicts {
+        rows.add_row([format!("  {}", it.remedy), it.subject.clone(), it.outcome.to_string(), it.because.clone()]);
+    }
+    let mut text = format!("what each remedy would do\n{}\n", trim_lines(&rows));
+    if all {
+        verdicts.iter().for_each(|verdict| reasons(&mut text, verdict));
+    }
+    text
+}
+
+fn reasons(text: &mut String, verdict: &Verdict) {
+    let _ = writeln!(text, "\n{} on {}: {}", verdict.remedy, verdict.subject, verdict.outcome);
+    let width = verdict.reasons.iter().map(|reason| reason.what.chars().count()).max().unwrap_or(0);
+    for reason in &verdict.reasons {
+        let _ = writeln!(text, "  {:width$}  {} ({})", reason.what, measure(&reason.measure), reason.source);
+    }
+    let _ = match &verdict.bound {
+        Gain::AtMost { measure: most, of, basis } => {
+            writeln!(text, "  gains at most {} of {of}: {basis}", measure(most))
+        }
+        Gain::Unknown(why) => writeln!(text, "  gain unknown: {why}"),
+        Gain::Nothing(why) => writeln!(text, "  gains nothing: {why}"),
+    };
+    if let Some(not_when) = &verdict.not_when {
+        let _ = writeln!(text, "  not when {not_when}");
+    }
+    for change in &verdict.changes {
+        let _ = writeln!(text, "  {}: {} -> {}", change.target, change.old, change.new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_core::cost::Costs;
+    use netsilo_core::diagnose::check;
+    use netsilo_core::scene::Scene;
+
+    use super::*;
+
+    #[test]
+    fn each_remedy_has_a_line_and_its_numbers_on_request() {
+        let scene: Scene = serde_json::from_value(serde_json::json!({
+            "grid": { "l2s": 4 },
+            "virtual_machine": false,
+            "netdevs": [{ "name": "eth0", "driver": "virtio_net", "queues": [{
+                "irq": 30, "cpus": "0", "rps_cpus": "", "packets_per_s": 200000, "packets_per_poll": 32, "load": 0.95,
+                "readers": [{ "comm": "a", "cpu": 1, "bytes_per_s": 100 }, { "comm": "b", "cpu": 2, "bytes_per_s": 100 }]
+            }] }]
+        }))
+        .unwrap();
+        let check = check(&scene.observation(), &Costs::default());
+        insta::assert_snapshot!(render(&check.verdicts, false));
+        assert!(render(&check.verdicts, true).contains("\nRPS on eth0: "));
+        assert_eq!(render(&[], true), "");
+    }
+}

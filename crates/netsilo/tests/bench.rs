@@ -1,0 +1,305 @@
+//! `netsilo bench` on loopback and between two network namespaces: it counts exactly. No claim here is about speed.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Output, Stdio};
+
+use netsilo_core::load::{InstancesAs, Run, Test};
+
+/// 1500 instances need no more, at either end.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// A command, in a network namespace or in this one.
+fn netsilo(netns: Option<&str>, arguments: &str) -> Command {
+    let program = env!("CARGO_BIN_EXE_netsilo");
+    let mut command = match netns {
+        None => Command::new(program),
+        Some(netns) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", netns, program]);
+            command
+        }
+    };
+    command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+/// A server that does not outlive its test.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(netns: Option<&str>, arguments: &str) -> Self {
+        let mut command = netsilo(netns, &format!("bench serve --port 0 {arguments}"));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.strip_prefix("listening on ").and_then(|rest| rest.split(',').next());
+        Self { address: address.unwrap_or_else(|| panic!("{line}")).to_owned(), child }
+    }
+
+    fn try_run(&self, netns: Option<&str>, arguments: &str) -> Output {
+        netsilo(netns, &format!("bench run {} {arguments}", self.address)).output().unwrap()
+    }
+
+    fn run(&self, netns: Option<&str>, arguments: &str) -> Run {
+        let output = self.try_run(netns, &format!("{arguments} --json"));
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments}: {words}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// All that holds of any run that got somewhere.
+fn adds_up(run: &Run) {
+    sums_hold(run);
+    let done = if run.spec.test.has_responses() { run.counted.responses } else { run.server.counted.received_bytes };
+    assert!(done > 0, "{run:?}");
+    assert_eq!(run.latency.as_ref().is_some_and(|latency| latency.count > 0), run.spec.test.has_responses());
+}
+
+/// All that holds of any run, whatever it was.
+fn sums_hold(run: &Run) {
+    let (totals, served, test) = (&run.totals, &run.server.totals, run.spec.test);
+    assert!(run.seconds > 0.0 && run.client.busy_cpus().is_some() && run.server.side.busy_cpus().is_some());
+    assert!(run.client.context_switches_per_s.is_some() && run.client.interrupts_per_s.is_some());
+    if test.has_responses() {
+        assert_eq!(totals.requests, totals.responses + totals.lost, "{test}: {totals:?}");
+        let (request, response) = (run.spec.request_bytes as u64, run.spec.response_bytes as u64);
+        assert_eq!(totals.sent_bytes, (totals.requests + totals.resent) * request, "{test}: {totals:?}");
+        assert_eq!(totals.received_bytes, (totals.responses + totals.late) * response, "{test}: {totals:?}");
+        assert_eq!(served.requests * request, served.received_bytes, "{test}: {served:?}");
+    }
+    match test {
+        Test::TcpRr | Test::TcpCrr => {
+            assert_eq!((served.requests, served.responses), (totals.requests, totals.responses), "{test}");
+            assert_eq!((served.received_bytes, served.sent_bytes), (totals.sent_bytes, totals.received_bytes));
+        }
+        Test::UdpRr => {
+            assert!(served.requests <= totals.requests + totals.resent && served.responses >= totals.responses);
+        }
+        Test::TcpStream | Test::TcpSendfile => assert_eq!(served.received_bytes, totals.sent_bytes, "{test}"),
+        Test::UdpStream | Test::Forward => {
+            let (sent, bytes) = (totals.datagrams_sent, run.spec.send_bytes as u64);
+            assert_eq!(totals.sent_bytes, sent * bytes);
+            assert!((1..=sent).contains(&served.datagrams_received), "{totals:?} {served:?}");
+            assert_eq!(served.received_bytes, served.datagrams_received * bytes);
+        }
+    }
+}
+
+#[test]
+fn each_test_adds_up_with_each_kind_of_instances() {
+    let server = Server::start(None, "");
+    for test in Test::ALL {
+        for kind in ["threads", "multiplexed", "processes"] {
+            let run = server.run(None, &format!("-t {test} -n 3 --instances-as {kind} -d 200ms --warm-up 50ms"));
+            assert_eq!((run.spec.instances, run.spec.instances_as.to_string().as_str()), (3, kind));
+            let kind_of_server = if kind == "multiplexed" || test == Test::TcpCrr {
+                InstancesAs::Multiplexed
+            } else {
+                InstancesAs::Threads
+            };
+            assert_eq!(run.server.instances_as, Some(kind_of_server), "{test}");
+            adds_up(&run);
+        }
+    }
+}
+
+#[test]
+fn requests_and_responses_of_any_size_arrive_whole() {
+    let server = Server::start(None, "--work-usecs 20");
+    for (test, sizes) in
+        [("TCP_RR", "100000,3"), ("TCP_RR", "3,3000000"), ("UDP_RR", "256,1024"), ("TCP_CRR", "5000,70000")]
+    {
+        for kind in ["threads", "multiplexed"] {
+            let run =
+                server.run(None, &format!("-t {test} -r {sizes} -n 2 --instances-as {kind} -d 200ms --warm-up 0s"));
+            assert_eq!(run.server.work_usecs, 20);
+            adds_up(&run);
+        }
+    }
+    let paced = server.run(None, "-t UDP_STREAM -m 64 --rate 500 -d 1s --warm-up 0s");
+    adds_up(&paced);
+    // the rate is an upper bound, however busy the machine is
+    let most = 500.0 * paced.seconds + 60.0;
+    assert!(paced.counted.datagrams_sent as f64 <= most, "{:?} in {} s", paced.counted, paced.seconds);
+}
+
+/// A server that answers every other datagram, and that twice; it says what it must.
+fn lossy_server() -> SocketAddr {
+    let (listener, socket) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let (address, port) = (listener.local_addr().unwrap(), socket.local_addr().unwrap().port());
+    std::thread::spawn(move || {
+        let mut buffer = [0; 100];
+        for n in 0_u64.. {
+            let (bytes, from) = socket.recv_from(&mut buffer).unwrap();
+            for _ in 0..2 * (n % 2) {
+                socket.send_to(&buffer[..bytes], from).unwrap();
+            }
+        }
+    });
+    std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        for line in BufReader::new(stream.try_clone().unwrap()).lines() {
+            let answer = match line.unwrap() {
+                it if it.starts_with("{\"hello") => "{\"welcome\":{\"version\":1}}".to_owned(),
+                it if it.starts_with("{\"prepare") => {
+                    format!("{{\"ready\":{{\"ports\":[{port}],\"instances_as\":\"threads\"}}}}")
+                }
+                it if it.starts_with("{\"begin") => "\"begun\"".into(),
+                it if it.starts_with("\"end") => "\"ended\"".into(),
+                _ => "{\"done\":{}}".into(),
+            };
+            writeln!(stream, "{answer}").unwrap();
+        }
+    });
+    address
+}
+
+#[test]
+fn lost_requests_are_counted_and_by_choice_sent_again() {
+    for kind in ["threads", "multiplexed"] {
+        for more in ["", "--resend"] {
+            let line = format!("-t UDP_RR --instances-as {kind} --lost-after 20ms -d 1s --warm-up 0s --json {more}");
+            let output = netsilo(None, &format!("bench run {} {line}", lossy_server())).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let run: Run = serde_json::from_slice(&output.stdout).unwrap();
+            let totals = run.totals;
+            assert_eq!(totals.requests, totals.responses + totals.lost, "{kind} {more}: {totals:?}");
+            assert!(totals.responses > 0 && totals.late > 0, "{kind} {more}: {totals:?}");
+            // of two datagrams one is answered
+            assert!(totals.requests + totals.resent >= 2 * totals.responses, "{kind} {more}: {totals:?}");
+            if more.is_empty() {
+                assert!(totals.resent == 0 && totals.lost >= totals.requests / 2, "{kind}: {totals:?}");
+            } else {
+                assert!(totals.resent > 0, "{kind}: {totals:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn instances_in_their_thousands_fit_into_little_memory() {
+    let server = Server::start(None, "");
+    for test in ["TCP_RR", "UDP_RR", "TCP_CRR"] {
+        let run = server
+            .run(None, &format!("-t {test} -n 1500 --instances-as multiplexed --lost-after 1s -d 1s --warm-up 0s"));
+        adds_up(&run);
+        assert!(run.totals.requests >= 1500, "{:?}", run.totals);
+        let (client, served) = (run.client.peak_bytes.unwrap(), run.server.side.peak_bytes.unwrap());
+        assert!(client <= MOST_BYTES && served <= MOST_BYTES, "{test}: {client} and {served} bytes");
+    }
+}
+
+#[test]
+fn what_stands_in_the_way_is_told() {
+    let said = |output: Output| {
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let run = |address: &str| said(netsilo(None, &format!("bench run {address} -d 100ms")).output().unwrap());
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = stranger.local_addr().unwrap();
+    let taken = said(netsilo(None, &format!("bench serve --port {}", address.port())).output().unwrap());
+    assert!(taken.contains(&format!("{address} is in use")), "{taken}");
+    let answer = std::thread::spawn(move || {
+        let mut stream = stranger.accept().unwrap().0;
+        let _ = stream.read(&mut [0; 100]);
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    let other = run(&address.to_string());
+    answer.join().unwrap();
+    assert!(other.contains(&format!("{address} does not speak as `netsilo bench serve` does")), "{other}");
+    let absent = run(&address.to_string());
+    assert!(absent.contains(&format!("no server at {address}")) && absent.contains("netsilo bench serve"), "{absent}");
+    let server = Server::start(None, "");
+    let refused = said(server.try_run(None, "-r 0 -d 100ms"));
+    assert!(refused.contains("request bytes must be 1 to"), "{refused}");
+}
+
+#[test]
+fn a_server_survives_whatever_is_said_to_it() {
+    let server = Server::start(None, "");
+    let says = |words: &[u8]| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        let _ = stream.write_all(words);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    assert!(says(b"{\"hello\":{\"version\":99}}\n").contains("this server speaks version 1, not 99"));
+    assert!(says(b"GET / HTTP/1.1\r\n\r\n").contains("not understood"));
+    assert!(says(b"\"end\"\n").contains("the version comes first"));
+    let hello = "{\"hello\":{\"version\":1}}\n";
+    assert!(says(format!("{hello}\"stop\"\n").as_bytes()).contains("nothing was begun"));
+    assert!(says(format!("{hello}{hello}").as_bytes()).contains("this comes out of turn"));
+    says(&[b'x'; 200_000]);
+    says(&[0xff; 1000]);
+    let spec = netsilo_core::load::Spec::usual(Test::TcpRr, std::time::Duration::from_secs(1));
+    let prepare = |spec| format!("{hello}{}\n", serde_json::json!({ "prepare": spec }));
+    let huge = netsilo_core::load::Spec { instances: usize::MAX, ..spec.clone() };
+    assert!(says(prepare(&huge).as_bytes()).contains("instances must be 1 to 20000"));
+    // asks for a load and goes
+    says(prepare(&spec).as_bytes());
+    adds_up(&server.run(None, "-d 100ms --warm-up 0s"));
+}
+
+/// Two namespaces and the cable between them, gone with their test.
+struct Cable([String; 2]);
+
+impl Cable {
+    fn new() -> Self {
+        let cable = Self(["a", "b"].map(|end| format!("ns-bench-{}-{end}", std::process::id())));
+        let [a, b] = &cable.0;
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!("-n {a} link add veth0 type veth peer name veth0 netns {b}"));
+        for (netns, address) in [(a, "192.0.2.1/24"), (b, "192.0.2.2/24")] {
+            ip(&format!("-n {netns} address add {address} dev veth0"));
+            ip(&format!("-n {netns} link set veth0 up"));
+        }
+        cable
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        for netns in &self.0 {
+            let _ = Command::new("ip").args(["netns", "del", netns]).status();
+        }
+    }
+}
+
+fn ip(arguments: &str) {
+    assert!(Command::new("ip").args(arguments.split_whitespace()).status().unwrap().success(), "ip {arguments}");
+}
+
+#[test]
+fn each_test_adds_up_over_a_cable_too() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let cable = Cable::new();
+    let [a, b] = cable.0.each_ref().map(|netns| Some(netns.as_str()));
+    let server = Server::start(b, "--bind 192.0.2.2");
+    for test in Test::ALL {
+        let run = server.run(a, &format!("-t {test} -n 5 --instances-as multiplexed -d 200ms --warm-up 50ms"));
+        adds_up(&run);
+        // what went over the cable was counted there, at both ends
+        let packets = |side: &netsilo_core::load::Side| side.rates.netdevs["veth0"]["rx_packets"];
+        assert!(packets(&run.server.side) > 0.0, "{test}: {:?}", run.server.side.rates.netdevs);
+    }
+}

@@ -1,0 +1,113 @@
+//! `ab`: it measures each setting in turns, and at the end, whatever end, nothing of it is left.
+
+use std::process::{Output, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value as Json;
+
+use super::host::{Host, kill, said};
+
+/// Prints one number while the first interrupt is on cpu 4, and another one while it is not.
+fn measuring(host: &Host, there: &str, elsewhere: &str) -> String {
+    let file = host.affinity_file(27);
+    format!("case $(cat '{}') in *10) {there};; *) {elsewhere};; esac", file.display())
+}
+
+fn ab(host: &Host, more: &[&str], script: &str) -> Output {
+    let plan = host.root().join("plan.json");
+    let mut arguments = vec!["--b", plan.to_str().unwrap(), "--yes", "--settle", "0s", "--warm-up", "0"];
+    arguments.extend(more);
+    arguments.extend(["--", "sh", "-c", script]);
+    host.run("ab", &arguments)
+}
+
+fn compared(host: &Host, more: &[&str], script: &str) -> Json {
+    let output = ab(host, &[more, &["--json"]].concat(), script);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output).1);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn what_makes_a_difference_is_shown_and_taken_back() {
+    let host = Host::new();
+    let script = measuring(&host, "echo 120", "echo 100");
+    let told = compared(&host, &[], &script);
+    assert_eq!((&told["verdict"], &told["stop"], &told["pairs_used"]), (&"better".into(), &"clear".into(), &8.into()));
+    assert!((told["change"]["value"].as_f64().unwrap() - 0.2).abs() < 1e-9, "{told}");
+    // B is in force when B is measured, and only then
+    assert!(told["pairs"].as_array().unwrap().iter().all(|pair| pair["a"] == 100.0 && pair["b"] == 120.0), "{told}");
+    let cost = compared(&host, &["--lower-is-better"], &script);
+    assert_eq!(cost["verdict"], "worse");
+    assert_eq!(host.affinities(), ["01\n", "01\n"]);
+    let begun = host.records("begin").len();
+    assert!((2..=16).contains(&begun) && host.records("undone").len() == begun, "{begun}");
+    let (code, text) = said(&ab(&host, &[], &script));
+    assert_eq!(code, Some(0));
+    assert!(
+        text.contains("B is 20.0% higher (+20.0% .. +20.0%, 95%): better") && text.contains("after 8 pairs: clear"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_makes_none_is_said_to_show_none() {
+    let host = Host::new();
+    let told = compared(&host, &[], "echo 100");
+    assert_eq!((&told["verdict"], &told["stop"]), (&"no_difference_shown".into(), &"alike".into()));
+    assert_eq!(host.affinities(), ["01\n", "01\n"]);
+}
+
+#[test]
+fn a_command_that_fails_or_is_silent_ends_it_with_all_as_before() {
+    let host = Host::new();
+    for (script, why) in [("exit 3", "exit status: 3"), ("echo none", "printed no number"), ("echo 0", "above 0")] {
+        let script = measuring(&host, script, "echo 1");
+        let (code, text) = said(&ab(&host, &[], &script));
+        assert!(code == Some(1) && text.contains(why), "{code:?} {text}");
+        assert_eq!(host.affinities(), ["01\n", "01\n"]);
+    }
+    let (code, text) = said(&host.run("ab", &["--b", "none", "--yes", "--", "true"]));
+    assert!(code == Some(1) && text.contains("there is nothing to compare"), "{text}");
+}
+
+#[test]
+fn interrupted_it_takes_back_what_it_has_switched_on() {
+    let host = Host::new();
+    let plan = host.root().join("plan.json");
+    let script = measuring(&host, "sleep 600", "echo 1");
+    let arguments = ["--b", plan.to_str().unwrap(), "--yes", "--", "sh", "-c", &script];
+    let child = host.verb("ab", &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    host.until("b is in force", |host| host.affinities() == ["10", "10"]);
+    kill(child.id().cast_signed(), Signal::INT).unwrap();
+    let (code, text) = said(&child.wait_with_output().unwrap());
+    assert_eq!((code, host.affinities()), (Some(1), ["01\n".to_owned(), "01\n".to_owned()]), "{text}");
+    assert!(text.contains("interrupted after 0 pairs"), "{text}");
+}
+
+#[test]
+fn killed_it_leaves_a_transaction_that_undo_takes_back() {
+    let host = Host::new();
+    let plan = host.root().join("plan.json");
+    let script = measuring(&host, "sleep 1", "echo 1");
+    let arguments = ["--b", plan.to_str().unwrap(), "--yes", "--", "sh", "-c", &script];
+    let mut child = host.start("ab", &arguments);
+    host.until("b is in force", |host| host.affinities() == ["10", "10"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (code, text) = said(&host.run("undo", &[]));
+    assert_eq!((code, host.affinities()), (Some(0), ["01\n".to_owned(), "01\n".to_owned()]), "{text}");
+}
+
+#[test]
+fn a_plan_that_is_verified_first_is_in_force_unless_it_was_worse() {
+    let host = Host::new();
+    // what this machine receives meanwhile is not ours to say: each of the three answers may come
+    let (code, text) = said(&host.run("apply", &["--yes", "--verify=50ms"]));
+    let worse = text.contains(": worse");
+    let told = ["not verified: nothing is received", "no difference shown", ": better", ": worse"];
+    assert!(told.iter().any(|words| text.contains(words)), "{text}");
+    let (expected, in_force) = if worse { (1, "01\n") } else { (0, "10") };
+    assert_eq!((code, host.affinities()), (Some(expected), [in_force.to_owned(), in_force.to_owned()]), "{text}");
+    let open = host.records("begin").len() - host.records("undone").len();
+    assert_eq!(open, usize::from(!worse), "{text}");
+}

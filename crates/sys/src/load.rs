@@ -1,0 +1,27 @@
+//! Makes load and answers it: the sockets and threads of `netsilo bench`.
+//!
+//! The words and sums are in [`netsilo_core::load`]. A server ([`serve`]) and a client ([`run`]) agree on a load over a control
+//! connection; then the client opens the data connections, both take their counters, and each thread or process counts in its own
+//! row of a [`board`], which the client reads each second.
+
+mod answer;
+mod board;
+mod control;
+mod crr;
+mod process;
+mod rr;
+mod run;
+mod serve;
+mod side;
+mod socket;
+mod stream;
+mod tally;
+mod work;
+
+pub use control::VERSION;
+pub use process::{InstanceError, instance};
+pub use run::{LoadError, Options, Tick, run};
+pub use serve::{Bind, Event, ServeError, Server};
+
+/// Where a server listens unless told otherwise.
+pub const PORT: u16 = 12870;
