@@ -6,7 +6,8 @@ use libfuzzer_sys::fuzz_target;
 use netsilo_core::cpuset::CpuSet;
 use netsilo_core::parse::ParseError;
 use netsilo_core::parse::{cpu_lists, irq_debugfs, netdev, node_distance::node_distance, per_cpu_count::per_cpu_count};
-use netsilo_core::parse::{scalar, uevent::uevent};
+use netsilo_core::parse::{pcie, scalar, uevent::uevent};
+use netsilo_core::visible::{is_unseen, visible};
 use netsilo_fuzz::is_one_line;
 
 fuzz_target!(|text: &str| {
@@ -33,7 +34,25 @@ fuzz_target!(|text: &str| {
     let again: Vec<String> = pairs.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
     assert_eq!(uevent(&again.concat()), pairs);
     assert_eq!(scalar::word(text).as_deref(), Ok(text.trim()));
+    pcie_links(text);
+    let shown = visible(text);
+    assert!(!shown.contains(is_unseen) && visible(&shown) == shown);
 });
+
+fn pcie_links(text: &str) {
+    let (speed, width) = (pcie::link_speed(text), pcie::link_width(text));
+    points_into(text, &speed);
+    points_into(text, &width);
+    if let Ok(Some(mtps)) = speed {
+        assert_eq!(pcie::link_speed(&format!("{}.{} GT/s PCIe\n", mtps / 1000, mtps % 1000 / 100)), Ok(Some(mtps)));
+    }
+    assert!(!matches!(width, Ok(Some(0 | 255..))));
+    let features = pcie::virtio_features(text);
+    points_into(text, &features);
+    if let Ok(bits) = features {
+        assert_eq!(bits.len(), text.bytes().filter(|byte| *byte == b'1').count());
+    }
+}
 
 /// These files are one line that begins with a word; the place of an error in anything else is not exact.
 fn points_into<T>(text: &str, result: &Result<T, ParseError>) {

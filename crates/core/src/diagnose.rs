@@ -12,10 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::Change;
 use crate::cost::Costs;
+use crate::diagnose::ledger::Ledger;
 use crate::host::Observation;
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
 use crate::verdict::{Verdict, verdicts};
+
+mod growth;
+pub mod ledger;
+mod nic_counters;
 
 /// Makes the lists of families and findings: for each family its file and its findings, each with the id that people
 /// type. The page of a finding is `docs/findings/<id>.md`.
@@ -70,6 +75,134 @@ findings! {
         /// One CPU is full of receive work that is read elsewhere, and the device could bring it there.
         ArfsWouldHelp = "arfs-would-help";
     }
+    softirq {
+        /// One CPU is held by receive work, while others idle.
+        SoftirqOneCpu = "softirq-one-cpu";
+        /// No CPU is held by receive work.
+        SoftirqCalm = "softirq-calm";
+        /// ksoftirqd runs or waits for a good part of the time: softirq work is late.
+        KsoftirqdBusy = "ksoftirqd-busy";
+        /// A queue's interrupt comes on CPUs that it was not asked for on.
+        IrqNotWhereAsked = "irq-not-where-asked";
+        /// Several busy queues are polled on one core, while other cores poll none.
+        QueuesShareCore = "queues-share-core";
+        /// Receive work runs on an isolated or tickless CPU.
+        ReceiveOnIsolatedCpu = "receive-on-isolated-cpu";
+        /// RPS hands packets to the CPU that has them already.
+        RpsToItself = "rps-to-itself";
+        /// Only one of the two tables that RFS needs is there.
+        RfsHalfOn = "rfs-half-on";
+        /// Inter-processor interrupts take a good part of a CPU.
+        IpiShare = "ipi-share";
+        /// Clock ticks tell another story of a CPU's interrupt time than the measurement.
+        SoftirqTimeMisread = "softirq-time-misread";
+    }
+    loss {
+        /// A NIC, or its receive ring, had no room for packets.
+        NicDrops = "nic-drops";
+        /// The backlog of a CPU was full.
+        BacklogOverflow = "backlog-overflow";
+        /// The backlog dropped packets of one flow that filled it.
+        FlowLimitDrops = "flow-limit-drops";
+        /// NET_RX stops with work left where packets are lost or no time is left.
+        BudgetSqueeze = "budget-squeeze";
+        /// IP, fragments or checksums threw packets away.
+        ProtocolDrops = "protocol-drops";
+        /// The queue of a listening socket was full.
+        ListenOverflow = "listen-overflow";
+        /// The buffer of a socket was full.
+        SocketBufferOverflow = "socket-buffer-overflow";
+        /// No stage lost anything.
+        NothingLost = "nothing-lost";
+    }
+    rss {
+        /// UDP flows share one queue, as ports are not hashed.
+        UdpOneQueue = "udp-one-queue";
+        /// The two directions of connections that pass here are processed on two CPUs.
+        RssAsymmetric = "rss-asymmetric";
+    }
+    rss_skew {
+        /// The indirection table loads the queues unevenly, and another one would not.
+        RssTableSkew = "rss-table-skew";
+        /// One flow is more than a queue's fair part.
+        RssElephant = "rss-elephant";
+    }
+    tunnels {
+        /// Many flows look like one from outside.
+        TunnelOneQueue = "tunnel-one-queue";
+    }
+    hardware {
+        /// A PCIe link carries less than the ports behind it can take.
+        PcieLinkNarrow = "pcie-link-narrow";
+        /// A device's data is read on another node than its own.
+        ReadersOnAnotherNode = "readers-on-another-node";
+        /// Full packets of the smallest common MTU keep a CPU busy.
+        MtuSmall = "mtu-small";
+        /// A large MTU that the peers do not use.
+        MtuUnused = "mtu-unused";
+        /// A CPU that is busy with softirqs runs below its frequency.
+        FrequencyLow = "frequency-low";
+        /// Interrupts find CPUs in idle states that take long to leave.
+        DeepIdle = "deep-idle";
+        /// Memory traffic, or why it is not known.
+        MemoryBandwidth = "memory-bandwidth";
+        /// Links, frequency and idle states leave room.
+        HardwareFits = "hardware-fits";
+    }
+    offloads {
+        /// LRO is on where packets are forwarded or bridged.
+        LroForwarding = "lro-forwarding";
+        /// GRO is off while TCP arrives in bulk.
+        GroOff = "gro-off";
+        /// TSO or scatter-gather is off while large data is sent.
+        SegmentationOff = "segmentation-off";
+        /// Checksums are made by the CPU that the device could make.
+        ChecksumOff = "checksum-off";
+        /// Offloads are as the traffic wants them.
+        OffloadsFit = "offloads-fit";
+    }
+    transmit {
+        /// A queueing discipline drops for want of room.
+        QdiscDrops = "qdisc-drops";
+        /// Packets are put back into the discipline again and again.
+        QdiscRequeues = "qdisc-requeues";
+        /// Several tx queues go through one discipline.
+        QdiscOneLock = "qdisc-one-lock";
+        /// A tx queue stood still.
+        TxTimeouts = "tx-timeouts";
+        /// A full tx ring stops its queue.
+        TxRingStops = "tx-ring-stops";
+        /// XPS leaves CPUs without a queue.
+        XpsGaps = "xps-gaps";
+        /// Completion interrupts are far from the CPUs that send.
+        CompletionsFar = "completions-far";
+        /// Nothing is held up on the way out.
+        TransmitFlows = "transmit-flows";
+    }
+    tuning {
+        /// A receive window is full and its buffer may not grow.
+        ReceiveBufferSmall = "receive-buffer-small";
+        /// A sender waits for room in a buffer that may not grow.
+        SendBufferSmall = "send-buffer-small";
+        /// A sender waits for its peer's window.
+        PeerWindowSmall = "peer-window-small";
+        /// Several programs write the same settings.
+        SeveralWriters = "several-writers";
+        /// One CPU does the receive work of containers.
+        ContainersOnOneCpu = "containers-on-one-cpu";
+        /// No setting of the stack holds a connection up.
+        TuningFits = "tuning-fits";
+    }
+    cloud {
+        /// The instance is over an allowance.
+        CloudAllowance = "cloud-allowance";
+        /// The hypervisor gave a virtio device one queue.
+        VirtioOneQueue = "virtio-one-queue";
+        /// A netvsc device without a virtual function.
+        NetvscWithoutVf = "netvsc-without-vf";
+        /// No allowance of the instance was used up.
+        CloudLimitsFree = "cloud-limits-free";
+    }
 }
 
 /// All that a family may look at.
@@ -99,6 +232,9 @@ pub struct Check {
     /// What each remedy would do to each netdev that something arrives on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<Verdict>,
+    /// Where packets were lost on their way.
+    #[serde(default)]
+    pub ledger: Ledger,
 }
 
 /// Something that is so, and what may be done about it.
@@ -214,6 +350,7 @@ pub fn check(observation: &Observation, costs: &Costs) -> Check {
         interval: rates.elapsed,
         findings,
         verdicts: verdicts(&seen),
+        ledger: ledger::ledger(&seen),
     }
 }
 

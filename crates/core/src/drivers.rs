@@ -148,8 +148,7 @@ impl Drivers {
     /// What a driver has on a kernel of this release (`6.12.48+deb12-amd64`); `None` on one older than all that were looked at.
     pub fn knobs(&self, driver: &str, release: &str) -> Option<&Knobs> {
         let running = version(release)?;
-        let known = self.find(driver)?.kernel.iter();
-        known.filter(|knobs| version(&knobs.since).is_some_and(|since| since <= running)).next_back()
+        self.find(driver)?.kernel.iter().rfind(|knobs| version(&knobs.since).is_some_and(|since| since <= running))
     }
 
     /// Whether a driver is known not to have something on this kernel; what is not known is not denied.

@@ -201,17 +201,6 @@ pub enum HashFunction {
     Other(u8),
 }
 
-impl fmt::Display for HashFunction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Toeplitz => f.write_str("toeplitz"),
-            Self::Xor => f.write_str("xor"),
-            Self::Crc32 => f.write_str("crc32"),
-            Self::Other(bit) => write!(f, "number {bit}"),
-        }
-    }
-}
-
 /// Types of flow whose RSS hash can be asked for; named as on ethtool's command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -16,6 +16,8 @@ const MASKS_EXT: usize = 144;
 const COOKIE: usize = 168;
 const LOCATION: usize = 176;
 const CONTEXT: usize = 184;
+/// Where the number of rules is, which shares its place with a rule's RSS context.
+pub const COUNT: usize = CONTEXT;
 /// Size of `union ethtool_flow_union`.
 const UNION_LEN: usize = 52;
 /// Size of `struct ethtool_flow_ext`.
@@ -128,9 +130,11 @@ fn word(bytes: &[u8], offset: usize) -> Option<u32> {
     bytes.get(offset..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-/// The location that the kernel gave a rule, after `ETHTOOL_SRXCLSRLINS`.
-pub fn location(bytes: &[u8]) -> Option<u32> {
-    word(bytes, LOCATION)
+/// The struct that names a rule by its location, but for its command.
+pub fn at(location: u32) -> Vec<u8> {
+    let mut bytes = vec![0; RXNFC_LEN];
+    bytes[LOCATION..LOCATION + 4].copy_from_slice(&location.to_ne_bytes());
+    bytes
 }
 
 /// After `ETHTOOL_GRXCLSRLCNT`: how many places there are, if the driver says, and whether it chooses one by itself.
@@ -143,8 +147,8 @@ pub fn table_size(bytes: &[u8]) -> Option<(u32, bool)> {
 
 /// After `ETHTOOL_GRXCLSRLALL`: the locations in use.
 pub fn locations(bytes: &[u8]) -> Option<Vec<u32>> {
-    let count = word(bytes, CONTEXT)? as usize;
-    let all = bytes.get(CONTEXT + 4..)?.chunks_exact(4).take(count);
+    let count = word(bytes, COUNT)? as usize;
+    let all = bytes.get(COUNT + 4..)?.chunks_exact(4).take(count);
     Some(all.filter_map(|location| word(location, 0)).collect())
 }
 
@@ -202,7 +206,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..220)) {
-            let _ = (decode(&bytes, |_| None), table_size(&bytes), locations(&bytes), location(&bytes));
+            let _ = (decode(&bytes, |_| None), table_size(&bytes), locations(&bytes));
         }
     }
 }

@@ -200,7 +200,7 @@ const SYMMETRIC_OR_XOR: u8 = 2;
 
 impl HashFunction {
     /// ethtool's word (`hfunc toeplitz`).
-    fn as_word(self) -> String {
+    pub fn as_word(self) -> String {
         match self {
             Self::Toeplitz => "toeplitz".into(),
             Self::Xor => "xor".into(),

@@ -102,8 +102,8 @@ impl fmt::Display for Ends {
 
 /// A flow that somebody asks about: `10.0.0.1:40000-10.0.0.2:443/tcp`, `[2001:db8::1]:53-[2001:db8::2]:53/udp`,
 /// `10.0.0.1-10.0.0.2/gre`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Asked {
     /// What it carries.
     pub outer: Outer,
@@ -185,6 +185,14 @@ impl fmt::Display for Asked {
 impl From<Asked> for String {
     fn from(asked: Asked) -> Self {
         asked.to_string()
+    }
+}
+
+impl TryFrom<String> for Asked {
+    type Error = AskedError;
+
+    fn try_from(text: String) -> Result<Self, AskedError> {
+        text.parse()
     }
 }
 

@@ -64,7 +64,7 @@ impl Model {
             return Err("it has no indirection table".into());
         }
         if let Some(function) = rss.function.filter(|function| *function != HashFunction::Toeplitz) {
-            return Err(format!("its hash function is {function}, not toeplitz"));
+            return Err(format!("its hash function is {}, not toeplitz", function.as_word()));
         }
         let driver = ethtool.driver.value().map_or("", |driver| driver.driver.as_str());
         let (key, key_source) = match &rss.key {

@@ -106,7 +106,7 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
     NetdevRss {
         netdev: netdev.name.clone(),
         driver: netdev.driver.clone(),
-        function: rss.and_then(|rss| rss.function).map(|function| function.to_string()),
+        function: rss.and_then(|rss| rss.function).map(|function| function.as_word()),
         key: model.as_ref().ok().map(|it| it.model.key_source()),
         entries: table.len(),
         fields: fields.filter_map(|(flow, fields)| Some((*flow, *fields.value()?))).collect(),

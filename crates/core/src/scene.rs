@@ -13,13 +13,17 @@ use crate::attribution::{
 };
 use crate::cpuset::{CpuId, CpuSet};
 use crate::ethtool::{Channels, Ethtool, Limit};
+use crate::flow::{Flow, number};
 use crate::grid::Grid;
 use crate::host::{
     Confidence, CpuCounters, CpuStat, Edge, EdgeSource, Irq, IrqState, Napi, NapiId, NapiThread, Netdev, Observation,
     RxQueue, Snapshot, Softnet, TxQueue, Writable, Writer,
 };
 use crate::part::Part;
+use crate::scene::arrivals::{SceneFlow, SceneRss};
 use crate::topology::{NodeId, Topology};
+
+pub mod arrivals;
 
 /// How long a scene is observed.
 const SECONDS: u64 = 10;
@@ -88,6 +92,10 @@ pub struct SceneNetdev {
     pub napis_unknown: bool,
     /// rx queues, each with the tx queue of the same number.
     pub queues: Vec<SceneQueue>,
+    /// Its RSS; else nothing is known through ethtool.
+    pub rss: Option<SceneRss>,
+    /// Flows that arrive while it is observed.
+    pub flows: Vec<SceneFlow>,
     /// How many it could have (`ethtool -l`); `None`: its driver does not say.
     pub most_queues: Option<u32>,
     /// Link speed in Mbit/s.
@@ -296,6 +304,13 @@ impl Scene {
                 }
             }));
         }
+        for (at, netdev) in self.netdevs.iter().enumerate() {
+            let table = settings.netdevs.get(at).and_then(|dev| dev.ethtool.as_ref()?.rss.value());
+            let table = table.map_or(&[][..], |rss| &rss.indirection);
+            let from = Flow { netdev: netdev.name.clone(), ifindex: at as u32 + 2, netns: NETNS, ..Flow::default() };
+            attribution.flows.extend(netdev.flows.iter().flat_map(|flow| flow.flows(&from, table)));
+        }
+        number(&mut attribution.flows);
         attribution
     }
 }
@@ -393,9 +408,19 @@ impl SceneNetdev {
             threaded: Some(self.threaded.into()),
             speed_mbps: self.speed_mbps,
             statistics: self.per_s.keys().map(|name| (name.clone(), 0)).collect(),
-            ethtool: self.most_queues.map(|most| channels(self.queues.len() as u32, most)),
+            ethtool: self.ethtool(),
             ..Netdev::default()
         }
+    }
+
+    /// What ethtool tells, if the scene says anything of it.
+    fn ethtool(&self) -> Option<Ethtool> {
+        let queues = self.queues.len() as u32;
+        let rss = self.rss.as_ref().map(|rss| rss.ethtool(&self.driver, queues));
+        let Some(max) = self.most_queues else { return rss };
+        let combined = Some(Limit { current: queues, max });
+        let channels = Part::Value(Channels { rx: None, tx: None, other: None, combined });
+        Some(Ethtool { channels, ..rss.unwrap_or_else(|| Ethtool::untold("a scene does not say")) })
     }
 
     fn irqs(&self) -> Vec<Irq> {
@@ -426,27 +451,6 @@ impl SceneNetdev {
             add(queue.irq, action, &queue.cpus, &queue.writable);
             add(queue.tx_irq, format!("{}-tx-{i}", self.name), &queue.tx_cpus, &queue.writable);
         }
-    }
-}
-
-/// ethtool tells the number of queues and nothing else.
-fn channels(current: u32, max: u32) -> Ethtool {
-    fn absent<T>() -> Part<T> {
-        Part::Absent("not in the scene".into())
-    }
-    let combined = Some(Limit { current, max });
-    Ethtool {
-        driver: absent(),
-        channels: Part::Value(Channels { rx: None, tx: None, other: None, combined }),
-        rings: absent(),
-        coalesce: absent(),
-        features: absent(),
-        rss: absent(),
-        rx_rings: absent(),
-        ntuple_rules: absent(),
-        flow_hash: BTreeMap::new(),
-        link: absent(),
-        stats: absent(),
     }
 }
 

@@ -43,16 +43,19 @@ pub struct Holder {
 }
 
 impl LosingSocket {
-    /// How people call it: `udp port 53 of dnsmasq (pid 812)`.
-    pub fn label(&self) -> String {
+    /// Protocol and port, which several sockets may share (`SO_REUSEPORT`): `udp port 53`.
+    pub fn port_label(&self) -> String {
         let kind = match self.kind {
             SocketKind::Udp => "udp",
             SocketKind::TcpListen => "tcp",
         };
-        match &self.holder {
-            Some(holder) => format!("{kind} port {} of {} (pid {})", self.port, holder.comm, holder.tgid),
-            None => format!("{kind} port {}", self.port),
-        }
+        format!("{kind} port {}", self.port)
+    }
+
+    /// The same with who holds it: `udp port 53 of dnsmasq (pid 812)`.
+    pub fn label(&self) -> String {
+        let holder = self.holder.as_ref().map(|it| format!(" of {} (pid {})", it.comm, it.tgid)).unwrap_or_default();
+        self.port_label() + &holder
     }
 
     /// What it has dropped since the earlier look at all such sockets.

@@ -108,7 +108,9 @@ pub(crate) fn load(path: &Path) -> Result<Plan> {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plan = match &args.plan {
         Some(path) => load(path)?,
-        None => args.goal.plan(&args.look.unless_told(args.goal.interval()).observe()?, false)?,
+        None => {
+            args.goal.plan(&args.look.unless_told(args.goal.interval()).observe_with(args.goal.options())?, false)?
+        }
     };
     apply(&plan, &args.how)
 }

@@ -2,11 +2,16 @@
 
 use std::fmt::Write as _;
 
+use netsilo_core::diagnose::ledger::{Ledger, Line, Stage};
 use netsilo_core::diagnose::{Check, Finding, Gain, Measure, Remedy, Severity};
 
 use netsilo_core::plan::fix::Mend;
 
+use crate::show_view::{table, trim_lines};
 use crate::units;
+
+/// How many counters of a stage are named.
+const COUNTERS_NAMED: usize = 3;
 
 /// All findings.
 pub(crate) fn render(check: &Check) -> String {
@@ -17,6 +22,7 @@ pub(crate) fn render(check: &Check) -> String {
         text.push('\n');
         one(&mut text, finding);
     }
+    text.push_str(&ledger(&check.ledger));
     if check.findings.iter().any(|finding| finding.severity > Severity::Ok) {
         let _ = writeln!(text, "\nnetsilo explain ID tells more of a finding");
     }
@@ -29,6 +35,43 @@ fn counts(check: &Check) -> String {
     let counted = Severity::ALL.iter().rev().map(|severity| (count(severity), severity.as_str()));
     let counted: Vec<String> = counted.filter(|(count, _)| *count > 0).map(|(n, name)| format!("{n} {name}")).collect();
     if counted.is_empty() { "nothing found, there was too little to look at".to_owned() } else { counted.join(", ") }
+}
+
+/// Where packets were lost, stage by stage; stages that never lost anything have no line.
+fn ledger(ledger: &Ledger) -> String {
+    let stages: Vec<&Stage> = ledger.stages.iter().filter(|stage| stage.since_boot > 0).collect();
+    if stages.is_empty() {
+        return String::new();
+    }
+    let mut table = table(&["  lost on the way", "now", "per s", "since boot", "where"], |name| {
+        matches!(name, "now" | "per s" | "since boot")
+    });
+    for stage in stages {
+        table.add_row(stage_row(stage));
+    }
+    let mut text = format!("\n{}\n", trim_lines(&table));
+    if let Some(next) = &ledger.next {
+        let _ = writeln!(text, "  next: {next}");
+    }
+    text
+}
+
+/// A stage's counters that are not 0, those that grew first.
+fn stage_row(stage: &Stage) -> Vec<String> {
+    let mut lines: Vec<&Line> = stage.lines.iter().collect();
+    lines.sort_by_key(|line| (line.aside.is_some(), std::cmp::Reverse(line.count), std::cmp::Reverse(line.since_boot)));
+    let (named, rest) = lines.split_at(lines.len().min(COUNTERS_NAMED));
+    let mut parts: Vec<String> = named.iter().map(|line| format!("{} {}", line.subject, line.counter)).collect();
+    if !rest.is_empty() {
+        parts.push(format!("{} more", rest.len()));
+    }
+    vec![
+        format!("  {}", stage.place.label()),
+        stage.count.to_string(),
+        units::count(stage.per_s),
+        stage.since_boot.to_string(),
+        parts.join(", "),
+    ]
 }
 
 fn one(text: &mut String, finding: &Finding) {

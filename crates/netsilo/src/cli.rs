@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
 use crate::{
-    apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss, run, show, status, undo,
+    apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss, run, show, status, undo, why,
 };
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
@@ -38,6 +38,8 @@ enum Verb {
     Undo(undo::UndoArgs),
     /// Save all that is read into a bundle, to be looked at elsewhere with --from
     Capture(capture::Args),
+    /// Tell what put work on a CPU and why exactly there; or why a queue, netdev or interrupt is where it is
+    Why(why::Args),
     /// Print the plan in the words of another program: irqbalance, systemd, tuned, a shell script
     Export(export::Args),
     /// Measure what a cache line and a wakeup cost between this machine's CPUs, for plan to reckon with
@@ -67,6 +69,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Confirm(args) => undo::confirm(&args),
         Verb::Undo(args) => undo::undo(&args),
         Verb::Capture(args) => capture::run(&args),
+        Verb::Why(args) => why::run(&args),
         Verb::Export(args) => export::run(&args),
         Verb::Calibrate(args) => calibrate::run(&args),
         Verb::Mask(args) => mask::run(&args),

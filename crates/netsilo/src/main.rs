@@ -31,6 +31,8 @@ mod status;
 mod undo;
 mod units;
 mod verdict_view;
+mod why;
+mod why_view;
 
 fn main() -> ExitCode {
     exit::code(cli::run())

@@ -56,9 +56,9 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// One observation.
-    pub(crate) fn observe(&self) -> Result<Observation> {
-        self.each(Options::default(), |observation| Ok((observation, false)))
+    /// One observation with these programs.
+    pub(crate) fn observe_with(&self, options: Options) -> Result<Observation> {
+        self.each(options, |observation| Ok((observation, false)))
     }
 
     /// The same, which looks for this long unless told.

@@ -10,6 +10,7 @@ use netsilo_core::diagnose::check;
 use netsilo_core::host::Observation;
 use netsilo_core::plan::fix::{Mend, fix};
 use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Xps, plan};
+use netsilo_sys::bpf::Options;
 use netsilo_sys::costs::{self, COSTS_DIR};
 use netsilo_sys::root::Root;
 
@@ -75,6 +76,11 @@ impl GoalArgs {
         if self.fix.is_empty() { observe::INTERVAL } else { observe::CHECK_INTERVAL }
     }
 
+    /// What to count for it.
+    pub(crate) fn options(&self) -> Options {
+        if self.fix.is_empty() { Options::default() } else { Options::for_findings() }
+    }
+
     /// What this asks for, by what was observed here (or in a bundle).
     pub(crate) fn plan(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
         // What was measured here says nothing of the machine in a bundle.
@@ -127,7 +133,7 @@ pub(crate) struct PlanArgs {
 impl PlanArgs {
     /// Looks and plans.
     pub(crate) fn plan(&self) -> Result<Plan> {
-        let observation = self.observe.unless_told(self.goal.interval()).observe()?;
+        let observation = self.observe.unless_told(self.goal.interval()).observe_with(self.goal.options())?;
         self.goal.plan(&observation, self.observe.is_bundle())
     }
 }

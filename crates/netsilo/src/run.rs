@@ -18,7 +18,6 @@ use netsilo_core::controller::{Controller, Decision, Entry, Written};
 use netsilo_core::cost::Costs;
 use netsilo_core::host::Observation;
 use netsilo_core::plan::Plan;
-use netsilo_core::report::Report;
 use netsilo_sys::costs::{self, COSTS_DIR};
 use netsilo_sys::events::Events;
 use netsilo_sys::hints::Hints;
@@ -34,7 +33,7 @@ use sd_notify::NotifyState;
 
 use self::advice::Advice;
 use self::metrics::ReadBytes;
-use self::publish::{Board, MetricsServer, StatusSocket};
+use self::publish::{Board, MetricsServer, Shown, StatusSocket};
 use self::reconcile::Reconcile;
 use self::write::Stopped;
 use crate::apply::{Place, count, say};
@@ -127,7 +126,6 @@ struct Daemon<'a> {
     log: VecDeque<Entry>,
     read: ReadBytes,
     board: Board,
-    metrics_board: Board,
     metrics: Option<MetricsServer>,
     _socket: Option<StatusSocket>,
 }
@@ -176,7 +174,6 @@ impl<'a> Daemon<'a> {
             log: VecDeque::new(),
             read: ReadBytes::default(),
             board,
-            metrics_board: Board::default(),
             metrics: None,
             _socket: socket,
         };
@@ -207,8 +204,7 @@ impl<'a> Daemon<'a> {
         };
         if self.metrics.as_ref().map(|server| server.address) != address {
             self.metrics = None;
-            self.metrics =
-                address.map(|address| MetricsServer::open(address, self.metrics_board.clone())).transpose()?;
+            self.metrics = address.map(|address| MetricsServer::open(address, self.board.clone())).transpose()?;
         }
         Ok(())
     }
@@ -237,11 +233,15 @@ impl<'a> Daemon<'a> {
             if reload || events.iter().any(|event| self.reconcile.matters(&self.root, event)) {
                 self.observer.invalidate();
             }
-            if self.reconcile.disturbs(&self.root, &events, now, self.config.interval) || reload {
-                continue;
-            }
+            let of_use = !self.reconcile.disturbs(&self.root, &events, now, self.config.interval) && !reload;
             match seen {
-                Ok(observation) => self.decide(&observation, started.elapsed()),
+                Ok(observation) => {
+                    if of_use {
+                        self.decide(&observation, started.elapsed());
+                    }
+                    self.observer.keep(observation);
+                }
+                Err(_) if !of_use => {}
                 // Something went away while it was read: look again.
                 Err(error) => {
                     self.note(format!("cannot observe: {:#}", anyhow::Error::new(error)));
@@ -327,7 +327,7 @@ impl<'a> Daemon<'a> {
 
     /// Takes a window into the status.
     fn tell(&mut self, observation: &Observation, decision: Decision) {
-        let Decision { plan, state, conflicts, held, verdicts, .. } = decision;
+        let Decision { plan, state, conflicts, held, verdicts, locality, .. } = decision;
         let Plan { changes, refusals, advice, placements, .. } = plan;
         let status = &mut self.status;
         let attribution = &observation.attribution;
@@ -336,7 +336,7 @@ impl<'a> Daemon<'a> {
             source: attribution.source,
             refused: attribution.hooks.iter().filter(|hook| hook.refused.is_some()).cloned().collect(),
         };
-        status.locality = Report::of(observation).totals.locality;
+        status.locality = locality;
         (status.placements, status.advice) = (placements, advice);
         (status.state, status.conflicts, status.held, status.refusals) = (state, conflicts, held, refusals);
         status.pending = changes;
@@ -345,16 +345,13 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Puts the status and the metrics where readers find them.
+    /// Puts what there is to be told where readers find it.
     fn publish(&mut self, window: Duration) {
         let status = &mut self.status;
         status.at = self.kernel.now();
         status.own = own_cost();
         status.log = self.log.iter().cloned().collect();
-        self.board.put(serde_json::to_string(status).unwrap_or_default() + "\n");
-        if self.metrics.is_some() {
-            self.metrics_board.put(metrics::render(status, &self.read, window.as_secs_f64()));
-        }
+        self.board.put(Shown { status: status.clone(), read: self.read.clone(), window });
         let changes = count(status.totals.changes as usize, "write");
         tell_systemd(&[NotifyState::Status(&format!("{:?}, {changes}", status.state))]);
     }

@@ -1,7 +1,5 @@
 //! `netsilo show`: who is processed where, and who reads it.
 
-use std::io::{IsTerminal, stdout};
-
 use anyhow::Result;
 use netsilo_core::report::Report;
 use netsilo_sys::bpf::Options;
@@ -36,13 +34,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             (true, None) => out::json(&report)?,
             (true, Some(_)) => out::json_line(&report)?,
             (false, None) => out::text(&show_view::render(&report))?,
-            (false, Some(_)) => out::text(&(between_screens().to_owned() + &show_view::render(&report)))?,
+            (false, Some(_)) => out::screen(&show_view::render(&report))?,
         }
         Ok((Exit::Ok, args.watch.is_some_and(|count| count == 0 || shown < count)))
     })
-}
-
-/// A terminal is cleared before each screen; a pipe gets an empty line.
-fn between_screens() -> &'static str {
-    if stdout().is_terminal() { "\x1b[H\x1b[J" } else { "\n" }
 }

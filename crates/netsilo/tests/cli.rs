@@ -105,6 +105,7 @@ fn every_verb_explains_itself() {
         "run",
         "status",
         "check-config",
+        "why",
     ];
     for verb in verbs {
         let output = run(&[&[verb][usize::from(verb.is_empty())..], &["--help"]].concat());

@@ -1,6 +1,6 @@
 //! Placement on a real kernel where nobody reads (a router), and where everybody reads everything (a proxy).
 
-#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
 
 use std::time::{Duration, Instant};
 

@@ -149,7 +149,9 @@ pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
         return Err(BundleError::TooNew { found: manifest.schema, written_by: manifest.netsilo });
     }
     let sample = |number: &str| -> Result<_, BundleError> { Ok(snapshot(&Root::at(dir.path().join(number))?)?) };
-    Ok(Observation { before: sample("0")?, after: sample("1")?, attribution: load(dir.path(), "attribution.json")? })
+    let mut attribution: Attribution = load(dir.path(), "attribution.json")?;
+    attribution.tame_names();
+    Ok(Observation { before: sample("0")?, after: sample("1")?, attribution })
 }
 
 fn holds(addresses: Addresses) -> Vec<String> {

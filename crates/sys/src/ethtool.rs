@@ -1,7 +1,9 @@
 //! Asks a netdev's driver for what `ethtool` shows, by the ioctl `SIOCETHTOOL`.
 //!
 //! The ioctl and not the netlink family: it is there on every kernel, and answers RSS and rx-flow-hash before 6.8 too.
-//! It reads the netdevs of the calling thread's network namespace. Nothing here writes. Decoding is core's.
+//! It reads the netdevs of the calling thread's network namespace. Writing is in [`knob`]. Decoding is core's.
+
+pub mod knob;
 
 use std::ffi::c_void;
 use std::io;
@@ -14,8 +16,6 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 // include/uapi/linux/ethtool.h
-const ETHTOOL_GFLAGS: u32 = 0x25;
-const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCOALESCE: u32 = 0x0e;
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
@@ -90,27 +90,6 @@ pub fn read(netdev: &str) -> Result<Ethtool, EthtoolError> {
     })
 }
 
-/// `ETH_FLAG_NTUPLE` (include/uapi/linux/ethtool.h).
-const NTUPLE: u32 = 1 << 27;
-
-/// Whether the driver may steer flows (`rx-ntuple-filter`).
-pub fn ntuple(netdev: &str) -> std::io::Result<bool> {
-    Ok(flags(&Device::open(netdev).map_err(std::io::Error::other)?)? & NTUPLE != 0)
-}
-
-/// Lets the driver steer flows, or not.
-pub fn set_ntuple(netdev: &str, on: bool) -> std::io::Result<()> {
-    let device = Device::open(netdev).map_err(std::io::Error::other)?;
-    let others = flags(&device)? & !NTUPLE;
-    device.get(ETHTOOL_SFLAGS, &[if on { others | NTUPLE } else { others }], 8)?;
-    Ok(())
-}
-
-fn flags(device: &Device) -> Result<u32, Errno> {
-    let answer = device.get(ETHTOOL_GFLAGS, &[], 8)?;
-    Ok(answer.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes))
-}
-
 /// A netdev to ask, by name.
 struct Device {
     socket: OwnedFd,
@@ -133,9 +112,14 @@ impl Device {
     /// Sends a command with the u32s that follow it; returns the `len` bytes of struct that the kernel filled.
     fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes: Vec<u8> = [command].iter().chain(fields).flat_map(|field| field.to_ne_bytes()).collect();
-        bytes.resize(len, 0);
-        siocethtool(&self.socket, self.name, &mut bytes)?;
+        bytes.resize(len.max(bytes.len()), 0);
+        self.exchange(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Sends a struct, command and all, and takes what the kernel makes of it.
+    fn exchange(&self, bytes: &mut [u8]) -> Result<(), Errno> {
+        siocethtool(&self.socket, self.name, bytes)
     }
 
     fn fixed<T>(&self, command: u32, len: usize, decode: fn(&[u8]) -> Result<T, Short>) -> Part<T> {
@@ -148,14 +132,18 @@ impl Device {
         Ok(decode::flow_hash(&bytes)?)
     }
 
-    /// Asks for the sizes first: the kernel refuses a request for any other size with EINVAL.
     fn rss(&self) -> Result<Rss, Absence> {
-        let (entries, key) = decode::rss_sizes(&self.get(ETHTOOL_GRSSH, &[], decode::RXFH_LEN)?)?;
+        self.rss_of(0)
+    }
+
+    /// Asks for the sizes first: the kernel refuses a request for any other size with EINVAL.
+    fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
+        let (entries, key) = decode::rss_sizes(&self.get(ETHTOOL_GRSSH, &[context], decode::RXFH_LEN)?)?;
         if entries == 0 && key == 0 {
             return Err(Absence::NoRss);
         }
         let len = decode::RXFH_LEN + 4 * entries as usize + key as usize;
-        Ok(decode::rss(&self.get(ETHTOOL_GRSSH, &[0, entries, key], len)?)?)
+        Ok(decode::rss(&self.get(ETHTOOL_GRSSH, &[context, entries, key], len)?)?)
     }
 
     fn link(&self) -> Result<Link, Absence> {
@@ -222,7 +210,8 @@ fn siocethtool(socket: &OwnedFd, name: [u8; IFNAMSIZ], bytes: &mut [u8]) -> Resu
     let mut ifreq = Ifreq { name, data: bytes.as_mut_ptr().cast(), rest: [0; 2] };
     // SAFETY: `ifreq` and `bytes` live through the call, and callers give `bytes` the size that the kernel writes for
     // their command: that of the struct, plus arrays whose length the kernel takes from the request (GRSSH, GFEATURES,
-    // GLINKSETTINGS) or that `with_slack` makes room for (GSTRINGS, GSTATS).
+    // GLINKSETTINGS, GRXCLSRLALL) or that `with_slack` makes room for (GSTRINGS, GSTATS); what is written to the driver is
+    // read by the lengths in the struct, which are those of `bytes` (`ethtool_encode`).
     unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Updater::<SIOCETHTOOL, Ifreq>::new(&mut ifreq)) }
 }
 

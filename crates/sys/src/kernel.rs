@@ -9,6 +9,7 @@ use netsilo_core::cpuset::CpuSet;
 use rustix::fs::Access;
 use rustix::thread::CapabilitySet;
 
+use crate::ethtool::knob::{self, Setting};
 use crate::root::Root;
 
 /// Where a knob lives.
@@ -18,8 +19,8 @@ pub enum Place {
     File(String),
     /// The CPUs that the thread of this id may run on; its text is a kernel mask.
     Thread(u32),
-    /// Whether the driver of the netdev of this name may steer flows; its text is 0 or 1, and a line end.
-    Ntuple(String),
+    /// A setting of the netdev of this name that only an ioctl reaches.
+    Ethtool(String, Setting),
 }
 
 /// A capability that a write needs besides the file's mode.
@@ -96,8 +97,8 @@ impl Kernel for Live {
         match place {
             Place::File(path) => self.read(path),
             Place::Thread(_) if !self.runs() => Err(no_threads()),
-            Place::Ntuple(_) if !self.runs() => Err(no_ioctl()),
-            Place::Ntuple(netdev) => Ok(format!("{}\n", u8::from(crate::ethtool::ntuple(netdev)?))),
+            Place::Ethtool(..) if !self.runs() => Err(no_ioctl()),
+            Place::Ethtool(netdev, setting) => knob::get(netdev, setting),
             Place::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
         }
     }
@@ -112,8 +113,8 @@ impl Kernel for Live {
                 let written = io::Write::write(&mut file, text.as_bytes())?;
                 if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
             }
-            Place::Ntuple(_) if !self.runs() => Err(no_ioctl()),
-            Place::Ntuple(netdev) => crate::ethtool::set_ntuple(netdev, text.trim() == "1"),
+            Place::Ethtool(..) if !self.runs() => Err(no_ioctl()),
+            Place::Ethtool(netdev, setting) => knob::set(netdev, setting, text),
             Place::Thread(_) if !self.runs() => Err(no_threads()),
             Place::Thread(tid) => {
                 let cpus = CpuSet::parse_mask(text).map_err(io::Error::other)?;

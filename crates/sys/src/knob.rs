@@ -2,15 +2,24 @@
 //!
 //! A knob is found by what identifies it (action names, device path, start time), never by its number alone.
 
+mod find;
+mod refusal;
+mod text;
+
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use netsilo_core::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value, sysctl_path};
-use netsilo_core::cpuset::CpuSet;
+use netsilo_core::change::{Target, Value};
 use rustix::io::Errno;
 
+use crate::ethtool::knob::{DEFAULT, Setting};
 use crate::kernel::{Capability, Kernel, Place};
+
+pub(crate) use find::CGROUPS;
+use find::find;
+use refusal::hint;
+pub use text::{may_round_to, parse, render, settles_as};
 
 /// A knob that was found, and what it says now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,8 +93,20 @@ impl KnobError {
     }
 
     fn refused(target: &Target, doing: Doing, source: io::Error) -> Self {
-        let hint = Hint(hint(target, &doing, &source));
+        let hint = Hint(hint(target, &doing, &source).map(str::to_owned));
         Self::Refused { target: Box::new(target.clone()), doing, source, hint }
+    }
+
+    /// The same of a knob whose driver tells the most that it takes.
+    fn refused_at(kernel: &dyn Kernel, place: &Place, target: &Target, doing: Doing, source: io::Error) -> Self {
+        let invalid = Errno::from_io_error(&source) == Some(Errno::INVAL);
+        let mut refused = Self::refused(target, doing, source);
+        if let (Some(most), true, Self::Refused { hint: Hint(hint), .. }) = (most(kernel, place), invalid, &mut refused)
+        {
+            let known = hint.take().map(|hint| format!("; {hint}")).unwrap_or_default();
+            *hint = Some(format!("its driver takes at most {}{known}", most.trim()));
+        }
+        refused
     }
 
     fn gone(target: &Target, why: impl Into<String>) -> Self {
@@ -116,11 +137,11 @@ impl fmt::Display for Doing {
 
 /// What a refusal means and what to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hint(Option<&'static str>);
+pub struct Hint(Option<String>);
 
 impl fmt::Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |hint| write!(f, ": {hint}"))
+        self.0.as_ref().map_or(Ok(()), |hint| write!(f, ": {hint}"))
     }
 }
 
@@ -135,20 +156,38 @@ pub fn read(kernel: &dyn Kernel, target: &Target) -> Result<Reading, KnobError> 
 /// Writes a value in the kernel's own format.
 pub fn write(kernel: &dyn Kernel, target: &Target, place: &Place, value: &Value) -> Result<(), KnobError> {
     let result = kernel.set(place, &render(target, value));
-    result.map_err(|source| KnobError::refused(target, Doing::Write(value.clone()), source))
+    result.map_err(|source| KnobError::refused_at(kernel, place, target, Doing::Write(value.clone()), source))
+}
+
+/// The most that the driver takes where it tells.
+fn most(kernel: &dyn Kernel, place: &Place) -> Option<String> {
+    let Place::Ethtool(netdev, setting) = place else { return None };
+    let most = match setting {
+        Setting::Channels => Setting::MostChannels,
+        Setting::Rings => Setting::MostRings,
+        _ => return None,
+    };
+    kernel.get(&Place::Ethtool(netdev.clone(), most)).ok()
 }
 
 /// Writes back a text that the kernel printed, byte for byte; or, where the kernel refuses that, what is as good.
 ///
-/// A cgroup with processes in it cannot lose its set (`validate_change`, ENOSPC): all CPUs of its parent then.
+/// A cgroup with processes in it cannot lose its set (`validate_change`, ENOSPC): all CPUs of its parent then. An RSS table
+/// that looks like the driver's own is put back by the driver, so that it makes a new one when its channels change again
+/// (`netif_is_rxfh_configured`), which it does for nobody's table but its own.
 pub fn write_back(kernel: &dyn Kernel, target: &Target, place: &Place, raw: &str) -> Result<(), KnobError> {
+    let own = matches!(target, Target::RssTable { context: 0, .. })
+        && matches!(parse(target, raw), Ok(Value::Table(table)) if table.looks_like_default());
+    if own && kernel.set(place, DEFAULT).is_ok() && kernel.get(place).is_ok_and(|now| now == raw) {
+        return Ok(());
+    }
     let result = match kernel.set(place, raw) {
         Err(e) if Errno::from_io_error(&e) == Some(Errno::NOSPC) && raw.trim().is_empty() => {
             open_cpus(kernel, target).map_or(Err(e), |open| kernel.set(place, &open))
         }
         other => other,
     };
-    result.map_err(|source| KnobError::refused(target, Doing::Restore(raw.to_owned()), source))
+    result.map_err(|source| KnobError::refused_at(kernel, place, target, Doing::Restore(raw.to_owned()), source))
 }
 
 /// Whether a value comes to the same as another one: a cgroup without a set of its own has the CPUs of its parent.
@@ -170,35 +209,6 @@ pub fn may_write(kernel: &dyn Kernel, target: &Target, place: &Place, value: &Va
     result.map_err(|source| KnobError::refused(target, Doing::Write(value.clone()), source))
 }
 
-/// What the text of a knob means.
-pub fn parse(target: &Target, raw: &str) -> Result<Value, KnobError> {
-    let unreadable = |why: String| KnobError::Unreadable { target: Box::new(target.clone()), raw: raw.to_owned(), why };
-    match target {
-        Target::RpsFlowCnt { .. }
-        | Target::RpsSockFlowEntries
-        | Target::NapiDeferHardIrqs { .. }
-        | Target::GroFlushTimeout { .. }
-        | Target::Threaded { .. } => raw.trim().parse().map(Value::Count).map_err(|e| unreadable(e.to_string())),
-        Target::Offload { .. } => Ok(Value::Switch(raw.trim() == "1")),
-        Target::Sysctl { .. } => Ok(Value::words(raw)),
-        // Empty where the cgroup has the CPUs of its parent.
-        Target::CgroupCpuset { .. } => {
-            CpuSet::parse_list(raw.trim()).map(Value::Cpus).map_err(|e| unreadable(e.to_string()))
-        }
-        _ => CpuSet::parse_mask(raw).map(Value::Cpus).map_err(|e| unreadable(e.to_string())),
-    }
-}
-
-/// A value as the kernel takes it: masks, which every knob takes but a cpuset, and not lists, which only some do.
-pub fn render(target: &Target, value: &Value) -> String {
-    match (target, value) {
-        (Target::CgroupCpuset { .. }, Value::Cpus(cpus)) => format!("{cpus}\n"),
-        (_, Value::Cpus(cpus)) => cpus.to_mask(1),
-        (_, Value::Switch(on)) => u8::from(*on).to_string(),
-        (_, value) => value.to_string(),
-    }
-}
-
 /// How often, a millisecond apart, a knob is read before an unexpected value is believed.
 const LOOKS: u32 = 10;
 
@@ -218,27 +228,6 @@ pub fn read_settled(kernel: &dyn Kernel, target: &Target, expected: &Value) -> R
     Ok(reading)
 }
 
-/// What the kernel will make of a value: flow counts are rounded up, RPS sets lose the CPUs set apart at boot.
-///
-/// Needed when netsilo dies between a write and its record: undo then tells by this whether the value is its own.
-pub fn settles_as(kernel: &dyn Kernel, target: &Target, value: &Value) -> Value {
-    match (target, value) {
-        // `store_rps_dev_flow_table_cnt`, `rps_sock_flow_sysctl`: up to the next power of two; 0 stays 0.
-        (Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries, Value::Count(count)) => {
-            Value::Count(if *count == 0 { 0 } else { count.checked_next_power_of_two().unwrap_or(*count) })
-        }
-        // `netdev_rx_queue_set_rps_mask` ANDs with HK_TYPE_DOMAIN (isolcpus) and HK_TYPE_WQ (nohz_full).
-        (Target::RpsCpus { .. } | Target::RpsDefaultMask, Value::Cpus(cpus)) => {
-            let list = |name: &str| {
-                let text = kernel.read(&format!("/sys/devices/system/cpu/{name}")).unwrap_or_default();
-                CpuSet::parse_list(&text).unwrap_or_default()
-            };
-            Value::Cpus(cpus.minus(&list("isolated")).minus(&list("nohz_full")))
-        }
-        (_, value) => value.clone(),
-    }
-}
-
 /// The capability that writing needs besides the file's mode.
 fn needs(target: &Target) -> Capability {
     match target {
@@ -253,201 +242,10 @@ fn needs(target: &Target) -> Capability {
     }
 }
 
-/// Where a knob lives now, if it is still the one that was meant.
-fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {
-    let queue = |netdev: &NetdevIdentity, queue: String, file: &str| {
-        let name = find_netdev(kernel, target, netdev)?;
-        Ok(Place::File(format!("{}/queues/{queue}/{file}", netdev_dir(&name))))
-    };
-    let file = |netdev: &NetdevIdentity, file: &str| {
-        let name = find_netdev(kernel, target, netdev)?;
-        Ok(Place::File(format!("{}/{file}", netdev_dir(&name))))
-    };
-    match target {
-        Target::IrqAffinity { irq, action, .. } => {
-            let now = irq_actions(kernel, irq.0).map_err(|e| KnobError::refused(target, Doing::Read, e))?;
-            match now {
-                Some(now) if now == *action => Ok(Place::File(format!("/proc/irq/{irq}/smp_affinity"))),
-                Some(now) if now.is_empty() => Err(KnobError::gone(target, "its driver has released it")),
-                Some(now) => Err(KnobError::gone(target, format!("this number now belongs to {now}"))),
-                None => Err(KnobError::gone(target, "no such interrupt any more")),
-            }
-        }
-        Target::DefaultSmpAffinity => Ok(Place::File("/proc/irq/default_smp_affinity".into())),
-        Target::RpsSockFlowEntries => Ok(Place::File("/proc/sys/net/core/rps_sock_flow_entries".into())),
-        Target::RpsDefaultMask => Ok(Place::File("/proc/sys/net/core/rps_default_mask".into())),
-        Target::RpsCpus { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_cpus"),
-        Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, format!("rx-{n}"), "rps_flow_cnt"),
-        Target::XpsCpus { netdev, queue: n } => queue(netdev, format!("tx-{n}"), "xps_cpus"),
-        Target::Offload { netdev, feature } if feature == NTUPLE_FILTER => {
-            Ok(Place::Ntuple(find_netdev(kernel, target, netdev)?))
-        }
-        Target::NapiDeferHardIrqs { netdev } => file(netdev, "napi_defer_hard_irqs"),
-        Target::GroFlushTimeout { netdev } => file(netdev, "gro_flush_timeout"),
-        Target::Threaded { netdev } => file(netdev, "threaded"),
-        Target::Sysctl { name } => {
-            let path = sysctl_path(name).map(Place::File);
-            path.ok_or_else(|| KnobError::gone(target, "netsilo does not write this sysctl"))
-        }
-        Target::Channels { .. }
-        | Target::Rings { .. }
-        | Target::Coalesce { .. }
-        | Target::Offload { .. }
-        | Target::FlowHash { .. }
-        | Target::RssTable { .. }
-        | Target::RssKey { .. }
-        | Target::RssHash { .. }
-        | Target::RssContext { .. }
-        | Target::NtupleRule { .. } => Err(KnobError::gone(target, "this netsilo does not write it yet")),
-        Target::NapiThread { pid, comm, start_time } => find_thread(kernel, target, *pid, Some(comm), *start_time),
-        Target::ThreadAffinity { tid, start_time, .. } => find_thread(kernel, target, *tid, None, *start_time),
-        Target::CgroupCpuset { path } => {
-            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
-                return Err(KnobError::gone(target, "no cgroup can have this name"));
-            }
-            Ok(Place::File(format!("{CGROUPS}{path}/cpuset.cpus")))
-        }
-    }
-}
-
-/// Where cgroup v2 is mounted.
-pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
-
-/// A thread, if it started then; and has this name, if that counts: threads of programs may rename themselves.
-fn find_thread(
-    kernel: &dyn Kernel,
-    target: &Target,
-    tid: u32,
-    comm: Option<&str>,
-    start_time: u64,
-) -> Result<Place, KnobError> {
-    match thread_identity(kernel, tid) {
-        Ok((now, started)) if started == start_time && comm.is_none_or(|comm| now == comm) => Ok(Place::Thread(tid)),
-        Ok((now, _)) => Err(KnobError::gone(target, format!("this pid now belongs to {now}, another thread"))),
-        Err(e) if is_absent(&e) => Err(KnobError::gone(target, "this thread has ended")),
-        Err(e) => Err(KnobError::refused(target, Doing::Read, e)),
-    }
-}
-
-/// The action names of an interrupt, joined by commas; `None` where there is no such interrupt.
-fn irq_actions(kernel: &dyn Kernel, irq: u32) -> io::Result<Option<String>> {
-    match kernel.read(&format!("/sys/kernel/irq/{irq}/actions")) {
-        Ok(names) => Ok(Some(names.trim_end().to_owned())),
-        Err(e) if is_absent(&e) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-/// The name under which a netdev goes now: devices on a bus keep their path when they are renamed.
-fn find_netdev(kernel: &dyn Kernel, target: &Target, netdev: &NetdevIdentity) -> Result<String, KnobError> {
-    if netdev.name.is_empty() || netdev.name.contains('/') || netdev.name.starts_with('.') {
-        return Err(KnobError::gone(target, "no netdev can have this name"));
-    }
-    let now = device_path(kernel, &netdev.name);
-    if now.as_ref().is_ok_and(|path| *path == netdev.device_path) {
-        return Ok(netdev.name.clone());
-    }
-    if let Some(path) = netdev.device_path.as_deref() {
-        let names = kernel.names("/sys/class/net").unwrap_or_default();
-        let mut same = names.into_iter().filter(|n| device_path(kernel, n).is_ok_and(|p| p.as_deref() == Some(path)));
-        if let (Some(only), None) = (same.next(), same.next()) {
-            return Ok(only);
-        }
-    }
-    Err(match now {
-        Ok(now) => {
-            let now = now.unwrap_or_else(|| "a virtual one".into());
-            let was = netdev.device_path.as_deref().unwrap_or("a virtual one");
-            KnobError::gone(target, format!("{} is another device now ({now}, not {was})", netdev.name))
-        }
-        Err(e) if is_absent(&e) => KnobError::gone(target, format!("no netdev {} here", netdev.name)),
-        Err(e) => KnobError::refused(target, Doing::Read, e),
-    })
-}
-
-fn netdev_dir(name: &str) -> String {
-    format!("/sys/class/net/{name}")
-}
-
-/// A netdev's device path below `/sys`; `None` for a virtual one.
-fn device_path(kernel: &dyn Kernel, name: &str) -> io::Result<Option<String>> {
-    match kernel.read_link(&netdev_dir(name)) {
-        Ok(link) => {
-            let path = link.find("/devices/").map(|at| &link[at..]);
-            let path = path.and_then(|path| path.rsplit_once("/net/")).map(|(device, _)| device);
-            Ok(path.filter(|path| !path.starts_with("/devices/virtual")).map(str::to_owned))
-        }
-        // A folder and not a link (very old kernels, captured trees): nothing is known of its path.
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-/// A thread's name, and when it started: field 22 of `stat`, whose second one may hold any character but is the only one
-/// in parentheses. The name is that of `comm`, which is not cut to 15 bytes.
-fn thread_identity(kernel: &dyn Kernel, pid: u32) -> io::Result<(String, u64)> {
-    let comm = kernel.read(&format!("/proc/{pid}/comm"))?;
-    let stat = kernel.read(&format!("/proc/{pid}/stat"))?;
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let start_time = fields.split_whitespace().nth(19).and_then(|field| field.parse().ok());
-    let start_time =
-        start_time.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no start time in its stat"))?;
-    Ok((comm.trim_end().to_owned(), start_time))
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NODEV | Errno::SRCH))
-}
-
-/// What a refusal means for this knob and what to do next.
-fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<&'static str> {
-    let errno = Errno::from_io_error(error)?;
-    let irq = matches!(target, Target::IrqAffinity { .. });
-    if *doing == Doing::Read {
-        return match (errno, target) {
-            (Errno::NOENT, Target::CgroupCpuset { .. }) => {
-                Some("no such cgroup, or its parent does not enable the cpuset controller")
-            }
-            (Errno::NOENT, Target::XpsCpus { .. }) => Some("a netdev with one tx queue has no XPS"),
-            (Errno::NOENT, _) => Some("this kernel or netdev has no such setting"),
-            (Errno::ACCESS | Errno::PERM, _) => Some("run as root"),
-            _ => None,
-        };
-    }
-    match (errno, target) {
-        // EIO up to 6.11, EPERM from 6.12 (`kernel/irq/proc.c:write_irq_affinity`).
-        (Errno::IO | Errno::PERM, _) if irq => Some(
-            "the kernel or its interrupt controller places this interrupt itself (a managed one, or no affinity \
-             support); leave it out",
-        ),
-        (Errno::NOSPC, _) if irq => {
-            Some("no free interrupt vector on these cpus (there are about 200 per cpu); choose other cpus")
-        }
-        (Errno::INVAL, Target::RpsCpus { .. } | Target::RpsDefaultMask) => {
-            Some("none of these cpus may do network work (isolcpus, nohz_full); choose others")
-        }
-        (Errno::INVAL, Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries) => {
-            Some("more than the kernel allows; choose a smaller number")
-        }
-        (Errno::INVAL, Target::ThreadAffinity { .. }) => {
-            Some("the kernel binds this thread, or its cgroup has none of these cpus; choose others")
-        }
-        (Errno::INVAL, Target::NapiThread { .. }) => {
-            Some("none of these cpus is online and open to this thread; choose others")
-        }
-        (Errno::INVAL, _) => Some("none of these cpus is online; choose others"),
-        (Errno::OVERFLOW | Errno::RANGE, _) => {
-            Some("it names a cpu beyond the last one of this machine; choose others")
-        }
-        (Errno::NOENT | Errno::NODEV | Errno::SRCH, _) => Some("it has gone away; make a new plan"),
-        (Errno::ROFS, _) => Some("mounted read-only, as in a container; run on the host itself"),
-        (Errno::ACCESS | Errno::PERM, _) => Some("run as root"),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use netsilo_core::change::NetdevIdentity;
+    use netsilo_core::cpuset::CpuSet;
     use netsilo_core::host::Irq;
 
     use super::*;
@@ -516,8 +314,8 @@ mod tests {
         let stat = "70 (napi/a) b-0) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
         let (_dir, kernel) =
             tree(&[("proc/70/stat", stat), ("proc/70/comm", "napi/a) b-0\n"), ("proc/71/comm", "x\n")], &[]);
-        assert_eq!(thread_identity(&kernel, 70).unwrap(), ("napi/a) b-0".to_owned(), 4242));
-        assert!(thread_identity(&kernel, 71).is_err());
+        assert_eq!(find::thread_identity(&kernel, 70).unwrap(), ("napi/a) b-0".to_owned(), 4242));
+        assert!(find::thread_identity(&kernel, 71).is_err());
         let ended = Target::NapiThread { pid: 72, comm: "x".into(), start_time: 1 };
         assert_eq!(read(&kernel, &ended).unwrap_err().to_string(), "kthread x (pid 72): this thread has ended");
     }

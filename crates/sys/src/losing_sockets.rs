@@ -91,3 +91,48 @@ fn listener(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<Losing
         holder: None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, listen, socket_with};
+
+    use super::*;
+
+    fn lost(kind: SocketKind, port: u16) -> Option<LosingSocket> {
+        read().unwrap().into_iter().find(|socket| socket.kind == kind && socket.port == port)
+    }
+
+    #[test]
+    fn a_socket_that_nobody_reads_loses_and_is_ours() {
+        let reader = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = reader.local_addr().unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        while lost(SocketKind::Udp, address.port()).is_none() {
+            for _ in 0..1000 {
+                sender.send_to(&[0; 1024], address).unwrap();
+            }
+        }
+        let socket = lost(SocketKind::Udp, address.port()).unwrap();
+        assert!(socket.queued > 0, "{socket:?}");
+        assert_eq!(socket.holder.map(|holder| holder.tgid), Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_listener_whose_queue_is_full_loses_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listen(&listener, 1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        while lost(SocketKind::TcpListen, address.port()).is_none() {
+            assert!(clients.len() < 1000, "no connection was turned away");
+            let client = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+            // in progress, or in the end refused
+            let _ = connect(&client, &address);
+            clients.push(client);
+        }
+        let socket = lost(SocketKind::TcpListen, address.port()).unwrap();
+        assert_eq!(socket.limit, Some(1), "{socket:?}");
+    }
+}

@@ -38,7 +38,8 @@ pub enum ObserveError {
 pub struct Observer {
     counting: Counting,
     counter: Counter,
-    before: Snapshot,
+    /// What the next observation begins with; `None` until the last one is given back to an observer that looks lightly.
+    before: Option<Snapshot>,
     /// `None`: each snapshot is a whole look.
     refresher: Option<Refresher>,
 }
@@ -89,11 +90,17 @@ impl Observer {
         if let (Counting::Windows(_), Counter::Attached(tracer)) = (counting, &mut counter) {
             tracer.pause();
         }
-        let before = match &mut refresher {
+        let before = Some(match &mut refresher {
             Some(refresher) => refresher.first(root)?,
             None => snapshot(root)?,
-        };
+        });
         Ok(Self { counting, counter, before, refresher })
+    }
+
+    /// Takes an observation back, so that the next one begins where it ended: an observer that was started with
+    /// [`Observer::start_light`] keeps no copy of what it gives.
+    pub fn keep(&mut self, observation: Observation) {
+        self.before = Some(observation.after);
     }
 
     /// What happened in the next `interval`; `wait` passes the time, so that it can show progress.
@@ -103,7 +110,12 @@ impl Observer {
         interval: Duration,
         mut wait: impl FnMut(Duration),
     ) -> Result<Observation, ObserveError> {
-        let attribution = match (self.counting, &mut self.counter) {
+        let before = match (self.before.take(), &mut self.refresher) {
+            (Some(before), _) => before,
+            (None, Some(refresher)) => refresher.first(root)?,
+            (None, None) => snapshot(root)?,
+        };
+        let mut attribution = match (self.counting, &mut self.counter) {
             (Counting::Windows(length), Counter::Attached(tracer)) => {
                 let length = length.min(interval);
                 wait(interval - length);
@@ -114,14 +126,15 @@ impl Observer {
             }
             (_, counter) => {
                 wait(interval);
-                self::read(counter, &self.before)?
+                self::read(counter, &before)?
             }
         };
+        attribution.tame_names();
         let after = match &mut self.refresher {
-            Some(refresher) => refresher.next(root, &self.before)?,
+            Some(refresher) => refresher.next(root, &before)?,
             None => snapshot(root)?,
         };
-        let before = std::mem::replace(&mut self.before, after.clone());
+        self.before = self.refresher.is_none().then(|| after.clone());
         Ok(Observation { before, after, attribution })
     }
 }

@@ -51,7 +51,7 @@ fn look(
     let xdp = xdp(&notes);
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
     let audit = whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
-    Ok(Snapshot {
+    let mut snapshot = Snapshot {
         machine: machine(&notes),
         at,
         topology,
@@ -68,7 +68,9 @@ fn look(
         losing_sockets: if whole { losing_sockets(&notes) } else { None },
         ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
         gaps: notes.finish()?,
-    })
+    };
+    snapshot.tame_names();
+    Ok(snapshot)
 }
 
 /// A file that makes no sense is an error, one that cannot be read a gap.

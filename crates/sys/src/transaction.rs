@@ -85,6 +85,21 @@ pub struct Entry {
     pub reason: String,
 }
 
+impl Entry {
+    /// An offload was 0 or 1 once: a journal of the same boot may still say so.
+    fn of_today(self) -> Self {
+        let today = |value| match value {
+            Value::Count(on) => Value::Switch(on != 0),
+            value => value,
+        };
+        if !matches!(self.target, Target::Offload { .. }) || !matches!(self.old, Value::Count(_)) {
+            return self;
+        }
+        let old = today(self.old);
+        Self { old_raw: format!("{old}\n"), old, new: today(self.new), settles_as: today(self.settles_as), ..self }
+    }
+}
+
 /// Who asked for a transaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -228,6 +243,7 @@ impl History {
             _ if self.boot_id.is_none() => return Err("the boot id is missing before it".into()),
             Record::Begin { transaction: u64::MAX, .. } => return Err("no transaction could follow this one".into()),
             Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
+                let entries: Vec<Entry> = entries.into_iter().map(Entry::of_today).collect();
                 if self.transactions.iter().any(|t| t.id >= id) {
                     return Err(format!("transaction {id} is not newer than those before"));
                 }

@@ -154,6 +154,6 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
 fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
     match read_back {
         Some(read_back) => now == read_back,
-        None => *now == entry.new || *now == entry.settles_as,
+        None => *now == entry.new || *now == entry.settles_as || knob::may_round_to(&entry.target, &entry.new, now),
     }
 }

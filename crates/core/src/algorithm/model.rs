@@ -34,11 +34,11 @@ impl Model {
     pub fn of(room: &Room<'_>, vectors: &[Vector]) -> Self {
         let topology = room.topology;
         let cpus: Vec<CpuId> = topology.online.iter().filter(|cpu| topology.cpus.contains_key(cpu)).collect();
-        let by_cpu: BTreeMap<CpuId, usize> = cpus.iter().enumerate().map(|(place, cpu)| (*cpu, place)).collect();
         let places: Vec<Place> = cpus.iter().map(|cpu| place(*cpu, room)).collect();
         let mut problem = Problem { places, ..Problem::default() };
+        let ground = Ground::of(&problem.places, &cpus, topology);
         for vector in vectors {
-            let home = vector.present.and_then(|cpu| by_cpu.get(&cpu)).copied();
+            let home = vector.present.and_then(|cpu| cpus.binary_search(&cpu).ok());
             if vector.quiet().is_some() {
                 // It stays, wherever that is.
                 let at_home = |place| if Some(place) == home { 0.0 } else { f64::INFINITY };
@@ -46,9 +46,8 @@ impl Model {
                 problem.items.push(Item { load: vector.load, home, moving: 0.0 });
                 continue;
             }
-            let row = Row::of(vector, room, topology);
             let first = problem.fixed.len();
-            problem.fixed.extend(cpus.iter().zip(&problem.places).map(|(cpu, place)| row.cost(*cpu, place)));
+            problem.fixed.extend(Row::of(vector, room, topology).costs_on(&cpus, &problem.places, &ground));
             let here = home.map(|home| problem.fixed[first + home]).filter(|cost| cost.is_finite()).unwrap_or(0.0);
             let moving = MOVING_LEAST + MOVING_LOAD * vector.load * SECOND_NS + MOVING_COST * here;
             problem.items.push(Item { load: vector.load, home, moving });
@@ -118,6 +117,26 @@ fn slowdown(cpu: &Cpu) -> f64 {
     }
 }
 
+/// Which places share what, so that no row has to look each of them up.
+struct Ground {
+    /// By what is shared, then by its number.
+    sharers: [BTreeMap<u32, Vec<usize>>; 4],
+    nodes: Vec<Option<NodeId>>,
+}
+
+impl Ground {
+    fn of(places: &[Place], cpus: &[CpuId], topology: &Topology) -> Self {
+        let mut sharers: [BTreeMap<u32, Vec<usize>>; 4] = Default::default();
+        for (at, place) in places.iter().enumerate() {
+            for (level, number) in sharers.iter_mut().zip(place.levels) {
+                level.entry(number).or_default().push(at);
+            }
+        }
+        let node = |cpu: &CpuId| topology.cpus.get(cpu).and_then(|known| known.node);
+        Self { sharers, nodes: cpus.iter().map(node).collect() }
+    }
+}
+
 /// What one vector costs by where it is.
 struct Row<'a> {
     vector: &'a Vector,
@@ -158,19 +177,32 @@ impl<'a> Row<'a> {
         *self.on.entry(cpu).or_default() += at(Distance::SameCpu) - at(Distance::Smt);
     }
 
-    fn cost(&self, cpu: CpuId, place: &Place) -> f64 {
-        if !self.vector.pool.contains(cpu) {
-            return f64::INFINITY;
+    fn costs_on(&self, cpus: &[CpuId], places: &[Place], ground: &Ground) -> Vec<f64> {
+        let mut shared = vec![0.0; places.len()];
+        for (level, sharers) in self.levels.iter().zip(&ground.sharers) {
+            for (number, cost) in level {
+                sharers.get(number).into_iter().flatten().for_each(|place| shared[*place] += cost);
+            }
         }
-        let shared = self.levels.iter().zip(place.levels).filter_map(|(level, number)| level.get(&number));
-        let readers = self.anywhere + shared.sum::<f64>() + self.on.get(&cpu).copied().unwrap_or(0.0);
-        let node = self.topology.cpus.get(&cpu).and_then(|known| known.node);
-        let far = matches!((self.vector.node, node), (Some(device), Some(node)) if device != node);
+        let mut on = vec![0.0; places.len()];
+        for (cpu, cost) in &self.on {
+            cpus.binary_search(cpu).into_iter().for_each(|place| on[place] = *cost);
+        }
         let line = self.costs.line_ns;
-        let device = if far { line.remote - line.llc } else { 0.0 };
-        let device = self.vector.packets_per_s * self.costs.device_lines_per_packet * device.max(0.0);
-        // Differences of sums: what is nothing must not be a little less than that.
-        (readers + device + self.vector.load * (place.slowdown - 1.0) * SECOND_NS).max(0.0)
+        let lines = self.vector.packets_per_s * self.costs.device_lines_per_packet;
+        let far = lines * (line.remote - line.llc).max(0.0);
+        let cost = |place: usize| {
+            if !self.vector.pool.contains(cpus[place]) {
+                return f64::INFINITY;
+            }
+            let is_far =
+                matches!((self.vector.node, ground.nodes[place]), (Some(device), Some(node)) if device != node);
+            let readers = self.anywhere + shared[place] + on[place];
+            let slow = self.vector.load * (places[place].slowdown - 1.0) * SECOND_NS;
+            // Differences of sums: what is nothing must not be a little less than that.
+            (readers + if is_far { far } else { 0.0 } + slow).max(0.0)
+        };
+        (0..places.len()).map(cost).collect()
     }
 }
 

@@ -5,6 +5,8 @@
 //! random, so the same problem has the same answer. And the answer is its own: asked again with everything where
 //! the answer put it, the solver moves nothing, as it goes on from its own answers until it finds no better one.
 
+use std::borrow::Cow;
+
 use super::{Pair, Problem, SECOND_NS, SMT_LOSS, pressure, slope};
 
 /// A step has to gain more than this (ns/s): rounding must not decide.
@@ -28,17 +30,17 @@ const HOLDS: usize = 4;
 /// A place for each item; `None` for one that has no allowed place.
 pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
     let items = problem.items.len();
-    let (mut problem, map) = without_the_homeless(problem);
+    let (problem, map) = without_the_homeless(problem);
     let mut anew = None;
-    let mut best = search(&problem, &mut anew);
+    let mut homes: Vec<Option<usize>> = problem.items.iter().map(|item| item.home).collect();
+    let mut best = search(&problem, &homes, &mut anew);
     for _ in 0..ROUNDS {
-        if problem.items.iter().zip(&best).all(|(item, place)| item.home == Some(*place)) {
+        let reached: Vec<Option<usize>> = best.iter().copied().map(Some).collect();
+        if homes == reached {
             break;
         }
-        for (item, place) in problem.items.iter_mut().zip(&best) {
-            item.home = Some(*place);
-        }
-        best = search(&problem, &mut anew);
+        homes = reached;
+        best = search(&problem, &homes, &mut anew);
     }
     let mut places = vec![None; items];
     for (item, place) in map.into_iter().zip(best) {
@@ -49,7 +51,7 @@ pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
 
 /// What each item gains by being where it is and not at its home (ns/s), all others being where they are.
 pub fn gains(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
-    let mut search = Search::new(problem, false);
+    let mut search = Search::new(problem, None);
     for (item, place) in at.iter().enumerate() {
         place.iter().for_each(|place| search.sit(item, *place));
     }
@@ -64,13 +66,13 @@ pub fn gains(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
 }
 
 /// The problem without the items that may be nowhere, and the numbers of those that are left.
-fn without_the_homeless(problem: &Problem) -> (Problem, Vec<usize>) {
+fn without_the_homeless(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>) {
     let width = problem.places.len();
     let row = |item: usize| &problem.fixed[item * width..(item + 1) * width];
     let kept: Vec<usize> =
         (0..problem.items.len()).filter(|item| row(*item).iter().any(|cost| cost.is_finite())).collect();
     if kept.len() == problem.items.len() {
-        return (problem.clone(), kept);
+        return (Cow::Borrowed(problem), kept);
     }
     let number = |item: usize| kept.iter().position(|known| *known == item);
     let pair = |pair: &Pair| Some(Pair { from: number(pair.from)?, to: number(pair.to)?, ..*pair });
@@ -80,27 +82,26 @@ fn without_the_homeless(problem: &Problem) -> (Problem, Vec<usize>) {
         fixed: kept.iter().flat_map(|item| row(*item)).copied().collect(),
         pairs: problem.pairs.iter().filter_map(pair).collect(),
     };
-    (left, kept)
+    (Cow::Owned(left), kept)
 }
 
 /// The best placement whatever it takes to get there.
 fn from_nothing(problem: &Problem) -> Vec<usize> {
-    let mut search = Search::new(problem, false);
+    let mut search = Search::new(problem, None);
     search.sit_in(&search.heaviest_first());
     search.descend();
     search.at
 }
 
 /// From where all is, and from a placement made from nothing (kept in `anew`), the better of what can be reached.
-fn search(problem: &Problem, anew: &mut Option<Vec<usize>>) -> Vec<usize> {
-    let mut home = Search::new(problem, true);
+fn search(problem: &Problem, homes: &[Option<usize>], anew: &mut Option<Vec<usize>>) -> Vec<usize> {
+    let mut home = Search::new(problem, Some(homes));
     let empty = home.clone();
-    home.sit_at_home();
+    home.sit_at_home(homes);
     home.descend();
     let stay = home.total();
     let enough = stay - (ALTOGETHER * stay).max(LEAST);
-    // No placement costs less than each item alone where that is cheapest.
-    if home.least() >= enough {
+    if empty.least() >= enough {
         return home.at;
     }
     let anew = anew.get_or_insert_with(|| from_nothing(problem));
@@ -117,8 +118,8 @@ fn search(problem: &Problem, anew: &mut Option<Vec<usize>>) -> Vec<usize> {
 #[derive(Clone)]
 struct Search<'a> {
     problem: &'a Problem,
-    /// What an item costs on a CPU whoever else is there, the way from home included.
-    alone: Vec<f64>,
+    /// Where each item is at home, if the way from there counts.
+    homes: Option<&'a [Option<usize>]>,
     /// How many places all items together may be at.
     choices: usize,
     at: Vec<usize>,
@@ -134,7 +135,7 @@ struct Search<'a> {
 const NOWHERE: usize = usize::MAX;
 
 impl<'a> Search<'a> {
-    fn new(problem: &'a Problem, moving: bool) -> Self {
+    fn new(problem: &'a Problem, homes: Option<&'a [Option<usize>]>) -> Self {
         let mut siblings = vec![Vec::new(); problem.places.len()];
         for core in problem.cores().iter().filter(|core| core.len() > 1) {
             for place in core {
@@ -147,18 +148,10 @@ impl<'a> Search<'a> {
             pairs[pair.to].push(*pair);
         }
         let busy = problem.places.iter().map(|place| place.busy).collect();
-        let mut alone = problem.fixed.clone();
-        let homes = problem.items.iter().zip(alone.chunks_mut(problem.places.len().max(1)));
-        for (item, row) in homes.filter(|_| moving) {
-            let Some(home) = item.home else { continue };
-            let stay = row[home];
-            row.iter_mut().for_each(|cost| *cost += item.moving);
-            row[home] = stay;
-        }
         let crowd = vec![0.0; problem.places.len()];
-        let choices = alone.iter().filter(|cost| cost.is_finite()).count();
+        let choices = problem.fixed.iter().filter(|cost| cost.is_finite()).count();
         let mut search =
-            Self { problem, alone, choices, at: vec![NOWHERE; problem.items.len()], busy, crowd, siblings, pairs };
+            Self { problem, homes, choices, at: vec![NOWHERE; problem.items.len()], busy, crowd, siblings, pairs };
         (0..problem.places.len()).for_each(|place| search.crowd_anew(place));
         search
     }
@@ -177,10 +170,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What it costs at least, wherever everything is.
+    /// What it costs at least, wherever everything is, asked while nothing is anywhere: each item where it would be
+    /// cheapest if it were the only one, as each that is there already only makes the next one dearer.
     fn least(&self) -> f64 {
-        let rows = self.alone.chunks(self.busy.len().max(1));
-        rows.map(|row| row.iter().copied().fold(f64::INFINITY, f64::min)).sum()
+        let cheapest = |item: usize| {
+            let prices =
+                self.row(item).zip(&self.crowd).map(|(alone, crowd)| alone + crowd * self.problem.items[item].load);
+            prices.fold(f64::INFINITY, f64::min)
+        };
+        (0..self.at.len()).map(cheapest).sum()
     }
 
     /// What it costs, beyond what the CPUs are crowded by anyway.
@@ -207,9 +205,26 @@ impl<'a> Search<'a> {
         place
     }
 
-    /// What it costs whoever else is there.
+    /// What it costs whoever else is there, the way from home included.
     fn alone(&self, item: usize, place: usize) -> f64 {
-        self.alone[item * self.busy.len() + place]
+        let (home, way) = self.way(item);
+        self.problem.fixed(item, place) + if place == home { 0.0 } else { way }
+    }
+
+    /// The same of all places.
+    fn row(&self, item: usize) -> impl Iterator<Item = f64> {
+        let width = self.busy.len();
+        let (home, way) = self.way(item);
+        let row = self.problem.fixed[item * width..(item + 1) * width].iter().enumerate();
+        row.map(move |(place, cost)| cost + if place == home { 0.0 } else { way })
+    }
+
+    /// Its home, and what it costs to leave it.
+    fn way(&self, item: usize) -> (usize, f64) {
+        match self.homes.and_then(|homes| homes[item]) {
+            Some(home) => (home, self.problem.items[item].moving),
+            None => (NOWHERE, 0.0),
+        }
     }
 
     /// What it costs to add an item that is nowhere, all of it.
@@ -228,9 +243,8 @@ impl<'a> Search<'a> {
     /// The best place for an item that is nowhere, with its price; `at` if nothing is better than it.
     fn best(&self, item: usize, at: Option<usize>) -> (usize, f64) {
         let mut best = at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
-        let (width, load) = (self.busy.len(), self.problem.items[item].load);
-        let row = &self.alone[item * width..(item + 1) * width];
-        for (place, (alone, crowd)) in row.iter().zip(&self.crowd).enumerate() {
+        let load = self.problem.items[item].load;
+        for (place, (alone, crowd)) in self.row(item).zip(&self.crowd).enumerate() {
             // The more is there the more the next costs, and pairs only add to it.
             if alone + crowd * load < best.1 - LEAST {
                 let price = self.price(item, place);
@@ -242,9 +256,9 @@ impl<'a> Search<'a> {
         best
     }
 
-    fn sit_at_home(&mut self) {
+    fn sit_at_home(&mut self, homes: &[Option<usize>]) {
         let mut order = self.heaviest_first();
-        order.retain(|item| match self.problem.items[*item].home {
+        order.retain(|item| match homes[*item] {
             Some(home) if self.problem.fixed(*item, home).is_finite() => {
                 self.sit(*item, home);
                 false

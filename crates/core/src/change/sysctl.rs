@@ -15,6 +15,7 @@ pub const SYSCTLS: &[&str] = &[
     "net.core.netdev_max_backlog",
     "net.core.rmem_default",
     "net.core.rmem_max",
+    "net.core.somaxconn",
     "net.core.wmem_default",
     "net.core.wmem_max",
     "net.ipv4.tcp_moderate_rcvbuf",

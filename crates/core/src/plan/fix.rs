@@ -106,6 +106,7 @@ fn mend_one(plan: &mut Plan, finding: &Finding) {
 mod tests {
     use super::*;
     use crate::change::{Target, Value};
+    use crate::diagnose::ledger::Ledger;
     use crate::diagnose::{Gain, Remedy, Severity};
     use crate::host::{Writer, WriterKnob};
 
@@ -142,6 +143,7 @@ mod tests {
             interval: std::time::Duration::ZERO,
             findings,
             verdicts: Vec::new(),
+            ledger: Ledger::default(),
         }
     }
 

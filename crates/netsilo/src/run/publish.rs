@@ -12,21 +12,44 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tiny_http::{Header, Method, Request, Response, Server};
 
+use super::metrics::{self, ReadBytes};
+use crate::status::Status;
+
 /// How long a reader may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The last text, for all readers.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Board(Arc<Mutex<Arc<String>>>);
+/// What there is to tell; its texts are made when somebody asks for them.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) status: Status,
+    pub(crate) read: ReadBytes,
+    /// The length of the last window.
+    pub(crate) window: Duration,
+}
 
-impl Board {
-    /// Replaces the text.
-    pub(crate) fn put(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(text);
+impl Shown {
+    fn status(&self) -> String {
+        serde_json::to_string(&self.status).unwrap_or_default() + "\n"
     }
 
-    fn text(&self) -> Arc<String> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn metrics(&self) -> String {
+        metrics::render(&self.status, &self.read, self.window.as_secs_f64())
+    }
+}
+
+/// What was said last, for all readers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Board(Arc<Mutex<Option<Arc<Shown>>>>);
+
+impl Board {
+    /// Replaces what is there.
+    pub(crate) fn put(&self, shown: Shown) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shown));
+    }
+
+    fn text(&self, of: impl Fn(&Shown) -> String) -> String {
+        let shown = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        shown.map(|shown| of(&shown)).unwrap_or_default()
     }
 }
 
@@ -44,7 +67,7 @@ impl StatusSocket {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };
                 let _ = stream.set_write_timeout(Some(PATIENCE));
-                let _ = stream.write_all(board.text().as_bytes());
+                let _ = stream.write_all(board.text(Shown::status).as_bytes());
             }
         };
         std::thread::Builder::new().name("status".into()).spawn(serve).context("starting a thread")?;
@@ -92,7 +115,7 @@ fn answer(request: Request, board: &Board) -> std::io::Result<()> {
     let path = request.url().split('?').next().unwrap_or_default();
     match (request.method(), path) {
         (Method::Get | Method::Head, "/metrics") => {
-            let mut text = Response::from_string(board.text().as_str());
+            let mut text = Response::from_string(board.text(Shown::metrics));
             if let Ok(kind) = Header::from_bytes("Content-Type", "text/plain; version=0.0.4; charset=utf-8") {
                 text.add_header(kind);
             }

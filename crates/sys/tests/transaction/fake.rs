@@ -16,6 +16,8 @@ use netsilo_sys::root::Root;
 use netsilo_sys::transaction::{By, Origin};
 use netsilo_sys::undo::{self, Undone, Which};
 
+use super::remedies;
+
 /// What the unwinding of a simulated death carries.
 pub(crate) struct Died;
 
@@ -79,7 +81,7 @@ fn knobs() -> Vec<(String, &'static str)> {
         ("proc/sys/net/core/rps_sock_flow_entries".to_owned(), "0\n"),
         ("proc/sys/net/core/rps_default_mask".to_owned(), "00\n"),
         ("proc/70/cpus".to_owned(), "ff\n"),
-        ("sys/class/net/eth0.ntuple".to_owned(), "0\n"),
+        ("sys/class/net/eth0.Offloadrxntuplefilter".to_owned(), "off\n"),
         ("proc/81/cpus".to_owned(), "0f\n"),
         ("sys/fs/cgroup/web.slice/cpuset.cpus".to_owned(), "\n"),
     ];
@@ -91,6 +93,7 @@ fn knobs() -> Vec<(String, &'static str)> {
         all.push((format!("{queues}/rx-{n}/rps_flow_cnt"), ["0\n", "512\n"][n]));
         all.push((format!("{queues}/tx-{n}/xps_cpus"), ["0f\n", "00\n"][n]));
     }
+    all.extend(remedies::knobs());
     all
 }
 
@@ -172,7 +175,7 @@ impl Fake {
     fn file_of(place: &Place) -> Place {
         match place {
             Place::Thread(tid) => Place::File(format!("/proc/{tid}/cpus")),
-            Place::Ntuple(netdev) => Place::File(format!("/sys/class/net/{netdev}.ntuple")),
+            Place::Ethtool(netdev, setting) => Place::File(remedies::file_of(netdev, setting)),
             file => file.clone(),
         }
     }
@@ -189,8 +192,8 @@ impl Fake {
             let count: u32 = text.trim().parse().map_err(|_| invalid())?;
             return Ok(format!("{}\n", if count == 0 { 0 } else { count.next_power_of_two() }));
         }
-        if name.ends_with(".ntuple") {
-            return Ok(format!("{}\n", text.trim()));
+        if let Some(settled) = remedies::settle(path, text) {
+            return settled;
         }
         let mut cpus = CpuSet::parse_mask(text).map_err(|_| invalid())?;
         if cpus.highest().is_some_and(|cpu| cpu.0 > 7) {
@@ -328,6 +331,7 @@ pub(crate) fn targets() -> Vec<Target> {
         all.push(Target::RpsFlowCnt { netdev: eth0(), queue });
         all.push(Target::XpsCpus { netdev: eth0(), queue });
     }
+    all.extend(remedies::targets());
     all
 }
 
@@ -342,8 +346,7 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
     let new = |n: usize, target: &Target| match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1000 * (n as u32 + 1)),
         Target::RpsCpus { .. } | Target::RpsDefaultMask => cpus("2-3,7"),
-        Target::Offload { .. } => Value::Switch(true),
-        _ => cpus("5"),
+        target => remedies::ours(target, 700).unwrap_or_else(|| cpus("5")),
     };
     let targets = targets().into_iter().enumerate();
     targets.map(|(n, target)| change(kernel, target.clone(), new(n, &target))).collect()

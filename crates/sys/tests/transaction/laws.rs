@@ -8,6 +8,7 @@ use netsilo_sys::undo::Which;
 use proptest::prelude::*;
 
 use super::fake::{Death, Fake, apply, change, fold, follow, targets, tempdir, undo};
+use super::remedies;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -65,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn ours(target: &Target, seed: u32) -> Value {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1 + seed % 2000),
-        Target::Offload { .. } => Value::Switch(true),
+        _ if remedies::ours(target, seed).is_some() => remedies::ours(target, seed).unwrap(),
         _ => Value::Cpus(CpuSet::parse_mask(&format!("{:x}", 1 + seed % 31)).unwrap()),
     }
 }
@@ -74,7 +75,7 @@ fn ours(target: &Target, seed: u32) -> Value {
 fn foreign(target: &Target, seed: u32) -> String {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => format!("{}\n", 1 << (12 + seed % 8)),
-        Target::Offload { .. } => "2\n".into(),
+        _ if remedies::foreign(target, seed).is_some() => remedies::foreign(target, seed).unwrap(),
         Target::CgroupCpuset { .. } => {
             format!("{}\n", CpuSet::parse_mask(&format!("{:x}", 0x20 | (seed % 32))).unwrap())
         }
@@ -87,7 +88,9 @@ fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
     match netsilo_sys::knob::read(kernel, target).unwrap().place {
         Place::File(path) => kernel.root.join(path.trim_start_matches('/')),
         Place::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
-        Place::Ntuple(netdev) => kernel.root.join(format!("sys/class/net/{netdev}.ntuple")),
+        Place::Ethtool(netdev, setting) => {
+            kernel.root.join(remedies::file_of(&netdev, &setting).trim_start_matches('/'))
+        }
     }
 }
 

@@ -5,4 +5,5 @@
 mod crash;
 mod fake;
 mod laws;
+mod remedies;
 mod story;

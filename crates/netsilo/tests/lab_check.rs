@@ -1,0 +1,140 @@
+//! What is wrong, on a real kernel: provoked, found at the right stage, mended by the plan that the finding offers, undone.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+use std::time::{Duration, Instant};
+
+use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, traffic};
+use serde_json::Value as Json;
+
+const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
+/// Emulated and beside other work, a look takes what it takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+const AFFINITIES: &str = "grep -H . /proc/irq/*/smp_affinity";
+const EACH_IRQ: &str = "for irq in $(grep -lE '^eth0-TxRx' /sys/kernel/irq/*/actions | cut -d/ -f5)";
+
+#[test]
+fn what_is_provoked_is_found_at_its_stage_and_mended_and_undone() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let lab = Lab::boot(&Spec::new(Kernel::V6_12, NicModel::Igb)).unwrap();
+    // Else ports are not hashed, and all flows come through one queue.
+    lab.sh("ethtool -N eth0 rx-flow-hash udp4 sdfn").unwrap();
+    let (sender, reader) = flood(&lab);
+    all_interrupts_on_one_cpu(&lab);
+    a_reader_that_stopped(&lab, &reader);
+    a_backlog_that_is_too_short(&lab);
+    sender.stop().unwrap();
+    reader.stop().unwrap();
+}
+
+/// Sixteen flows of datagrams to as many sockets, whose readers leave cores idle.
+fn flood(lab: &Lab) -> (PeerJob, Job) {
+    let program = traffic::program().unwrap();
+    let program = program.display();
+    let consume = "consume --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
+    let reader = lab.spawn(&format!("exec '{program}' traffic {consume}")).unwrap();
+    let dest = Lab::guest_address(0);
+    let produce = format!(
+        "produce --proto udp --dest {dest} --port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64 --rate 4000"
+    );
+    (lab.peer(0).unwrap().spawn(&format!("exec '{program}' traffic {produce}")).unwrap(), reader)
+}
+
+fn check(lab: &Lab) -> Json {
+    let output = lab.run_for(&format!("{NETSILO} check --interval 2s -j"), PATIENCE).unwrap();
+    assert!([0, 11].contains(&output.status), "{output:?}");
+    serde_json::from_str(&output.text()).unwrap()
+}
+
+fn findings<'a>(check: &'a Json, id: &'a str) -> impl Iterator<Item = &'a Json> {
+    check["findings"].as_array().unwrap().iter().filter(move |finding| finding["id"] == id)
+}
+
+/// Looks until this is found of this subject.
+fn found(lab: &Lab, id: &str, subject: &str) -> Json {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let check = check(lab);
+        if findings(&check, id).any(|finding| finding["subject"] == subject) {
+            return check;
+        }
+        assert!(Instant::now() < deadline, "no {id} of {subject}: {check:#}");
+    }
+}
+
+/// The stage's count in the interval.
+fn lost(check: &Json, place: &str) -> u64 {
+    let stages = check["ledger"]["stages"].as_array().unwrap();
+    stages.iter().find(|stage| stage["place"] == place).map_or(0, |stage| stage["count"].as_u64().unwrap())
+}
+
+/// Applies what mends this finding; what was written.
+fn mend(lab: &Lab, mend: &str) -> Vec<Json> {
+    let deadline = Instant::now() + PATIENCE;
+    let plan = format!("{NETSILO} plan --fix '{mend}' --interval 2s -j | tee /tmp/fix.json");
+    let mut changes = Vec::new();
+    while changes.is_empty() {
+        let plan: Json = serde_json::from_str(&lab.run_for(&plan, PATIENCE).unwrap().text()).unwrap();
+        changes = plan["changes"].as_array().unwrap().clone();
+        assert!(!changes.is_empty() || Instant::now() < deadline, "nothing mends {mend}: {plan:#}");
+    }
+    lab.run_for(&format!("{NETSILO} apply --yes --plan /tmp/fix.json"), PATIENCE).unwrap().ok().unwrap();
+    changes
+}
+
+fn undo(lab: &Lab) {
+    lab.run_for(&format!("{NETSILO} undo"), PATIENCE).unwrap().ok().unwrap();
+}
+
+fn all_interrupts_on_one_cpu(lab: &Lab) {
+    lab.sh(&format!("{EACH_IRQ}; do echo 1 >/proc/irq/$irq/smp_affinity; done")).unwrap();
+    let before = lab.sh(AFFINITIES).unwrap();
+    let check = found(lab, "queues-share-core", "cpu0");
+    let why = lab.run_for(&format!("{NETSILO} why cpu0 --interval 2s"), PATIENCE).unwrap().text().into_owned();
+    for step in
+        ["eth0 rx-", "is asked for on cpu 0: somebody wrote that", "NET_RX runs on cpu 0", "read by c-udp-unconnec"]
+    {
+        assert!(why.contains(step), "{step:?} is not in\n{why}\n{check:#}");
+    }
+    let changes = mend(lab, "queues-share-core:cpu0");
+    assert!(changes.iter().all(|change| change["target"]["knob"] == "irq_affinity"), "{changes:#?}");
+    assert_ne!(lab.sh(AFFINITIES).unwrap(), before);
+    undo(lab);
+    assert_eq!(lab.sh(AFFINITIES).unwrap(), before);
+}
+
+fn a_reader_that_stopped(lab: &Lab, reader: &Job) {
+    const SETTINGS: &str = "cat /proc/sys/net/core/rmem_default /proc/sys/net/core/rmem_max";
+    reader.signal(Signal::STOP).unwrap();
+    let check = found(lab, "socket-buffer-overflow", "udp port 7003");
+    assert!(lost(&check, "socket") > 0, "{check:#}");
+    let finding = findings(&check, "socket-buffer-overflow").find(|it| it["subject"] == "udp port 7003").unwrap();
+    assert!(finding["title"].as_str().unwrap().starts_with("c-udp-unconnec"), "{finding:#}");
+    let before = lab.sh(SETTINGS).unwrap();
+    mend(lab, "socket-buffer-overflow:udp/port/7003");
+    let numbers = |text: &str| text.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<u64>>();
+    let (old, new) = (numbers(&before), numbers(&lab.sh(SETTINGS).unwrap()));
+    assert!(new[0] == old[0] * 2 && new[1] >= new[0], "{old:?} to {new:?}");
+    undo(lab);
+    assert_eq!(lab.sh(SETTINGS).unwrap(), before);
+    reader.signal(Signal::CONT).unwrap();
+}
+
+/// RPS to one cpu, whose backlog may hold one packet.
+fn a_backlog_that_is_too_short(lab: &Lab) {
+    let steer = |mask, length| {
+        let script = "for rx in /sys/class/net/eth0/queues/rx-*; do echo MASK >$rx/rps_cpus; done; \
+            echo LENGTH >/proc/sys/net/core/netdev_max_backlog";
+        lab.sh(&script.replace("MASK", mask).replace("LENGTH", length)).unwrap();
+    };
+    steer("20", "1");
+    let check = found(lab, "backlog-overflow", "cpu5");
+    assert!(lost(&check, "backlog") > 0, "{check:#}");
+    let next = check["ledger"]["next"].as_str().unwrap();
+    assert!(next.starts_with("cpu5: ") && next.contains("backlog"), "{next}: {check:#}");
+    let why = lab.run_for(&format!("{NETSILO} why cpu5 --interval 2s"), PATIENCE).unwrap().text().into_owned();
+    assert!(why.contains("backlog (RPS, loopback, veth)") && why.contains("is cpu 5: the hash of a flow"), "{why}");
+    steer("0", "1000");
+}

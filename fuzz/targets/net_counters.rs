@@ -1,0 +1,39 @@
+//! `/proc/net/snmp`, `netstat`, `snmp6` and `udp`, and schedstat: each reads any text; what is printed comes back.
+
+#![no_main]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use libfuzzer_sys::fuzz_target;
+use netsilo_core::parse::net_udp::net_udp;
+use netsilo_core::parse::snmp::{snmp, snmp6};
+use netsilo_core::proc_task::thread_time;
+use netsilo_fuzz::points_into;
+
+fuzz_target!(|text: &str| {
+    let read = snmp(text);
+    points_into(text, &read);
+    let read6 = snmp6(text);
+    points_into(text, &read6);
+    if let Ok(counters) = read6 {
+        assert_eq!(snmp6(&lines(&counters)), Ok(counters));
+    }
+    let sockets = net_udp(text);
+    points_into(text, &sockets);
+    if let Ok(sockets) = sockets {
+        let mut again = "header\n".to_owned();
+        for s in &sockets {
+            let _ = write!(again, "1: 0:{:04X} 0:0 07 0:{:08X} 0:0 0 0 0 ", s.port, s.queued);
+            let _ = writeln!(again, "{} 2 0 {}", s.inode, s.drops);
+        }
+        assert_eq!(net_udp(&again), Ok(sockets));
+    }
+    if let Some(time) = thread_time(text) {
+        assert_eq!(thread_time(&format!("{} {} {}\n", time.run_ns, time.wait_ns, time.runs)), Some(time));
+    }
+});
+
+fn lines(counters: &BTreeMap<String, u64>) -> String {
+    counters.iter().map(|(name, value)| format!("{name} {value}\n")).collect()
+}
