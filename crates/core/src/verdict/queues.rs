@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::steer::{busy_queues, machine};
+use super::steer::busy_queues;
 use super::wall::{Loads, add};
 use super::work::{Sight, Work};
 use super::{Effect, Outcome, RemedyName, Verdict, percent};
@@ -199,7 +199,7 @@ fn spread_out(work: &Work<'_>, queues: &dyn Fn(Sight) -> Vec<f64>) -> Effect {
 
 /// How the work lies on the queues and CPUs.
 fn shares(work: &Work<'_>) -> Vec<Evidence> {
-    let mut reasons = machine(work, &CpuSet::new());
+    let mut reasons = Vec::new();
     for silo in busy_queues(work) {
         let own: f64 = silo.own_share.values().sum();
         let cpus: CpuSet = silo.own_share.keys().copied().collect();

@@ -159,8 +159,7 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
         Outcome::Help => format!("{}; its readers are on other cpus ({})", effect.now(work), effect.between()),
         _ => format!("{}; nearer to the readers saves {} of a cpu at most", effect.now(work), percent(saved)),
     };
-    let mut reasons = machine(work, &polled);
-    reasons.extend(steerable(follows));
+    let mut reasons = steerable(follows);
     reasons.push(Evidence::new("the way from protocol to reader", Measure::Share(saved), work.costs.source_in_words()));
     let bound = match effect.outcome() {
         Outcome::Help => effect.bound("nothing moves"),
