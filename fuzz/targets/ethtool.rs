@@ -3,8 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use netsilo_core::change::{FlowRule, Key, Settings, Table};
 use netsilo_core::ethtool::{HashFunction, Rss};
 use netsilo_core::ethtool_decode::*;
+use netsilo_core::ethtool_rule;
 
 fuzz_target!(|bytes: &[u8]| {
     let names = strings(bytes).unwrap_or_default();
@@ -24,6 +26,19 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = (driver(bytes), channels(bytes), rings(bytes), coalesce(bytes), sset_count(bytes), rss_sizes(bytes));
     let _ = (rx_rings(bytes), rule_count(bytes), link(bytes));
     assert!(link_mode_words(bytes).is_err() || bytes.len() > 15);
+    let _ = (ethtool_rule::table_size(bytes), ethtool_rule::locations(bytes));
+    // A rule that is understood says the same when it is sent again.
+    if let Some(rule) = ethtool_rule::decode(bytes, |_| None).and_then(|installed| installed.rule) {
+        let again = ethtool_rule::encode(&rule, 0, 0).and_then(|bytes| ethtool_rule::decode(&bytes, |_| None));
+        assert_eq!(again.and_then(|installed| installed.rule).as_ref(), Some(&rule));
+        assert_eq!(rule.to_string().parse(), Ok(rule));
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        if let Ok(settings) = text.parse::<Settings>() {
+            assert_eq!(settings.to_string().parse(), Ok(settings));
+        }
+        let _ = (text.parse::<Table>().map(|table| table.to_string()), text.parse::<Key>(), text.parse::<FlowRule>());
+    }
 });
 
 /// `struct ethtool_rxfh`.

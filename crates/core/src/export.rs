@@ -15,7 +15,7 @@ pub use tuned::tuned;
 
 use std::collections::BTreeMap;
 
-use crate::change::{NetdevIdentity, Target, Value};
+use crate::change::{Change, NetdevIdentity, Target, Value};
 use crate::cpuset::CpuSet;
 use crate::host::Irq;
 use crate::plan::Plan;
@@ -64,12 +64,12 @@ fn rounded(count: u32) -> u32 {
     if count == 0 { 0 } else { count.checked_next_power_of_two().unwrap_or(count) }
 }
 
-/// A value as its file takes it.
-fn text_of(value: &Value) -> String {
-    match value {
-        Value::Cpus(cpus) => cpus.to_mask(1),
-        Value::Count(count) => rounded(*count).to_string(),
-        other => other.to_string(),
+/// A new value as its file takes it.
+fn text_of(change: &Change) -> String {
+    match (&change.target, &change.new) {
+        (_, Value::Cpus(cpus)) => cpus.to_mask(1),
+        (Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries, Value::Count(count)) => rounded(*count).to_string(),
+        (_, other) => other.to_string(),
     }
 }
 
@@ -86,7 +86,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{Change, NTUPLE_FILTER};
+    use crate::change::NTUPLE_FILTER;
 
     #[test]
     fn a_name_with_anything_in_it_is_one_word_of_the_shell() {
@@ -107,7 +107,7 @@ mod tests {
         let plan = Plan { changes, ..Plan::default() };
         let texts = [script(&plan).text, systemd_link(&plan).0[0].text.clone(), tuned(&plan).text];
         for (text, wanted) in texts.iter().zip([
-            "\noffload 'eth0' '' rx-ntuple-filter on\n",
+            "\ndevice 'eth0' '' 'eth0 rx-ntuple-filter' -K 'rx-ntuple-filter' on\n",
             "\nNTupleFilter=yes\n",
             "\nfeatures=rx-ntuple-filter on\n",
         ]) {

@@ -5,9 +5,12 @@ pub(crate) mod flows;
 mod owners;
 mod placement;
 pub mod selection;
+mod steer;
 mod steering;
 
 use serde::{Deserialize, Serialize};
+
+pub use steer::{Steering, SteeringError};
 
 pub use crate::algorithm::AlgorithmName;
 use crate::change::{Change, NetdevIdentity, Target, Value, ordered};
@@ -37,6 +40,7 @@ pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &G
     steering::rps(&seen, &netdevs, goal, &mut plan);
     steering::rfs(&seen, &netdevs, goal, &mut plan);
     flows::arfs(&seen, &netdevs, goal, &mut plan);
+    steer::steer(&netdevs, goal, &mut plan);
     flows::advise(after, silos, &netdevs, goal, &mut plan);
     plan.changes = ordered(plan.changes);
     plan.even_if_owned = goal.even_if_owned;
@@ -67,6 +71,8 @@ pub struct Goal {
     pub rfs: Option<u32>,
     /// aRFS: whether the device steers each flow to the queue nearest its reader, by the RFS table; `None` leaves it alone.
     pub arfs: Option<bool>,
+    /// Flows to a port, each taken to rx queues of one's choice by rules of the device; what is not named is left alone.
+    pub steer: Vec<Steering>,
     /// XPS: what each tx queue serves; `None` leaves it alone.
     pub xps: Option<Xps>,
     /// `default_smp_affinity`; `None` leaves it alone.
@@ -90,6 +96,7 @@ impl Default for Goal {
             rps: None,
             rfs: None,
             arfs: None,
+            steer: Vec::new(),
             xps: None,
             default_smp_affinity: None,
             rps_default_mask: None,

@@ -126,6 +126,9 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
     if plan.changes.is_empty() {
         return Ok(crate::plan::exit(plan, false));
     }
+    if how.json {
+        plan_view::interruptions(plan).iter().for_each(say);
+    }
     refuse_owned(plan, &how.place)?;
     if !how.yes && !agreed(&format!("apply {}", count(plan.changes.len(), "change")))? {
         say("nothing was written");
@@ -205,7 +208,8 @@ fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
             let rounded =
                 if **settled == change.new { String::new() } else { format!(", which the kernel made {settled}") };
             let (n, of) = (index + 1, plan.changes.len());
-            say(format_args!("{n}/{of} {}: {} -> {}{rounded}", change.target, change.old, change.new));
+            let (old, new) = change.from_to();
+            say(format_args!("{n}/{of} {}: {old} -> {new}{rounded}", change.target));
         }
         Event::Failed(why) => say(format_args!("{why}; restoring what was written before")),
         Event::Restored(target, what) => say(format_args!("  {target}: {}", fate(what))),

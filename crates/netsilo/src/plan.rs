@@ -9,7 +9,7 @@ use netsilo_core::cpuset::{CpuSet, MAX_CPUS};
 use netsilo_core::diagnose::check;
 use netsilo_core::host::Observation;
 use netsilo_core::plan::fix::{Mend, fix};
-use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Xps, plan};
+use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Steering, Xps, plan};
 use netsilo_sys::bpf::Options;
 use netsilo_sys::costs::{self, COSTS_DIR};
 use netsilo_sys::root::Root;
@@ -44,6 +44,9 @@ pub(crate) struct GoalArgs {
     /// aRFS: the device steers flows by the RFS table
     #[arg(long, value_name = "on|off", value_parser = on_or_off)]
     arfs: Option<bool>,
+    /// Flows to a port through these rx queues, by rules of the device (443/tcp=2-3)
+    #[arg(long, value_name = "PORT/PROTO=QUEUES")]
+    steer: Vec<Steering>,
     /// XPS: each CPU sends through the nearest queue, or off
     #[arg(long, value_name = "near|off", value_parser = xps)]
     xps: Option<Xps>,
@@ -116,6 +119,7 @@ impl GoalArgs {
             rps: self.rps.clone(),
             rfs: self.rfs,
             arfs: self.arfs,
+            steer: self.steer.clone(),
             exclude: self.exclude.clone().unwrap_or_default(),
             xps: self.xps,
             default_smp_affinity: self.default_smp_affinity.clone(),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use netsilo_core::change::Change;
+use netsilo_core::change::{Change, Interruption, Target};
 use netsilo_core::plan::Plan;
 
 /// The whole plan.
@@ -19,6 +19,9 @@ pub(crate) fn render(plan: &Plan) -> String {
     let width = knobs.iter().map(String::len).max().unwrap_or(0);
     for (change, knob) in plan.changes.iter().zip(&knobs) {
         let _ = writeln!(text, "  {knob:width$}  {}", change.reason);
+    }
+    for line in interruptions(plan) {
+        let _ = writeln!(text, "{line}");
     }
     let unchanged = plan.unchanged.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
     section(&mut text, "left alone", unchanged);
@@ -40,10 +43,35 @@ pub(crate) fn render(plan: &Plan) -> String {
 
 /// `irq 27 (virtio0-input.1): 0 -> 6`.
 fn knob(change: &Change) -> String {
-    {
-        let (old, new) = change.from_to();
-        format!("{}: {old} -> {new}", change.target)
+    let (old, new) = change.from_to();
+    format!("{}: {old} -> {new}", change.target)
+}
+
+/// What stops for a moment while a plan is applied, in lines; none where nothing does.
+pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
+    let of = |kind: Interruption| {
+        let these = plan.changes.iter().filter(|change| change.target.interrupts_traffic() == Some(kind));
+        these.map(|change| change.target.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let mut lines = Vec::new();
+    let channels = plan.changes.iter().any(|change| matches!(change.target, Target::Channels { .. }));
+    let anew = if channels { "; interrupts, RPS and XPS masks of the queues start over" } else { "" };
+    for (kind, word, why) in [
+        (
+            Interruption::Always,
+            "interrupts traffic",
+            format!(
+                "its driver sets the queues up anew: what is in them is lost, and the link may be away for seconds{anew}"
+            ),
+        ),
+        (Interruption::Sometimes, "may interrupt traffic", "some drivers set themselves up anew".to_owned()),
+    ] {
+        let these = of(kind);
+        if !these.is_empty() {
+            lines.push(format!("{word}: {these} ({why})"));
+        }
     }
+    lines
 }
 
 /// Subjects with reasons; those that share a reason share a line.
@@ -66,12 +94,32 @@ fn section<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a s
 
 #[cfg(test)]
 mod tests {
-    use netsilo_core::change::{Target, Value};
+    use netsilo_core::change::{NetdevIdentity, Value};
     use netsilo_core::cpuset::CpuSet;
     use netsilo_core::host::Irq;
     use netsilo_core::plan::{Cause, Refusal, Unchanged};
 
     use super::*;
+
+    #[test]
+    fn what_stops_for_a_moment_is_said_before() {
+        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
+        let settings = |text: &str| Value::Settings(text.parse().unwrap());
+        let change = |target, old, new, reason: &str| Change { target, old, new, reason: reason.into() };
+        let channels = Target::Channels { netdev: netdev() };
+        let lro = Target::Offload { netdev: netdev(), feature: "rx-lro".into() };
+        let changes = vec![
+            change(channels, settings("combined=2 other=1"), settings("combined=8 other=1"), "8 cpus share the work"),
+            change(lro, Value::Switch(true), Value::Switch(false), "it forwards"),
+        ];
+        insta::assert_snapshot!(render(&Plan { changes, ..Plan::default() }), @"
+        2 changes
+          eth0 channels: combined=2 -> combined=8  8 cpus share the work
+          eth0 rx-lro: on -> off                   it forwards
+        interrupts traffic: eth0 channels (its driver sets the queues up anew: what is in them is lost, and the link may be away for seconds; interrupts, RPS and XPS masks of the queues start over)
+        may interrupt traffic: eth0 rx-lro (some drivers set themselves up anew)
+        ");
+    }
 
     #[test]
     fn every_change_shows_old_new_and_why() {

@@ -174,15 +174,9 @@ pub(crate) const LOSING_SOCKETS: &str = "losing_sockets.json";
 const READ_ONLY: &[&str] = &[
     "net.core.netdev_rss_key",
     "net.core.netdev_tstamp_prequeue",
-    "net.core.optmem_max",
-    "net.core.somaxconn",
     "net.ipv4.ip_forward",
     "net.ipv4.tcp_adv_win_scale",
     "net.ipv4.tcp_congestion_control",
-    "net.ipv4.tcp_limit_output_bytes",
-    "net.ipv4.tcp_mtu_probing",
-    "net.ipv4.tcp_notsent_lowat",
-    "net.ipv4.tcp_window_scaling",
     "net.ipv4.udp_mem",
     "net.ipv6.conf.all.forwarding",
 ];

@@ -11,7 +11,7 @@ fail() {
     failed=1
 }
 
-# same A B: whether two masks, or numbers, are the same but for commas and leading zeros.
+# same A B: whether two masks, numbers or lists are the same but for commas, leading zeros and kinds of blanks.
 same() {
     plain "$1"
     first=$plain
@@ -20,7 +20,9 @@ same() {
 }
 
 plain() {
-    plain=$1
+    # shellcheck disable=SC2086 # blanks of any kind become one space
+    set -- $1
+    plain=$*
     while [ "$plain" != "${plain#*,}" ]; do
         plain=${plain%%,*}${plain#*,}
     done
@@ -80,17 +82,28 @@ queue() {
     fi
 }
 
-# offload NAME DEVICE_PATH FEATURE on|off
-offload() {
-    if ! net=$(netdev "$1" "$2"); then
-        fail "$1 $3: its netdev is not here"
-        return
-    fi
-    # ethtool shows some offloads under an older name than the kernel's, and takes both.
-    if ethtool -K "${net##*/}" "$3" "$4"; then
-        echo "$1 $3: $4"
+# setting NAME DEVICE_PATH FILE VALUE WHAT
+setting() {
+    if net=$(netdev "$1" "$2"); then
+        put "$net/$3" "$4" "$5"
     else
-        fail "$1 $3: cannot be switched $4"
+        fail "$5: its netdev is not here"
+    fi
+}
+
+# device NAME DEVICE_PATH WHAT OPTION ARGUMENT...: ethtool writes only what differs, but for -K, -N and -X.
+device() {
+    name=$1
+    path=$2
+    what=$3
+    option=$4
+    shift 4
+    if ! net=$(netdev "$name" "$path"); then
+        fail "$what: its netdev is not here"
+    elif ethtool "$option" "${net##*/}" "$@"; then
+        echo "$what: $*"
+    else
+        fail "$what: the driver refuses $*"
     fi
 }
 

@@ -34,7 +34,12 @@ pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {
             (Target::XpsCpus { netdev, .. }, _) => {
                 netdevs.entry(netdev).or_default().beyond.insert("XPS (xps_cpus)");
             }
-            _ => {}
+            (Target::IrqAffinity { .. }, _) => {}
+            (other, _) => {
+                if let Some(netdev) = other.netdev() {
+                    netdevs.entry(netdev).or_default().beyond.insert("settings of ethtool's");
+                }
+            }
         }
     }
     let mut files = Vec::new();
@@ -55,6 +60,7 @@ fn elsewhere(target: &Target) -> Option<&'static str> {
         Target::DefaultSmpAffinity => Some("default_smp_affinity: the kernel's command line, irqaffinity="),
         Target::RpsSockFlowEntries => Some("net.core.rps_sock_flow_entries: sysctl.d"),
         Target::RpsDefaultMask => Some("net.core.rps_default_mask: sysctl.d"),
+        Target::Sysctl { .. } => Some("sysctls: sysctl.d"),
         Target::NapiThread { .. } => Some("NAPI kthreads: nowhere, their names change with each reset"),
         _ => None,
     }

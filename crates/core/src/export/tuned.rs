@@ -27,6 +27,9 @@ pub fn tuned(plan: &Plan) -> File {
             let _ = write!(text, "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures={feature} {}\n", change.new);
         }
     }
+    for change in plan.changes.iter().filter(|change| is_left_out(&change.target)) {
+        let _ = writeln!(text, "\n# left out, `netsilo export script` has it: {}", change.target);
+    }
     text.push_str(&irqs(plan));
     let threads: Vec<&str> = plan.changes.iter().filter_map(|change| kthread(&change.target)).collect();
     if !threads.is_empty() {
@@ -45,9 +48,10 @@ fn sysctl(plan: &Plan) -> String {
         let name = match &change.target {
             Target::RpsSockFlowEntries => "net.core.rps_sock_flow_entries",
             Target::RpsDefaultMask => "net.core.rps_default_mask",
+            Target::Sysctl { name } => name.as_str(),
             _ => continue,
         };
-        let _ = writeln!(lines, "{name}={}", text_of(&change.new));
+        let _ = writeln!(lines, "{name}={}", text_of(change));
     }
     lines
 }
@@ -57,12 +61,15 @@ fn sysfs(plan: &Plan) -> String {
     let mut lines = String::new();
     for change in &plan.changes {
         let (netdev, file) = match &change.target {
-            Target::RpsCpus { netdev, queue } => (netdev, format!("rx-{queue}/rps_cpus")),
-            Target::RpsFlowCnt { netdev, queue } => (netdev, format!("rx-{queue}/rps_flow_cnt")),
-            Target::XpsCpus { netdev, queue } => (netdev, format!("tx-{queue}/xps_cpus")),
+            Target::RpsCpus { netdev, queue } => (netdev, format!("queues/rx-{queue}/rps_cpus")),
+            Target::RpsFlowCnt { netdev, queue } => (netdev, format!("queues/rx-{queue}/rps_flow_cnt")),
+            Target::XpsCpus { netdev, queue } => (netdev, format!("queues/tx-{queue}/xps_cpus")),
+            Target::NapiDeferHardIrqs { netdev } => (netdev, "napi_defer_hard_irqs".into()),
+            Target::GroFlushTimeout { netdev } => (netdev, "gro_flush_timeout".into()),
+            Target::Threaded { netdev } => (netdev, "threaded".into()),
             _ => continue,
         };
-        let _ = writeln!(lines, "{}/queues/{file}={}", folder(netdev), text_of(&change.new));
+        let _ = writeln!(lines, "{}/{file}={}", folder(netdev), text_of(change));
     }
     lines
 }
@@ -103,6 +110,22 @@ fn cpus_of(value: &Value) -> Option<&crate::cpuset::CpuSet> {
         Value::Cpus(cpus) => Some(cpus),
         _ => None,
     }
+}
+
+/// Settings of ethtool's that are not written here.
+fn is_left_out(target: &Target) -> bool {
+    matches!(
+        target,
+        Target::Channels { .. }
+            | Target::Rings { .. }
+            | Target::Coalesce { .. }
+            | Target::FlowHash { .. }
+            | Target::RssTable { .. }
+            | Target::RssKey { .. }
+            | Target::RssHash { .. }
+            | Target::RssContext { .. }
+            | Target::NtupleRule { .. }
+    )
 }
 
 fn kthread(target: &Target) -> Option<&str> {

@@ -5,6 +5,7 @@ use crate::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value};
 use crate::concentration::Concentration;
 use crate::diagnose::Seen;
 use crate::host::{Netdev, Snapshot};
+use crate::plan::steer::can_steer;
 use crate::plan::steering::said;
 use crate::plan::{Advice, Cause, Goal, Plan};
 use crate::silo::{Silo, Silos};
@@ -102,6 +103,10 @@ fn advice(snapshot: &Snapshot, netdev: &Netdev, silo: &Silo, at: Concentration, 
     if has_arfs(netdev) && goal.arfs.is_none() {
         let driver = netdev.driver.as_deref().unwrap_or_default();
         text += &format!("; --rfs 32768 --arfs on lets the device do it ({driver} can)");
+    }
+    if can_steer(netdev) && goal.steer.is_empty() {
+        text += "; where each worker listens on a port of its own, --steer 443/tcp=2-3 takes its flows to the queues near it by \
+                 rules of the device (which port is whose is not seen here: name it)";
     }
     text += &format!(
         "; or let {comm} take its connections by CPU: SO_REUSEPORT with a socket per worker and SO_ATTACH_REUSEPORT_EBPF \

@@ -1,0 +1,195 @@
+//! Every kind of remedy on real drivers: applied by `netsilo apply --plan`, taken back by `netsilo undo`, and ethtool says
+//! the same as before, byte for byte.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+use std::collections::BTreeSet;
+
+use netsilo_core::change::{Change, Key, NetdevIdentity, SYSCTLS, Settings, Table, Target, Value};
+use netsilo_core::ethtool::FlowType;
+use netsilo_core::host::{Netdev, Snapshot};
+use netsilo_core::plan::Plan;
+use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use serde_json::Value as Json;
+
+const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
+
+/// All that ethtool shows of what is changed here, and the files; what a driver does not have is an error in its place.
+const SHOWN: &str = "cd /sys/class/net; for d in eth*; do for o in -l -g -c -k -x -n; do ethtool $o $d 2>&1; done; \
+    for t in tcp4 udp4 tcp6 udp6; do ethtool -n $d rx-flow-hash $t 2>&1; done; \
+    grep -H . $d/napi_defer_hard_irqs $d/gro_flush_timeout $d/threaded 2>&1; done; \
+    grep -rH . /proc/sys/net/core /proc/sys/net/ipv4/tcp_* /proc/sys/net/ipv4/udp_* 2>/dev/null; true";
+
+/// Offloads that are tried where the driver lets them be changed.
+const OFFLOADS: [&str; 4] = ["rx-lro", "rx-gro", "tx-tcp-segmentation", "rx-checksum"];
+
+/// Runs in the guest: what netsilo reads there.
+#[test]
+#[ignore = "runs in the guest"]
+fn snapshot_of_the_guest() {
+    let snapshot = netsilo_sys::snapshot(&netsilo_sys::root::Root::live()).unwrap();
+    println!("\n{}", serde_json::to_string(&snapshot).unwrap());
+}
+
+fn snapshot(lab: &Lab) -> Snapshot {
+    let program = std::env::current_exe().unwrap();
+    let run = format!("exec '{}' --ignored --exact snapshot_of_the_guest --nocapture", program.display());
+    let said = lab.sh(&run).unwrap();
+    let line = said.lines().find(|line| line.starts_with('{')).unwrap();
+    serde_json::from_str(line).unwrap()
+}
+
+/// Another number within what the driver takes, if there is one.
+fn other(now: &Settings, most: &Settings, name: &str) -> Option<Value> {
+    let (now_is, most) = (now.get(name), most.get(name));
+    let other = if now_is < most { (2 * now_is).min(most) } else { now_is / 2 };
+    (most > 1 && other != now_is).then(|| Value::Settings(now.clone().with(name, other)))
+}
+
+/// What is tried on a netdev: the knob, and a value that it does not have.
+fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
+    let of = || NetdevIdentity::of(netdev);
+    let ethtool = netdev.ethtool.as_ref().unwrap();
+    let rings = ethtool.rings.value().and_then(|rings| other(&rings.settings(), &rings.most(), "rx"));
+    let usecs = |usecs: u32| if usecs == 50 { 60 } else { 50 };
+    let coalesce = ethtool.coalesce.value().map(|it| it.settings()).filter(|it| it.get("rx-usecs") > 0);
+    let coalesce = coalesce.map(|it| Value::Settings(it.clone().with("rx-usecs", usecs(it.get("rx-usecs")))));
+    let rss = ethtool.rss.value();
+    let table = rss.filter(|rss| rss.indirection.iter().max() > Some(&0)).map(|rss| {
+        let mut table = rss.indirection.clone();
+        table[0] = u32::from(table[0] == 0);
+        Value::Table(Table(table))
+    });
+    let key = rss.and_then(|rss| rss.key.clone()).map(|mut key| {
+        key[0] ^= 0xff;
+        Value::Key(Key(key))
+    });
+    // Others of the lab answer and take nothing else.
+    let fields = ethtool.flow_hash.get(&FlowType::Udp4).filter(|_| netdev.driver.as_deref() == Some("igb"));
+    let fields = fields.and_then(|fields| fields.value());
+    let fields = fields.map(|now| if now.to_string() == "sd" { "sdfn" } else { "sd" });
+    let mut all = vec![
+        (Target::Rings { netdev: of() }, rings),
+        (Target::Coalesce { netdev: of() }, coalesce),
+        (Target::RssTable { netdev: of(), context: 0 }, table),
+        (Target::RssKey { netdev: of() }, key),
+        (
+            Target::FlowHash { netdev: of(), flow_type: FlowType::Udp4 },
+            fields.map(|letters| Value::Fields(letters.parse().unwrap())),
+        ),
+        (Target::NapiDeferHardIrqs { netdev: of() }, Some(Value::Count(2))),
+        (Target::GroFlushTimeout { netdev: of() }, Some(Value::Count(20_000))),
+        (Target::Threaded { netdev: of() }, Some(Value::Count(1))),
+    ];
+    for name in OFFLOADS {
+        let changeable = ethtool.feature(name).filter(|feature| !feature.fixed());
+        let target = Target::Offload { netdev: of(), feature: name.into() };
+        all.push((target, changeable.map(|feature| Value::Switch(!feature.active))));
+    }
+    all
+}
+
+/// Another value of a sysctl, in its own form.
+fn sysctl(name: &str, now: &str) -> Option<Value> {
+    let mut words: Vec<String> = now.split_whitespace().map(str::to_owned).collect();
+    let last = words.last_mut()?;
+    *last = match (name, last.parse::<u64>()) {
+        ("net.core.default_qdisc", _) if last == "pfifo" => "pfifo_fast".into(),
+        ("net.core.default_qdisc", _) => "pfifo".into(),
+        ("net.core.flow_limit_cpu_bitmap", _) => "ff".into(),
+        (_, Ok(0)) => "1".into(),
+        ("net.ipv4.tcp_moderate_rcvbuf" | "net.ipv4.tcp_window_scaling", Ok(1)) => "0".into(),
+        ("net.ipv4.tcp_notsent_lowat", Ok(_)) => "131072".into(),
+        (_, Ok(number)) => (2 * number).to_string(),
+        (_, Err(_)) => return None,
+    };
+    Some(Value::Words(words.join(" ")))
+}
+
+fn change(snapshot: &Snapshot, target: Target, new: Value) -> Option<Change> {
+    let old = target.value_in(snapshot)?;
+    Some(Change { target, old, new, reason: "test".into() })
+}
+
+/// Applies, sees that each knob says so, takes it back, sees that all is as before; the kinds of knobs that were written.
+fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
+    let before = lab.sh(SHOWN).unwrap();
+    let plan = Plan { changes: netsilo_core::change::ordered(changes), ..Plan::default() };
+    let text = serde_json::to_string(&plan).unwrap();
+    lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{text}\nEND")).unwrap();
+    let applied = lab.run(&format!("{NETSILO} apply --yes --json --plan /tmp/plan.json")).unwrap();
+    assert_eq!(applied.status, 0, "{}: {applied:?}", lab.title());
+    let applied: Json = serde_json::from_str(&applied.text()).unwrap();
+    let said = applied["changes"].as_array().unwrap();
+    let now = snapshot(lab);
+    for change in &plan.changes {
+        let target = serde_json::to_value(&change.target).unwrap();
+        let settled = said.iter().find(|it| it["target"] == target).unwrap();
+        let settled: Value = serde_json::from_value(settled["value"].clone()).unwrap();
+        assert_eq!(settled, change.new, "{}: {}", lab.title(), change.target);
+        assert_eq!(change.target.value_in(&now).as_ref(), Some(&change.new), "{}: {}", lab.title(), change.target);
+    }
+    let undone = lab.run(&format!("{NETSILO} undo")).unwrap();
+    assert_eq!(undone.status, 0, "{}: {undone:?}", lab.title());
+    let after = lab.sh(SHOWN).unwrap();
+    for (before, after) in before.lines().zip(after.lines()) {
+        assert_eq!(before, after, "{}: {}", lab.title(), undone.text());
+    }
+    assert_eq!(before.len(), after.len(), "{}: {}", lab.title(), undone.text());
+    let knob = |change: &Change| serde_json::to_value(&change.target).unwrap()["knob"].as_str().unwrap().to_owned();
+    plan.changes.iter().map(knob).collect()
+}
+
+/// Boots these cards, tries everything on each; what was tried, by driver.
+fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
+    let spec = Spec { kernel, nics: models.iter().map(|model| (*model).into()).collect(), ..Spec::default() };
+    let lab = Lab::boot(&spec).unwrap();
+    let host = snapshot(&lab);
+    let mut changes = Vec::new();
+    let mut channels = Vec::new();
+    let mut tried = BTreeSet::new();
+    for netdev in host.netdevs.iter().filter(|netdev| netdev.device_path.is_some()) {
+        let here: Vec<Change> =
+            remedies(netdev).into_iter().filter_map(|(target, new)| change(&host, target, new?)).collect();
+        let driver = netdev.driver.as_deref().unwrap();
+        tried.extend(here.iter().map(|change| format!("{driver} {}", change.target).replace(&netdev.name, "")));
+        changes.extend(here);
+        // vmxnet3 tells its channels and takes no others.
+        let now = netdev.ethtool.as_ref().unwrap().channels.value().filter(|_| driver != "vmxnet3");
+        if let Some(fewer) = now.filter(|it| it.combined.is_some_and(|it| it.current > 1)).map(|it| it.settings()) {
+            let half = fewer.get("combined") / 2;
+            let target = Target::Channels { netdev: NetdevIdentity::of(netdev) };
+            channels.extend(change(&host, target, Value::Settings(fewer.with("combined", half))));
+            tried.insert(format!("{driver} channels"));
+        }
+    }
+    for name in SYSCTLS {
+        let new = host.net.sysctls.get(*name).and_then(|now| sysctl(name, now));
+        changes.extend(new.and_then(|new| change(&host, Target::Sysctl { name: (*name).into() }, new)));
+    }
+    // Channels first: igb's own table is not the one that the kernel calls default, so undo writes it, and a table that was
+    // written keeps the kernel from taking fewer channels.
+    let mut kinds = there_and_back(&lab, channels);
+    kinds.extend(there_and_back(&lab, changes));
+    println!("{}: {tried:#?}", lab.title());
+    kinds
+}
+
+#[test]
+fn every_remedy_that_a_driver_takes_is_taken_back_byte_for_byte() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let kinds: BTreeSet<String> = [
+        every_knob(Kernel::V6_1, &[NicModel::VirtioNet, NicModel::E1000e]),
+        every_knob(Kernel::V6_12, &[NicModel::Igb, NicModel::VirtioNet]),
+        every_knob(Kernel::Newest, &[NicModel::Vmxnet3, NicModel::Igb]),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let wanted =
+        "channels coalesce flow_hash gro_flush_timeout napi_defer_hard_irqs offload rings rss_table sysctl threaded";
+    let missing: Vec<&str> = wanted.split(' ').filter(|kind| !kinds.contains(*kind)).collect();
+    assert!(missing.is_empty(), "{missing:?} were never tried, but {kinds:?}");
+}
