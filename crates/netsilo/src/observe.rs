@@ -56,11 +56,6 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// One observation.
-    pub(crate) fn observe(&self) -> Result<Observation> {
-        self.observe_with(Options::default())
-    }
-
     /// One observation with these programs.
     pub(crate) fn observe_with(&self, options: Options) -> Result<Observation> {
         self.each(options, |observation| Ok((observation, false)))

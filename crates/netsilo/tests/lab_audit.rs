@@ -1,6 +1,6 @@
 //! What the audit finds on a real kernel: LRO on a forwarder, found, mended and put back.
 
-#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
 
 use netsilo_core::diagnose::{Check, FindingId, Severity};
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_core::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::export;
 use netsilo_core::host::Irq;
@@ -194,9 +194,9 @@ fn the_example_follows_hints_exactly(guest: &Guest) {
 /// understands all of it but what came with systemd 256, if it is older.
 fn udev_takes_the_link_file_for_its_netdev(guest: &Guest) {
     let ntuple = Change {
-        target: Target::NtupleFilter { netdev: guest.netdev() },
-        old: Value::Count(1),
-        new: Value::Count(0),
+        target: Target::Offload { netdev: guest.netdev(), feature: NTUPLE_FILTER.into() },
+        old: Value::Switch(true),
+        new: Value::Switch(false),
         reason: "test".into(),
     };
     let rps = guest.plan(&Places::new()).changes.into_iter().find(|it| matches!(it.target, Target::RpsCpus { .. }));
@@ -240,7 +240,7 @@ print(json.dumps({name: [unit.type, unit.devices, dict(unit.options)] for name, 
         change(irq, cpus("5")),
         change(Target::RpsCpus { netdev: netdev(), queue: 1 }, cpus("2-3")),
         change(Target::RpsSockFlowEntries, Value::Count(8192)),
-        change(Target::NtupleFilter { netdev: netdev() }, Value::Count(1)),
+        change(Target::Offload { netdev: netdev(), feature: NTUPLE_FILTER.into() }, Value::Switch(true)),
     ];
     let dir = tempfile::tempdir().unwrap();
     let profile = dir.path().join("netsilo");

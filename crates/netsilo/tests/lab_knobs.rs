@@ -1,7 +1,12 @@
 //! Every kind of remedy on real drivers: applied by `netsilo apply --plan`, taken back by `netsilo undo`, and ethtool says
 //! the same as before, byte for byte.
 
-#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 use std::collections::BTreeSet;
 
