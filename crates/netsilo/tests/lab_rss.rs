@@ -3,7 +3,12 @@
 //!
 //! This program also runs at the guest's peer, where it sends GRE.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
