@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::attribution::Attribution;
-use crate::host::{Netdev, Snapshot};
+use crate::host::{EdgeSource, Netdev, Snapshot};
 use crate::part::Part;
 
 /// Whether a character moves the cursor, starts an escape sequence, ends a line, is not seen, or turns the direction of
@@ -70,6 +70,12 @@ fn tame_netdev(netdev: &mut Netdev) {
     tame_all(optional.into_iter().flatten());
     tame_all(netdev.napis.iter_mut().filter_map(|napi| Some(&mut napi.thread.as_mut()?.comm)));
     tame_all(netdev.rx_queues.iter_mut().filter_map(|queue| queue.leased.as_mut()));
+    let rx = netdev.rx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
+    let tx = netdev.tx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
+    tame_all(rx.chain(tx).filter_map(|edge| match &mut edge.source {
+        EdgeSource::ActionName(pattern) => Some(pattern),
+        _ => None,
+    }));
     let Some(ethtool) = &mut netdev.ethtool else { return };
     if let Part::Value(driver) = &mut ethtool.driver {
         tame(&mut driver.driver);

@@ -93,6 +93,9 @@ fn every_verb_explains_itself() {
     let verbs = [
         "",
         "show",
+        "check",
+        "explain",
+        "rss",
         "plan",
         "apply",
         "pin",
