@@ -241,6 +241,7 @@ print(json.dumps({name: [unit.type, unit.devices, dict(unit.options)] for name, 
         change(Target::RpsCpus { netdev: netdev(), queue: 1 }, cpus("2-3")),
         change(Target::RpsSockFlowEntries, Value::Count(8192)),
         change(Target::Offload { netdev: netdev(), feature: NTUPLE_FILTER.into() }, Value::Switch(true)),
+        change(Target::Offload { netdev: netdev(), feature: "rx-lro".into() }, Value::Switch(false)),
     ];
     let dir = tempfile::tempdir().unwrap();
     let profile = dir.path().join("netsilo");
@@ -254,7 +255,7 @@ print(json.dumps({name: [unit.type, unit.devices, dict(unit.options)] for name, 
     let expected = serde_json::json!({
         "sysctl": ["sysctl", "*", { "net.core.rps_sock_flow_entries": "8192" }],
         "sysfs": ["sysfs", "*", { "/sys/devices/pci0000:00/0000:00:04.0/net/*/queues/rx-1/rps_cpus": "c" }],
-        "net_eth0": ["net", "eth0", { "features": "ntuple on" }],
+        "net_eth0": ["net", "eth0", { "features": "rx-ntuple-filter on rx-lro off" }],
         "irq_27": ["irq", "irq27", { "affinity": "5" }],
     });
     assert_eq!(units, expected, "{}", file.text);

@@ -161,6 +161,8 @@ fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
 fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, ThreadTime> {
     let time = |process: &Process| {
         let cpu = process.comm.strip_prefix("ksoftirqd/")?.parse().ok().map(CpuId)?;
+        // a captured tree holds what was asked of a process, and is searched by name again
+        notes.get(&format!("/proc/{}/comm", process.pid), scalar::word)?;
         let text = notes.get(&format!("/proc/{}/schedstat", process.pid), |text| Ok(thread_time(text)))?;
         Some((cpu, text?))
     };

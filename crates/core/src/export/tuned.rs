@@ -2,6 +2,7 @@
 //!
 //! tuned remembers the old values itself and restores them when the profile is left.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{File, interrupts, one_line, text_of};
@@ -21,11 +22,8 @@ pub fn tuned(plan: &Plan) -> File {
             let _ = write!(text, "\n[{section}]\n{lines}");
         }
     }
-    for change in &plan.changes {
-        if let Target::Offload { netdev, feature } = &change.target {
-            let name = &netdev.name;
-            let _ = write!(text, "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures={feature} {}\n", change.new);
-        }
+    for (name, features) in offloads(plan) {
+        let _ = write!(text, "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures={}\n", features.join(" "));
     }
     for change in plan.changes.iter().filter(|change| is_left_out(&change.target)) {
         let _ = writeln!(text, "\n# left out, `netsilo export script` has it: {}", change.target);
@@ -40,6 +38,17 @@ pub fn tuned(plan: &Plan) -> File {
         );
     }
     File { name: "tuned.conf".into(), text, executable: false }
+}
+
+/// `rx-gro off`, by netdev: a section may be there only once.
+fn offloads(plan: &Plan) -> BTreeMap<&str, Vec<String>> {
+    let mut offloads: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for change in &plan.changes {
+        if let Target::Offload { netdev, feature } = &change.target {
+            offloads.entry(&netdev.name).or_default().push(format!("{feature} {}", change.new));
+        }
+    }
+    offloads
 }
 
 fn sysctl(plan: &Plan) -> String {
