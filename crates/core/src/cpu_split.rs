@@ -61,7 +61,9 @@ impl CpuSplit {
         let ticks = |(old, new): &(CpuCounters, CpuCounters)| {
             let all = |c: &CpuCounters| {
                 let s = c.stat;
-                [s.user, s.nice, s.system, s.idle, s.iowait, s.irq, s.softirq, s.steal].iter().sum::<u64>()
+                [s.user, s.nice, s.system, s.idle, s.iowait, s.irq, s.softirq, s.steal]
+                    .into_iter()
+                    .fold(0, u64::saturating_add)
             };
             all(new).saturating_sub(all(old)) as f64 / TICKS_PER_S / elapsed
         };

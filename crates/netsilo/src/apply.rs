@@ -129,6 +129,7 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
     if how.json {
         plan_view::interruptions(plan).iter().for_each(say);
     }
+    refuse_void(plan)?;
     refuse_owned(plan, &how.place)?;
     if !how.yes && !agreed(&format!("apply {}", count(plan.changes.len(), "change")))? {
         say("nothing was written");
@@ -164,6 +165,15 @@ fn is_no_worse(plan: &Plan, how: &How, window: Duration) -> Result<bool> {
         out::json(&json!({ "version": 1, "transaction": null, "verified": comparison }))?;
     }
     Ok(may_stay)
+}
+
+/// One change may set a device up anew, and so take away what another one sets.
+fn refuse_void(plan: &Plan) -> Result<()> {
+    let targets = || plan.changes.iter().map(|change| &change.target);
+    let void = targets().find_map(|by| Some((by, targets().find(|other| by.voids(other))?)));
+    let Some((by, void)) = void else { return Ok(()) };
+    let todo = "apply the first alone, then make a new plan; nothing was written";
+    Err(Stop(Exit::Refused, format!("the plan sets {by}, which would make void what it sets as {void}: {todo}")).into())
 }
 
 /// A saved plan may be older than another owner: look again just before writing.

@@ -87,14 +87,6 @@ pub enum ApplyError {
     /// The plan contradicts itself.
     #[error("the plan names {0} twice; make a new plan")]
     Twice(Box<Target>),
-    /// A change takes away what another one of the same plan sets.
-    #[error("the plan names {by} and {void}, which that would make void: apply the first alone, then make a new plan")]
-    Void {
-        /// The change that sets the device up anew.
-        by: Box<Target>,
-        /// The other one.
-        void: Box<Target>,
-    },
     /// Values or devices are not those that the plan was made for.
     #[error("{}; nothing was written: make a new plan", list(.0))]
     Drifted(Vec<Drift>),
@@ -246,20 +238,8 @@ struct Write<'a> {
     entry: Entry,
 }
 
-/// Refuses a plan in which one change would take away what another one sets.
-fn refuse_void(changes: &[Change]) -> Result<(), ApplyError> {
-    let targets = || changes.iter().map(|change| &change.target);
-    for by in targets() {
-        if let Some(void) = targets().find(|other| by.voids(other)) {
-            return Err(ApplyError::Void { by: Box::new(by.clone()), void: Box::new(void.clone()) });
-        }
-    }
-    Ok(())
-}
-
 /// Checks that the plan still fits and may be written; leaves out what would change nothing.
 fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>>, ApplyError> {
-    refuse_void(changes)?;
     let mut seen = BTreeSet::new();
     let mut drifts = Vec::new();
     let mut writes = Vec::new();

@@ -173,8 +173,11 @@ mod tests {
     #[test]
     fn all_threads_of_a_process_are_found_by_its_number_and_its_name() {
         let (done, wait) = std::sync::mpsc::channel::<()>();
-        let sleeper =
-            std::thread::Builder::new().name("pin-sleeper".into()).spawn(move || wait.recv().is_err()).unwrap();
+        // a thread names itself, before it does anything else
+        let (named, is_named) = std::sync::mpsc::channel();
+        let sleep = move || named.send(()).is_ok() && wait.recv().is_err();
+        let sleeper = std::thread::Builder::new().name("pin-sleeper".into()).spawn(sleep).unwrap();
+        is_named.recv().unwrap();
         let me = std::process::id();
         // one look: other tests of this program start and end threads at the same time
         let found = look(&Root::live(), &Who::Pids(vec![me])).unwrap();

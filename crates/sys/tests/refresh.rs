@@ -63,6 +63,7 @@ impl Host {
 
 /// As the refresher leaves it: without what is not refreshed.
 fn without_the_rest(mut whole: Snapshot) -> Snapshot {
+    whole.audit = None;
     let netdevs = || whole.netdevs.iter();
     let queues = netdevs().flat_map(|dev| dev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)));
     let sends = netdevs().flat_map(|dev| dev.tx_queues.iter().filter_map(|tx| Some(tx.irq.as_ref()?.to)));

@@ -64,7 +64,7 @@ fn backlog(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (subject, dropped) in stage.by_subject() {
         let limited = stage.grown(subject).filter(|line| line.counter == "flow_limit_count");
-        let limited: u64 = limited.filter_map(|line| line.count).sum();
+        let limited: u64 = limited.filter_map(|line| line.count).fold(0, u64::saturating_add);
         let evidence = grown(ledger, Place::Backlog, subject);
         if limited > 0 {
             findings.push(flow_limit(seen, subject, limited, evidence.clone()));
@@ -196,7 +196,7 @@ impl Load<'_> {
         let mut names = self.netdevs();
         names.push(self.subject());
         let places = [Place::Nic, Place::Ring, Place::Backlog].into_iter().filter_map(|place| ledger.stage(place));
-        places.flat_map(|stage| stage.by_subject()).filter(|(subject, _)| names.iter().any(|name| name == subject)).map(|it| it.1).sum()
+        places.flat_map(|stage| stage.by_subject()).filter(|(subject, _)| names.iter().any(|name| name == subject)).map(|it| it.1).fold(0, u64::saturating_add)
     }
 }
 

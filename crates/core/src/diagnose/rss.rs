@@ -59,11 +59,12 @@ impl Concentrated {
         let mut queues: BTreeMap<u32, u64> = BTreeMap::new();
         let mut count = 0;
         for flow in flows {
-            *queues.entry(flow.queue?).or_default() += flow.packets;
+            let packets: &mut u64 = queues.entry(flow.queue?).or_default();
+            *packets = packets.saturating_add(flow.packets);
             count += 1;
         }
         let (queue, packets) = queues.iter().max_by_key(|(_, packets)| **packets)?;
-        Some(Self { queue: *queue, packets: *packets, all: queues.values().sum(), flows: count })
+        Some(Self { queue: *queue, packets: *packets, all: queues.values().copied().fold(0, u64::saturating_add), flows: count })
     }
 
     /// Share of the one queue.

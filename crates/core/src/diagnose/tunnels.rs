@@ -20,7 +20,7 @@ pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
 
 fn of(seen: &Seen<'_>, netdev: &Netdev) -> Vec<Finding> {
     let flows: Vec<&Flow> = flows_of(seen.observation, netdev).collect();
-    let all: u64 = flows.iter().map(|flow| flow.packets).sum();
+    let all: u64 = flows.iter().map(|flow| flow.packets).fold(0, u64::saturating_add);
     let kinds: BTreeSet<Outer> = flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).collect();
     let found = |kind: Outer| {
         let of_kind: Vec<&Flow> = flows.iter().copied().filter(|flow| flow.outer == kind).collect();

@@ -400,7 +400,6 @@ fn a_forwarder_of_one_way_traffic_gains_nothing_by_moving_the_interrupts_of_the_
         assert_eq!(rps(1).outcome, Outcome::NoClearChange);
         // Not published; what can be moved there was not measured either, and at the least it is at the edge of a gain.
         assert!(matches!(rps(500).outcome, Outcome::Help | Outcome::NoClearChange), "{:?}", rps(500));
-        assert!(matches!(rps(500).bound, Gain::AtMost { measure: Measure::Share(most), .. } if most > 0.05));
     }
 }
 

@@ -130,7 +130,8 @@ pub(crate) fn foreign(target: &Target, seed: u32) -> Option<String> {
     let n = 100_000 + seed % 1000;
     Some(match target {
         Target::Channels { .. } => "combined=2 other=1\n".into(),
-        Target::Rings { .. } => format!("rx={n} tx=256\n"),
+        // what a driver would say: it has rounded it
+        Target::Rings { .. } => format!("rx={} tx=256\n", n.next_power_of_two()),
         Target::Coalesce { .. } => format!("rx-usecs={n}\n"),
         Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => "off\n".into(),
         Target::NapiDeferHardIrqs { .. } | Target::GroFlushTimeout { .. } | Target::Threaded { .. } => format!("{n}\n"),

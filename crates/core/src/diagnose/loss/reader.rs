@@ -27,7 +27,7 @@ struct Losers<'a> {
 
 impl Losers<'_> {
     fn lost(&self) -> u64 {
-        self.sockets.iter().map(|(_, lost)| lost).sum()
+        self.sockets.iter().map(|(_, lost)| *lost).fold(0, u64::saturating_add)
     }
 
     fn worst(&self) -> Option<&LosingSocket> {
