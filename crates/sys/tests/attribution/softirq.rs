@@ -133,8 +133,8 @@ fn each_datagram_that_comes_alone_wakes_its_reader() {
         let woken =
             |tgid| attribution.wakeups.iter().filter(move |wakeup| wakeup.tgid == tgid).map(|wakeup| wakeup.count);
         let readers: u64 = woken(reader.tgid()).sum();
-        // on another CPU it may find the next datagram before it falls asleep
-        assert!((sent as u64 / 2..=sent as u64 + 10).contains(&readers), "{:#?}", attribution.wakeups);
+        // on another CPU, or where others want the CPU too, it may find the next datagram before it falls asleep
+        assert!((sent as u64 / 10..=sent as u64 + 10).contains(&readers), "{:#?}", attribution.wakeups);
         let ours: u64 = woken(std::process::id()).sum();
         assert!(ours > 0, "the answers wake us: {:#?}", attribution.wakeups);
     });
