@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use netsilo_core::change::{Change, Target, Value, apply_to};
+use netsilo_core::cost::Costs;
+use netsilo_core::diagnose::check;
 use netsilo_core::host::{Observation, Snapshot, WriterKnob};
 use netsilo_core::plan::{Goal, Plan, plan};
 use netsilo_core::report::Report;
@@ -27,6 +29,7 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
     let Case { observation, goal } = &case;
     // also: no share or rate is NaN or infinite, which JSON prints as null
     comes_back(&Report::of(observation));
+    comes_back(&check(observation, &Costs::default()));
     let plan = plan(observation, goal);
     comes_back(&plan);
     assert_eq!(netsilo_core::plan::plan(observation, goal), plan);

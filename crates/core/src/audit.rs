@@ -2,8 +2,8 @@
 //!
 //! Nothing here is needed to place work, so only a whole look reads it. Absent is `None`, never 0.
 
+use core::net::SocketAddr;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 

@@ -297,6 +297,23 @@ impl Target {
         }
     }
 
+    /// Whether a driver takes or refuses it, through ethtool.
+    pub fn is_of_ethtool(&self) -> bool {
+        matches!(
+            self,
+            Self::Channels { .. }
+                | Self::Rings { .. }
+                | Self::Coalesce { .. }
+                | Self::Offload { .. }
+                | Self::FlowHash { .. }
+                | Self::RssTable { .. }
+                | Self::RssKey { .. }
+                | Self::RssHash { .. }
+                | Self::RssContext { .. }
+                | Self::NtupleRule { .. }
+        )
+    }
+
     /// Whether it belongs to the netdev of this name; a NAPI kthread tells by its own (`napi/<dev>-<id>`, cut to 15 bytes).
     pub fn is_of(&self, name: &str) -> bool {
         match self {

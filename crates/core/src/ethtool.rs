@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::as_text::as_text;
 use crate::part::Part;
 
 /// All that a netdev's driver tells through ethtool; each part may be absent, with the reason.
@@ -352,19 +353,7 @@ impl FromStr for HashFields {
     }
 }
 
-impl From<HashFields> for String {
-    fn from(fields: HashFields) -> String {
-        fields.to_string()
-    }
-}
-
-impl TryFrom<String> for HashFields {
-    type Error = HashFieldsError;
-
-    fn try_from(text: String) -> Result<Self, HashFieldsError> {
-        text.parse()
-    }
-}
+as_text!(HashFields);
 
 /// `struct ethtool_link_settings`, what placement cares about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

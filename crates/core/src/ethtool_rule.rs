@@ -1,6 +1,6 @@
 //! Flow steering rules in the kernel's bytes: `struct ethtool_rxnfc` with its `struct ethtool_rx_flow_spec`, both ways.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use crate::change::{FlowRule, Steer};
 use crate::cpuset::CpuSet;

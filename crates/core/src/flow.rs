@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::as_text::as_text;
 use crate::ethtool::FlowType;
 
 /// Packets with the same outer headers that one rx queue brought.
@@ -182,19 +183,7 @@ impl fmt::Display for Asked {
     }
 }
 
-impl From<Asked> for String {
-    fn from(asked: Asked) -> Self {
-        asked.to_string()
-    }
-}
-
-impl TryFrom<String> for Asked {
-    type Error = AskedError;
-
-    fn try_from(text: String) -> Result<Self, AskedError> {
-        text.parse()
-    }
-}
+as_text!(Asked);
 
 /// Ports by which UDP is known to carry something (IANA, and Linux's own default for VXLAN).
 const UDP_PORTS: [(u16, Outer); 5] =

@@ -6,6 +6,7 @@
 pub mod ab;
 pub mod algorithm;
 pub mod announced;
+mod as_text;
 pub mod assignment;
 pub mod attribution;
 pub mod audit;

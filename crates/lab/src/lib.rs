@@ -4,6 +4,7 @@
 //! the same paths), [`Peer::run`] commands at the other end of its cables. Dropped, or killed, it leaves nothing.
 
 mod apt;
+mod cable;
 mod cache;
 mod command;
 mod emulator;
@@ -22,6 +23,7 @@ mod spec;
 mod tools;
 pub mod traffic;
 
+pub use cable::Cable;
 pub use emulator::Accel;
 pub use guest::Job;
 pub use kernels::{Image, Kernel};

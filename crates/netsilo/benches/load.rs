@@ -219,14 +219,13 @@ fn is_installed(words: &str) -> bool {
 
 fn main() {
     let only: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
-    let netns = ["a", "b"].map(|end| format!("ns-bench-load-{}-{end}", std::process::id()));
     println!(
         "rates are medians; the ratio is netsilo over the best of the others, the middle of {ROUNDS} rounds in turns"
     );
     println!("with its interval (signed ranks, {:.0}%)\n", (1.0 - DOUBT) * 100.0);
     println!("| path | load | netsilo | others | netsilo / best |\n|---|---|---|---|---|");
     measure_all(&Path { name: "loopback", netns: None, server: "127.0.0.1" }, &only);
-    let cable = Cable::new(netns);
+    let cable = netsilo_lab::Cable::new("bench-load").unwrap();
     measure_all(&Path { name: "veth", netns: Some(cable.0.clone()), server: "192.0.2.2" }, &only);
 }
 
@@ -285,35 +284,4 @@ fn rate(value: f64, unit: &str) -> String {
         it if it >= 1e6 => format!("{:.1} M{unit}", it / 1e6),
         it => format!("{:.1} k{unit}", it / 1e3),
     }
-}
-
-/// Two namespaces with a cable between them, gone with the benchmark.
-struct Cable([String; 2]);
-
-impl Cable {
-    fn new(netns: [String; 2]) -> Self {
-        let cable = Self(netns);
-        let [a, b] = &cable.0;
-        ip(&format!("netns add {a}"));
-        ip(&format!("netns add {b}"));
-        ip(&format!("-n {a} link add veth0 type veth peer name veth0 netns {b}"));
-        for (netns, address) in [(a, "192.0.2.1/24"), (b, "192.0.2.2/24")] {
-            ip(&format!("-n {netns} address add {address} dev veth0"));
-            ip(&format!("-n {netns} link set veth0 up"));
-            ip(&format!("-n {netns} link set lo up"));
-        }
-        cable
-    }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        for netns in &self.0 {
-            let _ = Command::new("ip").args(["netns", "del", netns]).status();
-        }
-    }
-}
-
-fn ip(arguments: &str) {
-    assert!(Command::new("ip").args(arguments.split_whitespace()).status().unwrap().success(), "ip {arguments}");
 }

@@ -262,42 +262,12 @@ fn a_server_survives_whatever_is_said_to_it() {
     server.adds_up(None, "");
 }
 
-/// Two namespaces and the cable between them, gone with their test.
-struct Cable([String; 2]);
-
-impl Cable {
-    fn new() -> Self {
-        let cable = Self(["a", "b"].map(|end| format!("ns-bench-{}-{end}", std::process::id())));
-        let [a, b] = &cable.0;
-        ip(&format!("netns add {a}"));
-        ip(&format!("netns add {b}"));
-        ip(&format!("-n {a} link add veth0 type veth peer name veth0 netns {b}"));
-        for (netns, address) in [(a, "192.0.2.1/24"), (b, "192.0.2.2/24")] {
-            ip(&format!("-n {netns} address add {address} dev veth0"));
-            ip(&format!("-n {netns} link set veth0 up"));
-        }
-        cable
-    }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        for netns in &self.0 {
-            let _ = Command::new("ip").args(["netns", "del", netns]).status();
-        }
-    }
-}
-
-fn ip(arguments: &str) {
-    assert!(Command::new("ip").args(arguments.split_whitespace()).status().unwrap().success(), "ip {arguments}");
-}
-
 #[test]
 fn each_test_adds_up_over_a_cable_too() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
-    let cable = Cable::new();
+    let cable = netsilo_lab::Cable::new("bench").unwrap();
     let [a, b] = cable.0.each_ref().map(|netns| Some(netns.as_str()));
     let server = Server::start(b, "--bind 192.0.2.2");
     for test in Test::ALL {

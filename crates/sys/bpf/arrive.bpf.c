@@ -46,13 +46,7 @@ struct {
 
 static __always_inline void read_ipv4(const unsigned char *header, struct arrived *flow, u32 *length)
 {
-	struct {
-		u8 version_ihl, tos;
-		__be16 length, id, fragment;
-		u8 ttl, protocol;
-		u16 checksum;
-		__be32 source, target;
-	} v4;
+	struct ipv4_header v4;
 
 	if (bpf_probe_read_kernel(&v4, sizeof(v4), header))
 		return;
@@ -67,12 +61,7 @@ static __always_inline void read_ipv4(const unsigned char *header, struct arrive
 
 static __always_inline void read_ipv6(const unsigned char *header, struct arrived *flow, u32 *length)
 {
-	struct {
-		__be32 version_class_label;
-		__be16 length;
-		u8 next, hops;
-		u32 source[4], target[4];
-	} v6;
+	struct ipv6_header v6;
 
 	if (bpf_probe_read_kernel(&v6, sizeof(v6), header))
 		return;

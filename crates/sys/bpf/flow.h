@@ -71,19 +71,8 @@ static __always_inline void map_ipv4(u32 to[4], __be32 address)
 /* The flow of a packet whose network header is at `header`; false for what has no ports or lies in fragments. */
 static __always_inline bool packet_flow(const unsigned char *header, __be16 protocol, struct tuple *flow)
 {
-	struct {
-		u8 version_ihl, tos;
-		__be16 length, id, fragment;
-		u8 ttl, protocol;
-		u16 checksum;
-		__be32 source, target;
-	} v4;
-	struct {
-		__be32 version_class_label;
-		__be16 length;
-		u8 next, hops;
-		u32 source[4], target[4];
-	} v6;
+	struct ipv4_header v4;
+	struct ipv6_header v6;
 	__be16 ports[2];
 	u32 length;
 

@@ -184,3 +184,19 @@ struct user_pt_regs {
 	u64 regs[31], sp, pc, pstate;
 };
 #endif
+
+/* Headers of packets, as they are on the wire. */
+struct ipv4_header {
+	u8 version_ihl, tos;
+	__be16 length, id, fragment;
+	u8 ttl, protocol;
+	u16 checksum;
+	__be32 source, target;
+};
+
+struct ipv6_header {
+	__be32 version_class_label;
+	__be16 length;
+	u8 next, hops;
+	u32 source[4], target[4];
+};

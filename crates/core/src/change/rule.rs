@@ -1,12 +1,13 @@
 //! A flow steering rule in the words of `ethtool -N`: which flows, and where they go.
 
+use core::net::IpAddr;
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::value::ValueError;
+use crate::as_text::as_text;
 use crate::cpuset::CpuSet;
 use crate::ethtool::FlowType;
 
@@ -111,19 +112,7 @@ impl FromStr for FlowRule {
     }
 }
 
-impl From<FlowRule> for String {
-    fn from(rule: FlowRule) -> String {
-        rule.to_string()
-    }
-}
-
-impl TryFrom<String> for FlowRule {
-    type Error = ValueError;
-
-    fn try_from(text: String) -> Result<Self, ValueError> {
-        text.parse()
-    }
-}
+as_text!(FlowRule);
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::as_text::as_text;
 use crate::cpuset::CpuSet;
 use crate::ethtool::HashFields;
 
@@ -158,19 +159,7 @@ impl FromStr for Settings {
     }
 }
 
-impl From<Settings> for String {
-    fn from(settings: Settings) -> String {
-        settings.to_string()
-    }
-}
-
-impl TryFrom<String> for Settings {
-    type Error = ValueError;
-
-    fn try_from(text: String) -> Result<Self, ValueError> {
-        text.parse()
-    }
-}
+as_text!(Settings, Key);
 
 /// An RSS indirection table: the rx queue of each bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,20 +281,6 @@ impl FromStr for Key {
             _ => None,
         };
         text.trim().split(':').map(|digits| byte(digits).ok_or_else(refuse)).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-impl From<Key> for String {
-    fn from(key: Key) -> String {
-        key.to_string()
-    }
-}
-
-impl TryFrom<String> for Key {
-    type Error = ValueError;
-
-    fn try_from(text: String) -> Result<Self, ValueError> {
-        text.parse()
     }
 }
 

@@ -123,18 +123,7 @@ fn cpus_of(value: &Value) -> Option<&crate::cpuset::CpuSet> {
 
 /// Settings of ethtool's that are not written here.
 fn is_left_out(target: &Target) -> bool {
-    matches!(
-        target,
-        Target::Channels { .. }
-            | Target::Rings { .. }
-            | Target::Coalesce { .. }
-            | Target::FlowHash { .. }
-            | Target::RssTable { .. }
-            | Target::RssKey { .. }
-            | Target::RssHash { .. }
-            | Target::RssContext { .. }
-            | Target::NtupleRule { .. }
-    )
+    target.is_of_ethtool() && !matches!(target, Target::Offload { .. })
 }
 
 fn kthread(target: &Target) -> Option<&str> {

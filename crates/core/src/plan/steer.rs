@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::as_text::as_text;
 use crate::attribution::Protocol;
 use crate::change::{FlowRule, NTUPLE_FILTER, NetdevIdentity, Steer, Target, Value};
 use crate::cpuset::CpuSet;
@@ -58,19 +59,7 @@ impl fmt::Display for Steering {
     }
 }
 
-impl From<Steering> for String {
-    fn from(steering: Steering) -> String {
-        steering.to_string()
-    }
-}
-
-impl TryFrom<String> for Steering {
-    type Error = SteeringError;
-
-    fn try_from(text: String) -> Result<Self, SteeringError> {
-        text.parse()
-    }
-}
+as_text!(Steering);
 
 impl Steering {
     fn word(&self) -> &'static str {

@@ -45,7 +45,7 @@ pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<
             Some("none of these cpus is online and open to this thread; choose others")
         }
         (Errno::INVAL | Errno::OPNOTSUPP | Errno::BUSY | Errno::NOSPC | Errno::NOMEM | Errno::EXIST, _)
-            if of_a_driver(target) =>
+            if target.is_of_ethtool() =>
         {
             driver_hint(target, errno)
         }
@@ -63,23 +63,6 @@ pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<
         (Errno::ACCESS | Errno::PERM, _) => Some("run as root"),
         _ => None,
     }
-}
-
-/// Whether it is a driver that takes or refuses the value, through ethtool.
-fn of_a_driver(target: &Target) -> bool {
-    matches!(
-        target,
-        Target::Channels { .. }
-            | Target::Rings { .. }
-            | Target::Coalesce { .. }
-            | Target::Offload { .. }
-            | Target::FlowHash { .. }
-            | Target::RssTable { .. }
-            | Target::RssKey { .. }
-            | Target::RssHash { .. }
-            | Target::RssContext { .. }
-            | Target::NtupleRule { .. }
-    )
 }
 
 /// What a driver means by an errno. The core checks channels, rings and coalescing before it asks the driver
