@@ -212,6 +212,11 @@ impl CpuTime {
     pub fn softirq_ns(&self) -> u64 {
         self.net_rx_ns.saturating_add(self.net_tx_ns).saturating_add(self.other_softirq_ns)
     }
+
+    /// All time that tasks did not have: softirqs, interrupts, IPIs.
+    pub fn interrupted_ns(&self) -> u64 {
+        self.softirq_ns().saturating_add(self.hardirq_ns).saturating_add(self.ipi_ns)
+    }
 }
 
 /// A hook of the kernel that the counting uses.

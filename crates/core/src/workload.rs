@@ -84,9 +84,8 @@ fn cpu_ns_per_s(observation: &Observation, rates: &Rates) -> Option<f64> {
     let cpus = rates.cpus.iter().filter_map(|(cpu, rates)| {
         let shares = rates.shares?;
         let measured = observation.attribution.cpu_time.get(cpu).filter(|_| seconds > 0.0);
-        let interrupted = measured.map_or((shares.irq + shares.softirq) * 1e9, |time| {
-            (time.softirq_ns() as f64 + time.hardirq_ns as f64 + time.ipi_ns as f64) / seconds
-        });
+        let interrupted =
+            measured.map_or((shares.irq + shares.softirq) * 1e9, |time| time.interrupted_ns() as f64 / seconds);
         Some((shares.usr + shares.nice + shares.sys) * 1e9 + interrupted)
     });
     let cpus: Vec<f64> = cpus.collect();

@@ -106,7 +106,7 @@ impl Sample {
         let seconds = attribution.elapsed.as_secs_f64();
         let interrupted = |cpu: &CpuId| {
             let time = attribution.cpu_time.get(cpu).filter(|_| seconds > 0.0)?;
-            Some((time.softirq_ns() as f64 + time.hardirq_ns as f64 + time.ipi_ns as f64) / seconds)
+            Some(time.interrupted_ns() as f64 / seconds)
         };
         let cost = |(cpu, rates): (&CpuId, &crate::rates::CpuRates)| {
             let shares = rates.shares?;

@@ -250,9 +250,7 @@ fn loads(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo], own: &BTreeMap<CpuId
         let shares = seen.rates.cpus.get(&cpu)?.shares?;
         let elapsed = seen.observation.attribution.elapsed.as_secs_f64();
         let time = seen.observation.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
-        let interrupted = time.map_or(shares.irq + shares.softirq, |time| {
-            (time.softirq_ns() + time.hardirq_ns + time.ipi_ns) as f64 / 1e9 / elapsed
-        });
+        let interrupted = time.map_or(shares.irq + shares.softirq, |time| time.interrupted_ns() as f64 / 1e9 / elapsed);
         // What the hypervisor takes is no room of ours.
         let room = (1.0 - shares.steal).max(0.05);
         // One kthread runs on one CPU at a time: a wall like that of a softirq.
