@@ -24,6 +24,7 @@ pub mod ethtool_decode;
 pub mod ethtool_encode;
 pub mod ethtool_rule;
 mod ethtool_settings;
+pub mod experiment;
 pub mod export;
 pub mod flow;
 pub mod forwards;
