@@ -110,9 +110,12 @@ impl World {
         }
     }
 
-    /// A random machine with a random workload.
+    /// A random machine with a random workload: in one of three its queues are polled by kthreads, in one of three its tx
+    /// queues have interrupts of their own.
     pub(super) fn random(policy: Policy, seed: u64) -> Self {
         let mut chance = Chance::new(seed);
+        let kind = chance.below(3);
+        let (threaded, tx_apart) = (kind == 1, kind == 2);
         let grid = |nodes, llcs, l2s, cores, threads| Grid { nodes, llcs, l2s, cores, threads, siblings_apart: false };
         let grid = chance.one_of(&[
             grid(1, 1, 2, 1, 1),
@@ -134,6 +137,10 @@ impl World {
             SceneQueue {
                 irq: Some(30 + at),
                 cpus: CpuSet::of(chance.cpu_of(&all)),
+                tx_irq: tx_apart.then_some(60 + at),
+                tx_cpus: if tx_apart { CpuSet::of(chance.cpu_of(&all)) } else { CpuSet::new() },
+                xps_cpus: Some(CpuSet::new()),
+                kthread_cpus: if threaded { CpuSet::of(chance.cpu_of(&all)) } else { CpuSet::new() },
                 packets_per_s,
                 load: packets_per_s as f64 / 1e5 * 0.8 / f64::from(count),
                 readers: (0..=chance.below(3)).map(|_| reader(chance)).collect(),
@@ -141,7 +148,8 @@ impl World {
             }
         };
         let queues = (0..count).map(|at| queue(at, &mut chance)).collect();
-        let netdev = SceneNetdev { name: "eth0".into(), driver: "igb".into(), queues, ..SceneNetdev::default() };
+        let netdev =
+            SceneNetdev { name: "eth0".into(), driver: "igb".into(), threaded, queues, ..SceneNetdev::default() };
         Self::new(Scene { grid, netdevs: vec![netdev], ..Scene::default() }, policy, seed)
     }
 

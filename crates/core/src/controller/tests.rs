@@ -1,5 +1,6 @@
 //! What is proved of the controller, in closed loop with a made-up machine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -10,6 +11,7 @@ use super::*;
 use crate::cpuset::CpuId;
 use crate::grid::Grid;
 use crate::host::{Irq, WriterKnob};
+use crate::plan::Xps;
 use crate::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 /// Windows per hour.
@@ -17,6 +19,16 @@ const HOUR: usize = 360;
 
 fn policy(algorithm: AlgorithmName) -> Policy {
     Policy { goal: Goal { algorithm, ..Goal::default() }, ..Policy::default() }
+}
+
+/// The same, and what each tx queue serves follows its completion interrupt.
+fn with_xps(policy: Policy, wanted: bool) -> Policy {
+    Policy { goal: Goal { xps: wanted.then_some(Xps::Near), ..policy.goal }, ..policy }
+}
+
+/// XPS is worked out around interrupts that are held, and so comes a window later where one of its netdev is.
+fn windows_to_settle(xps: bool) -> usize {
+    if xps { 3 } else { 2 }
 }
 
 fn algorithms() -> impl Strategy<Value = AlgorithmName> {
@@ -28,6 +40,7 @@ fn scene(queues: u32) -> Scene {
     let queue = |at: u32| SceneQueue {
         irq: Some(30 + at),
         cpus: CpuSet::of(CpuId(0)),
+        xps_cpus: Some(CpuSet::new()),
         packets_per_s: 50_000,
         load: 0.2,
         readers: vec![Reader {
@@ -57,10 +70,10 @@ proptest! {
     /// A cycle is one window: the first that is all of the new workload is followed by one that confirms it, and at the
     /// end of that all is written. PROPTEST_CASES=5000 in a release build takes a minute.
     #[test]
-    fn after_a_lasting_change_all_is_settled_within_two_cycles(seed: u64, algorithm in algorithms()) {
-        let mut world = World::random(policy(algorithm), seed);
+    fn after_a_lasting_change_all_is_settled_within_two_cycles(seed: u64, algorithm in algorithms(), xps: bool) {
+        let mut world = World::random(with_xps(policy(algorithm), xps), seed);
         for _ in 0..2 {
-            world.steps(2);
+            world.steps(windows_to_settle(xps));
             let made = world.made.len();
             // longer than the dwell: going back sooner would be a reversal
             for _ in 0..12 {
@@ -79,10 +92,10 @@ proptest! {
 
     /// 64 hours; PROPTEST_CASES=20000 makes it 5000.
     #[test]
-    fn steady_noise_changes_nothing(seed: u64, algorithm in algorithms()) {
-        let mut world = World::random(policy(algorithm), seed);
+    fn steady_noise_changes_nothing(seed: u64, algorithm in algorithms(), xps: bool) {
+        let mut world = World::random(with_xps(policy(algorithm), xps), seed);
         world.noise = 0.05;
-        world.steps(2);
+        world.steps(windows_to_settle(xps));
         let made = world.made.len();
         world.steps(HOUR);
         prop_assert_eq!(&world.made[made..], &[]);
@@ -107,16 +120,37 @@ proptest! {
     }
 }
 
+#[test]
+fn the_random_machines_have_all_kinds_of_knobs_that_are_placed() {
+    let mut kinds = BTreeSet::new();
+    for seed in 0..30 {
+        let mut world = World::random(with_xps(policy(AlgorithmName::Auto), true), seed);
+        world.steps(2);
+        world.shift();
+        world.steps(14);
+        let tx: Vec<Irq> = world.scene.netdevs[0].queues.iter().filter_map(|queue| queue.tx_irq).map(Irq).collect();
+        kinds.extend(world.made.iter().map(|made| match &made.target {
+            Target::IrqAffinity { irq, .. } if tx.contains(irq) => "tx interrupt",
+            Target::IrqAffinity { .. } => "interrupt",
+            Target::NapiThread { .. } => "kthread",
+            Target::XpsCpus { .. } => "xps",
+            other => panic!("{other}"),
+        }));
+    }
+    assert_eq!(kinds, BTreeSet::from(["interrupt", "kthread", "tx interrupt", "xps"]));
+}
+
 /// A day with a scheduler that draws readers towards their interrupts and away from busy CPUs.
-fn a_day(algorithm: AlgorithmName) {
+fn a_day(algorithm: AlgorithmName, scene: Scene) {
     let scheduler = Scheduler { pull: 0.1, push: 0.2, ..Scheduler::default() };
-    let mut world = World::new(scene(2), policy(algorithm), 7);
+    let policy = with_xps(policy(algorithm), true);
+    let mut world = World::new(scene.clone(), policy.clone(), 7);
     world.scheduler = scheduler;
     world.steps(24 * HOUR);
     assert_eq!(world.oscillations(), 0, "{algorithm}: {:?}", world.made);
     assert!(world.most_writes() <= 4, "{algorithm}: {:?}", world.made);
 
-    let mut naive = World::new(scene(2), policy(algorithm), 7);
+    let mut naive = World::new(scene, policy, 7);
     naive.scheduler = scheduler;
     (0..HOUR).for_each(|_| naive.step_without_controller());
     assert!(
@@ -128,17 +162,34 @@ fn a_day(algorithm: AlgorithmName) {
 
 #[test]
 fn a_day_with_a_pulling_scheduler_never_oscillates_with_near_consumer() {
-    a_day(AlgorithmName::NearConsumer);
+    a_day(AlgorithmName::NearConsumer, scene(2));
 }
 
 #[test]
 fn a_day_with_a_pulling_scheduler_never_oscillates_with_rfs_max_weight() {
-    a_day(AlgorithmName::RfsMaxWeight);
+    a_day(AlgorithmName::RfsMaxWeight, scene(2));
 }
 
 #[test]
 fn a_day_with_a_pulling_scheduler_never_oscillates_with_auto() {
-    a_day(AlgorithmName::Auto);
+    a_day(AlgorithmName::Auto, scene(2));
+}
+
+#[test]
+fn a_day_never_oscillates_with_kthreads_that_poll() {
+    let mut scene = scene(2);
+    scene.netdevs[0].threaded = true;
+    scene.netdevs[0].queues.iter_mut().for_each(|queue| queue.kthread_cpus = CpuSet::of(CpuId(0)));
+    a_day(AlgorithmName::Auto, scene);
+}
+
+#[test]
+fn a_day_never_oscillates_with_tx_interrupts_apart() {
+    let mut scene = scene(2);
+    for (queue, at) in scene.netdevs[0].queues.iter_mut().zip(0..) {
+        (queue.tx_irq, queue.tx_cpus) = (Some(60 + at), CpuSet::of(CpuId(0)));
+    }
+    a_day(AlgorithmName::Auto, scene);
 }
 
 /// Its reader leaves for the other socket whenever the interrupt comes to it: what is wanted is never to be had.
