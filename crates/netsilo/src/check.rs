@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::json(&check)?;
     } else {
         out::text(&check_view::render(&check))?;
-        out::text(&verdict_view::render(&check.verdicts, args.verbose))?;
+        out::text(&verdict_view::render(&check, args.verbose))?;
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Ok })

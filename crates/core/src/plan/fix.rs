@@ -144,6 +144,7 @@ mod tests {
             findings,
             ledger: Ledger::default(),
             verdicts: Vec::new(),
+            distances: String::new(),
         }
     }
 
