@@ -18,7 +18,7 @@ pub(crate) fn render(check: &Check, all: bool) -> String {
     for it in verdicts {
         rows.add_row([format!("  {}", it.remedy), it.subject.clone(), it.outcome.to_string(), it.because.clone()]);
     }
-    let mut text = format!("what each remedy would do\n{}\n", trim_lines(&rows));
+    let mut text = format!("\nwhat each remedy would do\n{}\n", trim_lines(&rows));
     if !check.distances.is_empty() {
         let _ = writeln!(text, "  reckoned with {}", check.distances);
     }
