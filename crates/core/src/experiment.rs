@@ -4,6 +4,11 @@
 //! so that what drifts meets all alike; what is compared was measured within one load of one round, one right after the other.
 //! A run on disk is a folder: [`EXPERIMENT`] is an [`Experiment`], [`RECORDS`] a [`Record`] a line in the order in which they came.
 
+pub mod flow_map;
+pub mod latency;
+pub mod measure;
+pub mod results;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;

@@ -1,0 +1,192 @@
+//! What is compared of a trial: one number each.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Load, Trial};
+use crate::ab::Better;
+use crate::load::{Figures, Side, Test};
+use crate::rates::{CpuRates, SoftnetRates};
+
+/// What is done under a load; counts and CPU time are told for each piece of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// A request and its response.
+    Transaction,
+    /// A datagram that arrived.
+    Packet,
+    /// 10^6 bytes that arrived.
+    Megabyte,
+}
+
+impl Work {
+    /// What a load does.
+    pub fn of(load: &Load) -> Self {
+        match load.spec.test {
+            Test::TcpRr | Test::UdpRr | Test::TcpCrr => Self::Transaction,
+            Test::UdpStream | Test::Forward => Self::Packet,
+            Test::TcpStream | Test::TcpSendfile => Self::Megabyte,
+        }
+    }
+
+    /// How much of it was done per second, all senders together.
+    fn per_s(self, trial: &Trial) -> Option<f64> {
+        let one = |figures: Figures| match self {
+            Self::Transaction => figures.transactions_per_s,
+            Self::Packet => figures.datagrams_per_s,
+            Self::Megabyte => Some(figures.bytes_per_s / 1e6),
+        };
+        let all: f64 = trial.runs.iter().map(|run| one(run.figures())).sum::<Option<f64>>()?;
+        (!trial.runs.is_empty() && all.is_finite()).then_some(all)
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Transaction => "transaction",
+            Self::Packet => "packet",
+            Self::Megabyte => "megabyte",
+        })
+    }
+}
+
+/// A number that a trial comes to. All but the first five are of the machine under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// Work done per second; of megabytes, bytes per second.
+    Rate,
+    /// The share of datagrams, or of UDP requests, that were lost; of several senders the mean.
+    Lost,
+    /// The median latency in nanoseconds; of several senders the mean.
+    MedianLatency,
+    /// The latency below which 99 % are, the same.
+    P99Latency,
+    /// CPU time that was not idle: nanoseconds per transaction or packet, seconds per gigabyte (milliseconds per megabyte).
+    CpuTime,
+    /// NET_RX softirqs raised.
+    NetRx,
+    /// Function-call IPIs (`CAL`; scheduler wakeups are among them).
+    Ipis,
+    /// Interrupts of the machine.
+    Interrupts,
+    /// Context switches of the machine.
+    ContextSwitches,
+    /// Times that RPS handed packets to another CPU (`received_rps`).
+    HandedOver,
+    /// The share of all NET_RX softirqs that the CPU with the most has.
+    BusiestCpu,
+}
+
+impl Measure {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Rate,
+        Self::Lost,
+        Self::MedianLatency,
+        Self::P99Latency,
+        Self::CpuTime,
+        Self::NetRx,
+        Self::Ipis,
+        Self::Interrupts,
+        Self::ContextSwitches,
+        Self::HandedOver,
+        Self::BusiestCpu,
+    ];
+
+    /// Whether it is a time, or depends on one: where CPUs are emulated it means nothing.
+    pub fn is_time(self) -> bool {
+        self <= Self::CpuTime
+    }
+
+    /// Which way it is better; counts are neither better nor worse by themselves.
+    pub fn better(self) -> Option<Better> {
+        match self {
+            Self::Rate => Some(Better::Higher),
+            Self::Lost | Self::MedianLatency | Self::P99Latency | Self::CpuTime => Some(Better::Lower),
+            _ => None,
+        }
+    }
+
+    /// Its name, in words.
+    pub fn name(self, work: Work) -> String {
+        match self {
+            Self::Rate if work == Work::Megabyte => "bytes per second".into(),
+            Self::Rate => format!("{work}s per second"),
+            Self::Lost => "share lost".into(),
+            Self::MedianLatency => "median latency".into(),
+            Self::P99Latency => "latency, 99th percentile".into(),
+            Self::CpuTime if work == Work::Megabyte => "CPU time per gigabyte".into(),
+            Self::CpuTime => format!("CPU time per {work}"),
+            Self::NetRx => format!("NET_RX softirqs per {work}"),
+            Self::Ipis => format!("function-call IPIs per {work}"),
+            Self::Interrupts => format!("interrupts per {work}"),
+            Self::ContextSwitches => format!("context switches per {work}"),
+            Self::HandedOver => format!("RPS hand-overs per {work}"),
+            Self::BusiestCpu => "busiest CPU's share of NET_RX".into(),
+        }
+    }
+
+    /// What its numbers are in.
+    pub fn unit(self, work: Work) -> &'static str {
+        match (self, work) {
+            (Self::Rate, Work::Transaction) => "transactions/s",
+            (Self::Rate, Work::Packet) => "packets/s",
+            (Self::Rate, Work::Megabyte) => "B/s",
+            (Self::Lost | Self::BusiestCpu, _) => "share",
+            (Self::MedianLatency | Self::P99Latency, _) => "ns",
+            (Self::CpuTime, Work::Transaction) => "ns/transaction",
+            (Self::CpuTime, Work::Packet) => "ns/packet",
+            (Self::CpuTime, Work::Megabyte) => "s/GB",
+            (_, Work::Transaction) => "1/transaction",
+            (_, Work::Packet) => "1/packet",
+            (_, Work::Megabyte) => "1/megabyte",
+        }
+    }
+
+    /// What a trial comes to; `None` where it was not measured, or nothing was done that it could be told for.
+    pub fn of(self, trial: &Trial, work: Work) -> Option<f64> {
+        let done = work.per_s(trial)?;
+        let each = |per_s: Option<f64>| Some(per_s? / done).filter(|each| each.is_finite());
+        let side = || trial.under_test();
+        match self {
+            Self::Rate => Some(if work == Work::Megabyte { done * 1e6 } else { done }),
+            Self::Lost => {
+                crate::stats::mean(&trial.runs.iter().filter_map(|run| run.figures().lost).collect::<Vec<_>>())
+            }
+            Self::MedianLatency => latency(trial, "50"),
+            Self::P99Latency => latency(trial, "99"),
+            Self::CpuTime => {
+                let unit = if work == Work::Megabyte { 1e3 } else { 1e9 };
+                each(side()?.busy_cpus()).map(|seconds| seconds * unit)
+            }
+            Self::NetRx => each(sum(side()?, |cpu| cpu.net_rx_per_s)),
+            Self::Ipis => each(sum(side()?, |cpu| cpu.cal_per_s)),
+            Self::Interrupts => each(side()?.interrupts_per_s),
+            Self::ContextSwitches => each(side()?.context_switches_per_s),
+            Self::HandedOver => each(sum(side()?, |cpu| softnet(cpu).received_rps_per_s)),
+            Self::BusiestCpu => {
+                let most = side()?.rates.cpus.values().filter_map(|cpu| cpu.net_rx_per_s).reduce(f64::max)?;
+                Some(most / sum(side()?, |cpu| cpu.net_rx_per_s)?).filter(|share| share.is_finite())
+            }
+        }
+    }
+}
+
+/// softnet_stat of a CPU, where it was read.
+pub(super) fn softnet(cpu: &CpuRates) -> SoftnetRates {
+    cpu.softnet.unwrap_or_default()
+}
+
+/// The sum over all CPUs of what some of them have.
+fn sum(side: &Side, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
+    side.rates.cpus.values().filter_map(of).reduce(|sum, more| sum + more)
+}
+
+fn latency(trial: &Trial, percent: &str) -> Option<f64> {
+    let latencies = trial.runs.iter().filter_map(|run| run.latency.as_ref()?.percentiles_ns.get(percent));
+    crate::stats::mean(&latencies.map(|ns| *ns as f64).collect::<Vec<_>>())
+}
