@@ -191,15 +191,27 @@ findings! {
         /// No allowance of the instance was used up.
         CloudLimitsFree = "cloud-limits-free";
     }
+    polling {
+        /// Readers busy-poll where CPUs have no idle time.
+        BusyPollNoRoom = "busy-poll-no-room";
+        /// Interrupts are deferred or suspended without the timer that it takes.
+        DeferralHalfOn = "deferral-half-on";
+    }
     remedies {
         /// One CPU is full of receive work, others are idle, and RPS would relieve it.
         RpsWouldHelp = "rps-would-help";
         /// RPS is on and costs more than it relieves.
         RpsHurts = "rps-hurts";
+        /// RPS is off, and would cost more than it relieves.
+        RpsWouldHurt = "rps-would-hurt";
         /// RFS is on, and what arrives cannot be steered by it.
         RfsUseless = "rfs-useless";
         /// One CPU is full of receive work, and the device has queues that are not used.
         MoreQueues = "more-queues";
+        /// One CPU is full, much of its time goes into interrupts of few packets each, and they could wait for each other.
+        FewerInterrupts = "fewer-interrupts";
+        /// One CPU is full of receive work whose interrupts cannot be moved, and kthreads could be.
+        ThreadedWouldHelp = "threaded-would-help";
         /// One CPU is full of receive work that is read elsewhere, and the device could bring it there.
         ArfsWouldHelp = "arfs-would-help";
     }
@@ -235,6 +247,9 @@ pub struct Check {
     /// What each remedy would do to each netdev that something arrives on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub verdicts: Vec<Verdict>,
+    /// Where the distances between CPUs come from that all this is reckoned with, in words.
+    #[serde(default)]
+    pub distances: String,
 }
 
 /// Something that is so, and what may be done about it.
@@ -351,6 +366,7 @@ pub fn check(observation: &Observation, costs: &Costs) -> Check {
         findings,
         ledger: ledger::ledger(&seen),
         verdicts: verdicts(&seen),
+        distances: costs.source_in_words(),
     }
 }
 

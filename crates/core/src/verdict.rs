@@ -5,6 +5,7 @@
 //! if it does in the worst of them, and hurts if it cannot help in the best. `docs/verdicts.md` has the formulas and sources.
 
 mod handed;
+mod interrupts;
 mod poll;
 mod queues;
 mod steer;
@@ -174,8 +175,8 @@ fn of_netdev(seen: &Seen<'_>, work: &Work<'_>) -> Vec<Verdict> {
     all.extend([
         poll::ring(work),
         poll::budget(work),
-        poll::coalescing(work),
-        poll::deferral(work),
+        interrupts::coalescing(work),
+        interrupts::deferral(work),
         poll::busy_poll(work),
     ]);
     all
@@ -307,11 +308,18 @@ impl Verdict {
         Self { reasons, ..self }
     }
 
-    /// What would be written: another value of one knob of the snapshot, where it has the knob.
-    fn writes(self, work: &Work<'_>, target: Target, edit: impl FnOnce(&Value) -> Option<Value>, reason: &str) -> Self {
+    /// What would be written too: another value of one knob of the snapshot, where it has the knob.
+    fn writes(
+        mut self,
+        work: &Work<'_>,
+        target: Target,
+        edit: impl FnOnce(&Value) -> Option<Value>,
+        reason: &str,
+    ) -> Self {
         let old = target.value_in(&work.seen.observation.after);
         let change = old.and_then(|old| Some(Change { new: edit(&old)?, target, old, reason: reason.to_owned() }));
-        Self { changes: change.into_iter().collect(), ..self }
+        self.changes.extend(change.filter(|change| change.new != change.old));
+        self
     }
 
     fn not_when(self, not_when: &str) -> Self {

@@ -17,12 +17,15 @@ use netsilo_sys::{calibrate, topology};
 use crate::exit::Exit;
 use crate::out;
 
+/// How long to measure, unless told.
+pub(crate) const TIME: Duration = Duration::from_secs(5);
+
 /// Arguments of `netsilo calibrate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long to measure; for twice as long if the machine is busy (100ms to 5m)
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = bounded)]
-    time: Duration,
+    /// How long to measure; for twice as long if the machine is busy (100ms to 5m) [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = bounded)]
+    time: Option<Duration>,
     /// Print what was measured, and keep nothing
     #[arg(long)]
     dry_run: bool,
@@ -43,17 +46,7 @@ fn bounded(text: &str) -> Result<Duration, String> {
 
 /// Measures, prints, keeps.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let root = Root::live();
-    let machine = costs::machine(&root).context("cannot tell which machine this is")?;
-    let topology = topology::topology(&root).context("cannot read this machine's cpus")?;
-    let cpus = calibrate::usable_cpus(&topology)?;
-    let bar = progress(args.time);
-    let measured = calibrate::calibrate(&topology, &cpus, args.time, &mut |share| {
-        bar.set_position((share * 100.0) as u64);
-    });
-    bar.finish_and_clear();
-    let when = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let measurement = Measurement::new(when, machine, measured?);
+    let measurement = measure(args.time.unwrap_or(TIME))?;
     if args.json {
         out::json(&measurement)?;
     } else {
@@ -64,6 +57,21 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::note(&format!("kept in {}: plan, apply and run reckon with it", path.display()));
     }
     Ok(Exit::Ok)
+}
+
+/// Measures this machine for about this long, with a bar where that is long.
+pub(crate) fn measure(time: Duration) -> Result<Measurement> {
+    let root = Root::live();
+    let machine = costs::machine(&root).context("cannot tell which machine this is")?;
+    let topology = topology::topology(&root).context("cannot read this machine's cpus")?;
+    let cpus = calibrate::usable_cpus(&topology)?;
+    let bar = progress(time);
+    let measured = calibrate::calibrate(&topology, &cpus, time, &mut |share| {
+        bar.set_position((share * 100.0) as u64);
+    });
+    bar.finish_and_clear();
+    let when = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    Ok(Measurement::new(when, machine, measured?))
 }
 
 /// A bar on stderr for what takes more than two seconds.

@@ -6,7 +6,7 @@ use netsilo_sys::bpf::Options;
 
 use crate::exit::Exit;
 use crate::observe::CHECK_INTERVAL;
-use crate::{check_view, observe, out, plan, verdict_view};
+use crate::{calibrate, check_view, observe, out, plan, verdict_view};
 
 /// Arguments of `netsilo check`.
 #[derive(Debug, clap::Args)]
@@ -16,6 +16,9 @@ pub(crate) struct Args {
     /// Exit with 11 when something at least as grave is found: info, warning, critical
     #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = severity)]
     fail_on: Severity,
+    /// Measure what lies between this machine's CPUs first, for about 5s, and judge by that; netsilo calibrate keeps it
+    #[arg(long, conflicts_with = "from")]
+    calibrate: bool,
     /// Print the numbers behind each verdict too
     #[arg(short, long)]
     verbose: bool,
@@ -26,7 +29,10 @@ pub(crate) struct Args {
 
 /// Looks, diagnoses, prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let costs = plan::costs_for(args.observe.is_bundle())?;
+    let costs = match args.calibrate {
+        true => calibrate::measure(calibrate::TIME)?.costs,
+        false => plan::costs_for(args.observe.is_bundle())?,
+    };
     let check = check(
         &args.observe.unless_told(CHECK_INTERVAL).observe_with(Options { stages: true, ..Options::for_findings() })?,
         &costs,
@@ -35,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::json(&check)?;
     } else {
         out::text(&check_view::render(&check))?;
-        out::text(&verdict_view::render(&check.verdicts, args.verbose))?;
+        out::text(&verdict_view::render(&check, args.verbose))?;
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Ok })

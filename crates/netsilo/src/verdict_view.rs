@@ -2,14 +2,15 @@
 
 use std::fmt::Write as _;
 
-use netsilo_core::diagnose::Gain;
+use netsilo_core::diagnose::{Check, Gain};
 use netsilo_core::verdict::Verdict;
 
 use crate::check_view::measure;
 use crate::show_view::{table, trim_lines};
 
-/// All verdicts; with `all`, the numbers behind each.
-pub(crate) fn render(verdicts: &[Verdict], all: bool) -> String {
+/// All verdicts, and where their distances come from; with `all`, the numbers behind each.
+pub(crate) fn render(check: &Check, all: bool) -> String {
+    let verdicts = &check.verdicts;
     if verdicts.is_empty() {
         return String::new();
     }
@@ -17,7 +18,10 @@ pub(crate) fn render(verdicts: &[Verdict], all: bool) -> String {
     for it in verdicts {
         rows.add_row([format!("  {}", it.remedy), it.subject.clone(), it.outcome.to_string(), it.because.clone()]);
     }
-    let mut text = format!("what each remedy would do\n{}\n", trim_lines(&rows));
+    let mut text = format!("\nwhat each remedy would do\n{}\n", trim_lines(&rows));
+    if !check.distances.is_empty() {
+        let _ = writeln!(text, "  reckoned with {}", check.distances);
+    }
     if all {
         verdicts.iter().for_each(|verdict| reasons(&mut text, verdict));
     }
@@ -65,8 +69,8 @@ mod tests {
         }))
         .unwrap();
         let check = check(&scene.observation(), &Costs::default());
-        insta::assert_snapshot!(render(&check.verdicts, false));
-        assert!(render(&check.verdicts, true).contains("\nRPS on eth0: "));
-        assert_eq!(render(&[], true), "");
+        insta::assert_snapshot!(render(&check, false));
+        assert!(render(&check, true).contains("\nRPS on eth0: "));
+        assert_eq!(render(&Check { verdicts: Vec::new(), ..check }, true), "");
     }
 }

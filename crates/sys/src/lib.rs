@@ -23,6 +23,8 @@ pub mod irq;
 pub mod journal;
 mod kept;
 pub mod kernel;
+#[cfg(test)]
+mod kernel_page;
 pub mod knob;
 mod lines;
 pub mod load;

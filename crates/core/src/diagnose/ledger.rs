@@ -16,7 +16,7 @@ use crate::sockets::SocketKind;
 pub struct Ledger {
     /// The stages.
     pub stages: Vec<Stage>,
-    /// What to do next: about the first stage that loses; `None` where none does.
+    /// What to do next: about the stage that loses most; `None` where none does.
     pub next: Option<String>,
 }
 
@@ -142,9 +142,28 @@ impl Ledger {
         self.stages.iter().find(|stage| stage.place == place)
     }
 
-    /// The first stage that lost something in the interval.
-    pub fn first_loss(&self) -> Option<&Stage> {
-        self.stages.iter().find(|stage| stage.place.loses() && stage.count > 0)
+    /// Stages that lost something in the interval.
+    fn losing(&self) -> impl DoubleEndedIterator<Item = &Stage> {
+        self.stages.iter().filter(|stage| stage.place.loses() && stage.count > 0)
+    }
+
+    /// The stage that lost most in the interval; of two alike the earlier, as what is lost there never reaches the other.
+    pub fn most_lost(&self) -> Option<&Stage> {
+        self.losing().rev().max_by_key(|stage| stage.count)
+    }
+
+    /// What to do about the stage that lost most, and why just that one.
+    fn next_step(&self) -> Option<String> {
+        let stage = self.most_lost()?;
+        let worst = stage.by_subject().into_iter().max_by_key(|(_, count)| *count);
+        let step = stage.place.next(worst.map_or("", |(subject, _)| subject));
+        let all: f64 = self.losing().map(|stage| stage.count as f64).sum();
+        let share = stage.count as f64 / all * 100.0;
+        Some(match self.losing().count() {
+            1 => step,
+            // never "100%" of what several lost
+            _ => format!("{step} ({:.0}% of all losses: {})", share.floor().min(99.0), stage.place.label()),
+        })
     }
 }
 
@@ -178,10 +197,7 @@ pub fn ledger(seen: &Seen<'_>) -> Ledger {
     let seconds = seen.rates.elapsed.as_secs_f64();
     let stages: Vec<Stage> = book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
     let mut ledger = Ledger { stages, next: None };
-    ledger.next = ledger.first_loss().map(|stage| {
-        let worst = stage.by_subject().into_iter().max_by_key(|(_, count)| *count);
-        stage.place.next(worst.map_or("", |(subject, _)| subject))
-    });
+    ledger.next = ledger.next_step();
     ledger
 }
 
@@ -381,8 +397,24 @@ mod tests {
         let ledger = drawn_up(&host);
         let ring = ledger.stage(Place::Ring).unwrap();
         assert_eq!((ring.count, ring.since_boot, ring.per_s), (50, 1050, 5.0));
-        assert_eq!(ledger.first_loss().unwrap().place, Place::Ring);
+        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
         assert!(ledger.next.unwrap().starts_with("eth0: see who polls it"));
+    }
+
+    #[test]
+    fn what_to_do_next_is_about_the_stage_that_loses_most_not_about_the_first() {
+        let mut host = host();
+        for (counter, lost) in [("rx_crc_errors", 3), ("rx_fifo_errors", 997)] {
+            host.before.netdevs[0].statistics.insert(counter.into(), 0);
+            host.after.netdevs[0].statistics.insert(counter.into(), lost);
+        }
+        let ledger = drawn_up(&host);
+        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
+        let next = ledger.next.unwrap();
+        assert!(next.starts_with("eth0: see who polls it"), "{next}");
+        assert!(next.ends_with("(99% of all losses: ring: no descriptor free)"), "{next}");
+        host.after.netdevs[0].statistics.insert("rx_crc_errors".into(), 997);
+        assert_eq!(drawn_up(&host).most_lost().unwrap().place, Place::Wire, "of two alike the earlier");
     }
 
     #[test]
@@ -391,7 +423,7 @@ mod tests {
         host.after.cpus.get_mut(&CpuId(0)).unwrap().softnet.as_mut().unwrap().time_squeeze = 70;
         let ledger = drawn_up(&host);
         assert_eq!(ledger.stage(Place::Squeeze).unwrap().count, 70);
-        assert_eq!((ledger.first_loss(), &ledger.next), (None, &None));
+        assert_eq!((ledger.most_lost(), &ledger.next), (None, &None));
     }
 
     #[test]
@@ -414,6 +446,6 @@ mod tests {
         host.before.netdevs[0].statistics.insert("rx_missed_errors".into(), 9);
         host.after.netdevs[0].statistics.insert("rx_missed_errors".into(), 2);
         let ledger = drawn_up(&host);
-        assert_eq!((ledger.stage(Place::Nic).unwrap().count, ledger.first_loss()), (0, None));
+        assert_eq!((ledger.stage(Place::Nic).unwrap().count, ledger.most_lost()), (0, None));
     }
 }

@@ -204,7 +204,7 @@ impl Load<'_> {
 fn nothing(seen: &Seen<'_>, ledger: &Ledger) -> Option<Finding> {
     let told = |place: Place| ledger.stage(place).is_some();
     let known = !seen.rates.elapsed.is_zero() && told(Place::Backlog) && ledger.stage(Place::Socket).is_some();
-    (known && ledger.first_loss().is_none()).then(|| Finding {
+    (known && ledger.most_lost().is_none()).then(|| Finding {
         id: FindingId::NothingLost,
         severity: Severity::Ok,
         subject: "machine".into(),

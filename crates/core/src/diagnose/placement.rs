@@ -89,3 +89,39 @@ fn placed_well(seen: &Seen<'_>) -> Option<Finding> {
         remedies: Vec::new(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Costs;
+    use crate::cpuset::{CpuId, CpuSet};
+    use crate::diagnose::check;
+    use crate::grid::Grid;
+    use crate::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+
+    /// A queue on CPU 0 of core 0-1, read on `reader`, which is busy; the other cores of the cache idle.
+    fn beside(reader: u32, load: f64, usr: f64) -> Vec<Finding> {
+        let reader = Reader { comm: "server".into(), cpu: CpuId(reader), bytes_per_s: 1_000_000, ..Reader::default() };
+        let busy = vec![Busy { cpus: CpuSet::of(reader.cpu), usr }];
+        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+        let readers = vec![reader];
+        let queue = SceneQueue { irq, cpus, packets_per_s: (load * 300_000.0) as u64, load, readers, ..SceneQueue::default() };
+        let netdev = SceneNetdev { name: "eth0".into(), driver: "igb".into(), queues: vec![queue], ..SceneNetdev::default() };
+        let grid = Grid { l2s: 4, threads: 2, ..Grid::default() };
+        let host = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() }.observation();
+        let mut found = check(&host, &Costs::default()).findings;
+        found.retain(|finding| matches!(finding.id, FindingId::FarFromConsumers | FindingId::PlacedWell));
+        found
+    }
+
+    #[test]
+    fn a_heavy_queue_and_its_busy_reader_on_one_core_are_parted_while_another_core_idles() {
+        let found = beside(1, 0.6, 0.9);
+        assert_eq!(found[0].id, FindingId::FarFromConsumers, "{found:#?}");
+        assert_eq!(found[0].remedies[0].changes.len(), 1, "{found:#?}");
+        let light = beside(1, 0.05, 0.1);
+        assert_eq!(light[0].id, FindingId::PlacedWell, "{light:#?}");
+        let parted = beside(2, 0.6, 0.9);
+        assert_eq!(parted[0].id, FindingId::PlacedWell, "{parted:#?}");
+    }
+}

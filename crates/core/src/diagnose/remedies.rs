@@ -45,11 +45,36 @@ fn of_netdev(verdicts: Vec<Verdict>) -> Vec<Finding> {
         remedies.extend(both.map(|both| remedy(both, "the same, flows that can be steered to their readers (RPS and RFS)", cost)));
         findings.push(finding(FindingId::RpsWouldHelp, rps, "one cpu is full of its receive work while others are idle", remedies));
     }
+    let waits = [
+        (RemedyName::Coalescing, "let the device wait for more packets before it interrupts"),
+        (RemedyName::IrqDeferral, "poll from a timer while packets come, instead of an interrupt for a few of them"),
+    ];
+    if let Some((verdict, what)) = waits.iter().find_map(|(name, what)| Some((helps(*name)?, *what))) {
+        let title = "one cpu is full, and much of its time goes into interrupts that announce few packets each";
+        let remedy = remedy(verdict, what, Some("each packet may come later by as long as is waited"));
+        findings.push(finding(FindingId::FewerInterrupts, verdict, title, vec![remedy]));
+    }
+    if let Some(threaded) = helps(RemedyName::ThreadedNapi) {
+        let title = "one cpu is full of its receive work, and its interrupts cannot be moved";
+        let cost = Some("a switch of threads for each poll, and no priority over applications");
+        let remedy = remedy(threaded, "poll in kthreads, which the scheduler moves to idle cpus (threaded NAPI)", cost);
+        findings.push(finding(FindingId::ThreadedWouldHelp, threaded, title, vec![remedy]));
+    }
     if let Some(rps) = that(RemedyName::Rps, Outcome::Hurt).filter(|rps| !rps.changes.is_empty()) {
         let remedies = vec![remedy(rps, "switch RPS off", None)];
         findings.push(finding(FindingId::RpsHurts, rps, "RPS is on and costs more than it relieves", remedies));
     }
+    findings.extend(that(RemedyName::Rps, Outcome::Hurt).and_then(would_hurt));
     findings
+}
+
+/// A warning before anybody switches RPS on: what is on has a gain by switching it off.
+fn would_hurt(rps: &Verdict) -> Option<Finding> {
+    let Gain::Nothing(why) = &rps.bound else { return None };
+    let what = "leave RPS off: there is no idle time to hand work to; less work for each packet, or more cpus, would help";
+    let remedies = vec![Remedy { not_when: None, ..remedy(rps, what, None) }];
+    let title = format!("RPS would cost more than it relieves: {why}");
+    Some(Finding { severity: Severity::Info, ..finding(FindingId::RpsWouldHurt, rps, &title, remedies) })
 }
 
 fn finding(id: FindingId, verdict: &Verdict, title: &str, remedies: Vec<Remedy>) -> Finding {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Cause, Plan};
-use crate::change::{Change, ordered};
+use crate::change::{Change, held_back, ordered};
 use crate::diagnose::{Check, Finding, FindingId, UnknownFinding};
 use crate::host::Snapshot;
 
@@ -47,7 +47,7 @@ impl Mend {
 
 /// What mends these findings: of each, the first remedy that netsilo can write.
 ///
-/// What is not found, or has no such remedy, is left alone with the reason; of two remedies that want different things of
+/// What another change would make void is left for a plan of its own. What is not found, or has no such remedy, is left alone with the reason; of two remedies that want different things of
 /// one knob, the graver finding's is taken.
 pub fn fix(check: &Check, mends: &[Mend], after: &Snapshot, even_if_owned: bool) -> Plan {
     let mut plan = Plan { even_if_owned, ..Plan::default() };
@@ -72,8 +72,22 @@ pub fn fix(check: &Check, mends: &[Mend], after: &Snapshot, even_if_owned: bool)
     if !owners.is_empty() {
         plan.changes.clear();
     }
-    plan.changes = ordered(plan.changes);
+    first_things_first(&mut plan);
     plan
+}
+
+/// What a change of channels would make void waits for a plan of its own, made when the new queues are there.
+fn first_things_first(plan: &mut Plan) {
+    let (now, later) = held_back(std::mem::take(&mut plan.changes));
+    for change in &now {
+        let void = later.iter().filter(|other| change.target.voids(&other.target));
+        let void: Vec<String> = void.map(|other| other.target.to_string()).collect();
+        if !void.is_empty() {
+            let why = format!("{} makes new queues: apply that first, then plan the same again", change.target);
+            plan.leave(&void.join(", "), &why);
+        }
+    }
+    plan.changes = ordered(now);
 }
 
 fn mend_one(plan: &mut Plan, finding: &Finding) {
@@ -105,7 +119,8 @@ fn mend_one(plan: &mut Plan, finding: &Finding) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{Target, Value};
+    use crate::change::{NetdevIdentity, Target, Value};
+    use crate::cpuset::{CpuId, CpuSet};
     use crate::diagnose::ledger::Ledger;
     use crate::diagnose::{Gain, Remedy, Severity};
     use crate::host::{Writer, WriterKnob};
@@ -144,11 +159,29 @@ mod tests {
             findings,
             ledger: Ledger::default(),
             verdicts: Vec::new(),
+            distances: String::new(),
         }
     }
 
     fn mend(text: &str) -> Mend {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_new_channels_would_make_void_waits_for_the_next_plan() {
+        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
+        let (old, reason) = (Value::Settings("combined=1".parse().unwrap()), String::new());
+        let new = Value::Settings("combined=4".parse().unwrap());
+        let channels = Change { target: Target::Channels { netdev: netdev() }, old, new, reason: reason.clone() };
+        let target = Target::RpsCpus { netdev: netdev(), queue: 0 };
+        let (old, new) = (Value::Cpus(CpuSet::new()), Value::Cpus(CpuSet::of(CpuId(1))));
+        let rps = Change { target, old, new, reason };
+        let check = checked(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
+        let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);
+        let targets: Vec<String> = plan.changes.iter().map(|change| change.target.to_string()).collect();
+        assert!(targets.len() == 2 && targets.contains(&"eth0 channels".to_owned()), "{targets:?}");
+        assert_eq!(plan.unchanged[0].subject, "eth0 rx-0 rps_cpus", "{:?}", plan.unchanged);
+        assert!(plan.unchanged[0].reason.starts_with("eth0 channels makes new queues"), "{:?}", plan.unchanged);
     }
 
     #[test]

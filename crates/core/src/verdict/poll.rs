@@ -1,22 +1,19 @@
 //! How often and how long it is polled, and what the ring holds until then.
 
 use super::steer::rps_is_on;
-use super::wall::{FULL, add};
+use super::wall::FULL;
 use super::work::Work;
-use super::{Effect, Outcome, RemedyName, Verdict, percent};
+use super::{Outcome, RemedyName, Verdict, percent};
 use crate::change::{NetdevIdentity, Target, Value};
-use crate::cpuset::CpuSet;
 use crate::diagnose::{Evidence, Gain, Measure};
 use crate::host::Netdev;
 
 /// Counters of what found no room at the NIC; a driver counts some of them twice, so the greatest is taken.
 const LOST: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
-/// Interrupts that announce this many packets each are worth no further waiting.
-const ENOUGH: f64 = 8.0;
-/// The part of the interrupts that waiting takes away: half to nearly all.
-const FEWER: super::Range = super::Range { worst: 0.5, likely: 0.7, best: 0.95 };
 /// Packets of one run of the softirq.
 const BUDGET: &str = "net.core.netdev_budget";
+/// What makes readers poll, of the whole machine.
+const BUSY: [&str; 2] = ["net.core.busy_read", "net.core.busy_poll"];
 /// Softirq runs that end with work left are worth a word from this share on.
 const SQUEEZED: f64 = 0.01;
 
@@ -104,104 +101,17 @@ fn twice(old: &Value) -> Option<Value> {
     }
 }
 
-/// Fewer interrupts by waiting in the device.
-pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
-    let settings = work.netdev.ethtool.as_ref().map(|ethtool| &ethtool.coalesce);
-    let settings = settings.and_then(|part| part.value());
-    let Some(settings) = settings else {
-        return Verdict::new(
-            work,
-            RemedyName::Coalescing,
-            Outcome::NoClearChange,
-            "its driver does not let it be changed",
-        );
-    };
-    let now = match settings.use_adaptive_rx_coalesce {
-        true => "adaptive".to_owned(),
-        false => format!("{} us, {} frames", settings.rx_coalesce_usecs, settings.rx_max_coalesced_frames),
-    };
-    let now = Evidence::new("waits", Measure::Text(now), "ethtool -c");
-    if settings.use_adaptive_rx_coalesce {
-        let because = "it is adaptive: the driver waits longer by itself as packets come faster";
-        return Verdict::new(work, RemedyName::Coalescing, Outcome::NoClearChange, because).reasons(vec![now]);
-    }
-    fewer_interrupts(work, RemedyName::Coalescing, now)
-}
-
-/// Fewer interrupts by polling from a timer.
-pub(super) fn deferral(work: &Work<'_>) -> Verdict {
-    let remedy = RemedyName::IrqDeferral;
-    let coalesces = work.netdev.ethtool.as_ref().is_some_and(|ethtool| ethtool.coalesce.value().is_some());
-    if coalesces {
-        let because = "its device can wait by itself: coalescing does the same without a timer";
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because);
-    }
-    if work.netdev.napi_defer_hard_irqs.is_some_and(|polls| polls > 0) {
-        return Verdict::new(work, remedy, Outcome::NoClearChange, "it is on (napi_defer_hard_irqs)");
-    }
-    let now = Evidence::new("coalescing", Measure::Text("its driver has none".into()), "ethtool -c");
-    fewer_interrupts(work, remedy, now)
-}
-
-/// What fewer interrupts are worth: no more than the time that they take.
-fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdict {
-    let interrupts: f64 =
-        work.silos.iter().filter_map(|silo| silo.interrupts_per_s.as_ref()).flat_map(|rates| rates.values()).sum();
-    let each = work.packets_per_s.filter(|_| interrupts > 0.0).map(|packets| packets / interrupts);
-    let elapsed = work.seen.observation.attribution.elapsed.as_secs_f64();
-    let times = &work.seen.observation.attribution.cpu_time;
-    let hardirq = |cpu| Some(times.get(cpu).filter(|_| elapsed > 0.0)?.hardirq_ns as f64 / 1e9 / elapsed);
-    let time: Option<f64> = work.own.keys().map(hardirq).sum();
-    let mut reasons = vec![now, Evidence::new("interrupts", Measure::PerSecond(interrupts), "/proc/interrupts")];
-    reasons.extend(each.map(|each| {
-        Evidence::new("packets per interrupt", Measure::Text(format!("{each:.1}")), "/proc/interrupts, napi_poll")
-    }));
-    reasons
-        .extend(time.map(|time| Evidence::new("interrupt handlers", Measure::Share(time), "eBPF (irq_handler_entry)")));
-    let verdict = |outcome, because: String| Verdict::new(work, remedy, outcome, because).reasons(reasons.clone());
-    let Some(each) = each else {
-        return verdict(Outcome::Unknown, "its interrupts or packets were not counted".into());
-    };
-    if each >= ENOUGH {
-        return verdict(Outcome::NoClearChange, format!("each interrupt announces {each:.0} packets already"));
-    }
-    let effect = Effect::of(work, &CpuSet::new(), |sight| {
-        let mut loads = work.loads.clone();
-        for cpu in work.own.keys() {
-            add(&mut loads, *cpu, -hardirq(cpu).unwrap_or(0.0) * FEWER.of(sight));
-        }
-        loads
-    });
-    match (time, effect.before.is_near()) {
-        (None, true) => verdict(
-            Outcome::Unknown,
-            format!("{}; how much of it interrupt handlers take was not measured", effect.now(work)),
-        ),
-        (Some(time), _) if effect.outcome() == Outcome::Help => {
-            let because = format!(
-                "{}, {} in interrupt handlers for {each:.1} packets each ({})",
-                effect.now(work),
-                percent(time),
-                effect.between()
-            );
-            verdict(Outcome::Help, because)
-                .bound(effect.bound("interrupts take no time"))
-                .not_when("requests wait for each other: each answer comes later by what the device or the timer waits")
-        }
-        _ => verdict(Outcome::NoClearChange, format!("{}; fewer interrupts: {}", effect.now(work), effect.between())),
-    }
-}
-
 /// Readers that spin for packets: it takes CPU time for latency, and latency is not measured here.
 pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::BusyPoll;
     let idle = work.mean_idle(&work.cpus());
     let reasons =
         vec![Evidence::new(format!("all {} cpus idle", work.loads.len()), Measure::Share(idle), "/proc/stat")];
-    let on = work.seen.observation.after.net.sysctls.get("net.core.busy_read").is_some_and(|value| value != "0");
+    let sysctls = &work.seen.observation.after.net.sysctls;
+    let on = BUSY.iter().find(|name| sysctls.get(**name).is_some_and(|value| value.trim() != "0"));
     let verdict = |outcome, because: &str| Verdict::new(work, remedy, outcome, because).reasons(reasons.clone());
-    if on {
-        verdict(Outcome::NoClearChange, "it is on (net.core.busy_read)")
+    if let Some(name) = on {
+        verdict(Outcome::NoClearChange, &format!("it is on ({name})"))
     } else if rps_is_on(work) {
         verdict(Outcome::NoClearChange, "RPS is on: a reader that polls finds packets only where they are polled")
     } else if 1.0 - idle >= FULL {

@@ -165,10 +165,16 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
     let shares: Vec<f64> = queues.iter().map(|silo| silo.own_share.values().sum()).collect();
     let effect = spread_out(work, &|_| shares.clone());
     let because = format!("{}; its interrupts cannot be moved, kthreads can: {}", effect.now(work), effect.between());
-    Verdict::new(work, remedy, effect.outcome(), because)
+    let verdict = Verdict::new(work, remedy, effect.outcome(), because)
         .bound(effect.bound("what is full stays full"))
         .reasons(self::shares(work))
-        .not_when("latency matters more than throughput: each poll waits for the scheduler")
+        .not_when("latency matters more than throughput: each poll waits for the scheduler");
+    if verdict.outcome != Outcome::Help {
+        return verdict;
+    }
+    let on = |_: &Value| Some(Value::Count(1));
+    let reason = "its interrupts cannot be moved, kthreads go where there is room";
+    verdict.writes(work, Target::Threaded { netdev: NetdevIdentity::of(work.netdev) }, on, reason)
 }
 
 /// The work of each queue, each put on the CPU that then has least to do.
