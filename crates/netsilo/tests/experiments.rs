@@ -139,14 +139,17 @@ fn each_step_is_written_down_in_its_order_and_nothing_stays() {
     let records = bench.records();
     let maps = records.iter().filter(|record| matches!(record, Record::Map(_))).count();
     assert_eq!((records.len(), maps), (2 * 2 * 3 + 2 * 3, 2 * 3));
+    let mut requests = 0;
     for record in &records {
         let Record::Trial(trial) = record else { continue };
         // this end answered, the other one asked; both were measured
         let run = &trial.runs[0];
-        assert!(run.totals.requests > 0 && run.server.totals.requests == run.totals.requests, "{:?}", run.totals);
+        assert_eq!(run.server.totals.requests, run.totals.requests);
+        requests += run.totals.requests;
         assert!(run.address.starts_with("192.0.2.2:") && trial.between.is_none());
-        assert!(trial.under_test().unwrap().rates.netdevs["veth0"]["rx_packets"] > 0.0);
+        assert!(trial.under_test().unwrap().rates.netdevs.contains_key("veth0"));
     }
+    assert!(requests > 0);
     let commands = std::fs::read_to_string(bench.folder().join("commands.txt")).unwrap();
     for words in ["netsilo bench serve --bind 192.0.2.1 --port 12870", "netsilo bench run 192.0.2.2 -t TCP_RR -n 3"] {
         assert!(commands.contains(words), "{commands}");
@@ -165,7 +168,7 @@ fn interrupted_it_leaves_all_as_it_was_and_goes_on_where_it_was() {
     }
     let bench = Bench::new("resume");
     let before = bench.knobs();
-    let arguments = ["-n", "1", "-d", "1s", "--rounds", "3", "-s", "none,rps+rfs", "--no-map"];
+    let arguments = ["-n", "1", "-d", "2s", "--rounds", "2", "-s", "none,rps+rfs", "--no-map"];
     let child = bench.matrix(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     bench.until("a setting is in force after a trial", |it| !it.trials().is_empty() && it.knobs() != before);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
@@ -237,6 +240,99 @@ fn a_command_that_changes_what_netsilo_cannot_put_back_is_refused() {
     refused("peer=true", "changes nothing that netsilo reads");
     let (code, text) = said(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none"]));
     assert!(code == Some(1) && text.contains("there is nothing to compare"), "{text}");
+}
+
+/// Three namespaces in a row: a sender, a router, a receiver; 192.0.2.0/24 and 198.51.100.0/24.
+struct Row {
+    names: [String; 3],
+    servers: Vec<Child>,
+}
+
+impl Row {
+    fn new() -> Self {
+        let names = ["a", "r", "b"].map(|end| format!("ns-forward-{}-{end}", std::process::id()));
+        let row = Self { names, servers: Vec::new() };
+        let [a, router, b] = &row.names;
+        let script = format!(
+            "set -e; for ns in {a} {router} {b}; do ip netns add $ns; done
+            ip -n {a} link add veth0 type veth peer name left netns {router}
+            ip -n {b} link add veth0 type veth peer name right netns {router}
+            ip -n {a} address add 192.0.2.1/24 dev veth0; ip -n {router} address add 192.0.2.2/24 dev left
+            ip -n {b} address add 198.51.100.1/24 dev veth0; ip -n {router} address add 198.51.100.2/24 dev right
+            for ns in {a} {b}; do ip -n $ns link set veth0 up; done
+            for end in left right; do ip -n {router} link set $end up; done
+            ip -n {a} route add default via 192.0.2.2; ip -n {b} route add default via 198.51.100.2
+            ip netns exec {router} sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'"
+        );
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        row
+    }
+
+    fn serve(&mut self, end: usize, address: &str, may_load: &[&str]) {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[end], env!("CARGO_BIN_EXE_netsilo"), "bench", "serve", "--bind"]);
+        command.arg(address).args(may_load).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        self.servers.push(server);
+        assert!(line.starts_with("listening on "), "{line}");
+    }
+
+    /// Ends all servers.
+    fn quiet(&mut self) {
+        for mut server in self.servers.drain(..) {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        self.quiet();
+        for netns in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", netns]).status();
+        }
+    }
+}
+
+#[test]
+fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he_may_not() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let (mut row, dir) = (Row::new(), tempfile::tempdir().unwrap());
+    let forward = |row: &Row, folder: &str, more: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &row.names[1], env!("CARGO_BIN_EXE_netsilo"), "bench", "forward", "--yes"]);
+        command.args(["--from", "192.0.2.1", "--to", "198.51.100.1", "--netdev", "left,right", "-o"]);
+        command.arg(dir.path().join(folder)).arg("--state-dir").arg(dir.path().join("state"));
+        command.args(["-d", "3s", "--warm-up", "0s", "--pause", "0s", "--rate", "2000", "--rounds", "1", "--no-map"]);
+        said(&command.args(more).stdin(Stdio::null()).output().unwrap())
+    };
+    row.serve(0, "192.0.2.1", &[]);
+    row.serve(2, "198.51.100.1", &[]);
+    let (code, text) = forward(&row, "refused", &["--one-way"]);
+    assert!(code == Some(1) && text.contains("start it with --may-load 198.51.100.1"), "{code:?} {text}");
+    row.quiet();
+    row.serve(0, "192.0.2.1", &["--may-load", "198.51.100.1"]);
+    row.serve(2, "198.51.100.1", &["--may-load", "192.0.2.1"]);
+    let (code, text) = forward(&row, "run", &[]);
+    assert_eq!(code, Some(0), "{text}");
+    let records = std::fs::read_to_string(dir.path().join("run/records.jsonl")).unwrap();
+    let records: Vec<Record> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // nothing set, and RPS; one way and two
+    assert_eq!(records.len(), 2 * 2, "{text}");
+    for record in &records {
+        let Record::Trial(trial) = record else { panic!("{record:?}") };
+        assert_eq!(trial.runs.len(), if trial.step.load == "two ways" { 2 } else { 1 }, "{}", trial.step.load);
+        let packets = |netdev: &str| trial.under_test().unwrap().rates.netdevs[netdev]["rx_packets"];
+        assert!(trial.between.is_some() && packets("left") > 0.0, "{:?}", trial.between);
+        // beside the few of the control connections
+        let (left, right) = (packets("left"), packets("right"));
+        assert_eq!(right > left / 4.0, trial.runs.len() == 2, "{}: {left} {right}", trial.step.load);
+    }
 }
 
 #[test]

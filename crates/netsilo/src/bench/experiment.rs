@@ -251,14 +251,12 @@ fn machine(seen: &Observation) -> Result<Machine> {
         let driver = netdev.driver.as_deref().unwrap_or("driver not known");
         format!("{}: {driver}, {}", netdev.name, count(netdev.rx_queues.len(), "rx queue"))
     });
-    // QEMU's own emulation says so in the model's name (target/i386/cpu.c)
-    let emulated = identity.cpu_model.contains("TCG");
     Ok(Machine {
         hostname: identity.hostname,
         kernel: identity.kernel,
         cpus: seen.after.topology.online.len() as u32,
         netdevs: netdevs.collect(),
-        times_mean_nothing: emulated.then(|| "its CPUs are emulated".into()),
+        times_mean_nothing: costs::is_emulated().then(|| "its CPUs are emulated".into()),
         model: Some(identity.cpu_model).filter(|model| !model.is_empty()),
     })
 }

@@ -61,6 +61,8 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let together = format!("all interrupts on cpu {first}");
     all.extend(settings::of("together", &together, &hardware.on(first), seen)?);
     all.extend(settings::of("apart", "each queue's interrupt on a cpu of its own", &hardware.affinity(), seen)?);
+    let rps = hardware.rps(hardware.goal(), seen);
+    all.extend(settings::of("rps", "each flow's way through the stack spread over all cpus by software", &rps, seen)?);
     if let Some(load) = loads.last() {
         all.extend(settings::own("plan", hardware, made, load)?);
     }
