@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
@@ -120,12 +120,15 @@ impl Common {
         senders: Vec<Sender>,
         define: impl FnOnce(&mut Made<'_>) -> Result<Defined>,
     ) -> Result<Exit> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, asking) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+            // while it is asked, nothing is written and nothing to be put back: the answer may be to go
+            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&asking))
+                .context("cannot await signals")?;
             signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
         }
         if let Some(dir) = &self.resume {
-            return self.go_on(kind, dir, even_if_owned, &stop);
+            return self.go_on(kind, dir, even_if_owned, &stop, &asking);
         }
         let how = How { senders, bpf: self.bpf, maps: !self.no_map, work_usecs: 0, pinned: None };
         // before anything else: nobody waits for a plan to hear that there is no server
@@ -160,7 +163,7 @@ impl Common {
                 "no setting changes anything here: there is nothing to compare (name a netdev with --netdev?)";
             return Err(Stop(Exit::Refused, message.into()).into());
         }
-        self.agree(&experiment, experiment.steps().len(), even_if_owned)?;
+        self.agree(&experiment, experiment.steps().len(), even_if_owned, &asking)?;
         let dir = self.output.clone().unwrap_or_else(|| default_folder(kind));
         let commands = commands(&experiment, &how, here)?;
         let folder = Folder::create(&dir, &experiment, &how, &commands)?;
@@ -170,7 +173,14 @@ impl Common {
     }
 
     /// Goes on with a run.
-    fn go_on(&self, kind: Kind, dir: &Path, even_if_owned: bool, stop: &AtomicBool) -> Result<Exit> {
+    fn go_on(
+        &self,
+        kind: Kind,
+        dir: &Path,
+        even_if_owned: bool,
+        stop: &AtomicBool,
+        asking: &AtomicBool,
+    ) -> Result<Exit> {
         let (folder, experiment, how, records) = Folder::open(dir)?;
         ensure!(experiment.kind == kind, "{} holds a run of bench {}", dir.display(), experiment.kind);
         let root = Root::live();
@@ -183,7 +193,7 @@ impl Common {
             out::text(&format!("nothing is left to do in {}\n", dir.display()))?;
             return Ok(Exit::Ok);
         }
-        self.agree(&experiment, left.len(), even_if_owned)?;
+        self.agree(&experiment, left.len(), even_if_owned, asking)?;
         Runner { experiment: &experiment, how: &how, place: &self.place, stop }.run(folder, left, &records)
     }
 
@@ -203,7 +213,7 @@ impl Common {
     }
 
     /// Shows what will be done, and asks.
-    fn agree(&self, experiment: &Experiment, trials: usize, even_if_owned: bool) -> Result<()> {
+    fn agree(&self, experiment: &Experiment, trials: usize, even_if_owned: bool, asking: &AtomicBool) -> Result<()> {
         out::text(&shown(experiment))?;
         for setting in &experiment.settings {
             let plan = Plan { changes: setting.changes.clone(), even_if_owned, ..Plan::default() };
@@ -211,7 +221,10 @@ impl Common {
         }
         let time = runner::time_of(experiment, trials);
         let question = format!("make {}, some {}", count(trials, "trial"), humantime::format_duration(time));
-        if !self.yes && !agreed(&question)? {
+        asking.store(true, Ordering::Relaxed);
+        let agreed = self.yes || agreed(&question)?;
+        asking.store(false, Ordering::Relaxed);
+        if !agreed {
             return Err(Stop(Exit::Refused, "nothing was written".into()).into());
         }
         Ok(())
