@@ -55,6 +55,7 @@ fn seeds() -> Vec<String> {
         settles_as: new.clone(),
         new,
         reason: "rx-0's consumer runs there".into(),
+        whatever: false,
     };
     let irq = Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-0".into(), netdev: Some(eth0()) };
     let thread = Target::NapiThread { pid: 812, comm: "napi/eth0-8193".into(), start_time: 4000 };

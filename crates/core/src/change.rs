@@ -1,5 +1,6 @@
 //! A [`Change`]: one knob, its old and new value, and why; how changes are ordered, reversed, tried out and verified.
 
+mod all;
 mod order;
 mod read;
 mod rule;
@@ -14,6 +15,7 @@ use crate::cpuset::CpuSet;
 use crate::ethtool::FlowType;
 use crate::host::{Irq, Netdev, Snapshot};
 
+pub use all::only_read;
 pub use order::{Interruption, held_back, ordered};
 pub use read::apply_to;
 pub use rule::{FlowRule, Steer};

@@ -20,7 +20,7 @@ use crate::apply::{Place, agreed, count, refuse_owned};
 use crate::exit::{Exit, Stop};
 use crate::plan::GoalArgs;
 use crate::{observe, out, plan_view};
-use settings::{Side, Switch};
+use settings::{Side, Sides};
 use source::{NothingReceived, Source};
 
 pub(crate) use settings::Setting;
@@ -177,24 +177,24 @@ struct Trial<'a> {
 impl Trial<'_> {
     /// Measures pairs until the question is answered, or it is told to stop. At the end nothing of it is left.
     fn run(&self, plans: [Option<Plan>; 2], place: &Place, source: &mut Source) -> Result<Comparison> {
-        let mut switch = Switch::new(plans, place)?;
+        let mut sides = Sides::new(plans, place)?;
         let bar = self.progress();
-        let measured = self.measure(&mut switch, source, &bar);
+        let measured = self.measure(&mut sides, source, &bar);
         bar.finish_and_clear();
         // what could not be restored is worse news than what could not be measured
-        switch.to(Side::Nothing)?;
+        sides.to(Side::Nothing)?;
         Ok(self.question.compare(&measured?))
     }
 
-    fn measure(&self, switch: &mut Switch<'_>, source: &mut Source, bar: &ProgressBar) -> Result<Vec<Pair>> {
+    fn measure(&self, sides: &mut Sides<'_>, source: &mut Source, bar: &ProgressBar) -> Result<Vec<Pair>> {
         let mut coin = fastrand::Rng::with_seed(self.question.seed);
         let mut pairs = Vec::new();
         let mut warming = self.warm_up;
         while !self.question.is_answered(&pairs) {
             let b_first = coin.bool();
             let mut value = |side: Side| -> Result<Option<f64>> {
-                if switch.to(side)? {
-                    source::pass(self.settle, self.stop);
+                if sides.to(side)? {
+                    observe::pass(self.settle, self.stop);
                 }
                 source.value(self.stop)
             };

@@ -1,8 +1,20 @@
 //! `netsilo bench`: makes a network load, answers one, and says what it cost both machines.
 
+mod experiment;
+mod folder;
+mod forward;
+mod loads;
+mod matrix;
+mod peer;
+mod rps_guest;
+mod runner;
+mod settings;
+mod silo;
+mod stream;
 mod view;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::available_parallelism;
@@ -25,6 +37,16 @@ pub(crate) enum Args {
     Serve(ServeArgs),
     /// Make a load against a bench serve, and say how fast it was and what it cost
     Run(Box<RunArgs>),
+    /// Compare settings of this machine under loads that another one makes: netperf's matrix, in rounds, in random order
+    Matrix(Box<matrix::Args>),
+    /// Put the interrupt of one stream far from its reader, near to it and on it, and compare
+    Silo(Box<silo::Args>),
+    /// Send as much as goes: sizes, sendfile, offloads, socket buffers, one sender or two
+    Stream(Box<stream::Args>),
+    /// Spread the protocol work of a busy machine by RPS, and see whether that helps or hurts
+    RpsGuest(Box<rps_guest::Args>),
+    /// Pass on what one machine sends to another, with interrupts together and apart
+    Forward(Box<forward::Args>),
     #[command(hide = true)]
     Instance {
         /// What to do
@@ -47,6 +69,12 @@ pub(crate) struct ServeArgs {
     /// Threads, where instances are multiplexed [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
+    /// Make no loads. Otherwise a netsilo that is under test elsewhere may ask for one against itself
+    #[arg(long)]
+    only_answer: bool,
+    /// Make loads against this address too, whoever asks
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "only_answer")]
+    may_load: Vec<IpAddr>,
 }
 
 /// Arguments of `netsilo bench run`.
@@ -109,25 +137,59 @@ pub(crate) struct LoadArgs {
 impl LoadArgs {
     /// The load that the arguments describe.
     fn spec(&self) -> Spec {
-        let cpus = cpus();
         let usual = Spec::usual(self.test, self.duration);
-        let instances = self.instances.unwrap_or(usual.instances);
-        let few = instances <= 2 * cpus;
-        let guessed = if few && self.test != Test::Forward { InstancesAs::Threads } else { InstancesAs::Multiplexed };
+        let spec = filled(usual.clone(), self.instances.unwrap_or(usual.instances), self.instances_as);
         Spec {
-            instances,
-            instances_as: self.instances_as.unwrap_or(guessed),
-            workers: self.workers.unwrap_or(cpus),
+            workers: self.workers.unwrap_or(spec.workers),
             request_bytes: self.request.0,
             response_bytes: self.request.1,
-            send_bytes: self.send_bytes.unwrap_or(usual.send_bytes),
+            send_bytes: self.send_bytes.unwrap_or(spec.send_bytes),
             rate_per_s: self.rate,
             lost_after: self.lost_after,
             resend: self.resend,
             warm_up: self.warm_up,
-            ..usual
+            ..spec
         }
     }
+}
+
+/// A load of so many instances, that are what is best where nothing is said.
+fn filled(spec: Spec, instances: usize, instances_as: Option<InstancesAs>) -> Spec {
+    let cpus = cpus();
+    let few = instances <= 2 * cpus;
+    let guessed = if few && spec.test != Test::Forward { InstancesAs::Threads } else { InstancesAs::Multiplexed };
+    Spec { instances, instances_as: instances_as.unwrap_or(guessed), workers: cpus, ..spec }
+}
+
+/// The command that makes a load.
+fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
+    let Spec { test, instances, instances_as, workers, lost_after, warm_up, duration, .. } = spec;
+    let mut words = format!("netsilo bench run {to} -t {test} -n {instances} --instances-as {instances_as}");
+    if *instances_as == InstancesAs::Multiplexed {
+        words += &format!(" --workers {workers}");
+    }
+    if test.has_responses() {
+        words += &format!(" -r {},{}", spec.request_bytes, spec.response_bytes);
+    } else {
+        words += &format!(" -m {}", spec.send_bytes);
+    }
+    if *test == Test::UdpRr {
+        words += &format!(" --lost-after {}", humantime::format_duration(*lost_after));
+    }
+    let mut more = |wanted: bool, word: &str| {
+        if wanted {
+            words += word;
+        }
+    };
+    more(spec.rate_per_s.is_some(), &spec.rate_per_s.map_or_else(String::new, |rate| format!(" --rate {rate}")));
+    more(spec.resend, " --resend");
+    more(bpf, " --bpf");
+    let (warm_up, duration) = (humantime::format_duration(*warm_up), humantime::format_duration(*duration));
+    format!(
+        "{words} --warm-up {} -d {} --json",
+        warm_up.to_string().replace(' ', ""),
+        duration.to_string().replace(' ', "")
+    )
 }
 
 fn cpus() -> usize {
@@ -156,6 +218,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     match args {
         Args::Serve(args) => serve(args)?,
         Args::Run(args) => make(args)?,
+        Args::Matrix(args) => return matrix::run(args),
+        Args::Silo(args) => return silo::run(args),
+        Args::Stream(args) => return stream::run(args),
+        Args::RpsGuest(args) => return rps_guest::run(args),
+        Args::Forward(args) => return forward::run(args),
         Args::Instance { task } => load::instance(task)?,
     }
     Ok(Exit::Ok)
@@ -166,8 +233,10 @@ fn serve(args: &ServeArgs) -> Result<()> {
         address: SocketAddr::new(args.bind, args.port),
         work_usecs: args.work_usecs,
         workers: args.workers.map_or_else(cpus, usize::from),
+        pinned: None,
     };
     let server = Server::bind(bind)?;
+    let server = if args.only_answer { server } else { server.making(args.may_load.clone()) };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
@@ -187,6 +256,13 @@ fn serve(args: &ServeArgs) -> Result<()> {
             let (requests, bytes) = (units::count(totals.requests as f64), units::count(totals.received_bytes as f64));
             out::note(&format!("{from}: done, {requests} requests, {bytes} bytes received"));
         }
+        Event::Making(to, spec) => {
+            out::note(&format!("making a load against {to}: {} of {}", count(spec.instances, "instance"), spec.test));
+        }
+        Event::Made(to, totals) => {
+            let (requests, bytes) = (units::count(totals.requests as f64), units::count(totals.sent_bytes as f64));
+            out::note(&format!("made a load against {to}: {requests} requests, {bytes} bytes sent"));
+        }
         Event::Ended(from, why) => out::note(&format!("{from}: {why}")),
     })?;
     Ok(())
@@ -196,7 +272,10 @@ fn make(args: &RunArgs) -> Result<()> {
     let server = address(&args.server)?;
     let spec = args.load.spec();
     let bar = progress(&spec);
-    let made = load::run(&spec, server, Options { bpf: args.bpf }, &mut |tick| tell(&bar, &spec, tick));
+    let made = load::run(&spec, server, Options { bpf: args.bpf }, &mut |tick| {
+        tell(&bar, &spec, tick);
+        ControlFlow::Continue(())
+    });
     bar.finish_and_clear();
     let made = made?;
     if args.rate_only {

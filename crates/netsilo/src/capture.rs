@@ -1,11 +1,11 @@
 //! `netsilo capture`: all that is read, saved as a bundle that every read verb opens with `--from`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use netsilo_sys::bpf::Options;
-use netsilo_sys::bundle::{Addresses, Capture};
+use netsilo_sys::bundle::{Addresses, Capture, Manifest};
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::root::Root;
 
@@ -36,14 +36,8 @@ pub(crate) struct Args {
 /// Looks, saves, and says what the bundle holds.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let counting = if args.no_bpf { Counting::WithoutBpf } else { Counting::Continuous };
-    let mut capture = Capture::start()?;
-    let live = Root::live();
-    let mut observer = Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
-    let observation = observer.next(&capture.sample(&live)?, args.interval, pass_time)?;
     let addresses = if args.with_addresses { Addresses::Keep } else { Addresses::Replace };
-    let release = &observation.after.machine.release;
-    let manifest =
-        capture.write(&args.output, &observation.attribution, release, addresses).context("cannot write the bundle")?;
+    let manifest = save(&args.output, args.interval, counting, addresses)?;
     if args.json {
         out::json(&manifest)?;
         return Ok(Exit::Ok);
@@ -53,4 +47,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::note(&format!("  {line}"));
     }
     Ok(Exit::Ok)
+}
+
+/// Looks for so long, and saves what is read.
+pub(crate) fn save(output: &Path, interval: Duration, counting: Counting, addresses: Addresses) -> Result<Manifest> {
+    let mut capture = Capture::start()?;
+    let live = Root::live();
+    let mut observer = Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
+    let observation = observer.next(&capture.sample(&live)?, interval, pass_time)?;
+    let release = &observation.after.machine.release;
+    capture.write(output, &observation.attribution, release, addresses).context("cannot write the bundle")
 }

@@ -30,6 +30,7 @@ mod show;
 mod show_view;
 mod stages_view;
 mod status;
+mod switch;
 mod undo;
 mod units;
 mod verdict_view;

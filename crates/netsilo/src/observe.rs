@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,9 @@ use netsilo_sys::root::Root;
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 /// The same for findings: losses and bursts are rarer than packets.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether to stop.
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// This machine, or another one's bundle.
 #[derive(Debug, Clone, clap::Args)]
@@ -148,4 +152,13 @@ pub(crate) fn pass_time(length: Duration) {
         bar.set_position(start.elapsed().as_millis() as u64);
     }
     bar.finish_and_clear();
+}
+
+/// Waits, unless told to stop.
+pub(crate) fn pass(time: Duration, stop: &AtomicBool) {
+    let until = Instant::now() + time;
+    while !stop.load(Ordering::Relaxed) {
+        let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { return };
+        sleep(left.min(LOOK));
+    }
 }

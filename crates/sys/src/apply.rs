@@ -3,13 +3,13 @@
 //! Check that nothing has moved since the plan was made; journal everything and sync; start the guard; write, read back,
 //! record, one by one; on a failure restore in reverse. What the operator sees of it comes out as [`Event`]s.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use netsilo_core::change::{Change, Target, Value};
+use netsilo_core::change::{Change, Target, Value, ordered};
 use netsilo_core::host::Irq;
 
 use crate::journal::{Journal, JournalError};
@@ -211,6 +211,28 @@ pub fn apply_for(
     Ok(Applied { transaction: Some(transaction), settled, arrivals, overwritten })
 }
 
+/// Journals what these knobs say, before a command that may write any of them; returns the transaction, which stays
+/// unfinished until it is undone. Undoing writes what is set up anew first, as applying does.
+pub fn expect_any(kernel: &dyn Kernel, dir: &Path, targets: Vec<Target>, reason: &str) -> Result<u64, ApplyError> {
+    let mut journal = Journal::open(kernel, dir)?;
+    refuse_on_top(&journal)?;
+    let as_it_is = |target: Target| {
+        let reading = knob::read(kernel, &target).ok()?;
+        Some((
+            Change { target, old: reading.value.clone(), new: reading.value, reason: reason.to_owned() },
+            reading.raw,
+        ))
+    };
+    let (changes, raws): (Vec<Change>, Vec<String>) = targets.into_iter().filter_map(as_it_is).unzip();
+    let raws: BTreeMap<Target, String> = changes.iter().map(|change| change.target.clone()).zip(raws).collect();
+    let entry = |Change { target, old, new, reason }: Change| {
+        let old_raw = raws.get(&target).cloned().unwrap_or_default();
+        Entry { target, old, old_raw, settles_as: new.clone(), new, reason, whatever: true }
+    };
+    let entries = ordered(changes).into_iter().rev().map(entry).collect();
+    Ok(journal.begin(Origin::Operator, entries, None)?)
+}
+
 /// Another writer shows itself by what it writes over our values.
 fn overwritten(kernel: &dyn Kernel, target: &Target, settled: &Value) -> Option<(Target, Value)> {
     let now = knob::read_settled(kernel, target, settled).ok()?.value;
@@ -267,7 +289,8 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
         }
         knob::may_write(kernel, target, &now.place, new).map_err(ApplyError::NoPermission)?;
         let (target, reason) = (target.clone(), reason.clone());
-        let entry = Entry { target, old: now.value, old_raw: now.raw, new: new.clone(), settles_as, reason };
+        let entry =
+            Entry { target, old: now.value, old_raw: now.raw, new: new.clone(), settles_as, reason, whatever: false };
         writes.push(Write { index, change, place: now.place, entry });
     }
     if drifts.is_empty() { Ok(writes) } else { Err(ApplyError::Drifted(drifts)) }

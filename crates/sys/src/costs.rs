@@ -132,6 +132,20 @@ pub fn machine(root: &Root) -> Result<MachineIdentity, ReadError> {
     })
 }
 
+/// Whether the CPUs are QEMU's own, made of software, so that times mean nothing: by the hypervisor's name for itself (leaf
+/// 0x40000000, `target/i386/cpu.c:cpu_x86_cpuid`), which on other architectures does not show.
+pub fn is_emulated() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: every 64-bit CPU has the instruction; a leaf that it does not know answers something else.
+        #[allow(unsafe_code, unused_unsafe, reason = "safe since Rust 1.94")]
+        let leaf = unsafe { std::arch::x86_64::__cpuid(0x4000_0000) };
+        [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == b"TCGTCGTCGTCG"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// By the CPU's flags, else by what firmware says.
 pub(crate) fn virtual_machine(root: &Root, text: Option<&str>) -> Option<bool> {
     let word = |file: &str| root.parse(&format!("/sys/class/dmi/id/{file}"), scalar::word).ok();

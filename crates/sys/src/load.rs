@@ -5,9 +5,11 @@
 //! row of a [`board`], which the client reads each second.
 
 mod answer;
+mod asked;
 mod board;
 mod control;
 mod crr;
+mod make;
 mod process;
 mod rr;
 mod run;
@@ -18,10 +20,12 @@ mod stream;
 mod tally;
 mod work;
 
-pub use control::VERSION;
+pub use asked::{ask, here};
+pub use control::{Order, VERSION};
 pub use process::{InstanceError, instance};
-pub use run::{LoadError, Options, Tick, run};
+pub use run::{LoadError, Options, Tick, Watch, run};
 pub use serve::{Bind, Event, ServeError, Server};
+pub use side::Before;
 
 /// Where a server listens unless told otherwise.
 pub const PORT: u16 = 12870;

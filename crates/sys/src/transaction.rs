@@ -83,6 +83,9 @@ pub struct Entry {
     pub settles_as: Value,
     /// Why, for people.
     pub reason: String,
+    /// A command that is not netsilo's may write anything: whatever the knob says, it is to be restored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whatever: bool,
 }
 
 impl Entry {
@@ -300,6 +303,7 @@ mod tests {
             new: Value::Count(1000),
             settles_as: Value::Count(1024),
             reason: "rfs".into(),
+            whatever: false,
         };
         line(&Record::Begin { transaction, pid: 7, origin: Origin::Operator, confirm_by: None, entries: vec![entry] })
     }

@@ -153,6 +153,7 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
 /// Whether a value is the one that we wrote: as read back; or, if we died before reading it back, as it must have been.
 fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
     match read_back {
+        _ if entry.whatever => true,
         Some(read_back) => now == read_back,
         None => *now == entry.new || *now == entry.settles_as || knob::may_round_to(&entry.target, &entry.new, now),
     }

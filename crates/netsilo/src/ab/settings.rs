@@ -1,21 +1,16 @@
-//! The two settings, and the switch between them: each is one transaction, which is taken back before the other is made.
+//! The two settings, and which of them is in force.
 
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netsilo_core::host::Observation;
 use netsilo_core::plan::{AlgorithmName, Goal, Plan, plan};
-use netsilo_sys::apply::{Options, apply};
-use netsilo_sys::kernel::Live;
-use netsilo_sys::transaction::By;
-use netsilo_sys::undo::{Undone, Which, undo};
 use serde::Serialize;
 
 use crate::apply::{Place, load};
-use crate::exit::{Exit, Stop};
 use crate::plan::GoalArgs;
+use crate::switch::Switch;
 
 /// What is in force, in the operator's words.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -84,18 +79,16 @@ pub(super) enum Side {
     B,
 }
 
-/// Switches; when it goes, all is as it was found.
-pub(super) struct Switch<'a> {
+/// Which of the two is in force.
+pub(super) struct Sides<'a> {
     plans: [Option<Plan>; 2],
-    place: &'a Place,
-    kernel: Live,
+    switch: Switch<'a>,
     now: Side,
-    transaction: Option<u64>,
 }
 
-impl<'a> Switch<'a> {
+impl<'a> Sides<'a> {
     pub(super) fn new(plans: [Option<Plan>; 2], place: &'a Place) -> Result<Self> {
-        Ok(Self { plans, place, kernel: place.kernel()?, now: Side::Nothing, transaction: None })
+        Ok(Self { plans, switch: Switch::new(place)?, now: Side::Nothing })
     }
 
     /// Puts a side in force; whether anything was written.
@@ -103,43 +96,13 @@ impl<'a> Switch<'a> {
         if side == self.now {
             return Ok(false);
         }
-        let taken_back = self.take_back()?;
         self.now = side;
         let plan = match side {
             Side::Nothing => None,
             Side::A => self.plans[0].as_ref(),
             Side::B => self.plans[1].as_ref(),
         };
-        let Some(plan) = plan else { return Ok(taken_back) };
-        let dir = std::path::absolute(self.place.state_dir()).context("resolving the state folder")?;
-        let mut no_guard = |_| Ok(());
-        let mut options = Options { confirm_within: None, start_guard: &mut no_guard, wait: Duration::ZERO };
-        let applied = apply(&self.kernel, &dir, &plan.changes, &mut options, &mut |_| {})?;
-        self.transaction = applied.transaction;
-        if let Some((target, now)) = applied.overwritten.first() {
-            let message = format!("{target} says {now} already: another program writes it too, find it and stop it");
-            return Err(Stop(Exit::OtherOwner, message).into());
-        }
-        Ok(true)
-    }
-
-    fn take_back(&mut self) -> Result<bool> {
-        let Some(transaction) = self.transaction.take() else { return Ok(false) };
-        let which = Which::Only(transaction);
-        let undone = undo(&self.kernel, self.place.state_dir(), which, false, By::Undo, &mut |_, _| {})?;
-        if undone.iter().all(Undone::is_complete) {
-            return Ok(true);
-        }
-        let words = crate::undo::report(&undone);
-        let todo = "run `netsilo undo` to try again";
-        Err(Stop(Exit::RestoreIncomplete, format!("{}\n{todo}", words.trim_end())).into())
-    }
-}
-
-impl Drop for Switch<'_> {
-    fn drop(&mut self) {
-        // only after an error, which is told; the journal keeps what cannot be restored now
-        let _ = self.take_back();
+        self.switch.put(plan.map_or(&[], |plan| &plan.changes))
     }
 }
 

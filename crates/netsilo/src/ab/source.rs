@@ -6,8 +6,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::observe::{LOOK, pass};
 use anyhow::{Context as _, Result, bail};
 use netsilo_core::ab::{Better, Scale};
 use netsilo_core::workload::Measure;
@@ -15,9 +16,6 @@ use netsilo_sys::bpf;
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::root::Root;
 use rustix::process::{Pid, Signal, kill_process_group};
-
-/// How often it is looked whether to stop.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// What is measured.
 #[derive(Debug)]
@@ -83,15 +81,6 @@ impl Source {
                 measure.of(&observation).map(Some).ok_or_else(|| NothingReceived(*measure, *window).into())
             }
         }
-    }
-}
-
-/// Waits, unless told to stop.
-pub(super) fn pass(time: Duration, stop: &AtomicBool) {
-    let until = Instant::now() + time;
-    while !stop.load(Ordering::Relaxed) {
-        let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { return };
-        thread::sleep(left.min(LOOK));
     }
 }
 

@@ -1,11 +1,13 @@
 //! What client and server say to each other: lines of JSON, of bounded length, the version first.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 
-use netsilo_core::load::{InstancesAs, Served, Spec};
+use netsilo_core::load::{InstancesAs, Run, Served, Spec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use super::run::Tick;
 
 /// Which words are spoken; another version's are not understood.
 pub const VERSION: u32 = 1;
@@ -36,6 +38,22 @@ pub(super) enum Request {
     End,
     /// All was sent.
     Stop,
+    /// Make a load yourself, against a server of mine.
+    Make(Box<Order>),
+}
+
+/// A load that a server is asked to make.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    /// What to send.
+    pub spec: Spec,
+    /// Against which machine; the one that asks where it is `None`, and others only where that was allowed.
+    pub to: Option<IpAddr>,
+    /// The port of its server.
+    pub port: u16,
+    /// Measure the true interrupt times with eBPF, at both ends.
+    pub bpf: bool,
 }
 
 /// What a server answers, one for each request.
@@ -60,6 +78,10 @@ pub(super) enum Reply {
     Ended,
     /// To [`Request::Stop`].
     Done(Box<Served>),
+    /// To [`Request::Make`], about once a second.
+    Tick(Tick),
+    /// To [`Request::Make`], at its end.
+    Made(Box<Run>),
     /// To anything.
     Refused {
         /// Why.

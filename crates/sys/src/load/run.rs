@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use netsilo_core::load::{InstancesAs, Run, Side, Spec, Test, Totals};
+use serde::{Deserialize, Serialize};
 
 use super::board::Board;
 use super::control::{Lines, Reply, Request, SERVER_LINE, VERSION};
@@ -20,7 +22,7 @@ use super::{crr, rr, stream};
 const STACK: usize = 96 << 10;
 
 /// How long a server may take to answer: it takes snapshots, and waits for what is on its way.
-const ANSWER: Duration = Duration::from_secs(60);
+pub(super) const ANSWER: Duration = Duration::from_secs(60);
 
 /// What else a run needs to know.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,8 +31,8 @@ pub struct Options {
     pub bpf: bool,
 }
 
-/// Told about once a second.
-#[derive(Debug, Clone, Copy)]
+/// Told about once a second, and when it begins to count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tick {
     /// Time that has counted; `None` while warming up.
     pub counted: Option<Duration>,
@@ -72,6 +74,9 @@ pub enum LoadError {
         /// What the kernel answered.
         source: io::Error,
     },
+    /// Whoever watches wants no more of it.
+    #[error("interrupted")]
+    Interrupted,
     /// A data connection broke.
     #[error("the load broke: {0}")]
     Broken(String),
@@ -83,8 +88,11 @@ pub enum LoadError {
     Board(io::Error),
 }
 
+/// Told how a load goes; says whether it shall go on.
+pub type Watch<'a> = dyn FnMut(Tick) -> ControlFlow<()> + 'a;
+
 /// Makes a load and measures it.
-pub fn run(spec: &Spec, server: SocketAddr, options: Options, watch: &mut dyn FnMut(Tick)) -> Result<Run, LoadError> {
+pub fn run(spec: &Spec, server: SocketAddr, options: Options, watch: &mut Watch<'_>) -> Result<Run, LoadError> {
     spec.check().map_err(LoadError::Spec)?;
     allow_many_sockets();
     let mut control = Control::connect(server)?;
@@ -119,13 +127,13 @@ pub fn run(spec: &Spec, server: SocketAddr, options: Options, watch: &mut dyn Fn
 }
 
 /// The control connection, from this end.
-struct Control {
-    lines: Lines,
+pub(super) struct Control {
+    pub(super) lines: Lines,
     server: SocketAddr,
 }
 
 impl Control {
-    fn connect(server: SocketAddr) -> Result<Self, LoadError> {
+    pub(super) fn connect(server: SocketAddr) -> Result<Self, LoadError> {
         let stream = TcpStream::connect_timeout(&server, PATIENCE)
             .map_err(|source| LoadError::NoServer { address: server, source })?;
         stream.set_read_timeout(Some(ANSWER)).map_err(LoadError::Control)?;
@@ -145,9 +153,15 @@ impl Control {
 
     fn ask(&mut self, request: &Request) -> Result<Reply, LoadError> {
         let said = self.lines.say(request);
+        let reply = self.hear()?;
+        said.map(|()| reply).map_err(LoadError::Control)
+    }
+
+    /// What the server says next.
+    pub(super) fn hear(&mut self) -> Result<Reply, LoadError> {
         match self.lines.hear() {
             Ok(Some(Reply::Refused { why })) => Err(LoadError::Refused(why)),
-            Ok(Some(reply)) => said.map(|()| reply).map_err(LoadError::Control),
+            Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(LoadError::Gone),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(LoadError::Stranger(self.server)),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(LoadError::Gone),
@@ -176,11 +190,19 @@ fn count(
     options: Options,
     board: &Board,
     control: &mut Control,
-    watch: &mut dyn FnMut(Tick),
+    watch: &mut Watch<'_>,
 ) -> Result<Counted, LoadError> {
     let _hurry = Hurry::new();
-    watch(Tick { counted: None, last_second: 0 });
-    pass(spec.warm_up, board);
+    let mut tell = |tick| if watch(tick).is_break() { Err(LoadError::Interrupted) } else { Ok(()) };
+    let warming_up = Instant::now();
+    tell(Tick { counted: None, last_second: 0 })?;
+    while let Some(left) = spec.warm_up.checked_sub(warming_up.elapsed()).filter(|left| !left.is_zero()) {
+        if board.is_stopped() {
+            break;
+        }
+        pass(left.min(Duration::from_secs(1)), board);
+        tell(Tick { counted: None, last_second: 0 })?;
+    }
     control.ask(&Request::Begin { bpf: options.bpf })?;
     let before = Before::take(options.bpf)?;
     let phase = board.phase();
@@ -188,6 +210,7 @@ fn count(
     let (started, first) = (Instant::now(), board.totals());
     let done = |totals: &Totals| if spec.test.has_responses() { totals.responses } else { totals.sent_bytes };
     let (mut per_second, mut last) = (Vec::new(), done(&first));
+    tell(Tick { counted: Some(Duration::ZERO), last_second: 0 })?;
     for second in 1.. {
         let until = Duration::from_secs(second).min(spec.duration);
         pass(until.saturating_sub(started.elapsed()), board);
@@ -195,7 +218,7 @@ fn count(
         if until == Duration::from_secs(second) {
             per_second.push(now - last);
         }
-        watch(Tick { counted: Some(until), last_second: now - last });
+        tell(Tick { counted: Some(until), last_second: now - last })?;
         last = now;
         if until >= spec.duration || board.is_stopped() {
             break;

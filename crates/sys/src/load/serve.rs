@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::load::{InstancesAs, Served, Spec, Test, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown, sockopt};
@@ -14,9 +15,11 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 use super::answer::{self, Job};
 use super::board::Board;
 use super::control::{CLIENT_LINE, Lines, Reply, Request, VERSION};
+use super::make::Maker;
 use super::side::Before;
 use super::socket::{PATIENCE, allow_many_sockets};
 use super::work::Work;
+use crate::kernel::set_thread_cpus;
 
 /// Clients at once, at most.
 const CLIENTS: usize = 16;
@@ -36,6 +39,8 @@ pub struct Bind {
     pub work_usecs: u64,
     /// Threads, where instances are multiplexed.
     pub workers: usize,
+    /// Each worker runs on this CPU only.
+    pub pinned: Option<CpuId>,
 }
 
 /// Why there is no server.
@@ -66,6 +71,10 @@ pub enum Event {
     Served(SocketAddr, Totals),
     /// A client was sent away, or is gone before its end.
     Ended(SocketAddr, String),
+    /// A load was asked for, and is being made against this address.
+    Making(SocketAddr, Box<Spec>),
+    /// It has come to its end, with the client's totals.
+    Made(SocketAddr, Totals),
 }
 
 /// A server that listens.
@@ -74,6 +83,7 @@ pub struct Server {
     listener: TcpListener,
     bind: Bind,
     work: Work,
+    maker: Option<Maker>,
 }
 
 impl Server {
@@ -86,7 +96,13 @@ impl Server {
             _ => ServeError::Bind { address, source },
         })?;
         listener.set_nonblocking(true).map_err(ServeError::Wait)?;
-        Ok(Self { listener, work: Work::new(bind.work_usecs), bind })
+        Ok(Self { listener, work: Work::new(bind.work_usecs), bind, maker: None })
+    }
+
+    /// The same, which also makes loads against those who ask for one, and against these.
+    #[must_use]
+    pub fn making(self, also_against: Vec<IpAddr>) -> Self {
+        Self { maker: Some(Maker::new(also_against)), ..self }
     }
 
     /// Where it listens.
@@ -213,6 +229,7 @@ struct Running {
     sockets: Vec<Arc<UdpSocket>>,
     streams: Vec<Weak<TcpStream>>,
     spec: Spec,
+    pinned: Option<CpuId>,
     before: Option<(Before, Totals)>,
     served: Served,
 }
@@ -250,7 +267,16 @@ impl Session<'_> {
                 tell(Event::Served(self.from, served.totals));
                 Ok(Some(Reply::Done(Box::new(served))))
             }
-            (Request::Hello { .. } | Request::Prepare(_), _) | (_, None) => Err("this comes out of turn".into()),
+            (Request::Make(order), None) => {
+                let Some(maker) = &self.server.maker else {
+                    return Err("this server makes no loads: start it without --only-answer".into());
+                };
+                maker.make(&order, self.from.ip(), lines, self.stop, tell)?;
+                Ok(None)
+            }
+            (Request::Hello { .. } | Request::Prepare(_) | Request::Make(_), _) | (_, None) => {
+                Err("this comes out of turn".into())
+            }
         }
     }
 
@@ -276,6 +302,7 @@ impl Session<'_> {
             sockets: Vec::new(),
             streams: Vec::new(),
             spec: spec.clone(),
+            pinned: self.server.bind.pinned,
             before: None,
             served,
         };
@@ -349,8 +376,14 @@ impl Running {
         client: IpAddr,
         serve: impl FnOnce(&Job<'_>) + Send + 'static,
     ) -> io::Result<()> {
-        let (board, spec) = (Arc::clone(&self.board), self.spec.clone());
+        let (board, spec, pinned) = (Arc::clone(&self.board), self.spec.clone(), self.pinned);
         let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(move || {
+            if let Some(cpu) = pinned
+                && set_thread_cpus(0, &CpuSet::of(cpu)).is_err()
+            {
+                // the client sees that nothing answers
+                return;
+            }
             if let Some(row) = board.rows().get(row) {
                 serve(&Job::new(&spec, work, client, &board, row));
             }

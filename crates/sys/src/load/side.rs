@@ -15,7 +15,7 @@ use crate::read::snapshot;
 use crate::root::{ReadError, Root};
 
 /// A machine as it was when counting began.
-pub(super) struct Before {
+pub struct Before {
     tracer: Option<Tracer>,
     snapshot: Snapshot,
     events: Events,
@@ -25,7 +25,7 @@ pub(super) struct Before {
 
 impl Before {
     /// Attaches eBPF if it is allowed to, then reads.
-    pub(super) fn take(bpf: bool) -> Result<Self, ReadError> {
+    pub fn take(bpf: bool) -> Result<Self, ReadError> {
         let _hurry = Hurry::new();
         let options = bpf::Options { time: true, containers: false, forwarding: false, stages: false, arrivals: false };
         let tracer = bpf.then(|| Tracer::attach(options));
@@ -35,7 +35,7 @@ impl Before {
     }
 
     /// Reads again.
-    pub(super) fn end(self) -> Result<Side, ReadError> {
+    pub fn end(self) -> Result<Side, ReadError> {
         let _hurry = Hurry::new();
         let seconds = self.at.elapsed().as_secs_f64();
         let own = own_cost().cpu.saturating_sub(self.own);

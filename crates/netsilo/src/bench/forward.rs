@@ -1,0 +1,70 @@
+//! `netsilo bench forward`: this machine is between two others, and passes on what one sends to the other.
+
+use anyhow::{Context as _, Result};
+use netsilo_core::experiment::{Kind, Load};
+use netsilo_core::load::{Spec, Test};
+
+use super::experiment::{Common, Defined, Made};
+use super::folder::Sender;
+use super::settings::{self, Hardware};
+use crate::exit::Exit;
+
+/// Arguments of `netsilo bench forward`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The machine that sends: its bench serve, which --may-load the receiver
+    #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
+    from: Option<String>,
+    /// The machine that receives: its bench serve, as the sender reaches it through this machine
+    #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
+    to: Option<String>,
+    /// Do not send both ways at once, for which the receiver --may-load the sender
+    #[arg(long)]
+    one_way: bool,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    hardware: Hardware,
+    /// Length of a datagram's payload
+    #[arg(short = 'm', long, value_name = "BYTES", default_value_t = 18)]
+    send_bytes: usize,
+    /// How many flows
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
+    instances: usize,
+    /// Datagrams per second of each sender [default: as many as go]
+    #[arg(long, value_name = "N")]
+    rate: Option<f64>,
+}
+
+/// Makes it, or goes on with it.
+pub(super) fn run(args: &Args) -> Result<Exit> {
+    let sender =
+        |agent: &Option<String>, against: &Option<String>| Sender { agent: agent.clone(), against: against.clone() };
+    let senders = match (&args.from, args.one_way) {
+        (None, _) => Vec::new(),
+        (_, true) => vec![sender(&args.from, &args.to)],
+        (_, false) => vec![sender(&args.from, &args.to), sender(&args.to, &args.from)],
+    };
+    args.common.run(Kind::Forward, args.hardware.even_if_owned(), senders, |made| define(args, made))
+}
+
+fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
+    let spec = args.common.spec(Test::Forward, args.instances, None);
+    let spec = Spec { send_bytes: args.send_bytes, rate_per_s: args.rate, ..spec };
+    let mut loads = vec![Load { name: "one way".into(), spec: spec.clone(), senders: 1 }];
+    if !args.one_way {
+        loads.push(Load { name: "two ways".into(), spec, senders: 2 });
+    }
+    let (hardware, seen) = (&args.hardware, &made.seen);
+    let first = seen.after.topology.housekeeping().lowest().context("no cpu is there")?;
+    let mut all = vec![settings::none("none")];
+    let together = format!("all interrupts on cpu {first}");
+    all.extend(settings::of("together", &together, &hardware.on(first), seen)?);
+    all.extend(settings::of("apart", "each queue's interrupt on a cpu of its own", &hardware.affinity(), seen)?);
+    let rps = hardware.rps(hardware.goal(), seen);
+    all.extend(settings::of("rps", "each flow's way through the stack spread over all cpus by software", &rps, seen)?);
+    if let Some(load) = loads.last() {
+        all.extend(settings::own("plan", hardware, made, load)?);
+    }
+    Ok(Defined { settings: all, loads })
+}

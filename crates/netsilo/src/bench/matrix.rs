@@ -1,0 +1,78 @@
+//! `netsilo bench matrix`: settings under requests and responses of several sizes and numbers of instances.
+
+use anyhow::Result;
+use netsilo_core::experiment::{Kind, Load, Setting};
+use netsilo_core::load::Test;
+
+use super::experiment::{Common, Defined, Made, With};
+use super::loads::Requests;
+use super::peer::Peer;
+use super::settings::{self, Hardware};
+use crate::exit::Exit;
+
+/// What can be compared, beside commands.
+const SETTINGS: [&str; 5] = ["none", "irq-affinity", "rps+rfs", "both", "plan"];
+
+/// Arguments of `netsilo bench matrix`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    with: With,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    hardware: Hardware,
+    /// What to compare; the others are compared with the first
+    #[arg(short, long, value_name = "NAMES", value_delimiter = ',', default_values = SETTINGS)]
+    settings: Vec<String>,
+    /// Compare what this command (sh's words) changes, too; it is run once, what it changes is taken back
+    #[arg(long, value_name = "NAME=COMMAND")]
+    config: Vec<Peer>,
+    #[command(flatten)]
+    loads: Requests,
+    /// Burn this much CPU time in user mode for each request, as a real service does
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    work_usecs: u64,
+}
+
+/// Makes it, or goes on with it.
+pub(super) fn run(args: &Args) -> Result<Exit> {
+    let even_if_owned = args.hardware.even_if_owned();
+    args.common.run(Kind::Matrix, even_if_owned, args.with.senders(), |made| define(args, made))
+}
+
+fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
+    let (tests, sizes, instances) = ([Test::TcpRr, Test::UdpRr], [1, 256], [100, 500, 1500]);
+    let loads = args.loads.loads(&args.common, &tests, &sizes, &instances);
+    made.how.work_usecs = args.work_usecs;
+    let mut all = Vec::new();
+    for name in &args.settings {
+        settings::known(name, &SETTINGS)?;
+        all.extend(setting(name, args, made, &loads)?);
+    }
+    for peer in &args.config {
+        all.push(peer.learn(made)?);
+    }
+    Ok(Defined { settings: all, loads })
+}
+
+fn setting(name: &str, args: &Args, made: &Made<'_>, loads: &[Load]) -> Result<Option<Setting>> {
+    let (hardware, seen) = (&args.hardware, &made.seen);
+    match name {
+        "none" => Ok(Some(settings::none(name))),
+        "irq-affinity" => settings::of(name, "each queue's interrupt on a cpu of its own", &hardware.affinity(), seen),
+        "rps+rfs" => {
+            let goal = hardware.rfs(hardware.goal(), seen);
+            settings::of(name, "protocol work spread over all cpus by software, flows to their readers", &goal, seen)
+        }
+        "both" => {
+            let goal = hardware.rfs(hardware.affinity(), seen);
+            settings::of(name, "each queue's interrupt on a cpu of its own, and RPS and RFS", &goal, seen)
+        }
+        _ => {
+            // where it matters most: the last load has the most instances
+            let Some(load) = loads.last() else { return Ok(None) };
+            settings::own(name, hardware, made, load)
+        }
+    }
+}

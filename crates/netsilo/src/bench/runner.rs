@@ -1,0 +1,399 @@
+//! Makes an experiment's trials, one after the other; whatever end it comes to, all is as it was found.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use netsilo_core::experiment::{Experiment, Failed, Load, Map, Record, Setting, Step, Trial};
+use netsilo_core::host::Observation;
+use netsilo_core::load::{Run, Side, Spec};
+use netsilo_core::rates::rates;
+use netsilo_core::silo::silos;
+use netsilo_sys::apply::ApplyError;
+use netsilo_sys::bpf;
+use netsilo_sys::load::{self, Before, Bind, LoadError, Options, Order, Server, Tick};
+use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::root::Root;
+
+use super::folder::{Folder, How};
+use crate::apply::{Place, count};
+use crate::exit::{Exit, Stop};
+use crate::observe::pass;
+use crate::switch::Switch;
+use crate::{out, units};
+
+/// So many trials in a row without a result end a run.
+const FAILURES: usize = 5;
+
+/// What a trial takes beside its pause, warm-up and counting.
+const OVERHEAD: Duration = Duration::from_secs(2);
+
+/// How long a trial that only looks who reads where counts, at most.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How long a sender may be out of reach after a change: a driver that sets itself up anew takes its link away.
+const AWAY: Duration = Duration::from_secs(60);
+
+/// What all trials need to know.
+pub(super) struct Runner<'a> {
+    pub(super) experiment: &'a Experiment,
+    pub(super) how: &'a How,
+    pub(super) place: &'a Place,
+    pub(super) stop: &'a AtomicBool,
+}
+
+/// How long some trials take.
+pub(super) fn time_of(experiment: &Experiment, trials: usize) -> Duration {
+    let each = experiment.loads.iter().map(|load| time_of_one(experiment, load)).sum::<Duration>();
+    let each = each / experiment.loads.len().max(1) as u32;
+    Duration::from_secs((each * trials as u32).as_secs())
+}
+
+fn time_of_one(experiment: &Experiment, load: &Load) -> Duration {
+    experiment.pause + load.spec.warm_up + load.spec.duration + OVERHEAD
+}
+
+/// What a short load shows, with nothing set.
+pub(super) fn observe(how: &How, load: &Load, stop: &AtomicBool) -> Result<Observation> {
+    with_ends(how, stop, |ends| ends.observe(load))
+}
+
+/// Which share of this machine's CPU time a short load takes, with nothing set.
+pub(super) fn busy(how: &How, load: &Load, stop: &AtomicBool) -> Result<f64> {
+    let (runs, between) = with_ends(how, stop, |ends| Ok(ends.make(load, &shortened(load), &mut |_| {})?))?;
+    let side = between.as_ref().or_else(|| runs.first().map(|run| &run.server.side)).context("nothing was measured")?;
+    let busy = side.busy_cpus().context("no cpu time was counted")?;
+    Ok(busy / side.rates.cpus.len().max(1) as f64)
+}
+
+/// The same load for a look.
+fn shortened(load: &Load) -> Spec {
+    let (warm_up, duration) = (load.spec.warm_up.min(LOOK / 4), load.spec.duration.min(LOOK));
+    Spec { warm_up, duration, ..load.spec.clone() }
+}
+
+/// The servers on this machine that the loads go to, by the sender.
+struct Ends<'a> {
+    how: &'a How,
+    stop: &'a AtomicBool,
+    to: Vec<SocketAddr>,
+}
+
+/// Does something while this machine answers loads.
+fn with_ends<T>(how: &How, stop: &AtomicBool, work: impl FnOnce(&Ends<'_>) -> Result<T>) -> Result<T> {
+    let mut servers: Vec<(IpAddr, Server)> = Vec::new();
+    let mut to = Vec::new();
+    for sender in &how.senders {
+        if let Some(other) = &sender.against {
+            to.push(super::address(other)?);
+            continue;
+        }
+        let Some(agent) = &sender.agent else { continue };
+        let here = load::here(super::address(agent)?)?;
+        if !servers.iter().any(|(address, _)| *address == here) {
+            let address = SocketAddr::new(here, 0);
+            let bind = Bind { address, work_usecs: how.work_usecs, workers: super::cpus(), pinned: how.pinned };
+            servers.push((here, Server::bind(bind)?));
+        }
+        let server = servers.iter().find(|(address, _)| *address == here).context("no server")?;
+        to.push(server.1.address().context("cannot tell where the server listens")?);
+    }
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _over = Over(&over);
+        for (_, server) in &servers {
+            // what happens there the client tells
+            scope.spawn(|| server.serve(&over, &|_| {}));
+        }
+        work(&Ends { how, stop, to })
+    })
+}
+
+/// Says so when it goes.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Ends<'_> {
+    /// Waits until all senders can be reached.
+    fn reach(&self) -> Result<(), LoadError> {
+        let until = Instant::now() + AWAY;
+        for sender in &self.how.senders {
+            let Some(Ok(agent)) = sender.agent.as_ref().or(sender.against.as_ref()).map(|it| super::address(it)) else {
+                continue;
+            };
+            while let Err(error) = load::here(agent) {
+                if Instant::now() > until || self.stop.load(Ordering::Relaxed) {
+                    return Err(error);
+                }
+                pass(Duration::from_millis(200), self.stop);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(
+        &self,
+        sender: usize,
+        spec: &Spec,
+        watch: &mut dyn FnMut(Tick) -> ControlFlow<()>,
+    ) -> Result<Run, LoadError> {
+        let n = sender % self.to.len().max(1);
+        let (Some(sender), Some(to)) = (self.how.senders.get(n), self.to.get(n)) else {
+            return Err(LoadError::Refused("no sender is known".into()));
+        };
+        let options = Options { bpf: self.how.bpf };
+        let Some(agent) = &sender.agent else { return load::run(spec, *to, options, watch) };
+        let agent = super::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
+        let against = sender.against.as_ref().map(|_| to.ip());
+        let order = Order { spec: spec.clone(), to: against, port: to.port(), bpf: self.how.bpf };
+        load::ask(agent, &order, watch)
+    }
+
+    /// Makes a load, by all its senders at once; what this machine did, where it is neither end.
+    fn make(
+        &self,
+        load: &Load,
+        spec: &Spec,
+        watch: &mut dyn FnMut(Tick),
+    ) -> Result<(Vec<Run>, Option<Side>), LoadError> {
+        let failed = AtomicBool::new(false);
+        let go_on = || {
+            let over = self.stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
+            if over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let ask = |sender: usize, watch: &mut dyn FnMut(Tick)| {
+            let made = self.ask(sender, spec, &mut |tick| {
+                watch(tick);
+                go_on()
+            });
+            if made.is_err() {
+                failed.store(true, Ordering::Relaxed);
+            }
+            made
+        };
+        let is_between = self.how.senders.iter().any(|sender| sender.against.is_some());
+        let (mut before, mut between) = (None, None);
+        let made = thread::scope(|scope| {
+            let ask = &ask;
+            let others: Vec<_> =
+                (1..load.senders as usize).map(|sender| scope.spawn(move || ask(sender, &mut |_| {}))).collect();
+            let first = ask(0, &mut |tick| {
+                if is_between && tick.counted == Some(Duration::ZERO) {
+                    before = Some(Before::take(self.how.bpf));
+                } else if tick.counted.is_some_and(|counted| counted >= spec.duration) {
+                    between = before.take().map(|before| before.and_then(Before::end));
+                }
+                watch(tick);
+            });
+            let mut all = vec![first];
+            all.extend(
+                others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
+            );
+            all
+        });
+        // those that were broken off for another's sake know nothing
+        let (runs, errors): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+        let mut errors: Vec<LoadError> = errors.into_iter().filter_map(Result::err).collect();
+        errors.sort_by_key(|error| matches!(error, LoadError::Interrupted));
+        match errors.into_iter().next() {
+            Some(error) => Err(error),
+            None => Ok((runs.into_iter().filter_map(Result::ok).collect(), between.transpose()?)),
+        }
+    }
+
+    /// What is seen of this machine under a load; nothing of it counts.
+    fn observe(&self, load: &Load) -> Result<Observation> {
+        let root = Root::live();
+        let mut observer = Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
+        self.make(load, &shortened(load), &mut |_| {})?;
+        Ok(observer.next(&root, Duration::ZERO, |_| {})?)
+    }
+}
+
+impl Runner<'_> {
+    /// Makes these steps, and writes down each.
+    pub(super) fn run(&self, mut folder: Folder, steps: Vec<Step>, records: &[Record]) -> Result<Exit> {
+        let mut switch = Switch::new(self.place)?;
+        let bar = Progress::new(self.experiment, &steps);
+        let made =
+            with_ends(self.how, self.stop, |ends| self.all(ends, &mut switch, &mut folder, &steps, records, &bar));
+        bar.bar.finish_and_clear();
+        // what could not be restored is worse news than what could not be measured
+        switch.take_back()?;
+        let failed = made?;
+        let dir = folder.path().display();
+        if self.stop.load(Ordering::Relaxed) {
+            out::text(&format!("interrupted; all is as it was found. Go on with it: --resume {dir}\n"))?;
+            return Ok(Exit::Refused);
+        }
+        let without = if failed > 0 { format!(", {failed} without a result (--resume {dir})") } else { String::new() };
+        out::text(&format!("{} in {dir}{without}\n", count(steps.len(), "trial")))?;
+        Ok(Exit::Ok)
+    }
+
+    /// Makes all steps; how many had no result.
+    fn all(
+        &self,
+        ends: &Ends<'_>,
+        switch: &mut Switch<'_>,
+        folder: &mut Folder,
+        steps: &[Step],
+        records: &[Record],
+        bar: &Progress,
+    ) -> Result<usize> {
+        let mut mapped: BTreeSet<(String, String)> = records.iter().filter_map(mapped).collect();
+        let (mut failed, mut in_a_row) = (0, 0);
+        for (n, step) in steps.iter().enumerate() {
+            bar.begin(n, step);
+            pass(self.experiment.pause, self.stop);
+            let (Some(setting), Some(load)) = (self.setting(step), self.load(step)) else { continue };
+            if let Err(error) = switch.put(&setting.changes) {
+                let why = refused(error)?;
+                (failed, in_a_row) = (failed + 1, in_a_row + 1);
+                folder.append(&Record::Failed(Failed { step: step.clone(), why: why.clone() }))?;
+                give_up(in_a_row, &why)?;
+                continue;
+            }
+            let look = self.how.maps && mapped.insert((load.name.clone(), setting.name.clone()));
+            let made = ends.reach().map_err(Into::into).and_then(|()| {
+                if look {
+                    self.map(ends, setting, load, folder)?;
+                }
+                self.trial(ends, step, load, bar)
+            });
+            switch.take_back()?;
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            match made {
+                Ok(trial) => {
+                    in_a_row = 0;
+                    bar.end(n, &trial);
+                    folder.append(&Record::Trial(Box::new(trial)))?;
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    bar.note(&format!("{}, {}: {why}", step.setting, step.load));
+                    (failed, in_a_row) = (failed + 1, in_a_row + 1);
+                    folder.append(&Record::Failed(Failed { step: step.clone(), why: why.clone() }))?;
+                    give_up(in_a_row, &why)?;
+                }
+            }
+        }
+        Ok(failed)
+    }
+
+    fn setting(&self, step: &Step) -> Option<&Setting> {
+        self.experiment.settings.iter().find(|setting| setting.name == step.setting)
+    }
+
+    fn load(&self, step: &Step) -> Option<&Load> {
+        self.experiment.loads.iter().find(|load| load.name == step.load)
+    }
+
+    fn trial(&self, ends: &Ends<'_>, step: &Step, load: &Load, bar: &Progress) -> Result<Trial> {
+        let started_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+        let (runs, between) = ends.make(load, &load.spec, &mut |tick| bar.tick(load, tick))?;
+        Ok(Trial { step: step.clone(), started_ms, runs, between })
+    }
+
+    /// A short trial that only shows who processes and who reads.
+    fn map(&self, ends: &Ends<'_>, setting: &Setting, load: &Load, folder: &mut Folder) -> Result<()> {
+        let seen = ends.observe(load)?;
+        let silos = silos(&seen, &rates(&seen.before, &seen.after));
+        folder.append(&Record::Map(Box::new(Map { load: load.name.clone(), setting: setting.name.clone(), silos })))
+    }
+}
+
+fn mapped(record: &Record) -> Option<(String, String)> {
+    match record {
+        Record::Map(map) => Some((map.load.clone(), map.setting.clone())),
+        Record::Trial(_) | Record::Failed(_) => None,
+    }
+}
+
+/// Why a setting could not be put in force, where all is as before; what is worse ends the run.
+fn refused(error: anyhow::Error) -> Result<String> {
+    match error.downcast_ref() {
+        Some(ApplyError::Drifted(_) | ApplyError::Restored { .. }) => Ok(error.to_string()),
+        _ => Err(error),
+    }
+}
+
+fn give_up(in_a_row: usize, why: &str) -> Result<()> {
+    if in_a_row < FAILURES {
+        return Ok(());
+    }
+    let message = format!("{in_a_row} trials in a row have no result, the last one: {why}");
+    bail!(Stop(Exit::Refused, message))
+}
+
+/// A bar on stderr that moves with the time that the trials take; where there is no terminal, a line for each.
+struct Progress {
+    bar: ProgressBar,
+    /// When each trial begins, in milliseconds.
+    begins: Vec<u64>,
+    lead_in: u64,
+    trials: usize,
+}
+
+impl Progress {
+    fn new(experiment: &Experiment, steps: &[Step]) -> Self {
+        let time = |step: &Step| {
+            let load = experiment.loads.iter().find(|load| load.name == step.load);
+            load.map_or(0, |load| time_of_one(experiment, load).as_millis() as u64)
+        };
+        let mut begins = vec![0];
+        for step in steps {
+            begins.push(begins.last().copied().unwrap_or(0) + time(step));
+        }
+        let style = ProgressStyle::with_template("{prefix} {wide_bar} {eta} left  {msg}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = ProgressBar::new(begins.last().copied().unwrap_or(0)).with_style(style);
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Self { bar, begins, lead_in: experiment.pause.as_millis() as u64, trials: steps.len() }
+    }
+
+    fn begin(&self, n: usize, step: &Step) {
+        self.bar.set_position(self.begins.get(n).copied().unwrap_or(0));
+        self.bar.set_prefix(format!("{}/{}", n + 1, self.trials));
+        self.bar.set_message(format!("{}, {}", step.setting, step.load));
+        self.bar.tick();
+    }
+
+    fn tick(&self, load: &Load, tick: Tick) {
+        let Some(counted) = tick.counted.filter(|counted| !counted.is_zero()) else { return };
+        let begun = self.begins.iter().rev().find(|begin| **begin <= self.bar.position()).copied().unwrap_or(0);
+        let into = self.lead_in + (load.spec.warm_up + counted).as_millis() as u64;
+        self.bar.set_position(begun + into);
+    }
+
+    fn end(&self, n: usize, trial: &Trial) {
+        let rate: f64 = trial
+            .runs
+            .iter()
+            .map(|run| run.figures())
+            .map(|figures| figures.transactions_per_s.unwrap_or(figures.bytes_per_s))
+            .sum();
+        let Step { round, load, setting } = &trial.step;
+        let what =
+            format!("{}/{} round {}, {setting}, {load}: {}/s", n + 1, self.trials, round + 1, units::count(rate));
+        if self.bar.is_hidden() {
+            out::note(&what);
+        }
+    }
+
+    fn note(&self, message: &str) {
+        self.bar.suspend(|| out::note(message));
+    }
+}

@@ -1,0 +1,71 @@
+//! `netsilo bench silo`: one stream, and its interrupt far from the CPU that reads it, near to it, and on it.
+
+use std::cmp::Reverse;
+
+use anyhow::{Context as _, Result, ensure};
+use netsilo_core::cpuset::CpuId;
+use netsilo_core::experiment::{Kind, Load};
+use netsilo_core::load::{Spec, Test};
+use netsilo_core::plan::AlgorithmName;
+
+use super::experiment::{Common, Defined, Made, With};
+use super::settings::{self, Hardware};
+use crate::exit::Exit;
+
+/// Arguments of `netsilo bench silo`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    with: With,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    hardware: Hardware,
+    /// The CPU that reads the stream [default: the highest one that is not set apart]
+    #[arg(long, value_name = "CPU")]
+    reader: Option<u32>,
+    /// What to send: TCP_STREAM, UDP_STREAM, TCP_RR
+    #[arg(short, long, value_name = "TESTS", value_delimiter = ',', default_values_t = [Test::TcpStream], value_parser = super::test)]
+    tests: Vec<Test>,
+    /// What a stream gives the kernel in one call [default: 131072; a datagram: 1472]
+    #[arg(short = 'm', long, value_name = "BYTES")]
+    send_bytes: Option<usize>,
+}
+
+/// Makes it, or goes on with it.
+pub(super) fn run(args: &Args) -> Result<Exit> {
+    let even_if_owned = args.hardware.even_if_owned();
+    args.common.run(Kind::Silo, even_if_owned, args.with.senders(), |made| define(args, made))
+}
+
+fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
+    let topology = &made.seen.after.topology;
+    let pool = topology.housekeeping();
+    let reader = args.reader.map(CpuId).or_else(|| pool.highest()).context("no cpu is there to read")?;
+    ensure!(topology.online.contains(reader), "cpu {reader} is not online; online are {}", topology.online);
+    let farthest = pool.iter().max_by_key(|cpu| (topology.distance(*cpu, reader), Reverse(*cpu)));
+    let farthest = farthest.context("no cpu is there to process")?;
+    let distance = topology.distance(farthest, reader).label();
+    made.how.pinned = Some(reader);
+    let loads: Vec<Load> = args.tests.iter().map(|test| load(*test, args)).collect();
+    let first = loads.first().context("no load is named")?;
+    let seen = made.under(first)?;
+    let mut all = vec![settings::none("static")];
+    let worst =
+        format!("its interrupt on cpu {farthest}, as far as can be from its reader on cpu {reader} ({distance})");
+    all.extend(settings::of("worst", &worst, &args.hardware.on(farthest), &seen)?);
+    for (algorithm, what) in [
+        (AlgorithmName::SameCpu, format!("its interrupt where it is read, on cpu {reader}")),
+        (AlgorithmName::NearConsumer, format!("its interrupt near its reader on cpu {reader}, on another core")),
+    ] {
+        let goal = args.hardware.by(algorithm, crate::plan::costs_for(false)?);
+        all.extend(settings::of(algorithm.as_str(), &what, &goal, &seen)?);
+    }
+    Ok(Defined { settings: all, loads })
+}
+
+fn load(test: Test, args: &Args) -> Load {
+    let spec = args.common.spec(test, 1, None);
+    let spec = Spec { send_bytes: args.send_bytes.unwrap_or(spec.send_bytes), ..spec };
+    Load { name: format!("{test} x 1"), spec, senders: 1 }
+}

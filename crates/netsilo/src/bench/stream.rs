@@ -1,0 +1,136 @@
+//! `netsilo bench stream`: as much as goes, one way: sizes, sendfile, offloads, socket buffers, one sender or two.
+
+use anyhow::Result;
+use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_core::experiment::{Kind, Load, Setting};
+use netsilo_core::host::{Netdev, Snapshot};
+use netsilo_core::load::{Spec, Test};
+
+use super::experiment::{Common, Defined, Made, With};
+use super::folder::Sender;
+use super::settings::{self, Hardware};
+use crate::exit::Exit;
+
+/// What ethtool calls an offload, and the kernel's names of what belongs to it (`netdev_features_strings`).
+const OFFLOADS: [(&str, &[&str]); 5] = [
+    ("tso", &["tx-tcp-segmentation", "tx-tcp6-segmentation"]),
+    ("gro", &["rx-gro"]),
+    ("lro", &["rx-lro"]),
+    ("sg", &["tx-scatter-gather"]),
+    ("checksum", &["rx-checksum", "tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"]),
+];
+
+/// Arguments of `netsilo bench stream`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    with: With,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    hardware: Hardware,
+    /// This machine sends, the other one reads; TSO and scatter-gather matter to who sends
+    #[arg(long)]
+    send: bool,
+    /// What to send: TCP_STREAM, TCP_SENDFILE, UDP_STREAM
+    #[arg(short, long, value_name = "TESTS", value_delimiter = ',', default_values_t = [Test::TcpStream, Test::TcpSendfile], value_parser = super::test)]
+    tests: Vec<Test>,
+    /// What is given to the kernel in one call
+    #[arg(short = 'm', long, value_name = "BYTES", value_delimiter = ',', default_values_t = [1024, 16_384, 131_072])]
+    send_bytes: Vec<usize>,
+    /// How many senders at once
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u32).range(1..=2))]
+    senders: Vec<u32>,
+    /// Offloads to switch the other way, one at a time: tso, gro, lro, sg, checksum
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = OFFLOADS.map(|(name, _)| name.to_owned()))]
+    offloads: Vec<String>,
+    /// Largest TCP socket buffers
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [65_536], value_parser = clap::value_parser!(u32).range(4096..))]
+    buffers: Vec<u32>,
+}
+
+/// Makes it, or goes on with it.
+pub(super) fn run(args: &Args) -> Result<Exit> {
+    let here = |sender: Sender| Sender { agent: None, against: sender.agent };
+    let senders = args.with.senders();
+    let senders = if args.send { senders.into_iter().map(here).collect() } else { senders };
+    args.common.run(Kind::Stream, args.hardware.even_if_owned(), senders, |made| define(args, made))
+}
+
+fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
+    let snapshot = &made.seen.after;
+    let mut all = vec![settings::none("none")];
+    for name in &args.offloads {
+        settings::known(name, &OFFLOADS.map(|(name, _)| name))?;
+        let features = OFFLOADS.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, features)| features);
+        all.extend(offload(name, features, args.hardware.netdevs(snapshot)));
+    }
+    all.extend(args.buffers.iter().filter_map(|bytes| buffers(*bytes, snapshot)));
+    Ok(Defined { settings: all, loads: loads(args) })
+}
+
+/// An offload the other way round than it is.
+fn offload<'a>(name: &str, features: &[&str], netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
+    let mut changes = Vec::new();
+    for netdev in netdevs {
+        for feature in features.iter().filter_map(|feature| netdev.ethtool.as_ref()?.feature(feature)) {
+            if feature.never_changed || !feature.available {
+                continue;
+            }
+            let target = Target::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.name.clone() };
+            let (old, new) = (Value::Switch(feature.active), Value::Switch(!feature.active));
+            changes.push(Change { target, old, new, reason: format!("{name} the other way round") });
+        }
+    }
+    // all of one kind the same way: what is on goes off, or else what is off goes on
+    let on = changes.iter().any(|change| change.old == Value::Switch(true));
+    changes.retain(|change| change.old == Value::Switch(on));
+    let word = if on { "off" } else { "on" };
+    let setting = Setting { name: format!("{name} {word}"), what: format!("{name} {word}"), changes, command: None };
+    settings::unless_void(setting)
+}
+
+/// TCP's socket buffers no larger than that.
+fn buffers(most: u32, snapshot: &Snapshot) -> Option<Setting> {
+    let change = |name: &str| {
+        let target = Target::Sysctl { name: name.into() };
+        let Some(Value::Words(old)) = target.value_in(snapshot) else { return None };
+        let numbers: Vec<u64> = old.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [least, usual, _] = numbers[..] else { return None };
+        let most = u64::from(most);
+        let new = Value::Words(format!("{} {} {most}", least.min(most), usual.min(most)));
+        Some(Change { target, old: Value::Words(old), new, reason: format!("buffers up to {most} bytes") })
+    };
+    let changes = ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"].into_iter().filter_map(change).collect();
+    let what = format!("TCP socket buffers of {most} bytes at most");
+    settings::unless_void(Setting { name: format!("buffers {most}"), what, changes, command: None })
+}
+
+fn loads(args: &Args) -> Vec<Load> {
+    let mut loads = Vec::new();
+    for test in &args.tests {
+        for send_bytes in &args.send_bytes {
+            for senders in &args.senders {
+                let spec = Spec { send_bytes: *send_bytes, ..args.common.spec(*test, 1, None) };
+                let words = if *senders == 1 { "one sender" } else { "two senders" };
+                loads.push(Load { name: format!("{test} {send_bytes} B, {words}"), spec, senders: *senders });
+            }
+        }
+    }
+    loads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_keep_their_least_and_usual_size_unless_these_are_larger() {
+        let mut snapshot = Snapshot::default();
+        snapshot.net.sysctls.insert("net.ipv4.tcp_rmem".into(), "4096\t131072\t6291456".into());
+        let setting = buffers(65_536, &snapshot).unwrap();
+        let told: Vec<String> = setting.changes.iter().map(|it| format!("{} {}", it.target, it.new)).collect();
+        assert_eq!(told, ["net.ipv4.tcp_rmem 4096 65536 65536"]);
+        assert!(buffers(65_536, &Snapshot::default()).is_none());
+    }
+}

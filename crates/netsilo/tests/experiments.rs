@@ -1,0 +1,349 @@
+//! `netsilo bench matrix` between two network namespaces: what it writes down, what it changes, and that nothing of it stays.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use netsilo_core::experiment::{Experiment, Record, Step};
+use netsilo_lab::Cable;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The machine under test is the second namespace; the load comes from the first.
+struct Bench {
+    cable: Cable,
+    agent: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let cable = Cable::new(name).unwrap();
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &cable.0[0], env!("CARGO_BIN_EXE_netsilo")]);
+        command.args(["bench", "serve", "--bind", "192.0.2.1"]);
+        let mut agent = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(agent.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("listening on 192.0.2.1:12870"), "{line}");
+        Self { cable, agent, dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    /// A verb on the machine under test. `ip` becomes the program, so that a signal reaches it.
+    fn netsilo(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.cable.0[1], env!("CARGO_BIN_EXE_netsilo")]).args(arguments);
+        command.arg("--state-dir").arg(self.dir.path().join("state")).stdin(Stdio::null());
+        command
+    }
+
+    fn matrix(&self, more: &[&str]) -> Command {
+        let mut command = self.netsilo(&["bench", "matrix", "--yes"]);
+        if !more.contains(&"--resume") {
+            command.args(["--with", "192.0.2.1", "--netdev", "veth0", "-o"]).arg(self.folder());
+            command.args(["-t", "TCP_RR", "-r", "1", "--warm-up", "0s", "--pause", "0s"]);
+        }
+        command.args(more);
+        command
+    }
+
+    fn run(&self, more: &[&str]) -> Output {
+        self.matrix(more).output().unwrap()
+    }
+
+    fn resume(&self) -> Output {
+        self.run(&["--resume", self.folder().to_str().unwrap()])
+    }
+
+    fn experiment(&self) -> Experiment {
+        serde_json::from_slice(&std::fs::read(self.folder().join("experiment.json")).unwrap()).unwrap()
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let text = std::fs::read_to_string(self.folder().join("records.jsonl")).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn trials(&self) -> Vec<Step> {
+        let step = |record| if let Record::Trial(trial) = record { Some(trial.step) } else { None };
+        self.records().into_iter().filter_map(step).collect()
+    }
+
+    /// Something of the machine under test.
+    fn sh(&self, script: &str) -> String {
+        let output = Command::new("ip").args(["netns", "exec", &self.cable.0[1], "sh", "-c", script]).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What the settings of these tests change.
+    fn knobs(&self) -> String {
+        self.sh("cat /sys/class/net/veth0/queues/rx-0/rps_* /proc/sys/net/ipv4/tcp_rmem")
+    }
+
+    /// Waits until something holds; fails the test after two minutes.
+    fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + Duration::from_secs(120);
+        while !holds(self) {
+            assert!(Instant::now() < end, "never: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = self.agent.kill();
+        let _ = self.agent.wait();
+    }
+}
+
+fn said(output: &Output) -> (Option<i32>, String) {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+/// Another program's settings: two that netsilo names alike, and a sysctl.
+const PEER: &str = "peer=echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus; \
+                    echo 64 >/sys/class/net/veth0/queues/rx-0/rps_flow_cnt; \
+                    echo 4096 131072 6000000 >/proc/sys/net/ipv4/tcp_rmem";
+
+#[test]
+fn each_step_is_written_down_in_its_order_and_nothing_stays() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let bench = Bench::new("matrix");
+    let before = bench.knobs();
+    let arguments = ["-n", "1,3", "-d", "300ms", "--rounds", "2", "-s", "none,rps+rfs", "--config", PEER];
+    let (code, text) = said(&bench.run(&arguments));
+    assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
+    let experiment = bench.experiment();
+    let names: Vec<&str> = experiment.settings.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!((experiment.check(), names), (Ok(()), vec!["none", "rps+rfs", "peer"]));
+    // what the command changes is known one by one
+    let peer = &experiment.settings[2];
+    let changes: Vec<String> = peer.changes.iter().map(|it| format!("{} {}", it.target, it.new)).collect();
+    assert_eq!(
+        changes,
+        ["veth0 rx-0 rps_cpus 0", "veth0 rx-0 rps_flow_cnt 64", "net.ipv4.tcp_rmem 4096 131072 6000000"]
+    );
+    assert_eq!(bench.trials(), experiment.steps(), "{text}");
+    let records = bench.records();
+    let maps = records.iter().filter(|record| matches!(record, Record::Map(_))).count();
+    assert_eq!((records.len(), maps), (2 * 2 * 3 + 2 * 3, 2 * 3));
+    let mut requests = 0;
+    for record in &records {
+        let Record::Trial(trial) = record else { continue };
+        // this end answered, the other one asked; both were measured
+        let run = &trial.runs[0];
+        assert_eq!(run.server.totals.requests, run.totals.requests);
+        requests += run.totals.requests;
+        assert!(run.address.starts_with("192.0.2.2:") && trial.between.is_none());
+        assert!(trial.under_test().unwrap().rates.netdevs.contains_key("veth0"));
+    }
+    assert!(requests > 0);
+    let commands = std::fs::read_to_string(bench.folder().join("commands.txt")).unwrap();
+    for words in ["netsilo bench serve --bind 192.0.2.1 --port 12870", "netsilo bench run 192.0.2.2 -t TCP_RR -n 3"] {
+        assert!(commands.contains(words), "{commands}");
+    }
+    let machine = bench.folder().join("machine.tar.zst");
+    let shown = Command::new(env!("CARGO_BIN_EXE_netsilo")).args(["show", "--from"]).arg(machine).output().unwrap();
+    assert!(shown.status.success(), "{}", said(&shown).1);
+    let (code, text) = said(&bench.resume());
+    assert!(code == Some(0) && text.contains("nothing is left to do"), "{text}");
+}
+
+#[test]
+fn interrupted_it_leaves_all_as_it_was_and_goes_on_where_it_was() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let bench = Bench::new("resume");
+    let before = bench.knobs();
+    let arguments = ["-n", "1", "-d", "2s", "--rounds", "2", "-s", "none,rps+rfs", "--no-map"];
+    let child = bench.matrix(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    bench.until("a setting is in force after a trial", |it| !it.trials().is_empty() && it.knobs() != before);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let (code, text) = said(&child.wait_with_output().unwrap());
+    assert_eq!((code, bench.knobs()), (Some(1), before.clone()), "{text}");
+    assert!(text.contains("interrupted; all is as it was found"), "{text}");
+    // a machine that dies tears the last line
+    let file = std::fs::OpenOptions::new().append(true).open(bench.folder().join("records.jsonl"));
+    file.unwrap().write_all(b"{\"trial\":{\"round\":0,").unwrap();
+    // what a setting changes is another program's in the meantime
+    bench.sh("echo 2 >/sys/class/net/veth0/queues/rx-0/rps_cpus");
+    let (code, text) = said(&bench.resume());
+    assert!(code == Some(1) && text.contains("was none when the run began"), "{text}");
+    bench.sh("echo 0 >/sys/class/net/veth0/queues/rx-0/rps_cpus");
+    let (code, text) = said(&bench.resume());
+    assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
+    assert_eq!(bench.trials(), bench.experiment().steps());
+}
+
+#[test]
+fn killed_it_leaves_what_undo_takes_back() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let bench = Bench::new("killed");
+    let before = bench.knobs();
+    let undo = || {
+        let (code, text) = said(&bench.netsilo(&["undo"]).output().unwrap());
+        assert_eq!((code, bench.knobs()), (Some(0), before.clone()), "{text}");
+    };
+    let kill_when_changed = |arguments: &[&str]| {
+        let mut child = bench.matrix(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        bench.until("something is changed", |it| it.knobs() != before);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    kill_when_changed(&["-n", "1", "-d", "60s", "--rounds", "6", "-s", "none,rps+rfs", "--no-map"]);
+    undo();
+    // while a command of someone else's has done half of what it does
+    let half = format!("{PEER}; sleep 600");
+    kill_when_changed(&["-n", "1", "-d", "1s", "-s", "none", "--config", &half]);
+    undo();
+    let sleeping = bench.sh("pgrep -f '[s]leep 600' || true");
+    for pid in sleeping.split_whitespace() {
+        let in_here = bench.sh(&format!("ip netns identify {pid}"));
+        if in_here.trim() == bench.cable.0[1] {
+            kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_command_that_changes_what_netsilo_cannot_put_back_is_refused() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let bench = Bench::new("refused");
+    let before = bench.knobs();
+    let refused = |command: &str, why: &str| {
+        let (code, text) = said(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none", "--config", command]));
+        assert!(code == Some(1) && text.contains(why), "{code:?} {text}");
+        assert_eq!(bench.knobs(), before, "{text}");
+        assert!(!bench.folder().exists());
+    };
+    let mtu = format!("{PEER}; ip link set veth0 mtu 1400");
+    refused(&mtu, "veth0 mtu was 1500 and is 1400");
+    refused("peer=echo 77 >/proc/sys/net/ipv4/tcp_fin_timeout", "net.ipv4.tcp_fin_timeout was 60 and is 77");
+    refused(&format!("{PEER}; exit 3"), "its command failed (exit status: 3); all is as before");
+    refused("peer=true", "changes nothing that netsilo reads");
+    let (code, text) = said(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none"]));
+    assert!(code == Some(1) && text.contains("there is nothing to compare"), "{text}");
+}
+
+/// Three namespaces in a row: a sender, a router, a receiver; 192.0.2.0/24 and 198.51.100.0/24.
+struct Row {
+    names: [String; 3],
+    servers: Vec<Child>,
+}
+
+impl Row {
+    fn new() -> Self {
+        let names = ["a", "r", "b"].map(|end| format!("ns-forward-{}-{end}", std::process::id()));
+        let row = Self { names, servers: Vec::new() };
+        let [a, router, b] = &row.names;
+        let script = format!(
+            "set -e; for ns in {a} {router} {b}; do ip netns add $ns; done
+            ip -n {a} link add veth0 type veth peer name left netns {router}
+            ip -n {b} link add veth0 type veth peer name right netns {router}
+            ip -n {a} address add 192.0.2.1/24 dev veth0; ip -n {router} address add 192.0.2.2/24 dev left
+            ip -n {b} address add 198.51.100.1/24 dev veth0; ip -n {router} address add 198.51.100.2/24 dev right
+            for ns in {a} {b}; do ip -n $ns link set veth0 up; done
+            for end in left right; do ip -n {router} link set $end up; done
+            ip -n {a} route add default via 192.0.2.2; ip -n {b} route add default via 198.51.100.2
+            ip netns exec {router} sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'"
+        );
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        row
+    }
+
+    fn serve(&mut self, end: usize, address: &str, may_load: &[&str]) {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[end], env!("CARGO_BIN_EXE_netsilo"), "bench", "serve", "--bind"]);
+        command.arg(address).args(may_load).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        self.servers.push(server);
+        assert!(line.starts_with("listening on "), "{line}");
+    }
+
+    /// Ends all servers.
+    fn quiet(&mut self) {
+        for mut server in self.servers.drain(..) {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        self.quiet();
+        for netns in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", netns]).status();
+        }
+    }
+}
+
+#[test]
+fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he_may_not() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let (mut row, dir) = (Row::new(), tempfile::tempdir().unwrap());
+    let forward = |row: &Row, folder: &str, more: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &row.names[1], env!("CARGO_BIN_EXE_netsilo"), "bench", "forward", "--yes"]);
+        command.args(["--from", "192.0.2.1", "--to", "198.51.100.1", "--netdev", "left,right", "-o"]);
+        command.arg(dir.path().join(folder)).arg("--state-dir").arg(dir.path().join("state"));
+        command.args(["-d", "3s", "--warm-up", "0s", "--pause", "0s", "--rate", "2000", "--rounds", "1", "--no-map"]);
+        said(&command.args(more).stdin(Stdio::null()).output().unwrap())
+    };
+    row.serve(0, "192.0.2.1", &[]);
+    row.serve(2, "198.51.100.1", &[]);
+    let (code, text) = forward(&row, "refused", &["--one-way"]);
+    assert!(code == Some(1) && text.contains("start it with --may-load 198.51.100.1"), "{code:?} {text}");
+    row.quiet();
+    row.serve(0, "192.0.2.1", &["--may-load", "198.51.100.1"]);
+    row.serve(2, "198.51.100.1", &["--may-load", "192.0.2.1"]);
+    let (code, text) = forward(&row, "run", &[]);
+    assert_eq!(code, Some(0), "{text}");
+    let records = std::fs::read_to_string(dir.path().join("run/records.jsonl")).unwrap();
+    let records: Vec<Record> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // nothing set, and RPS; one way and two
+    assert_eq!(records.len(), 2 * 2, "{text}");
+    for record in &records {
+        let Record::Trial(trial) = record else { panic!("{record:?}") };
+        assert_eq!(trial.runs.len(), if trial.step.load == "two ways" { 2 } else { 1 }, "{}", trial.step.load);
+        let packets = |netdev: &str| trial.under_test().unwrap().rates.netdevs[netdev]["rx_packets"];
+        assert!(trial.between.is_some() && packets("left") > 0.0, "{:?}", trial.between);
+        // beside the few of the control connections
+        let (left, right) = (packets("left"), packets("right"));
+        assert_eq!(right > left / 4.0, trial.runs.len() == 2, "{}: {left} {right}", trial.step.load);
+    }
+}
+
+#[test]
+fn without_a_machine_that_makes_the_load_nothing_is_begun() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let mut bench = Bench::new("alone");
+    bench.agent.kill().unwrap();
+    bench.agent.wait().unwrap();
+    let (code, text) = said(&bench.run(&["-n", "1", "-d", "100ms"]));
+    assert!(code == Some(1) && text.contains("no server at 192.0.2.1:12870"), "{text}");
+    assert!(!bench.folder().exists());
+}
