@@ -1,10 +1,14 @@
 //! What is wrong, on a real kernel: provoked, found at the right stage, mended by the plan that the finding offers, undone.
+//!
+//! This program also runs in the guest, where it listens and accepts nobody.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, traffic};
+use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
@@ -25,6 +29,7 @@ fn what_is_provoked_is_found_at_its_stage_and_mended_and_undone() {
     all_interrupts_on_one_cpu(&lab);
     a_reader_that_stopped(&lab, &reader);
     a_backlog_that_is_too_short(&lab);
+    a_listener_that_accepts_nobody(&lab);
     sender.stop().unwrap();
     reader.stop().unwrap();
 }
@@ -147,4 +152,42 @@ fn a_backlog_that_is_too_short(lab: &Lab) {
     assert!(why.contains("backlog (RPS, loopback, veth)") && why.contains("is cpu 5: the hash of a flow"), "{why}");
     sender.stop().unwrap();
     steer("0", "1000");
+}
+
+/// Its queue is as long as the kernel lets it be: two connections wait (one more than `somaxconn`), the others are turned away.
+fn a_listener_that_accepts_nobody(lab: &Lab) {
+    const SETTING: &str = "cat /proc/sys/net/core/somaxconn";
+    lab.sh("echo 1 >/proc/sys/net/core/somaxconn").unwrap();
+    let program = std::env::current_exe().unwrap();
+    let listener = format!("exec '{}' --ignored --exact listener --nocapture", program.display());
+    let listener = lab.spawn(&listener).unwrap();
+    let to = format!("/dev/tcp/{}/7200", Lab::guest_address(0));
+    // those that got in stay; each of the others tries for a moment
+    let knock = format!("while :; do timeout 2 bash -c \"exec 3<>{to} && sleep 2\" 2>/dev/null & sleep 0.3; done");
+    let clients = lab.peer(0).unwrap().spawn(&format!("exec bash -c '{knock}'")).unwrap();
+    let check = found(lab, "listen-overflow", "tcp port 7200");
+    assert!(lost(&check, "listen") > 0, "{check:#}");
+    let finding = findings(&check, "listen-overflow").find(|it| it["subject"] == "tcp port 7200").unwrap();
+    let counter = |name: &str| finding["evidence"].as_array().unwrap().iter().any(|it| it["what"] == name);
+    assert!(counter("connections that may wait"), "{finding:#}");
+    let stages = check["ledger"]["stages"].as_array().unwrap();
+    let lines = stages.iter().find(|stage| stage["place"] == "listen").unwrap()["lines"].as_array().unwrap();
+    let overflows = lines.iter().find(|line| line["counter"] == "TcpExtListenOverflows").unwrap();
+    assert!(overflows["count"].as_u64() > Some(0), "{lines:#?}");
+    mend(lab, "listen-overflow:tcp/port/7200", "sysctl");
+    assert_eq!(lab.sh(SETTING).unwrap().trim(), "2");
+    undo(lab);
+    assert_eq!(lab.sh(SETTING).unwrap().trim(), "1");
+    clients.stop().unwrap();
+    listener.stop().unwrap();
+}
+
+#[test]
+#[ignore = "runs in the guest"]
+fn listener() {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7200)).unwrap();
+    listen(&socket, 128).unwrap();
+    // until whoever started it ends it, or at last by itself
+    std::thread::sleep(3 * PATIENCE);
 }

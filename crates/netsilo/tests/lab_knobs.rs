@@ -186,8 +186,7 @@ fn every_remedy_that_a_driver_takes_is_taken_back_byte_for_byte() {
         return;
     }
     let kinds: BTreeSet<String> = [
-        every_knob(Kernel::V6_1, &[NicModel::VirtioNet, NicModel::E1000e]),
-        every_knob(Kernel::V6_12, &[NicModel::Igb, NicModel::VirtioNet]),
+        every_knob(Kernel::V6_12, &[NicModel::Igb, NicModel::VirtioNet, NicModel::E1000e]),
         every_knob(Kernel::Newest, &[NicModel::Vmxnet3, NicModel::Igb]),
     ]
     .into_iter()

@@ -21,8 +21,14 @@ use serde_json::Value;
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Microsoft's example.
+const KEY: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa";
+/// The protocols over IP that arrive as one flow.
+const GRE: u32 = 47;
+const IPIP: u32 = 4;
+const ESP: u32 = 50;
+
 #[test]
-#[ignore = "minutes on a busy machine: cargo test -p netsilo --test lab_rss -- --ignored flows_arrive"]
 fn flows_arrive_where_they_are_reckoned_and_udp_and_tunnels_on_one_queue_are_found_and_mended() {
     if netsilo_lab::skip().unwrap() {
         return;
@@ -31,12 +37,14 @@ fn flows_arrive_where_they_are_reckoned_and_udp_and_tunnels_on_one_queue_are_fou
     let lab = Lab::boot(&Spec { kernel: Kernel::V6_12, nics: nics.to_vec(), ..Spec::default() }).unwrap();
     let settings = "ethtool -x eth0; ethtool -n eth0 rx-flow-hash udp4";
     let before = lab.sh(settings).unwrap();
+    a_key_that_the_driver_does_not_take_is_refused(&lab);
     let udp = udp(&lab, 5300, 64, 600);
-    a_nic_that_does_not_tell_enough_is_refused(&lab);
-    tunnels_are_recognised(&lab);
-    udp_is_found_and_mended(&lab);
-    every_table_is_reckoned(&lab);
+    udp_and_tunnels_on_one_queue_are_found(&lab);
     a_bundle_tells_queues_with_addresses_and_without(&lab);
+    udp_is_mended(&lab);
+    every_table_is_reckoned(&lab);
+    let left = netsilo_check(&lab);
+    assert!(!has(&of_id(&left, "udp-one-queue"), "") && !has(&of_id(&left, "rss-table-skew"), ""), "{left:#}");
     drop(udp);
     netsilo(&lab, "undo").unwrap();
     let after = lab.sh(settings).unwrap();
@@ -44,13 +52,65 @@ fn flows_arrive_where_they_are_reckoned_and_udp_and_tunnels_on_one_queue_are_fou
     assert_eq!(after.split_once("UDP").unwrap().1, before.split_once("UDP").unwrap().1);
 }
 
-/// vmxnet3 tells no fields, and without flows nobody could say that its emulation takes all on one queue.
-fn a_nic_that_does_not_tell_enough_is_refused(lab: &Lab) {
-    let place = format!("{NETSILO} rss where 10.77.1.1:1-10.77.1.2:2/udp --netdev eth1 --interval 300ms -j");
-    let place = lab.run_for(&place, PATIENCE).unwrap();
-    let places: Value = serde_json::from_slice(&place.stdout).unwrap();
-    assert_eq!(place.status, 1, "{places:#}");
-    assert!(places[0]["predicted"].is_null() && places[0]["refused"].is_string(), "{places:#}");
+/// virtio_net of 6.1 shows a key that the device has not got: setting its queues turns RSS off there, until the next key or table.
+#[test]
+fn flows_follow_a_key_that_the_nic_took_and_one_that_it_has_not_is_told_by_them() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let lab = Lab::boot(&Spec::new(Kernel::V6_1, NicModel::VirtioRss)).unwrap();
+    let udp = udp(&lab, 5300, 64, 600);
+    let shown = all_of_ours(&lab, "the driver's key", |_| true);
+    let fit = &shown["fit"];
+    assert!(fit["as_predicted"].as_u64().unwrap() < 48 && fit["flows"].as_u64().unwrap() >= 64, "{shown:#}");
+    let place = &rss_where(&lab, &flows(&shown), "")[0];
+    assert!(place["predicted"].is_null() && place["refused"].as_str().unwrap().contains("arrived"), "{place:#}");
+
+    let driver_key = key(&lab);
+    lab.sh(&key_plan(&lab, "eth0", &driver_key, KEY)).unwrap();
+    netsilo(&lab, "apply --yes --plan /tmp/key.json").unwrap();
+    assert_eq!(key(&lab), KEY);
+    reckoned(&lab, "another key", |_| true);
+    lab.sh("ethtool -X eth0 weight 1 0 0 3").unwrap();
+    reckoned(&lab, "another key, weight 1 0 0 3", |flows| queues(flows).is_subset(&[0, 3].into()));
+    netsilo(&lab, "undo").unwrap();
+    assert_eq!(key(&lab), driver_key);
+    reckoned(&lab, "the driver's key again", |_| true);
+    drop(udp);
+}
+
+fn key(lab: &Lab) -> String {
+    lab.sh("ethtool -x eth0 | grep -A1 'hash key' | tail -n 1").unwrap().trim().to_owned()
+}
+
+/// The command that writes a plan of one key for another.
+fn key_plan(lab: &Lab, netdev: &str, old: &str, new: &str) -> String {
+    let path = lab.sh(&format!("readlink -f /sys/class/net/{netdev}/device | sed 's,^/sys,,'")).unwrap();
+    let path = path.trim();
+    let target = serde_json::json!({ "knob": "rss_key", "netdev": { "name": netdev, "device_path": path } });
+    let change =
+        serde_json::json!({ "target": target, "old": { "key": old }, "new": { "key": new }, "reason": "test" });
+    format!("echo '{}' >/tmp/key.json", serde_json::json!({ "changes": [change] }))
+}
+
+/// igb (before 2026) and vmxnet3 have one and neither show nor take one.
+fn a_key_that_the_driver_does_not_take_is_refused(lab: &Lab) {
+    for netdev in ["eth0", "eth1"] {
+        lab.sh(&key_plan(lab, netdev, KEY, &KEY.replace("6d", "6c"))).unwrap();
+        let applied = lab.run_for(&format!("{NETSILO} apply --yes --plan /tmp/key.json"), PATIENCE).unwrap();
+        let said = String::from_utf8_lossy(&applied.stderr);
+        assert_eq!(applied.status, 1, "{applied:?}");
+        let why = format!("{netdev} rss key: cannot read: Operation not supported");
+        assert!(said.contains(&why) && said.contains("nothing was written"), "{applied:?}");
+    }
+}
+
+/// What `rss where` says of the first of our flows.
+fn rss_where(lab: &Lab, flows: &[Value], more: &str) -> Value {
+    let source = flows.iter().find(|flow| is_ours(flow)).unwrap()["ends"]["source"].as_str().unwrap();
+    let flow = format!("{source}-{}:5300/udp", Lab::guest_address(0));
+    let place = lab.run_for(&format!("{NETSILO} rss where {flow} --netdev eth0 -j {more}"), PATIENCE).unwrap();
+    serde_json::from_slice(&place.stdout).unwrap_or_else(|error| panic!("{error}: {place:?}"))
 }
 
 fn queue_0_of_ours(flows: &[Value]) -> usize {
@@ -95,29 +155,36 @@ fn queues(flows: &[Value]) -> BTreeSet<u64> {
     flows.iter().filter(|flow| is_ours(flow)).map(|flow| flow["queue"].as_u64().unwrap()).collect()
 }
 
-/// Looks until all of our flows are seen and `settled`; then each flow that has been reckoned arrived where it was.
-fn reckoned(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-    let all = until(when, || {
+/// What `rss show` tells as soon as all of our flows are seen and `settled`.
+fn all_of_ours(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Value {
+    until(when, || {
         let shown = shown(lab);
         let flows = flows(&shown);
-        let ready = flows.iter().filter(|flow| is_ours(flow)).count() >= 64 && settled(&flows);
-        if ready { Ok(shown) } else { Err(shown) }
-    });
-    let flows = flows(&all);
+        if are_all(&flows) && settled(&flows) { Ok(shown) } else { Err(shown) }
+    })
+}
+
+fn are_all(flows: &[Value]) -> bool {
+    flows.iter().filter(|flow| is_ours(flow)).count() >= 64
+}
+
+/// Looks until all of our flows are seen and `settled`; then each flow that has been reckoned arrived where it was.
+fn reckoned(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    as_reckoned(when, &all_of_ours(lab, when, settled))
+}
+
+fn as_reckoned(when: &str, shown: &Value) -> Vec<Value> {
+    let flows = flows(shown);
     for flow in &flows {
-        assert!(!is_ours(flow) || flow["hash"].is_u64(), "{when}: the NIC told no hash: {flow}");
         let predicted = &flow["predicted"];
         assert!(!is_ours(flow) || predicted.is_object(), "{when}: not reckoned: {flow}");
         if predicted.is_object() {
             assert_eq!(predicted["queue"], flow["queue"], "{when}: {flow}");
         }
     }
-    println!(
-        "{when}: {} of {} flows as reckoned, on queues {:?}",
-        all["fit"]["as_predicted"],
-        all["fit"]["flows"],
-        queues(&flows)
-    );
+    let fit = &shown["fit"];
+    let on = queues(&flows);
+    println!("{when}: {} of {} flows as reckoned, on queues {on:?}", fit["as_predicted"], fit["flows"]);
     flows
 }
 
@@ -133,9 +200,13 @@ fn until(what: &str, mut ask: impl FnMut() -> Result<Value, Value>) -> Value {
     }
 }
 
-fn found(lab: &Lab, id: &str) -> Vec<Value> {
-    let check = netsilo_check(lab);
+fn of_id(check: &Value, id: &str) -> Vec<Value> {
     check["findings"].as_array().unwrap().iter().filter(|finding| finding["id"] == id).cloned().collect()
+}
+
+/// Whether one of these findings is titled so.
+fn has(findings: &[Value], title: &str) -> bool {
+    findings.iter().any(|finding| finding["title"].as_str().unwrap().starts_with(title))
 }
 
 /// Its exit code tells of findings; here it is what they are that matters.
@@ -144,52 +215,77 @@ fn netsilo_check(lab: &Lab) -> Value {
     serde_json::from_slice(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"))
 }
 
-fn tunnels_are_recognised(lab: &Lab) {
+fn udp_and_tunnels_on_one_queue_are_found(lab: &Lab) {
     let vxlan = udp(lab, 4789, 8, 400);
     let program = std::env::current_exe().unwrap();
-    let gre = format!("exec '{}' --ignored --exact gre_sender --nocapture", program.display());
-    let gre = lab.peer(0).unwrap().spawn(&gre).unwrap();
-    let has =
-        |findings: &[Value], title: &str| findings.iter().any(|it| it["title"].as_str().unwrap().starts_with(title));
-    let tunnels = until("GRE and VXLAN on one queue", || {
-        let findings = found(lab, "tunnel-one-queue");
-        let both = has(&findings, "GRE: ") && has(&findings, "VXLAN: ");
-        if both { Ok(findings.into()) } else { Err(findings.into()) }
+    let send = |nic, sender| {
+        let send = format!("exec '{}' --ignored --exact {sender} --nocapture", program.display());
+        lab.peer(nic).unwrap().spawn(&send).unwrap()
+    };
+    let senders = [send(0, "gre_sender"), send(1, "ipip_and_esp_sender")];
+    let wanted = [("GRE: ", "eth0"), ("VXLAN: ", "eth0"), ("IPIP: ", "eth1"), ("ESP: ", "eth1")];
+    let check = until("UDP and four tunnels, each on one queue", || {
+        let check = netsilo_check(lab);
+        let tunnels = of_id(&check, "tunnel-one-queue");
+        let all = wanted.iter().all(|(title, _)| has(&tunnels, title)) && has(&of_id(&check, "udp-one-queue"), "");
+        if all { Ok(check) } else { Err(check) }
     });
-    for tunnel in tunnels.as_array().unwrap() {
+    let udp = &of_id(&check, "udp-one-queue")[0];
+    assert_eq!(udp["subject"], "eth0", "{udp:#}");
+    for tunnel in of_id(&check, "tunnel-one-queue") {
+        let (title, netdev) = wanted.iter().find(|(title, _)| has(std::slice::from_ref(&tunnel), title)).unwrap();
         let knob = &tunnel["remedies"][0]["changes"][0]["target"]["knob"];
-        let wanted = if has(std::slice::from_ref(tunnel), "GRE: ") { "rps_cpus" } else { "flow_hash" };
-        assert_eq!(knob, wanted, "{tunnel:#}");
+        let mended_by = match *title {
+            "VXLAN: " => Some("flow_hash"),
+            "ESP: " => None,
+            _ => Some("rps_cpus"),
+        };
+        assert_eq!((knob.as_str(), &tunnel["subject"]), (mended_by, &Value::from(*netdev)), "{tunnel:#}");
     }
-    gre.stop().unwrap();
+    for sender in senders {
+        sender.stop().unwrap();
+    }
     drop(vxlan);
 }
 
 #[test]
 #[ignore = "runs at the guest's peer"]
 fn gre_sender() {
-    let gre = Protocol::from_raw(47_u32.try_into().unwrap());
-    let socket = socket(AddressFamily::INET, SocketType::RAW, Some(gre)).unwrap();
-    let guest: Ipv4Addr = Lab::guest_address(0);
-    // version 0, no options, IPv4 inside
-    let packet = [&[0, 0, 8, 0], [0x45; 100].as_slice()].concat();
+    send(0, &[GRE]);
+}
+
+#[test]
+#[ignore = "runs at the guest's peer"]
+fn ipip_and_esp_sender() {
+    send(1, &[IPIP, ESP]);
+}
+
+/// Packets of such protocols to the guest's NIC, in turn; not for ever.
+fn send(nic: u8, protocols: &[u32]) {
+    let raw = |number: &u32| {
+        let protocol = Protocol::from_raw((*number).try_into().unwrap());
+        (*number, socket(AddressFamily::INET, SocketType::RAW, Some(protocol)).unwrap())
+    };
+    let sockets: Vec<_> = protocols.iter().map(raw).collect();
+    let guest: Ipv4Addr = Lab::guest_address(nic);
+    // GRE's version 0 without options; what is inside looks like IPv4
+    let gre = [&[0, 0, 8, 0], [0x45; 100].as_slice()].concat();
     let deadline = Instant::now() + 2 * PATIENCE;
     while Instant::now() < deadline {
-        // a moment without a neighbour's address is an error here
-        let _ = sendto(&socket, &packet, SendFlags::empty(), &SocketAddrV4::new(guest, 0));
+        for (number, socket) in &sockets {
+            let packet = if *number == GRE { &gre } else { &gre[4..] };
+            // a moment without a neighbour's address is an error here
+            let _ = sendto(socket, packet, SendFlags::empty(), &SocketAddrV4::new(guest, 0));
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-fn udp_is_found_and_mended(lab: &Lab) {
-    let one = reckoned(lab, "as the driver sets it up", |_| true);
-    assert_eq!(queues(&one).len(), 1, "one peer, no ports in the hash");
-    let finding = until("udp-one-queue", || found(lab, "udp-one-queue").into_iter().next().ok_or(Value::Null));
-    assert_eq!(finding["subject"], "eth0", "{finding:#}");
+fn udp_is_mended(lab: &Lab) {
     netsilo(lab, "apply --yes --fix udp-one-queue --interval 2s").unwrap();
     assert!(lab.sh("ethtool -n eth0 rx-flow-hash udp4").unwrap().contains("L4 bytes 2 & 3"));
-    reckoned(lab, "ports in the hash", |flows| queues(flows).len() > 1);
-    assert_eq!(found(lab, "udp-one-queue"), [] as [Value; 0]);
+    let spread = reckoned(lab, "ports in the hash", |flows| queues(flows).len() > 1);
+    assert!(spread.iter().all(|flow| !is_ours(flow) || flow["hash"].is_u64()), "the NIC told no hash: {spread:#?}");
 }
 
 fn every_table_is_reckoned(lab: &Lab) {
@@ -202,25 +298,40 @@ fn every_table_is_reckoned(lab: &Lab) {
     let even = reckoned(lab, "a balanced table", |flows| queue_0_of_ours(flows) > queue_0_of_ours(&skewed));
     println!("flows on queue 0: {} before, {} after", queue_0_of_ours(&skewed), queue_0_of_ours(&even));
     assert!(queue_0_of_ours(&even) >= 16, "{even:#?}");
-    assert_eq!(found(lab, "rss-table-skew"), [] as [Value; 0]);
 }
 
+/// As the driver set things up.
 fn a_bundle_tells_queues_with_addresses_and_without(lab: &Lab) {
-    netsilo(lab, "capture --with-addresses -o /tmp/with.tar.zst --interval 1s").unwrap();
-    netsilo(lab, "capture -o /tmp/without.tar.zst --interval 1s").unwrap();
+    const WITH: &str = "--from /tmp/with.tar.zst";
     let show = |bundle: &str| -> Value {
         let text = netsilo(lab, &format!("rss show --netdev eth0 --from /tmp/{bundle}.tar.zst -j")).unwrap();
         serde_json::from_str::<Value>(&text).unwrap()[0].take()
     };
-    let (with, without) = (show("with"), show("without"));
-    let known: Vec<Value> = flows(&with).into_iter().filter(is_ours).collect();
-    let (source, queue) = (known[0]["ends"]["source"].as_str().unwrap(), &known[0]["queue"]);
-    let flow = format!("{source}-{}:5300/udp", Lab::guest_address(0));
-    let place = netsilo(lab, &format!("rss where {flow} --netdev eth0 --from /tmp/with.tar.zst -j")).unwrap();
-    let place: Value = serde_json::from_str(&place).unwrap();
-    assert_eq!((&place[0]["predicted"]["queue"], &place[0]["seen_on"]), (queue, queue), "{place:#}");
+    let with = until("all flows in a bundle", || {
+        netsilo(lab, "capture --with-addresses -o /tmp/with.tar.zst --interval 1s").unwrap();
+        let with = show("with");
+        if are_all(&flows(&with)) { Ok(with) } else { Err(with) }
+    });
+    let one = as_reckoned("as the driver sets it up", &with);
+    assert_eq!(queues(&one).len(), 1, "one peer, no ports in the hash");
+    let known = one.iter().find(|flow| is_ours(flow)).unwrap();
+    let place = &rss_where(lab, &one, WITH)[0];
+    assert_eq!((&place["predicted"]["queue"], &place["seen_on"]), (&known["queue"], &known["queue"]), "{place:#}");
+    a_nic_that_does_not_tell_enough_is_refused(lab, WITH);
+
+    netsilo(lab, "capture -o /tmp/without.tar.zst --interval 1s").unwrap();
+    let without = show("without");
     let hashed = flows(&without).into_iter().filter(|flow| flow["outer"] == "udp" && flow["hash"].is_u64());
     assert!(hashed.count() >= 64, "{without:#}");
     assert!(flows(&without).iter().all(|flow| flow.get("ends").is_none()), "{without:#}");
     assert!(without["load"]["packets"].as_u64().unwrap() > 0, "{without:#}");
+}
+
+/// vmxnet3 tells no fields, and without flows nobody could say that its emulation takes all on one queue.
+fn a_nic_that_does_not_tell_enough_is_refused(lab: &Lab, from: &str) {
+    let place = format!("{NETSILO} rss where 10.77.1.1:1-10.77.1.2:2/udp --netdev eth1 {from} -j");
+    let place = lab.run_for(&place, PATIENCE).unwrap();
+    let places: Value = serde_json::from_slice(&place.stdout).unwrap();
+    assert_eq!(place.status, 1, "{places:#}");
+    assert!(places[0]["predicted"].is_null() && places[0]["refused"].is_string(), "{places:#}");
 }
