@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
+use netsilo_core::counts::Counts;
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::{CpuStat, Softnet};
 use netsilo_core::parse::{softirqs::softirqs, softnet_stat::softnet_stat, stat::stat};
@@ -28,13 +29,13 @@ fuzz_target!(|text: &str| {
     }
 });
 
-fn softirqs_come_back(read: BTreeMap<CpuId, BTreeMap<String, u64>>) {
+fn softirqs_come_back(read: BTreeMap<CpuId, Counts>) {
     let mut text: String = read.keys().map(|cpu| format!(" CPU{cpu}")).collect();
     let Some(vectors) = read.values().next() else { return };
-    for name in vectors.keys() {
+    for (name, _) in vectors.iter() {
         let _ = write!(text, "\n{name}:");
         for counts in read.values() {
-            let _ = write!(text, " {:10}", counts[name]);
+            let _ = write!(text, " {:10}", counts.get(name).expect("each has all names"));
         }
     }
     assert_eq!(softirqs(&text), Ok(read));

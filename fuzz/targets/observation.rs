@@ -1,4 +1,4 @@
-//! From any observation to a report and a plan: nothing that a bundle can hold makes netsilo panic, or plan nonsense.
+//! From any observation to a report, a diagnosis and a plan: nothing that a bundle can hold makes netsilo panic, or plan nonsense.
 
 #![no_main]
 
@@ -13,7 +13,9 @@ use netsilo_core::diagnose::check;
 use netsilo_core::host::{Observation, Snapshot, WriterKnob};
 use netsilo_core::plan::{Goal, Plan, plan};
 use netsilo_core::report::Report;
+use netsilo_core::rss_report::netdev_rss;
 use netsilo_core::scene::Scene;
+use netsilo_core::why::{Subject, why};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// What `plan --from` works on.
@@ -30,6 +32,7 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
     // also: no share or rate is NaN or infinite, which JSON prints as null
     comes_back(&Report::of(observation));
     comes_back(&check(observation, &Costs::default()));
+    explains(observation);
     let plan = plan(observation, goal);
     comes_back(&plan);
     assert_eq!(netsilo_core::plan::plan(observation, goal), plan);
@@ -42,6 +45,18 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
     }
     undone_is_as_before(&observation.after, &plan);
 });
+
+/// The answers to questions about one thing.
+fn explains(observation: &Observation) {
+    let after = &observation.after;
+    for cpu in after.topology.online.iter().take(4) {
+        why(observation, &Subject::Cpu(cpu)).iter().for_each(comes_back);
+    }
+    for netdev in &after.netdevs {
+        why(observation, &Subject::Netdev(netdev.name.clone(), None)).iter().for_each(comes_back);
+        serde_json::to_string(&netdev_rss(observation, netdev)).expect("plain values");
+    }
+}
 
 fn comes_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) {
     let printed = serde_json::to_string(value).expect("plain values");
@@ -104,21 +119,50 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     netsilo_fuzz::json::mutate(data, size, max_size, seed)
 });
 
-/// The golden cases, which are small, some without eBPF.
+/// The golden cases, which are small, some without eBPF; and those of findings, which hold what they tell of.
 fn seeds() -> Vec<String> {
-    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../cases")).expect("the golden cases");
-    let mut cases: Vec<PathBuf> = folder.flatten().map(|case| case.path()).collect();
-    // those of findings are told apart in a folder of their own
-    cases.retain(|case| case.join("before.json").exists());
-    cases.sort();
-    cases.iter().enumerate().map(|(number, case)| seed(case, number % 4 == 0)).collect()
+    let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/../cases");
+    let plans = folders(cases.as_ref(), "before.json").into_iter().enumerate();
+    let mut seeds: Vec<String> = plans.map(|(number, case)| seed(&case, number % 4 == 0)).collect();
+    seeds.extend(folders(&Path::new(cases).join("check"), "fires.json").iter().map(|case| seed_of_finding(case)));
+    seeds
+}
+
+/// The folders that hold a file of this name.
+fn folders(parent: &Path, file: &str) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> =
+        std::fs::read_dir(parent).expect("the cases").flatten().map(|case| case.path()).collect();
+    all.retain(|case| case.join(file).exists());
+    all.sort();
+    all
+}
+
+fn read<T: DeserializeOwned>(path: PathBuf) -> T {
+    serde_json::from_str(&std::fs::read_to_string(path).expect("a case")).expect("a case's JSON")
 }
 
 fn seed(case: &Path, without_bpf: bool) -> String {
-    let read = |name| std::fs::read_to_string(case.join(name)).expect("a golden case");
-    let scene: Scene = serde_json::from_str(&read("before.json")).expect("a scene");
+    let scene: Scene = read(case.join("before.json"));
     let observation = Scene { without_bpf: scene.without_bpf || without_bpf, ..scene }.observation();
-    let case = Case { observation, goal: serde_json::from_str(&read("goal.json")).expect("a goal") };
+    written(Case { observation, goal: read(case.join("goal.json")) })
+}
+
+/// A host of a finding's, as `cases/check/` has them.
+#[derive(Deserialize)]
+struct Host {
+    scene: Scene,
+    #[serde(default)]
+    patch: json_patch::Patch,
+}
+
+fn seed_of_finding(case: &Path) -> String {
+    let host: Host = read(case.join("fires.json"));
+    let mut observation = serde_json::to_value(host.scene.observation()).expect("plain values");
+    json_patch::patch(&mut observation, &host.patch).expect("a case's patch");
+    written(Case { observation: serde_json::from_value(observation).expect("an observation"), goal: Goal::default() })
+}
+
+fn written(case: Case) -> String {
     comes_back(&case);
     serde_json::to_string(&case).expect("plain values")
 }

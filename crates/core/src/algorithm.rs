@@ -263,7 +263,8 @@ pub enum Suggestion {
 
 /// Shares of a CPU's time as whole millionths: what is taken out again leaves no residue that would decide a tie.
 fn millionths(share: f64) -> u64 {
-    (share * 1e6).round() as u64
+    // A bundle may tell of any load; sums of this many fit.
+    (share * 1e6).round().min(1e12) as u64
 }
 
 /// The room, and what is in it.

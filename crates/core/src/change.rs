@@ -362,6 +362,8 @@ impl fmt::Display for Target {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::host::IrqState;
 
@@ -382,7 +384,7 @@ mod tests {
             ..IrqState::default()
         };
         snapshot.irqs.insert(Irq(30), state);
-        snapshot.topology.online = CpuSet::first(4);
+        Arc::make_mut(&mut snapshot.topology).online = CpuSet::first(4);
         let target = Target::IrqAffinity { irq: Irq(30), action: "eth0-rx-0".into(), netdev: None };
         (snapshot, change(target, Value::Cpus(set("0-3")), Value::Cpus(set("2"))))
     }

@@ -68,7 +68,7 @@ impl CpuSplit {
             all(new).saturating_sub(all(old)) as f64 / TICKS_PER_S / elapsed
         };
         let idle = |(old, new): &(CpuCounters, CpuCounters)| {
-            let idle = |c: &CpuCounters| c.stat.idle + c.stat.iowait;
+            let idle = |c: &CpuCounters| c.stat.idle.saturating_add(c.stat.iowait);
             (idle(new).saturating_sub(idle(old)) as f64 / TICKS_PER_S / elapsed).min(1.0)
         };
         Self {
@@ -156,6 +156,16 @@ mod tests {
         assert!(text(split(0.0, 0.4, 0.4)).contains("40% of the time is missing"), "{}", text(split(0.0, 0.4, 0.4)));
         assert!(text(split(0.1, 0.5, 0.0)).contains("tell 40 points less: a sample falls between"));
         assert!(text(split(0.6, 0.2, 0.0)).starts_with("clock ticks tell 40 points more"));
+    }
+
+    #[test]
+    fn times_of_a_bundle_may_be_any_number() {
+        let mut observation = crate::scene::Scene::default().observation();
+        let cpu = CpuId(0);
+        let stat = &mut observation.after.cpus.get_mut(&cpu).unwrap().stat;
+        (stat.idle, stat.iowait, stat.user) = (u64::MAX, u64::MAX, u64::MAX);
+        let rates = crate::rates::rates(&observation.before, &observation.after);
+        assert_eq!(CpuSplit::of(&observation, &rates, cpu).idle, Some(1.0));
     }
 
     #[test]

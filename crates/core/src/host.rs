@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::attribution::Attribution;
+use crate::counts::Counts;
 use crate::cpuset::{CpuId, CpuSet};
 use crate::proc_task::ThreadTime;
 use crate::sockets::LosingSocket;
@@ -41,8 +43,8 @@ pub struct Snapshot {
     pub machine: Machine,
     /// Time since boot when the counters were read (CLOCK_BOOTTIME).
     pub at: Duration,
-    /// CPUs and what they share.
-    pub topology: Topology,
+    /// CPUs and what they share; snapshots of one machine share it, until CPUs come or go.
+    pub topology: Arc<Topology>,
     /// Device interrupts: all, or those of netdevs only where it says so in `other_vectors`.
     pub irqs: BTreeMap<Irq, IrqState>,
     /// How many interrupts were left out of `irqs`, by the one CPU that each is in force on.
@@ -145,7 +147,7 @@ pub struct CpuCounters {
     /// `/proc/stat`, in USER_HZ ticks (1/100 s).
     pub stat: CpuStat,
     /// `/proc/softirqs`: softirqs raised, by vector name.
-    pub softirqs: BTreeMap<String, u64>,
+    pub softirqs: Counts,
     /// `/proc/net/softnet_stat`.
     pub softnet: Option<Softnet>,
 }

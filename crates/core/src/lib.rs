@@ -15,6 +15,7 @@ pub mod change;
 pub mod concentration;
 pub mod controller;
 pub mod cost;
+pub mod counts;
 pub mod cpu_split;
 pub mod cpuset;
 pub mod diagnose;

@@ -118,7 +118,7 @@ fn cpus(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<CpuI
 
 fn cpu_rates(old: &CpuCounters, new: &CpuCounters, elapsed: Duration) -> CpuRates {
     let softirq =
-        |vector: &str| per_s(counted(*old.softirqs.get(vector)?, *new.softirqs.get(vector)?, elapsed)?, elapsed);
+        |vector: &str| per_s(counted(old.softirqs.get(vector)?, new.softirqs.get(vector)?, elapsed)?, elapsed);
     CpuRates {
         shares: shares(&old.stat, &new.stat),
         net_rx_per_s: softirq("NET_RX"),
@@ -237,6 +237,8 @@ fn per_s(delta: u64, elapsed: Duration) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -246,7 +248,7 @@ mod tests {
         let mut snapshot = Snapshot { at: Duration::from_secs(seconds), ..Snapshot::default() };
         for &cpu in cpus {
             snapshot.cpus.insert(CpuId(cpu), CpuCounters::default());
-            snapshot.topology.online.insert(CpuId(cpu));
+            Arc::make_mut(&mut snapshot.topology).online.insert(CpuId(cpu));
         }
         snapshot
     }

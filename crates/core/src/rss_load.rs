@@ -7,6 +7,9 @@ use crate::host::{Netdev, Observation};
 use crate::rss::{Calibrated, flows_of};
 use crate::rss_table::queue_loads;
 
+/// No entry takes more packets than this in a look (a trillion), so that the sum of a table fits whatever a bundle tells.
+const MOST: u64 = 1 << 40;
+
 /// The load of a netdev's indirection table, in packets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableLoad {
@@ -68,11 +71,11 @@ impl TableLoad {
 
     fn add(&mut self, entry: Option<usize>, packets: u64) {
         let Some(entry) = entry else {
-            self.outside += packets;
+            self.outside = self.outside.saturating_add(packets);
             return;
         };
-        self.load[entry] += packets;
-        self.packets += packets;
+        self.load[entry] = self.load[entry].saturating_add(packets).min(MOST);
+        self.packets = self.packets.saturating_add(packets);
         self.flows += 1;
         if self.heaviest.is_none_or(|(most, _)| packets > most) {
             self.heaviest = Some((packets, entry));
@@ -101,8 +104,8 @@ impl TableLoad {
 
     /// Whether it says all that matters: at most a tenth of the packets went another way or were not counted.
     pub fn is_whole(&self) -> bool {
-        let outside = self.outside + self.missed;
-        self.packets > 0 && outside * 10 <= self.packets + outside
+        let (inside, outside) = (self.packets as f64, self.outside as f64 + self.missed as f64);
+        self.packets > 0 && outside * 10.0 <= inside + outside
     }
 }
 

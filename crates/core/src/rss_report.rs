@@ -100,7 +100,7 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
         let Some(queue) = flow.queue else { continue };
         let taken = queues.entry(queue).or_default();
         taken.flows += 1;
-        taken.packets += flow.packets;
+        taken.packets = taken.packets.saturating_add(flow.packets);
     }
     let fields = netdev.ethtool.iter().flat_map(|ethtool| &ethtool.flow_hash);
     NetdevRss {

@@ -19,7 +19,8 @@ pub struct Balanced {
     pub after: u64,
 }
 
-/// Spreads `load`, that of each entry, over the queues that `table` has, and no others. Entries without load stay.
+/// Spreads `load`, that of each entry, over the queues that `table` has, and no others. Entries without load stay. The sum of `load` times
+/// the number of queues has to fit.
 ///
 /// The heaviest queue is never heavier than before; where it would not become lighter, nothing moves.
 pub fn balance(table: &[u32], load: &[u64]) -> Balanced {

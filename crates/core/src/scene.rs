@@ -190,7 +190,7 @@ impl Scene {
             netdev.interrupts(&mut snapshot.irqs);
             napi += netdev.queues.len() as u32;
         }
-        snapshot.topology = topology;
+        snapshot.topology = topology.into();
         snapshot
     }
 
@@ -205,7 +205,7 @@ impl Scene {
             let runs = attribution.cpu_time.get(&cpu).map_or(0, |time| time.net_rx_runs);
             let counters = |stat, runs: u64, handed: u64| CpuCounters {
                 stat,
-                softirqs: [("NET_RX".to_owned(), runs), ("NET_TX".to_owned(), 0)].into(),
+                softirqs: [("NET_RX", runs), ("NET_TX", 0)].into(),
                 softnet: Some(Softnet { processed: runs as u32, received_rps: handed as u32, ..Softnet::default() }),
             };
             before.cpus.insert(cpu, counters(CpuStat::default(), 0, 0));

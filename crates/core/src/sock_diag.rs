@@ -97,7 +97,10 @@ pub fn attribute(before: &Sample, after: &Sample, steerings: &[Steering]) -> Att
             continue;
         }
         match consumption(before, after, socket, steerings) {
-            Some(key) => *sums.entry(key).or_default() += bytes,
+            Some(key) => {
+                let sum = sums.entry(key).or_default();
+                *sum = sum.saturating_add(bytes);
+            }
             None => orphans.add(bytes),
         }
     }
@@ -121,7 +124,7 @@ struct Orphans {
 impl Orphans {
     fn add(&mut self, bytes: u64) {
         self.sockets += 1;
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 

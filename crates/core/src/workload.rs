@@ -125,9 +125,9 @@ mod tests {
         for (snapshot, at, ticks, count) in [(&mut observation.before, 10, 0, 0), (&mut observation.after, 11, 50, 300)]
         {
             snapshot.at = Duration::from_secs(at);
-            snapshot.topology = Grid { llcs: 2, ..Grid::default() }.topology();
+            snapshot.topology = Grid { llcs: 2, ..Grid::default() }.topology().into();
             let stat = CpuStat { user: ticks, idle: ticks, ..CpuStat::default() };
-            let counters = CpuCounters { stat, softirqs: [("NET_RX".into(), count)].into(), softnet: None };
+            let counters = CpuCounters { stat, softirqs: [("NET_RX", count)].into(), softnet: None };
             snapshot.cpus = [(CpuId(0), counters.clone()), (CpuId(1), counters)].into();
             snapshot.arch_interrupts = [("CAL".into(), [(CpuId(0), count)].into())].into();
             let nic = |name: &str, path: Option<&str>| Netdev {

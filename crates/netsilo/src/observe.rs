@@ -1,6 +1,7 @@
 //! Where to look: this machine or a bundle, for how long, and with what.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,7 @@ impl From {
     /// The CPUs of the machine.
     pub(crate) fn topology(&self) -> Result<Topology> {
         match self.bundle()? {
-            Some(observation) => Ok(observation.after.topology),
+            Some(observation) => Ok(Arc::unwrap_or_clone(observation.after.topology)),
             None => netsilo_sys::topology::topology(&Root::live()).context("cannot read this machine's cpus"),
         }
     }

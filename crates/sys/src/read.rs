@@ -1,6 +1,7 @@
 //! Takes a [`Snapshot`] of a host through a [`Root`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use netsilo_core::change::SYSCTLS;
 use netsilo_core::cpuset::{CpuId, CpuSet};
@@ -37,7 +38,7 @@ fn look(
     interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
 ) -> Result<Snapshot, ReadError> {
     let notes = Notes::new(root);
-    let topology = topology::topology(root)?;
+    let topology = Arc::new(topology::topology(root)?);
     // counters first and together: rates are reckoned from `at`
     let at = root.now()?;
     let table = wanted(&notes, interrupts())?.unwrap_or_default();

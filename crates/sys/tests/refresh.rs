@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use netsilo_core::cpuset::CpuSet;
@@ -75,7 +76,8 @@ fn without_the_rest(mut whole: Snapshot) -> Snapshot {
     whole.irqs.retain(|irq, _| wanted.contains(irq));
     whole.arch_interrupts.values_mut().for_each(|row| row.clear());
     for counters in whole.cpus.values_mut() {
-        counters.softirqs.retain(|name, _| name.starts_with("NET_"));
+        let net = counters.softirqs.iter().filter(|(name, _)| name.starts_with("NET_"));
+        counters.softirqs = net.map(|(name, count)| (Arc::clone(name), count)).collect();
     }
     const SHOWN: [&str; 8] = [
         "rx_packets",

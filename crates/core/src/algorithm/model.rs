@@ -35,20 +35,22 @@ impl Model {
         let topology = room.topology;
         let cpus: Vec<CpuId> = topology.online.iter().filter(|cpu| topology.cpus.contains_key(cpu)).collect();
         let places: Vec<Place> = cpus.iter().map(|cpu| place(*cpu, room)).collect();
-        let mut problem = Problem { places, ..Problem::default() };
+        let fixed = Vec::with_capacity(vectors.len() * places.len());
+        let mut problem = Problem { places, fixed, ..Problem::default() };
         let ground = Ground::of(&problem.places, &cpus, topology);
         for vector in vectors {
             let home = vector.present.and_then(|cpu| cpus.binary_search(&cpu).ok());
             if vector.quiet().is_some() {
                 // It stays, wherever that is.
-                let at_home = |place| if Some(place) == home { 0.0 } else { f64::INFINITY };
+                let at_home = |place| if Some(place) == home { 0.0 } else { f32::INFINITY };
                 problem.fixed.extend((0..cpus.len()).map(at_home));
                 problem.items.push(Item { load: vector.load, home, moving: 0.0 });
                 continue;
             }
             let first = problem.fixed.len();
             problem.fixed.extend(Row::of(vector, room, topology).costs_on(&cpus, &problem.places, &ground));
-            let here = home.map(|home| problem.fixed[first + home]).filter(|cost| cost.is_finite()).unwrap_or(0.0);
+            let here = home.map_or(0.0, |home| f64::from(problem.fixed[first + home]));
+            let here = if here.is_finite() { here } else { 0.0 };
             let moving = MOVING_LEAST + MOVING_LOAD * vector.load * SECOND_NS + MOVING_COST * here;
             problem.items.push(Item { load: vector.load, home, moving });
         }
@@ -177,7 +179,7 @@ impl<'a> Row<'a> {
         *self.on.entry(cpu).or_default() += at(Distance::SameCpu) - at(Distance::Smt);
     }
 
-    fn costs_on(&self, cpus: &[CpuId], places: &[Place], ground: &Ground) -> Vec<f64> {
+    fn costs_on(&self, cpus: &[CpuId], places: &[Place], ground: &Ground) -> Vec<f32> {
         let mut shared = vec![0.0; places.len()];
         for (level, sharers) in self.levels.iter().zip(&ground.sharers) {
             for (number, cost) in level {
@@ -193,14 +195,14 @@ impl<'a> Row<'a> {
         let far = lines * (line.remote - line.llc).max(0.0);
         let cost = |place: usize| {
             if !self.vector.pool.contains(cpus[place]) {
-                return f64::INFINITY;
+                return f32::INFINITY;
             }
             let is_far =
                 matches!((self.vector.node, ground.nodes[place]), (Some(device), Some(node)) if device != node);
             let readers = self.anywhere + shared[place] + on[place];
             let slow = self.vector.load * (places[place].slowdown - 1.0) * SECOND_NS;
             // Differences of sums: what is nothing must not be a little less than that.
-            (readers + if is_far { far } else { 0.0 } + slow).max(0.0)
+            (readers + if is_far { far } else { 0.0 } + slow).max(0.0) as f32
         };
         (0..places.len()).map(cost).collect()
     }

@@ -216,7 +216,7 @@ impl<'a> Search<'a> {
         let width = self.busy.len();
         let (home, way) = self.way(item);
         let row = self.problem.fixed[item * width..(item + 1) * width].iter().enumerate();
-        row.map(move |(place, cost)| cost + if place == home { 0.0 } else { way })
+        row.map(move |(place, cost)| f64::from(*cost) + if place == home { 0.0 } else { way })
     }
 
     /// Its home, and what it costs to leave it.

@@ -47,7 +47,7 @@ prop_compose! {
                 let distance = problem.distance(at, reader);
                 packets * 8.0 * line.at(distance) + wakeups * ipi.at(distance)
             };
-            let row: Vec<f64> = (0..problem.places.len()).map(cost).collect();
+            let row: Vec<f32> = (0..problem.places.len()).map(|at| cost(at) as f32).collect();
             problem.fixed.extend(row);
         }
         if let (Some(rate), true) = (pair, problem.items.len() > 1) {
@@ -82,7 +82,7 @@ proptest! {
 #[test]
 fn nothing_is_placed_where_it_may_not_be() {
     let places = places(Grid { l2s: 2, ..Grid::default() }, &[0.0]);
-    let free = f64::INFINITY;
+    let free = f32::INFINITY;
     let items = vec![Item { load: 0.5, home: Some(0), moving: 1e9 }; 3];
     let problem = Problem { places, items, fixed: vec![free, 0.0, free, free, 0.0, free], pairs: Vec::new() };
     assert_eq!(solve(&problem), [Some(1), None, Some(0)]);

@@ -1,5 +1,7 @@
 //! What is proved of the controller, in closed loop with a made-up machine.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -401,7 +403,7 @@ fn an_interrupt_whose_cpu_went_offline_is_placed_anew() {
     let mut world = small(1, 5);
     world.steps(10);
     let cpu = world.settings.irqs[&Irq(30)].requested.as_ref().and_then(CpuSet::single).unwrap();
-    world.settings.topology.online.remove(cpu);
+    Arc::make_mut(&mut world.settings.topology).online.remove(cpu);
     world.settings.irqs.get_mut(&Irq(30)).unwrap().requested = Some(world.settings.topology.online.clone());
     world.controller.note_event(world.now, &Event::CpuOffline(cpu));
     let decision = world.step();

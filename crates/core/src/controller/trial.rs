@@ -29,16 +29,16 @@ const SAME_LOAD: f64 = 2.0;
 /// Fewer windows than this on either side tell nothing.
 const LEAST_WINDOWS: usize = 2;
 
-/// One window's costs.
+/// One window's costs, each in order; a dozen of them are kept.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sample {
     ended: Duration,
     /// CPU-nanoseconds per second: interrupted (measured where it was) and all else but idling.
-    cpus: BTreeMap<CpuId, f64>,
+    cpus: Vec<(CpuId, f64)>,
     /// Bytes per second that are read.
-    read: BTreeMap<Row, f64>,
+    read: Vec<(Row, f64)>,
     /// What leaves again.
-    forwarded: BTreeMap<Row, Forwards>,
+    forwarded: Vec<(Row, Forwards)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -130,12 +130,13 @@ impl Sample {
             sum.packets += it.packets as f64 / seconds;
             sum.bytes += it.bytes as f64 / seconds;
         }
+        let (read, forwarded) = (read.into_iter().collect(), forwarded.into_iter().collect());
         Self { ended: now, cpus: rates.cpus.iter().filter_map(cost).collect(), read, forwarded }
     }
 
     /// The CPUs where data of these NAPIs is processed, read or sent on.
     fn cpus_of(&self, napis: &BTreeSet<NapiId>) -> CpuSet {
-        let rows = self.read.keys().chain(self.forwarded.keys());
+        let rows = self.read.iter().map(|(row, _)| row).chain(self.forwarded.iter().map(|(row, _)| row));
         let rows = rows.filter(|row| row.napi.is_some_and(|napi| napis.contains(&napi)));
         rows.flat_map(|row| row.protocol.into_iter().chain([row.consumer])).collect()
     }
@@ -159,7 +160,7 @@ impl Sample {
     }
 
     fn cost(&self, cpus: &CpuSet) -> f64 {
-        cpus.iter().filter_map(|cpu| self.cpus.get(&cpu)).sum()
+        self.cpus.iter().filter(|(cpu, _)| cpus.contains(*cpu)).map(|(_, cost)| cost).sum()
     }
 }
 

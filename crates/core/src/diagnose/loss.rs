@@ -86,7 +86,7 @@ fn backlog_full(seen: &Seen<'_>, subject: &str, lost: u64, mut evidence: Vec<Evi
     let reason = format!("the backlog of {subject} lost {lost} packets");
     let larger = Remedy {
         what: match bound {
-            Some(bound) => format!("let {} packets wait instead of {bound}", bound * 2),
+            Some(bound) => format!("let {} packets wait instead of {bound}", bound.saturating_mul(2)),
             None => "let more packets wait (net.core.netdev_max_backlog)".into(),
         },
         gain: match load.is_full() {
@@ -96,7 +96,7 @@ fn backlog_full(seen: &Seen<'_>, subject: &str, lost: u64, mut evidence: Vec<Evi
         cost: Some("packets wait longer, and those of all other flows on this cpu behind them".into()),
         not_when: Some("the cpu has no idle time. It bounds this queue only (RPS, loopback, veth without GRO), never the NIC's".into()),
         changes: match (bound, load.is_full()) {
-            (Some(bound), false) => sysctl(seen, "net.core.netdev_max_backlog", bound * 2, &reason),
+            (Some(bound), false) => sysctl(seen, "net.core.netdev_max_backlog", bound.saturating_mul(2), &reason),
             _ => Vec::new(),
         },
         interrupts_traffic: false,
@@ -159,7 +159,7 @@ fn squeeze(seen: &Seen<'_>, ledger: &Ledger, load: &Load<'_>, subject: &str, cou
     evidence.extend(load.evidence());
     let reason = format!("{subject} stopped polling {count} times with work left while {lost} packets were lost");
     let larger = || {
-        let double = |name: &str| sysctl_number(seen, name).map(|value| sysctl(seen, name, value * 2, &reason));
+        let double = |name: &str| sysctl_number(seen, name).map(|value| sysctl(seen, name, value.saturating_mul(2), &reason));
         bounds.into_iter().filter_map(double).flatten().collect::<Vec<Change>>()
     };
     let mends = lost > 0 && !load.is_full();

@@ -102,7 +102,7 @@ fn elephant(netdev: &Netdev, load: &TableLoad) -> Option<Finding> {
         return None;
     }
     let queue = load.table.get(entry).copied()?;
-    let company = load.queues().get(&queue).copied().unwrap_or(0) - packets;
+    let company = load.queues().get(&queue).copied().unwrap_or(0).saturating_sub(packets);
     let mut evidence = evidence(load, load.skew().unwrap_or_default());
     evidence.push(Evidence::new(format!("other packets on rx-{queue}"), Measure::Count(company), SOURCE));
     Some(Finding {

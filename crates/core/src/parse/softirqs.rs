@@ -1,21 +1,23 @@
 //! `/proc/softirqs` (`fs/proc/softirqs.c`): softirqs raised, a column per *possible* CPU.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::ParseError;
+use crate::counts::Counts;
 use crate::cpuset::CpuId;
 
 /// Softirqs raised, by CPU and vector name.
-pub fn softirqs(text: &str) -> Result<BTreeMap<CpuId, BTreeMap<String, u64>>, ParseError> {
+pub fn softirqs(text: &str) -> Result<BTreeMap<CpuId, Counts>, ParseError> {
     rows(text, |_| true)
 }
 
 /// Those of the network only: `NET_TX` and `NET_RX`.
-pub fn net_softirqs(text: &str) -> Result<BTreeMap<CpuId, BTreeMap<String, u64>>, ParseError> {
+pub fn net_softirqs(text: &str) -> Result<BTreeMap<CpuId, Counts>, ParseError> {
     rows(text, |name| name.starts_with("NET_"))
 }
 
-fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, BTreeMap<String, u64>>, ParseError> {
+fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, Counts>, ParseError> {
     let mut lines = text.lines().zip(1..);
     let cpu = |(at, word): (usize, &str)| {
         let number = word.strip_prefix("CPU").and_then(|n| n.parse().ok());
@@ -25,20 +27,22 @@ fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, BTr
         Some((header, _)) => super::words(header).map(cpu).collect::<Result<_, _>>()?,
         None => return Err(ParseError::new(1, 1, "no header of cpus")),
     };
-    let mut read: BTreeMap<CpuId, BTreeMap<String, u64>> = cpus.iter().map(|&cpu| (cpu, BTreeMap::new())).collect();
+    let mut read: Vec<(Arc<str>, Vec<u64>)> = Vec::new();
     for (line, number) in lines {
         let mut words = super::words(line);
         let Some(name) = words.next().and_then(|(_, word)| word.strip_suffix(':')).filter(|name| wanted(name)) else {
             continue;
         };
-        for &cpu in &cpus {
+        let count = |cpu: &CpuId| {
             let cell = words.next().ok_or_else(|| {
                 ParseError::new(number, line.len() + 1, format!("{name} has no count for cpu {cpu} of {}", cpus.len()))
             })?;
-            read.entry(cpu).or_default().insert(name.to_owned(), super::decimal(number, cell)?);
-        }
+            super::decimal(number, cell)
+        };
+        read.push((name.into(), cpus.iter().map(count).collect::<Result<_, _>>()?));
     }
-    Ok(read)
+    let of = |at: usize| read.iter().map(|(name, counts)| (Arc::clone(name), counts[at])).collect();
+    Ok(cpus.iter().enumerate().map(|(at, cpu)| (*cpu, of(at))).collect())
 }
 
 #[cfg(test)]
@@ -48,16 +52,16 @@ mod tests {
     #[test]
     fn rows_become_maps_of_each_cpu() {
         let read = softirqs("      CPU0  CPU1\n HI:  1  2\n NET_RX:  30  40\n").unwrap();
-        assert_eq!(read[&CpuId(1)]["NET_RX"], 40);
-        assert_eq!(read[&CpuId(0)]["HI"], 1);
+        assert_eq!(read[&CpuId(1)].get("NET_RX"), Some(40));
+        assert_eq!(read[&CpuId(0)].get("HI"), Some(1));
     }
 
     #[test]
     fn the_networks_rows_are_a_part_of_all() {
         let text = "      CPU0  CPU1\n HI:  1  2\n NET_RX:  30  40\n";
-        let mut all = softirqs(text).unwrap();
-        all.values_mut().for_each(|counts| counts.retain(|name, _| name != "HI"));
-        assert_eq!(net_softirqs(text).unwrap(), all);
+        let net = net_softirqs(text).unwrap();
+        assert_eq!(net[&CpuId(1)], [("NET_RX", 40)].into());
+        assert_eq!(softirqs(text).unwrap()[&CpuId(1)], [("HI", 2), ("NET_RX", 40)].into());
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
             );
             let edit = |old: &Value| match old {
                 Value::Settings(rings) => {
-                    Some(Value::Settings(rings.clone().with("rx", (limit.current * 2).min(limit.max))))
+                    Some(Value::Settings(rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max))))
                 }
                 _ => None,
             };

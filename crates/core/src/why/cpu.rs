@@ -1,6 +1,7 @@
 //! What a CPU does in softirqs and interrupts, cause by cause.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::chain::{self, Look, cpus};
 use super::{Because, Cause, CpuWhy, Ksoftirqd, heaviest_first};
@@ -197,14 +198,13 @@ fn net_tx(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
 
 /// Softirqs that are not the network's.
 fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
-    let counts = |of: &crate::host::Snapshot| of.cpus.get(&cpu).map(|it| it.softirqs.clone());
-    let (old, new) = (counts(&look.observation.before)?, counts(&look.observation.after)?);
+    let (old, new) = (look.observation.before.cpus.get(&cpu)?, look.observation.after.cpus.get(&cpu)?);
     let seconds = look.rates.elapsed.as_secs_f64();
-    let rate = |(name, new): (&String, &u64)| {
-        let grown = new.checked_sub(*old.get(name)?).filter(|grown| *grown > 0 && seconds > 0.0)?;
-        (!name.starts_with("NET_")).then(|| (name.clone(), grown as f64 / seconds))
+    let rate = |(name, new): (&Arc<str>, u64)| {
+        let grown = new.checked_sub(old.softirqs.get(name)?).filter(|grown| *grown > 0 && seconds > 0.0)?;
+        (!name.starts_with("NET_")).then(|| (name.to_string(), grown as f64 / seconds))
     };
-    let mut rates: Vec<(String, f64)> = new.iter().filter_map(rate).collect();
+    let mut rates: Vec<(String, f64)> = new.softirqs.iter().filter_map(rate).collect();
     rates.sort_by(|a, b| b.1.total_cmp(&a.1));
     let reason = |name: &str| {
         Some(match name {

@@ -72,7 +72,7 @@ fn not_its_ring(seen: &Seen<'_>, lost: u64) -> Remedy {
 }
 
 fn larger_ring(seen: &Seen<'_>, netdev: &Netdev, ring: Option<Limit>, lost: u64, full: Option<&Load<'_>>) -> Remedy {
-    let wanted = ring.filter(|ring| ring.current < ring.max).map(|ring| (ring.current, (ring.current * 2).min(ring.max)));
+    let wanted = ring.filter(|ring| ring.current < ring.max).map(|ring| (ring.current, ring.current.saturating_mul(2).min(ring.max)));
     let reason = format!("{} had no room for {lost} packets", netdev.name);
     let changes = match (wanted, full) {
         (Some((_, wanted)), None) => rings(seen, netdev, wanted, &reason),

@@ -109,7 +109,7 @@ fn buffer(seen: &Seen<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, 
     let reason = format!("{subject} lost {lost} packets for want of room");
     let larger = Remedy {
         what: match default {
-            Some(default) => format!("buffers of {} bytes for sockets that ask for none, from when they are opened on", default * 2),
+            Some(default) => format!("buffers of {} bytes for sockets that ask for none, from when they are opened on", default.saturating_mul(2)),
             None => "a larger buffer: the application asks for it (SO_RCVBUF), net.core.rmem_max bounds it".into(),
         },
         gain: Gain::Unknown("a buffer takes bursts; whether what came was a burst is not measured".into()),
@@ -117,9 +117,9 @@ fn buffer(seen: &Seen<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, 
         not_when: Some(format!("{reader} is slower than what arrives on average: then any buffer fills. Sockets that are open keep theirs")),
         changes: match (default, max) {
             (Some(default), Some(max)) => {
-                let mut changes = sysctl(seen, "net.core.rmem_default", default * 2, &reason);
-                if max < default * 2 {
-                    changes.extend(sysctl(seen, "net.core.rmem_max", default * 2, &reason));
+                let mut changes = sysctl(seen, "net.core.rmem_default", default.saturating_mul(2), &reason);
+                if max < default.saturating_mul(2) {
+                    changes.extend(sysctl(seen, "net.core.rmem_max", default.saturating_mul(2), &reason));
                 }
                 changes
             }
@@ -164,14 +164,14 @@ fn listen(seen: &Seen<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, 
     };
     let longer = Remedy {
         what: match (at_bound, bound) {
-            (true, Some(bound)) => format!("let {} connections wait; {reader} has to ask for them again (listen)", bound * 2),
+            (true, Some(bound)) => format!("let {} connections wait; {reader} has to ask for them again (listen)", bound.saturating_mul(2)),
             _ => format!("let {reader} ask for a longer queue (listen): the kernel would grant it"),
         },
         gain: Gain::Unknown("a longer queue takes bursts; whether what came was a burst is not measured".into()),
         cost: Some("connections that wait longer before anyone serves them".into()),
         not_when: Some(format!("{reader} accepts more slowly than connections come on average")),
         changes: match (at_bound, bound) {
-            (true, Some(bound)) => sysctl(seen, "net.core.somaxconn", bound * 2, &reason),
+            (true, Some(bound)) => sysctl(seen, "net.core.somaxconn", bound.saturating_mul(2), &reason),
             _ => Vec::new(),
         },
         interrupts_traffic: false,
