@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
 use crate::{
-    ab, apply, bench, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss, run, show,
-    status, undo, why,
+    ab, apply, bench, calibrate, capture, check, check_config, explain, export, mask, pin, plan, report, rss, run,
+    show, status, undo, why,
 };
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
@@ -50,6 +50,8 @@ enum Verb {
     /// Make a network load, or answer one, and measure both machines
     #[command(subcommand)]
     Bench(bench::Args),
+    /// Show what came of an experiment: a page, Markdown or JSON
+    Report(report::Args),
     /// Print a set of CPUs in each of the kernel's spellings
     Mask(mask::Args),
     /// Follow the workload: look, decide, place, verify, again and again (the daemon)
@@ -80,6 +82,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Calibrate(args) => calibrate::run(&args),
         Verb::Ab(args) => ab::run(&args),
         Verb::Bench(args) => bench::run(&args),
+        Verb::Report(args) => report::run(&args),
         Verb::Mask(args) => mask::run(&args),
         Verb::Run(args) => run::run(&args),
         Verb::Status(args) => status::run(&args),

@@ -23,6 +23,7 @@ mod out;
 mod pin;
 mod plan;
 mod plan_view;
+mod report;
 mod rss;
 mod rss_view;
 mod run;

@@ -44,6 +44,18 @@ pub(crate) fn or_dash<T>(value: Option<T>, render: impl FnOnce(T) -> String) -> 
     value.map_or_else(|| "-".to_owned(), render)
 }
 
+/// Three digits, also of what is small: `0`, `0.0123`, `1.20`, `12.3k`.
+pub(crate) fn small(value: f64) -> String {
+    match value {
+        v if v >= 0.995 || v == 0.0 => count(v),
+        v if v < 0.0001 => format!("{v:.1e}"),
+        v => {
+            let places = 2 - v.log10().floor() as i32;
+            format!("{v:.*}", places.max(0) as usize)
+        }
+    }
+}
+
 fn scale(value: f64) -> (f64, &'static str) {
     match value {
         v if v >= 999_500_000.0 => (v / 1e9, "G"),
@@ -76,6 +88,10 @@ mod tests {
         assert_eq!(bytes_per_s(1_204_000.0), "1.20 MB/s");
         assert_eq!([512, 6 << 20].map(bytes), ["512 B", "6.00 MiB"]);
         assert_eq!([85.0, 5400.0].map(nanoseconds), ["85.0 ns", "5.40 us"]);
+        assert_eq!(
+            [0.0, 0.0000123, 0.00123, 0.1, 1.2, 12_345.0].map(small),
+            ["0", "1.2e-5", "0.00123", "0.100", "1.20", "12.3k"]
+        );
         assert_eq!([0.0, 0.004, 0.706, 1.0].map(percent), ["0%", "0.4%", "71%", "100%"]);
     }
 }

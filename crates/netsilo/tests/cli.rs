@@ -118,6 +118,7 @@ fn every_verb_explains_itself() {
         "status",
         "check-config",
         "why",
+        "report",
     ];
     for verb in verbs {
         let words: Vec<&str> = verb.split_whitespace().chain(["--help"]).collect();

@@ -1,0 +1,280 @@
+//! Charts, as the library's options. All values are made here; the page's script only hands them on.
+//!
+//! Texts from outside stand in options as plain texts: tooltips are drawn (`richText`), never made of HTML.
+
+use netsilo_core::experiment::flow_map::{FlowMap, Stage};
+use netsilo_core::experiment::measure::Measure;
+use netsilo_core::experiment::results::{CpuMean, Measured, UnderLoad};
+use netsilo_core::rates::Shares;
+use serde_json::{Value, json};
+
+use super::{palette, words};
+
+/// Height of one row of bars, in pixels.
+const ROW: usize = 24;
+
+/// Height of one setting's strip of CPUs.
+const STRIP: usize = 74;
+
+/// A chart of the page.
+#[derive(Debug)]
+pub(super) struct Chart {
+    /// What a screen reader says in its place.
+    pub(super) says: String,
+    /// In pixels.
+    pub(super) height: usize,
+    pub(super) option: Value,
+}
+
+/// Bars of one measure, a row a setting, loads one below the other; whiskers are intervals, dots are rounds.
+pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: Measure) -> Option<Chart> {
+    let mut rows = Rows::default();
+    for load in loads {
+        let measured: Vec<_> = load.settings.iter().map(|cell| (cell, cell.measured(measure))).collect();
+        if measured.iter().all(|(_, it)| it.is_none()) {
+            continue;
+        }
+        rows.head(&label(load, loads));
+        for (at, (cell, measured)) in measured.into_iter().enumerate() {
+            rows.bar(&cell.setting, palette::setting(at), measured, load);
+        }
+    }
+    let work = loads.first()?.work;
+    let name = measure.name(work);
+    let unit = rows.scaled(measure.unit(work));
+    let height = rows.left.len() * ROW + 64;
+    (!rows.bars.is_empty()).then(|| Chart {
+        says: format!("{title}: {name}, by setting"),
+        height,
+        option: rows.option(&unit),
+    })
+}
+
+/// How a load is told from the others of its chart.
+fn label(load: &UnderLoad, loads: &[&UnderLoad]) -> String {
+    let instances = load.spec.instances;
+    let is_alone = loads.iter().filter(|it| it.spec.instances == instances).count() == 1;
+    if is_alone && loads.len() > 1 { crate::apply::count(instances, "instance") } else { load.load.clone() }
+}
+
+/// The rows of a bar chart, from top to bottom.
+#[derive(Default)]
+struct Rows {
+    left: Vec<Value>,
+    right: Vec<Value>,
+    bars: Vec<Value>,
+    whiskers: Vec<Value>,
+    dots: Vec<Value>,
+}
+
+impl Rows {
+    fn head(&mut self, text: &str) {
+        self.left.push(json!({ "value": text, "textStyle": { "fontWeight": "bold", "fontSize": 13 } }));
+        self.right.push(json!(""));
+    }
+
+    fn bar(&mut self, setting: &str, color: &str, measured: Option<&Measured>, load: &UnderLoad) {
+        let row = self.left.len();
+        self.left.push(json!(setting));
+        let Some(measured) = measured else {
+            self.right.push(json!("no result"));
+            return;
+        };
+        let value = words::value(measured.measure, load.work, measured.median);
+        let change = measured.against.as_ref().map(|it| format!("  {} {}", words::change(it), words::sign(it.verdict)));
+        self.right.push(json!(value + &change.unwrap_or_default()));
+        self.bars.push(json!({ "value": [measured.median, row], "itemStyle": { "color": color } }));
+        if let Some(interval) = measured.interval {
+            self.whiskers.push(json!([interval.low, interval.high, row]));
+        }
+        self.dots.extend(measured.rounds.values().map(|value| json!([value, row])));
+    }
+
+    /// Divides large values by a thousand, a million, ...; their unit with its prefix.
+    fn scaled(&mut self, unit: &str) -> String {
+        let values = || self.bars.iter().filter_map(|bar| bar["value"][0].as_f64());
+        let most = values().fold(0.0, f64::max);
+        let scales = [(1e9, "G", "billion "), (1e6, "M", "million "), (1e3, "k", "thousand ")];
+        if unit.starts_with("1/") {
+            return unit.into();
+        }
+        let Some((scale, prefix, word)) = scales.into_iter().find(|(scale, _, _)| most >= *scale) else {
+            return unit.into();
+        };
+        let divide = |value: &mut Value| *value = json!(value.as_f64().map(|value| value / scale));
+        self.bars.iter_mut().for_each(|bar| divide(&mut bar["value"][0]));
+        self.dots.iter_mut().for_each(|dot| divide(&mut dot[0]));
+        self.whiskers.iter_mut().flat_map(|it| it.as_array_mut()).flat_map(|it| &mut it[..2]).for_each(divide);
+        match unit {
+            "B/s" => format!("{prefix}{unit}"),
+            "ns/transaction" | "ns/packet" => {
+                unit.replace("ns", ["s", "ms", "µs"][scales.iter().position(|it| it.0 == scale).unwrap_or(0)])
+            }
+            _ => format!("{word}{unit}"),
+        }
+    }
+
+    fn option(self, unit: &str) -> Value {
+        let axis = |data: &[Value], position: &str| {
+            json!({
+                "type": "category", "data": data, "position": position, "inverse": true,
+                "axisTick": { "show": false }, "axisLine": { "show": false },
+                "axisLabel": { "interval": 0, "overflow": "truncate" },
+            })
+        };
+        let base = json!({
+            "animation": false,
+            "aria": { "enabled": true },
+            "grid": { "left": 8, "right": 8, "top": 8, "bottom": 24, "containLabel": true },
+            "tooltip": { "renderMode": "richText", "trigger": "item" },
+            "xAxis": { "type": "value", "min": 0, "name": unit, "nameLocation": "middle", "nameGap": 30, "splitNumber": 4,
+                       "axisLabel": { "hideOverlap": true } },
+            "yAxis": [axis(&self.left, "left"), axis(&self.right, "right")],
+            "series": [
+                { "type": "bar", "name": "median", "barWidth": 14, "data": self.bars, "z": 1 },
+                { "type": "scatter", "name": "round", "symbolSize": 4, "data": self.dots, "z": 3,
+                  "itemStyle": { "color": "#ffffff", "borderColor": "#24292f", "borderWidth": 1 } },
+                { "type": "custom", "name": "interval", "renderItem": "whisker", "data": self.whiskers, "z": 4,
+                  "encode": { "x": [0, 1], "y": 2 }, "silent": true },
+            ],
+        });
+        // on a telephone names are cut short, so that bars are left
+        let widths =
+            |left, right| json!({ "yAxis": [{ "axisLabel": { "width": left } }, { "axisLabel": { "width": right } }] });
+        let media =
+            [json!({ "query": { "maxWidth": 480 }, "option": widths(96, 140) }), json!({ "option": widths(190, 150) })];
+        json!({ "baseOption": base, "media": media })
+    }
+}
+
+/// What each CPU did, a strip for each setting.
+pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
+    let cells: Vec<_> =
+        load.settings.iter().filter(|cell| cell.cpus.values().any(|cpu| cpu.shares.is_some())).collect();
+    let top = |at: usize| 66 + at * (STRIP + 50);
+    let per_strip = |make: &dyn Fn(usize) -> Value| (0..cells.len()).map(make).collect::<Vec<_>>();
+    let names = |at: usize| cells[at].cpus.keys().map(ToString::to_string).collect::<Vec<_>>();
+    let series =
+        |at: usize| palette::STATES.into_iter().enumerate().map(move |(state, (name, color))| (at, state, name, color));
+    let series: Vec<Value> = (0..cells.len())
+        .flat_map(series)
+        .map(|(at, state, name, color)| {
+            let share = |cpu: &CpuMean| cpu.shares.map(|shares| rounded(parts(&shares)[state] * 100.0));
+            json!({
+                "type": "bar", "name": name, "stack": at.to_string(), "xAxisIndex": at, "yAxisIndex": at,
+                "barCategoryGap": "12%", "itemStyle": { "color": color },
+                "data": cells[at].cpus.values().map(share).collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    let option = json!({
+        "animation": false,
+        "aria": { "enabled": true, "decal": { "show": true } },
+        "legend": { "top": 0, "left": 0, "data": palette::STATES.map(|(name, _)| name) },
+        "tooltip": { "renderMode": "richText", "trigger": "axis", "axisPointer": { "type": "shadow" } },
+        "title": per_strip(&|at| json!({
+            "text": cells[at].setting, "left": 0, "top": top(at) - 22, "padding": 0,
+            "textStyle": { "fontSize": 13, "fontWeight": "bold" },
+        })),
+        "grid": per_strip(&|at| json!({ "left": 44, "right": 8, "top": top(at), "height": STRIP })),
+        "xAxis": per_strip(&|at| json!({
+            "type": "category", "gridIndex": at, "data": names(at), "axisTick": { "show": false },
+            "name": "cpu", "nameLocation": "start", "nameGap": 14, "axisLabel": { "hideOverlap": true },
+        })),
+        "yAxis": per_strip(&|at| json!({
+            "type": "value", "gridIndex": at, "min": 0, "max": 100, "interval": 50,
+            "axisLabel": { "formatter": "{value}%" },
+        })),
+        "series": series,
+    });
+    let says = format!("{}: usr, sys, irq, softirq, steal and idle time of each CPU, by setting", load.load);
+    (!cells.is_empty()).then(|| Chart { says, height: top(cells.len()) - 20, option })
+}
+
+/// In the order of [`palette::STATES`], together 1.
+pub(super) fn parts(shares: &Shares) -> [f64; 6] {
+    [shares.usr + shares.nice, shares.sys, shares.irq, shares.softirq, shares.steal, shares.idle + shares.iowait]
+}
+
+/// Latencies by percentile, a line for each setting.
+pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
+    let cells: Vec<_> =
+        load.settings.iter().enumerate().filter_map(|(at, it)| Some((at, it, it.latency.as_ref()?))).collect();
+    let longest = cells.iter().max_by_key(|(_, _, merged)| merged.percentiles_ns.len())?;
+    let all = || cells.iter().flat_map(|(_, _, merged)| merged.percentiles_ns.iter().map(|(_, ns)| *ns));
+    let is_wide = all().max()? / all().min()?.max(1) > 200;
+    let percents: Vec<String> = longest.2.percentiles_ns.iter().map(|(percent, _)| percent.to_string()).collect();
+    let line = |(at, cell, merged): &(usize, &netsilo_core::experiment::results::Cell, &_)| {
+        let merged: &netsilo_core::experiment::latency::Merged = merged;
+        let us = |(_, ns): &(f64, u64)| rounded(*ns as f64 / 1e3);
+        json!({
+            "type": "line", "name": cell.setting, "symbol": palette::symbol(*at), "symbolSize": 7,
+            "color": palette::setting(*at),
+            "lineStyle": { "width": 2, "type": if *at == 0 { "dashed" } else { "solid" } },
+            "data": merged.percentiles_ns.iter().map(us).collect::<Vec<_>>(),
+        })
+    };
+    let option = json!({
+        "animation": false,
+        "aria": { "enabled": true },
+        "legend": { "top": 0, "left": 0, "type": "plain" },
+        "tooltip": { "renderMode": "richText", "trigger": "axis" },
+        "grid": { "left": 8, "right": 16, "top": 62, "bottom": 24, "containLabel": true },
+        "xAxis": { "type": "category", "data": percents, "boundaryGap": false, "name": "percentile", "nameLocation": "middle",
+                   "nameGap": 28 },
+        "yAxis": { "type": "log", "logBase": if is_wide { 10 } else { 2 }, "name": "µs", "nameGap": 8, "axisLabel": { "hideOverlap": true } },
+        "series": cells.iter().map(line).collect::<Vec<_>>(),
+    });
+    Some(Chart { says: format!("{}: latency by percentile, by setting", load.load), height: 300, option })
+}
+
+/// The way of the packets.
+pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
+    let stages: Vec<Stage> = map.places.iter().map(|place| place.stage).fold(Vec::new(), |mut stages, stage| {
+        if stages.last() != Some(&stage) {
+            stages.push(stage);
+        }
+        stages
+    });
+    let most = stages.iter().map(|stage| map.places.iter().filter(|place| place.stage == *stage).count()).max()?;
+    let depth = |stage: Stage| stages.iter().position(|it| *it == stage).unwrap_or_default();
+    let nodes = map.places.iter().enumerate().map(|(at, place)| {
+        let is_last = place.stage == Stage::Consumer;
+        json!({
+            "name": at.to_string(), "depth": depth(place.stage),
+            "itemStyle": { "color": palette::STAGES[place.stage as usize] },
+            "label": { "formatter": place.name.replace(['{', '}'], "'"), "width": if is_last { 104 } else { 150 }, "overflow": "truncate" },
+            "tooltip": { "formatter": place.name.replace(['{', '}'], "'") },
+        })
+    });
+    let links = map.links.iter().map(|link| {
+        let (from, to) = (&map.places[link.from].name, &map.places[link.to].name);
+        let told = format!("{from} → {to}: {}/s", crate::units::count(link.per_s));
+        json!({
+            "source": link.from.to_string(), "target": link.to.to_string(), "value": link.per_s,
+            "tooltip": { "formatter": told.replace(['{', '}'], "'") },
+        })
+    });
+    let option = json!({
+        "animation": false,
+        "aria": { "enabled": true },
+        "tooltip": { "renderMode": "richText" },
+        "series": [{
+            "type": "sankey", "left": 8, "right": 116, "top": 12, "bottom": 12, "nodeGap": 8, "nodeWidth": 12, "draggable": false,
+            "layoutIterations": 0, "emphasis": { "focus": "adjacency" },
+            "lineStyle": { "color": "source", "opacity": 0.35, "curveness": 0.5 },
+            "nodes": nodes.collect::<Vec<_>>(), "links": links.collect::<Vec<_>>(),
+        }],
+    });
+    let says = format!("{}, {}: from queues by interrupts and CPUs to readers", map.load, map.setting);
+    Some(Chart { says, height: (most * 26 + 40).max(160), option })
+}
+
+/// Four digits: what a tooltip can show.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return 0.0;
+    }
+    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
+    (value * scale).round() / scale
+}

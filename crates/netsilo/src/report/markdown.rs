@@ -1,0 +1,112 @@
+//! Results as Markdown.
+
+use std::fmt::Write as _;
+
+use netsilo_core::experiment::measure::Measure;
+use netsilo_core::experiment::results::{Cell, Results, UnderLoad};
+
+use super::folder::Folder;
+use super::words;
+
+/// The verdicts, what speaks against them, and all figures.
+pub(super) fn render(folder: &Folder, results: &Results) -> String {
+    let machine = &folder.experiment.machine;
+    let mut text = format!(
+        "# {} on {}\n\n{} CPUs, Linux {}; compared with **{}** by round, {} rounds.\n\n",
+        results.kind,
+        plain(&machine.hostname),
+        machine.cpus,
+        plain(&machine.kernel),
+        plain(&results.reference),
+        results.rounds
+    );
+    for (setting, sentences) in words::summary(results) {
+        let _ = writeln!(text, "- **{}**: {}", plain(&setting), sentences.join("; "));
+    }
+    text.push('\n');
+    for note in words::caveats(results).iter().chain(&folder.notes) {
+        let _ = writeln!(text, "> {}\n", plain(note));
+    }
+    text += &verdicts(results);
+    for load in &results.loads {
+        let _ = writeln!(text, "\n## {}\n\n{}", plain(&load.load), figures(load));
+    }
+    list(&mut text, "What speaks against it", &words::doubts(results));
+    let failed = results
+        .failed
+        .iter()
+        .map(|it| format!("round {}, {}, {}: {}", it.step.round + 1, it.step.load, it.step.setting, it.why));
+    list(&mut text, "Failed", &failed.collect::<Vec<_>>());
+    text
+}
+
+fn list(text: &mut String, title: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        let _ = writeln!(text, "\n## {title}\n");
+        for line in lines {
+            let _ = writeln!(text, "- {}", plain(line));
+        }
+    }
+}
+
+/// One row a load, one column a setting.
+fn verdicts(results: &Results) -> String {
+    let Some(first) = results.loads.first() else { return String::new() };
+    let mut rows =
+        vec![["load".to_owned()].into_iter().chain(first.settings.iter().map(|it| it.setting.clone())).collect()];
+    for load in &results.loads {
+        let told = |cell: &Cell| {
+            let Some(rate) = cell.measured(Measure::Rate) else { return "no result".to_owned() };
+            rate.against.as_ref().map_or_else(|| words::level(rate, load.work), words::against)
+        };
+        rows.push([load.load.clone()].into_iter().chain(load.settings.iter().map(told)).collect());
+    }
+    table(&rows)
+}
+
+/// One row a measure, one column a setting.
+fn figures(load: &UnderLoad) -> String {
+    let header = ["".to_owned()].into_iter().chain(load.settings.iter().map(|cell| cell.setting.clone()));
+    let mut rows: Vec<Vec<String>> = vec![header.collect()];
+    for measure in Measure::ALL {
+        let measured: Vec<_> = load.settings.iter().map(|cell| cell.measured(measure)).collect();
+        if measured.iter().all(Option::is_none) {
+            continue;
+        }
+        let cell = |it: &Option<&netsilo_core::experiment::results::Measured>| {
+            let Some(it) = it else { return "-".to_owned() };
+            let against = it.against.as_ref().map(|against| format!("; {}", words::briefly(against)));
+            words::value(measure, load.work, it.median) + &against.unwrap_or_default()
+        };
+        let name = measure.name(load.work);
+        rows.push([name].into_iter().chain(measured.iter().map(cell)).collect());
+    }
+    table(&rows)
+}
+
+fn table(rows: &[Vec<String>]) -> String {
+    let mut text = String::new();
+    for (at, row) in rows.iter().enumerate() {
+        let cells: Vec<String> = row.iter().map(|cell| plain(cell)).collect();
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+        if at == 0 {
+            let _ = writeln!(text, "|{}", " --- |".repeat(row.len()));
+        }
+    }
+    text
+}
+
+/// A name from outside with what Markdown and HTML would take for their own written out.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => plain.push_str("&lt;"),
+            '&' => plain.push_str("&amp;"),
+            '\\' | '`' | '*' | '[' | ']' | '|' | '#' => plain.extend(['\\', c]),
+            '_' => plain.push_str("\\_"),
+            c => plain.push(c),
+        }
+    }
+    plain
+}

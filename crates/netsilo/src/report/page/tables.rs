@@ -1,0 +1,148 @@
+//! Tables of the page: what the charts show, to be read.
+
+use maud::{Markup, html};
+use netsilo_core::experiment::flow_map::FlowMap;
+use netsilo_core::experiment::measure::Measure;
+use netsilo_core::experiment::results::{Measured, Results, UnderLoad, Verdict};
+
+use super::super::{charts, palette, words};
+use crate::units::{count, nanoseconds, or_dash, percent};
+
+/// A row a load, a column a setting.
+pub(super) fn verdicts(results: &Results) -> Markup {
+    let settings = results.loads.first().map(|load| load.settings.as_slice()).unwrap_or_default();
+    let measure = Measure::Rate;
+    html! {
+        div.card { div.scroll { table {
+            caption { "Work done per second: the change of each round in the middle, its interval, the verdict; the median below." }
+            thead { tr { th scope="col" { "load" } @for cell in settings { th scope="col" { (cell.setting) } } } }
+            tbody { @for load in &results.loads {
+                tr {
+                    th scope="row" { (load.load) }
+                    @for cell in &load.settings { (verdict(cell.measured(measure), load)) }
+                }
+            } }
+        } } }
+    }
+}
+
+fn verdict(measured: Option<&Measured>, load: &UnderLoad) -> Markup {
+    let Some(measured) = measured else { return html! { td { "no result" } } };
+    let level = words::value(measured.measure, load.work, measured.median);
+    let Some(against) = &measured.against else { return html! { td { b { (level) } } } };
+    html! {
+        td class=(class(against.verdict)) {
+            b { (words::sign(against.verdict)) " " (words::change(against)) } " "
+            (words::verdict(against.verdict))
+            @if let Some(interval) = &against.interval { small { (words::interval(interval, against.scale)) } }
+            small { (level) }
+        }
+    }
+}
+
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::NoDifferenceShown => "no_difference_shown",
+        _ => "",
+    }
+}
+
+/// One measure, a row a setting.
+pub(super) fn measure(loads: &[&UnderLoad], measure: Measure) -> Markup {
+    let Some(unit) = loads.first().map(|load| measure.unit(load.work)) else { return html!() };
+    html! {
+        table {
+            caption { (loads[0].settings.iter().find_map(|it| it.measured(measure)).map_or("", |it| &it.name)) " (" (unit) ")" }
+            thead { tr {
+                th scope="col" { "load" } th scope="col" { "setting" } th scope="col" { "median" } th scope="col" { "95 % interval" }
+                th scope="col" { "change" } th scope="col" { "verdict" } th scope="col" { "rounds" }
+            } }
+            tbody { @for load in loads { @for cell in &load.settings { @if let Some(it) = cell.measured(measure) {
+                @let told = |value: f64| words::value(measure, load.work, value);
+                tr {
+                    th scope="row" { (load.load) }
+                    td.text { (cell.setting) }
+                    td data-value=(it.median) { (told(it.median)) }
+                    td { (or_dash(it.interval, |it| format!("{} .. {}", told(it.low), told(it.high)))) }
+                    td { (or_dash(it.against.as_ref(), words::change)) }
+                    td { (or_dash(it.against.as_ref(), |it| words::verdict(it.verdict).to_owned())) }
+                    td { (it.rounds.values().map(|value| told(*value)).collect::<Vec<_>>().join(", ")) }
+                }
+            } } } }
+        }
+    }
+}
+
+/// A row a setting and CPU.
+pub(super) fn cpus(load: &UnderLoad) -> Markup {
+    let all = || load.settings.iter().flat_map(|cell| cell.cpus.values());
+    let is_true = all().any(|cpu| cpu.true_softirq.is_some());
+    html! {
+        table {
+            thead { tr {
+                th scope="col" { "setting" } th scope="col" { "cpu" }
+                @for (state, _) in palette::STATES { th scope="col" { (state) } }
+                @if is_true { @for state in ["true irq", "true softirq", "true ipi"] { th scope="col" { (state) } } }
+                @for rate in ["NET_RX/s", "IPI/s", "packets/s", "rps/s"] { th scope="col" { (rate) } }
+            } }
+            tbody { @for cell in &load.settings { @for (id, cpu) in &cell.cpus {
+                tr {
+                    th scope="row" { (cell.setting) }
+                    td { (id) }
+                    @for state in 0..palette::STATES.len() {
+                        td { (or_dash(cpu.shares, |shares| percent(charts::parts(&shares)[state]))) }
+                    }
+                    @if is_true { @for share in [cpu.true_irq, cpu.true_softirq, cpu.true_ipi] { td { (or_dash(share, percent)) } } }
+                    @for rate in [cpu.net_rx_per_s, cpu.cal_per_s, cpu.processed_per_s, cpu.received_rps_per_s] {
+                        td { (or_dash(rate, count)) }
+                    }
+                }
+            } } }
+        }
+    }
+}
+
+/// A row a setting, a column a percentile.
+pub(super) fn latencies(load: &UnderLoad) -> Markup {
+    let merged: Vec<_> = load.settings.iter().filter_map(|cell| Some((cell, cell.latency.as_ref()?))).collect();
+    let longest = merged.iter().map(|(_, it)| &it.percentiles_ns).max_by_key(|it| it.len());
+    html! {
+        table {
+            thead { tr {
+                th scope="col" { "setting" } th scope="col" { "responses" } th scope="col" { "mean" }
+                @for (percent, _) in longest.into_iter().flatten() { th scope="col" { "p" (percent) } }
+                th scope="col" { "max" }
+            } }
+            tbody { @for (cell, it) in &merged {
+                tr {
+                    th scope="row" { (cell.setting) }
+                    td { (count(it.count as f64)) }
+                    td { (nanoseconds(it.mean_ns)) }
+                    @for at in 0..longest.map_or(0, Vec::len) {
+                        td { (or_dash(it.percentiles_ns.get(at), |(_, ns)| nanoseconds(*ns as f64))) }
+                    }
+                    td { (nanoseconds(it.max_ns as f64)) }
+                }
+            } }
+        }
+    }
+}
+
+/// A row a link.
+pub(super) fn flow(map: &FlowMap) -> Markup {
+    let unit = if map.in_packets { "packets/s" } else { "interrupts/s" };
+    html! {
+        table {
+            thead { tr { th scope="col" { "from" } th scope="col" { "to" } th scope="col" { (unit) } } }
+            tbody { @for link in &map.links {
+                tr {
+                    th scope="row" { (map.places[link.from].name) }
+                    td.text { (map.places[link.to].name) }
+                    td { (count(link.per_s)) }
+                }
+            } }
+        }
+    }
+}

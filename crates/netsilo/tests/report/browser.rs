@@ -1,0 +1,157 @@
+//! The page in headless Chromium: nothing on the console, the figures drawn are those of the records, and there is something to see.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use netsilo_core::experiment::results::Results;
+use tempfile::TempDir;
+
+use crate::{folder, made_up, report};
+
+/// Chromium's names.
+const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+
+/// Where it is; `None` where it is not, having said so. Where nothing may be skipped that is a failure.
+fn chromium() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).flat_map(|dir| NAMES.map(|name| dir.join(name))).find(|it| it.is_file());
+    if found.is_none() {
+        assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "no chromium, and NETSILO_NO_SKIP is set");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: chromium is not installed");
+    }
+    found
+}
+
+/// Opens a page; what it says to stdout, once it has said nothing on its console.
+fn browse(chromium: &Path, page: &Path, arguments: &[&str]) -> String {
+    let profile = TempDir::new().unwrap();
+    let output = Command::new("timeout")
+        .args(["--kill-after=5", "300"])
+        .arg(chromium)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"])
+        .args(["--enable-logging=stderr", "--virtual-time-budget=10000"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .args(arguments)
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let console: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
+    assert!(output.status.success() && console.is_empty(), "{}: {console:#?}\n{said}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The texts that charts have drawn, in order.
+fn drawn(dom: &str) -> Vec<String> {
+    let texts = dom.split("<text").skip(1).filter_map(|it| it.split_once('>')?.1.split_once("</text>"));
+    texts.map(|(text, _)| text.replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")).collect()
+}
+
+/// `118k/s  +3.1% ▲` as 118000.
+fn rate(text: &str) -> Option<f64> {
+    let (number, _) = text.split_once("B/s").or_else(|| text.split_once("/s"))?;
+    let number = number.trim();
+    let scale = match number.chars().last()? {
+        'k' => 1e3,
+        'M' => 1e6,
+        'G' => 1e9,
+        _ => 1.0,
+    };
+    Some(number.trim_end_matches(['k', 'M', 'G', ' ']).parse::<f64>().ok()? * scale)
+}
+
+fn is_near(a: f64, b: f64, tolerance: f64) -> bool {
+    (a - b).abs() <= tolerance * b.abs()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 }
+}
+
+#[test]
+fn what_a_browser_shows_is_what_was_recorded() {
+    let Some(chromium) = chromium() else { return };
+    let folder = folder(None);
+    let page = folder.path().join("report.html");
+    assert!(report(folder.path(), &["-o", page.to_str().unwrap()]).status.success());
+    // how many charts are drawn at first; then all folds are opened, so that all are
+    let text = std::fs::read_to_string(&page).unwrap();
+    let open = "<script>document.body.dataset.first = document.querySelectorAll('svg').length;
+        document.querySelectorAll('details').forEach((it) => { it.open = true; });</script></body>";
+    let all = folder.path().join("all.html");
+    std::fs::write(&all, text.replace("</body>", open)).unwrap();
+    let dom = browse(&chromium, &all, &["--dump-dom"]);
+
+    let places = text.matches(" data-chart=").count();
+    let first = dom.split_once("data-first=\"").unwrap().1;
+    let at_first: usize = first.split('"').next().unwrap().parse().unwrap();
+    assert!(at_first > 15 && at_first < places, "{at_first} of {places} charts are drawn before any fold is opened");
+    assert_eq!(dom.matches("<svg").count(), places, "each chart is drawn, and nothing else");
+
+    let labels: Vec<f64> = drawn(&dom).iter().filter_map(|it| rate(it)).collect();
+    let failed = |load: usize, setting: usize, round: u32| (load, setting, round) == (5, 1, 4);
+    let raw = |load: usize, setting: usize| {
+        let rounds = (0..made_up::ROUNDS).filter(|round| !failed(load, setting, *round));
+        median(rounds.map(|round| made_up::per_s(load, setting, round)).collect())
+    };
+    let raw: Vec<f64> = (0..made_up::loads().len())
+        .flat_map(|load| (0..4).map(move |it| (load, it)))
+        .map(|(load, it)| raw(load, it))
+        .collect();
+    assert_eq!(labels.len(), raw.len(), "{labels:?}");
+    assert!(labels.iter().zip(&raw).all(|(label, raw)| is_near(*label, *raw, 0.005)), "{labels:?}\n{raw:?}");
+
+    let results: Results = serde_json::from_slice(&report(folder.path(), &["-j"]).stdout).unwrap();
+    let values: Vec<f64> =
+        dom.split("data-value=\"").skip(1).map(|it| it.split('"').next().unwrap().parse().unwrap()).collect();
+    for measured in results.loads.iter().flat_map(|load| &load.settings).flat_map(|cell| &cell.measures) {
+        assert!(
+            values.iter().any(|value| is_near(*value, measured.median, 1e-12)),
+            "{}: {}",
+            measured.name,
+            measured.median
+        );
+    }
+    let texts = drawn(&dom).join("\n");
+    assert!(texts.contains("</script><script>"), "the name of a setting stands in charts as it is: {texts}");
+    assert!(texts.contains("redis<b>'b'"), "a reader's name stands in the way of packets: {texts}");
+}
+
+#[test]
+fn by_day_and_by_night_there_is_something_to_see_and_paper_has_all_of_it() {
+    let Some(chromium) = chromium() else { return };
+    let folder = folder(Some("CPUs are emulated"));
+    let page = folder.path().join("report.html");
+    assert!(report(folder.path(), &["-o", page.to_str().unwrap()]).status.success());
+    let brightness = |scheme: &str| {
+        let picture = folder.path().join("picture.png");
+        let shot = format!("--screenshot={}", picture.display());
+        let scheme = format!("--blink-settings=preferredColorScheme={scheme}");
+        browse(&chromium, &page, &[&shot, &scheme, "--window-size=1200,3000"]);
+        seen(&picture)
+    };
+    let (by_day, by_night) = (brightness("1"), brightness("0"));
+    assert!(by_day > 0.8 && by_night < 0.3, "{by_day} {by_night}");
+    let paper = folder.path().join("report.pdf");
+    browse(&chromium, &page, &[&format!("--print-to-pdf={}", paper.display())]);
+    let pdf = std::fs::read(&paper).unwrap();
+    let pages = pdf.windows(11).filter(|it| it.starts_with(b"/Type /Page")).filter(|it| !it.ends_with(b"s")).count();
+    assert!(pages >= 5, "{pages} pages");
+}
+
+/// How bright a picture is on average, 0..=1, once it has been seen to show many colours.
+fn seen(picture: &Path) -> f64 {
+    let decoder = png::Decoder::new(std::io::BufReader::new(std::fs::File::open(picture).unwrap()));
+    let mut reader = decoder.read_info().unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut pixels).unwrap();
+    let samples = info.color_type.samples();
+    let pixels: Vec<&[u8]> = pixels.chunks_exact(samples).collect();
+    let colors: std::collections::BTreeSet<&[u8]> = pixels.iter().copied().collect();
+    assert!(colors.len() > 200, "only {} colours: the page is blank", colors.len());
+    let sum: f64 = pixels.iter().map(|it| it[..3].iter().map(|c| f64::from(*c)).sum::<f64>() / 3.0).sum();
+    sum / 255.0 / pixels.len() as f64
+}

@@ -1,0 +1,113 @@
+//! `netsilo report` on a made-up experiment: what it says, and how the page looks in a browser.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+mod browser;
+mod made_up;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use netsilo_core::experiment::results::{Results, Verdict};
+use netsilo_core::experiment::{EXPERIMENT, RECORDS};
+use tempfile::TempDir;
+
+/// The program on a folder.
+fn report(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    command.arg("report").arg(folder).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// A folder of all records.
+fn folder(times_mean_nothing: Option<&str>) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    made_up::write(folder.path(), &made_up::experiment(times_mean_nothing), &made_up::records());
+    folder
+}
+
+/// What a folder with another file in it is refused with.
+fn refusal(file: &str, text: Option<&str>) -> String {
+    let folder = folder(None);
+    let path = folder.path().join(file);
+    match text {
+        Some(text) => std::fs::write(&path, text).unwrap(),
+        None => std::fs::remove_file(&path).unwrap(),
+    }
+    let output = report(folder.path(), &[]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
+    stderr(&output).replace(&folder.path().display().to_string(), "RUN").trim_end().to_owned()
+}
+
+#[test]
+fn markdown_has_verdicts_first_and_names_what_failed() {
+    let folder = folder(None);
+    let output = report(folder.path(), &[]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+    insta::assert_snapshot!("markdown", stdout(&output));
+}
+
+#[test]
+fn where_times_mean_nothing_counts_are_what_is_concluded_from() {
+    let folder = folder(Some("CPUs are emulated"));
+    let output = report(folder.path(), &["--markdown"]);
+    let head: Vec<&str> = stdout(&output).lines().take(20).collect();
+    insta::assert_snapshot!("markdown_emulated", head.join("\n"));
+    let results: Results = serde_json::from_slice(&report(folder.path(), &["-j"]).stdout).unwrap();
+    let all = results.loads.iter().flat_map(|load| &load.settings).flat_map(|cell| &cell.measures);
+    for measured in all {
+        let Some(against) = &measured.against else { continue };
+        assert_eq!(against.verdict == Verdict::TimesMeanNothing, measured.measure.is_time(), "{}", measured.name);
+    }
+}
+
+#[test]
+fn a_torn_last_line_is_left_out_and_said() {
+    let folder = folder(None);
+    let path = folder.path().join(RECORDS);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() - 40]).unwrap();
+    let output = report(folder.path(), &[]);
+    let lines = text.lines().count();
+    let said = stderr(&output).replace(&folder.path().display().to_string(), "RUN");
+    assert_eq!(said, format!("netsilo: RUN/records.jsonl:{lines}: the last line is torn, and left out\n"));
+    assert!(stdout(&output).contains("1 trial not made yet"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_file_that_is_missing_or_wrong_is_refused_with_its_place() {
+    let experiment = serde_json::to_string_pretty(&made_up::experiment(None)).unwrap();
+    insta::assert_snapshot!(refusal(EXPERIMENT, None), @"netsilo: RUN/experiment.json is not there: name the folder that netsilo bench matrix wrote");
+    insta::assert_snapshot!(refusal(EXPERIMENT, Some(&experiment.replacen("\"version\"", "\"vision\"", 1))), @"netsilo: RUN/experiment.json: unknown field `vision`, expected one of `version`, `kind`, `netsilo`, `command`, `started_s`, `settings`, `loads`, `rounds`, `pause`, `seed`, `machine` at line 2 column 10");
+    insta::assert_snapshot!(refusal(EXPERIMENT, Some(&experiment.replacen("\"version\": 1", "\"version\": 9", 1))), @"netsilo: RUN/experiment.json: version 9 is not known, 1 is");
+    insta::assert_snapshot!(refusal(RECORDS, None), @"netsilo: RUN/records.jsonl is not there: nothing was measured yet");
+    insta::assert_snapshot!(refusal(RECORDS, Some("\n{\"failed\":7}\n{}\n")), @"netsilo: RUN/records.jsonl:2:11: no record: invalid type: integer `7`, expected struct Failed");
+    insta::assert_snapshot!(refusal(RECORDS, Some("{\"weather\":{}}\n")), @"netsilo: RUN/records.jsonl:1:10: no record: unknown variant `weather`, expected one of `trial`, `map`, `failed`");
+}
+
+#[test]
+fn a_page_is_written_whole_and_needs_no_other_file() {
+    let folder = folder(None);
+    let page = folder.path().join("report.html");
+    let output = report(folder.path(), &["-o", page.to_str().unwrap()]);
+    assert_eq!((output.status.code(), stdout(&output), stderr(&output)), (Some(0), "", ""));
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert!(!text.contains(made_up::HOSTILE), "a setting's name is not escaped");
+    assert!(!text.contains("redis<b>") && !text.contains('\u{1b}'), "a reader's name is not escaped");
+    let outside = ["src=\"http", "href=\"http", "url(", "@import", "<link rel=\"stylesheet"];
+    let head = text.split("<script").next().unwrap();
+    assert!(!outside.iter().any(|it| head.contains(it)), "the page asks for something from outside");
+    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 4, "{names:?}");
+    assert!(text.contains("netsilo bench matrix &lt;all&gt;"), "the commands are missing");
+    let nowhere = report(folder.path(), &["-o", "/nonexistent/report.html"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(stderr(&nowhere).starts_with("netsilo: cannot write /nonexistent/report.html: "), "{}", stderr(&nowhere));
+}
