@@ -25,7 +25,7 @@ pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
 
 fn far(seen: &Seen<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
     let silos: Vec<&Silo> = seen.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
-    let gain = placements.iter().map(|placement| placement.gain_ns_per_s.max(0)).sum::<i64>() as f64 / 1e9;
+    let gain = placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
     let queues: Vec<&str> = placements.iter().map(|placement| placement.label.as_str()).collect();
     let mut evidence: Vec<Evidence> = distances(&silos);
     evidence.extend(placements.iter().map(|placement| {
