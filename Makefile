@@ -2,7 +2,7 @@
 # Both set up what they need (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo test check bench bench-irqbalance bench-load install setup
+.PHONY: demo test check bench bench-irqbalance bench-load bench-smoke install setup
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -25,6 +25,10 @@ bench-irqbalance: setup
 # the load generator beside sockperf, iperf3, qperf and netperf; some 10 minutes
 bench-load: setup
 	scripts/bench-load
+
+# the published experiment at reduced size on an emulated server of its shape: its directions, in counts; some 2 minutes
+bench-smoke: setup
+	cargo test -p netsilo --test lab_matrix -- --nocapture
 
 install: setup
 	cargo build --release -p netsilo

@@ -1,0 +1,94 @@
+//! `make bench-smoke`: the published experiment at reduced size, on a guest of the published server's shape (16 CPUs, 8 queues). Its
+//! directions must show in counts; times mean nothing where CPUs are emulated, and the report says so.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy lets only functions marked as tests do so"
+)]
+
+use std::time::Duration;
+
+use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use serde_json::Value;
+
+const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// As the published server was found: every interrupt of the NIC on one CPU.
+const ONE_CPU: &str =
+    "for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do echo 0 >/proc/irq/$irq/smp_affinity_list; done";
+
+#[test]
+fn the_published_experiment_shows_its_directions_in_counts() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let lab = Lab::boot(&Spec { cpus: 16, ..Spec::new(Kernel::V6_12, NicModel::Igb) }).unwrap();
+    let peer = Lab::peer_address(0);
+    let agent = lab.peer(0).unwrap().spawn(&format!("exec '{NETSILO}' bench serve --bind {peer}")).unwrap();
+    lab.sh(ONE_CPU).unwrap();
+    let settings =
+        "cat /proc/irq/*/smp_affinity_list /sys/class/net/eth0/queues/rx-*/rps_*; ethtool -n eth0 rx-flow-hash udp4";
+    let before = lab.sh(settings).unwrap();
+    let out = lab
+        .run_for(
+            &format!(
+                "'{NETSILO}' bench matrix --with {peer} --netdev eth0 -o /tmp/run -y --no-map --seed 1 --rounds 1 \
+                 -t TCP_RR,UDP_RR -r 1 -n 64 -d 2s --warm-up 300ms --pause 100ms --lost-after 5s \
+                 -s none,irq-affinity,rps+rfs --config 'sdfn=ethtool -N eth0 rx-flow-hash udp4 sdfn; \
+                 n=0; for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do echo $((n % 8)) >/proc/irq/$irq/smp_affinity_list; n=$((n + 1)); done'"
+            ),
+            PATIENCE,
+        )
+        .unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    println!("{said}");
+    assert_eq!(out.status, 0, "{said}");
+    drop(agent);
+    assert_eq!(lab.sh(settings).unwrap(), before, "all is as it was found");
+
+    println!("{}", lab.sh(&format!("'{NETSILO}' report /tmp/run --markdown")).unwrap());
+    let results: Value = serde_json::from_str(&lab.sh(&format!("'{NETSILO}' report /tmp/run -j")).unwrap()).unwrap();
+    assert_eq!(results["failed"], serde_json::json!([]), "{results:#}");
+    assert!(results["times_mean_nothing"].as_str().unwrap().contains("emulated"), "{results:#}");
+    let of = |load: &str, setting: &str, measure: &str| median(&results, load, setting, measure);
+    let (tcp, udp) = ("TCP_RR 1 B x 64", "UDP_RR 1 B x 64");
+    // with nothing set one CPU does all of it, and with affinity it does not
+    assert!(of(tcp, "none", "busiest_cpu") > 0.9);
+    assert!(of(tcp, "irq-affinity", "busiest_cpu") < 0.5 * of(tcp, "none", "busiest_cpu"));
+    // UDP from one host is one flow where ports are not hashed, until RPS hands it on or ports are; its answers leave by all queues
+    let packets = |setting: &str| busiest_share(&cell(&results, udp, setting)["cpus"]);
+    assert!(packets("irq-affinity") > 0.9, "{results:#}");
+    assert!(packets("rps+rfs") < 0.7 && packets("sdfn") < 0.5, "{results:#}");
+    // what RPS costs
+    for load in [tcp, udp] {
+        assert!(of(load, "none", "handed_over") < 0.01 && of(load, "rps+rfs", "handed_over") > 0.1, "{load}");
+        assert!(of(load, "rps+rfs", "ipis") > of(load, "none", "ipis"), "{load}");
+        assert!(of(load, "rps+rfs", "net_rx") > of(load, "none", "net_rx"), "{load}");
+    }
+}
+
+/// A setting under a load.
+fn cell(results: &Value, load: &str, setting: &str) -> Value {
+    let find = |list: &Value, key: &str, name: &str| {
+        list.as_array().unwrap().iter().find(|it| it[key] == name).cloned().unwrap_or_default()
+    };
+    find(&find(&results["loads"], "load", load)["settings"], "setting", setting)
+}
+
+/// A measure's median there.
+fn median(results: &Value, load: &str, setting: &str, measure: &str) -> f64 {
+    let cell = cell(results, load, setting);
+    let of = cell["measures"].as_array().and_then(|all| all.iter().find(|it| it["measure"] == measure));
+    let value = of.and_then(|it| it["median"].as_f64());
+    value.unwrap_or_else(|| panic!("no {measure} of {setting} under {load}: {results:#}"))
+}
+
+/// Of all packets, those whose protocol ran on the CPU with the most (`/proc/net/softnet_stat`).
+fn busiest_share(cpus: &Value) -> f64 {
+    let packets: Vec<f64> =
+        cpus.as_object().unwrap().values().map(|cpu| cpu["processed_per_s"].as_f64().unwrap()).collect();
+    packets.iter().copied().fold(0.0, f64::max) / packets.iter().sum::<f64>()
+}
