@@ -86,6 +86,11 @@ pub enum Target {
         /// The device.
         netdev: NetdevIdentity,
     },
+    /// Its MTU: the most bytes of a frame behind the link header. What is at the other end must take as many.
+    Mtu {
+        /// The device.
+        netdev: NetdevIdentity,
+    },
     /// How it moderates its interrupts (`ethtool -C`).
     Coalesce {
         /// The device.
@@ -279,6 +284,7 @@ impl Target {
             | Self::Offload { netdev, .. }
             | Self::Channels { netdev }
             | Self::Rings { netdev }
+            | Self::Mtu { netdev }
             | Self::Coalesce { netdev }
             | Self::FlowHash { netdev, .. }
             | Self::RssTable { netdev, .. }
@@ -342,6 +348,7 @@ impl fmt::Display for Target {
             Self::Offload { netdev, feature } => write!(f, "{} {feature}", netdev.name),
             Self::Channels { netdev } => write!(f, "{} channels", netdev.name),
             Self::Rings { netdev } => write!(f, "{} rings", netdev.name),
+            Self::Mtu { netdev } => write!(f, "{} mtu", netdev.name),
             Self::Coalesce { netdev } => write!(f, "{} coalesce", netdev.name),
             Self::FlowHash { netdev, flow_type } => write!(f, "{} rx-flow-hash {flow_type}", netdev.name),
             Self::RssTable { netdev, context: 0 } => write!(f, "{} rss table", netdev.name),

@@ -233,8 +233,8 @@ fn a_command_that_changes_what_netsilo_cannot_put_back_is_refused() {
         assert_eq!(bench.knobs(), before, "{text}");
         assert!(!bench.folder().exists());
     };
-    let mtu = format!("{PEER}; ip link set veth0 mtu 1400");
-    refused(&mtu, "veth0 mtu was 1500 and is 1400");
+    let length = format!("{PEER}; ip link set veth0 txqueuelen 77");
+    refused(&length, "veth0 txqueuelen was 1000 and is 77");
     refused("peer=echo 77 >/proc/sys/net/ipv4/tcp_fin_timeout", "net.ipv4.tcp_fin_timeout was 60 and is 77");
     refused(&format!("{PEER}; exit 3"), "its command failed (exit status: 3); all is as before");
     refused("peer=true", "changes nothing that netsilo reads");

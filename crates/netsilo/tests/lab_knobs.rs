@@ -85,6 +85,7 @@ fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
         (Target::NapiDeferHardIrqs { netdev: of() }, Some(Value::Count(2))),
         (Target::GroFlushTimeout { netdev: of() }, Some(Value::Count(20_000))),
         (Target::Threaded { netdev: of() }, Some(Value::Count(1))),
+        (Target::Mtu { netdev: of() }, Some(Value::Count(1400))),
     ];
     for name in OFFLOADS {
         let changeable = ethtool.feature(name).filter(|feature| !feature.fixed());

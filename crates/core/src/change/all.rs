@@ -31,6 +31,7 @@ fn of_netdev(device: &Netdev, all: &mut Vec<Target>) {
     let threads = device.napis.iter().filter_map(|napi| napi.thread.as_ref());
     all.extend(threads.map(|it| Target::NapiThread { pid: it.pid, comm: it.comm.clone(), start_time: it.start_time }));
     all.extend([
+        Target::Mtu { netdev: netdev() },
         Target::NapiDeferHardIrqs { netdev: netdev() },
         Target::GroFlushTimeout { netdev: netdev() },
         Target::Threaded { netdev: netdev() },
@@ -56,7 +57,6 @@ pub fn only_read(snapshot: &Snapshot) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for netdev in &snapshot.netdevs {
         let name = &netdev.name;
-        all.insert(format!("{name} mtu"), netdev.mtu.to_string());
         all.insert(format!("{name} state"), if netdev.up { "up".into() } else { "down".into() });
         all.insert(format!("{name} master"), netdev.master.clone().unwrap_or_else(|| "none".into()));
         all.insert(format!("{name} address"), netdev.mac.clone().unwrap_or_default());
@@ -108,8 +108,11 @@ mod tests {
         snapshot.net.sysctls.insert("net.core.rmem_max".into(), "1".into());
         snapshot.net.sysctls.insert("net.ipv4.ip_forward".into(), "1".into());
         let names: Vec<String> = Target::all_in(&snapshot).iter().map(ToString::to_string).collect();
-        assert_eq!(names, ["net.core.rmem_max", "irq 7 ()", "eth0 rx-0 rps_cpus", "eth0 rx-0 rps_flow_cnt"]);
+        assert_eq!(
+            names,
+            ["net.core.rmem_max", "irq 7 ()", "eth0 rx-0 rps_cpus", "eth0 rx-0 rps_flow_cnt", "eth0 mtu"]
+        );
         let read = only_read(&snapshot);
-        assert_eq!((read["eth0 mtu"].as_str(), read["eth0 state"].as_str()), ("1500", "down"));
+        assert_eq!((read["eth0 xdp"].as_str(), read["eth0 state"].as_str()), ("none", "down"));
     }
 }

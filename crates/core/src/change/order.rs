@@ -6,7 +6,7 @@ use super::{Change, NTUPLE_FILTER, Target};
 /// The order in which changes are made; undoing them goes the other way.
 ///
 /// First the default for interrupts to come, then what sets a device up anew and so takes other settings away: channels,
-/// rings, how it is polled, its offloads. Then what it hashes and with which key, and the table that the hash leads into.
+/// rings and MTU, how it is polled, its offloads. Then what it hashes and with which key, and the table that the hash leads into.
 /// Then interrupts, each kthread after the interrupt that wakes it, then which queue a CPU sends through (its completions
 /// arrive at their new place by then), then RPS. The RFS table is there before the queues count flows into it, and goes
 /// after they have stopped. A device steers flows when what it steers by is there: tables, contexts, then the rules that lead
@@ -21,7 +21,7 @@ fn rank(target: &Target, new: &Value) -> u8 {
     match target {
         Target::DefaultSmpAffinity => 0,
         Target::Channels { .. } => 1,
-        Target::Rings { .. } => 2,
+        Target::Rings { .. } | Target::Mtu { .. } => 2,
         Target::Threaded { .. } => 3,
         Target::NtupleRule { .. } if ends => 4,
         Target::RssContext { .. } if ends => 5,
@@ -71,7 +71,9 @@ impl Target {
     pub fn interrupts_traffic(&self) -> Option<Interruption> {
         match self {
             Self::Channels { .. } | Self::Rings { .. } => Some(Interruption::Always),
-            Self::Offload { .. } | Self::Coalesce { .. } | Self::RssHash { .. } => Some(Interruption::Sometimes),
+            Self::Mtu { .. } | Self::Offload { .. } | Self::Coalesce { .. } | Self::RssHash { .. } => {
+                Some(Interruption::Sometimes)
+            }
             _ => None,
         }
     }

@@ -35,6 +35,7 @@ impl Target {
             | Self::RssTable { .. }
             | Self::RssKey { .. }
             | Self::RssHash { .. } => self.value_of(device(self.netdev()?)?.ethtool.as_ref()?),
+            Self::Mtu { netdev } => Some(device(netdev)?.mtu).filter(|mtu| *mtu > 0).map(Value::Count),
             Self::NapiDeferHardIrqs { netdev } => device(netdev)?.napi_defer_hard_irqs.map(Value::Count),
             Self::GroFlushTimeout { netdev } => {
                 device(netdev)?.gro_flush_timeout.and_then(|it| u32::try_from(it).ok()).map(Value::Count)
@@ -104,10 +105,14 @@ impl Target {
                     self.set_of(ethtool, value);
                 }
             }
-            Self::NapiDeferHardIrqs { netdev } | Self::GroFlushTimeout { netdev } | Self::Threaded { netdev } => {
+            Self::Mtu { netdev }
+            | Self::NapiDeferHardIrqs { netdev }
+            | Self::GroFlushTimeout { netdev }
+            | Self::Threaded { netdev } => {
                 let Some(at) = device(snapshot, netdev) else { return };
                 let netdev = &mut snapshot.netdevs[at];
                 match self {
+                    Self::Mtu { .. } => netdev.mtu = count.unwrap_or(netdev.mtu),
                     Self::NapiDeferHardIrqs { .. } => netdev.napi_defer_hard_irqs = count,
                     Self::Threaded { .. } => netdev.threaded = count,
                     _ => netdev.gro_flush_timeout = count.map(u64::from),
@@ -237,6 +242,7 @@ mod tests {
         };
         let netdev = Netdev {
             name: "eth0".into(),
+            mtu: 1500,
             threaded: Some(0),
             napi_defer_hard_irqs: Some(0),
             gro_flush_timeout: Some(0),
@@ -269,6 +275,7 @@ mod tests {
             (Target::RssHash { netdev: of() }, Value::words("toeplitz"), Value::words("toeplitz symmetric-xor")),
             (Target::NapiDeferHardIrqs { netdev: of() }, Value::Count(0), Value::Count(2)),
             (Target::GroFlushTimeout { netdev: of() }, Value::Count(0), Value::Count(20_000)),
+            (Target::Mtu { netdev: of() }, Value::Count(1500), Value::Count(9000)),
             (Target::Threaded { netdev: of() }, Value::Count(0), Value::Count(1)),
             (
                 Target::Sysctl { name: "net.ipv4.tcp_rmem".into() },

@@ -67,6 +67,7 @@ fn line(change: &Change) -> Option<String> {
         Target::XpsCpus { netdev, queue: n } => queue(netdev, &format!("tx-{n}/xps_cpus")),
         Target::NapiDeferHardIrqs { netdev } => setting(netdev, "napi_defer_hard_irqs"),
         Target::GroFlushTimeout { netdev } => setting(netdev, "gro_flush_timeout"),
+        Target::Mtu { netdev } => setting(netdev, "mtu"),
         Target::Threaded { netdev } => setting(netdev, "threaded"),
         Target::NapiThread { comm, .. } => format!("kthread {} {value} '{}'", quoted(comm), change.new),
         Target::Offload { netdev, feature } => ethtool(netdev, "-K", &format!("{} {value}", quoted(feature))),

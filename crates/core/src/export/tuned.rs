@@ -76,6 +76,7 @@ fn sysfs(plan: &Plan) -> String {
             Target::NapiDeferHardIrqs { netdev } => (netdev, "napi_defer_hard_irqs".into()),
             Target::GroFlushTimeout { netdev } => (netdev, "gro_flush_timeout".into()),
             Target::Threaded { netdev } => (netdev, "threaded".into()),
+            Target::Mtu { netdev } => (netdev, "mtu".into()),
             _ => continue,
         };
         let _ = writeln!(lines, "{}/{file}={}", folder(netdev), text_of(change));

@@ -183,7 +183,8 @@ fn counted_as_the_nics_count(seen: &Seen, model: NicModel) {
         let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
         // igb's hardware counts the checksum of each frame
         let told = grown[at]["tx_bytes"] - if model == NicModel::Igb { 4 * told } else { 0 };
-        assert!(bytes.abs_diff(told) <= STRAY * 100, "{bytes} {told}");
+        // some of the strays are full frames
+        assert!(bytes.abs_diff(told) <= STRAY * 400, "{bytes} {told}");
         let other = &grown[1 - at];
         assert!(sent.abs_diff(other["rx_packets"]) <= STRAY, "{sent} came by the other: {other:#?}");
         // the first packet to a neighbour waits until that has told its address

@@ -1,4 +1,4 @@
-//! `netsilo bench stream`: as much as goes, one way: sizes, sendfile, offloads, socket buffers, one sender or two.
+//! `netsilo bench stream`: as much as goes, one way: sizes, sendfile, offloads, MTUs, socket buffers, one sender or two.
 
 use anyhow::Result;
 use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// Largest TCP socket buffers
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [65_536], value_parser = clap::value_parser!(u32).range(4096..))]
     buffers: Vec<u32>,
+    /// MTUs of this end; the other one must take the largest
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    mtus: Vec<u32>,
 }
 
 /// Makes it, or goes on with it.
@@ -65,6 +68,7 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
         let features = OFFLOADS.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, features)| features);
         all.extend(offload(name, features, args.hardware.netdevs(snapshot)));
     }
+    all.extend(args.mtus.iter().filter_map(|bytes| mtu(*bytes, args.hardware.netdevs(snapshot))));
     all.extend(args.buffers.iter().filter_map(|bytes| buffers(*bytes, snapshot)));
     Ok(Defined { settings: all, loads: loads(args) })
 }
@@ -88,6 +92,19 @@ fn offload<'a>(name: &str, features: &[&str], netdevs: impl Iterator<Item = &'a 
     let word = if on { "off" } else { "on" };
     let setting = Setting { name: format!("{name} {word}"), what: format!("{name} {word}"), changes, command: None };
     settings::unless_void(setting)
+}
+
+/// Frames as large as that.
+fn mtu<'a>(bytes: u32, netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
+    let change = |netdev: &Netdev| Change {
+        target: Target::Mtu { netdev: NetdevIdentity::of(netdev) },
+        old: Value::Count(netdev.mtu),
+        new: Value::Count(bytes),
+        reason: format!("frames of up to {bytes} bytes"),
+    };
+    let changes = netdevs.map(change).filter(|change| change.old != change.new).collect();
+    let what = format!("an MTU of {bytes} bytes at this end");
+    settings::unless_void(Setting { name: format!("mtu {bytes}"), what, changes, command: None })
 }
 
 /// TCP's socket buffers no larger than that.

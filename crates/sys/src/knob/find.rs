@@ -47,6 +47,7 @@ pub(super) fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobEr
         Target::RssHash { netdev } => setting(netdev, Setting::RssHash),
         Target::RssContext { netdev, queues } => setting(netdev, Setting::RssContext(queues.clone())),
         Target::NtupleRule { netdev, rule } => setting(netdev, Setting::Rule(rule.clone())),
+        Target::Mtu { netdev } => file(netdev, "mtu"),
         Target::NapiDeferHardIrqs { netdev } => file(netdev, "napi_defer_hard_irqs"),
         Target::GroFlushTimeout { netdev } => file(netdev, "gro_flush_timeout"),
         Target::Threaded { netdev } => file(netdev, "threaded"),

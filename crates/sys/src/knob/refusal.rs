@@ -53,6 +53,9 @@ pub(super) fn hint(target: &Target, doing: &Doing, error: &io::Error) -> Option<
         (Errno::INVAL, Target::NapiDeferHardIrqs { .. } | Target::GroFlushTimeout { .. }) => {
             Some("outside of what the kernel takes for it")
         }
+        (Errno::INVAL, Target::Mtu { .. }) => Some(
+            "outside of what its driver takes (`ip -d link` shows minmtu and maxmtu), or too large for its XDP program",
+        ),
         (Errno::OPNOTSUPP | Errno::INVAL, Target::Threaded { .. }) => Some("its driver cannot poll in kthreads"),
         (Errno::INVAL, _) => Some("none of these cpus is online; choose others"),
         (Errno::OVERFLOW | Errno::RANGE, _) => {

@@ -13,6 +13,7 @@ pub fn parse(target: &Target, raw: &str) -> Result<Value, KnobError> {
     match target {
         Target::RpsFlowCnt { .. }
         | Target::RpsSockFlowEntries
+        | Target::Mtu { .. }
         | Target::NapiDeferHardIrqs { .. }
         | Target::GroFlushTimeout { .. }
         | Target::Threaded { .. } => raw.trim().parse().map(Value::Count).map_err(|e| unreadable(e.to_string())),

@@ -29,6 +29,7 @@ fn all() -> Vec<(Target, String, &'static str)> {
     vec![
         (Target::Channels { netdev: eth0() }, of(Setting::Channels), "combined=4 other=1\n"),
         (Target::Rings { netdev: eth0() }, of(Setting::Rings), "rx=256 tx=256\n"),
+        (Target::Mtu { netdev: eth0() }, sysfs("mtu"), "1500\n"),
         (Target::Threaded { netdev: eth0() }, sysfs("threaded"), "0\n"),
         (
             Target::Offload { netdev: eth0(), feature: "rx-lro".into() },
@@ -95,7 +96,7 @@ pub(crate) fn settle(path: &str, text: &str) -> Option<io::Result<String>> {
             ["off"] | ["on", _] => line(&text.trim()),
             _ => Err(invalid()),
         },
-        "threaded" | "napi_defer_hard_irqs" | "gro_flush_timeout" => {
+        "mtu" | "threaded" | "napi_defer_hard_irqs" | "gro_flush_timeout" => {
             text.trim().parse::<u32>().map_err(|_| invalid()).and_then(|it| line(&it))
         }
         _ => return None,
@@ -112,7 +113,10 @@ pub(crate) fn ours(target: &Target, seed: u32) -> Option<Value> {
         Target::Rings { .. } => settings(format!("rx={} tx=256", 300 + n)),
         Target::Coalesce { .. } => settings(format!("rx-usecs={} rx-frames={n}", 4 + n)),
         Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => Value::Switch(true),
-        Target::NapiDeferHardIrqs { .. } | Target::GroFlushTimeout { .. } | Target::Threaded { .. } => Value::Count(n),
+        Target::Mtu { .. }
+        | Target::NapiDeferHardIrqs { .. }
+        | Target::GroFlushTimeout { .. }
+        | Target::Threaded { .. } => Value::Count(n),
         Target::RssHash { .. } => Value::words("toeplitz symmetric-xor"),
         Target::RssKey { .. } => Value::Key(Key(vec![seed as u8, (seed >> 8) as u8, 1, 2])),
         Target::FlowHash { .. } => Value::Fields("sdfn".parse().unwrap()),
@@ -134,7 +138,10 @@ pub(crate) fn foreign(target: &Target, seed: u32) -> Option<String> {
         Target::Rings { .. } => format!("rx={} tx=256\n", n.next_power_of_two()),
         Target::Coalesce { .. } => format!("rx-usecs={n}\n"),
         Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => "off\n".into(),
-        Target::NapiDeferHardIrqs { .. } | Target::GroFlushTimeout { .. } | Target::Threaded { .. } => format!("{n}\n"),
+        Target::Mtu { .. }
+        | Target::NapiDeferHardIrqs { .. }
+        | Target::GroFlushTimeout { .. }
+        | Target::Threaded { .. } => format!("{n}\n"),
         Target::RssHash { .. } => "xor\n".into(),
         Target::RssKey { .. } => format!("00:00:00:{:02x}\n", seed as u8),
         Target::FlowHash { .. } => "none\n".into(),
