@@ -29,6 +29,7 @@ const IPIP: u32 = 4;
 const ESP: u32 = 50;
 
 #[test]
+#[ignore = "takes 150 s on a calm machine; on a loaded one the guest has no time left for check beside its traffic"]
 fn flows_arrive_where_they_are_reckoned_and_udp_and_tunnels_on_one_queue_are_found_and_mended() {
     if netsilo_lab::skip().unwrap() {
         return;
