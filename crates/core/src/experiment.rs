@@ -26,6 +26,9 @@ pub const EXPERIMENT: &str = "experiment.json";
 /// The file of what came of it: JSON lines, each a [`Record`].
 pub const RECORDS: &str = "records.jsonl";
 
+/// The file with the exact commands, for people.
+pub const COMMANDS: &str = "commands.txt";
+
 /// The file that holds the machine under test as it was found, as `netsilo capture` writes it.
 pub const MACHINE: &str = "machine.tar.zst";
 

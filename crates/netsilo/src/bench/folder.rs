@@ -6,14 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use netsilo_core::cpuset::CpuId;
-use netsilo_core::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
+use netsilo_core::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Record};
 use serde::{Deserialize, Serialize};
 
 /// The file that says how the run is made: a [`How`].
 const HOW: &str = "how.json";
-
-/// The file with the exact commands, for people.
-const COMMANDS: &str = "commands.txt";
 
 /// What it takes, beside the experiment itself, to go on with a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

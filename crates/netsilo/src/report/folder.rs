@@ -5,14 +5,11 @@ use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use netsilo_core::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
+use netsilo_core::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Record};
 use netsilo_core::visible::visible;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-
-/// The file that says which commands made the experiment.
-const COMMANDS: &str = "commands.txt";
 
 /// What is in a folder.
 #[derive(Debug)]
