@@ -46,7 +46,7 @@ impl Source {
     }
 
     pub(crate) fn tcp() -> Self {
-        Self::new(object!("tcp"), "tcp bytes", &["tcp_state", "tcp_read"])
+        Self::new(object!("tcp"), "tcp bytes", &["tcp_begins", "tcp_ends", "tcp_read"])
     }
 
     /// The ladder of `bpf/udp.bpf.c`: the first that attaches wholly is to be used.
