@@ -41,7 +41,8 @@ impl Socket {
         }
         if !spec.test.is_udp() {
             let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-            stream.set_nodelay(true)?;
+            // what streams in small sends goes out in full segments (Nagle), as with netperf and iperf3
+            stream.set_nodelay(spec.test.has_responses())?;
             // a server's machine that is gone says nothing any more
             sockopt::set_tcp_user_timeout(&stream, PATIENCE.as_millis() as u32)?;
             return Ok(Some(Self::Tcp(stream)));
