@@ -4,11 +4,12 @@
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use netsilo_core::load::Totals;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::futex;
 
 /// One counter of [`Totals`] each; only one thread writes to a row.
 #[derive(Debug, Default)]
@@ -51,8 +52,8 @@ impl Row {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct Phase {
-    /// Begin.
-    pub(super) go: AtomicBool,
+    /// 1: begin. A futex: thousands that looked again and again would leave no time to start the others.
+    go: AtomicU32,
     /// What happens now counts.
     pub(super) counting: AtomicBool,
     /// Come to an end.
@@ -116,6 +117,23 @@ impl Board {
         }
     }
 
+    /// Lets all begin, who then see whether they shall stop.
+    pub(super) fn go(&self) {
+        let go = &self.phase().go;
+        go.store(1, Ordering::Relaxed);
+        // fails for addresses that are none
+        let _ = futex::wake(go, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// Waits until all may begin.
+    pub(super) fn wait(&self) {
+        let go = &self.phase().go;
+        while go.load(Ordering::Relaxed) == 0 {
+            // returns early when it has changed already, or a signal came
+            let _ = futex::wait(go, futex::Flags::empty(), 0, None);
+        }
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         self.phase().stop.load(Ordering::Relaxed)
     }
@@ -147,6 +165,18 @@ fn length(rows: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_at_one_mapping_begins_when_another_says_so() {
+        let board = Board::new(1).unwrap();
+        let other = Board::of(board.memory().try_clone().unwrap(), 1).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| other.wait());
+            board.go();
+            waiting.join().unwrap();
+        });
+        other.wait();
+    }
 
     #[test]
     fn what_is_counted_through_another_mapping_is_seen() {

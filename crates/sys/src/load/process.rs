@@ -4,11 +4,10 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::atomic::Ordering;
-use std::thread::sleep;
 use std::time::Duration;
 
 use netsilo_core::load::Spec;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use super::board::Board;
@@ -102,6 +101,8 @@ pub enum InstanceError {
 
 /// Runs one instance in this process; `task` and standard input come from [`super::run`].
 pub fn instance(task: &str) -> Result<(), InstanceError> {
+    // who stops it may be gone
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     let Task { spec, to, row, rows } = serde_json::from_str(task)?;
     let board = Board::of(io::stdin().as_fd().try_clone_to_owned()?, rows)?;
     let row = board.rows().get(row).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -112,9 +113,7 @@ pub fn instance(task: &str) -> Result<(), InstanceError> {
         Err(error) => return Ok(writeln!(out, "{error}")?),
     };
     writeln!(out, "ready")?;
-    while !board.phase().go.load(Ordering::Relaxed) {
-        sleep(Duration::from_millis(1));
-    }
+    board.wait();
     let cpu = own_cost().cpu;
     let done = work(
         Share { to, instances: 1, sockets: socket.into_iter().collect() },

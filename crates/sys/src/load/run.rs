@@ -262,9 +262,7 @@ fn threads(
         for ((n, share), row) in shares.into_iter().enumerate().zip(board.rows()) {
             let worker = move || {
                 // all begin at once: while they are being started, those that run would leave little time for that
-                while !(board.phase().go.load(Ordering::Relaxed) || board.is_stopped()) {
-                    thread::park();
-                }
+                board.wait();
                 let done = work(share, spec, &mut Tally::new(board, row, latencies));
                 if done.is_err() {
                     board.stop();
@@ -276,14 +274,13 @@ fn threads(
                 Ok(handle) => handles.push(handle),
                 Err(source) => {
                     board.stop();
-                    wake(&handles);
+                    board.go();
                     return Err(start(n)(source));
                 }
             }
         }
         let _hurry = Hurry::new();
-        board.phase().go.store(true, Ordering::Relaxed);
-        wake(&handles);
+        board.go();
         let counted = count();
         board.stop();
         for handle in handles {
@@ -292,10 +289,6 @@ fn threads(
         }
         Ok(Made { counted: counted?, children_cpu: Duration::ZERO })
     })
-}
-
-fn wake<T>(handles: &[thread::ScopedJoinHandle<'_, T>]) {
-    handles.iter().for_each(|handle| handle.thread().unpark());
 }
 
 /// Processes: one per instance.
@@ -314,7 +307,7 @@ fn processes(
     for (n, instance) in instances.iter_mut().enumerate() {
         instance.ready().map_err(start(n))?;
     }
-    board.phase().go.store(true, Ordering::Relaxed);
+    board.go();
     let counted = count();
     board.stop();
     let mut children_cpu = Duration::ZERO;

@@ -16,7 +16,7 @@ use super::answer::{self, Job};
 use super::board::Board;
 use super::control::{CLIENT_LINE, Lines, Reply, Request, VERSION};
 use super::make::Maker;
-use super::side::Before;
+use super::side::{Before, Hurry};
 use super::socket::{PATIENCE, allow_many_sockets};
 use super::work::Work;
 use crate::kernel::set_thread_cpus;
@@ -232,6 +232,8 @@ struct Running {
     pinned: Option<CpuId>,
     before: Option<(Before, Totals)>,
     served: Served,
+    /// Of the thread that hears the client, which thousands of workers would keep from it.
+    hurry: Option<Hurry>,
 }
 
 impl Session<'_> {
@@ -305,6 +307,7 @@ impl Session<'_> {
             pinned: self.server.bind.pinned,
             before: None,
             served,
+            hurry: None,
         };
         if spec.test.is_udp() {
             let open = |_| UdpSocket::bind((here, 0)).map(Arc::new);
@@ -314,6 +317,7 @@ impl Session<'_> {
             }
             let ports = run.sockets.iter().map(|socket| Ok(socket.local_addr()?.port())).collect::<io::Result<_>>()?;
             lines.say(&Reply::Ready { ports, instances_as })?;
+            run.go();
             return Ok(run);
         }
         let listener = TcpListener::bind((here, 0))?;
@@ -327,6 +331,7 @@ impl Session<'_> {
                     let _ = answer::tcp_many(Vec::new(), Some(&listener), job);
                 })?;
             }
+            run.go();
             return Ok(run);
         }
         let mut streams: Vec<Vec<Arc<TcpStream>>> = (0..count).map(|_| Vec::new()).collect();
@@ -344,6 +349,7 @@ impl Session<'_> {
                 }
             })?;
         }
+        run.go();
         Ok(run)
     }
 
@@ -384,12 +390,19 @@ impl Running {
                 // the client sees that nothing answers
                 return;
             }
+            board.wait();
             if let Some(row) = board.rows().get(row) {
                 serve(&Job::new(&spec, work, client, &board, row));
             }
         })?;
         self.workers.push(worker);
         Ok(())
+    }
+
+    /// Lets the workers begin: those that run would leave little time to start the others.
+    fn go(&mut self) {
+        self.board.go();
+        self.hurry = Hurry::new();
     }
 
     /// Waits for what is still under way, ends the workers, sums up.
@@ -435,6 +448,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         // the client is gone before its end, or its workers are gone already
         self.board.stop();
+        self.board.go();
         self.wake(true);
     }
 }
