@@ -22,7 +22,7 @@ bench: setup
 bench-irqbalance: setup
 	scripts/bench-irqbalance
 
-# the load generator beside sockperf, iperf3, qperf and netperf; some 10 minutes
+# the load generator beside sockperf, iperf3, qperf and netperf; some 18 minutes
 bench-load: setup
 	scripts/bench-load
 

@@ -1,5 +1,5 @@
 //! `netsilo bench` beside sockperf, iperf3, qperf and netperf, where they are installed: the same load in turns, on loopback and
-//! over a veth between two network namespaces. `scripts/bench-load` runs it.
+//! over a veth between two network namespaces; and both ends on one CPU, where no idle CPU has to be woken. `scripts/bench-load` runs it.
 
 #![allow(missing_docs, clippy::panic, clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
@@ -20,6 +20,8 @@ struct Path {
     name: &'static str,
     /// Namespaces of client and server.
     netns: Option<[String; 2]>,
+    /// Both ends run on this CPU only.
+    cpu: Option<&'static str>,
     server: &'static str,
 }
 
@@ -74,7 +76,7 @@ const CASES: [Case; 8] = [
         copies: 16,
         netsilo: "-t TCP_RR -n 16",
         peers: &[
-            ("sockperf x16", "sockperf ping-pong --tcp -i {} -p 11112 -t 1 -m 14"),
+            // sockperf's server answers one connection
             ("netperf x16", "netperf -H {} -t TCP_RR -l 1 -P 0"),
         ],
     },
@@ -137,6 +139,9 @@ impl Path {
         let mut all: Vec<&str> = words.split_whitespace().collect();
         if let Some(netns) = &self.netns {
             all.splice(0..0, ["ip", "netns", "exec", netns[end].as_str()]);
+        }
+        if let Some(cpu) = self.cpu {
+            all.splice(0..0, ["taskset", "-c", cpu]);
         }
         let mut command = Command::new(all[0]);
         command.args(&all[1..]).stdin(Stdio::null());
@@ -224,9 +229,11 @@ fn main() {
     );
     println!("with its interval (signed ranks, {:.0}%)\n", (1.0 - DOUBT) * 100.0);
     println!("| path | load | netsilo | others | netsilo / best |\n|---|---|---|---|---|");
-    measure_all(&Path { name: "loopback", netns: None, server: "127.0.0.1" }, &only);
+    let loopback = |name, cpu| Path { name, netns: None, cpu, server: "127.0.0.1" };
+    measure_all(&loopback("loopback", None), &only);
+    measure_all(&loopback("loopback, one cpu", Some("0")), &only);
     let cable = netsilo_lab::Cable::new("bench-load").unwrap();
-    measure_all(&Path { name: "veth", netns: Some(cable.0.clone()), server: "192.0.2.2" }, &only);
+    measure_all(&Path { name: "veth", netns: Some(cable.0.clone()), cpu: None, server: "192.0.2.2" }, &only);
 }
 
 fn measure_all(path: &Path, only: &[String]) {
@@ -260,7 +267,10 @@ fn row(path: &Path, case: &Case, netsilo: &str) -> String {
         }
         rates.iter_mut().zip(these).for_each(|(rates, this)| rates.push(this));
     }
-    let shown = |rates: &Vec<f64>| rate(median(rates).unwrap(), case.unit);
+    let shown = |rates: &Vec<f64>| match median(rates).unwrap() {
+        0.0 => "no figure".to_owned(),
+        rates => rate(rates, case.unit),
+    };
     let others: Vec<String> =
         peers.iter().zip(&rates[1..]).map(|((name, _), rates)| format!("{name} {}", shown(rates))).collect();
     // the best of each round would be the luckiest
