@@ -168,8 +168,12 @@ static __always_inline void end(struct sock *sk)
 		count_taken(sk, tcp, seen);
 }
 
+/*
+ * Two programs: a close is interrupted by the packets of other connections, and a program that is at work on a CPU is not run there
+ * a second time. A beginning must not be missed for that, or the first read would be taken for the baseline.
+ */
 SEC("tp_btf/inet_sock_set_state")
-int BPF_PROG(tcp_state, struct sock *sk, int before, int after)
+int BPF_PROG(tcp_begins, struct sock *sk, int before, int after)
 {
 	if (sk->sk_protocol != IPPROTO_TCP)
 		return 0;
@@ -177,7 +181,13 @@ int BPF_PROG(tcp_state, struct sock *sk, int before, int after)
 		begin(sk, true);
 	else if (after == TCP_SYN_RECV || (after == TCP_ESTABLISHED && (before == TCP_SYN_SENT || before == TCP_SYN_RECV)))
 		begin(sk, false);
-	else if (after == TCP_FIN_WAIT1 || after == TCP_LAST_ACK || after == TCP_CLOSE)
+	return 0;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(tcp_ends, struct sock *sk, int before, int after)
+{
+	if (sk->sk_protocol == IPPROTO_TCP && (after == TCP_FIN_WAIT1 || after == TCP_LAST_ACK || after == TCP_CLOSE))
 		end(sk);
 	return 0;
 }

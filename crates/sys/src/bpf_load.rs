@@ -52,7 +52,8 @@ impl Source {
     }
 
     pub(crate) fn tcp() -> Self {
-        Self { marks_readers: true, ..Self::new(object!("tcp"), "tcp bytes", &["tcp_state", "tcp_read"]) }
+        let programs = &["tcp_begins", "tcp_ends", "tcp_read"];
+        Self { marks_readers: true, ..Self::new(object!("tcp"), "tcp bytes", programs) }
     }
 
     /// The ladder of `bpf/udp.bpf.c`: the first that attaches wholly is to be used.

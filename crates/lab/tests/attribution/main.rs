@@ -166,15 +166,19 @@ fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
         }
     }
     a_queue_has_one_napi_which_its_device_polls(&attribution);
-    assert!(attribution.lost_events == 0 || preempts(lab), "{} events lost", attribution.lost_events);
+    assert!(attribution.lost_events <= FEW || preempts(lab), "{} events lost", attribution.lost_events);
     let refused: Vec<_> = attribution.hooks.iter().filter(|hook| hook.refused.is_some()).collect();
     assert!(refused.is_empty(), "{refused:#?}");
     assert!(attribution.cpu_time.values().any(|time| time.net_rx_runs > 0 && time.hardirqs > 0));
 }
 
-/// All bytes were counted; or some events are announced as lost, which only the kernel that preempts itself (7.2) does.
+/// Events that may be lost where no task is preempted: an interrupt that comes while a program runs for a task meets it at work.
+const FEW: u64 = 4;
+
+/// All bytes were counted, or it is announced that events were lost: hardly ever but on the kernel that preempts itself (7.2).
 fn accounted(lab: &Lab, attribution: &Attribution, counted: u64, truth: &Consumed) {
-    let announced = preempts(lab) && attribution.lost_events > 0 && counted < truth.bytes;
+    let few = attribution.lost_events <= FEW || preempts(lab);
+    let announced = few && attribution.lost_events > 0 && counted < truth.bytes;
     assert!(
         counted == truth.bytes || announced,
         "{} of {} bytes, {} events lost: {:#?}",
