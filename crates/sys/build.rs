@@ -7,7 +7,8 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-const PROGRAMS: [&str; 9] = ["arrive", "flows", "forward", "polls", "stages", "tcp", "time", "udp", "wakeups"];
+const PROGRAMS: [&str; 10] =
+    ["arrive", "flows", "forward", "polls", "runqueue", "stages", "tcp", "time", "udp", "wakeups"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=bpf");

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpuset::CpuId;
 use crate::flow::Flow;
 use crate::host::NapiId;
+use crate::runqueue::RunqueueLatency;
 use crate::stages::StageSamples;
 
 /// What was counted in one window.
@@ -38,6 +39,9 @@ pub struct Attribution {
     /// Where receive work spends its time; `None` when it was not asked for.
     #[serde(default)]
     pub stages: Option<StageSamples>,
+    /// How long threads that read sockets waited for a CPU; `None` when it was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runqueue_latency: Option<RunqueueLatency>,
     /// True interrupt time per CPU; empty where it could not be measured.
     pub cpu_time: BTreeMap<CpuId, CpuTime>,
     /// Each hook: attached, or why it can't run here.

@@ -48,6 +48,7 @@ pub mod rss;
 pub mod rss_load;
 pub mod rss_report;
 pub mod rss_table;
+pub mod runqueue;
 pub mod scene;
 pub mod silo;
 pub mod sock_diag;

@@ -5,9 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ab::{Better, Scale};
-use crate::attribution::Consumption;
+use crate::attribution::{Attribution, Consumption};
 use crate::host::{Netdev, Observation};
 use crate::rates::{CpuRates, Rates, rates};
+use crate::runqueue::{self, LEAST_WAITS};
 
 /// What is measured of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,11 +22,28 @@ pub enum Measure {
     IpisPerPacket,
     /// NET_RX softirqs per packet that the NICs received.
     SoftirqsPerPacket,
+    /// The 99th percentile of how long threads that read sockets were runnable before they ran, in nanoseconds.
+    RunqueueLatency,
+}
+
+/// Why a window shows no number.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoNumber {
+    /// Programs read nothing, or no packet came.
+    #[error("nothing was received")]
+    NothingReceived,
+    /// So few waits say nothing about one in a hundred.
+    #[error("threads that read sockets waited for a cpu {0} times, and a 99th percentile wants {LEAST_WAITS}")]
+    TooFewWaits(u64),
+    /// Why nothing counts it.
+    #[error("it is not counted here: {0}")]
+    NotCounted(String),
 }
 
 impl Measure {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::CpuPerMegabyte, Self::Locality, Self::IpisPerPacket, Self::SoftirqsPerPacket];
+    pub const ALL: [Self; 5] =
+        [Self::CpuPerMegabyte, Self::Locality, Self::IpisPerPacket, Self::SoftirqsPerPacket, Self::RunqueueLatency];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -34,7 +52,13 @@ impl Measure {
             Self::Locality => "locality",
             Self::IpisPerPacket => "ipis-per-packet",
             Self::SoftirqsPerPacket => "softirqs-per-packet",
+            Self::RunqueueLatency => "runqueue-latency",
         }
+    }
+
+    /// Whether it is a time, in nanoseconds.
+    pub fn is_time(self) -> bool {
+        matches!(self, Self::CpuPerMegabyte | Self::RunqueueLatency)
     }
 
     /// Which way is better.
@@ -42,13 +66,17 @@ impl Measure {
         if self == Self::Locality { Better::Higher } else { Better::Lower }
     }
 
-    /// How two of it are compared: costs by their ratio, what may be none at all by its difference.
+    /// How two of it are compared: times by their ratio, what may be none at all by its difference.
     pub fn scale(self) -> Scale {
-        if self == Self::CpuPerMegabyte { Scale::Ratio } else { Scale::Difference }
+        if self.is_time() { Scale::Ratio } else { Scale::Difference }
     }
 
-    /// What a window shows; `None` where nothing was received, or the counters are not there.
-    pub fn of(self, observation: &Observation) -> Option<f64> {
+    /// What a window shows.
+    pub fn of(self, observation: &Observation) -> Result<f64, NoNumber> {
+        self.reckoned(observation).ok_or_else(|| self.why_not(&observation.attribution))
+    }
+
+    fn reckoned(self, observation: &Observation) -> Option<f64> {
         let rates = rates(&observation.before, &observation.after);
         let value = match self {
             Self::CpuPerMegabyte => cpu_ns_per_s(observation, &rates)? / (bytes_per_s(observation, |_| true) / 1e6),
@@ -62,8 +90,23 @@ impl Measure {
             }
             Self::IpisPerPacket => sum(&rates, |cpu| cpu.cal_per_s)? / packets_per_s(observation, &rates),
             Self::SoftirqsPerPacket => sum(&rates, |cpu| cpu.net_rx_per_s)? / packets_per_s(observation, &rates),
+            Self::RunqueueLatency => observation.attribution.runqueue_latency.as_ref()?.p99_ns()?,
         };
         (value.is_finite() && (value > 0.0 || self.scale() == Scale::Difference)).then_some(value)
+    }
+
+    fn why_not(self, attribution: &Attribution) -> NoNumber {
+        if self != Self::RunqueueLatency {
+            return NoNumber::NothingReceived;
+        }
+        let mut hooks = attribution.hooks.iter().filter(|hook| hook.question == runqueue::QUESTION);
+        let refused = hooks.find_map(|hook| Some(format!("{} is refused: {}", hook.hook, hook.refused.as_ref()?)));
+        match (refused, &attribution.runqueue_latency) {
+            (Some(why), _) => NoNumber::NotCounted(why),
+            (None, None) => NoNumber::NotCounted("nobody asked for it".into()),
+            (None, Some(_)) if attribution.consumption.is_empty() => NoNumber::NothingReceived,
+            (None, Some(latency)) => NoNumber::TooFewWaits(latency.count()),
+        }
     }
 }
 
@@ -114,10 +157,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::attribution::{Consumer, CpuTime, Protocol, Resolved};
+    use crate::attribution::{Consumer, CpuTime, Hook, Protocol, Resolved};
     use crate::cpuset::CpuId;
     use crate::grid::Grid;
     use crate::host::{CpuCounters, CpuStat};
+    use crate::runqueue::RunqueueLatency;
 
     /// A second in which each of two CPUs (of two caches) was busy for half of its ticks and for 0.1 s in softirqs.
     fn observation() -> Observation {
@@ -157,6 +201,7 @@ mod tests {
         attribution.consumption = vec![row(0, 3_000_000), row(1, 1_000_000)];
         let time = CpuTime { net_rx_ns: 100_000_000, ..CpuTime::default() };
         attribution.cpu_time = [(CpuId(0), time), (CpuId(1), time)].into();
+        attribution.runqueue_latency = Some(RunqueueLatency { waits: [(32, 990), (64_000, 10)].into() });
         observation
     }
 
@@ -164,7 +209,28 @@ mod tests {
     fn each_measure_is_reckoned_from_the_same_window() {
         let observation = observation();
         let all = Measure::ALL.map(|measure| measure.of(&observation).unwrap());
-        assert_eq!(all, [2.0 * 0.6e9 / 4.0, 0.75, 0.5, 1.0]);
+        assert_eq!(all, [2.0 * 0.6e9 / 4.0, 0.75, 0.5, 1.0, 32.0 + 989.5 / 990.0]);
+    }
+
+    #[test]
+    fn a_percentile_of_too_few_or_of_none_says_so() {
+        let mut observation = observation();
+        let latency = |observation: &Observation| Measure::RunqueueLatency.of(observation).unwrap_err();
+        observation.attribution.runqueue_latency = Some(RunqueueLatency { waits: [(4096, 999)].into() });
+        assert_eq!(latency(&observation), NoNumber::TooFewWaits(999));
+        let hook = |refused: Option<&str>| Hook {
+            question: runqueue::QUESTION.into(),
+            hook: "tp_btf/sched_switch".into(),
+            refused: refused.map(Into::into),
+        };
+        observation.attribution.hooks = vec![hook(None), hook(Some("no such hook"))];
+        let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no such hook".into());
+        assert_eq!(latency(&observation), refused);
+        observation.attribution.hooks.pop();
+        observation.attribution.consumption.clear();
+        assert_eq!(latency(&observation), NoNumber::NothingReceived);
+        observation.attribution.runqueue_latency = None;
+        assert!(matches!(latency(&observation), NoNumber::NotCounted(_)));
     }
 
     #[test]
@@ -172,7 +238,8 @@ mod tests {
         let mut idle = observation();
         idle.attribution.consumption.clear();
         idle.after.netdevs.clear();
-        assert_eq!(Measure::ALL.map(|measure| measure.of(&idle)), [None; 4]);
-        assert_eq!(Measure::ALL.map(|measure| measure.of(&Observation::default())), [None; 4]);
+        idle.attribution.runqueue_latency = Some(RunqueueLatency::default());
+        assert!(Measure::ALL.iter().all(|measure| measure.of(&idle) == Err(NoNumber::NothingReceived)));
+        assert!(Measure::ALL.iter().all(|measure| measure.of(&Observation::default()).is_err()));
     }
 }

@@ -21,7 +21,7 @@ use crate::exit::{Exit, Stop};
 use crate::plan::GoalArgs;
 use crate::{observe, out, plan_view};
 use settings::{Side, Sides};
-use source::{NothingReceived, Source};
+use source::{Nothing, Source};
 
 pub(crate) use settings::Setting;
 
@@ -34,7 +34,8 @@ pub(crate) struct Args {
     /// The same for B
     #[arg(long, value_name = "SETTING", default_value = "plan")]
     b: Setting,
-    /// What to measure of the live workload, without a command: cpu-per-megabyte, locality, ipis-per-packet, softirqs-per-packet
+    /// What to measure of the live workload, without a command: cpu-per-megabyte, locality, ipis-per-packet, softirqs-per-packet,
+    /// runqueue-latency (the 99th percentile of how long threads that read sockets wait, runnable, for a cpu)
     #[arg(long, value_name = "MEASURE", default_value = "cpu-per-megabyte", value_parser = measure, conflicts_with = "command")]
     measure: Measure,
     /// How long each look at the live workload takes
@@ -97,6 +98,8 @@ struct Told<'a> {
     a: &'a Setting,
     b: &'a Setting,
     measured: String,
+    /// Of its numbers: `ns`, or none.
+    unit: Option<&'static str>,
     question: Question,
     interrupted: bool,
     #[serde(flatten)]
@@ -142,8 +145,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let trial = Trial { question, warm_up: args.warm_up.into(), settle: args.settle, stop: &stop };
     let comparison = trial.run(plans, &args.place, &mut source)?;
     let interrupted = stop.load(Ordering::Relaxed);
-    let (a, b, measured) = (&args.a, &args.b, source.to_string());
-    let told = Told { version: 1, a, b, measured, question, interrupted, comparison: &comparison };
+    let (a, b, measured, unit) = (&args.a, &args.b, source.to_string(), source.unit());
+    let told = Told { version: 1, a, b, measured, unit, question, interrupted, comparison: &comparison };
     if args.json {
         out::json(&told)?;
     } else {
@@ -238,7 +241,7 @@ pub(crate) fn verify(plan: &Plan, place: &Place, window: Duration) -> Result<Opt
     let question = Question { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
     let trial = Trial { question, warm_up: 0, settle: window / 4, stop: &stop };
     let comparison = match trial.run([None, Some(plan.clone())], place, &mut source) {
-        Err(error) if error.is::<NothingReceived>() => return Ok(None),
+        Err(error) if error.downcast_ref().is_some_and(Nothing::was_received) => return Ok(None),
         other => other?,
     };
     if stop.load(Ordering::Relaxed) {

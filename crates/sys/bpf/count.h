@@ -33,6 +33,7 @@ struct slot {
 const volatile struct {
 	u32 cpus;  /* CPUs that can exist: the highest number + 1. */
 	u32 slots; /* Slots for each CPU, a power of two. */
+	u32 marks; /* Whether threads that read are to be marked. */
 } machine;
 
 /* One entry: the table in use. Its real size is that of the table given for it before loading. */

@@ -5,6 +5,7 @@
 #include "count.h"
 #include "flow.h"
 #include "napi.h"
+#include "readers.h"
 
 enum protocol { TCP = 1, UDP = 2 };
 enum connected { NOT_KNOWN = 0, UNCONNECTED = 1, CONNECTED = 2 };
@@ -27,6 +28,13 @@ static __always_inline u32 netns_of(const struct sock *sk)
 	return sk->__sk_common.skc_net.net->ns.inum;
 }
 
+/* Without `marks` the verifier removes this, and there is no map. A thread that gets no storage now is marked at its next read. */
+static __always_inline void mark_reader(void)
+{
+	if (machine.marks)
+		bpf_task_storage_get(&readers, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
 static __always_inline void count_read(const struct read *read, u64 bytes)
 {
 	struct key key = {};
@@ -34,6 +42,7 @@ static __always_inline void count_read(const struct read *read, u64 bytes)
 	bool fresh;
 
 	if (!read->in_kernel) {
+		mark_reader();
 		key.word[0] = bpf_get_current_cgroup_id();
 		key.word[1] = bpf_get_current_pid_tgid() >> 32 << 32;
 	}

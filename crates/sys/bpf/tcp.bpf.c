@@ -7,6 +7,7 @@
  * peeking counts nothing. Not seen: MPTCP (its data is moved without that call), AF_XDP, devmem.
  */
 #include "reads.h"
+#include "window.h"
 #include <bpf/bpf_tracing.h>
 
 struct seen {
@@ -54,23 +55,6 @@ static __always_inline struct seen *seen_of(struct sock *sk)
 	cookie = bpf_get_socket_cookie(sk);
 	bpf_map_update_elem(&sockets_without_storage, &cookie, &nothing, BPF_ANY);
 	return bpf_map_lookup_elem(&sockets_without_storage, &cookie);
-}
-
-/* One entry: counts the times that we were attached. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, u32);
-	__type(value, u64);
-} window SEC(".maps");
-
-static __always_inline u32 window_now(void)
-{
-	u32 zero = 0;
-	u64 *now = bpf_map_lookup_elem(&window, &zero);
-
-	return now ? *now : 0;
 }
 
 /*

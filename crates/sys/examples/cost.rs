@@ -1,7 +1,7 @@
 //! Prints what each eBPF program costs per event, as the kernel's own statistics have it, while something else makes traffic.
 //!
 //!     cost 5        for 5 seconds
-//!     cost 5 stages the same, sampling stages too; cost 5 arrivals: flows by rx queue too
+//!     cost 5 stages the same, sampling stages too; cost 5 arrivals: flows by rx queue too; cost 5 runqueue: waits of readers too
 #![allow(clippy::print_stdout, reason = "an example speaks to its user")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,8 @@ use netsilo_sys::bpf::{Options, Tracer};
 fn main() -> Result<(), Box<dyn Error>> {
     let seconds: f64 = std::env::args().nth(1).ok_or("for how many seconds?")?.parse()?;
     let asked = |what: &str| std::env::args().skip(2).any(|word| word == what);
-    let options = Options { stages: asked("stages"), arrivals: asked("arrivals"), ..Options::default() };
+    let (stages, arrivals, runqueue) = (asked("stages"), asked("arrivals"), asked("runqueue"));
+    let options = Options { stages, arrivals, runqueue, ..Options::default() };
     let others: Vec<u32> = ProgInfoIter::default().map(|program| program.id).collect();
     let _statistics = enable()?;
     let mut tracer = Tracer::attach(options);

@@ -15,7 +15,8 @@ use netsilo_core::cpuset::{CpuId, CpuSet};
 use crate::bpf_arrived::Arrived;
 use crate::bpf_cgroup::Cgroups;
 use crate::bpf_decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups};
-use crate::bpf_load::{Ground, Loaded, Source, load, load_first, reason};
+use crate::bpf_load::{Ground, Loaded, READERS, Source, load, load_first, reason};
+use crate::bpf_runqueue::Waits;
 use crate::bpf_stages::Sampler;
 use crate::bpf_table::{Mapped, Table, create_options, mappable_array};
 
@@ -32,6 +33,8 @@ pub struct Options {
     pub stages: bool,
     /// Which flows came through which rx queue, and the NIC's hash of them: looks at each packet's headers.
     pub arrivals: bool,
+    /// How long threads that read sockets wait for a CPU: looks at each wakeup and each switch of any thread.
+    pub runqueue: bool,
 }
 
 impl Options {
@@ -43,7 +46,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { time: true, containers: true, forwarding: true, stages: false, arrivals: false }
+        Self { time: true, containers: true, forwarding: true, stages: false, arrivals: false, runqueue: false }
     }
 }
 
@@ -84,12 +87,14 @@ struct Tables {
     wakeups: Table,
     forwards: Table,
     arrived: Arrived,
+    /// `None` when nobody asked.
+    waits: Option<Waits>,
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
     /// When a consumer last asked for its flow, as far as we have looked.
     asked: Instant,
-    /// `window` of `bpf/tcp.bpf.c`.
+    /// `bpf/window.h`.
     window: Mapped,
     lost: MapHandle,
 }
@@ -105,11 +110,11 @@ impl Tracer {
     /// Attaches what can be attached here; the rest says why not in [`Attribution::hooks`].
     pub fn attach(options: Options) -> Self {
         libbpf_rs::set_print(None); // reasons are ours to tell
-        let (tables, ground, refused) = match Tables::new(options) {
+        let (tables, mut ground, refused) = match Tables::new(options) {
             Ok((tables, ground)) => (Some(tables), Some(ground), Vec::new()),
-            Err(error) => (None, None, refuse(&reason(&error))),
+            Err(error) => (None, None, refuse(options, &reason(&error))),
         };
-        let loaded = ground.as_ref().map_or(Vec::new(), |ground| load_all(options, ground));
+        let loaded = ground.as_mut().map_or(Vec::new(), |ground| load_all(options, ground));
         let sampler = options.stages.then(|| match &ground {
             Some(ground) if knows_softirqs(&loaded) => Sampler::new(ground),
             Some(_) => Sampler::refused(NO_SOFTIRQS),
@@ -211,6 +216,7 @@ impl Tracer {
             if self.options.arrivals {
                 (attribution.flows, attribution.flows_missed) = tables.arrived.drain(&attribution.polls)?;
             }
+            attribution.runqueue_latency = tables.waits.as_mut().map(Waits::drain);
             if tables.renew_demand() {
                 self.load_flows();
             }
@@ -227,8 +233,15 @@ impl Tracer {
     }
 }
 
-fn load_all(options: Options, ground: &Ground) -> Vec<Loaded> {
-    let mut loaded = vec![load(&Source::polls(), ground), load(&Source::tcp(), ground)];
+fn load_all(options: Options, ground: &mut Ground) -> Vec<Loaded> {
+    let mut loaded = Vec::new();
+    if options.runqueue {
+        let runqueue = load(&Source::runqueue(), ground);
+        // before those that mark readers there
+        ground.maps.extend(runqueue.map(READERS).filter(|_| runqueue.complete()).map(|readers| (READERS, readers)));
+        loaded.push(runqueue);
+    }
+    loaded.extend([load(&Source::polls(), ground), load(&Source::tcp(), ground)]);
     loaded.extend(load_first(&Source::udp(), ground));
     if options.time {
         loaded.push(load(&Source::time(), ground));
@@ -253,9 +266,10 @@ fn knows_softirqs(loaded: &[Loaded]) -> bool {
 }
 
 /// What is said of each hook where there can't even be tables.
-fn refuse(reason: &str) -> Vec<Hook> {
+fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     let mut sources = vec![Source::polls(), Source::tcp(), Source::time(), Source::wakeups()];
     sources.extend(Source::udp());
+    sources.extend(options.runqueue.then(Source::runqueue));
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
 
@@ -306,6 +320,7 @@ impl Tables {
             wakeups,
             forwards,
             arrived: Arrived::new(options.arrivals)?,
+            waits: options.runqueue.then(|| Waits::new(cpus)).transpose()?,
         };
         let mut maps = BTreeMap::from([
             ("polls", tables.polls.current()?),
@@ -322,6 +337,7 @@ impl Tables {
             ("window", window),
         ]);
         maps.extend(tables.arrived.maps()?);
+        maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);
         tables.begin_window();
         Ok((tables, Ground { maps, cpus, slots }))
     }

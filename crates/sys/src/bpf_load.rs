@@ -5,8 +5,9 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use libbpf_rs::{Link, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use netsilo_core::attribution::Hook;
+use netsilo_core::runqueue;
 
 /// An ELF object with the alignment that libelf wants.
 #[repr(C, align(8))]
@@ -25,6 +26,8 @@ pub(crate) struct Source {
     programs: Vec<Program>,
     /// Its table has half as many slots as others.
     pub(crate) half: bool,
+    /// Its programs mark threads that read, if somebody asks about those: see [`READERS`].
+    marks_readers: bool,
 }
 
 struct Program {
@@ -32,6 +35,9 @@ struct Program {
     /// As [`Hook::question`] names it.
     question: &'static str,
 }
+
+/// The map of threads that read; `bpf/runqueue.bpf.c` makes it, those that count reads fill it.
+pub(crate) const READERS: &str = "readers";
 
 /// x86 has tracepoints for each interrupt vector, the others one pair for all.
 const IPI_PROGRAMS: &[&str] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
@@ -46,12 +52,13 @@ impl Source {
     }
 
     pub(crate) fn tcp() -> Self {
-        Self::new(object!("tcp"), "tcp bytes", &["tcp_begins", "tcp_ends", "tcp_read"])
+        let programs = &["tcp_begins", "tcp_ends", "tcp_read"];
+        Self { marks_readers: true, ..Self::new(object!("tcp"), "tcp bytes", programs) }
     }
 
     /// The ladder of `bpf/udp.bpf.c`: the first that attaches wholly is to be used.
     pub(crate) fn udp() -> Vec<Self> {
-        let rung = |programs| Self::new(object!("udp"), "udp bytes", programs);
+        let rung = |programs| Self { marks_readers: true, ..Self::new(object!("udp"), "udp bytes", programs) };
         let mut ladder = vec![rung(&["udp_read", "udp_queued"])];
         if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
             let kprobes = rung(&["udp_read_kprobe", "udp_queued_kprobe"]);
@@ -91,8 +98,12 @@ impl Source {
         Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &["waking"]) }
     }
 
+    pub(crate) fn runqueue() -> Self {
+        Self::new(object!("runqueue"), runqueue::QUESTION, &["reader_wakes", "reader_runs"])
+    }
+
     fn new(object: &'static [u8], question: &'static str, programs: &[&'static str]) -> Self {
-        let mut source = Self { object, programs: Vec::new(), half: false };
+        let mut source = Self { object, programs: Vec::new(), half: false, marks_readers: false };
         source.add(question, programs);
         source
     }
@@ -150,8 +161,14 @@ impl Loaded {
     }
 
     /// Whether every hook is attached.
-    fn complete(&self) -> bool {
+    pub(crate) fn complete(&self) -> bool {
         self.hooks.iter().all(|hook| hook.refused.is_none())
+    }
+
+    /// A map that the object made.
+    pub(crate) fn map(&self, name: &str) -> Option<MapHandle> {
+        let map = self.object.iter().flat_map(Object::maps).find(|map| map.name() == name)?;
+        MapHandle::try_from(&map).ok()
     }
 
     /// Attaches each program that nobody has refused.
@@ -267,12 +284,16 @@ fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Objec
         let name = map.name().to_string_lossy().into_owned();
         if let Some(shared) = ground.maps.get(name.as_str()) {
             map.reuse_fd(shared.as_fd()).map_err(|error| format!("map {name}: {}", reason(&error)))?;
+        } else if name == READERS && source.marks_readers {
+            map.set_autocreate(false).map_err(|error| reason(&error))?;
         } else if name.ends_with(".rodata")
             && let Some(constants) = map.initial_value_mut()
         {
             let slots = if source.half { ground.slots / 2 } else { ground.slots };
-            let machine = [ground.cpus, slots].map(u32::to_ne_bytes).concat();
-            constants[..machine.len()].copy_from_slice(&machine);
+            let marks = u32::from(ground.maps.contains_key(READERS));
+            // `machine` of bpf/count.h; flows.bpf.c has only the beginning of it
+            let machine = [ground.cpus, slots, marks].map(u32::to_ne_bytes).concat();
+            constants.iter_mut().zip(machine).for_each(|(to, from)| *to = from);
         }
     }
     object.load().map_err(|error| reason(&error))

@@ -7,6 +7,7 @@ mod bpf_arrived;
 mod bpf_cgroup;
 mod bpf_decode;
 mod bpf_load;
+mod bpf_runqueue;
 mod bpf_stages;
 mod bpf_table;
 pub mod bundle;

@@ -79,7 +79,7 @@ fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
     traced_with(lab, "", happens)
 }
 
-/// The same with `STAGES=1`, which samples stages too.
+/// The same with `STAGES=1`, which samples stages too, or `RUNQUEUE=1`, which times how long readers wait for a CPU.
 fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
     let program = std::env::current_exe().unwrap();
@@ -95,8 +95,8 @@ fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution 
 #[test]
 #[ignore = "runs in the guest"]
 fn tracer() {
-    let stages = std::env::var_os("STAGES").is_some();
-    let mut tracer = Tracer::attach(Options { stages, ..Options::default() });
+    let [stages, runqueue] = ["STAGES", "RUNQUEUE"].map(|name| std::env::var_os(name).is_some());
+    let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::default() });
     // opening a fifo waits for the other end
     std::fs::OpenOptions::new().write(true).open("/tmp/attached").unwrap().write_all(b"yes").unwrap();
     std::fs::File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
@@ -263,6 +263,7 @@ fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
 }
 
 /// The NIC's interrupts on CPU 1, the server on CPU 5: each time that it slept, it was woken from there. A threaded NAPI wakes it too.
+/// Nobody else reads in the guest, so each time that it came onto its CPU is one wait, and there are no others.
 fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
     interrupts_on_cpu_1(lab);
     let program = traffic::program().unwrap().display().to_string();
@@ -278,13 +279,19 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
         let served = lab.spawn(&server(proto)).unwrap();
         // also moves the interrupts, each when the next one comes
         lab.peer(0).unwrap().sh(&client(proto)).unwrap();
-        let (mut transactions, mut slept) = (0, 0);
-        let attribution = traced(lab, || {
-            let before = times_slept(lab, &comm);
+        let (mut transactions, mut before, mut after) = (0, Times::default(), Times::default());
+        let attribution = traced_with(lab, "RUNQUEUE=1", || {
+            before = Times::of(lab, &comm);
             let client = lab.peer(0).unwrap().sh(&client(proto)).unwrap();
-            slept = times_slept(lab, &comm) - before;
+            after = Times::of(lab, &comm);
             transactions = serde_json::from_str::<RrReport>(&client).unwrap().transactions;
         });
+        let (slept, came) = (after.slept - before.slept, after.came - before.came);
+        let waits = attribution.runqueue_latency.as_ref().unwrap().count();
+        // until it has read it is not known; while the tracer ends it goes on
+        let at_most = Times::of(lab, &comm).came - before.came + 20;
+        let about = came * 19 / 20..=at_most;
+        assert!(about.contains(&waits), "{proto}, threaded {threaded}: {waits} waits, came onto its cpu {came} times");
         served.stop().unwrap();
         let reader = attribution.consumption.iter().find(|read| read.consumer.comm == comm).unwrap();
         let woken: Vec<_> = attribution.wakeups.iter().filter(|w| w.tgid == reader.consumer.tgid).collect();
@@ -297,15 +304,29 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
             "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times: {woken:#?}"
         );
         println!(
-            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times, woken {across} times"
+            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times, woken {across} times, {waits} waits"
         );
     }
     lab.sh("echo 0 > /sys/class/net/eth0/threaded").unwrap();
 }
 
-fn times_slept(lab: &Lab, comm: &str) -> u64 {
-    let switches = format!("grep -h ^voluntary /proc/$(pgrep -x {comm})/status");
-    lab.sh(&switches).unwrap().split_whitespace().last().unwrap().parse().unwrap()
+/// What a process of one thread has done so far.
+#[derive(Default)]
+struct Times {
+    slept: u64,
+    /// Onto a CPU.
+    came: u64,
+}
+
+impl Times {
+    fn of(lab: &Lab, comm: &str) -> Self {
+        let text = format!("cd /proc/$(pgrep -x {comm}); grep ^voluntary status; cat schedstat");
+        let text = lab.sh(&text).unwrap();
+        let number = |word: &str| word.parse().unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [_, slept, _, _, came] = words[..] else { panic!("{text}") };
+        Self { slept: number(slept), came: number(came) }
+    }
 }
 
 fn interrupts_on_cpu_1(lab: &Lab) {

@@ -11,7 +11,8 @@ use std::time::Duration;
 use crate::observe::{LOOK, pass};
 use anyhow::{Context as _, Result, bail};
 use netsilo_core::ab::{Better, Scale};
-use netsilo_core::workload::Measure;
+use netsilo_core::runqueue::LEAST_WAITS;
+use netsilo_core::workload::{Measure, NoNumber};
 use netsilo_sys::bpf;
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::root::Root;
@@ -31,16 +32,41 @@ pub(super) enum Source {
     },
 }
 
-/// A window without anything to measure.
+/// A window that shows no number.
 #[derive(Debug)]
-pub(super) struct NothingReceived(Measure, Duration);
+pub(super) struct Nothing {
+    measure: Measure,
+    window: Duration,
+    why: NoNumber,
+}
 
-impl std::error::Error for NothingReceived {}
-
-impl fmt::Display for NothingReceived {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nothing was received in {}: no {}", humantime::format_duration(self.1), self.0)
+impl Nothing {
+    /// Nothing, indeed.
+    pub(super) fn was_received(&self) -> bool {
+        self.why == NoNumber::NothingReceived
     }
+}
+
+impl std::error::Error for Nothing {}
+
+impl fmt::Display for Nothing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { measure, window, why } = self;
+        write!(f, "no {measure} in {}: {why}", humantime::format_duration(*window))?;
+        match *why {
+            NoNumber::TooFewWaits(waits) => match long_enough(*window, waits) {
+                Some(longer) => write!(f, "; look longer (--each {})", humantime::format_duration(longer)),
+                None => write!(f, "; they hardly ever wait"),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The window that probably has waits enough, at the pace of this one; `None` where pairs of it would take hours.
+fn long_enough(window: Duration, waits: u64) -> Option<Duration> {
+    let seconds = (window.as_secs_f64() * 1.5 * LEAST_WAITS as f64 / waits as f64).ceil();
+    (seconds <= 60.0).then(|| Duration::from_secs(seconds as u64))
 }
 
 impl fmt::Display for Source {
@@ -60,6 +86,11 @@ impl Source {
         }
     }
 
+    /// Of its numbers: those of a command have none that we know.
+    pub(super) fn unit(&self) -> Option<&'static str> {
+        matches!(self, Self::Workload { measure, .. } if measure.is_time()).then_some("ns")
+    }
+
     pub(super) fn better(&self, lower: bool) -> Better {
         match self {
             Self::Command(_) => super::better_of(lower),
@@ -73,12 +104,15 @@ impl Source {
             Self::Command(words) => command(words, stop),
             Self::Workload { measure, window } => {
                 let root = Root::live();
-                let mut observer = Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
+                let runqueue = *measure == Measure::RunqueueLatency;
+                let options = bpf::Options { runqueue, ..bpf::Options::default() };
+                let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
                 let observation = observer.next(&root, *window, |time| pass(time, stop))?;
                 if stop.load(Ordering::Relaxed) {
                     return Ok(None);
                 }
-                measure.of(&observation).map(Some).ok_or_else(|| NothingReceived(*measure, *window).into())
+                let nothing = |why| Nothing { measure: *measure, window: *window, why };
+                Ok(Some(measure.of(&observation).map_err(nothing)?))
             }
         }
     }
@@ -136,6 +170,26 @@ mod tests {
         assert!(value("echo 1; exit 3").unwrap_err().to_string().contains("exit status: 3"));
         let missing = Source::Command(vec!["/no/such/program".into()]).value(&AtomicBool::new(false));
         assert_eq!(missing.unwrap_err().to_string(), "cannot start /no/such/program");
+    }
+
+    #[test]
+    fn too_few_waits_tell_how_long_to_look() {
+        let told = |why| {
+            let (measure, window) = (Measure::RunqueueLatency, Duration::from_secs(2));
+            Nothing { measure, window, why }.to_string()
+        };
+        assert_eq!(
+            told(NoNumber::TooFewWaits(312)),
+            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times, and a 99th percentile wants \
+             1000; look longer (--each 10s)"
+        );
+        assert!(told(NoNumber::TooFewWaits(49)).ends_with("1000; they hardly ever wait"));
+        assert!(told(NoNumber::TooFewWaits(0)).ends_with("1000; they hardly ever wait"));
+        let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
+        assert_eq!(
+            told(refused),
+            "no runqueue-latency in 2s: it is not counted here: tp_btf/sched_switch is refused: no privilege"
+        );
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub(super) fn render(told: &Told<'_>) -> String {
     let Told { comparison, question, .. } = told;
     let mut text = format!("A {}, B {}: {}\n", told.a, told.b, told.measured);
     if let Some((a, b)) = comparison.medians {
+        let number = if told.unit.is_some() { units::nanoseconds } else { number };
         let _ = writeln!(text, "  median        A {}, B {}", number(a), number(b));
     }
     let _ = writeln!(text, "  {}", verdict(comparison, question.scale));
@@ -125,7 +126,7 @@ mod tests {
         let question = Question { rules: Rules::default(), scale: Scale::Ratio, better: Better::Higher, seed: 1 };
         let comparison = question.compare(&pairs);
         let (a, b, measured) = (&Setting::None, &Setting::Plan(None), "netsilo bench run".to_owned());
-        render(&Told { version: 1, a, b, measured, question, interrupted, comparison: &comparison })
+        render(&Told { version: 1, a, b, measured, unit: None, question, interrupted, comparison: &comparison })
     }
 
     #[test]

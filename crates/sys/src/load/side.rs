@@ -27,7 +27,7 @@ impl Before {
     /// Attaches eBPF if it is allowed to, then reads.
     pub fn take(bpf: bool) -> Result<Self, ReadError> {
         let _hurry = Hurry::new();
-        let options = bpf::Options { time: true, containers: false, forwarding: false, stages: false, arrivals: false };
+        let options = bpf::Options { containers: false, forwarding: false, ..bpf::Options::default() };
         let tracer = bpf.then(|| Tracer::attach(options));
         let root = Root::live();
         let snapshot = snapshot(&root)?;

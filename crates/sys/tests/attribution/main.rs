@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // clippy.toml's leave covers test functions only
 
 mod reader;
+mod runqueue;
 mod softirq;
 
 use std::io::Write;
@@ -423,8 +424,10 @@ fn every_hook_is_attached_or_says_why_not() {
 #[test]
 fn unprivileged_process() {
     if std::env::var_os("UNPRIVILEGED").is_some() {
-        let attribution = Tracer::attach(Options::default()).read().unwrap();
+        let options = Options { runqueue: true, ..Options::default() };
+        let attribution = Tracer::attach(options).read().unwrap();
         assert_eq!(attribution.source, Source::None);
+        assert!(attribution.hooks.iter().any(|hook| hook.question == netsilo_core::runqueue::QUESTION));
         assert!(!attribution.hooks.is_empty());
         for hook in attribution.hooks {
             assert!(hook.refused.unwrap().starts_with("no privilege: run as root or with CAP_BPF and CAP_PERFMON"));

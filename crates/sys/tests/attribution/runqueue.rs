@@ -1,0 +1,114 @@
+//! How long readers wait for a CPU, against the kernel's own account of each thread (`/proc/PID/task/TID/schedstat`).
+//!
+//! Readers of the whole machine are counted, those of other tests too: the account is what there is at least.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use netsilo_core::runqueue::{QUESTION, RunqueueLatency};
+use netsilo_sys::bpf::{Options, Tracer};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::reader::Reader;
+use super::{at, in_own_netns};
+
+const RUNQUEUE: Options =
+    Options { time: true, containers: true, forwarding: true, stages: false, arrivals: false, runqueue: true };
+
+/// Puts these threads onto one CPU, or gives them another policy.
+fn told(arguments: &[&str]) {
+    let output = Command::new(arguments[0]).args(&arguments[1..]).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Nanoseconds that a process' threads have waited on run queues, and how often they came onto a CPU.
+fn account(tgid: u32) -> [u64; 2] {
+    let mut sums = [0; 2];
+    for task in std::fs::read_dir(format!("/proc/{tgid}/task")).unwrap() {
+        let text = std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
+        let words: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        sums[0] += words[1];
+        sums[1] += words[2];
+    }
+    sums
+}
+
+fn grown(tgid: u32, before: [u64; 2]) -> [u64; 2] {
+    let now = account(tgid);
+    [now[0] - before[0], now[1] - before[1]]
+}
+
+/// Each datagram is answered before the next one is sent; whoever sends it keeps its CPU busy for a while before it waits.
+fn ask(reader: &Reader, times: usize, busy: Duration) {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    for _ in 0..times {
+        socket.send_to(&[0; 100], at(reader.port)).unwrap();
+        let sent = Instant::now();
+        while sent.elapsed() < busy {}
+        socket.recv(&mut []).unwrap();
+    }
+}
+
+fn latency(tracer: &mut Tracer) -> RunqueueLatency {
+    let attribution = tracer.read().unwrap();
+    let hooks: Vec<_> = attribution.hooks.iter().filter(|hook| hook.question == QUESTION).collect();
+    assert!(hooks.len() == 2 && hooks.iter().all(|hook| hook.refused.is_none()), "{hooks:#?}");
+    attribution.runqueue_latency.unwrap()
+}
+
+/// The reader may run on one CPU only, and there a thread that nothing preempts sends to it and stays for two milliseconds.
+#[test]
+fn a_reader_whose_cpu_is_taken_waits_as_often_and_as_long_as_the_kernel_says() {
+    in_own_netns(|| {
+        let reader = Reader::start("udp-unconnected", 65536);
+        let mine = sched_getaffinity(None).unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| mine.is_set(*cpu)).unwrap().to_string();
+        let [pid, sender] = [reader.tgid().to_string(), rustix::thread::gettid().to_string()];
+        told(&["taskset", "--all-tasks", "--pid", "--cpu-list", &cpu, &pid]);
+        told(&["taskset", "--pid", "--cpu-list", &cpu, &sender]);
+        told(&["chrt", "--fifo", "--pid", "1", &sender]);
+        let mut tracer = Tracer::attach(RUNQUEUE);
+        // it is known from its first read on
+        ask(&reader, 10, Duration::ZERO);
+        latency(&mut tracer);
+        let before = account(reader.tgid());
+        ask(&reader, 50, Duration::from_millis(2));
+        let [waited_ns, waits] = grown(reader.tgid(), before);
+        let latency = latency(&mut tracer);
+        let told = format!("{waits} waits of {waited_ns} ns in all: {latency:?}");
+        assert!(waits >= 50 && latency.count() >= waits, "{told}");
+        let sum_ns: u64 = latency.waits.iter().map(|(shortest, count)| shortest * count).sum();
+        assert!(sum_ns >= waited_ns / 10 * 9, "{told}");
+        // the bucket that two milliseconds fall into begins before
+        let long: u64 = latency.waits.range(1_900_000..).map(|(_, count)| count).sum();
+        assert!(long >= 50, "{told}");
+    });
+}
+
+#[test]
+fn no_wait_is_counted_in_a_pause() {
+    in_own_netns(|| {
+        let reader = Reader::start("udp-unconnected", 65536);
+        let mut tracer = Tracer::attach(RUNQUEUE);
+        ask(&reader, 10, Duration::ZERO);
+        tracer.pause();
+        latency(&mut tracer);
+        ask(&reader, 100, Duration::ZERO);
+        assert_eq!(latency(&mut tracer).count(), 0);
+        tracer.resume();
+        let before = account(reader.tgid());
+        ask(&reader, 100, Duration::ZERO);
+        let [_, waits] = grown(reader.tgid(), before);
+        assert!(waits > 0 && latency(&mut tracer).count() >= waits * 19 / 20);
+    });
+}
+
+#[test]
+fn nothing_is_hooked_for_it_unless_asked() {
+    in_own_netns(|| {
+        let attribution = Tracer::attach(Options::default()).read().unwrap();
+        assert!(attribution.hooks.iter().all(|hook| hook.question != QUESTION));
+        assert_eq!(attribution.runqueue_latency, None);
+    });
+}
