@@ -436,7 +436,7 @@ fn what_a_bridge_drops_early_costs_no_later_stage_and_the_rule_goes_with_its_own
     let told = format!("{passed_on:#?} {dropped:#?}");
     assert_eq!((&passed_on.stages.refused, &dropped.stages.refused), (&None, &None), "{told}");
     assert!(passed_on.received > Some(1000) && dropped.received > Some(1000), "{told}");
-    assert!(of(passed_on, Stage::QdiscXmit) > 10 && of(passed_on, Stage::BridgeIp) > 0, "{told}");
+    assert!(of(passed_on, Stage::QdiscXmit) > 3 && of(passed_on, Stage::BridgeIp) > 0, "{told}");
     assert!(of(dropped, Stage::Netfilter) > 0, "{told}");
     assert!(of(dropped, Stage::QdiscXmit) * 3 < of(passed_on, Stage::QdiscXmit), "{told}");
     // before the first trial it is tried out

@@ -192,7 +192,7 @@ fn answers(mut bytes: &[u8]) -> Vec<(u32, i32)> {
         if bytes.get(4..6) == Some(&ANSWER.to_ne_bytes()[..]) {
             answers.push((number, error.cast_signed().wrapping_neg()));
         }
-        let next = (length as usize).next_multiple_of(4).max(16);
+        let next = (length as usize).clamp(16, bytes.len().max(16)).next_multiple_of(4);
         bytes = bytes.get(next..).unwrap_or_default();
     }
     answers
@@ -200,6 +200,8 @@ fn answers(mut bytes: &[u8]) -> Vec<(u32, i32)> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn answer(number: u32, errno: i32) -> Vec<u8> {
@@ -213,6 +215,13 @@ mod tests {
         assert_eq!(answers(&bytes), [(2, 0), (3, libc::EPERM)]);
         assert_eq!(answers(&bytes[..40]), [(2, 0)]);
         assert_eq!(answers(&[0; 64]).len(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_answered_has_an_end(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(answers(&bytes).len() <= bytes.len() / 16);
+        }
     }
 
     #[test]
