@@ -8,6 +8,7 @@ pub mod flow_map;
 pub mod latency;
 pub mod measure;
 pub mod results;
+pub mod stage_costs;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
+use stage_costs::Sampled;
 
 use crate::change::Change;
 use crate::load::{Run, Side, Spec};
@@ -102,6 +104,8 @@ pub struct Machine {
     pub model: Option<String>,
     /// The netdevs under test with driver and rx queues (`eth0: igb, 8 rx queues`).
     pub netdevs: Vec<String>,
+    /// Those of a machine between whose received packets are counted, by name.
+    pub counted: Vec<String>,
     /// Why times and shares of time mean nothing here (`CPUs are emulated`), counts do; `None` where they mean something.
     pub times_mean_nothing: Option<String>,
 }
@@ -130,6 +134,9 @@ pub struct Load {
     pub spec: Spec,
     /// How many senders at once, each sending that: two for both ways, or for two senders to one receiver.
     pub senders: u32,
+    /// The machine under test drops it where it comes in, before connection tracking, routing and bridging: nothing arrives.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub early_drop: bool,
 }
 
 /// One line of [`RECORDS`].
@@ -178,6 +185,9 @@ pub struct Map {
     pub setting: String,
     /// Which queue is processed where, and who reads it.
     pub silos: Silos,
+    /// Where receive work spends its time, seen in another such trial; `None` where that was not asked for.
+    #[serde(default)]
+    pub sampled: Option<Sampled>,
 }
 
 /// A step without a result.
@@ -256,8 +266,12 @@ mod tests {
 
     fn experiment() -> Experiment {
         let setting = |name: &str| Setting { name: name.into(), what: String::new(), changes: vec![], command: None };
-        let load =
-            |name: &str| Load { name: name.into(), spec: Spec::usual(Test::TcpRr, Duration::from_secs(1)), senders: 1 };
+        let load = |name: &str| Load {
+            name: name.into(),
+            spec: Spec::usual(Test::TcpRr, Duration::from_secs(1)),
+            senders: 1,
+            early_drop: false,
+        };
         Experiment {
             version: 1,
             kind: Kind::Matrix,

@@ -171,6 +171,9 @@ const FUNCTIONS: &[Row] = &[
     ("napi_threaded_poll*", Stage::DriverGro),
     ("net_rx_action", Stage::DriverGro),
     ("process_backlog", Stage::DriverGro),
+    // below it is what the softirq has interrupted, a task that sends for example
+    ("handle_softirqs", Stage::DriverGro),
+    ("__do_softirq", Stage::DriverGro),
 ];
 
 /// For functions that no row of `FUNCTIONS` names: the modules that serve one stage only.
@@ -304,6 +307,7 @@ mod tests {
             ),
             ("skb_release_data igb_clean_tx_irq@igb igb_poll@igb", Stage::TxCompletion),
             ("virtqueue_get_buf free_old_xmit_skbs@virtio_net virtnet_poll_tx@virtio_net", Stage::TxCompletion),
+            ("rcu_read_unlock handle_softirqs do_softirq __dev_queue_xmit udp_sendmsg", Stage::DriverGro),
             ("native_halt default_idle", Stage::Other),
         ];
         for (names, stage) in cases {

@@ -1,5 +1,6 @@
 //! `netsilo bench`: makes a network load, answers one, and says what it cost both machines.
 
+mod early_drop;
 mod experiment;
 mod folder;
 mod forward;
@@ -45,7 +46,7 @@ pub(crate) enum Args {
     Stream(Box<stream::Args>),
     /// Spread the protocol work of a busy machine by RPS, and see whether that helps or hurts
     RpsGuest(Box<rps_guest::Args>),
-    /// Pass on what one machine sends to another, with interrupts together and apart
+    /// Pass on what one machine sends to another, or drop it early; what each stage costs
     Forward(Box<forward::Args>),
     #[command(hide = true)]
     Instance {

@@ -2,12 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use netsilo_core::experiment::measure::{Measure, Work};
+use netsilo_core::experiment::results::Results;
+use netsilo_core::experiment::stage_costs::Sampled;
 use netsilo_core::experiment::{Experiment, Record, Step};
+use netsilo_core::load::Run;
+use netsilo_core::stages::Stage;
 use netsilo_lab::Cable;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -88,13 +94,17 @@ impl Bench {
         self.sh("cat /sys/class/net/veth0/queues/rx-0/rps_* /proc/sys/net/ipv4/tcp_rmem")
     }
 
-    /// Waits until something holds; fails the test after two minutes.
     fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + Duration::from_secs(120);
-        while !holds(self) {
-            assert!(Instant::now() < end, "never: {what}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(what, || holds(self));
+    }
+}
+
+/// Waits until something holds; fails the test after two minutes.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -242,27 +252,48 @@ fn a_command_that_changes_what_netsilo_cannot_put_back_is_refused() {
     assert!(code == Some(1) && text.contains("there is nothing to compare"), "{text}");
 }
 
-/// Three namespaces in a row: a sender, a router, a receiver; 192.0.2.0/24 and 198.51.100.0/24.
+/// Three namespaces in a row: a sender, a router or bridge, a receiver; 192.0.2.0/24 and 198.51.100.0/24.
 struct Row {
     names: [String; 3],
     servers: Vec<Child>,
 }
 
 impl Row {
+    /// A router.
     fn new() -> Self {
-        let names = ["a", "r", "b"].map(|end| format!("ns-forward-{}-{end}", std::process::id()));
+        Self::with(
+            "router",
+            "ip address add 192.0.2.2/24 dev left; ip address add 198.51.100.2/24 dev right
+            echo 1 >/proc/sys/net/ipv4/ip_forward",
+            ["via 192.0.2.2", "via 198.51.100.2"],
+        )
+    }
+
+    /// A bridge, which has addresses too: it is who asks.
+    fn bridged() -> Self {
+        Self::with(
+            "bridge",
+            "ip link add bridge type bridge; ip link set bridge up
+            for end in left right; do ip link set $end master bridge; done
+            for address in 192.0.2.2 198.51.100.2; do ip address add $address/24 dev bridge; done",
+            ["dev veth0"; 2],
+        )
+    }
+
+    /// What is between is set up so, and the ends reach each other so.
+    fn with(name: &str, between: &str, [to_b, to_a]: [&str; 2]) -> Self {
+        let names = ["a", "r", "b"].map(|end| format!("ns-{name}-{}-{end}", std::process::id()));
         let row = Self { names, servers: Vec::new() };
         let [a, router, b] = &row.names;
         let script = format!(
             "set -e; for ns in {a} {router} {b}; do ip netns add $ns; done
             ip -n {a} link add veth0 type veth peer name left netns {router}
             ip -n {b} link add veth0 type veth peer name right netns {router}
-            ip -n {a} address add 192.0.2.1/24 dev veth0; ip -n {router} address add 192.0.2.2/24 dev left
-            ip -n {b} address add 198.51.100.1/24 dev veth0; ip -n {router} address add 198.51.100.2/24 dev right
+            ip -n {a} address add 192.0.2.1/24 dev veth0; ip -n {b} address add 198.51.100.1/24 dev veth0
             for ns in {a} {b}; do ip -n $ns link set veth0 up; done
             for end in left right; do ip -n {router} link set $end up; done
-            ip -n {a} route add default via 192.0.2.2; ip -n {b} route add default via 198.51.100.2
-            ip netns exec {router} sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'"
+            ip netns exec {router} sh -e -c '{between}'
+            ip -n {a} route add 198.51.100.0/24 {to_b}; ip -n {b} route add 192.0.2.0/24 {to_a}"
         );
         assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
         row
@@ -277,6 +308,40 @@ impl Row {
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
         self.servers.push(server);
         assert!(line.starts_with("listening on "), "{line}");
+    }
+
+    /// Both ends may load each other.
+    fn serve_both(&mut self) {
+        self.serve(0, "192.0.2.1", &["--may-load", "198.51.100.1"]);
+        self.serve(2, "198.51.100.1", &["--may-load", "192.0.2.1"]);
+    }
+
+    /// The verb, between the two. `ip` becomes the program, so that a signal reaches it.
+    fn forward(&self, dir: &Path, folder: &str, more: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[1], env!("CARGO_BIN_EXE_netsilo"), "bench", "forward", "--yes"]);
+        command.args(["--from", "192.0.2.1", "--to", "198.51.100.1", "--netdev", "left,right", "-o"]);
+        command.arg(dir.join(folder)).arg("--state-dir").arg(dir.join("state"));
+        command.args(["--warm-up", "0s", "--pause", "0s", "--rounds", "1"]).args(more).stdin(Stdio::null());
+        command
+    }
+
+    /// How many of some datagrams from one end arrive at the other.
+    fn arriving(&self) -> u64 {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[0], env!("CARGO_BIN_EXE_netsilo"), "bench", "run", "198.51.100.1"]);
+        command.args(["-t", "FORWARD", "--rate", "2000", "--warm-up", "0s", "-d", "500ms", "--json"]);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output).1);
+        serde_json::from_slice::<Run>(&output.stdout).unwrap().server.totals.datagrams_received
+    }
+
+    /// The tables of nftables between.
+    fn tables(&self) -> String {
+        let output =
+            Command::new("ip").args(["netns", "exec", &self.names[1], "nft", "list", "tables"]).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output).1);
+        String::from_utf8(output.stdout).unwrap()
     }
 
     /// Ends all servers.
@@ -304,26 +369,20 @@ fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he
     }
     let (mut row, dir) = (Row::new(), tempfile::tempdir().unwrap());
     let forward = |row: &Row, folder: &str, more: &[&str]| {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &row.names[1], env!("CARGO_BIN_EXE_netsilo"), "bench", "forward", "--yes"]);
-        command.args(["--from", "192.0.2.1", "--to", "198.51.100.1", "--netdev", "left,right", "-o"]);
-        command.arg(dir.path().join(folder)).arg("--state-dir").arg(dir.path().join("state"));
-        command.args(["-d", "3s", "--warm-up", "0s", "--pause", "0s", "--rate", "2000", "--rounds", "1", "--no-map"]);
-        said(&command.args(more).stdin(Stdio::null()).output().unwrap())
+        let usual = ["-d", "3s", "--rate", "2000", "--no-map"];
+        said(&row.forward(dir.path(), folder, &[&usual, more].concat()).output().unwrap())
     };
     row.serve(0, "192.0.2.1", &[]);
     row.serve(2, "198.51.100.1", &[]);
     let (code, text) = forward(&row, "refused", &["--one-way"]);
     assert!(code == Some(1) && text.contains("start it with --may-load 198.51.100.1"), "{code:?} {text}");
     row.quiet();
-    row.serve(0, "192.0.2.1", &["--may-load", "198.51.100.1"]);
-    row.serve(2, "198.51.100.1", &["--may-load", "192.0.2.1"]);
+    row.serve_both();
     let (code, text) = forward(&row, "run", &[]);
     assert_eq!(code, Some(0), "{text}");
-    let records = std::fs::read_to_string(dir.path().join("run/records.jsonl")).unwrap();
-    let records: Vec<Record> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // nothing set, and RPS; one way and two
-    assert_eq!(records.len(), 2 * 2, "{text}");
+    let records = records(&dir.path().join("run"));
+    // nothing set, and RPS; one way, two, and one way dropped early
+    assert_eq!(records.len(), 2 * 3, "{text}");
     for record in &records {
         let Record::Trial(trial) = record else { panic!("{record:?}") };
         assert_eq!(trial.runs.len(), if trial.step.load == "two ways" { 2 } else { 1 }, "{}", trial.step.load);
@@ -332,7 +391,68 @@ fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he
         // beside the few of the control connections
         let (left, right) = (packets("left"), packets("right"));
         assert_eq!(right > left / 4.0, trial.runs.len() == 2, "{}: {left} {right}", trial.step.load);
+        let arrived = trial.runs.iter().all(|run| run.server.totals.datagrams_received > 0);
+        let is_dropped = trial.step.load == "one way, dropped early";
+        assert!(arrived != is_dropped && trial.runs[0].totals.datagrams_sent > 0, "{trial:?}");
     }
+    let experiment: Experiment =
+        serde_json::from_slice(&std::fs::read(dir.path().join("run/experiment.json")).unwrap()).unwrap();
+    assert_eq!(experiment.machine.counted, ["left", "right"]);
+    let results = Results::of(&experiment, &records);
+    // what was received is what is told of it, whether it was passed on or not
+    for (load, cell) in results.loads.iter().flat_map(|load| load.settings.iter().map(move |cell| (load, cell))) {
+        let value = |measure| cell.measured(measure).unwrap().median;
+        assert!(value(Measure::Received) > 0.0 && value(Measure::Rate) > 0.0, "{}: {cell:?}", load.load);
+        assert_eq!(value(Measure::Rate) == value(Measure::Received), load.work == Work::Dropped, "{}", load.load);
+    }
+    assert!(results.early_drops[0].settings.iter().all(|spared| spared.cpu.is_some()), "{:?}", results.early_drops);
+    assert!(row.tables().is_empty() && row.arriving() > 0, "{}", row.tables());
+}
+
+#[test]
+fn what_a_bridge_drops_early_costs_no_later_stage_and_the_rule_goes_with_its_owner() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let (mut row, dir) = (Row::bridged(), tempfile::tempdir().unwrap());
+    row.serve_both();
+    // as many as go: stages are seen by samples
+    let (code, text) = said(&row.forward(dir.path(), "run", &["--one-way", "-d", "2s"]).output().unwrap());
+    assert_eq!(code, Some(0), "{text}");
+    let mut sampled = BTreeMap::new();
+    for record in records(&dir.path().join("run")) {
+        match record {
+            Record::Trial(trial) => {
+                let arrived = trial.runs[0].server.totals.datagrams_received;
+                assert_eq!(arrived == 0, trial.step.load == "one way, dropped early", "{trial:?}");
+            }
+            Record::Map(map) if map.setting == "none" => _ = sampled.insert(map.load, map.sampled.unwrap()),
+            Record::Map(_) => {}
+            Record::Failed(failed) => panic!("{failed:?}"),
+        }
+    }
+    let [passed_on, dropped] = ["one way", "one way, dropped early"].map(|load| &sampled[load]);
+    let of = |sampled: &Sampled, stage| sampled.stages.total.stages.get(&stage).copied().unwrap_or(0);
+    let told = format!("{passed_on:#?} {dropped:#?}");
+    assert_eq!((&passed_on.stages.refused, &dropped.stages.refused), (&None, &None), "{told}");
+    assert!(passed_on.received > Some(1000) && dropped.received > Some(1000), "{told}");
+    assert!(of(passed_on, Stage::QdiscXmit) > 3 && of(passed_on, Stage::BridgeIp) > 0, "{told}");
+    assert!(of(dropped, Stage::Netfilter) > 0, "{told}");
+    assert!(of(dropped, Stage::QdiscXmit) * 3 < of(passed_on, Stage::QdiscXmit), "{told}");
+    // before the first trial it is tried out
+    let command = &mut row.forward(dir.path(), "killed", &["--one-way", "-d", "60s", "--rate", "2000"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("a rule drops", || row.tables().contains("netsilo-early-drop"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the rule is gone", || row.tables().is_empty());
+    assert!(row.arriving() > 0);
+}
+
+/// What was written of a run.
+fn records(folder: &Path) -> Vec<Record> {
+    let records = std::fs::read_to_string(folder.join("records.jsonl")).unwrap();
+    records.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]

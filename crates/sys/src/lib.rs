@@ -14,6 +14,7 @@ pub mod bundle;
 pub mod calibrate;
 mod connections;
 pub mod costs;
+pub mod early_drop;
 pub mod ethtool;
 pub mod events;
 pub mod fold;

@@ -165,7 +165,7 @@ mod tests {
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let observation = scene.observation();
         let silos = silos(&observation, &rates(&observation.before, &observation.after));
-        FlowMap::of(&Map { load: "a".into(), setting: "none".into(), silos })
+        FlowMap::of(&Map { load: "a".into(), setting: "none".into(), silos, sampled: None })
     }
 
     fn told(map: &FlowMap) -> Vec<String> {
@@ -225,7 +225,7 @@ mod tests {
             ..Silo::default()
         };
         let silos = crate::silo::Silos { queues: vec![silo], ..Default::default() };
-        let map = FlowMap::of(&Map { load: "a".into(), setting: "rps".into(), silos });
+        let map = FlowMap::of(&Map { load: "a".into(), setting: "rps".into(), silos, sampled: None });
         insta::assert_snapshot!(told(&map).join("\n"), @r"
          rx-0 > no irq known 100
         no irq known > polled on cpu 0 100

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::flow_map::FlowMap;
 use super::latency::Merged;
 use super::measure::{Measure, Work, softnet};
-use super::{Experiment, Failed, Kind, Load, Record, Step, Trial};
+use super::stage_costs::{EarlyDrop, StageCosts, early_drops};
+use super::{Experiment, Failed, Kind, Load, Map, Record, Step, Trial};
 use crate::ab::{Better, Scale};
 use crate::cpuset::CpuId;
 use crate::load::Spec;
@@ -46,6 +47,10 @@ pub struct Results {
     pub loads: Vec<UnderLoad>,
     /// The ways of packets, by load, then setting, in the experiment's order.
     pub maps: Vec<FlowMap>,
+    /// Where receive work spent its time, in the same order.
+    pub stages: Vec<StageCosts>,
+    /// Loads beside the same dropped early.
+    pub early_drops: Vec<EarlyDrop>,
     /// Steps that have no result, with the last reason.
     pub failed: Vec<Failed>,
     /// Steps that were not tried: the experiment was interrupted.
@@ -220,6 +225,7 @@ impl Results {
         failed.retain(|step, _| !trials.contains_key(step));
         let loads: Vec<UnderLoad> = experiment.loads.iter().map(|load| under(experiment, load, &trials)).collect();
         let not_tried = experiment.steps().into_iter();
+        let stages: Vec<StageCosts> = last_maps(experiment, records).filter_map(StageCosts::of).collect();
         Self {
             version: 1,
             kind: experiment.kind,
@@ -230,8 +236,10 @@ impl Results {
             rates: chance(&loads, |measure| measure == Measure::Rate),
             others: chance(&loads, |measure| measure != Measure::Rate),
             not_tried: not_tried.filter(|it| !trials.contains_key(it) && !failed.contains_key(it)).collect(),
+            early_drops: early_drops(experiment, &loads, &stages),
             loads,
-            maps: maps(experiment, records),
+            maps: last_maps(experiment, records).map(FlowMap::of).collect(),
+            stages,
             failed: failed.into_values().cloned().collect(),
             strangers,
         }
@@ -245,15 +253,15 @@ impl Experiment {
 }
 
 /// The last map of each load and setting, in the experiment's order.
-fn maps(experiment: &Experiment, records: &[Record]) -> Vec<FlowMap> {
+fn last_maps<'a>(experiment: &'a Experiment, records: &'a [Record]) -> impl Iterator<Item = &'a Map> {
     let last = |load: &str, setting: &str| {
         records.iter().rev().find_map(|record| match record {
-            Record::Map(map) if map.load == load && map.setting == setting => Some(FlowMap::of(map)),
+            Record::Map(map) if map.load == load && map.setting == setting => Some(&**map),
             _ => None,
         })
     };
     let pairs = experiment.loads.iter().flat_map(|load| experiment.settings.iter().map(move |it| (load, it)));
-    pairs.filter_map(|(load, setting)| last(&load.name, &setting.name)).collect()
+    pairs.filter_map(move |(load, setting)| last(&load.name, &setting.name))
 }
 
 fn chance(loads: &[UnderLoad], of: impl Fn(Measure) -> bool) -> Chance {
@@ -273,13 +281,17 @@ fn under(experiment: &Experiment, load: &Load, trials: &BTreeMap<&Step, &Trial>)
     };
     let first = experiment.settings.first().map(|setting| of(&setting.name)).unwrap_or_default();
     let is_emulated = experiment.machine.times_mean_nothing.is_some();
+    let by_round = |measure: Measure, trials: &[&Trial]| -> BTreeMap<u32, f64> {
+        let value = |trial: &Trial| measure.of(trial, work, &experiment.machine.counted);
+        trials.iter().filter_map(|trial| Some((trial.step.round, value(trial)?))).collect()
+    };
     let cell = |(at, setting): (usize, &super::Setting)| {
         let trials = of(&setting.name);
-        let base = (at > 0).then_some(first.as_slice());
         let measure = |measure: Measure| {
-            measured(measure, work, is_emulated && measure.is_time(), &trials, base, experiment.seed)
+            let (rounds, base) = (by_round(measure, &trials), (at > 0).then(|| by_round(measure, &first)));
+            measured(measure, work, is_emulated && measure.is_time(), rounds, base.as_ref(), experiment.seed)
         };
-        let rates: Vec<f64> = trials.iter().filter_map(|trial| Measure::Rate.of(trial, work)).collect();
+        let rates: Vec<f64> = by_round(Measure::Rate, &trials).into_values().collect();
         Cell {
             setting: setting.name.clone(),
             measures: Measure::ALL.into_iter().filter_map(measure).collect(),
@@ -305,17 +317,13 @@ fn measured(
     measure: Measure,
     work: Work,
     means_nothing: bool,
-    trials: &[&Trial],
-    base: Option<&[&Trial]>,
+    rounds: BTreeMap<u32, f64>,
+    base: Option<&BTreeMap<u32, f64>>,
     seed: u64,
 ) -> Option<Measured> {
-    let by_round = |trials: &[&Trial]| -> BTreeMap<u32, f64> {
-        trials.iter().filter_map(|trial| Some((trial.step.round, measure.of(trial, work)?))).collect()
-    };
-    let rounds = by_round(trials);
     let values: Vec<f64> = rounds.values().copied().collect();
     let draws = Draws { doubt: DOUBT, seed, ..Draws::default() };
-    let against = base.and_then(|base| against(measure, means_nothing, &by_round(base), &rounds, draws));
+    let against = base.and_then(|base| against(measure, means_nothing, base, &rounds, draws));
     Some(Measured {
         measure,
         name: measure.name(work),

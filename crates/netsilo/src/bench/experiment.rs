@@ -94,6 +94,8 @@ pub(super) struct Made<'a> {
     pub(super) seen: Observation,
     /// How the run is made.
     pub(super) how: How,
+    /// The netdevs of a machine between whose received packets are counted.
+    pub(super) counted: Vec<String>,
     pub(super) place: &'a Place,
     pub(super) stop: &'a AtomicBool,
 }
@@ -140,7 +142,7 @@ impl Common {
         let mut observer = Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
         let seen = observer.next(&root, crate::observe::INTERVAL, pass_time)?;
         drop(observer);
-        let mut made = Made { seen, how, place: &self.place, stop: &stop };
+        let mut made = Made { seen, how, counted: Vec::new(), place: &self.place, stop: &stop };
         let Defined { settings, loads } = define(&mut made)?;
         let settings = without_twins(settings);
         let (seen, how) = (made.seen, made.how);
@@ -155,7 +157,7 @@ impl Common {
             rounds: self.rounds,
             pause: self.pause,
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
-            machine: machine(&seen)?,
+            machine: Machine { counted: made.counted, ..machine(&seen)? },
         };
         experiment.check().map_err(|why| Stop(Exit::Usage, why))?;
         if experiment.settings.iter().all(|setting| setting.changes.is_empty()) {
@@ -269,6 +271,7 @@ fn machine(seen: &Observation) -> Result<Machine> {
         kernel: identity.kernel,
         cpus: seen.after.topology.online.len() as u32,
         netdevs: netdevs.collect(),
+        counted: Vec::new(),
         times_mean_nothing: costs::is_emulated().then(|| "its CPUs are emulated".into()),
         model: Some(identity.cpu_model).filter(|model| !model.is_empty()),
     })
@@ -334,6 +337,7 @@ fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<
     for load in &experiment.loads {
         let times = if load.senders > 1 { format!(", {} times at once", load.senders) } else { String::new() };
         let _ = writeln!(text, "\n# {}{times}\n{}", load.name, super::run_command(&load.spec, &to, how.bpf));
+        text += &super::early_drop::rule_by_hand(how, load)?;
     }
     Ok(text)
 }

@@ -1,9 +1,10 @@
-//! `netsilo bench forward`: this machine is between two others, and passes on what one sends to the other.
+//! `netsilo bench forward`: this machine is between two others, and passes on what one sends to the other, or drops it early.
 
 use anyhow::{Context as _, Result};
 use netsilo_core::experiment::{Kind, Load};
 use netsilo_core::load::{Spec, Test};
 
+use super::early_drop::dropped_early;
 use super::experiment::{Common, Defined, Made};
 use super::folder::Sender;
 use super::settings::{self, Hardware};
@@ -21,6 +22,9 @@ pub(crate) struct Args {
     /// Do not send both ways at once, for which the receiver --may-load the sender
     #[arg(long)]
     one_way: bool,
+    /// Do not drop the packets of one way early, to see what the rest of their way costs
+    #[arg(long)]
+    no_drop: bool,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -51,9 +55,10 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
 fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let spec = args.common.spec(Test::Forward, args.instances, None);
     let spec = Spec { send_bytes: args.send_bytes, rate_per_s: args.rate, ..spec };
-    let mut loads = vec![Load { name: "one way".into(), spec: spec.clone(), senders: 1 }];
+    let one_way = Load { name: "one way".into(), spec: spec.clone(), senders: 1, early_drop: false };
+    let mut loads = vec![one_way.clone()];
     if !args.one_way {
-        loads.push(Load { name: "two ways".into(), spec, senders: 2 });
+        loads.push(Load { name: "two ways".into(), spec, senders: 2, early_drop: false });
     }
     let (hardware, seen) = (&args.hardware, &made.seen);
     let first = seen.after.topology.housekeeping().lowest().context("no cpu is there")?;
@@ -65,6 +70,10 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     all.extend(settings::of("rps", "each flow's way through the stack spread over all cpus by software", &rps, seen)?);
     if let Some(load) = loads.last() {
         all.extend(settings::own("plan", hardware, made, load)?);
+    }
+    made.counted = hardware.netdevs(&made.seen.after).map(|netdev| netdev.name.clone()).collect();
+    if !args.no_drop {
+        loads.extend(dropped_early(made, one_way)?);
     }
     Ok(Defined { settings: all, loads })
 }

@@ -42,7 +42,8 @@ impl Requests {
                     // of a stream it is what is sent in one call
                     let send_bytes = if test.has_responses() { spec.send_bytes } else { *bytes };
                     let spec = Spec { request_bytes, response_bytes, send_bytes, lost_after: self.lost_after, ..spec };
-                    loads.push(Load { name: format!("{test} {bytes} B x {instances}"), spec, senders: 1 });
+                    let name = format!("{test} {bytes} B x {instances}");
+                    loads.push(Load { name, spec, senders: 1, early_drop: false });
                 }
             }
         }

@@ -7,19 +7,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_core::experiment::{Experiment, Failed, Load, Map, Record, Setting, Step, Trial};
-use netsilo_core::host::Observation;
+use netsilo_core::experiment::stage_costs::Sampled;
+use netsilo_core::experiment::{Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial};
+use netsilo_core::host::{Observation, Snapshot};
 use netsilo_core::load::{Run, Side, Spec};
 use netsilo_core::rates::rates;
 use netsilo_core::silo::silos;
+use netsilo_core::stages::Stages;
 use netsilo_sys::apply::ApplyError;
 use netsilo_sys::bpf;
 use netsilo_sys::load::{self, Before, Bind, LoadError, Options, Order, Server, Tick};
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::root::Root;
 
+use super::early_drop::drop_early;
 use super::folder::{Folder, How};
 use crate::apply::{Place, count};
 use crate::exit::{Exit, Stop};
@@ -35,6 +38,9 @@ const OVERHEAD: Duration = Duration::from_secs(2);
 
 /// How long a trial that only looks who reads where counts, at most.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// How long one counts in which stages are sampled: at 499 samples a second a stage with a tenth of a CPU has 500.
+const SAMPLE: Duration = Duration::from_secs(10);
 
 /// How long a sender may be out of reach after a change: a driver that sets itself up anew takes its link away.
 const AWAY: Duration = Duration::from_secs(60);
@@ -65,15 +71,31 @@ pub(super) fn observe(how: &How, load: &Load, stop: &AtomicBool) -> Result<Obser
 
 /// Which share of this machine's CPU time a short load takes, with nothing set.
 pub(super) fn busy(how: &How, load: &Load, stop: &AtomicBool) -> Result<f64> {
-    let (runs, between) = with_ends(how, stop, |ends| Ok(ends.make(load, &shortened(load), &mut |_| {})?))?;
+    let (runs, between) = with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
     let side = between.as_ref().or_else(|| runs.first().map(|run| &run.server.side)).context("nothing was measured")?;
     let busy = side.busy_cpus().context("no cpu time was counted")?;
     Ok(busy / side.rates.cpus.len().max(1) as f64)
 }
 
+/// Whether all that a load's senders send is dropped early here; a short trial shows it, with nothing set.
+pub(super) fn is_dropped(how: &How, load: &Load, stop: &AtomicBool) -> Result<()> {
+    let (runs, _) = with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
+    none_arrived(&runs)
+}
+
+fn none_arrived(runs: &[Run]) -> Result<()> {
+    let arrived: u64 = runs.iter().map(|run| run.server.totals.datagrams_received).sum();
+    ensure!(
+        arrived == 0,
+        "{arrived} datagrams were not dropped: do they come from another address than the sender's bench serve has, does \
+         something (XDP, a flowtable) pass them on before netfilter, or is this a bridge and the kernel without nf_tables for bridges?"
+    );
+    Ok(())
+}
+
 /// The same load for a look.
-fn shortened(load: &Load) -> Spec {
-    let (warm_up, duration) = (load.spec.warm_up.min(LOOK / 4), load.spec.duration.min(LOOK));
+fn shortened(load: &Load, most: Duration) -> Spec {
+    let (warm_up, duration) = (load.spec.warm_up.min(LOOK / 4), load.spec.duration.min(most));
     Spec { warm_up, duration, ..load.spec.clone() }
 }
 
@@ -160,12 +182,8 @@ impl Ends<'_> {
     }
 
     /// Makes a load, by all its senders at once; what this machine did, where it is neither end.
-    fn make(
-        &self,
-        load: &Load,
-        spec: &Spec,
-        watch: &mut dyn FnMut(Tick),
-    ) -> Result<(Vec<Run>, Option<Side>), LoadError> {
+    fn make(&self, load: &Load, spec: &Spec, watch: &mut dyn FnMut(Tick)) -> Result<(Vec<Run>, Option<Side>)> {
+        let _dropped = drop_early(self.how, load)?;
         let failed = AtomicBool::new(false);
         let go_on = || {
             let over = self.stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
@@ -206,7 +224,7 @@ impl Ends<'_> {
         let mut errors: Vec<LoadError> = errors.into_iter().filter_map(Result::err).collect();
         errors.sort_by_key(|error| matches!(error, LoadError::Interrupted));
         match errors.into_iter().next() {
-            Some(error) => Err(error),
+            Some(error) => Err(error.into()),
             None => Ok((runs.into_iter().filter_map(Result::ok).collect(), between.transpose()?)),
         }
     }
@@ -215,8 +233,28 @@ impl Ends<'_> {
     fn observe(&self, load: &Load) -> Result<Observation> {
         let root = Root::live();
         let mut observer = Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
-        self.make(load, &shortened(load), &mut |_| {})?;
+        self.make(load, &shortened(load, LOOK), &mut |_| {})?;
         Ok(observer.next(&root, Duration::ZERO, |_| {})?)
+    }
+
+    /// Where receive work spends its time under a load, for the packets that these netdevs receive. What looks at each packet does
+    /// not run meanwhile: it would be part of what it measures.
+    fn sample(&self, load: &Load, netdevs: &[String]) -> Result<Option<Sampled>> {
+        let root = Root::live();
+        let options = bpf::Options { containers: false, forwarding: false, stages: true, ..bpf::Options::default() };
+        let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
+        self.make(load, &shortened(load, SAMPLE), &mut |_| {})?;
+        let Observation { before, after, attribution } = observer.next(&root, Duration::ZERO, |_| {})?;
+        let count = |snapshot: &Snapshot, name: &String| {
+            snapshot.netdevs.iter().find(|netdev| netdev.name == *name)?.statistics.get("rx_packets").copied()
+        };
+        let received = |name: &String| count(&after, name)?.checked_sub(count(&before, name)?);
+        let softirq: u64 = attribution.cpu_time.values().map(|time| time.net_rx_ns + time.net_tx_ns).sum();
+        Ok(attribution.stages.map(|samples| Sampled {
+            stages: Stages::of(&samples, attribution.elapsed.as_secs_f64()),
+            received: netdevs.iter().map(received).sum(),
+            softirq: (!attribution.cpu_time.is_empty()).then(|| Duration::from_nanos(softirq)),
+        }))
     }
 }
 
@@ -304,14 +342,20 @@ impl Runner<'_> {
     fn trial(&self, ends: &Ends<'_>, step: &Step, load: &Load, bar: &Progress) -> Result<Trial> {
         let started_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         let (runs, between) = ends.make(load, &load.spec, &mut |tick| bar.tick(load, tick))?;
+        if load.early_drop {
+            none_arrived(&runs)?;
+        }
         Ok(Trial { step: step.clone(), started_ms, runs, between })
     }
 
-    /// A short trial that only shows who processes and who reads.
+    /// A short trial that only shows who processes and who reads; of a machine between, another one that shows in which stages.
     fn map(&self, ends: &Ends<'_>, setting: &Setting, load: &Load, folder: &mut Folder) -> Result<()> {
         let seen = ends.observe(load)?;
         let silos = silos(&seen, &rates(&seen.before, &seen.after));
-        folder.append(&Record::Map(Box::new(Map { load: load.name.clone(), setting: setting.name.clone(), silos })))
+        let counted = &self.experiment.machine.counted;
+        let sampled = if self.experiment.kind == Kind::Forward { ends.sample(load, counted)? } else { None };
+        let (load, setting) = (load.name.clone(), setting.name.clone());
+        folder.append(&Record::Map(Box::new(Map { load, setting, silos, sampled })))
     }
 }
 

@@ -67,5 +67,5 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
 fn load(test: Test, args: &Args) -> Load {
     let spec = args.common.spec(test, 1, None);
     let spec = Spec { send_bytes: args.send_bytes.unwrap_or(spec.send_bytes), ..spec };
-    Load { name: format!("{test} x 1"), spec, senders: 1 }
+    Load { name: format!("{test} x 1"), spec, senders: 1, early_drop: false }
 }

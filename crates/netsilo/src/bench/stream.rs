@@ -130,7 +130,8 @@ fn loads(args: &Args) -> Vec<Load> {
             for senders in &args.senders {
                 let spec = Spec { send_bytes: *send_bytes, ..args.common.spec(*test, 1, None) };
                 let words = if *senders == 1 { "one sender" } else { "two senders" };
-                loads.push(Load { name: format!("{test} {send_bytes} B, {words}"), spec, senders: *senders });
+                let name = format!("{test} {send_bytes} B, {words}");
+                loads.push(Load { name, spec, senders: *senders, early_drop: false });
             }
         }
     }

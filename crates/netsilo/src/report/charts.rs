@@ -5,7 +5,9 @@
 use netsilo_core::experiment::flow_map::{FlowMap, Stage};
 use netsilo_core::experiment::measure::Measure;
 use netsilo_core::experiment::results::{CpuMean, Measured, UnderLoad};
+use netsilo_core::experiment::stage_costs::{StageCost, StageCosts};
 use netsilo_core::rates::Shares;
+use netsilo_core::stages;
 use serde_json::{Value, json};
 
 use super::{palette, words};
@@ -194,6 +196,36 @@ pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
 /// In the order of [`palette::STATES`], together 1.
 pub(super) fn parts(shares: &Shares) -> [f64; 6] {
     [shares.usr + shares.nice, shares.sys, shares.irq, shares.softirq, shares.steal, shares.idle + shares.iowait]
+}
+
+/// What each stage costs for each packet, stacked, a row for each setting; shares of the samples where no packets were counted.
+pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
+    let in_time = costs.iter().any(|it| it.ns_per_packet.is_some());
+    let value = |cost: &StageCost| if in_time { cost.ns_per_packet } else { Some(cost.share * 100.0) };
+    let series = stages::Stage::ALL.into_iter().zip(palette::RECEIVE_STAGES).filter_map(|(stage, color)| {
+        let data: Vec<_> = costs.iter().map(|it| it.stages.get(&stage).and_then(value).map(rounded)).collect();
+        let is_any = data.iter().any(Option::is_some);
+        is_any.then(|| {
+            json!({ "type": "bar", "name": stage.label(), "stack": "stages", "barWidth": 16,
+                    "itemStyle": { "color": color }, "data": data })
+        })
+    });
+    let series: Vec<Value> = series.collect();
+    let names: Vec<_> = costs.iter().map(|it| it.setting.as_str()).collect();
+    let unit = if in_time { "ns for each packet received" } else { "% of the samples" };
+    let option = json!({
+        "animation": false,
+        "aria": { "enabled": true, "decal": { "show": true } },
+        "legend": { "top": 0, "left": 0 },
+        "tooltip": { "renderMode": "richText", "trigger": "axis", "axisPointer": { "type": "shadow" } },
+        "grid": { "left": 8, "right": 16, "top": 56, "bottom": 24, "containLabel": true },
+        "xAxis": { "type": "value", "min": 0, "name": unit, "nameLocation": "middle", "nameGap": 30, "splitNumber": 4 },
+        "yAxis": { "type": "category", "data": names, "inverse": true, "axisTick": { "show": false },
+                   "axisLabel": { "interval": 0, "overflow": "truncate", "width": 150 } },
+        "series": series,
+    });
+    let says = format!("{load}: cost of each stage of receive work, by setting");
+    (!series.is_empty()).then(|| Chart { says, height: costs.len() * 30 + 116, option })
 }
 
 /// Latencies by percentile, a line for each setting.

@@ -4,9 +4,12 @@ use std::fmt::Write as _;
 
 use netsilo_core::experiment::measure::Measure;
 use netsilo_core::experiment::results::{Cell, Results, UnderLoad};
+use netsilo_core::experiment::stage_costs::{EarlyDrop, StageCosts};
+use netsilo_core::stages::Stage;
 
 use super::folder::Folder;
 use super::words;
+use crate::units::{nanoseconds, or_dash};
 
 /// The verdicts, what speaks against them, and all figures.
 pub(super) fn render(folder: &Folder, results: &Results) -> String {
@@ -31,6 +34,7 @@ pub(super) fn render(folder: &Folder, results: &Results) -> String {
     for load in &results.loads {
         let _ = writeln!(text, "\n## {}\n\n{}", plain(&load.load), figures(load));
     }
+    text += &stages(results);
     list(&mut text, "What speaks against it", &words::doubts(results));
     let failed = results
         .failed
@@ -81,6 +85,50 @@ fn figures(load: &UnderLoad) -> String {
         let name = measure.name(load.work);
         rows.push([name].into_iter().chain(measured.iter().map(cell)).collect());
     }
+    table(&rows)
+}
+
+/// What each stage costs under each load, and what early drops say of that.
+fn stages(results: &Results) -> String {
+    let mut text = String::new();
+    for load in &results.loads {
+        let costs: Vec<&StageCosts> = results.stages.iter().filter(|it| it.load == load.load).collect();
+        if costs.iter().any(|it| it.samples > 0) {
+            let _ = writeln!(text, "\n## Stages of receive work: {}\n\n{}", plain(&load.load), stage_costs(&costs));
+        }
+    }
+    for EarlyDrop { load, dropped, settings } in &results.early_drops {
+        let words = ["setting", "measured by", "passed on", "dropped early", "less"];
+        let mut rows = vec![words.map(str::to_owned).to_vec()];
+        for spared in settings {
+            for (name, it) in words::ways(spared) {
+                let (passed_on, dropped) = (nanoseconds(it.passed_on_ns), nanoseconds(it.dropped_ns));
+                rows.push(vec![spared.setting.clone(), name.into(), passed_on, dropped, words::less(it)]);
+            }
+        }
+        let title = format!("What the way after raw PREROUTING costs: {} against {}", plain(load), plain(dropped));
+        let _ = writeln!(text, "\n## {title}\n\n{}", table(&rows));
+    }
+    for note in words::not_sampled(results) {
+        let _ = writeln!(text, "> {}\n", plain(&note));
+    }
+    text
+}
+
+/// One row a stage, one column a setting.
+fn stage_costs(costs: &[&StageCosts]) -> String {
+    let row = |name: &str, of: &dyn Fn(&StageCosts) -> String| {
+        [name.to_owned()].into_iter().chain(costs.iter().map(|it| of(it))).collect::<Vec<String>>()
+    };
+    let mut rows = vec![row("", &|it| it.setting.clone())];
+    for stage in Stage::ALL {
+        if costs.iter().any(|it| it.stages.contains_key(&stage)) {
+            rows.push(row(stage.label(), &|it| or_dash(it.stages.get(&stage), words::stage)));
+        }
+    }
+    rows.push(row("all", &|it| or_dash(it.ns_per_packet, nanoseconds)));
+    rows.push(row("NET_RX and NET_TX, by eBPF", &|it| or_dash(it.softirq_ns_per_packet, nanoseconds)));
+    rows.push(row("samples", &|it| it.samples.to_string()));
     table(&rows)
 }
 

@@ -20,7 +20,7 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// Counts that have a section of their own, and whether it is open.
-const COUNTS: [(Measure, bool); 7] = [
+const COUNTS: [(Measure, bool); 9] = [
     (Measure::BusiestCpu, true),
     (Measure::NetRx, true),
     (Measure::Ipis, true),
@@ -28,6 +28,8 @@ const COUNTS: [(Measure, bool); 7] = [
     (Measure::Interrupts, false),
     (Measure::ContextSwitches, false),
     (Measure::CpuTime, false),
+    (Measure::CpuReceived, false),
+    (Measure::SoftirqReceived, false),
 ];
 
 /// The options of all charts, in the order in which they stand on the page.
@@ -44,6 +46,7 @@ pub(super) fn render(folder: &Folder, results: &Results) -> String {
         ("rates", "Work done per second", rates(results, &mut options)),
         ("cpus", "What each CPU did", cpus(results, &mut options)),
         ("counts", "What each piece of work costs", counts(results, &mut options)),
+        ("stages", "What each stage of receive work costs", stages(results, &mut options)),
         ("latency", "Latency", latency(results, &mut options)),
         ("maps", "The way of the packets", maps(results, &mut options)),
         ("details", "Machine, commands and raw figures", details::render(folder, results)),
@@ -216,6 +219,25 @@ fn counts(results: &Results, options: &mut Options) -> Markup {
 /// Whether there is a bar to be seen.
 fn is_anything(measured: &Measured) -> bool {
     measured.rounds.values().any(|value| *value > 0.0)
+}
+
+fn stages(results: &Results, options: &mut Options) -> Markup {
+    let of = |load: &UnderLoad| results.stages.iter().filter(|it| it.load == load.load).collect::<Vec<_>>();
+    let drawn = results.loads.iter().filter_map(|load| Some((load, charts::stages(&load.load, &of(load))?)));
+    let drawn: Vec<_> = drawn.collect();
+    html! {
+        @if !drawn.is_empty() {
+            p {
+                "Samples of kernel stacks in a trial of each setting and load that does not count. Nanoseconds are for each packet that the netdevs \
+                 under test received; ± is the interval of 95 % that the number of samples alone leaves."
+                @if results.times_mean_nothing.is_some() { " On this machine times mean nothing." }
+            }
+            div.cards { @for (load, chart) in &drawn { (figure(&load.load, chart, &tables::stages(&of(load)), options)) } }
+        }
+        @for pair in &results.early_drops { div.card { div.scroll { (tables::early_drop(pair)) } } }
+        @let not_sampled = words::not_sampled(results);
+        @if !not_sampled.is_empty() { ul.notes { @for text in &not_sampled { li { (text) } } } }
+    }
 }
 
 fn latency(results: &Results, options: &mut Options) -> Markup {

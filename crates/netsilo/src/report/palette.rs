@@ -22,6 +22,10 @@ pub(super) const STATES: [(&str, &str); 6] = [
 /// Places on a packet's way, by stage.
 pub(super) const STAGES: [&str; 6] = ["#3b78b5", "#8a8f98", "#d98200", "#b5478f", "#2f9e63", "#4aa9c9"];
 
+/// Stages of receive work, in the order of a packet's way.
+pub(super) const RECEIVE_STAGES: [&str; 7] =
+    ["#3b78b5", "#2f9e63", "#d98200", "#b5478f", "#c8502f", "#4aa9c9", "#b9bec6"];
+
 /// A setting's colour, by its place.
 pub(super) fn setting(at: usize) -> &'static str {
     SETTINGS[at % SETTINGS.len()]

@@ -3,6 +3,7 @@
 use netsilo_core::ab::Scale;
 use netsilo_core::experiment::measure::{Measure, Work};
 use netsilo_core::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
+use netsilo_core::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
 use netsilo_core::stats::Estimate;
 
 use crate::apply::count as plural;
@@ -15,10 +16,11 @@ const IN_COUNTS: [Measure; 4] = [Measure::BusiestCpu, Measure::NetRx, Measure::I
 pub(super) fn value(measure: Measure, work: Work, value: f64) -> String {
     match (measure, work) {
         (Measure::Rate, Work::Megabyte) => units::bytes_per_s(value),
-        (Measure::Rate, _) => format!("{}/s", units::count(value)),
+        (Measure::Rate | Measure::Received, _) => format!("{}/s", units::count(value)),
         (Measure::Lost | Measure::BusiestCpu, _) => units::percent(value),
         (Measure::CpuTime, Work::Megabyte) => format!("{} s", units::small(value)),
         (Measure::MedianLatency | Measure::P99Latency | Measure::CpuTime, _) => units::nanoseconds(value),
+        (Measure::CpuReceived | Measure::SoftirqReceived, _) => units::nanoseconds(value),
         _ => units::small(value),
     }
 }
@@ -126,6 +128,7 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
 pub(super) fn every_work(measure: Measure) -> String {
     match measure {
         Measure::Rate => "work done per second".into(),
+        Measure::Received | Measure::CpuReceived | Measure::SoftirqReceived => measure.name(Work::Packet),
         _ => measure.name(Work::Packet).replace("per packet", "per piece of work"),
     }
 }
@@ -140,6 +143,46 @@ fn range(of: &[&Against]) -> String {
         (Some(one), _) => format!(" ({})", change(one)),
         _ => String::new(),
     }
+}
+
+/// A stage's cost: `412 ns ±36 (31%)`, or its share alone.
+pub(super) fn stage(cost: &StageCost) -> String {
+    let share = units::percent(cost.share);
+    let Some(ns) = cost.ns_per_packet else { return share };
+    let within = cost.within_ns.map(|ns| format!(" ±{}", units::nanoseconds(ns))).unwrap_or_default();
+    format!("{}{within} ({share})", units::nanoseconds(ns))
+}
+
+/// How much less it is, with its interval or the reason that there is none.
+pub(super) fn less(difference: &Difference) -> String {
+    let interval = difference.interval.map(|it| format!(" ({} .. {})", signed_time(it.low), signed_time(it.high)));
+    signed_time(difference.less_ns) + &interval.unwrap_or_default()
+}
+
+fn signed_time(ns: f64) -> String {
+    if ns < 0.0 { format!("-{}", units::nanoseconds(-ns)) } else { units::nanoseconds(ns) }
+}
+
+/// What is compared of packets that are passed on and dropped, each with its name.
+pub(super) fn ways(spared: &Spared) -> Vec<(&'static str, &Difference)> {
+    let ways = [
+        ("CPU time of the machine, by round", &spared.cpu),
+        ("softirq time by eBPF, by round", &spared.softirq),
+        ("NET_RX and NET_TX time by eBPF, while sampled", &spared.softirq_seen),
+        ("samples in receive work", &spared.sampled),
+    ];
+    ways.into_iter().filter_map(|(name, it)| Some((name, it.as_ref()?))).collect()
+}
+
+/// What was not sampled, or not wholly.
+pub(super) fn not_sampled(results: &Results) -> Vec<String> {
+    let told = |costs: &StageCosts| {
+        let who = format!("{}, {}", costs.load, costs.setting);
+        let refused = costs.refused.as_ref().map(|why| format!("{who}: stages not known: {why}"));
+        let lost = (costs.lost > 0).then(|| format!("{who}: {} found no room", plural(costs.lost as usize, "sample")));
+        [refused, lost]
+    };
+    results.stages.iter().flat_map(told).flatten().collect()
 }
 
 /// What to know before believing any of it.

@@ -7,7 +7,7 @@ use std::process::Command;
 use netsilo_core::experiment::results::Results;
 use tempfile::TempDir;
 
-use crate::{folder, made_up, report};
+use crate::{folder, forward_folder, made_up, report};
 
 /// Chromium's names.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
@@ -118,6 +118,28 @@ fn what_a_browser_shows_is_what_was_recorded() {
     let texts = drawn(&dom).join("\n");
     assert!(texts.contains("</script><script>"), "the name of a setting stands in charts as it is: {texts}");
     assert!(texts.contains("redis<b>'b'"), "a reader's name stands in the way of packets: {texts}");
+}
+
+#[test]
+fn a_stages_cost_stands_in_its_chart_and_in_its_table() {
+    let Some(chromium) = chromium() else { return };
+    let folder = forward_folder();
+    let page = folder.path().join("report.html");
+    assert!(report(folder.path(), &["-o", page.to_str().unwrap()]).status.success());
+    let dom = browse(&chromium, &page, &["--dump-dom"]);
+    let (_, section) = dom.split_once("<h2 id=\"stages\">").unwrap();
+    let section = section.split_once("</section>").unwrap().0;
+    // two loads; each has its bars' legend
+    assert_eq!(section.matches("<svg").count(), 2, "{section}");
+    let texts = drawn(section);
+    for (stage, times) in [("driver + GRO", 2), ("bridge / IP", 2), ("netfilter", 2), ("qdisc + xmit", 1)] {
+        assert_eq!(texts.iter().filter(|text| *text == stage).count(), times, "{stage}: {texts:?}");
+    }
+    // 500 samples of 499 a second, 7 million packets
+    assert!(section.contains("143 ns ±12.5 ns (42%)"), "{section}");
+    for way in ["CPU time of the machine, by round", "samples in receive work"] {
+        assert_eq!(section.matches(way).count(), 2, "{way}: {section}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
 use netsilo_core::cpuset::{CpuId, CpuSet};
+use netsilo_core::experiment::stage_costs::Sampled;
 use netsilo_core::experiment::{
     EXPERIMENT, Experiment, Failed, Kind, Load, Machine, Map, RECORDS, Record, Setting, Step, Trial,
 };
@@ -16,6 +17,7 @@ use netsilo_core::host::{Confidence, Edge, EdgeSource, Irq};
 use netsilo_core::load::{Latency, Run, Served, Side, Spec, Test, Totals};
 use netsilo_core::rates::{CpuRates, Rates, Shares, SoftnetRates};
 use netsilo_core::silo::{ConsumerShare, PollRate, Silo, Silos};
+use netsilo_core::stages::{Stage, StageSamples, Stages};
 
 /// Names that would do harm where they are not escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>";
@@ -33,7 +35,7 @@ pub(crate) fn loads() -> Vec<Load> {
         response_bytes: 256,
         ..Spec::usual(test, Duration::from_secs(10))
     };
-    let load = |name: String, spec| Load { name, spec, senders: 1 };
+    let load = |name: String, spec| Load { name, spec, senders: 1, early_drop: false };
     let requests = [1, 50, 500].map(|n| load(format!("TCP_RR 256 B x {n}"), spec(Test::TcpRr, n)));
     let others = [
         load("UDP_RR 256 B x 500".into(), spec(Test::UdpRr, 500)),
@@ -58,6 +60,7 @@ fn machine(times_mean_nothing: Option<&str>) -> Machine {
         cpus: CPUS,
         model: Some("Made-up CPU <8 cores> & more".into()),
         netdevs: vec!["eth0: igb, 4 rx queues".into()],
+        counted: Vec::new(),
         times_mean_nothing: times_mean_nothing.map(str::to_owned),
     }
 }
@@ -196,7 +199,7 @@ fn map(load: &str, setting: usize) -> Record {
         }
     };
     let silos = Silos { queues: (0..4).map(queue).collect(), ..Silos::default() };
-    Record::Map(Box::new(Map { load: load.into(), setting: SETTINGS[setting].into(), silos }))
+    Record::Map(Box::new(Map { load: load.into(), setting: SETTINGS[setting].into(), silos, sampled: None }))
 }
 
 /// All records: one trial of `FORWARD` failed.
@@ -216,6 +219,61 @@ pub(crate) fn records() -> Vec<Record> {
         }
     }
     records
+}
+
+/// A machine between: packets that are passed on and the same dropped early, and where receive work spends its time.
+pub(crate) fn forward() -> (Experiment, Vec<Record>) {
+    let mut experiment = experiment(None);
+    experiment.kind = Kind::Forward;
+    experiment.settings.truncate(2);
+    experiment.machine.counted = vec!["eth0".into()];
+    let (name, spec) = ("one way".to_owned(), Spec::usual(Test::Forward, Duration::from_secs(10)));
+    let dropped = Load { name: format!("{name}, dropped early"), spec: spec.clone(), senders: 1, early_drop: true };
+    experiment.loads = vec![Load { name, spec, senders: 1, early_drop: false }, dropped];
+    let mut records = Vec::new();
+    for load in &experiment.loads {
+        records.extend([0, 1].map(|setting| sampled(load, setting)));
+        for round in 0..ROUNDS {
+            records.extend([0, 1].map(|setting| between(load, setting, round)));
+        }
+    }
+    (experiment, records)
+}
+
+/// A trial in which the machine under test was between, and received 700 000 packets per second.
+fn between(load: &Load, setting: usize, round: u32) -> Record {
+    let Record::Trial(mut trial) = trial(5, load, setting, round) else { return map(&load.name, setting) };
+    let mut side = trial.runs[0].server.side.clone();
+    side.rates.netdevs = [("eth0".to_owned(), [("rx_packets".to_owned(), 700_000.0)].into())].into();
+    if load.early_drop {
+        let server = &mut trial.runs[0].server;
+        (server.totals, server.counted) = Default::default();
+        for shares in side.rates.cpus.values_mut().filter_map(|cpu| cpu.shares.as_mut()) {
+            (shares.softirq, shares.idle) = (shares.softirq * 0.25, shares.idle + shares.softirq * 0.75);
+        }
+    }
+    trial.between = Some(side);
+    Record::Trial(trial)
+}
+
+fn sampled(load: &Load, setting: usize) -> Record {
+    let all = [
+        (Stage::DriverGro, 200),
+        (Stage::BridgeIp, if load.early_drop { 40 } else { 400 }),
+        (Stage::Netfilter, 80),
+        (Stage::QdiscXmit, if load.early_drop { 0 } else { 500 }),
+    ];
+    let on = if setting == 0 { 1 } else { 4 };
+    let part = |count: u64| count / u64::from(on);
+    let cpu = |cpu: u32| (CpuId(cpu), all.iter().map(|(stage, count)| (*stage, part(*count))).collect());
+    let samples = StageSamples { per_s: 499, cpus: (0..on).map(cpu).collect(), ..StageSamples::default() };
+    let sampled = Sampled {
+        stages: Stages::of(&samples, 10.0),
+        received: Some(7_000_000),
+        softirq: Some(Duration::from_millis(if load.early_drop { 650 } else { 2_400 })),
+    };
+    let (load, setting) = (load.name.clone(), SETTINGS[setting].to_owned());
+    Record::Map(Box::new(Map { load, setting, silos: Silos::default(), sampled: Some(sampled) }))
 }
 
 /// Writes such a folder.

@@ -33,6 +33,14 @@ fn folder(times_mean_nothing: Option<&str>) -> TempDir {
     folder
 }
 
+/// The folder of a machine between.
+fn forward_folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let (experiment, records) = made_up::forward();
+    made_up::write(folder.path(), &experiment, &records);
+    folder
+}
+
 /// What a folder with another file in it is refused with.
 fn refusal(file: &str, text: Option<&str>) -> String {
     let folder = folder(None);
@@ -66,6 +74,14 @@ fn where_times_mean_nothing_counts_are_what_is_concluded_from() {
         let Some(against) = &measured.against else { continue };
         assert_eq!(against.verdict == Verdict::TimesMeanNothing, measured.measure.is_time(), "{}", measured.name);
     }
+}
+
+#[test]
+fn what_each_stage_costs_and_an_early_drop_spares_is_told_in_figures() {
+    let folder = forward_folder();
+    let output = report(folder.path(), &[]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+    insta::assert_snapshot!("markdown_forward", stdout(&output));
 }
 
 #[test]

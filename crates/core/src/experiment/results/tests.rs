@@ -12,8 +12,12 @@ use crate::stats::simulate::{normal, share};
 
 fn experiment(rounds: u32, emulated: bool) -> Experiment {
     let setting = |name: &str| Setting { name: name.into(), what: String::new(), changes: vec![], command: None };
-    let load =
-        |name: &str, test| Load { name: name.into(), spec: Spec::usual(test, Duration::from_secs(1)), senders: 1 };
+    let load = |name: &str, test| Load {
+        name: name.into(),
+        spec: Spec::usual(test, Duration::from_secs(1)),
+        senders: 1,
+        early_drop: false,
+    };
     Experiment {
         version: 1,
         kind: Kind::Matrix,
@@ -171,7 +175,7 @@ fn what_failed_what_is_left_and_what_is_unknown_are_told_apart() {
     records.push(record(0, "b", "none", PLAIN));
     records.push(record(7, "b", "none", PLAIN));
     records.push(record(0, "b", "both", PLAIN));
-    let map = |setting: &str| Map { load: "b".into(), setting: setting.into(), silos: Silos::default() };
+    let map = |setting: &str| Map { load: "b".into(), setting: setting.into(), silos: Silos::default(), sampled: None };
     records.extend([Record::Map(Box::new(map("rps"))), Record::Map(Box::new(map("both")))]);
     let results = Results::of(&experiment(2, false), &records);
     assert_eq!(results.failed, [Failed { step: step(0, "rps"), why: "no server".into() }]);

@@ -4,6 +4,8 @@ use maud::{Markup, html};
 use netsilo_core::experiment::flow_map::FlowMap;
 use netsilo_core::experiment::measure::Measure;
 use netsilo_core::experiment::results::{Measured, Results, UnderLoad, Verdict};
+use netsilo_core::experiment::stage_costs::{EarlyDrop, StageCosts};
+use netsilo_core::stages::Stage;
 
 use super::super::{charts, palette, words};
 use crate::units::{count, nanoseconds, or_dash, percent};
@@ -98,6 +100,48 @@ pub(super) fn cpus(load: &UnderLoad) -> Markup {
                     @for rate in [cpu.net_rx_per_s, cpu.cal_per_s, cpu.processed_per_s, cpu.received_rps_per_s] {
                         td { (or_dash(rate, count)) }
                     }
+                }
+            } } }
+        }
+    }
+}
+
+/// A row a stage, a column a setting.
+pub(super) fn stages(costs: &[&StageCosts]) -> Markup {
+    let nanoseconds_of = |ns: Option<f64>| or_dash(ns, nanoseconds);
+    html! {
+        table {
+            thead { tr { th scope="col" { "stage" } @for it in costs { th scope="col" { (it.setting) } } } }
+            tbody {
+                @for stage in Stage::ALL {
+                    @if costs.iter().any(|it| it.stages.contains_key(&stage)) {
+                        tr { th scope="row" { (stage.label()) } @for it in costs { td { (or_dash(it.stages.get(&stage), words::stage)) } } }
+                    }
+                }
+                tr { th scope="row" { "all" } @for it in costs { td { (nanoseconds_of(it.ns_per_packet)) } } }
+                tr { th scope="row" { "NET_RX and NET_TX, by eBPF" } @for it in costs { td { (nanoseconds_of(it.softirq_ns_per_packet)) } } }
+                tr { th scope="row" { "samples" } @for it in costs { td { (it.samples) } } }
+            }
+        }
+    }
+}
+
+/// A row a setting and a way of measuring.
+pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
+    html! {
+        table {
+            caption { "What the way after raw PREROUTING costs for each packet received: " (pair.load) " against " (pair.dropped) "." }
+            thead { tr {
+                th scope="col" { "setting" } th scope="col" { "measured by" } th scope="col" { "passed on" } th scope="col" { "dropped early" }
+                th scope="col" { "less" }
+            } }
+            tbody { @for spared in &pair.settings { @for (name, it) in words::ways(spared) {
+                tr {
+                    th scope="row" { (spared.setting) }
+                    td.text { (name) }
+                    td { (nanoseconds(it.passed_on_ns)) }
+                    td { (nanoseconds(it.dropped_ns)) }
+                    td { (words::less(it)) }
                 }
             } } }
         }
