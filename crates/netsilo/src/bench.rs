@@ -1,7 +1,7 @@
 //! `netsilo bench`: makes a network load, answers one, and says what it cost both machines.
 
 mod experiment;
-mod folder;
+pub(crate) mod folder;
 mod forward;
 mod loads;
 mod matrix;

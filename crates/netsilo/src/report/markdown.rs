@@ -24,7 +24,7 @@ pub(super) fn render(folder: &Folder, results: &Results) -> String {
         let _ = writeln!(text, "- **{}**: {}", plain(&setting), sentences.join("; "));
     }
     text.push('\n');
-    for note in words::caveats(results).iter().chain(&folder.notes) {
+    for note in words::caveats(results).iter().chain(&folder.note) {
         let _ = writeln!(text, "> {}\n", plain(note));
     }
     text += &verdicts(results);
