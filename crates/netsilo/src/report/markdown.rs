@@ -7,18 +7,19 @@ use netsilo_core::experiment::results::{Cell, Results, UnderLoad};
 
 use super::folder::Folder;
 use super::words;
+use crate::apply::count as plural;
 
 /// The verdicts, what speaks against them, and all figures.
 pub(super) fn render(folder: &Folder, results: &Results) -> String {
     let machine = &folder.experiment.machine;
     let mut text = format!(
-        "# {} on {}\n\n{} CPUs, Linux {}; compared with **{}** by round, {} rounds.\n\n",
+        "# {} on {}\n\n{} CPUs, Linux {}; compared with **{}** by round, {}.\n\n",
         results.kind,
         plain(&machine.hostname),
         machine.cpus,
         plain(&machine.kernel),
         plain(&results.reference),
-        results.rounds
+        plural(results.rounds as usize, "round")
     );
     for (setting, sentences) in words::summary(results) {
         let _ = writeln!(text, "- **{}**: {}", plain(&setting), sentences.join("; "));
