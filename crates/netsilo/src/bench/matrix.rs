@@ -19,7 +19,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     with: With,
     /// What to compare; the others are compared with the first
-    #[arg(short, long, value_name = "NAMES", value_delimiter = ',', default_values = SETTINGS)]
+    #[arg(short, long, value_name = "NAME,..", value_delimiter = ',', default_values = SETTINGS)]
     settings: Vec<String>,
     /// Compare what this command (sh's words) changes, too; it is run once, what it changes is taken back
     #[arg(long, value_name = "NAME=COMMAND")]

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CPU")]
     reader: Option<u32>,
     /// What to send: TCP_STREAM, UDP_STREAM, TCP_RR
-    #[arg(short, long, value_name = "TESTS", value_delimiter = ',', default_values_t = [Test::TcpStream], value_parser = super::test)]
+    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream], value_parser = super::test)]
     tests: Vec<Test>,
     /// What a stream gives the kernel in one call [default: 131072; a datagram: 1472]
     #[arg(short = 'm', long, value_name = "BYTES")]

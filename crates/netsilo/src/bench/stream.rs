@@ -29,22 +29,22 @@ pub(crate) struct Args {
     #[arg(long)]
     send: bool,
     /// What to send: TCP_STREAM, TCP_SENDFILE, UDP_STREAM
-    #[arg(short, long, value_name = "TESTS", value_delimiter = ',', default_values_t = [Test::TcpStream, Test::TcpSendfile], value_parser = super::test)]
+    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream, Test::TcpSendfile], value_parser = super::test)]
     tests: Vec<Test>,
     /// What is given to the kernel in one call
-    #[arg(short = 'm', long, value_name = "BYTES", value_delimiter = ',', default_values_t = [1024, 16_384, 131_072])]
+    #[arg(short = 'm', long, value_name = "BYTES,..", value_delimiter = ',', default_values_t = [1024, 16_384, 131_072])]
     send_bytes: Vec<usize>,
     /// How many senders at once
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u32).range(1..=2))]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u32).range(1..=2))]
     senders: Vec<u32>,
     /// Offloads to switch the other way, one at a time: tso, gro, lro, sg, checksum
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = OFFLOADS.map(|(name, _)| name.to_owned()))]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = OFFLOADS.map(|(name, _)| name.to_owned()))]
     offloads: Vec<String>,
     /// Largest TCP socket buffers
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [65_536], value_parser = clap::value_parser!(u32).range(4096..))]
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', default_values_t = [65_536], value_parser = clap::value_parser!(u32).range(4096..))]
     buffers: Vec<u32>,
     /// MTUs of this end; the other one must take the largest
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(68..=65_535))]
     mtus: Vec<u32>,
 }
 
