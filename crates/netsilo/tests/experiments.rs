@@ -5,10 +5,9 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use netsilo_core::experiment::{Experiment, Record, Step};
-use netsilo_lab::Cable;
+use netsilo_lab::{Cable, said, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The machine under test is the second namespace; the load comes from the first.
@@ -90,11 +89,7 @@ impl Bench {
 
     /// Waits until something holds; fails the test after two minutes.
     fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + Duration::from_secs(120);
-        while !holds(self) {
-            assert!(Instant::now() < end, "never: {what}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(what, || holds(self), |it| *it).unwrap();
     }
 }
 
@@ -103,11 +98,6 @@ impl Drop for Bench {
         let _ = self.agent.kill();
         let _ = self.agent.wait();
     }
-}
-
-fn said(output: &Output) -> (Option<i32>, String) {
-    let text = [&output.stdout[..], &output.stderr[..]].concat();
-    (output.status.code(), String::from_utf8(text).unwrap())
 }
 
 /// Another program's settings: two that netsilo names alike, and a sysctl.
