@@ -9,8 +9,9 @@ use crate::output::Output;
 use crate::qmp::Qmp;
 use crate::room::{Peer, Room, content, unnamed_file};
 use crate::spec::{NicModel, Spec, Threads};
-use crate::{initrd, note, qemu, setup};
+use crate::{initrd, note, qemu, setup, traffic};
 use anyhow::{Context, Result, anyhow};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -137,6 +138,20 @@ impl Lab {
         let done = self.run(command)?.ok();
         let done = done.with_context(|| format!("in the guest: {}", crate::one_line(command)))?;
         Ok(done.text().into_owned())
+    }
+
+    /// Runs a shell command in the guest and reads the JSON that it prints, whatever its exit status.
+    pub fn json<T: DeserializeOwned>(&self, command: &str) -> Result<T> {
+        let Output { status, stdout, stderr } = self.run(command)?;
+        serde_json::from_slice(&stdout).with_context(|| {
+            let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+            format!("in the guest: {}: no such JSON, exit status {status}: {said}", crate::one_line(command))
+        })
+    }
+
+    /// Starts one of the traffic programs in the guest: `rr-server --proto tcp ...`.
+    pub fn traffic(&self, words: &str) -> Result<Job> {
+        self.spawn(&traffic::command(words)?)
     }
 
     /// Starts a shell command in the guest.

@@ -36,12 +36,16 @@ pub use spec::{Nic, NicModel, Spec, Threads};
 pub use tools::promtool;
 
 use anyhow::{Result, bail};
+use std::fmt::Debug;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long `run` waits for a command: ten times what the slowest takes on an idle machine.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// How long a condition may take to come true on a slow, busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long something that was told to end may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -60,6 +64,27 @@ pub fn skip() -> Result<bool> {
     }
     let _ = writeln!(std::io::stderr(), "SKIPPED: the lab needs {missing}");
     Ok(true)
+}
+
+/// For tests: looks until what is seen fits; the error shows what was seen last.
+pub fn until<T: Debug>(what: &str, mut look: impl FnMut() -> T, mut fits: impl FnMut(&T) -> bool) -> Result<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let seen = look();
+        if fits(&seen) {
+            return Ok(seen);
+        }
+        if Instant::now() > end {
+            bail!("not within {PATIENCE:?}: {what}; seen last: {seen:#?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// For tests: the exit code of a program that ran here, and all that it said.
+pub fn said(output: &std::process::Output) -> (Option<i32>, String) {
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Tells the person at the terminal; a closed standard error is no reason to fail.

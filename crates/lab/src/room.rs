@@ -5,6 +5,7 @@
 //! peers' programs) and then frees the network namespaces and the taps in them. Nothing has a name outside.
 
 use crate::output::Output;
+use crate::traffic;
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
@@ -98,6 +99,11 @@ impl Peer {
     pub fn sh(&self, command: &str) -> Result<String> {
         let done = self.run(command)?.ok().with_context(|| format!("in {}: {command}", self.netns))?;
         Ok(done.text().into_owned())
+    }
+
+    /// Starts one of the traffic programs.
+    pub fn traffic(&self, words: &str) -> Result<PeerJob> {
+        self.spawn(&traffic::command(words)?)
     }
 
     /// Starts a shell command.

@@ -78,6 +78,11 @@ pub fn program() -> Result<PathBuf> {
     found.with_context(|| format!("no netsilo-lab beside {}: cargo build -p netsilo-lab", this.display()))
 }
 
+/// The shell command that runs one of these programs.
+pub(crate) fn command(words: &str) -> Result<String> {
+    Ok(format!("exec '{}' traffic {words}", program()?.display()))
+}
+
 fn print(report: &impl Serialize) -> Result<()> {
     // In one write: several workers may share this output.
     std::io::stdout().write_all(format!("{}\n", serde_json::to_string(report)?).as_bytes())?;

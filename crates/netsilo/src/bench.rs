@@ -2,7 +2,7 @@
 
 mod early_drop;
 mod experiment;
-mod folder;
+pub(crate) mod folder;
 mod forward;
 mod loads;
 mod matrix;

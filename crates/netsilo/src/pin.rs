@@ -43,7 +43,7 @@ struct WhoArgs {
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
     /// All threads of these processes
-    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    #[arg(long, value_name = "PID,..", value_delimiter = ',')]
     pid: Vec<u32>,
     /// Whatever runs in this cgroup (v2), now and later: its cpuset.cpus
     #[arg(long, value_name = "PATH")]

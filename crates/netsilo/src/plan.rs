@@ -21,7 +21,7 @@ use crate::{observe, out, plan_view};
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct GoalArgs {
     /// Place the queues of these netdevs only
-    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(short, long, value_name = "NAME,..", value_delimiter = ',')]
     netdev: Vec<String>,
     /// Place on these CPUs only (list or mask)
     #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
@@ -57,7 +57,7 @@ pub(crate) struct GoalArgs {
     #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
     rps_default_mask: Option<CpuSet>,
     /// Only what mends these findings of netsilo check; in a subject, / stands for a space (ring-full:eth0/rx-3)
-    #[arg(long, value_name = "ID[:SUBJECT]", value_delimiter = ',', conflicts_with_all = [
+    #[arg(long, value_name = "ID[:SUBJECT],..", value_delimiter = ',', conflicts_with_all = [
         "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "xps", "default_smp_affinity",
         "rps_default_mask",
     ])]

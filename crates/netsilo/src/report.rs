@@ -36,7 +36,9 @@ pub(crate) struct Args {
 /// Reads, reckons, writes.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let folder = folder::read(&args.run)?;
-    folder.notes.iter().for_each(|note| out::note(note));
+    if let Some(note) = &folder.note {
+        out::note(note);
+    }
     let results = Results::of(&folder.experiment, &folder.records);
     let text = if args.json {
         serde_json::to_string_pretty(&results).context("rendering json")? + "\n"

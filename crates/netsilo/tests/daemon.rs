@@ -9,8 +9,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use netsilo_lab::{said, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
@@ -71,15 +72,8 @@ impl Host {
 
     /// Waits until the daemon says so; fails the test after two minutes.
     fn until(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Json {
-        let end = Instant::now() + Duration::from_secs(120);
-        loop {
-            let status = serde_json::from_slice(&self.ask(&["--json"]).stdout).unwrap_or(Json::Null);
-            if holds(&status) {
-                return status;
-            }
-            assert!(Instant::now() < end, "never: {what}; {status:#}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let look = || serde_json::from_slice(&self.ask(&["--json"]).stdout).unwrap_or(Json::Null);
+        until(what, look, holds).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 }
 
@@ -100,10 +94,6 @@ impl Drop for Daemon {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn said(output: &Output) -> (Option<i32>, String) {
-    (output.status.code(), String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned())
 }
 
 #[test]
@@ -221,10 +211,7 @@ fn the_metrics_are_what_promtool_wants_and_count_what_is_done() {
     host.configure("metrics = \"off\"");
     daemon.signal(Signal::HUP);
     host.until("taken", |status| status["totals"]["reloads"] == 1);
-    let end = Instant::now() + Duration::from_secs(120);
-    while TcpStream::connect(&address).is_ok() {
-        assert!(Instant::now() < end, "the port stays open");
-    }
+    until("the port is closed", || TcpStream::connect(&address).is_ok(), |open| !open).unwrap();
 }
 
 #[test]
@@ -273,10 +260,7 @@ fn without_the_right_to_write_it_observes_only_and_says_so() {
         Daemon(command.spawn().unwrap())
     };
     let daemon = as_nobody("not-allowed/state");
-    let end = Instant::now() + Duration::from_secs(120);
-    while !host.log().contains("no journal, hints and status: cannot make") {
-        assert!(Instant::now() < end, "{}", host.log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let told = |log: &String| log.contains("no journal, hints and status: cannot make");
+    until("it says what it does without", || host.log(), told).unwrap();
     assert_eq!(daemon.stop(), Some(0));
 }

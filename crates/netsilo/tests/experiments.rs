@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use netsilo_core::experiment::measure::{Measure, Work};
 use netsilo_core::experiment::results::Results;
@@ -14,7 +13,7 @@ use netsilo_core::experiment::stage_costs::Sampled;
 use netsilo_core::experiment::{Experiment, Record, Step};
 use netsilo_core::load::Run;
 use netsilo_core::stages::Stage;
-use netsilo_lab::Cable;
+use netsilo_lab::{Cable, said, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The machine under test is the second namespace; the load comes from the first.
@@ -95,16 +94,7 @@ impl Bench {
     }
 
     fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        until(what, || holds(self));
-    }
-}
-
-/// Waits until something holds; fails the test after two minutes.
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(120);
-    while !holds() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        until(what, || holds(self), |it| *it).unwrap();
     }
 }
 
@@ -113,11 +103,6 @@ impl Drop for Bench {
         let _ = self.agent.kill();
         let _ = self.agent.wait();
     }
-}
-
-fn said(output: &Output) -> (Option<i32>, String) {
-    let text = [&output.stdout[..], &output.stderr[..]].concat();
-    (output.status.code(), String::from_utf8(text).unwrap())
 }
 
 /// Another program's settings: two that netsilo names alike, and a sysctl.
@@ -442,10 +427,10 @@ fn what_a_bridge_drops_early_costs_no_later_stage_and_the_rule_goes_with_its_own
     // before the first trial it is tried out
     let command = &mut row.forward(dir.path(), "killed", &["--one-way", "-d", "60s", "--rate", "2000"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    until("a rule drops", || row.tables().contains("netsilo-early-drop"));
+    until("a rule drops", || row.tables(), |it| it.contains("netsilo-early-drop")).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    until("the rule is gone", || row.tables().is_empty());
+    until("the rule is gone", || row.tables(), String::is_empty).unwrap();
     assert!(row.arriving() > 0);
 }
 

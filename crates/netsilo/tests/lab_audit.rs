@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use netsilo_core::diagnose::{Check, Finding, FindingId, Severity};
 use netsilo_core::plan::Plan;
-use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, sendto, socket};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
@@ -22,7 +22,6 @@ const LRO: &str = "ethtool -k eth0 | sed -n 's/^large-receive-offload: //p'";
 const RING: &str = "ethtool -g eth0 | sed -n 's/^RX:\\t*//p' | tail -n 1";
 /// Packets that found no descriptor, on all queues.
 const LOST: &str = "ethtool -S eth0 | awk -F: '/pkts rx OOB/ { all += $2 } END { print all }'";
-const PATIENCE: Duration = Duration::from_secs(120);
 /// More than a ring of 32 holds, less than one of 64; the emulator hands up to 50 to the NIC before the guest may take any.
 const BURST: usize = 48;
 /// Bursts that are counted.
@@ -39,29 +38,12 @@ fn on_vmxnet3_lro_of_a_forwarder_and_a_short_ring_are_found_mended_and_put_back(
     lro_of_a_port_of_a_bridge(&lab);
 }
 
-fn run(lab: &Lab, command: &str) -> String {
-    lab.run_for(command, PATIENCE).unwrap().ok().unwrap().text().into_owned()
-}
-
 fn check(lab: &Lab, interval: &str) -> Check {
-    let out = lab.run_for(&format!("{NETSILO} check -j --interval {interval}"), PATIENCE).unwrap();
-    serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"))
+    lab.json(&format!("{NETSILO} check -j --interval {interval}")).unwrap()
 }
 
 fn of(check: &Check, id: FindingId) -> Option<&Finding> {
     check.findings.iter().find(|finding| finding.id == id)
-}
-
-/// Looks until what was seen fits.
-fn until<T: std::fmt::Debug>(what: &str, look: impl Fn() -> T, fits: impl Fn(&T) -> bool) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let seen = look();
-        if fits(&seen) {
-            return seen;
-        }
-        assert!(Instant::now() < end, "not after {PATIENCE:?}: {what}; seen last: {seen:#?}");
-    }
 }
 
 fn a_ring_that_bursts_overflow(lab: &Lab) {
@@ -71,24 +53,20 @@ fn a_ring_that_bursts_overflow(lab: &Lab) {
     assert!(short >= BURSTS, "{BURSTS} bursts of {BURST} lost only {short} to a ring of 32");
 
     let sender = lab.peer(0).unwrap().spawn(&sender(u64::MAX)).unwrap();
-    let found = until("packets without room", || check(lab, "2s"), |check| of(check, FindingId::NicDrops).is_some());
+    let found = until("packets without room", || check(lab, "2s"), |it| of(it, FindingId::NicDrops).is_some()).unwrap();
     let finding = of(&found, FindingId::NicDrops).unwrap();
     let counted = finding.evidence.iter().any(|it| it.what.contains("pkts rx OOB"));
     assert!(finding.subject == "eth0" && finding.severity == Severity::Critical && counted, "{finding:#?}");
     assert!(of(&found, FindingId::LroForwarding).is_none(), "nothing is forwarded: {found:#?}");
-    let plan = || -> Plan {
-        let said =
-            lab.run_for(&format!("{NETSILO} plan --fix nic-drops --interval 2s -j | tee /tmp/fix.json"), PATIENCE);
-        serde_json::from_slice(&said.unwrap().stdout).unwrap()
-    };
-    until("a plan for the ring", plan, |plan| plan.changes.len() == 1);
-    run(lab, &format!("{NETSILO} apply --yes --plan /tmp/fix.json"));
+    let plan = || lab.json(&format!("{NETSILO} plan --fix nic-drops --interval 2s -j | tee /tmp/fix.json")).unwrap();
+    until("a plan for the ring", plan, |plan: &Plan| plan.changes.len() == 1).unwrap();
+    lab.sh(&format!("{NETSILO} apply --yes --plan /tmp/fix.json")).unwrap();
     sender.stop().unwrap();
     assert_eq!(lab.sh(RING).unwrap().trim(), "64");
     let longer = lost(lab);
     println!("{BURSTS} bursts of {BURST} packets: {short} lost to a ring of 32, {longer} to one of 64");
     assert!(longer * 2 < short, "{longer} of {short}");
-    run(lab, &format!("{NETSILO} undo"));
+    lab.sh(&format!("{NETSILO} undo")).unwrap();
     assert_eq!(lab.sh(RING).unwrap().trim(), "32");
 }
 
@@ -98,11 +76,11 @@ fn lost(lab: &Lab) -> u64 {
     let peer = lab.peer(0).unwrap();
     // nobody listens there, and the guest says so
     let knock = format!("timeout 2 bash -c '</dev/tcp/{}/1' 2>&1; true", Lab::guest_address(0));
-    let answer = || until("the guest answers", || peer.sh(&knock).unwrap(), |said| said.contains("refused"));
+    let answer = || until("the guest answers", || peer.sh(&knock).unwrap(), |said| said.contains("refused")).unwrap();
     // another ring is another start of the NIC
     answer();
     let before = count();
-    peer.run_for(&sender(BURSTS), PATIENCE).unwrap().ok().unwrap();
+    peer.sh(&sender(BURSTS)).unwrap();
     answer();
     count() - before
 }
@@ -120,7 +98,7 @@ fn burst_sender() {
     let protocol = Protocol::from_raw(253_u32.try_into().unwrap());
     let socket = socket(AddressFamily::INET, SocketType::RAW, Some(protocol)).unwrap();
     let guest: Ipv4Addr = Lab::guest_address(0);
-    let deadline = Instant::now() + 2 * PATIENCE;
+    let deadline = Instant::now() + Duration::from_secs(240);
     for _ in 0..bursts {
         for _ in 0..BURST {
             // a moment without a neighbour's address is an error here
@@ -143,9 +121,9 @@ fn lro_of_a_router(lab: &Lab) {
     let check = check(lab, "1s");
     let found = of(&check, FindingId::LroForwarding).unwrap_or_else(|| panic!("not found: {check:?}"));
     assert_eq!((found.subject.as_str(), found.severity), ("eth0", Severity::Critical));
-    run(lab, &format!("{NETSILO} apply --yes --interval 1s --fix lro-forwarding"));
+    lab.sh(&format!("{NETSILO} apply --yes --interval 1s --fix lro-forwarding")).unwrap();
     assert_eq!(lab.sh(LRO).unwrap().trim(), "off");
-    run(lab, &format!("{NETSILO} undo"));
+    lab.sh(&format!("{NETSILO} undo")).unwrap();
     assert_eq!(lab.sh(LRO).unwrap().trim(), "on");
     lab.sh("echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
 }

@@ -5,15 +5,13 @@
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, traffic};
+use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, until};
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Emulated and beside other work, a look takes what it takes.
-const PATIENCE: Duration = Duration::from_secs(120);
 const AFFINITIES: &str = "grep -H . /proc/irq/*/smp_affinity";
 const EACH_IRQ: &str = "for irq in $(grep -lE '^eth0-TxRx' /sys/kernel/irq/*/actions | cut -d/ -f5)";
 
@@ -36,15 +34,11 @@ fn what_is_provoked_is_found_at_its_stage_and_mended_and_undone() {
 
 /// Sixteen flows of datagrams to as many sockets, whose readers leave cores idle.
 fn flood(lab: &Lab) -> (PeerJob, Job) {
-    let program = traffic::program().unwrap();
-    let program = program.display();
     let consume = "consume --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
-    let reader = lab.spawn(&format!("exec '{program}' traffic {consume}")).unwrap();
+    let reader = lab.traffic(consume).unwrap();
     let dest = Lab::guest_address(0);
-    let produce = format!(
-        "produce --proto udp --dest {dest} --port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64 --rate 4000"
-    );
-    (lab.peer(0).unwrap().spawn(&format!("exec '{program}' traffic {produce}")).unwrap(), reader)
+    let flows = format!("--dest {dest} --port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64");
+    (lab.peer(0).unwrap().traffic(&format!("produce --proto udp {flows} --rate 4000")).unwrap(), reader)
 }
 
 /// Datagrams of one flow, many at a time.
@@ -57,26 +51,15 @@ fn bursts(lab: &Lab) -> PeerJob {
     lab.peer(0).unwrap().spawn(&format!("exec bash -c '{send}'")).unwrap()
 }
 
-fn check(lab: &Lab) -> Json {
-    let output = lab.run_for(&format!("{NETSILO} check --interval 2s -j"), PATIENCE).unwrap();
-    assert!([0, 11].contains(&output.status), "{output:?}");
-    serde_json::from_str(&output.text()).unwrap()
-}
-
 fn findings<'a>(check: &'a Json, id: &'a str) -> impl Iterator<Item = &'a Json> {
     check["findings"].as_array().unwrap().iter().filter(move |finding| finding["id"] == id)
 }
 
 /// Looks until this is found of this subject.
 fn found(lab: &Lab, id: &str, subject: &str) -> Json {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let check = check(lab);
-        if findings(&check, id).any(|finding| finding["subject"] == subject) {
-            return check;
-        }
-        assert!(Instant::now() < deadline, "no {id} of {subject}: {check:#}");
-    }
+    let look = || lab.json(&format!("{NETSILO} check --interval 2s -j")).unwrap();
+    let is_it = |check: &Json| findings(check, id).any(|finding| finding["subject"] == subject);
+    until(&format!("{id} of {subject}"), look, is_it).unwrap()
 }
 
 /// The stage's count in the interval.
@@ -87,28 +70,24 @@ fn lost(check: &Json, place: &str) -> u64 {
 
 /// Applies what mends this finding by such knobs and no others.
 fn mend(lab: &Lab, mend: &str, knob: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    let plan = format!("{NETSILO} plan --fix '{mend}' --interval 2s -j | tee /tmp/fix.json");
-    loop {
-        let plan: Json = serde_json::from_str(&lab.run_for(&plan, PATIENCE).unwrap().text()).unwrap();
+    let look = || lab.json(&format!("{NETSILO} plan --fix '{mend}' --interval 2s -j | tee /tmp/fix.json")).unwrap();
+    let mends = |plan: &Json| {
         let changes = plan["changes"].as_array().unwrap();
-        if !changes.is_empty() && changes.iter().all(|change| change["target"]["knob"] == knob) {
-            break;
-        }
-        assert!(Instant::now() < deadline, "no {knob} mends {mend}: {plan:#}");
-    }
-    lab.run_for(&format!("{NETSILO} apply --yes --plan /tmp/fix.json"), PATIENCE).unwrap().ok().unwrap();
+        !changes.is_empty() && changes.iter().all(|change| change["target"]["knob"] == knob)
+    };
+    until(&format!("{knob} mends {mend}"), look, mends).unwrap();
+    lab.sh(&format!("{NETSILO} apply --yes --plan /tmp/fix.json")).unwrap();
 }
 
 fn undo(lab: &Lab) {
-    lab.run_for(&format!("{NETSILO} undo"), PATIENCE).unwrap().ok().unwrap();
+    lab.sh(&format!("{NETSILO} undo")).unwrap();
 }
 
 fn all_interrupts_on_one_cpu(lab: &Lab) {
     lab.sh(&format!("{EACH_IRQ}; do echo 1 >/proc/irq/$irq/smp_affinity; done")).unwrap();
     let before = lab.sh(AFFINITIES).unwrap();
     let check = found(lab, "queues-share-core", "cpu0");
-    let why = lab.run_for(&format!("{NETSILO} why cpu0 --interval 2s"), PATIENCE).unwrap().text().into_owned();
+    let why = lab.sh(&format!("{NETSILO} why cpu0 --interval 2s")).unwrap();
     for step in
         ["eth0 rx-", "is asked for on cpu 0: somebody wrote that", "NET_RX runs on cpu 0", "read by c-udp-unconnec"]
     {
@@ -148,7 +127,7 @@ fn a_backlog_that_is_too_short(lab: &Lab) {
     let sender = bursts(lab);
     let check = found(lab, "backlog-overflow", "cpu5");
     assert!(lost(&check, "backlog") > 0, "{check:#}");
-    let why = lab.run_for(&format!("{NETSILO} why cpu5 --interval 2s"), PATIENCE).unwrap().text().into_owned();
+    let why = lab.sh(&format!("{NETSILO} why cpu5 --interval 2s")).unwrap();
     assert!(why.contains("backlog (RPS, loopback, veth)") && why.contains("is cpu 5: the hash of a flow"), "{why}");
     sender.stop().unwrap();
     steer("0", "1000");
@@ -189,5 +168,5 @@ fn listener() {
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7200)).unwrap();
     listen(&socket, 128).unwrap();
     // until whoever started it ends it, or at last by itself
-    std::thread::sleep(3 * PATIENCE);
+    std::thread::sleep(Duration::from_secs(360));
 }

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
 
-use std::time::{Duration, Instant};
-
 use netsilo_core::plan::Plan;
 use netsilo_core::report::Report;
-use netsilo_lab::{Kernel, Lab, Nic, NicModel, PeerJob, Spec, traffic};
+use netsilo_lab::{Kernel, Lab, Nic, NicModel, PeerJob, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 /// Emulated packets are few: each is to weigh as much as a hundred.
@@ -38,12 +36,10 @@ fn pin(lab: &Lab, netdev: &str, cpu: u32) {
 
 /// Sixteen flows from the peer of eth0 to that of eth1.
 fn through(lab: &Lab) -> [PeerJob; 2] {
-    let program = traffic::program().unwrap();
-    let program = program.display();
     let consume = "consume --mode udp-unconnected --port 7000 --ports 16 --flows 16 --idle 60";
-    let consumer = lab.peer(1).unwrap().spawn(&format!("exec '{program}' traffic {consume}")).unwrap();
+    let consumer = lab.peer(1).unwrap().traffic(consume).unwrap();
     let produce = "produce --proto udp --dest 10.77.1.1 --port 7000 --ports 16 --flows 16 --bytes 40000000 --rate 3000";
-    [lab.peer(0).unwrap().spawn(&format!("exec '{program}' traffic {produce}")).unwrap(), consumer]
+    [lab.peer(0).unwrap().traffic(produce).unwrap(), consumer]
 }
 
 fn forwarding(lab: &Lab) {
@@ -59,7 +55,7 @@ fn forwarding(lab: &Lab) {
     let apply = format!("{NETSILO} apply --yes --interval 3s --costs /tmp/costs.json --algorithm auto");
     let said = lab.run(&apply).unwrap();
     assert!(said.status == 0 && said.text().contains("forwarding: "), "{said:?}");
-    let report: Report = serde_json::from_str(&lab.sh(&format!("{NETSILO} show --interval 3s -j")).unwrap()).unwrap();
+    let report: Report = lab.json(&format!("{NETSILO} show --interval 3s -j")).unwrap();
     for job in traffic {
         job.stop().unwrap();
     }
@@ -87,39 +83,32 @@ fn forwarding(lab: &Lab) {
 }
 
 fn proxy(lab: &Lab) {
-    let program = traffic::program().unwrap();
-    let program = program.display();
     // Two queues and many flows: which flow comes through which queue is chance, as the hash key is.
     lab.sh("ethtool -L eth0 combined 2").unwrap();
     // Little traffic: emulated times are long, and crowding is not what this is about.
     let worker = |(n, cpu)| {
         let consume = format!("consume --mode udp-unconnected --cpus {cpu} --port 71{n}0 --flows 64 --idle 60");
-        let consumer = lab.spawn(&format!("exec '{program}' traffic {consume}")).unwrap();
         let to = format!("--dest {} --port 71{n}0 --flows 64", Lab::guest_address(0));
-        let produce = format!("exec '{program}' traffic produce --proto udp {to} --bytes 4000000 --rate 60");
-        (lab.peer(0).unwrap().spawn(&produce).unwrap(), consumer)
+        let consumer = lab.traffic(&consume).unwrap();
+        let produce = format!("produce --proto udp {to} --bytes 4000000 --rate 60");
+        (lab.peer(0).unwrap().traffic(&produce).unwrap(), consumer)
     };
     let workers: Vec<_> = [1, 2, 5, 6].into_iter().enumerate().map(worker).collect();
-    let deadline = Instant::now() + Duration::from_secs(120);
     let who_reads = || {
-        let report: Report =
-            serde_json::from_str(&lab.sh(&format!("{NETSILO} show --interval 2s -j")).unwrap()).unwrap();
+        let report: Report = lab.json(&format!("{NETSILO} show --interval 2s -j")).unwrap();
         report.cpus.iter().filter(|cpu| !cpu.readers.is_empty()).map(|cpu| cpu.cpu.0).collect::<Vec<_>>()
     };
-    let mut read = who_reads();
-    while [1, 2, 5, 6].iter().any(|cpu| !read.contains(cpu)) {
-        if Instant::now() > deadline {
-            let said: Vec<_> = workers.into_iter().map(|(client, worker)| (client.stop(), worker.stop())).collect();
-            let show =
-                lab.sh(&format!("{NETSILO} show --interval 2s; ip -s link show eth0; ethtool eth0; cat /proc/net/udp"));
-            panic!("only {read:?} read: {said:#?}\n{}", show.unwrap());
-        }
-        read = who_reads();
+    let all = |cpus: &Vec<u32>| [1, 2, 5, 6].iter().all(|cpu| cpus.contains(cpu));
+    if let Err(error) = until("all workers read", who_reads, all) {
+        let said: Vec<_> = workers.into_iter().map(|(client, worker)| (client.stop(), worker.stop())).collect();
+        let show =
+            lab.sh(&format!("{NETSILO} show --interval 2s; ip -s link show eth0; ethtool eth0; cat /proc/net/udp"));
+        panic!("{error}: {said:#?}\n{}", show.unwrap());
     }
     // Away from the workers, so that crowding asks for nothing.
     let pool = "--netdev eth0 --cpus 0,3,4,7 --interval 6s";
     lab.sh(&format!("{NETSILO} apply --yes {pool} --algorithm spread")).unwrap();
-    let plan: Plan = serde_json::from_str(&lab.sh(&format!("{NETSILO} plan {pool} -j")).unwrap()).unwrap();
+    let plan: Plan = lab.json(&format!("{NETSILO} plan {pool} -j")).unwrap();
     for (client, consumer) in workers {
         client.stop().unwrap();
         consumer.stop().unwrap();
@@ -131,5 +120,5 @@ fn proxy(lab: &Lab) {
         "{plan:#?}"
     );
     assert_eq!(plan.changes, [], "{plan:#?}");
-    lab.run_for(&format!("{NETSILO} undo"), Duration::from_secs(60)).unwrap();
+    lab.sh(&format!("{NETSILO} undo")).unwrap();
 }

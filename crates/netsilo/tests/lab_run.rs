@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use netsilo_core::cpuset::CpuSet;
-use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, traffic};
+use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, until};
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
@@ -36,13 +36,11 @@ const KNOBS: &str = "cd /sys/class/net/eth0/queues; grep -H . /proc/irq/*/smp_af
 
 struct Guest {
     lab: Lab,
-    program: String,
 }
 
 impl Guest {
     fn boot(kernel: Kernel) -> Self {
-        let lab = Lab::boot(&Spec::new(kernel, NicModel::VirtioNet)).unwrap();
-        let guest = Self { lab, program: traffic::program().unwrap().display().to_string() };
+        let guest = Self { lab: Lab::boot(&Spec::new(kernel, NicModel::VirtioNet)).unwrap() };
         guest.configure("");
         guest
     }
@@ -71,21 +69,16 @@ impl Guest {
 
     /// Waits until the daemon says so; fails the test after two minutes.
     fn until(&self, what: &str, mut holds: impl FnMut(&Json) -> bool) -> Json {
-        let end = Instant::now() + Duration::from_secs(120);
-        loop {
-            let status = self.status();
-            if let Some(status) = status.as_ref().filter(|status| holds(status)) {
-                return status.clone();
-            }
+        let look = || {
+            // leaves the emulated CPUs to the daemon for a while
             std::thread::sleep(Duration::from_millis(500));
-            if Instant::now() > end {
-                let shown = self
-                    .lab
-                    .run(&format!("{NETSILO} status; {NETSILO} show; {NETSILO} plan -a near-consumer"))
-                    .unwrap();
-                panic!("never: {what}\n{}\n{}", shown.text(), self.log());
-            }
-        }
+            self.status()
+        };
+        let seen = until(what, look, |status| status.as_ref().is_some_and(&mut holds));
+        seen.ok().flatten().unwrap_or_else(|| {
+            let all = format!("{NETSILO} status; {NETSILO} show; {NETSILO} plan -a near-consumer");
+            panic!("never: {what}\n{}\n{}", self.lab.run(&all).unwrap().text(), self.log())
+        })
     }
 
     /// Waits until all vectors with traffic are where they should be, on these CPUs, in the kernel too.
@@ -132,14 +125,11 @@ impl Guest {
 
     /// A reader on this CPU, and a steady trickle on eight flows for it.
     fn workload(&self, port: u16, cpu: &str) -> Workload {
-        let program = &self.program;
         let ports = format!("--port {port} --flows 8");
-        let consume = format!("exec {program} traffic consume --mode udp-unconnected {ports} --cpus {cpu} --idle 300");
-        let produce = format!(
-            "exec {program} traffic produce --proto udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400"
-        );
-        let consumer = self.lab.spawn(&consume).unwrap();
-        Workload { _producer: self.lab.peer(0).unwrap().spawn(&produce).unwrap(), _consumer: consumer }
+        let consume = format!("consume --mode udp-unconnected {ports} --cpus {cpu} --idle 300");
+        let produce = format!("produce --proto udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400");
+        let consumer = self.lab.traffic(&consume).unwrap();
+        Workload { _producer: self.lab.peer(0).unwrap().traffic(&produce).unwrap(), _consumer: consumer }
     }
 }
 
@@ -165,7 +155,6 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
         return;
     }
     for kernel in Kernel::ALL {
-        let started = Instant::now();
         let guest = Guest::boot(kernel);
         guest.all_on(7);
         let daemon = guest.start();
@@ -177,12 +166,12 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
         }
         repairs_what_drivers_forget(&guest);
         ends_without_a_trace_but_what_it_wrote(&guest, daemon);
-        is_undone_after_kill_9(&guest);
+        // How kthreads are found differs by kernel (`lab_read` of sys has all), what is in the journal does not.
         if kernel == Kernel::V6_1 {
+            is_undone_after_kill_9(&guest);
             leads_irqbalance_by_its_hints(&guest);
         }
         drop(work);
-        println!("{}: {} s", guest.lab.title(), started.elapsed().as_secs());
     }
 }
 

@@ -5,13 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::Irq;
 use netsilo_core::plan::Plan;
-use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
@@ -125,8 +124,9 @@ fn interrupts_land_where_planned_and_undo_restores_every_byte() {
         return;
     }
     let _one = GUEST.lock();
+    // `lab_knobs` takes every knob there and back on igb with the newest kernel.
     for (kernel, model) in
-        Kernel::ALL.into_iter().flat_map(|kernel| [NicModel::VirtioNet, NicModel::Igb].map(|model| (kernel, model)))
+        [(Kernel::V6_1, NicModel::VirtioNet), (Kernel::V6_12, NicModel::Igb), (Kernel::Newest, NicModel::VirtioNet)]
     {
         let guest = Guest::boot(kernel, model);
         // Connections that are refused, each from another port: a few packets for every queue.
@@ -169,16 +169,12 @@ fn arrived_where_planned(guest: &Guest, plan: &Plan, applied: &Json) {
         })
         .collect();
     // It is in effect with the next interrupt only.
-    let end = Instant::now() + Duration::from_secs(120);
-    loop {
-        let in_effect = |irq: &&Irq| {
-            guest.lab.sh(&format!("cat /proc/irq/{irq}/effective_affinity_list")).unwrap().trim() == wanted(**irq)
-        };
-        if irqs.iter().filter(in_effect).count() > 1 {
-            return;
-        }
-        let counts = || guest.lab.sh("cat /proc/interrupts").unwrap();
-        assert!(Instant::now() < end, "one interrupt at most arrives: {applied:#}\n{}", counts());
+    let in_effect = |irq: &&Irq| {
+        guest.lab.sh(&format!("cat /proc/irq/{irq}/effective_affinity_list")).unwrap().trim() == wanted(**irq)
+    };
+    let count = || irqs.iter().filter(in_effect).count();
+    if let Err(error) = until("more than one interrupt arrives", count, |count| *count > 1) {
+        unreachable!("{error}: {applied:#}\n{}", guest.lab.sh("cat /proc/interrupts").unwrap());
     }
 }
 

@@ -6,11 +6,9 @@
     reason = "clippy lets only functions marked as tests do so, and figures are shown"
 )]
 
-use std::time::{Duration, Instant};
-
 use netsilo_core::plan::Plan;
 use netsilo_core::report::Report;
-use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, traffic};
+use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 /// Among servers that take all time, netsilo would wait for minutes.
@@ -18,8 +16,6 @@ const FIRST: &str = "nice -n -20";
 /// Emulated packets are few: each interrupt is to weigh as much as a hundred.
 const COSTS: &str =
     r#"{ "ipi_ns": { "same_cpu": 0, "smt": 500000, "l2": 500000, "llc": 500000, "node": 500000, "remote": 500000 } }"#;
-/// How long a condition may take to come true on a slow, busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Where RPS is to put work; the interrupt is on CPU 1.
 const TARGETS: [u32; 3] = [0, 2, 3];
 
@@ -36,25 +32,19 @@ fn rps_on_a_busy_guest_is_said_to_hurt_and_then_adds_the_interrupts_that_were_fo
          echo 2 >/proc/irq/$(grep -lE '^virtio[0-9]+-input.0$' /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity"
     ))
     .unwrap();
-    let program = traffic::program().unwrap();
-    let program = program.display();
-    let serve = "rr-server --proto tcp --port 7000 --cpus 0,1,2,3 --work-usecs 4000";
-    let server = lab.spawn(&format!("exec '{program}' traffic {serve}")).unwrap();
+    let server = lab.traffic("rr-server --proto tcp --port 7000 --cpus 0,1,2,3 --work-usecs 4000").unwrap();
     let to = format!("--dest {} --port 7000 --ports 4 --connections 64 --duration 900", Lab::guest_address(0));
-    let client = lab.peer(0).unwrap().spawn(&format!("exec '{program}' traffic rr-client --proto tcp {to}")).unwrap();
+    let client = lab.peer(0).unwrap().traffic(&format!("rr-client --proto tcp {to}")).unwrap();
 
     let goal = "--no-irqs --rps 0,2-3 --costs /tmp/costs.json";
-    let plan = || -> Plan {
-        let said = lab.run_for(&format!("{FIRST} {NETSILO} plan {goal} --interval 4s -j"), PATIENCE).unwrap();
-        serde_json::from_slice(&said.stdout).unwrap()
-    };
+    let plan = || lab.json::<Plan>(&format!("{FIRST} {NETSILO} plan {goal} --interval 4s -j")).unwrap();
     let hurts = |plan: &Plan| plan.changes.iter().any(|change| change.reason.contains("(hurts: "));
-    until("the plan says that it hurts", plan, hurts);
+    until("the plan says that it hurts", plan, hurts).unwrap();
     let before = report(&lab);
 
-    lab.run_for(&format!("{FIRST} {NETSILO} apply --yes {goal} --interval 1s"), PATIENCE).unwrap();
+    lab.sh(&format!("{FIRST} {NETSILO} apply --yes {goal} --interval 1s")).unwrap();
     let arrives = |report: &Report| TARGETS.iter().all(|cpu| of(report, *cpu, |line| line.received_rps_per_s) > 0.0);
-    let after = until("all of its cpus get packets from RPS", || report(&lab), arrives);
+    let after = until("all of its cpus get packets from RPS", || report(&lab), arrives).unwrap();
 
     let per_packet = |report: &Report, what: fn(&netsilo_core::report::CpuLine) -> Option<f64>, cpus: &[u32]| {
         let packets = report.netdevs.iter().find(|line| line.name == "eth0").and_then(|line| line.rx_packets_per_s);
@@ -70,28 +60,15 @@ fn rps_on_a_busy_guest_is_said_to_hurt_and_then_adds_the_interrupts_that_were_fo
     assert!(softirqs[1] > softirqs[0], "{seen}");
     assert!(ipis[1] > ipis[0], "{seen}");
 
-    lab.run_for(&format!("{FIRST} {NETSILO} undo"), PATIENCE).unwrap();
+    lab.sh(&format!("{FIRST} {NETSILO} undo")).unwrap();
     assert_eq!(lab.sh("cat /sys/class/net/eth0/queues/rx-0/rps_cpus").unwrap().trim_matches(['0', ',', '\n']), "");
     drop((client, server));
 }
 
 fn report(lab: &Lab) -> Report {
-    let said = lab.run_for(&format!("{FIRST} {NETSILO} show --interval 4s -j"), PATIENCE).unwrap();
-    serde_json::from_slice(&said.stdout).unwrap()
+    lab.json(&format!("{FIRST} {NETSILO} show --interval 4s -j")).unwrap()
 }
 
 fn of(report: &Report, cpu: u32, what: impl Fn(&netsilo_core::report::CpuLine) -> Option<f64>) -> f64 {
     report.cpus.iter().find(|line| line.cpu.0 == cpu).and_then(what).unwrap_or(0.0)
-}
-
-/// Looks until what was seen is as it should be.
-fn until<T: std::fmt::Debug>(what: &str, look: impl Fn() -> T, fits: impl Fn(&T) -> bool) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let seen = look();
-        if fits(&seen) {
-            return seen;
-        }
-        assert!(Instant::now() < end, "not after {PATIENCE:?}: {what}; seen last: {seen:#?}");
-    }
 }

@@ -3,6 +3,8 @@
 //! `scripts/bench-irqbalance` runs it. A cycle is a refreshed snapshot and the controller's decision (rates, silos, and the plan
 //! where it asks for one); what eBPF counted is given, with 5% of noise on each count. irqbalance runs in a mount namespace of its own where `/sys`, `/proc/irq`,
 //! `/proc/interrupts` and `/proc/stat` are the made-up host's and the rest of `/proc` is read-only.
+//!
+//! `heap CPUS IRQS` prints the most that such cycles have on the heap, in bytes.
 
 #![allow(missing_docs, clippy::panic, clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
@@ -10,6 +12,8 @@
 mod big_host;
 #[path = "made_up/counted.rs"]
 mod counted;
+#[path = "made_up/heap.rs"]
+mod heap;
 
 use std::fs;
 use std::path::Path;
@@ -40,13 +44,22 @@ const WINDOW: Duration = Duration::from_secs(10);
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["cycles", tree] => cycles(Path::new(tree)),
+        ["cycles", tree] => {
+            let Cost { cycle, moving, reading, start, peak_kb } = cycles(Path::new(tree));
+            let [cycle, moving, reading, start] = [cycle, moving, reading, start].map(|it| it.as_nanos());
+            println!("{cycle} {moving} {reading} {start} {peak_kb}");
+        }
+        ["heap", cpus, irqs] => {
+            let dir = tempfile::tempdir().unwrap();
+            host(cpus.parse().unwrap(), irqs.parse().unwrap()).write(dir.path()).unwrap();
+            println!("{}", heap::most(|| cycles(dir.path())));
+        }
         ["tree", tree, cpus, irqs] => {
             host(cpus.parse().unwrap(), irqs.parse().unwrap()).write(Path::new(tree)).unwrap()
         }
         [] => table(None),
         [irqbalance] => table(Some(irqbalance)),
-        _ => panic!("arguments: [IRQBALANCE]"),
+        _ => panic!("arguments: [IRQBALANCE], or heap CPUS IRQS"),
     }
 }
 
@@ -146,8 +159,8 @@ fn netsilo(tree: &Path) -> Cost {
     Cost { cycle, moving, reading, start, peak_kb }
 }
 
-/// Prints the median CPU time of a cycle at rest, of one while all moves, of reading, that of the first look (ns), and VmHWM (kB).
-fn cycles(tree: &Path) {
+/// Makes cycles at rest, then some while all moves.
+fn cycles(tree: &Path) -> Cost {
     let root = Root::at(tree).unwrap();
     let mut now = Duration::from_secs(1000);
     fs::write(tree.join("proc/uptime"), format!("{} 0\n", now.as_secs())).unwrap();
@@ -179,9 +192,8 @@ fn cycles(tree: &Path) {
         }
     }
     assert_eq!(refresher.whole_looks(), 1);
-    let [cycle, moving, reading, start] =
-        [median(at_rest).unwrap(), median(moving).unwrap(), median(readings).unwrap(), start].map(|it| it.as_nanos());
-    println!("{cycle} {moving} {reading} {start} {}", peak_kb("self"));
+    let [cycle, moving, reading] = [at_rest, moving, readings].map(|times| median(times).unwrap());
+    Cost { cycle, moving, reading, start, peak_kb: peak_kb("self") }
 }
 
 /// Puts each interrupt where it is wanted, so that the next cycles are those of a host at rest.

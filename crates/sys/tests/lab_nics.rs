@@ -69,6 +69,7 @@ fn client() {
     let connect = || (0..600).find_map(|_| TcpStream::connect(address()).ok().or_else(pause)).unwrap();
     let connections: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect()).collect();
     for mut connection in &connections {
+        connection.read_exact(&mut [0]).unwrap();
         connection.write_all(&vec![7; BYTES as usize]).unwrap();
     }
     for mut connection in &connections {
@@ -88,6 +89,10 @@ fn receive() -> (Vec<TcpStream>, Sample, Sample) {
     let listener = TcpListener::bind(address()).unwrap();
     let mut connections: Vec<TcpStream> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
     let before = sock_diag::sample(None).unwrap();
+    // a socket that still receives is not sampled in one moment
+    for connection in &mut connections {
+        connection.write_all(&[0]).unwrap();
+    }
     for connection in &mut connections {
         connection.read_exact(&mut vec![0; BYTES as usize]).unwrap();
     }

@@ -7,7 +7,7 @@ use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Send an exact number of bytes.
@@ -83,10 +83,13 @@ impl Produce {
     }
 }
 
-/// A thread for each flow.
+/// A thread for each flow, once all are connected: none begins while another one ends.
 fn tcp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
+    let connect = |flow| socket::connect(produce.destination(flow), PATIENCE);
+    let streams = (0..produce.flows).map(connect).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..produce.flows).map(|flow| scope.spawn(move || tcp_flow(produce, flow))).collect();
+        let handles: Vec<_> =
+            streams.into_iter().map(|stream| scope.spawn(move || tcp_flow(produce, stream))).collect();
         let join = |handle: std::thread::ScopedJoinHandle<'_, Result<ProducedFlow>>| {
             handle.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a flow's thread panicked")))
         };
@@ -94,9 +97,8 @@ fn tcp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
     })
 }
 
-fn tcp_flow(produce: &Produce, flow: u16) -> Result<ProducedFlow> {
-    let to = produce.destination(flow);
-    let mut stream = socket::connect(to, PATIENCE)?;
+fn tcp_flow(produce: &Produce, mut stream: TcpStream) -> Result<ProducedFlow> {
+    let to = stream.peer_addr()?;
     let mut sent = 0;
     if produce.sendfile {
         let file = File::from(memfd_create("produce", MemfdFlags::CLOEXEC)?);

@@ -22,6 +22,7 @@ use netsilo_sys::root::Root;
 
 use super::folder::{Folder, How, Sender};
 use super::runner::{self, Runner};
+use super::settings::Hardware;
 use crate::apply::{Place, agreed, count, refuse_owned};
 use crate::exit::{Exit, Stop};
 use crate::observe::pass_time;
@@ -30,15 +31,24 @@ use crate::{capture, out};
 /// Below this many rounds there is no exact interval at 95 %.
 const ROUNDS: u32 = 6;
 
-/// Who makes the load.
+/// Arguments of every experiment whose loads come from elsewhere and end or begin here.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct With {
     /// The machine at the other end, where netsilo bench serve runs; twice for two
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
     with: Vec<String>,
+    #[command(flatten)]
+    pub(super) common: Common,
+    #[command(flatten)]
+    pub(super) hardware: Hardware,
 }
 
 impl With {
+    /// Makes the experiment, or goes on with one; each of the others loads this machine.
+    pub(super) fn run(&self, kind: Kind, define: impl FnOnce(&mut Made<'_>) -> Result<Defined>) -> Result<Exit> {
+        self.common.run(kind, self.hardware.even_if_owned(), self.senders(), define)
+    }
+
     /// Each of them loads this machine.
     pub(super) fn senders(&self) -> Vec<Sender> {
         self.with.iter().map(|agent| Sender { agent: Some(agent.clone()), against: None }).collect()

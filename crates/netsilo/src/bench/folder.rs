@@ -1,12 +1,13 @@
 //! A run's folder: what was to be tried, how it is made, and a line for each result, written when it comes.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use netsilo_core::cpuset::CpuId;
 use netsilo_core::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Record};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The file that says how the run is made: a [`How`].
@@ -38,6 +39,43 @@ pub(super) struct Sender {
     pub(super) against: Option<String>,
 }
 
+/// What is in a folder, as it was written.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) experiment: Experiment,
+    pub(crate) records: Vec<Record>,
+    /// The number of a last line that is torn: what it was to say never happened.
+    pub(crate) torn: Option<usize>,
+    /// How long the lines before it are, in bytes.
+    whole: usize,
+}
+
+/// Reads one.
+pub(crate) fn read(folder: &Path) -> Result<Found> {
+    let path = folder.join(EXPERIMENT);
+    let experiment: Experiment = take(&path)?;
+    experiment.check().map_err(|why| anyhow!("{}: {why}", path.display()))?;
+    let path = folder.join(RECORDS);
+    let text = bytes(&path, "nothing was measured yet")?;
+    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let (mut records, mut number) = (Vec::new(), 1);
+    for line in text[..whole].split_inclusive(|byte| *byte == b'\n') {
+        match serde_json::from_slice(line) {
+            Ok(record) => records.push(record),
+            Err(_) if line.trim_ascii().is_empty() => {}
+            Err(error) => {
+                // each line is a text of its own, with a line 1
+                let why = error.to_string();
+                let why = why.strip_suffix(&format!(" at line 1 column {}", error.column())).unwrap_or(&why);
+                bail!("{}:{number}:{}: no record: {why}", path.display(), error.column());
+            }
+        }
+        number += 1;
+    }
+    let torn = (whole < text.len()).then_some(number);
+    Ok(Found { experiment, records, torn, whole })
+}
+
 /// A folder that is written to.
 #[derive(Debug)]
 pub(super) struct Folder {
@@ -58,20 +96,10 @@ impl Folder {
         Self::append_to(path)
     }
 
-    /// Opens one to go on with; a last line that is torn never happened.
+    /// Opens one to go on with.
     pub(super) fn open(path: &Path) -> Result<(Self, Experiment, How, Vec<Record>)> {
-        let experiment: Experiment = take(&path.join(EXPERIMENT))?;
-        experiment.check().map_err(|why| anyhow::anyhow!("{}: {why}", path.join(EXPERIMENT).display()))?;
+        let Found { experiment, records, whole, .. } = read(path)?;
         let how = take(&path.join(HOW))?;
-        let file = path.join(RECORDS);
-        let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let lines = text[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let mut records = Vec::new();
-        for (n, line) in lines.enumerate() {
-            let wrong = || format!("{} line {}", file.display(), n + 1);
-            records.push(serde_json::from_slice(line).with_context(wrong)?);
-        }
         let folder = Self::append_to(path)?;
         folder.records.set_len(whole as u64).context("cutting off a torn record")?;
         Ok((folder, experiment, how, records))
@@ -111,8 +139,14 @@ fn put(path: &Path, text: &[u8]) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn take<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T> {
-    let text =
-        fs::read(path).with_context(|| format!("cannot read {}: is this the folder of a run?", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("{} is not what it should be", path.display()))
+fn take<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = bytes(path, "name the folder that netsilo bench matrix wrote")?;
+    serde_json::from_slice(&text).with_context(|| path.display().to_string())
+}
+
+fn bytes(path: &Path, unless_there: &str) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => anyhow!("{} is not there: {unless_there}", path.display()),
+        _ => anyhow!(error).context(format!("cannot read {}", path.display())),
+    })
 }

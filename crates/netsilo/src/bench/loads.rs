@@ -11,13 +11,13 @@ use super::experiment::Common;
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Requests {
     /// What to send: TCP_RR, UDP_RR, TCP_CRR [default: TCP_RR, of matrix TCP_RR,UDP_RR]
-    #[arg(short, long, value_name = "TESTS", value_delimiter = ',', value_parser = super::test)]
+    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', value_parser = super::test)]
     tests: Vec<Test>,
     /// Lengths of requests and of their responses [default: 256, of matrix 1,256]
-    #[arg(short, long, value_name = "BYTES", value_delimiter = ',')]
+    #[arg(short, long, value_name = "BYTES,..", value_delimiter = ',')]
     requests: Vec<usize>,
     /// How many at once [default: 64, of matrix 100,500,1500]
-    #[arg(short = 'n', long, value_name = "NUMBERS", value_delimiter = ',')]
+    #[arg(short = 'n', long, value_name = "N,..", value_delimiter = ',')]
     instances: Vec<usize>,
     /// What they are: threads, processes, multiplexed [default: threads up to two per CPU, beyond that multiplexed]
     #[arg(long, value_name = "WHAT", value_parser = super::instances_as)]

@@ -4,10 +4,10 @@ use anyhow::Result;
 use netsilo_core::experiment::{Kind, Load, Setting};
 use netsilo_core::load::Test;
 
-use super::experiment::{Common, Defined, Made, With};
+use super::experiment::{Defined, Made, With};
 use super::loads::Requests;
 use super::peer::Peer;
-use super::settings::{self, Hardware};
+use super::settings;
 use crate::exit::Exit;
 
 /// What can be compared, beside commands.
@@ -18,12 +18,8 @@ const SETTINGS: [&str; 5] = ["none", "irq-affinity", "rps+rfs", "both", "plan"];
 pub(crate) struct Args {
     #[command(flatten)]
     with: With,
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    hardware: Hardware,
     /// What to compare; the others are compared with the first
-    #[arg(short, long, value_name = "NAMES", value_delimiter = ',', default_values = SETTINGS)]
+    #[arg(short, long, value_name = "NAME,..", value_delimiter = ',', default_values = SETTINGS)]
     settings: Vec<String>,
     /// Compare what this command (sh's words) changes, too; it is run once, what it changes is taken back
     #[arg(long, value_name = "NAME=COMMAND")]
@@ -37,13 +33,12 @@ pub(crate) struct Args {
 
 /// Makes it, or goes on with it.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    let even_if_owned = args.hardware.even_if_owned();
-    args.common.run(Kind::Matrix, even_if_owned, args.with.senders(), |made| define(args, made))
+    args.with.run(Kind::Matrix, |made| define(args, made))
 }
 
 fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let (tests, sizes, instances) = ([Test::TcpRr, Test::UdpRr], [1, 256], [100, 500, 1500]);
-    let loads = args.loads.loads(&args.common, &tests, &sizes, &instances);
+    let loads = args.loads.loads(&args.with.common, &tests, &sizes, &instances);
     made.how.work_usecs = args.work_usecs;
     let mut all = Vec::new();
     for name in &args.settings {
@@ -57,7 +52,7 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
 }
 
 fn setting(name: &str, args: &Args, made: &Made<'_>, loads: &[Load]) -> Result<Option<Setting>> {
-    let (hardware, seen) = (&args.hardware, &made.seen);
+    let (hardware, seen) = (&args.with.hardware, &made.seen);
     match name {
         "none" => Ok(Some(settings::none(name))),
         "irq-affinity" => settings::of(name, "each queue's interrupt on a cpu of its own", &hardware.affinity(), seen),

@@ -6,9 +6,9 @@ use netsilo_core::experiment::{Kind, Load, Setting};
 use netsilo_core::host::Netdev;
 use netsilo_core::load::Test;
 
-use super::experiment::{Common, Defined, Made, With};
+use super::experiment::{Defined, Made, With};
 use super::loads::Requests;
-use super::settings::{self, Hardware};
+use super::settings;
 use crate::exit::Exit;
 use crate::out;
 
@@ -24,10 +24,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     with: With,
     #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    hardware: Hardware,
-    #[command(flatten)]
     loads: Requests,
     /// CPU time that the service uses for each request [default: what keeps 90% of the CPUs busy]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
@@ -36,18 +32,17 @@ pub(crate) struct Args {
 
 /// Makes it, or goes on with it.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    let even_if_owned = args.hardware.even_if_owned();
-    args.common.run(Kind::RpsGuest, even_if_owned, args.with.senders(), |made| define(args, made))
+    args.with.run(Kind::RpsGuest, |made| define(args, made))
 }
 
 fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
-    let loads = args.loads.loads(&args.common, &[Test::TcpRr], &[256], &[64]);
+    let loads = args.loads.loads(&args.with.common, &[Test::TcpRr], &[256], &[64]);
     let load = loads.last().context("no load is named")?;
     made.how.work_usecs = match args.work_usecs {
         Some(usecs) => usecs,
         None => work_that_saturates(made, load)?,
     };
-    let (hardware, seen) = (&args.hardware, &made.seen);
+    let (hardware, seen) = (&args.with.hardware, &made.seen);
     let mut all = vec![settings::none("none")];
     let rps = hardware.rps(hardware.goal(), seen);
     all.extend(settings::of("rps", "protocol work spread over all cpus by software", &rps, seen)?);

@@ -17,7 +17,7 @@ const RFS_ENTRIES: u32 = 32_768;
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Hardware {
     /// Set these netdevs only [default: all that are up and have queues with interrupts]
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     netdev: Vec<String>,
     /// Place interrupts, and spread by RPS, on these CPUs only (list or mask) [default: all that are not set apart]
     #[arg(long, value_name = "CPUS", value_parser = crate::plan::some_cpus)]

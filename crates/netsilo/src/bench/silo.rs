@@ -8,8 +8,8 @@ use netsilo_core::experiment::{Kind, Load};
 use netsilo_core::load::{Spec, Test};
 use netsilo_core::plan::AlgorithmName;
 
-use super::experiment::{Common, Defined, Made, With};
-use super::settings::{self, Hardware};
+use super::experiment::{Defined, Made, With};
+use super::settings;
 use crate::exit::Exit;
 
 /// Arguments of `netsilo bench silo`.
@@ -17,15 +17,11 @@ use crate::exit::Exit;
 pub(crate) struct Args {
     #[command(flatten)]
     with: With,
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    hardware: Hardware,
     /// The CPU that reads the stream [default: the highest one that is not set apart]
     #[arg(long, value_name = "CPU")]
     reader: Option<u32>,
     /// What to send: TCP_STREAM, UDP_STREAM, TCP_RR
-    #[arg(short, long, value_name = "TESTS", value_delimiter = ',', default_values_t = [Test::TcpStream], value_parser = super::test)]
+    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream], value_parser = super::test)]
     tests: Vec<Test>,
     /// What a stream gives the kernel in one call [default: 131072; a datagram: 1472]
     #[arg(short = 'm', long, value_name = "BYTES")]
@@ -34,8 +30,7 @@ pub(crate) struct Args {
 
 /// Makes it, or goes on with it.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    let even_if_owned = args.hardware.even_if_owned();
-    args.common.run(Kind::Silo, even_if_owned, args.with.senders(), |made| define(args, made))
+    args.with.run(Kind::Silo, |made| define(args, made))
 }
 
 fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
@@ -53,19 +48,19 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let mut all = vec![settings::none("static")];
     let worst =
         format!("its interrupt on cpu {farthest}, as far as can be from its reader on cpu {reader} ({distance})");
-    all.extend(settings::of("worst", &worst, &args.hardware.on(farthest), &seen)?);
+    all.extend(settings::of("worst", &worst, &args.with.hardware.on(farthest), &seen)?);
     for (algorithm, what) in [
         (AlgorithmName::SameCpu, format!("its interrupt where it is read, on cpu {reader}")),
         (AlgorithmName::NearConsumer, format!("its interrupt near its reader on cpu {reader}, on another core")),
     ] {
-        let goal = args.hardware.by(algorithm, crate::plan::costs_for(false)?);
+        let goal = args.with.hardware.by(algorithm, crate::plan::costs_for(false)?);
         all.extend(settings::of(algorithm.as_str(), &what, &goal, &seen)?);
     }
     Ok(Defined { settings: all, loads })
 }
 
 fn load(test: Test, args: &Args) -> Load {
-    let spec = args.common.spec(test, 1, None);
+    let spec = args.with.common.spec(test, 1, None);
     let spec = Spec { send_bytes: args.send_bytes.unwrap_or(spec.send_bytes), ..spec };
     Load { name: format!("{test} x 1"), spec, senders: 1, early_drop: false }
 }

@@ -6,9 +6,9 @@ use netsilo_core::experiment::{Kind, Load, Setting};
 use netsilo_core::host::{Netdev, Snapshot};
 use netsilo_core::load::{Spec, Test};
 
-use super::experiment::{Common, Defined, Made, With};
+use super::experiment::{Defined, Made, With};
 use super::folder::Sender;
-use super::settings::{self, Hardware};
+use super::settings;
 use crate::exit::Exit;
 
 /// What ethtool calls an offload, and the kernel's names of what belongs to it (`netdev_features_strings`).
@@ -25,30 +25,26 @@ const OFFLOADS: [(&str, &[&str]); 5] = [
 pub(crate) struct Args {
     #[command(flatten)]
     with: With,
-    #[command(flatten)]
-    common: Common,
-    #[command(flatten)]
-    hardware: Hardware,
     /// This machine sends, the other one reads; TSO and scatter-gather matter to who sends
     #[arg(long)]
     send: bool,
     /// What to send: TCP_STREAM, TCP_SENDFILE, UDP_STREAM
-    #[arg(short, long, value_name = "TESTS", value_delimiter = ',', default_values_t = [Test::TcpStream, Test::TcpSendfile], value_parser = super::test)]
+    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream, Test::TcpSendfile], value_parser = super::test)]
     tests: Vec<Test>,
     /// What is given to the kernel in one call
-    #[arg(short = 'm', long, value_name = "BYTES", value_delimiter = ',', default_values_t = [1024, 16_384, 131_072])]
+    #[arg(short = 'm', long, value_name = "BYTES,..", value_delimiter = ',', default_values_t = [1024, 16_384, 131_072])]
     send_bytes: Vec<usize>,
     /// How many senders at once
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u32).range(1..=2))]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u32).range(1..=2))]
     senders: Vec<u32>,
     /// Offloads to switch the other way, one at a time: tso, gro, lro, sg, checksum
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = OFFLOADS.map(|(name, _)| name.to_owned()))]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = OFFLOADS.map(|(name, _)| name.to_owned()))]
     offloads: Vec<String>,
     /// Largest TCP socket buffers
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [65_536], value_parser = clap::value_parser!(u32).range(4096..))]
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', default_values_t = [65_536], value_parser = clap::value_parser!(u32).range(4096..))]
     buffers: Vec<u32>,
     /// MTUs of this end; the other one must take the largest
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(68..=65_535))]
     mtus: Vec<u32>,
 }
 
@@ -57,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     let here = |sender: Sender| Sender { agent: None, against: sender.agent };
     let senders = args.with.senders();
     let senders = if args.send { senders.into_iter().map(here).collect() } else { senders };
-    args.common.run(Kind::Stream, args.hardware.even_if_owned(), senders, |made| define(args, made))
+    args.with.common.run(Kind::Stream, args.with.hardware.even_if_owned(), senders, |made| define(args, made))
 }
 
 fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
@@ -66,9 +62,9 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     for name in &args.offloads {
         settings::known(name, &OFFLOADS.map(|(name, _)| name))?;
         let features = OFFLOADS.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, features)| features);
-        all.extend(offload(name, features, args.hardware.netdevs(snapshot)));
+        all.extend(offload(name, features, args.with.hardware.netdevs(snapshot)));
     }
-    all.extend(args.mtus.iter().filter_map(|bytes| mtu(*bytes, args.hardware.netdevs(snapshot))));
+    all.extend(args.mtus.iter().filter_map(|bytes| mtu(*bytes, args.with.hardware.netdevs(snapshot))));
     all.extend(args.buffers.iter().filter_map(|bytes| buffers(*bytes, snapshot)));
     Ok(Defined { settings: all, loads: loads(args) })
 }
@@ -128,7 +124,7 @@ fn loads(args: &Args) -> Vec<Load> {
     for test in &args.tests {
         for send_bytes in &args.send_bytes {
             for senders in &args.senders {
-                let spec = Spec { send_bytes: *send_bytes, ..args.common.spec(*test, 1, None) };
+                let spec = Spec { send_bytes: *send_bytes, ..args.with.common.spec(*test, 1, None) };
                 let words = if *senders == 1 { "one sender" } else { "two senders" };
                 let name = format!("{test} {send_bytes} B, {words}");
                 loads.push(Load { name, spec, senders: *senders, early_drop: false });

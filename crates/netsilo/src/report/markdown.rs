@@ -9,25 +9,26 @@ use netsilo_core::stages::Stage;
 
 use super::folder::Folder;
 use super::words;
+use crate::apply::count as plural;
 use crate::units::{nanoseconds, or_dash};
 
 /// The verdicts, what speaks against them, and all figures.
 pub(super) fn render(folder: &Folder, results: &Results) -> String {
     let machine = &folder.experiment.machine;
     let mut text = format!(
-        "# {} on {}\n\n{} CPUs, Linux {}; compared with **{}** by round, {} rounds.\n\n",
+        "# {} on {}\n\n{} CPUs, Linux {}; compared with **{}** by round, {}.\n\n",
         results.kind,
         plain(&machine.hostname),
         machine.cpus,
         plain(&machine.kernel),
         plain(&results.reference),
-        results.rounds
+        plural(results.rounds as usize, "round")
     );
     for (setting, sentences) in words::summary(results) {
         let _ = writeln!(text, "- **{}**: {}", plain(&setting), sentences.join("; "));
     }
     text.push('\n');
-    for note in words::caveats(results).iter().chain(&folder.notes) {
+    for note in words::caveats(results).iter().chain(&folder.note) {
         let _ = writeln!(text, "> {}\n", plain(note));
     }
     text += &verdicts(results);

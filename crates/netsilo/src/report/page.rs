@@ -113,7 +113,7 @@ fn verdict(folder: &Folder, results: &Results) -> Markup {
             }
         }
         (tables::verdicts(results))
-        ul.notes { @for text in others.iter().chain(&folder.notes) { li { (text) } } }
+        ul.notes { @for text in others.iter().chain(&folder.note) { li { (text) } } }
         @let doubts = words::doubts(results);
         @if !doubts.is_empty() {
             details { summary { "What speaks against single figures (" (doubts.len()) ")" }

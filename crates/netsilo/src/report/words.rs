@@ -96,7 +96,8 @@ pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
     names.into_iter().flatten().map(|name| (name.clone(), sentences(&name))).collect()
 }
 
-/// `transactions per second, under 4 loads: better under 3 (+4.0% to +31%), no difference shown under 1`.
+/// `transactions per second, under 4 loads: better under 3 (+4.0% to +31%), no difference shown under 1`; `... : better under all
+/// 4 loads (+4.0% to +31%)`.
 fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String> {
     let all: Vec<(&UnderLoad, &Against)> = results
         .loads
@@ -117,11 +118,18 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
     let part = |kind: Verdict| {
         let of: Vec<&Against> = all.iter().map(|(_, it)| *it).filter(|it| it.verdict == kind).collect();
         let range = if kind.differs() { range(&of) } else { String::new() };
-        (!of.is_empty()).then(|| format!("{} under {}{range}", verdict(kind), of.len()))
+        let under = match (of.len(), all.len()) {
+            (0, _) => return None,
+            (_, 1) => String::new(),
+            (some, number) if some == number => format!(" under all {number} loads"),
+            (some, _) => format!(" under {some}"),
+        };
+        Some(format!("{}{under}{range}", verdict(kind)))
     };
     let parts: Vec<String> = kinds.into_iter().filter_map(part).collect();
     let name = if is_alike { measure.name(first.work) } else { every_work(measure) };
-    Some(format!("{name}, under {}: {}", plural(all.len(), "load"), parts.join(", ")))
+    let loads = if parts.len() > 1 { format!(", under {} loads", all.len()) } else { String::new() };
+    Some(format!("{name}{loads}: {}", parts.join(", ")))
 }
 
 /// A measure's name where loads do different kinds of work.
@@ -208,10 +216,9 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
         }
     }
     if results.rounds < 6 {
-        caveats.push(format!(
-            "{} are too few for an interval: from 6 rounds on there are verdicts.",
-            plural(results.rounds as usize, "round")
-        ));
+        let few = plural(results.rounds as usize, "round");
+        let is = if results.rounds == 1 { "is" } else { "are" };
+        caveats.push(format!("{few} {is} too few for an interval: from 6 rounds on there are verdicts."));
     }
     if !results.failed.is_empty() {
         caveats.push(format!("{} failed; they are named below.", plural(results.failed.len(), "trial")));

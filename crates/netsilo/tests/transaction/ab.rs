@@ -2,10 +2,11 @@
 
 use std::process::{Output, Stdio};
 
+use netsilo_lab::said;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use super::host::{Host, kill, said};
+use super::host::{Host, kill};
 
 /// Prints one number while the first interrupt is on cpu 4, and another one while it is not.
 fn measuring(host: &Host, there: &str, elsewhere: &str) -> String {

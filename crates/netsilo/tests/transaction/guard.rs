@@ -3,9 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use netsilo_lab::said;
 use rustix::process::Signal;
 
-use super::host::{Host, kill, said};
+use super::host::{Host, kill};
 
 const OLD: [&str; 2] = ["01\n", "01\n"];
 const NEW: [&str; 2] = ["10", "10"];

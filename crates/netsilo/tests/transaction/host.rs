@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+use netsilo_lab::until;
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::json;
 
@@ -128,12 +128,8 @@ impl Host {
 
     /// Waits until something holds; fails the test after two minutes.
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + Duration::from_secs(120);
-        while !holds(self) {
-            let log = std::fs::read_to_string(self.state().join("guard.log")).unwrap_or_default();
-            assert!(Instant::now() < end, "never: {what}; guard.log: {log}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let log = || std::fs::read_to_string(self.state().join("guard.log")).unwrap_or_default();
+        until(what, || holds(self), |it| *it).unwrap_or_else(|error| panic!("{error}; guard.log: {}", log()));
     }
 }
 
@@ -148,10 +144,4 @@ impl Drop for Host {
 
 pub(crate) fn kill(pid: i32, signal: rustix::process::Signal) -> rustix::io::Result<()> {
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal)
-}
-
-/// What a verb said, and its exit code.
-pub(crate) fn said(output: &Output) -> (Option<i32>, String) {
-    let text = [&output.stdout[..], &output.stderr[..]].concat();
-    (output.status.code(), String::from_utf8(text).unwrap())
 }

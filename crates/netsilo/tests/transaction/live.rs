@@ -1,11 +1,11 @@
 //! The same on the running kernel, in a network namespace of its own, which ends with the test.
 
-use std::io::Write as _;
 use std::process::Command;
 
+use netsilo_lab::said;
 use serde_json::{Value, json};
 
-use super::host::{Host, said};
+use super::host::Host;
 
 /// Makes a netdev with two queues, prints its knobs, applies, prints them, undoes, prints them.
 const SCRIPT: &str = r#"
@@ -27,16 +27,6 @@ fn change(knob: &str, queue: u32, old: Value, new: Value) -> Value {
     json!({ "target": { "knob": knob, "netdev": netdev, "queue": queue }, "old": old, "new": new, "reason": "test" })
 }
 
-/// Whether this test cannot run here.
-fn skip() -> bool {
-    if rustix::process::geteuid().is_root() {
-        return false;
-    }
-    assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "namespaces need root");
-    let _ = writeln!(std::io::stderr(), "SKIPPED: namespaces need root");
-    true
-}
-
 /// Applies with the state folder on a file system of 8 KiB, a page for the lock and one for the journal, which is kept.
 fn apply_with_little_space(host: &Host) -> (Option<i32>, String) {
     let script = format!(
@@ -50,7 +40,7 @@ fn apply_with_little_space(host: &Host) -> (Option<i32>, String) {
 
 #[test]
 fn a_full_disk_under_the_journal_is_a_failed_write() {
-    if skip() {
+    if netsilo_lab::skip().unwrap() {
         return;
     }
     let host = Host::new();
@@ -72,7 +62,7 @@ fn a_full_disk_under_the_journal_is_a_failed_write() {
 
 #[test]
 fn queues_of_a_real_netdev_change_and_come_back_byte_for_byte() {
-    if skip() {
+    if netsilo_lab::skip().unwrap() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -4,8 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use netsilo_core::cpuset::CpuSet;
+use netsilo_lab::said;
 
-use super::host::{Host, said};
+use super::host::Host;
 
 #[test]
 fn apply_says_what_it_does_and_undo_takes_it_back() {

