@@ -2,7 +2,7 @@
 # Both set up what they need (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo test check bench bench-irqbalance bench-load bench-smoke install setup
+.PHONY: demo test check bench bench-exact bench-irqbalance bench-load bench-smoke install setup
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -17,6 +17,10 @@ check: setup
 
 bench: setup
 	cargo bench -p netsilo-sys --bench read --bench cycle
+
+# placement against the optimum on larger problems, by HiGHS, a C++ library that is built for this alone; some 30 minutes
+bench-exact: setup
+	scripts/bench-exact
 
 # beside irqbalance, on made-up hosts; some 6 minutes
 bench-irqbalance: setup

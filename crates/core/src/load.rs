@@ -74,6 +74,11 @@ impl Test {
         matches!(self, Self::UdpRr | Self::UdpStream | Self::Forward)
     }
 
+    /// Whether what it sends may go without being copied: a stream from a buffer; `sendfile` copies nothing anyway.
+    pub fn may_zero_copy(self) -> bool {
+        matches!(self, Self::TcpStream | Self::UdpStream)
+    }
+
     /// What a stream sends in one call unless told otherwise: iperf3's size; what fills an Ethernet frame; the least.
     pub fn usual_send_bytes(self) -> usize {
         match self {
@@ -135,6 +140,9 @@ pub struct Spec {
     pub response_bytes: usize,
     /// What a stream gives the kernel in one call.
     pub send_bytes: usize,
+    /// Whether a stream asks the kernel not to copy what it sends (`MSG_ZEROCOPY`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub zero_copy: bool,
     /// Datagrams per second of all instances together; as many as go where it is `None`.
     pub rate_per_s: Option<f64>,
     /// After so long a UDP request or its response is taken for lost.
@@ -158,6 +166,7 @@ impl Spec {
             request_bytes: 1,
             response_bytes: 1,
             send_bytes: test.usual_send_bytes(),
+            zero_copy: false,
             rate_per_s: None,
             lost_after: Duration::from_millis(200),
             resend: false,
@@ -179,6 +188,9 @@ impl Spec {
             within("response bytes", self.response_bytes, most)?;
         } else {
             within("send bytes", self.send_bytes, most)?;
+        }
+        if self.zero_copy && !self.test.may_zero_copy() {
+            return Err(format!("zero copy is for TCP_STREAM and UDP_STREAM, not for {}", self.test));
         }
         let day = Duration::from_secs(24 * 60 * 60);
         if self.duration.is_zero() || self.duration > day || self.warm_up > day {
@@ -216,6 +228,19 @@ pub struct Totals {
     pub datagrams_sent: u64,
     /// Datagrams taken from the kernel.
     pub datagrams_received: u64,
+    /// Sends that were to go without a copy.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zerocopy_sends: u64,
+    /// Of these, how many the kernel has told to be done.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zerocopy_completed: u64,
+    /// And of these, how many it has copied all the same.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zerocopy_copied: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl AddAssign for Totals {
@@ -229,6 +254,9 @@ impl AddAssign for Totals {
         self.received_bytes += other.received_bytes;
         self.datagrams_sent += other.datagrams_sent;
         self.datagrams_received += other.datagrams_received;
+        self.zerocopy_sends += other.zerocopy_sends;
+        self.zerocopy_completed += other.zerocopy_completed;
+        self.zerocopy_copied += other.zerocopy_copied;
     }
 }
 
@@ -245,6 +273,9 @@ impl Totals {
             received_bytes: self.received_bytes.saturating_sub(earlier.received_bytes),
             datagrams_sent: self.datagrams_sent.saturating_sub(earlier.datagrams_sent),
             datagrams_received: self.datagrams_received.saturating_sub(earlier.datagrams_received),
+            zerocopy_sends: self.zerocopy_sends.saturating_sub(earlier.zerocopy_sends),
+            zerocopy_completed: self.zerocopy_completed.saturating_sub(earlier.zerocopy_completed),
+            zerocopy_copied: self.zerocopy_copied.saturating_sub(earlier.zerocopy_copied),
         }
     }
 }
@@ -413,6 +444,7 @@ mod tests {
         assert_eq!(wrong(|it| it.lost_after = Duration::ZERO), "a datagram is taken for lost after 1ms to 60s");
         assert_eq!(wrong(|it| it.rate_per_s = Some(f64::NAN)), "a rate is more than 0 datagrams per second");
         assert_eq!(wrong(|it| it.response_bytes = 0), "response bytes must be 1 to 65507, not 0");
+        assert_eq!(wrong(|it| it.zero_copy = true), "zero copy is for TCP_STREAM and UDP_STREAM, not for UDP_RR");
     }
 
     fn side(usr: f64) -> Side {
@@ -457,6 +489,6 @@ mod tests {
         let run = run(Test::TcpCrr);
         let text = serde_json::to_string(&run).unwrap();
         assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
-        assert!(text.contains("\"TCP_CRR\""));
+        assert!(text.contains("\"TCP_CRR\"") && !text.contains("zero"), "what was not asked for is not told: {text}");
     }
 }

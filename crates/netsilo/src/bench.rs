@@ -118,6 +118,9 @@ pub(crate) struct LoadArgs {
     /// What a stream gives the kernel in one call [default: 131072; a datagram: 1472; FORWARD: 18]
     #[arg(short = 'm', long, value_name = "BYTES")]
     send_bytes: Option<usize>,
+    /// Ask the kernel not to copy what TCP_STREAM or UDP_STREAM sends (MSG_ZEROCOPY)
+    #[arg(long)]
+    zero_copy: bool,
     /// Datagrams per second of UDP_STREAM and FORWARD, all instances together [default: as many as go]
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
@@ -145,6 +148,7 @@ impl LoadArgs {
             request_bytes: self.request.0,
             response_bytes: self.request.1,
             send_bytes: self.send_bytes.unwrap_or(spec.send_bytes),
+            zero_copy: self.zero_copy,
             rate_per_s: self.rate,
             lost_after: self.lost_after,
             resend: self.resend,
@@ -184,6 +188,7 @@ fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
     };
     more(spec.rate_per_s.is_some(), &spec.rate_per_s.map_or_else(String::new, |rate| format!(" --rate {rate}")));
     more(spec.resend, " --resend");
+    more(spec.zero_copy, " --zero-copy");
     more(bpf, " --bpf");
     let (warm_up, duration) = (humantime::format_duration(*warm_up), humantime::format_duration(*duration));
     format!(

@@ -11,16 +11,16 @@ mod exact;
 mod made;
 #[path = "../tests/placing/trees.rs"]
 mod trees;
+#[path = "made_up/ways.rs"]
+mod ways;
 
 use std::time::{Duration, Instant};
 
 use made::{Work, gap, total};
 use netsilo_core::algorithm::model::Model;
-use netsilo_core::algorithm::{AlgorithmName, Suggestion, suggest};
 use netsilo_core::assignment::solver;
-use netsilo_core::cpuset::CpuId;
 use netsilo_core::grid::Grid;
-use netsilo_core::topology::Topology;
+use ways::{WAYS, ways};
 
 const MACHINES: [&str; 6] = [
     "20em64t-hybrid-1p6c2t+2ca4co1t",
@@ -37,29 +37,14 @@ fn main() {
     speed();
 }
 
-/// The four ways, in the order of the table.
-fn ways(work: &Work, topology: &Topology, model: &Model) -> [Vec<usize>; 4] {
-    let room = work.room(topology);
-    let by = |algorithm| -> Vec<usize> {
-        let suggestions = suggest(algorithm, &room, &work.vectors);
-        let cpus =
-            suggestions.iter().zip(&work.vectors).map(|(it, vector)| Suggestion::cpu(it).or(vector.present).unwrap());
-        cpus.map(|cpu| model.cpus.binary_search(&cpu).unwrap()).collect()
-    };
-    // set_irq_affinity scripts: queue n to the nth CPU of the list.
-    let pool: Vec<CpuId> = work.vectors[0].pool.iter().collect();
-    let round_robin = (0..work.vectors.len()).map(|n| model.cpus.binary_search(&pool[n % pool.len()]).unwrap());
-    let found = solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
-    [found, by(AlgorithmName::Spread), by(AlgorithmName::LeastLoaded), round_robin.collect()]
-}
-
 fn quality() {
     println!(
         "cost in % of a CPU beyond the optimum, mean of {SEEDS} problems of 3 to 6 queues on 6 to 8 CPUs of each machine"
     );
+    let [solver, spread, least_loaded, round_robin] = WAYS;
     println!(
-        "{:32} {:>9} {:>8} {:>8} {:>12} {:>11} {:>9} {:>9}",
-        "machine", "optimum", "solver", "spread", "least-loaded", "round-robin", "gap mean", "gap worst"
+        "{:32} {:>9} {solver:>8} {spread:>8} {least_loaded:>12} {round_robin:>11} {:>9} {:>9}",
+        "machine", "optimum", "gap mean", "gap worst"
     );
     let mut all: Vec<f64> = Vec::new();
     for name in MACHINES {

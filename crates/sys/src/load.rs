@@ -19,6 +19,7 @@ mod socket;
 mod stream;
 mod tally;
 mod work;
+mod zero_copy;
 
 pub use asked::{ask, here};
 pub use control::{Order, VERSION};

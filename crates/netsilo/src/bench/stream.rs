@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// What is given to the kernel in one call
     #[arg(short = 'm', long, value_name = "BYTES,..", value_delimiter = ',', default_values_t = [1024, 16_384, 131_072])]
     send_bytes: Vec<usize>,
+    /// Send what is not a file also without copying it to the kernel (MSG_ZEROCOPY)
+    #[arg(long)]
+    zero_copy: bool,
     /// How many senders at once
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u32).range(1..=2))]
     senders: Vec<u32>,
@@ -122,12 +125,16 @@ fn buffers(most: u32, snapshot: &Snapshot) -> Option<Setting> {
 fn loads(args: &Args) -> Vec<Load> {
     let mut loads = Vec::new();
     for test in &args.tests {
-        for send_bytes in &args.send_bytes {
-            for senders in &args.senders {
-                let spec = Spec { send_bytes: *send_bytes, ..args.with.common.spec(*test, 1, None) };
-                let words = if *senders == 1 { "one sender" } else { "two senders" };
-                let name = format!("{test} {send_bytes} B, {words}");
-                loads.push(Load { name, spec, senders: *senders, early_drop: false });
+        for zero_copy in [false, true].into_iter().filter(|zero| !zero || (args.zero_copy && test.may_zero_copy())) {
+            for send_bytes in &args.send_bytes {
+                for senders in &args.senders {
+                    let usual = args.with.common.spec(*test, 1, None);
+                    let spec = Spec { send_bytes: *send_bytes, zero_copy, ..usual };
+                    let how = if zero_copy { " without a copy" } else { "" };
+                    let words = if *senders == 1 { "one sender" } else { "two senders" };
+                    let name = format!("{test} {send_bytes} B{how}, {words}");
+                    loads.push(Load { name, spec, senders: *senders, early_drop: false });
+                }
             }
         }
     }

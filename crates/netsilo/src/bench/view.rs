@@ -1,6 +1,7 @@
 //! A run as text.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use comfy_table::{CellAlignment, Table, presets};
 use netsilo_core::load::{Latency, Run, Side};
@@ -32,6 +33,9 @@ pub(crate) fn render(run: &Run) -> String {
         };
         line("lost", format!("{}{more}", percent(lost)));
     }
+    if let Some(words) = zero_copy(run) {
+        line("zero copy", words);
+    }
     if let Some((client, server)) = figures.cpu_ns_per_transaction {
         line("cpu time", both(run, |ns| format!("{:.1} us", ns / 1e3), "transaction", client, server));
     }
@@ -42,6 +46,19 @@ pub(crate) fn render(run: &Run) -> String {
         let _ = write!(text, "\n{}\n", latencies(latency));
     }
     text + &sides(run)
+}
+
+/// What became of sends without a copy: the kernel copies where it must, and tells only afterwards.
+fn zero_copy(run: &Run) -> Option<String> {
+    let totals = run.totals;
+    let of = |count: u64| percent(count as f64 / totals.zerocopy_sends as f64);
+    let loopback = run.address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
+    let always = if loopback { ", as always on loopback" } else { "" };
+    let open = totals.zerocopy_sends.saturating_sub(totals.zerocopy_completed);
+    let open = if open > 0 { format!("; of {} it has not told the end", of(open)) } else { String::new() };
+    let (sends, copied) = (count(totals.zerocopy_sends as f64), of(totals.zerocopy_copied));
+    (totals.zerocopy_sends > 0)
+        .then(|| format!("{sends} sends; the kernel copied {copied} of them all the same{always}{open}"))
 }
 
 fn head(run: &Run) -> String {
@@ -228,5 +245,10 @@ mod tests {
         let mut one = run;
         one.server.side.boot_id = one.client.boot_id.clone();
         assert!(render(&one).contains("per transaction, both ends on one machine"));
+        (one.totals.zerocopy_sends, one.totals.zerocopy_completed, one.totals.zerocopy_copied) = (2000, 2000, 500);
+        assert!(render(&one).contains("2.00k sends; the kernel copied 25% of them all the same\n"), "{}", render(&one));
+        (one.address, one.totals.zerocopy_completed) = ("127.0.0.1:12870".into(), 1000);
+        let text = render(&one);
+        assert!(text.contains("all the same, as always on loopback; of 50% it has not told the end\n"), "{text}");
     }
 }

@@ -24,6 +24,9 @@ pub(super) struct Row {
     pub(super) received_bytes: AtomicU64,
     pub(super) datagrams_sent: AtomicU64,
     pub(super) datagrams_received: AtomicU64,
+    pub(super) zerocopy_sends: AtomicU64,
+    pub(super) zerocopy_completed: AtomicU64,
+    pub(super) zerocopy_copied: AtomicU64,
 }
 
 /// Adds to a counter that nobody else writes: no locked instruction is needed.
@@ -44,6 +47,9 @@ impl Row {
             received_bytes: read(&self.received_bytes),
             datagrams_sent: read(&self.datagrams_sent),
             datagrams_received: read(&self.datagrams_received),
+            zerocopy_sends: read(&self.zerocopy_sends),
+            zerocopy_completed: read(&self.zerocopy_completed),
+            zerocopy_copied: read(&self.zerocopy_copied),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::process::Instance;
 use super::side::{Before, Hurry};
 use super::socket::{PATIENCE, Socket, allow_many_sockets};
 use super::tally::{Latencies, Tally};
-use super::{crr, rr, stream};
+use super::{crr, rr, stream, zero_copy};
 
 /// Stack of a worker; there may be thousands.
 const STACK: usize = 96 << 10;
@@ -335,6 +335,9 @@ pub(super) struct Share {
 pub(super) fn work(share: Share, spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
     let Share { to, instances, sockets } = share;
     let many = spec.instances_as == InstancesAs::Multiplexed;
+    if spec.zero_copy {
+        return zero_copy::stream(sockets, spec, tally);
+    }
     match (spec.test, sockets.as_slice()) {
         (Test::TcpCrr, _) if many => crr::many(to, instances, spec, tally),
         (Test::TcpCrr, _) => crr::one(to, spec, tally),

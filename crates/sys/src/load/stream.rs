@@ -99,8 +99,7 @@ pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io:
         .iter()
         .filter_map(|socket| if let Socket::Udp(socket) = socket { Some(socket) } else { None })
         .collect();
-    let rate = spec.rate_per_s.map(|rate| rate * sockets.len() as f64 / spec.instances as f64);
-    let mut pace = Pace { started: Instant::now(), sent: 0.0 };
+    let mut pace = spec.rate_per_s.map(|rate| Pace::new(rate * sockets.len() as f64 / spec.instances as f64));
     for socket in sockets.iter().cycle() {
         if tally.is_stopped() {
             break;
@@ -114,27 +113,33 @@ pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io:
             Err(error) if is_full(&error) || is_later(&error) => sleep(Duration::from_micros(50)),
             Err(error) => return Err(error),
         }
-        if let Some(rate) = rate {
-            pace.keep(rate);
+        if let Some(pace) = &mut pace {
+            pace.keep();
         }
     }
     Ok(())
 }
 
 /// Sends no faster than told, and after a delay no faster either.
-struct Pace {
+pub(super) struct Pace {
+    per_s: f64,
     started: Instant,
     sent: f64,
 }
 
 impl Pace {
-    fn keep(&mut self, per_s: f64) {
+    pub(super) fn new(per_s: f64) -> Self {
+        Self { per_s, started: Instant::now(), sent: 0.0 }
+    }
+
+    /// One more was sent: waits until the next one may be.
+    pub(super) fn keep(&mut self) {
         self.sent += 1.0;
-        let ahead = self.sent / per_s - self.started.elapsed().as_secs_f64();
+        let ahead = self.sent / self.per_s - self.started.elapsed().as_secs_f64();
         if ahead > 0.001 {
             sleep(Duration::from_secs_f64(ahead.min(0.02)));
         } else if ahead < -0.1 {
-            *self = Self { started: Instant::now(), sent: 0.0 };
+            *self = Self::new(self.per_s);
         }
     }
 }

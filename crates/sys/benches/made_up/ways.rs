@@ -1,0 +1,28 @@
+//! The ways that placements are compared with: the solver's, and the usual ones.
+
+use netsilo_core::algorithm::model::Model;
+use netsilo_core::algorithm::{AlgorithmName, Suggestion, suggest};
+use netsilo_core::assignment::solver;
+use netsilo_core::cpuset::CpuId;
+use netsilo_core::topology::Topology;
+
+use crate::made::Work;
+
+/// What they are called, in the order of [`ways`].
+pub(crate) const WAYS: [&str; 4] = ["solver", "spread", "least-loaded", "round-robin"];
+
+/// Where each of them places the work.
+pub(crate) fn ways(work: &Work, topology: &Topology, model: &Model) -> [Vec<usize>; 4] {
+    let room = work.room(topology);
+    let by = |algorithm| -> Vec<usize> {
+        let suggestions = suggest(algorithm, &room, &work.vectors);
+        let cpus =
+            suggestions.iter().zip(&work.vectors).map(|(it, vector)| Suggestion::cpu(it).or(vector.present).unwrap());
+        cpus.map(|cpu| model.cpus.binary_search(&cpu).unwrap()).collect()
+    };
+    // set_irq_affinity scripts: queue n to the nth CPU of the list.
+    let pool: Vec<CpuId> = work.vectors[0].pool.iter().collect();
+    let round_robin = (0..work.vectors.len()).map(|n| model.cpus.binary_search(&pool[n % pool.len()]).unwrap());
+    let found = solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
+    [found, by(AlgorithmName::Spread), by(AlgorithmName::LeastLoaded), round_robin.collect()]
+}
