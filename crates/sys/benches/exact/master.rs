@@ -168,8 +168,7 @@ impl Master<'_> {
             .map(|(chosen, column)| (*chosen, f64::from(u8::from(present.contains(column)))))
             .collect();
         let chosen = program.chosen;
-        let mut model = program.variables.minimise(program.cost).using(highs);
-        program.rows.into_iter().for_each(|row| drop(model.add_constraint(row)));
+        let model = program.variables.minimise(program.cost).using(highs).with_all(program.rows);
         let model = model.set_mip_rel_gap(0.0).unwrap().set_time_limit(left.as_secs_f64()).with_initial_solution(start);
         let Ok(solution) = model.solve() else { return false };
         let mut at = vec![usize::MAX; self.ground.problem.items.len()];

@@ -158,7 +158,7 @@ impl<'a> Sets<'a> {
     /// that it gains later.
     fn extend(&mut self, items: &[usize], beyond: f64) {
         self.looked += 1;
-        if self.looked % LOOK == 0 && Instant::now() > self.until {
+        if self.looked.is_multiple_of(LOOK) && Instant::now() > self.until {
             self.out_of_time = true;
             self.most = f64::NEG_INFINITY;
         }
