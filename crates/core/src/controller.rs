@@ -31,7 +31,7 @@ use self::view::View;
 use crate::change::{Change, Target, Value, apply_to, ordered};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::{NapiId, Observation, Snapshot, Writer};
-use crate::plan::{AlgorithmName, Goal, Override, Plan, plan_of};
+use crate::plan::{AlgorithmName, Goal, Override, Plan, plan_of, xps_of};
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
 
@@ -164,14 +164,18 @@ impl Controller {
         let pattern = Pattern::of(&observation.after.topology.online, &rates, &silos);
         let rest = self.rest.take().filter(|_| self.to_revert.is_empty());
         let rest = rest.and_then(|rest| rest.goes_on(&pattern, &rates, observation));
-        let wanted = match &rest {
+        let mut wanted = match &rest {
             Some(rest) => rest.plan().clone(),
             None => self.wanted(observation, &rates, &silos, &view),
         };
         let seen = rest.is_none().then(|| Seen::of(pattern.clone(), &rates, observation));
         self.compare(now, pattern);
-        self.notice(now, &wanted, &view);
+        self.notice(now, &wanted, &view, |target| !is_xps(target));
         let revert = self.revert(now, &view);
+        if rest.is_none() {
+            self.follow_interrupts(now, &mut wanted, &revert, &view);
+        }
+        self.notice(now, &wanted, &view, is_xps);
         let decided = self.decide(now, &wanted, &view);
         let state = self.state(&wanted, &decided, revert.is_empty());
         self.held = decided
@@ -365,10 +369,24 @@ impl Controller {
         }
     }
 
-    /// Tells each knob whether it is wanted otherwise.
-    fn notice(&mut self, now: Duration, plan: &Plan, view: &View<'_>) {
-        let wanted: BTreeMap<&Target, &Change> = plan.changes.iter().map(|change| (&change.target, change)).collect();
-        let content = |target: &&Target| !wanted.contains_key(*target);
+    /// XPS is worked out from where the interrupts will be: those that are held for longer stay where they are.
+    fn follow_interrupts(&self, now: Duration, wanted: &mut Plan, revert: &[Change], view: &View<'_>) {
+        if self.policy.goal.xps.is_none() {
+            return;
+        }
+        let decided = self.decide(now, wanted, view).into_iter();
+        let will_be = decided.filter(|(_, hold)| hold.as_ref().is_none_or(Hold::is_short)).map(|(change, _)| change);
+        let moves: Vec<Change> = revert.iter().chain(will_be).filter(|it| !is_xps(&it.target)).cloned().collect();
+        wanted.changes.retain(|change| !is_xps(&change.target));
+        wanted.changes.extend(xps_of(&apply_to(view.after, &moves), &self.policy.goal));
+        wanted.changes = ordered(std::mem::take(&mut wanted.changes));
+    }
+
+    /// Tells each of these knobs whether it is wanted otherwise.
+    fn notice(&mut self, now: Duration, plan: &Plan, view: &View<'_>, these: impl Fn(&Target) -> bool) {
+        let wanted = plan.changes.iter().filter(|change| these(&change.target));
+        let wanted: BTreeMap<&Target, &Change> = wanted.map(|change| (&change.target, change)).collect();
+        let content = |target: &&Target| these(target) && !wanted.contains_key(*target);
         for target in self.knobs.keys().filter(content).cloned().collect::<Vec<_>>() {
             let workload = self.workload(&target, view);
             let Some(knob) = self.knobs.get_mut(&target) else { continue };
@@ -402,7 +420,7 @@ impl Controller {
             let silo = view.unit(&change.target).and_then(|silo| silos.get(&silo));
             *hold = hold.take().or_else(|| silo.cloned());
         }
-        self.wait_for_interrupts(&mut decided, view);
+        wait_for_interrupts(&mut decided, view);
         self.within_budget(now, plan, &mut decided, view);
         decided
     }
@@ -410,19 +428,6 @@ impl Controller {
     fn may(&self, now: Duration, plan: &Plan, change: &Change, view: &View<'_>) -> Result<(), Hold> {
         let knob = self.knobs.get(&change.target).ok_or(Hold::NotLong(0, knob::WINDOWS_WANTED))?;
         knob.may(now, view.stays_on_llc(&change.target, &change.new), gain(plan, change, view), &self.policy)
-    }
-
-    /// XPS is worked out from where the interrupts will be: it waits until those of its netdev are there, but for those
-    /// that it was planned around.
-    fn wait_for_interrupts(&self, decided: &mut Verdicts<'_>, view: &View<'_>) {
-        let queue = |(change, hold): &(&Change, Option<Hold>)| hold.as_ref().and_then(|_| view.queue(&change.target));
-        let held = decided.iter().filter_map(queue).filter(|queue| !self.held.contains(queue));
-        let held: BTreeSet<String> = held.map(|(netdev, _)| netdev).collect();
-        for (change, hold) in decided.iter_mut().filter(|(_, hold)| hold.is_none()) {
-            if let Target::XpsCpus { netdev, .. } = &change.target {
-                *hold = held.contains(&netdev.name).then_some(Hold::Waits);
-            }
-        }
     }
 
     /// Holds what the budget has no room for; those that gain most come first.
@@ -495,6 +500,22 @@ impl Controller {
     fn say(&mut self, at: Duration, target: Option<&Target>, what: What, why: String) {
         self.log.push(Entry { at, target: target.cloned(), what, why });
     }
+}
+
+/// XPS waits until the interrupts of its netdev are where it was worked out for.
+fn wait_for_interrupts(decided: &mut Verdicts<'_>, view: &View<'_>) {
+    let moves = decided.iter().filter(|(_, hold)| hold.as_ref().is_some_and(Hold::is_short));
+    let moves = moves.filter_map(|(change, _)| view.queue(&change.target));
+    let moving: BTreeSet<String> = moves.map(|(netdev, _)| netdev).collect();
+    for (change, hold) in decided.iter_mut().filter(|(_, hold)| hold.is_none()) {
+        if let Target::XpsCpus { netdev, .. } = &change.target {
+            *hold = moving.contains(&netdev.name).then_some(Hold::Waits);
+        }
+    }
+}
+
+fn is_xps(target: &Target) -> bool {
+    matches!(target, Target::XpsCpus { .. })
 }
 
 /// What a move gains by the cost model, in CPU-nanoseconds per second; `None` where another algorithm than the one

@@ -17,7 +17,7 @@ use crate::change::{Change, NetdevIdentity, Target, Value, ordered};
 use crate::cost::Costs;
 use crate::cpuset::CpuSet;
 use crate::diagnose::Seen;
-use crate::host::{Irq, Observation};
+use crate::host::{Irq, Observation, Snapshot};
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
 
@@ -45,6 +45,14 @@ pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &G
     plan.changes = ordered(plan.changes);
     plan.even_if_owned = goal.even_if_owned;
     plan
+}
+
+/// XPS alone, by where the interrupts are.
+pub(crate) fn xps_of(after: &Snapshot, goal: &Goal) -> Vec<Change> {
+    let mut plan = Plan::default();
+    let netdevs = selection::netdevs(after, goal, &mut plan);
+    steering::xps(after, &netdevs, &placement::present_places(after), goal, &mut plan);
+    plan.changes
 }
 
 /// What the operator wants.

@@ -26,11 +26,6 @@ fn with_xps(policy: Policy, wanted: bool) -> Policy {
     Policy { goal: Goal { xps: wanted.then_some(Xps::Near), ..policy.goal }, ..policy }
 }
 
-/// XPS is worked out around interrupts that are held, and so comes a window later where one of its netdev is.
-fn windows_to_settle(xps: bool) -> usize {
-    if xps { 3 } else { 2 }
-}
-
 fn algorithms() -> impl Strategy<Value = AlgorithmName> {
     select(AlgorithmName::ALL.to_vec())
 }
@@ -73,7 +68,7 @@ proptest! {
     fn after_a_lasting_change_all_is_settled_within_two_cycles(seed: u64, algorithm in algorithms(), xps: bool) {
         let mut world = World::random(with_xps(policy(algorithm), xps), seed);
         for _ in 0..2 {
-            world.steps(windows_to_settle(xps));
+            world.steps(2);
             let made = world.made.len();
             // longer than the dwell: going back sooner would be a reversal
             for _ in 0..12 {
@@ -95,7 +90,7 @@ proptest! {
     fn steady_noise_changes_nothing(seed: u64, algorithm in algorithms(), xps: bool) {
         let mut world = World::random(with_xps(policy(algorithm), xps), seed);
         world.noise = 0.05;
-        world.steps(windows_to_settle(xps));
+        world.steps(2);
         let made = world.made.len();
         world.steps(HOUR);
         prop_assert_eq!(&world.made[made..], &[]);

@@ -33,7 +33,7 @@ pub(super) fn place(
     plan: &mut Plan,
 ) -> Places {
     let after = &observation.after;
-    let mut places: Places = after.irqs.keys().filter_map(|irq| Some((*irq, present(after, *irq)?))).collect();
+    let mut places = present_places(after);
     let Some(pool) = pool.filter(|_| goal.irqs) else { return places };
     let mut groups = groups(after, silos, netdevs, plan);
     groups.retain(|group| group.movable(after, plan));
@@ -227,6 +227,11 @@ fn predict(room: &Room<'_>, vectors: &[Vector], suggestions: &[Suggestion], plan
         });
     }
     gains
+}
+
+/// Where each interrupt is.
+pub(super) fn present_places(after: &Snapshot) -> Places {
+    after.irqs.keys().filter_map(|irq| Some((*irq, present(after, *irq)?))).collect()
 }
 
 /// The CPU of an interrupt by its settings: what is asked for, or what is in force where that is left open.
