@@ -65,9 +65,10 @@ fn the_published_experiment_shows_its_directions_in_counts() {
     // what RPS costs
     for load in [tcp, udp] {
         assert!(of(load, "none", "handed_over") < 0.01 && of(load, "rps+rfs", "handed_over") > 0.1, "{load}");
-        assert!(of(load, "rps+rfs", "ipis") > of(load, "none", "ipis"), "{load}");
         assert!(of(load, "rps+rfs", "net_rx") > of(load, "none", "net_rx"), "{load}");
     }
+    // of TCP with all interrupts on one CPU nearly each response wakes a thread elsewhere: these IPIs vary by more than RPS adds
+    assert!(of(udp, "rps+rfs", "ipis") > of(udp, "none", "ipis"), "{results:#}");
 }
 
 /// A setting under a load.
