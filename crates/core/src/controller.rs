@@ -13,6 +13,7 @@ mod reconcile;
 mod rest;
 mod trial;
 mod view;
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,12 +29,11 @@ pub use self::policy::{Policy, WINDOW};
 use self::rest::{Rest, Seen};
 use self::trial::{Trial, Trials};
 use self::view::View;
-use crate::change::{Change, Target, Value, apply_to, ordered};
-use crate::cpuset::{CpuId, CpuSet};
-use crate::host::{NapiId, Observation, Snapshot, Writer};
-use crate::plan::{AlgorithmName, Goal, Override, Plan, plan_of, xps_of};
-use crate::rates::{Rates, rates};
-use crate::silo::{Silos, silos};
+use crate::change::{Change, Target, Value};
+use crate::host::{NapiId, Observation, Writer};
+use crate::plan::{AlgorithmName, Goal, Plan};
+use crate::rates::rates;
+use crate::silo::silos;
 
 /// Readers that went elsewhere more often than this within a calm's time are never at rest.
 const UNREST: usize = 6;
@@ -235,71 +235,6 @@ impl Controller {
         self.say(now, Some(target), what, why);
     }
 
-    /// All that is wanted.
-    fn wanted(&self, observation: &Observation, rates: &Rates, silos: &Silos, view: &View<'_>) -> Plan {
-        let plan = plan_of(observation, rates, silos, &self.policy.goal);
-        let wanted = self.around_what_is_held(plan, view, |goal| plan_of(observation, rates, silos, goal));
-        self.as_wanted_before(wanted, observation, rates)
-    }
-
-    /// The plan, but with what was held in the last window where it is: the others find their places around it.
-    fn around_what_is_held(&self, plan: Plan, view: &View<'_>, plan_for: impl Fn(&Goal) -> Plan) -> Plan {
-        if self.held.is_empty() {
-            return plan;
-        }
-        let leave = |(netdev, queue): &(String, u32)| Override {
-            netdev: netdev.clone(),
-            queues: Some(CpuSet::of(CpuId(*queue))),
-            leave: true,
-            ..Override::default()
-        };
-        let mut goal = self.policy.goal.clone();
-        goal.overrides.splice(0..0, self.held.iter().map(leave));
-        let mut around = plan_for(&goal);
-        let held = |change: &&Change| view.queue(&change.target).is_some_and(|queue| self.held.contains(&queue));
-        around.changes.retain(|change| !held(&change));
-        around.changes.extend(plan.changes.into_iter().filter(|change| held(&change)));
-        around.changes = ordered(around.changes);
-        around.placements = plan.placements;
-        around
-    }
-
-    /// The plan, but with the last window's wishes where this window's put something else in their place and yet would
-    /// let them stay, had they been followed: of equals the first one named counts, so that noise does not choose.
-    fn as_wanted_before(&self, mut wanted: Plan, observation: &Observation, rates: &Rates) -> Plan {
-        let wishes = self
-            .knobs
-            .iter()
-            .filter_map(|(target, knob)| knob.wanted_before(target, target.value_in(&observation.after)?));
-        let before: BTreeMap<Target, Change> = wishes.map(|change| (change.target.clone(), change)).collect();
-        if before.is_empty()
-            || wanted.changes.is_empty()
-            || wanted.changes.iter().all(|now| before.get(&now.target).is_some_and(|before| before.new == now.new))
-        {
-            return wanted;
-        }
-        let then = |changes: &[Change]| {
-            let (before, attribution) = (Snapshot::default(), observation.attribution.clone());
-            let followed = Observation { before, after: apply_to(&observation.after, changes), attribution };
-            plan_of(&followed, rates, &silos(&followed, rates), &self.policy.goal).changes
-        };
-        // One of two alike could have been named.
-        let all: Vec<Change> = before.values().cloned().collect();
-        if then(&all).is_empty() {
-            wanted.changes = ordered(all);
-            return wanted;
-        }
-        let earlier: Vec<Change> =
-            wanted.changes.iter().map(|now| before.get(&now.target).unwrap_or(now).clone()).collect();
-        let would_move = then(&earlier);
-        for (change, earlier) in wanted.changes.iter_mut().zip(earlier) {
-            if !would_move.iter().any(|would| would.target == earlier.target) {
-                *change = earlier;
-            }
-        }
-        wanted
-    }
-
     /// Logs what was judged, and takes note of what has to be taken back.
     fn judge(&mut self, now: Duration) -> Vec<Verdict> {
         let judged = std::mem::take(&mut self.judged);
@@ -367,19 +302,6 @@ impl Controller {
             1 => Workload::JustChanged,
             _ => Workload::Same,
         }
-    }
-
-    /// XPS is worked out from where the interrupts will be: those that are held for longer stay where they are.
-    fn follow_interrupts(&self, now: Duration, wanted: &mut Plan, revert: &[Change], view: &View<'_>) {
-        if self.policy.goal.xps.is_none() {
-            return;
-        }
-        let decided = self.decide(now, wanted, view).into_iter();
-        let will_be = decided.filter(|(_, hold)| hold.as_ref().is_none_or(Hold::is_short)).map(|(change, _)| change);
-        let moves: Vec<Change> = revert.iter().chain(will_be).filter(|it| !is_xps(&it.target)).cloned().collect();
-        wanted.changes.retain(|change| !is_xps(&change.target));
-        wanted.changes.extend(xps_of(&apply_to(view.after, &moves), &self.policy.goal));
-        wanted.changes = ordered(std::mem::take(&mut wanted.changes));
     }
 
     /// Tells each of these knobs whether it is wanted otherwise.

@@ -8,7 +8,7 @@ use proptest::sample::select;
 
 use super::simulate::{Scheduler, World};
 use super::*;
-use crate::cpuset::CpuId;
+use crate::cpuset::{CpuId, CpuSet};
 use crate::grid::Grid;
 use crate::host::{Irq, WriterKnob};
 use crate::plan::Xps;

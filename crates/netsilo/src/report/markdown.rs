@@ -5,12 +5,11 @@ use std::fmt::Write as _;
 use netsilo_core::experiment::measure::Measure;
 use netsilo_core::experiment::results::{Cell, Results, UnderLoad};
 use netsilo_core::experiment::stage_costs::{EarlyDrop, StageCosts};
-use netsilo_core::stages::Stage;
 
 use super::folder::Folder;
 use super::words;
 use crate::apply::count as plural;
-use crate::units::{nanoseconds, or_dash};
+use crate::units::nanoseconds;
 
 /// The verdicts, what speaks against them, and all figures.
 pub(super) fn render(folder: &Folder, results: &Results) -> String {
@@ -118,19 +117,9 @@ fn stages(results: &Results) -> String {
 
 /// One row a stage, one column a setting.
 fn stage_costs(costs: &[&StageCosts]) -> String {
-    let row = |name: &str, of: &dyn Fn(&StageCosts) -> String| {
-        [name.to_owned()].into_iter().chain(costs.iter().map(|it| of(it))).collect::<Vec<String>>()
-    };
-    let mut rows = vec![row("", &|it| it.setting.clone())];
-    for stage in Stage::ALL {
-        if costs.iter().any(|it| it.stages.contains_key(&stage)) {
-            rows.push(row(stage.label(), &|it| or_dash(it.stages.get(&stage), words::stage)));
-        }
-    }
-    rows.push(row("all", &|it| or_dash(it.ns_per_packet, nanoseconds)));
-    rows.push(row("NET_RX and NET_TX, by eBPF", &|it| or_dash(it.softirq_ns_per_packet, nanoseconds)));
-    rows.push(row("samples", &|it| it.samples.to_string()));
-    table(&rows)
+    let head = ("", costs.iter().map(|it| it.setting.clone()).collect());
+    let row = |(name, cells): (&str, Vec<String>)| [vec![name.to_owned()], cells].concat();
+    table(&[head].into_iter().chain(words::stage_rows(costs)).map(row).collect::<Vec<_>>())
 }
 
 fn table(rows: &[Vec<String>]) -> String {

@@ -4,6 +4,7 @@ use netsilo_core::ab::Scale;
 use netsilo_core::experiment::measure::{Measure, Work};
 use netsilo_core::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
 use netsilo_core::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
+use netsilo_core::stages::Stage;
 use netsilo_core::stats::Estimate;
 
 use crate::apply::count as plural;
@@ -153,8 +154,21 @@ fn range(of: &[&Against]) -> String {
     }
 }
 
+/// What is told of stages under a load: a row for each stage that some sample found, and what they come to; a cell for each of the settings.
+pub(super) fn stage_rows(costs: &[&StageCosts]) -> Vec<(&'static str, Vec<String>)> {
+    let row = |name, of: &dyn Fn(&StageCosts) -> String| (name, costs.iter().map(|it| of(it)).collect());
+    let found = |it: &Stage| costs.iter().any(|costs| costs.stages.contains_key(it));
+    let stages = Stage::ALL.into_iter().filter(found);
+    let mut rows: Vec<_> =
+        stages.map(|it| row(it.label(), &|costs| units::or_dash(costs.stages.get(&it), stage))).collect();
+    rows.push(row("all", &|it| units::or_dash(it.ns_per_packet, units::nanoseconds)));
+    rows.push(row("NET_RX and NET_TX, by eBPF", &|it| units::or_dash(it.softirq_ns_per_packet, units::nanoseconds)));
+    rows.push(row("samples", &|it| it.samples.to_string()));
+    rows
+}
+
 /// A stage's cost: `412 ns ±36 (31%)`, or its share alone.
-pub(super) fn stage(cost: &StageCost) -> String {
+fn stage(cost: &StageCost) -> String {
     let share = units::percent(cost.share);
     let Some(ns) = cost.ns_per_packet else { return share };
     let within = cost.within_ns.map(|ns| format!(" ±{}", units::nanoseconds(ns))).unwrap_or_default();

@@ -248,7 +248,8 @@ impl Session<'_> {
         match (request, &mut self.run) {
             (Request::Prepare(spec), None) => {
                 spec.check()?;
-                self.run = Some(self.prepare(&spec, lines).map_err(|error| format!("cannot serve this: {error}"))?);
+                let run = self.prepare(&spec, lines).map_err(|error| format!("cannot serve this: {error}"))?;
+                self.run.insert(run).go();
                 tell(Event::Began(self.from, spec));
                 Ok(None)
             }
@@ -282,7 +283,7 @@ impl Session<'_> {
         }
     }
 
-    /// Opens the sockets, tells the client, takes its connections, and starts the workers.
+    /// Opens the sockets, tells the client, takes its connections, and starts the workers, which wait.
     fn prepare(&self, spec: &Spec, lines: &mut Lines) -> io::Result<Running> {
         let here = lines.stream().local_addr()?.ip();
         let client = self.from.ip();
@@ -317,7 +318,6 @@ impl Session<'_> {
             }
             let ports = run.sockets.iter().map(|socket| Ok(socket.local_addr()?.port())).collect::<io::Result<_>>()?;
             lines.say(&Reply::Ready { ports, instances_as })?;
-            run.go();
             return Ok(run);
         }
         let listener = TcpListener::bind((here, 0))?;
@@ -331,7 +331,6 @@ impl Session<'_> {
                     let _ = answer::tcp_many(Vec::new(), Some(&listener), job);
                 })?;
             }
-            run.go();
             return Ok(run);
         }
         let mut streams: Vec<Vec<Arc<TcpStream>>> = (0..count).map(|_| Vec::new()).collect();
@@ -349,7 +348,6 @@ impl Session<'_> {
                 }
             })?;
         }
-        run.go();
         Ok(run)
     }
 

@@ -5,7 +5,6 @@ use netsilo_core::experiment::flow_map::FlowMap;
 use netsilo_core::experiment::measure::Measure;
 use netsilo_core::experiment::results::{Measured, Results, UnderLoad, Verdict};
 use netsilo_core::experiment::stage_costs::{EarlyDrop, StageCosts};
-use netsilo_core::stages::Stage;
 
 use super::super::{charts, palette, words};
 use crate::units::{count, nanoseconds, or_dash, percent};
@@ -108,19 +107,13 @@ pub(super) fn cpus(load: &UnderLoad) -> Markup {
 
 /// A row a stage, a column a setting.
 pub(super) fn stages(costs: &[&StageCosts]) -> Markup {
-    let nanoseconds_of = |ns: Option<f64>| or_dash(ns, nanoseconds);
     html! {
         table {
             thead { tr { th scope="col" { "stage" } @for it in costs { th scope="col" { (it.setting) } } } }
             tbody {
-                @for stage in Stage::ALL {
-                    @if costs.iter().any(|it| it.stages.contains_key(&stage)) {
-                        tr { th scope="row" { (stage.label()) } @for it in costs { td { (or_dash(it.stages.get(&stage), words::stage)) } } }
-                    }
+                @for (name, cells) in words::stage_rows(costs) {
+                    tr { th scope="row" { (name) } @for cell in &cells { td { (cell) } } }
                 }
-                tr { th scope="row" { "all" } @for it in costs { td { (nanoseconds_of(it.ns_per_packet)) } } }
-                tr { th scope="row" { "NET_RX and NET_TX, by eBPF" } @for it in costs { td { (nanoseconds_of(it.softirq_ns_per_packet)) } } }
-                tr { th scope="row" { "samples" } @for it in costs { td { (it.samples) } } }
             }
         }
     }
