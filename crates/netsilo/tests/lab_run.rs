@@ -14,15 +14,15 @@ const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
 /// In emulation times are noise: nothing is reverted for them, and the algorithm is one that goes by bytes. All goes quickly.
 const CONFIG: &str = r#"
-interval = "2s"
+interval = "1s"
 window = "always"
 [goal]
 algorithm = "near-consumer"
 [controller]
-dwell = "2s"
+dwell = "1s"
 calm = "20s"
-hold-off = "2s"
-hold-off-most = "4s"
+hold-off = "1s"
+hold-off-most = "2s"
 worse-by = 1.0
 "#;
 
@@ -164,7 +164,10 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
             yields_to_others(&guest, &daemon);
             does_not_fight_irqbalance(&guest, &daemon);
         }
-        repairs_what_drivers_forget(&guest);
+        // The oldest and the newest: what lies between is of either kind.
+        if kernel != Kernel::V6_12 {
+            repairs_what_drivers_forget(&guest);
+        }
         ends_without_a_trace_but_what_it_wrote(&guest, daemon);
         // How kthreads are found differs by kernel (`lab_read` of sys has all), what is in the journal does not.
         if kernel == Kernel::V6_1 {

@@ -15,7 +15,7 @@ use netsilo_core::attribution::{Attribution, Consumption, Protocol, Resolved};
 use netsilo_core::cpuset::CpuId;
 use netsilo_core::host::NapiId;
 use netsilo_lab::traffic::{self, Consumed, RrReport};
-use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
 use netsilo_sys::bpf::{Options, Tracer};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -29,14 +29,6 @@ fn kernel_6_1_with_virtio_net() {
         a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_told(lab);
-    });
-}
-
-#[test]
-fn kernel_6_1_with_igb() {
-    in_a_guest(Kernel::V6_1, NicModel::Igb, |lab| {
-        bytes_of_each_queue_are_those_of_its_sockets(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FlowHash]);
     });
 }
 
@@ -60,18 +52,16 @@ fn newest_kernel_with_virtio_net() {
     });
 }
 
+/// Boots a guest with two NICs, one guest at a time: what its own programs read by the first one, then what it forwards between both.
 fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
-    in_the_guest(&Spec::new(kernel, model), claims);
-}
-
-/// Boots one guest at a time.
-fn in_the_guest(spec: &Spec, claims: impl FnOnce(&Lab)) {
     static TURN: Mutex<()> = Mutex::new(());
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let _turn: MutexGuard<'_, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    claims(&Lab::boot(spec).unwrap());
+    let lab = Lab::boot(&Spec { nics: vec![Nic::from(model); 2], ..Spec::new(kernel, model) }).unwrap();
+    claims(&lab);
+    forwarding::is_attributed(&lab, model);
 }
 
 /// What a tracer in the guest counts while something happens.
