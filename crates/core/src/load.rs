@@ -17,6 +17,9 @@ pub const MOST_INSTANCES: usize = 20_000;
 /// The largest request, response or piece sent, in bytes.
 const MOST_BYTES: usize = 16 << 20;
 
+/// What a TCP stream sends in one call, as iperf3's does, and what its reader takes.
+const USUAL_PIECE: usize = 128 << 10;
+
 /// The most that a UDP datagram over IPv4 holds.
 const MOST_DATAGRAM: usize = 65_507;
 
@@ -74,6 +77,11 @@ impl Test {
         matches!(self, Self::UdpRr | Self::UdpStream | Self::Forward)
     }
 
+    /// Whether it is one connection's bytes, one way.
+    fn is_tcp_stream(self) -> bool {
+        matches!(self, Self::TcpStream | Self::TcpSendfile)
+    }
+
     /// Whether what it sends may go without being copied: a stream from a buffer; `sendfile` copies nothing anyway.
     pub fn may_zero_copy(self) -> bool {
         matches!(self, Self::TcpStream | Self::UdpStream)
@@ -84,7 +92,7 @@ impl Test {
         match self {
             Self::UdpStream => 1472,
             Self::Forward => 18,
-            _ => 128 << 10,
+            _ => USUAL_PIECE,
         }
     }
 
@@ -140,6 +148,9 @@ pub struct Spec {
     pub response_bytes: usize,
     /// What a stream gives the kernel in one call.
     pub send_bytes: usize,
+    /// What the reader of a TCP stream takes from the kernel in one call, at most.
+    #[serde(default = "usual_piece", skip_serializing_if = "is_usual_piece")]
+    pub recv_bytes: usize,
     /// Whether a stream asks the kernel not to copy what it sends (`MSG_ZEROCOPY`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub zero_copy: bool,
@@ -166,6 +177,7 @@ impl Spec {
             request_bytes: 1,
             response_bytes: 1,
             send_bytes: test.usual_send_bytes(),
+            recv_bytes: USUAL_PIECE,
             zero_copy: false,
             rate_per_s: None,
             lost_after: Duration::from_millis(200),
@@ -188,6 +200,13 @@ impl Spec {
             within("response bytes", self.response_bytes, most)?;
         } else {
             within("send bytes", self.send_bytes, most)?;
+            within("received bytes", self.recv_bytes, USUAL_PIECE)?;
+        }
+        if self.recv_bytes != USUAL_PIECE && !self.test.is_tcp_stream() {
+            return Err(format!(
+                "how much is received at once is told of TCP_STREAM and TCP_SENDFILE, not of {}",
+                self.test
+            ));
         }
         if self.zero_copy && !self.test.may_zero_copy() {
             return Err(format!("zero copy is for TCP_STREAM and UDP_STREAM, not for {}", self.test));
@@ -237,6 +256,14 @@ pub struct Totals {
     /// And of these, how many it has copied all the same.
     #[serde(skip_serializing_if = "is_zero")]
     pub zerocopy_copied: u64,
+}
+
+fn usual_piece() -> usize {
+    USUAL_PIECE
+}
+
+fn is_usual_piece(bytes: &usize) -> bool {
+    *bytes == USUAL_PIECE
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -444,6 +471,8 @@ mod tests {
         assert_eq!(wrong(|it| it.lost_after = Duration::ZERO), "a datagram is taken for lost after 1ms to 60s");
         assert_eq!(wrong(|it| it.rate_per_s = Some(f64::NAN)), "a rate is more than 0 datagrams per second");
         assert_eq!(wrong(|it| it.response_bytes = 0), "response bytes must be 1 to 65507, not 0");
+        let of_streams = "how much is received at once is told of TCP_STREAM and TCP_SENDFILE, not of UDP_RR";
+        assert_eq!(wrong(|it| it.recv_bytes = 1024), of_streams);
         assert_eq!(wrong(|it| it.zero_copy = true), "zero copy is for TCP_STREAM and UDP_STREAM, not for UDP_RR");
     }
 

@@ -98,18 +98,18 @@ const CASES: [Case; 8] = [
         peers: &[
             ("iperf3", "iperf3 -c {} -p 5999 -t 1 -l 131072 -J"),
             ("qperf", "qperf -t 1 -m 131072 -uu {} tcp_bw"),
-            ("netperf", "netperf -H {} -t TCP_STREAM -l 1 -P 0 -f B -- -m 131072"),
+            ("netperf", "netperf -H {} -t TCP_STREAM -l 1 -P 0 -f B -- -m 131072 -M 131072"),
         ],
     },
     Case {
         name: "TCP_STREAM, 1 KiB",
         unit: "B/s",
         copies: 1,
-        netsilo: "-t TCP_STREAM -m 1024",
+        netsilo: "-t TCP_STREAM -m 1024 -M 1024",
         peers: &[
             ("iperf3", "iperf3 -c {} -p 5999 -t 1 -l 1024 -J"),
             ("qperf", "qperf -t 1 -m 1024 -uu {} tcp_bw"),
-            ("netperf", "netperf -H {} -t TCP_STREAM -l 1 -P 0 -f B -- -m 1024"),
+            ("netperf", "netperf -H {} -t TCP_STREAM -l 1 -P 0 -f B -- -m 1024 -M 1024"),
         ],
     },
     Case {

@@ -64,7 +64,7 @@ pub(crate) struct ServeArgs {
     /// Port of the control connection; 0 takes a free one. Data goes through ports of the kernel's choice
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
-    /// Burn this much CPU time in user mode for each request, as a real service does
+    /// Burn this much CPU time in user mode for each request, and each read of a stream, as a real service does
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     work_usecs: u64,
     /// Threads, where instances are multiplexed [default: one per CPU]
@@ -118,6 +118,9 @@ pub(crate) struct LoadArgs {
     /// What a stream gives the kernel in one call [default: 131072; a datagram: 1472; FORWARD: 18]
     #[arg(short = 'm', long, value_name = "BYTES")]
     send_bytes: Option<usize>,
+    /// What the server reads of a TCP stream in one call, at most [default: 131072]
+    #[arg(short = 'M', long, value_name = "BYTES")]
+    recv_bytes: Option<usize>,
     /// Ask the kernel not to copy what TCP_STREAM or UDP_STREAM sends (MSG_ZEROCOPY)
     #[arg(long)]
     zero_copy: bool,
@@ -148,6 +151,7 @@ impl LoadArgs {
             request_bytes: self.request.0,
             response_bytes: self.request.1,
             send_bytes: self.send_bytes.unwrap_or(spec.send_bytes),
+            recv_bytes: self.recv_bytes.unwrap_or(spec.recv_bytes),
             zero_copy: self.zero_copy,
             rate_per_s: self.rate,
             lost_after: self.lost_after,
@@ -187,6 +191,7 @@ fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
         }
     };
     more(spec.rate_per_s.is_some(), &spec.rate_per_s.map_or_else(String::new, |rate| format!(" --rate {rate}")));
+    more(spec.recv_bytes != Spec::usual(*test, *duration).recv_bytes, &format!(" -M {}", spec.recv_bytes));
     more(spec.resend, " --resend");
     more(spec.zero_copy, " --zero-copy");
     more(bpf, " --bpf");

@@ -141,13 +141,17 @@ fn requests_and_responses_of_any_size_arrive_whole() {
             assert_eq!(run.server.work_usecs, 20);
         }
     }
+    // at most 300 bytes in 20 us, or thereabouts: what a turn of the server's loop takes is measured
+    let read = server.adds_up(None, "-t TCP_STREAM -m 1000 -M 300");
+    let most = 300.0 * read.seconds / 20e-6 * 2.0;
+    assert!((read.server.counted.received_bytes as f64) < most, "{:?} in {} s", read.server.counted, read.seconds);
     let paced = server.adds_up(None, "-t UDP_STREAM -m 64 --rate 500");
     // the rate is an upper bound, however busy the machine is
     let most = 500.0 * paced.seconds + 60.0;
     assert!(paced.counted.datagrams_sent as f64 <= most, "{:?} in {} s", paced.counted, paced.seconds);
 }
 
-const STREAMS: [&str; 3] = ["-t TCP_STREAM", "-t TCP_STREAM -m 1000", "-t UDP_STREAM -m 1400"];
+const STREAMS: [&str; 3] = ["-t TCP_STREAM", "-t TCP_STREAM -m 1000 -M 300", "-t UDP_STREAM -m 1400"];
 
 #[test]
 fn what_goes_without_a_copy_arrives_and_loopback_copies_all_of_it() {

@@ -14,7 +14,7 @@ use super::board::{Board, Row, add};
 use super::socket::{PATIENCE, Poll, is_later};
 use super::work::Work;
 
-/// What is read or written at once, at most.
+/// What is read or written at once, at most, of requests and responses.
 const PIECE: usize = 128 << 10;
 
 /// Connections taken from the listener before the others have their turn.
@@ -34,6 +34,8 @@ pub(super) struct Job<'a> {
     request: usize,
     /// 0: nothing is answered.
     response: usize,
+    /// What is read of a stream at once, at most.
+    piece: usize,
     closes: bool,
 }
 
@@ -41,11 +43,11 @@ impl<'a> Job<'a> {
     pub(super) fn new(spec: &Spec, work: Work, client: IpAddr, board: &'a Board, row: &'a Row) -> Self {
         let (request, response) =
             if spec.test.has_responses() { (spec.request_bytes, spec.response_bytes) } else { (usize::MAX, 0) };
-        Self { board, row, client, work, request, response, closes: spec.test == Test::TcpCrr }
+        Self { board, row, client, work, request, response, piece: spec.recv_bytes, closes: spec.test == Test::TcpCrr }
     }
 
     fn buffer(&self) -> Vec<u8> {
-        vec![0; if self.response == 0 { PIECE } else { PIECE.min(self.request.max(self.response)) }]
+        vec![0; if self.response == 0 { self.piece } else { PIECE.min(self.request.max(self.response)) }]
     }
 }
 
@@ -78,6 +80,7 @@ impl Flow {
             }
             if job.response == 0 {
                 self.received = 0;
+                job.work.burn();
                 return Ok(true);
             }
             if self.received < job.request {
@@ -199,11 +202,14 @@ pub(super) fn udp(socket: &UdpSocket, job: &Job<'_>) {
         };
         add(&job.row.received_bytes, bytes);
         add(&job.row.datagrams_received, 1);
-        if job.response == 0 || bytes != job.request {
+        let is_request = job.response > 0 && bytes == job.request;
+        if is_request || job.response == 0 {
+            job.work.burn();
+        }
+        if !is_request {
             continue;
         }
         add(&job.row.requests, 1);
-        job.work.burn();
         // its first byte is the request's, which tells the client which one it answers
         if let Ok(bytes) = sendto(socket, &buffer[..job.response], SendFlags::empty(), &from) {
             add(&job.row.sent_bytes, bytes);

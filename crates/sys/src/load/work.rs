@@ -1,4 +1,4 @@
-//! CPU time burnt for each request, as a service that thinks would.
+//! CPU time burnt for each request, or read of a stream, as a service that thinks would.
 
 use std::hint::black_box;
 use std::time::Duration;
