@@ -118,7 +118,9 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
     ];
     let part = |kind: Verdict| {
         let of: Vec<&Against> = all.iter().map(|(_, it)| *it).filter(|it| it.verdict == kind).collect();
-        let range = if kind.differs() { range(&of) } else { String::new() };
+        // where it is not judged, the change is still worth knowing
+        let told = kind.differs() || kind == Verdict::TooFewRounds;
+        let range = if told { range(&of) } else { String::new() };
         let under = match (of.len(), all.len()) {
             (0, _) => return None,
             (_, 1) => String::new(),

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use netsilo_core::experiment::results::{Results, Verdict};
-use netsilo_core::experiment::{EXPERIMENT, RECORDS};
+use netsilo_core::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
 use tempfile::TempDir;
 
 /// The program on a folder.
@@ -74,6 +74,18 @@ fn where_times_mean_nothing_counts_are_what_is_concluded_from() {
         let Some(against) = &measured.against else { continue };
         assert_eq!(against.verdict == Verdict::TimesMeanNothing, measured.measure.is_time(), "{}", measured.name);
     }
+}
+
+#[test]
+fn too_few_rounds_have_no_verdict_but_tell_the_change() {
+    let folder = TempDir::new().unwrap();
+    let first_round: Vec<_> =
+        made_up::records().into_iter().filter(|it| matches!(it, Record::Trial(it) if it.step.round == 0)).collect();
+    let experiment = Experiment { rounds: 1, ..made_up::experiment(None) };
+    made_up::write(folder.path(), &experiment, &first_round);
+    let output = report(folder.path(), &[]);
+    let head: Vec<&str> = stdout(&output).lines().take(12).collect();
+    insta::assert_snapshot!(head.join("\n"));
 }
 
 #[test]
