@@ -60,7 +60,7 @@ fn machine(folder: &Folder) -> Markup {
 fn changes(changes: &[netsilo_core::change::Change]) -> Markup {
     html! {
         div.scroll { table {
-            thead { tr { th scope="col" { "knob" } th scope="col" { "from" } th scope="col" { "to" } th scope="col" { "why" } } }
+            thead { tr { th scope="col" { "knob" } th.text scope="col" { "from" } th.text scope="col" { "to" } th.text scope="col" { "why" } } }
             tbody { @for change in changes {
                 tr { th scope="row" { (change.target) } td.text { (change.old) } td.text { (change.new) } td.text { (change.reason) } }
             } }

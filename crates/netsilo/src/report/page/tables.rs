@@ -57,7 +57,7 @@ pub(super) fn measure(loads: &[&UnderLoad], measure: Measure) -> Markup {
         table {
             caption { (loads[0].settings.iter().find_map(|it| it.measured(measure)).map_or("", |it| &it.name)) " (" (unit) ")" }
             thead { tr {
-                th scope="col" { "load" } th scope="col" { "setting" } th scope="col" { "median" } th scope="col" { "95 % interval" }
+                th scope="col" { "load" } th.text scope="col" { "setting" } th scope="col" { "median" } th scope="col" { "95 % interval" }
                 th scope="col" { "change" } th scope="col" { "verdict" } th scope="col" { "rounds" }
             } }
             tbody { @for load in loads { @for cell in &load.settings { @if let Some(it) = cell.measured(measure) {
@@ -125,7 +125,7 @@ pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
         table {
             caption { "What the way after raw PREROUTING costs for each packet received: " (pair.load) " against " (pair.dropped) "." }
             thead { tr {
-                th scope="col" { "setting" } th scope="col" { "measured by" } th scope="col" { "passed on" } th scope="col" { "dropped early" }
+                th scope="col" { "setting" } th.text scope="col" { "measured by" } th scope="col" { "passed on" } th scope="col" { "dropped early" }
                 th scope="col" { "less" }
             } }
             tbody { @for spared in &pair.settings { @for (name, it) in words::ways(spared) {
@@ -172,7 +172,7 @@ pub(super) fn flow(map: &FlowMap) -> Markup {
     let unit = if map.in_packets { "packets/s" } else { "interrupts/s" };
     html! {
         table {
-            thead { tr { th scope="col" { "from" } th scope="col" { "to" } th scope="col" { (unit) } } }
+            thead { tr { th scope="col" { "from" } th.text scope="col" { "to" } th scope="col" { (unit) } } }
             tbody { @for link in &map.links {
                 tr {
                     th scope="row" { (map.places[link.from].name) }
