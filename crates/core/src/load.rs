@@ -200,13 +200,10 @@ impl Spec {
             within("response bytes", self.response_bytes, most)?;
         } else {
             within("send bytes", self.send_bytes, most)?;
-            within("received bytes", self.recv_bytes, USUAL_PIECE)?;
+            within("recv bytes", self.recv_bytes, USUAL_PIECE)?;
         }
         if self.recv_bytes != USUAL_PIECE && !self.test.is_tcp_stream() {
-            return Err(format!(
-                "how much is received at once is told of TCP_STREAM and TCP_SENDFILE, not of {}",
-                self.test
-            ));
+            return Err(format!("recv bytes are for TCP_STREAM and TCP_SENDFILE, not for {}", self.test));
         }
         if self.zero_copy && !self.test.may_zero_copy() {
             return Err(format!("zero copy is for TCP_STREAM and UDP_STREAM, not for {}", self.test));
@@ -471,7 +468,7 @@ mod tests {
         assert_eq!(wrong(|it| it.lost_after = Duration::ZERO), "a datagram is taken for lost after 1ms to 60s");
         assert_eq!(wrong(|it| it.rate_per_s = Some(f64::NAN)), "a rate is more than 0 datagrams per second");
         assert_eq!(wrong(|it| it.response_bytes = 0), "response bytes must be 1 to 65507, not 0");
-        let of_streams = "how much is received at once is told of TCP_STREAM and TCP_SENDFILE, not of UDP_RR";
+        let of_streams = "recv bytes are for TCP_STREAM and TCP_SENDFILE, not for UDP_RR";
         assert_eq!(wrong(|it| it.recv_bytes = 1024), of_streams);
         assert_eq!(wrong(|it| it.zero_copy = true), "zero copy is for TCP_STREAM and UDP_STREAM, not for UDP_RR");
     }
