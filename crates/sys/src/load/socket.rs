@@ -14,6 +14,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// How long a connection may take to be made.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// For so long a machine may leave what was sent without an answer of its kernel: one that is full of softirqs does for many seconds.
+const UNHEARD: Duration = Duration::from_secs(60);
+
 /// How often those who wait look whether they shall stop.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
@@ -44,7 +47,7 @@ impl Socket {
             // what streams in small sends goes out in full segments (Nagle), as with netperf and iperf3
             stream.set_nodelay(spec.test.has_responses())?;
             // a server's machine that is gone says nothing any more
-            sockopt::set_tcp_user_timeout(&stream, PATIENCE.as_millis() as u32)?;
+            sockopt::set_tcp_user_timeout(&stream, UNHEARD.as_millis() as u32)?;
             return Ok(Some(Self::Tcp(stream)));
         }
         let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -93,5 +96,5 @@ pub(super) fn allow_many_sockets() {
 
 /// Whether nothing more can be had from a socket for now.
 pub(super) fn is_later(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
