@@ -2,7 +2,7 @@
 # Both set up what they need (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
-.PHONY: demo test check bench bench-exact bench-irqbalance bench-load bench-smoke install setup
+.PHONY: demo test check bench bench-exact bench-irqbalance bench-load bench-matrix bench-smoke install setup
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-lab
@@ -33,6 +33,10 @@ bench-load: setup
 # the published experiment at reduced size on an emulated server of its shape: its directions, in counts; some 2 minutes
 bench-smoke: setup
 	cargo test -p netsilo --test lab_matrix -- --nocapture
+
+# the same in full, with a report to look at: some 17 minutes the first round, ROUNDS of them (6: with fewer no interval is exact)
+bench-matrix: setup
+	cargo test -p netsilo --test lab_matrix -- --ignored --nocapture
 
 install: setup
 	cargo build --release -p netsilo
