@@ -116,10 +116,10 @@ fn the_published_experiment_in_full() {
     here("tar", &["-xf", "run.tar"]);
     here(NETSILO, &["report", "run", "-o", "run/report.html"]);
     here(NETSILO, &["report", "run", "--markdown"]);
+    println!("{}", dir.join("run/report.html").display());
     let results = Command::new(NETSILO).args(["report", "run", "-j"]).current_dir(dir).output().unwrap().stdout;
     let results: Value = serde_json::from_slice(&results).unwrap();
     assert_eq!(results["failed"], serde_json::json!([]), "{results:#}");
-    println!("{}", dir.join("run/report.html").display());
 }
 
 /// A setting under a load.
