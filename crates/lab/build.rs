@@ -16,7 +16,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .arg(&agent)
         .status()?;
     if !status.success() {
-        return Err("cannot build the lab's agent: see rustc's message above (libc6-dev installed?)".into());
+        return Err(
+            "cannot build the lab's agent: see rustc's message above (libc6-dev installed?)".into(),
+        );
     }
     Ok(())
 }

@@ -36,7 +36,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             .status();
         match status {
             Ok(status) if status.success() => {}
-            Ok(_) => return Err(format!("{clang} could not compile bpf/{program}.bpf.c, it says why above").into()),
+            Ok(_) => {
+                return Err(format!(
+                    "{clang} could not compile bpf/{program}.bpf.c, it says why above"
+                )
+                .into());
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(format!(
                     "{clang} is missing: install clang 14 or newer (Debian: apt install clang llvm), or name yours in CLANG"

@@ -1,16 +1,20 @@
-//! Mutation of JSON as a tree: bytes changed at random rarely stay JSON, and never become another valid set of CPUs.
+//! Mutation of JSON as a tree: bytes changed at random rarely stay JSON, and never become another
+//! valid set of CPUs.
 
 use libfuzzer_sys::fuzzer_mutate;
 use serde_json::Value;
 
 /// Numbers at which counters, identifiers and sizes break.
-const NUMBERS: [u64; 12] = [0, 1, 2, 63, 64, 8191, 8192, 1 << 31, u32::MAX as u64, 1 << 32, 1 << 53, u64::MAX];
+const NUMBERS: [u64; 12] =
+    [0, 1, 2, 63, 64, 8191, 8192, 1 << 31, u32::MAX as u64, 1 << 32, 1 << 53, u64::MAX];
 /// Numbers of CPUs, interrupts and queues, as keys: beyond any machine too.
 const KEYS: [u32; 8] = [0, 1, 5, 64, 511, 8191, 8192, u32::MAX];
 /// Words that many fields understand.
-const WORDS: [&str; 10] = ["", "0", "0-8191", "1,3,5", "eth0", "eth1", "NET_RX", "CAL", "napi/eth0-8193", "\u{1F4A5}"];
+const WORDS: [&str; 10] =
+    ["", "0", "0-8191", "1,3,5", "eth0", "eth1", "NET_RX", "CAL", "napi/eth0-8193", "\u{1F4A5}"];
 
-/// For `fuzz_mutator!`: changes one to three places of a JSON text; a text that is no JSON is changed as bytes.
+/// For `fuzz_mutator!`: changes one to three places of a JSON text; a text that is no JSON is
+/// changed as bytes.
 pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
     let mut dice = Dice::of(seed);
     let Ok(mut value) = serde_json::from_slice::<Value>(&data[..size]) else {
@@ -40,7 +44,8 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize
 /// As [`mutate`], for a file with a JSON text in each line.
 pub fn mutate_lines(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
     let mut dice = Dice::of(!seed);
-    let mut lines: Vec<Vec<u8>> = data[..size].split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
+    let mut lines: Vec<Vec<u8>> =
+        data[..size].split_inclusive(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
     if lines.is_empty() || dice.roll(20) == 0 {
         return fuzzer_mutate(data, size, max_size);
     }
@@ -107,8 +112,8 @@ fn change(value: &mut Value, place: &mut usize, dice: &mut Dice) -> bool {
     }
 }
 
-/// Goes down at random: what holds much is changed as often as what it holds together. A struct's fields stay as they
-/// are named, mostly, or nothing could be read any more.
+/// Goes down at random: what holds much is changed as often as what it holds together. A struct's
+/// fields stay as they are named, mostly, or nothing could be read any more.
 fn change_below(value: &mut Value, dice: &mut Dice) {
     let sides = if is_struct(value) { 32 } else { 4 };
     let inner = match value {
@@ -158,7 +163,9 @@ fn change_this(value: &mut Value, dice: &mut Dice) {
             }
         }
         Value::Bool(flag) => *flag = !*flag,
-        Value::Null => *value = [Value::from(1), Value::from("0-3"), Value::from(0.5)][dice.roll(3)].clone(),
+        Value::Null => {
+            *value = [Value::from(1), Value::from("0-3"), Value::from(0.5)][dice.roll(3)].clone()
+        }
         Value::Array(items) if !items.is_empty() => {
             let at = dice.roll(items.len());
             match dice.roll(3) {
@@ -175,8 +182,10 @@ fn change_this(value: &mut Value, dice: &mut Dice) {
                 1 => fields[to] = fields[from].clone(),
                 2 => fields[from] = Value::Null,
                 copy => {
-                    let value = if copy < 6 { fields.remove(from) } else { fields.get(from).cloned() };
-                    fields.insert(KEYS[dice.roll(KEYS.len())].to_string(), value.unwrap_or_default());
+                    let value =
+                        if copy < 6 { fields.remove(from) } else { fields.get(from).cloned() };
+                    fields
+                        .insert(KEYS[dice.roll(KEYS.len())].to_string(), value.unwrap_or_default());
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! Bundles from anyone: opening one writes nothing outside its own folder and leaves none behind; what opens makes a plan.
+//! Bundles from anyone: opening one writes nothing outside its own folder and leaves none behind;
+//! what opens makes a plan.
 
 #![no_main]
 
@@ -9,7 +10,8 @@ use netsilo_core::plan::{Goal, plan};
 use netsilo_core::report::Report;
 use serde::{Deserialize, Serialize};
 
-/// An entry of the archive: a file with its text, a link with its target, or whatever `kind` of tar says.
+/// An entry of the archive: a file with its text, a link with its target, or whatever `kind` of tar
+/// says.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     path: String,
@@ -67,11 +69,16 @@ fn tar_entry(entry: &Entry) -> Vec<u8> {
 
 /// The smallest fixture as a bundle, and what a hostile one may try.
 fn seeds() -> Vec<String> {
-    let fixture = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/synthetic-virtio_net-shared"));
+    let fixture = PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../fixtures/synthetic-virtio_net-shared"
+    ));
     let entry = |path: &str, kind, text: &str| Entry { path: path.into(), kind, text: text.into() };
     let manifest = r#"{"schema":1,"netsilo":"0","kernel":"6.1","with_addresses":false,"holds":[]}"#;
-    let attribution = serde_json::to_string(&netsilo_core::attribution::Attribution::default()).expect("plain values");
-    let mut whole = vec![entry("manifest.json", '0', manifest), entry("attribution.json", '0', &attribution)];
+    let attribution = serde_json::to_string(&netsilo_core::attribution::Attribution::default())
+        .expect("plain values");
+    let mut whole =
+        vec![entry("manifest.json", '0', manifest), entry("attribution.json", '0', &attribution)];
     for sample in ["0", "1"] {
         add(&mut whole, &fixture, sample);
     }
@@ -85,7 +92,8 @@ fn seeds() -> Vec<String> {
         entry("0/device", '3', ""),
     ];
     let json = |entries: &[Entry]| serde_json::to_string(entries).expect("plain values");
-    let mut seeds: Vec<String> = hostile.iter().map(|entry| json(std::slice::from_ref(entry))).collect();
+    let mut seeds: Vec<String> =
+        hostile.iter().map(|entry| json(std::slice::from_ref(entry))).collect();
     seeds.extend([json(&whole), json(&hostile[2..])]);
     seeds
 }
@@ -97,10 +105,14 @@ fn add(entries: &mut Vec<Entry>, dir: &Path, inner: &str) {
         if kind.is_dir() {
             add(entries, &file.path(), &path);
         } else if kind.is_symlink() {
-            let target = std::fs::read_link(file.path()).expect("the fixture").to_string_lossy().into_owned();
+            let target = std::fs::read_link(file.path())
+                .expect("the fixture")
+                .to_string_lossy()
+                .into_owned();
             entries.push(Entry { path, kind: '2', text: target });
         } else {
-            let text = String::from_utf8_lossy(&std::fs::read(file.path()).expect("the fixture")).into_owned();
+            let text = String::from_utf8_lossy(&std::fs::read(file.path()).expect("the fixture"))
+                .into_owned();
             entries.push(Entry { path, kind: '0', text });
         }
     }

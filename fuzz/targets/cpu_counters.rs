@@ -1,4 +1,5 @@
-//! `/proc/softirqs`, `/proc/stat`, `/proc/net/softnet_stat`: each of the three reads any text; what is printed comes back.
+//! `/proc/softirqs`, `/proc/stat`, `/proc/net/softnet_stat`: each of the three reads any text; what
+//! is printed comes back.
 
 #![no_main]
 
@@ -44,7 +45,8 @@ fn softirqs_come_back(read: BTreeMap<CpuId, Counts>) {
 fn stat_comes_back(read: BTreeMap<CpuId, CpuStat>) {
     let mut text = "cpu  1 2 3 4 5 6 7 8 9 10\n".to_owned();
     for (cpu, t) in &read {
-        let _ = write!(text, "cpu{cpu} {} {} {} {} {} ", t.user, t.nice, t.system, t.idle, t.iowait);
+        let _ =
+            write!(text, "cpu{cpu} {} {} {} {} {} ", t.user, t.nice, t.system, t.idle, t.iowait);
         let _ = writeln!(text, "{} {} {} {} {}", t.irq, t.softirq, t.steal, t.guest, t.guest_nice);
     }
     assert_eq!(stat(&text), Ok(read));
@@ -53,8 +55,16 @@ fn stat_comes_back(read: BTreeMap<CpuId, CpuStat>) {
 fn softnet_comes_back(read: BTreeMap<CpuId, Softnet>) {
     let mut text = String::new();
     for (cpu, s) in &read {
-        let (Some(backlog), Some(input), Some(process)) = (s.backlog_len, s.input_qlen, s.process_qlen) else { return };
-        let _ = write!(text, "{:08x} {:08x} {:08x} 0 0 0 0 0 0 ", s.processed, s.dropped, s.time_squeeze);
+        let (Some(backlog), Some(input), Some(process)) =
+            (s.backlog_len, s.input_qlen, s.process_qlen)
+        else {
+            return;
+        };
+        let _ = write!(
+            text,
+            "{:08x} {:08x} {:08x} 0 0 0 0 0 0 ",
+            s.processed, s.dropped, s.time_squeeze
+        );
         let _ = writeln!(
             text,
             "{:08x} {:08x} {backlog:08x} {cpu:08x} {input:08x} {process:08x}",

@@ -11,11 +11,17 @@ fuzz_target!(|text: &str| {
         match CpuSet::parse_user(text, limit) {
             Ok((set, spelling)) => {
                 assert!(set.highest().is_some_and(|highest| highest.0 < limit));
-                assert_eq!(CpuSet::parse_user(&set.to_string(), limit), Ok((set.clone(), Spelling::List)));
+                assert_eq!(
+                    CpuSet::parse_user(&set.to_string(), limit),
+                    Ok((set.clone(), Spelling::List))
+                );
                 let mask = format!("0x{}", set.to_mask(limit));
                 assert_eq!(CpuSet::parse_user(&mask, limit), Ok((set.clone(), Spelling::Mask)));
-                let alone =
-                    if spelling == Spelling::Mask { CpuSet::parse_mask(text) } else { CpuSet::parse_list(text) };
+                let alone = if spelling == Spelling::Mask {
+                    CpuSet::parse_mask(text)
+                } else {
+                    CpuSet::parse_list(text)
+                };
                 assert_eq!(alone, Ok(set));
             }
             Err(error) => points_into(&error),
@@ -41,7 +47,10 @@ fn spellings(set: &CpuSet) {
         let mask = set.to_mask(width);
         assert_eq!(CpuSet::parse_mask(&mask).as_ref(), Ok(set));
         let digits = mask.bytes().filter(|b| *b != b',').count();
-        assert!(digits >= width.div_ceil(4) as usize && !mask.split(',').skip(1).any(|group| group.len() != 8));
+        assert!(
+            digits >= width.div_ceil(4) as usize
+                && !mask.split(',').skip(1).any(|group| group.len() != 8)
+        );
     }
     assert_eq!(
         netsilo_sys::knob::parse(&Target::DefaultSmpAffinity, &set.to_mask(1)).ok(),

@@ -1,4 +1,5 @@
-//! Bytes that an ethtool ioctl left behind: each decoder reads any, and gives no more than they hold.
+//! Bytes that an ethtool ioctl left behind: each decoder reads any, and gives no more than they
+//! hold.
 
 #![no_main]
 
@@ -10,7 +11,9 @@ use netsilo_core::ethtool_rule;
 
 fuzz_target!(|bytes: &[u8]| {
     let names = strings(bytes).unwrap_or_default();
-    assert!(names.len() * GSTRING_LEN <= bytes.len() && names.iter().all(|name| !name.contains('\0')));
+    assert!(
+        names.len() * GSTRING_LEN <= bytes.len() && names.iter().all(|name| !name.contains('\0'))
+    );
     let stats = stats(bytes, &names).unwrap_or_default();
     assert!(stats.len() <= names.len() && stats.len() * 8 <= bytes.len());
     let features = features(bytes, &names).unwrap_or_default();
@@ -23,13 +26,21 @@ fuzz_target!(|bytes: &[u8]| {
     {
         assert_eq!(fields, again);
     }
-    let _ = (driver(bytes), channels(bytes), rings(bytes), coalesce(bytes), sset_count(bytes), rss_sizes(bytes));
+    let _ = (
+        driver(bytes),
+        channels(bytes),
+        rings(bytes),
+        coalesce(bytes),
+        sset_count(bytes),
+        rss_sizes(bytes),
+    );
     let _ = (rx_rings(bytes), rule_count(bytes), link(bytes));
     assert!(link_mode_words(bytes).is_err() || bytes.len() > 15);
     let _ = (ethtool_rule::table_size(bytes), ethtool_rule::locations(bytes));
     // A rule that is understood says the same when it is sent again.
     if let Some(rule) = ethtool_rule::decode(bytes, |_| None).and_then(|installed| installed.rule) {
-        let again = ethtool_rule::encode(&rule, 0, 0).and_then(|bytes| ethtool_rule::decode(&bytes, |_| None));
+        let again = ethtool_rule::encode(&rule, 0, 0)
+            .and_then(|bytes| ethtool_rule::decode(&bytes, |_| None));
         assert_eq!(again.and_then(|installed| installed.rule).as_ref(), Some(&rule));
         assert_eq!(rule.to_string().parse(), Ok(rule));
     }
@@ -37,7 +48,11 @@ fuzz_target!(|bytes: &[u8]| {
         if let Ok(settings) = text.parse::<Settings>() {
             assert_eq!(settings.to_string().parse(), Ok(settings));
         }
-        let _ = (text.parse::<Table>().map(|table| table.to_string()), text.parse::<Key>(), text.parse::<FlowRule>());
+        let _ = (
+            text.parse::<Table>().map(|table| table.to_string()),
+            text.parse::<Key>(),
+            text.parse::<FlowRule>(),
+        );
     }
 });
 
@@ -51,7 +66,8 @@ fn encode(rss: &Rss) -> Vec<u8> {
         Some(HashFunction::Crc32) => 4,
         Some(HashFunction::Other(bits)) => bits,
     };
-    let sizes = [0, 0, rss.indirection.len() as u32, key.len() as u32].map(u32::to_ne_bytes).concat();
+    let sizes =
+        [0, 0, rss.indirection.len() as u32, key.len() as u32].map(u32::to_ne_bytes).concat();
     let table: Vec<u8> = rss.indirection.iter().flat_map(|queue| queue.to_ne_bytes()).collect();
     [&sizes, &[function, rss.input_xfrm, 0, 0, 0, 0, 0, 0][..], &table, key].concat()
 }

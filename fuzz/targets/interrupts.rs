@@ -1,4 +1,5 @@
-//! `/proc/interrupts`: what was read and is printed as the kernel does is read as the same; rows do not depend on others.
+//! `/proc/interrupts`: what was read and is printed as the kernel does is read as the same; rows do
+//! not depend on others.
 
 #![no_main]
 
@@ -22,7 +23,8 @@ fuzz_target!(|text: &[u8]| {
     for row in read.irqs.values() {
         assert!(row.counts.iter().all(|(cpu, count)| read.cpus.contains(cpu) && *count > 0));
         assert!(
-            !row.chip.contains("  ") && row.actions.iter().all(|name| !name.contains(',') && !name.trim().is_empty())
+            !row.chip.contains("  ")
+                && row.actions.iter().all(|name| !name.contains(',') && !name.trim().is_empty())
         );
     }
     only_wanted(text, &read);
@@ -38,7 +40,9 @@ fn only_wanted(text: &[u8], all: &Interrupts) {
     }
     let some = reader.finish().expect("there was a header");
     assert_eq!((&some.cpus, &some.arch), (&all.cpus, &all.arch));
-    assert!(some.irqs.keys().eq(&wanted) && some.irqs.iter().all(|(irq, row)| all.irqs[irq] == *row));
+    assert!(
+        some.irqs.keys().eq(&wanted) && some.irqs.iter().all(|(irq, row)| all.irqs[irq] == *row)
+    );
 }
 
 /// `kernel/irq/proc.c:show_interrupts`, with another controller and other names.

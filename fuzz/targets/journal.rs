@@ -1,4 +1,5 @@
-//! The journal: what was written is understood after a death at any byte, and never as something else.
+//! The journal: what was written is understood after a death at any byte, and never as something
+//! else.
 
 #![no_main]
 
@@ -46,7 +47,10 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
 });
 
 fn seeds() -> Vec<String> {
-    let eth0 = || NetdevIdentity { name: "eth0".into(), device_path: Some("/devices/pci0000:00/0000:00:04.0".into()) };
+    let eth0 = || NetdevIdentity {
+        name: "eth0".into(),
+        device_path: Some("/devices/pci0000:00/0000:00:04.0".into()),
+    };
     let cpus = |cpu| Value::Cpus(CpuSet::of(CpuId(cpu)));
     let entry = |target, old, new: Value| Entry {
         target,
@@ -57,7 +61,8 @@ fn seeds() -> Vec<String> {
         reason: "rx-0's consumer runs there".into(),
         whatever: false,
     };
-    let irq = Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-0".into(), netdev: Some(eth0()) };
+    let irq =
+        Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-0".into(), netdev: Some(eth0()) };
     let thread = Target::NapiThread { pid: 812, comm: "napi/eth0-8193".into(), start_time: 4000 };
     let rfs = |netdev| Target::RpsFlowCnt { netdev, queue: 0 };
     let entries = vec![
@@ -92,11 +97,19 @@ fn seeds() -> Vec<String> {
         Record::Undone { transaction: 2, by: By::Apply },
     ];
     let print = |records: &[Record]| -> String {
-        records.iter().map(|record| serde_json::to_string(record).expect("a record") + "\n").collect()
+        records
+            .iter()
+            .map(|record| serde_json::to_string(record).expect("a record") + "\n")
+            .collect()
     };
     let twice = |id| [by(Origin::Daemon, id, None), Record::Done { transaction: id }];
     let daemon: Vec<Record> = [vec![boot()], twice(1).to_vec(), twice(2).to_vec()].concat();
-    let texts = vec![print(&daemon), print(&whole), print(&whole[..4]), print(&whole[..1]) + "{\"record\":\"beg"];
+    let texts = vec![
+        print(&daemon),
+        print(&whole),
+        print(&whole[..4]),
+        print(&whole[..1]) + "{\"record\":\"beg",
+    ];
     texts.iter().for_each(|text| assert!(History::replay(text.as_bytes()).is_ok()));
     texts
 }

@@ -1,4 +1,5 @@
-//! `/proc/net/snmp`, `netstat`, `snmp6` and `udp`, and schedstat: each reads any text; what is printed comes back.
+//! `/proc/net/snmp`, `netstat`, `snmp6` and `udp`, and schedstat: each reads any text; what is
+//! printed comes back.
 
 #![no_main]
 
@@ -30,7 +31,10 @@ fuzz_target!(|text: &str| {
         assert_eq!(net_udp(&again), Ok(sockets));
     }
     if let Some(time) = thread_time(text) {
-        assert_eq!(thread_time(&format!("{} {} {}\n", time.run_ns, time.wait_ns, time.runs)), Some(time));
+        assert_eq!(
+            thread_time(&format!("{} {} {}\n", time.run_ns, time.wait_ns, time.runs)),
+            Some(time)
+        );
     }
 });
 

@@ -1,4 +1,5 @@
-//! From any observation to a report, a diagnosis and a plan: nothing that a bundle can hold makes netsilo panic, or plan nonsense.
+//! From any observation to a report, a diagnosis and a plan: nothing that a bundle can hold makes
+//! netsilo panic, or plan nonsense.
 
 #![no_main]
 
@@ -74,7 +75,11 @@ fn names_are_unique(snapshot: &Snapshot) -> bool {
         unique('n', dev.name.clone())
             && dev.rx_queues.iter().all(|rx| unique('r', format!("{} {}", dev.name, rx.index)))
             && dev.tx_queues.iter().all(|tx| unique('t', format!("{} {}", dev.name, tx.index)))
-            && dev.napis.iter().filter_map(|napi| napi.thread.as_ref()).all(|t| unique('p', t.pid.to_string()))
+            && dev
+                .napis
+                .iter()
+                .filter_map(|napi| napi.thread.as_ref())
+                .all(|t| unique('p', t.pid.to_string()))
     })
 }
 
@@ -94,14 +99,18 @@ fn changes_make_sense(after: &Snapshot, plan: &Plan) {
             assert!(!(placed && cpus.is_empty()), "{} on no cpu", change.target);
         }
     }
-    for words in plan.unchanged.iter().map(|u| &u.reason).chain(plan.refusals.iter().map(|r| &r.reason)) {
+    for words in
+        plan.unchanged.iter().map(|u| &u.reason).chain(plan.refusals.iter().map(|r| &r.reason))
+    {
         assert!(!words.is_empty());
     }
 }
 
 fn owners_are_left_alone(after: &Snapshot, plan: &Plan) {
-    let irqs_owned = after.writers.iter().any(|writer| writer.writes.contains(&WriterKnob::IrqAffinity));
-    let moves = plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity { .. }));
+    let irqs_owned =
+        after.writers.iter().any(|writer| writer.writes.contains(&WriterKnob::IrqAffinity));
+    let moves =
+        plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity { .. }));
     assert!(!(irqs_owned && moves), "interrupts are moved under another program's hands");
 }
 
@@ -119,12 +128,17 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     netsilo_fuzz::json::mutate(data, size, max_size, seed)
 });
 
-/// The golden cases, which are small, some without eBPF; and those of findings, which hold what they tell of.
+/// The golden cases, which are small, some without eBPF; and those of findings, which hold what
+/// they tell of.
 fn seeds() -> Vec<String> {
     let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/../cases");
     let plans = folders(cases.as_ref(), "before.json").into_iter().enumerate();
     let mut seeds: Vec<String> = plans.map(|(number, case)| seed(&case, number % 4 == 0)).collect();
-    seeds.extend(folders(&Path::new(cases).join("check"), "fires.json").iter().map(|case| seed_of_finding(case)));
+    seeds.extend(
+        folders(&Path::new(cases).join("check"), "fires.json")
+            .iter()
+            .map(|case| seed_of_finding(case)),
+    );
     seeds
 }
 
@@ -143,7 +157,8 @@ fn read<T: DeserializeOwned>(path: PathBuf) -> T {
 
 fn seed(case: &Path, without_bpf: bool) -> String {
     let scene: Scene = read(case.join("before.json"));
-    let observation = Scene { without_bpf: scene.without_bpf || without_bpf, ..scene }.observation();
+    let observation =
+        Scene { without_bpf: scene.without_bpf || without_bpf, ..scene }.observation();
     written(Case { observation, goal: read(case.join("goal.json")) })
 }
 
@@ -159,7 +174,10 @@ fn seed_of_finding(case: &Path) -> String {
     let host: Host = read(case.join("fires.json"));
     let mut observation = serde_json::to_value(host.scene.observation()).expect("plain values");
     json_patch::patch(&mut observation, &host.patch).expect("a case's patch");
-    written(Case { observation: serde_json::from_value(observation).expect("an observation"), goal: Goal::default() })
+    written(Case {
+        observation: serde_json::from_value(observation).expect("an observation"),
+        goal: Goal::default(),
+    })
 }
 
 fn written(case: Case) -> String {

@@ -1,4 +1,5 @@
-//! Goals, plans and changes as JSON: what is printed comes back, what is reversed twice is the same.
+//! Goals, plans and changes as JSON: what is printed comes back, what is reversed twice is the
+//! same.
 
 #![no_main]
 
@@ -23,7 +24,9 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     netsilo_fuzz::json::mutate(data, size, max_size, seed)
 });
 
-fn comes_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(text: &str) -> Option<T> {
+fn comes_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+    text: &str,
+) -> Option<T> {
     let value: T = serde_json::from_str(text).ok()?;
     let printed = serde_json::to_string(&value).expect("it was read from JSON");
     assert_eq!(serde_json::from_str::<T>(&printed).ok().as_ref(), Some(&value));
@@ -45,17 +48,30 @@ fn seeds() -> Vec<String> {
     };
     let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
     let targets = [
-        Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-0".into(), netdev: Some(netdev.clone()) },
+        Target::IrqAffinity {
+            irq: Irq(27),
+            action: "eth0-TxRx-0".into(),
+            netdev: Some(netdev.clone()),
+        },
         Target::RpsFlowCnt { netdev: netdev.clone(), queue: 0 },
         Target::XpsCpus { netdev, queue: 0 },
         Target::NapiThread { pid: 812, comm: "napi/eth0-8193".into(), start_time: 4000 },
     ];
-    let change = |target| Change { target, old: Value::Cpus(cpus("0")), new: Value::Count(4), reason: "near".into() };
+    let change = |target| Change {
+        target,
+        old: Value::Cpus(cpus("0")),
+        new: Value::Count(4),
+        reason: "near".into(),
+    };
     let plan = Plan {
         changes: targets.map(change).into(),
         unchanged: vec![Unchanged { subject: "eth0 rx-1".into(), reason: "it is there".into() }],
         even_if_owned: true,
-        refusals: vec![Refusal { subject: "irq 28".into(), cause: Cause::ManagedIrq, reason: "managed".into() }],
+        refusals: vec![Refusal {
+            subject: "irq 28".into(),
+            cause: Cause::ManagedIrq,
+            reason: "managed".into(),
+        }],
         ..Plan::default()
     };
     let json = |value: Result<String, serde_json::Error>| value.expect("plain values");

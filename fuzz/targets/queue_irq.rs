@@ -1,4 +1,5 @@
-//! Names of interrupts to queues. The first lines: driver, netdev, virtio device, rx and tx queues; then a name a line.
+//! Names of interrupts to queues. The first lines: driver, netdev, virtio device, rx and tx queues;
+//! then a name a line.
 
 #![no_main]
 
@@ -14,12 +15,21 @@ fuzz_target!(|text: &str| {
     let (driver, name, virtio) = (next(), next(), next());
     let mut counts = [next(), next()].map(|count| count.parse::<u32>().unwrap_or(4) % 257);
     counts.sort();
-    let irqs: BTreeMap<Irq, Vec<String>> =
-        (30..).map(Irq).zip(lines.map(|names| names.split(',').map(str::to_owned).collect())).collect();
+    let irqs: BTreeMap<Irq, Vec<String>> = (30..)
+        .map(Irq)
+        .zip(lines.map(|names| names.split(',').map(str::to_owned).collect()))
+        .collect();
     let others = ["eth0".to_owned(), "eth1".to_owned(), name.to_owned()];
     for (owned, driver) in [(true, Some(driver)), (false, Some(driver)), (true, None)] {
         let virtio = Some(virtio).filter(|name| !name.is_empty());
-        let device = Device { name, driver, virtio, rx_queues: counts[1], tx_queues: counts[0], others: &others };
+        let device = Device {
+            name,
+            driver,
+            virtio,
+            rx_queues: counts[1],
+            tx_queues: counts[0],
+            others: &others,
+        };
         let edges = edges(&device, &irqs, owned);
         for (side, count) in [(&edges.rx, device.rx_queues), (&edges.tx, device.tx_queues)] {
             assert!(side.keys().all(|queue| *queue < count));

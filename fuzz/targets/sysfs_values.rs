@@ -1,11 +1,14 @@
-//! Small files of sysfs, procfs and debugfs: sets, numbers, words, addresses; each parser reads any text.
+//! Small files of sysfs, procfs and debugfs: sets, numbers, words, addresses; each parser reads any
+//! text.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use netsilo_core::cpuset::CpuSet;
 use netsilo_core::parse::ParseError;
-use netsilo_core::parse::{cpu_lists, irq_debugfs, netdev, node_distance::node_distance, per_cpu_count::per_cpu_count};
+use netsilo_core::parse::{
+    cpu_lists, irq_debugfs, netdev, node_distance::node_distance, per_cpu_count::per_cpu_count,
+};
 use netsilo_core::parse::{pcie, scalar, uevent::uevent};
 use netsilo_core::visible::{is_unseen, visible};
 use netsilo_fuzz::is_one_line;
@@ -15,11 +18,14 @@ fuzz_target!(|text: &str| {
         netsilo_fuzz::points_into(text, &read);
         let _ = read.map(|set| assert_eq!(cpu_lists::list(&format!("{set}\n")), Ok(set)));
     }
-    for possible in ["", "0", "0-3,8", "1,8191"].map(|list| CpuSet::parse_list(list).unwrap_or_default()) {
+    for possible in
+        ["", "0", "0-3,8", "1,8191"].map(|list| CpuSet::parse_list(list).unwrap_or_default())
+    {
         let read = per_cpu_count(text, &possible);
         points_into(text, &read);
         let Ok(counts) = read else { continue };
-        let cells: Vec<String> = possible.iter().map(|cpu| counts.get(&cpu).unwrap_or(&0).to_string()).collect();
+        let cells: Vec<String> =
+            possible.iter().map(|cpu| counts.get(&cpu).unwrap_or(&0).to_string()).collect();
         assert_eq!(per_cpu_count(&cells.join(","), &possible), Ok(counts));
     }
     netsilo_fuzz::points_into(text, &irq_debugfs::writable(text));
@@ -44,7 +50,10 @@ fn pcie_links(text: &str) {
     points_into(text, &speed);
     points_into(text, &width);
     if let Ok(Some(mtps)) = speed {
-        assert_eq!(pcie::link_speed(&format!("{}.{} GT/s PCIe\n", mtps / 1000, mtps % 1000 / 100)), Ok(Some(mtps)));
+        assert_eq!(
+            pcie::link_speed(&format!("{}.{} GT/s PCIe\n", mtps / 1000, mtps % 1000 / 100)),
+            Ok(Some(mtps))
+        );
     }
     assert!(!matches!(width, Ok(Some(0 | 255..))));
     let features = pcie::virtio_features(text);
@@ -54,7 +63,8 @@ fn pcie_links(text: &str) {
     }
 }
 
-/// These files are one line that begins with a word; the place of an error in anything else is not exact.
+/// These files are one line that begins with a word; the place of an error in anything else is not
+/// exact.
 fn points_into<T>(text: &str, result: &Result<T, ParseError>) {
     if is_one_line(text) && !text.starts_with(char::is_whitespace) {
         netsilo_fuzz::points_into(text, result);

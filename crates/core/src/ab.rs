@@ -1,4 +1,5 @@
-//! A against B: pairs of measured numbers to a verdict, and what speaks against it. Nothing is measured or written here.
+//! A against B: pairs of measured numbers to a verdict, and what speaks against it. Nothing is
+//! measured or written here.
 
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +77,8 @@ pub struct Comparison {
     pub pairs_used: usize,
     /// B less A, relative to A where the scale is, with the interval that the verdict is from.
     pub change: Option<Estimate>,
-    /// The bootstrap's interval of the same, of these pairs as if their number had been fixed: to be read, not decided by.
+    /// The bootstrap's interval of the same, of these pairs as if their number had been fixed: to
+    /// be read, not decided by.
     pub bootstrap: Option<Estimate>,
     /// The middle value with A, and with B.
     pub medians: Option<(f64, f64)>,
@@ -121,7 +123,8 @@ impl Question {
             doubt: self.rules.doubt,
             pairs_used: last.map_or(0, |look| look.pairs),
             change: last.and_then(|look| look.estimate).map(|it| self.told(it)),
-            bootstrap: bootstrap::interval(&differences, signed_rank::middle, draws).map(|it| self.told(it)),
+            bootstrap: bootstrap::interval(&differences, signed_rank::middle, draws)
+                .map(|it| self.told(it)),
             medians: median(&a).zip(median(&b)),
             a: steadiness(&a),
             b: steadiness(&b),
@@ -137,7 +140,9 @@ impl Question {
     }
 
     fn verdict(&self, look: Option<Look>) -> Verdict {
-        let Some(estimate) = look.and_then(|look| look.estimate).filter(|estimate| !estimate.holds(0.0)) else {
+        let Some(estimate) =
+            look.and_then(|look| look.estimate).filter(|estimate| !estimate.holds(0.0))
+        else {
             return Verdict::NoDifferenceShown;
         };
         let higher = estimate.value > 0.0;
@@ -158,16 +163,24 @@ mod tests {
 
     fn pairs(n: usize, b: f64) -> Vec<Pair> {
         let wave = |n: usize| 1.0 + 0.004 * ((n * 7 % 5) as f64 - 2.0);
-        (0..n).map(|n| Pair { a: 100.0 * wave(n), b: b * wave(n + 3), b_first: n % 2 == 0 }).collect()
+        (0..n)
+            .map(|n| Pair { a: 100.0 * wave(n), b: b * wave(n + 3), b_first: n % 2 == 0 })
+            .collect()
     }
 
     #[test]
     fn a_clear_difference_is_shown_with_its_size_and_its_direction() {
         assert!(!QUESTION.is_answered(&pairs(7, 110.0)));
         let told = QUESTION.compare(&pairs(8, 110.0));
-        assert_eq!((told.verdict, told.stop, told.pairs_used), (Verdict::Better, Some(Stop::Clear), 8));
+        assert_eq!(
+            (told.verdict, told.stop, told.pairs_used),
+            (Verdict::Better, Some(Stop::Clear), 8)
+        );
         let change = told.change.unwrap();
-        assert!((change.value - 0.1).abs() < 0.01 && change.low > 0.05 && change.high < 0.15, "{change:?}");
+        assert!(
+            (change.value - 0.1).abs() < 0.01 && change.low > 0.05 && change.high < 0.15,
+            "{change:?}"
+        );
         assert!(told.bootstrap.unwrap().holds(change.value));
         let cost = Question { better: Better::Lower, ..QUESTION };
         assert_eq!(cost.compare(&pairs(8, 110.0)).verdict, Verdict::Worse);
@@ -180,7 +193,10 @@ mod tests {
         assert_eq!((told.stop, told.pairs_used, told.pairs.len()), (None, 8, 10));
         assert_eq!(told.verdict, Verdict::Better);
         let few = QUESTION.compare(&pairs(3, 110.0));
-        assert_eq!((few.verdict, few.change, few.bootstrap), (Verdict::NoDifferenceShown, None, None));
+        assert_eq!(
+            (few.verdict, few.change, few.bootstrap),
+            (Verdict::NoDifferenceShown, None, None)
+        );
         assert_eq!(QUESTION.compare(&[]).medians, None);
     }
 
@@ -194,8 +210,9 @@ mod tests {
     #[test]
     fn shares_are_compared_by_their_difference() {
         let question = Question { scale: Scale::Difference, ..QUESTION };
-        let pairs: Vec<Pair> =
-            (0..8).map(|n| Pair { a: 0.0, b: 0.9 + 0.001 * f64::from(n), b_first: n % 2 == 0 }).collect();
+        let pairs: Vec<Pair> = (0..8)
+            .map(|n| Pair { a: 0.0, b: 0.9 + 0.001 * f64::from(n), b_first: n % 2 == 0 })
+            .collect();
         let told = question.compare(&pairs);
         assert_eq!(told.verdict, Verdict::Better);
         assert!((told.change.unwrap().value - 0.9035).abs() < 0.001);

@@ -1,12 +1,15 @@
-//! Affinity algorithms: given what is to be placed and the room there is, each suggests a CPU and says why.
+//! Affinity algorithms: given what is to be placed and the room there is, each suggests a CPU and
+//! says why.
 //!
-//! One file each under `algorithm/`; a new one is that file and a line in [`algorithms`]. An algorithm sees all vectors
-//! at once, as what it places takes room from what it places next. It knows neither files nor knobs.
+//! One file each under `algorithm/`; a new one is that file and a line in [`algorithms`]. An
+//! algorithm sees all vectors at once, as what it places takes room from what it places next. It
+//! knows neither files nor knobs.
 //!
-//! **Stability.** An algorithm asked again after its suggestions were followed suggests nothing new, though what it
-//! measures then differs a little: what a vector itself brings to a CPU is taken out of that CPU's busyness
-//! ([`Room::busy`]) before anything is placed; whether a vector stays is judged with all others where they are; and it
-//! leaves only for a place that is clearly better, never for one of equal rank.
+//! **Stability.** An algorithm asked again after its suggestions were followed suggests nothing
+//! new, though what it measures then differs a little: what a vector itself brings to a CPU is
+//! taken out of that CPU's busyness ([`Room::busy`]) before anything is placed; whether a vector
+//! stays is judged with all others where they are; and it leaves only for a place that is clearly
+//! better, never for one of equal rank.
 
 pub mod model;
 
@@ -33,7 +36,8 @@ impl Suggestion {
     }
 }
 
-/// Makes the list of algorithms: a variant, the name that people type and that hints carry, the file.
+/// Makes the list of algorithms: a variant, the name that people type and that hints carry, the
+/// file.
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $variant:ident = $name:literal in $file:ident;)*) => {
         $(mod $file;)*
@@ -62,10 +66,12 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// Least cost by the model, for all vectors together; says which of the others it agrees with, and why.
+    /// Least cost by the model, for all vectors together; says which of the others it agrees with,
+    /// and why.
     #[default]
     Auto = "auto" in auto;
-    /// Close to the weighted consumers, never on their own CPU or its SMT sibling, sharing the closest cache.
+    /// Close to the weighted consumers, never on their own CPU or its SMT sibling, sharing the
+    /// closest cache.
     NearConsumer = "near-consumer" in near_consumer;
     /// The CPU of the heaviest consumer.
     RfsMaxWeight = "rfs-max-weight" in rfs_max_weight;
@@ -87,11 +93,12 @@ impl fmt::Display for AlgorithmName {
     }
 }
 
-/// A core is idle when each of its CPUs is busy for less than this share of the time: a poll then finds the CPU free
-/// four times in five, and clock ticks (1% in a second) are fine enough to tell.
+/// A core is idle when each of its CPUs is busy for less than this share of the time: a poll then
+/// finds the CPU free four times in five, and clock ticks (1% in a second) are fine enough to tell.
 pub const IDLE_BELOW: f64 = 0.20;
 
-/// The core where something is placed already counts as idle up to here, so that it does not leave for noise.
+/// The core where something is placed already counts as idle up to here, so that it does not leave
+/// for noise.
 pub const IDLE_STAYS: f64 = 0.30;
 
 /// A core has to be idler than that for something to leave its place for it.
@@ -105,7 +112,8 @@ pub const TRAFFIC_FROM: f64 = 10.0;
 /// See [`TRAFFIC_FROM`].
 pub const LOAD_FROM: f64 = 0.005;
 
-/// A place keeps what it has while another one is better by no more than this share: measurements vary that much.
+/// A place keeps what it has while another one is better by no more than this share: measurements
+/// vary that much.
 pub const WORTH_MOVING: f64 = 0.20;
 
 /// Something that is placed as one: an interrupt or NAPI kthread, with the queues that it serves.
@@ -129,13 +137,16 @@ pub struct Vector {
     pub packets_per_s: f64,
     /// Polls per second; interrupts where polls were not counted.
     pub polls_per_s: f64,
-    /// Wakeups per second by the CPU on which the one woken slept; `None` where they were not counted.
+    /// Wakeups per second by the CPU on which the one woken slept; `None` where they were not
+    /// counted.
     pub wakes: Option<BTreeMap<CpuId, f64>>,
-    /// RPS hands its packets on to these CPUs, alike: the protocol runs there, wherever the vector is.
+    /// RPS hands its packets on to these CPUs, alike: the protocol runs there, wherever the vector
+    /// is.
     pub handed_on: CpuSet,
     /// Packets per second that leave again, read by nobody here.
     pub forwarded_per_s: f64,
-    /// Packets per second that it hands to other vectors of the same list, which complete their transmission.
+    /// Packets per second that it hands to other vectors of the same list, which complete their
+    /// transmission.
     pub feeds: Vec<(usize, f64)>,
     /// Bytes per second by the CPU on which they are read.
     pub read_on: BTreeMap<CpuId, f64>,
@@ -149,14 +160,21 @@ impl Vector {
     /// The vector of these queues: the heaviest one decides, the load is that of all.
     pub fn of(silos: &[&Silo], node: Option<NodeId>, kthread: Option<&NapiThread>) -> Option<Self> {
         let sum = |silo: &Silo| silo.own_share.values().sum::<f64>();
-        let interrupts = |silo: &Silo| silo.interrupts_per_s.iter().flatten().map(|(_, rate)| rate).sum();
+        let interrupts =
+            |silo: &Silo| silo.interrupts_per_s.iter().flatten().map(|(_, rate)| rate).sum();
         let packets = |silo: &Silo| silo.packets_per_s.unwrap_or_else(|| interrupts(silo));
-        let polls =
-            |silo: &Silo| silo.packets_per_s.map(|_| silo.polls.values().map(|rate| rate.polls_per_s).sum::<f64>());
+        let polls = |silo: &Silo| {
+            silo.packets_per_s
+                .map(|_| silo.polls.values().map(|rate| rate.polls_per_s).sum::<f64>())
+        };
         let weight = |silo: &Silo| (packets(silo), silo.bytes_per_s.unwrap_or(0.0));
         let heavier = |a: &&&Silo, b: &&&Silo| {
             let (a_weight, b_weight) = (weight(a), weight(b));
-            a_weight.0.total_cmp(&b_weight.0).then(a_weight.1.total_cmp(&b_weight.1)).then(b.queue.cmp(&a.queue))
+            a_weight
+                .0
+                .total_cmp(&b_weight.0)
+                .then(a_weight.1.total_cmp(&b_weight.1))
+                .then(b.queue.cmp(&a.queue))
         };
         let heaviest = silos.iter().max_by(heavier)?;
         let consumers = || silos.iter().flat_map(|silo| &silo.consumers);
@@ -170,13 +188,21 @@ impl Vector {
         Some(Self {
             label: heaviest.label(),
             node,
-            present: kthread.map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single()),
+            present: kthread
+                .map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single()),
             traffic: silos.iter().any(|silo| silo.has_traffic()),
             load: silos.iter().map(|silo| sum(silo)).sum(),
             packets_per_s: silos.iter().map(|silo| packets(silo)).sum(),
-            polls_per_s: silos.iter().map(|silo| polls(silo).unwrap_or_else(|| interrupts(silo))).sum(),
+            polls_per_s: silos
+                .iter()
+                .map(|silo| polls(silo).unwrap_or_else(|| interrupts(silo)))
+                .sum(),
             wakes: counted.then_some(wakes),
-            forwarded_per_s: silos.iter().flat_map(|silo| &silo.forwards).map(|it| it.packets_per_s).sum(),
+            forwarded_per_s: silos
+                .iter()
+                .flat_map(|silo| &silo.forwards)
+                .map(|it| it.packets_per_s)
+                .sum(),
             handed_on: CpuSet::new(),
             feeds: Vec::new(),
             pool: CpuSet::new(),
@@ -209,7 +235,11 @@ impl Vector {
     /// The CPUs on which it is read that are worth keeping clear of.
     fn consumer_cpus(&self) -> CpuSet {
         let all: f64 = self.read_on.values().sum();
-        self.read_on.iter().filter(|(_, bytes)| **bytes >= all * CONSUMER_FROM).map(|(cpu, _)| *cpu).collect()
+        self.read_on
+            .iter()
+            .filter(|(_, bytes)| **bytes >= all * CONSUMER_FROM)
+            .map(|(cpu, _)| *cpu)
+            .collect()
     }
 }
 
@@ -220,15 +250,17 @@ pub struct Room<'a> {
     pub topology: &'a Topology,
     /// The weights of the cost model.
     pub costs: &'a Costs,
-    /// Share of the time in which each CPU is busy with something else than the vectors; unknown ones are left out.
+    /// Share of the time in which each CPU is busy with something else than the vectors; unknown
+    /// ones are left out.
     pub busy: BTreeMap<CpuId, f64>,
 }
 
 impl<'a> Room<'a> {
     /// The room that the CPUs have without what these silos bring.
     ///
-    /// User and system time are by clock ticks; softirq time is the measured one where there is one, and the silos'
-    /// part of it ([`Silo::own_share`], from the same source) is taken out. Threaded NAPIs are in the system time.
+    /// User and system time are by clock ticks; softirq time is the measured one where there is
+    /// one, and the silos' part of it ([`Silo::own_share`], from the same source) is taken out.
+    /// Threaded NAPIs are in the system time.
     pub fn of(
         after: &'a Snapshot,
         costs: &'a Costs,
@@ -238,15 +270,21 @@ impl<'a> Room<'a> {
     ) -> Self {
         let elapsed = attribution.elapsed.as_secs_f64();
         let time = |cpu: &CpuId| attribution.cpu_time.get(cpu).filter(|_| elapsed > 0.0);
-        let measured = |cpu: &CpuId| Some((time(cpu)?.softirq_ns() as f64 / 1e9 / elapsed).min(1.0));
-        let own = |cpu: &CpuId| placed.iter().filter_map(|silo| silo.own_share.get(cpu)).sum::<f64>();
+        let measured =
+            |cpu: &CpuId| Some((time(cpu)?.softirq_ns() as f64 / 1e9 / elapsed).min(1.0));
+        let own =
+            |cpu: &CpuId| placed.iter().filter_map(|silo| silo.own_share.get(cpu)).sum::<f64>();
         let busy = |(cpu, rates): (&CpuId, &crate::rates::CpuRates)| {
             let shares = rates.shares?;
             let softirq = measured(cpu).unwrap_or(shares.softirq);
             let rest = shares.usr + shares.nice + shares.sys + shares.irq + softirq - own(cpu);
             Some((*cpu, rest.clamp(0.0, 1.0)))
         };
-        Self { topology: &after.topology, costs, busy: rates.cpus.iter().filter_map(busy).collect() }
+        Self {
+            topology: &after.topology,
+            costs,
+            busy: rates.cpus.iter().filter_map(busy).collect(),
+        }
     }
 }
 
@@ -261,7 +299,8 @@ pub enum Suggestion {
     Leave(String),
 }
 
-/// Shares of a CPU's time as whole millionths: what is taken out again leaves no residue that would decide a tie.
+/// Shares of a CPU's time as whole millionths: what is taken out again leaves no residue that would
+/// decide a tie.
 fn millionths(share: f64) -> u64 {
     // A bundle may tell of any load; sums of this many fit.
     (share * 1e6).round().min(1e12) as u64
@@ -293,7 +332,11 @@ impl<'a> Floor<'a> {
         let count = highest.map_or(0, |cpu| cpu.0.min(MAX_CPUS - 1) + 1);
         // A CPU of which nothing is known counts as busy.
         let busy = |cpu| millionths(room.busy.get(&cpu).copied().unwrap_or(1.0));
-        let spot = |cpu| Spot { core: topology.core_of(cpu).and(&topology.online), busy: busy(cpu), queues: 0 };
+        let spot = |cpu| Spot {
+            core: topology.core_of(cpu).and(&topology.online),
+            busy: busy(cpu),
+            queues: 0,
+        };
         Self { room, cpus: (0..count).map(|cpu| spot(CpuId(cpu))).collect() }
     }
 
@@ -350,10 +393,15 @@ impl<'a> Floor<'a> {
 /// `iperf (71% of 1.2 MB/s) runs on cpu 7`.
 fn consumer_in_words(vector: &Vector) -> String {
     let Some(consumer) = &vector.consumer else { return "nobody known".into() };
-    let cpus: CpuSet =
-        consumer.cpus.iter().filter(|(_, share)| **share >= CONSUMER_FROM).map(|(cpu, _)| *cpu).collect();
+    let cpus: CpuSet = consumer
+        .cpus
+        .iter()
+        .filter(|(_, share)| **share >= CONSUMER_FROM)
+        .map(|(cpu, _)| *cpu)
+        .collect();
     let all: f64 = vector.read_on.values().sum();
-    let name = format!("{} ({:.0}% of {})", consumer.comm, consumer.share * 100.0, bytes_per_s(all));
+    let name =
+        format!("{} ({:.0}% of {})", consumer.comm, consumer.share * 100.0, bytes_per_s(all));
     match cpus.single() {
         Some(cpu) => format!("{name} runs on cpu {cpu}"),
         None => format!("{name} runs on cpus {cpus}"),

@@ -1,5 +1,5 @@
-//! What the kernel announces by itself, from bytes to [`Event`]s: links (rtnetlink), channels and rings (ethtool netlink),
-//! CPUs (uevents).
+//! What the kernel announces by itself, from bytes to [`Event`]s: links (rtnetlink), channels and
+//! rings (ethtool netlink), CPUs (uevents).
 
 use std::collections::BTreeMap;
 
@@ -47,18 +47,24 @@ impl Links {
         self.0.values().map(|link| link.name.as_str())
     }
 
-    /// What rtnetlink messages of the link group announce; those that change nothing of interest announce nothing.
+    /// What rtnetlink messages of the link group announce; those that change nothing of interest
+    /// announce nothing.
     pub fn announced(&mut self, bytes: &[u8]) -> Vec<Event> {
         messages(bytes).flat_map(|(kind, payload)| self.message(kind, payload)).collect()
     }
 
     fn message(&mut self, kind: u16, payload: &[u8]) -> Vec<Event> {
-        let word = |at: usize| payload.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes);
-        let (Some(index), Some(flags), Some(attributes)) = (word(4), word(8), payload.get(IFINFO..)) else {
+        let word = |at: usize| {
+            payload.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
+        };
+        let (Some(index), Some(flags), Some(attributes)) =
+            (word(4), word(8), payload.get(IFINFO..))
+        else {
             return Vec::new();
         };
         if kind == RTM_DELLINK {
-            // A bridge announces the loss of a port by a DELLINK of its own family: the netdev stays.
+            // A bridge announces the loss of a port by a DELLINK of its own family: the netdev
+            // stays.
             let whole = payload[0] == 0;
             let gone = if whole { self.0.remove(&index) } else { None };
             return gone.map(|link| Event::NetdevRemoved(link.name)).into_iter().collect();
@@ -74,7 +80,8 @@ impl Links {
         match self.0.insert(index, link) {
             None => vec![Event::NetdevAdded(new.name)],
             Some(old) => {
-                let renamed = (old.name != new.name).then(|| Event::Renamed { from: old.name, to: new.name.clone() });
+                let renamed = (old.name != new.name)
+                    .then(|| Event::Renamed { from: old.name, to: new.name.clone() });
                 let turn = if new.up { Event::LinkUp } else { Event::LinkDown };
                 let turned = (old.up != new.up).then(|| turn(new.name));
                 renamed.into_iter().chain(turned).collect()
@@ -83,10 +90,12 @@ impl Links {
     }
 }
 
-/// What messages of ethtool's `monitor` group announce: changes of channels and rings, which reset the driver.
+/// What messages of ethtool's `monitor` group announce: changes of channels and rings, which reset
+/// the driver.
 pub fn ethtool(bytes: &[u8]) -> Vec<Event> {
     let reset = |payload: &[u8]| {
-        let of_interest = matches!(payload.first(), Some(&(ETHTOOL_MSG_RINGS_NTF | ETHTOOL_MSG_CHANNELS_NTF)));
+        let of_interest =
+            matches!(payload.first(), Some(&(ETHTOOL_MSG_RINGS_NTF | ETHTOOL_MSG_CHANNELS_NTF)));
         let header = attribute(payload.get(GENL..).filter(|_| of_interest)?, HEADER)?;
         attribute(header, ETHTOOL_A_HEADER_DEV_NAME).and_then(text).map(Event::Reset)
     };
@@ -96,7 +105,8 @@ pub fn ethtool(bytes: &[u8]) -> Vec<Event> {
 /// What a uevent announces; only of CPUs: netdevs are announced by rtnetlink.
 pub fn uevent(bytes: &[u8]) -> Option<Event> {
     let text = String::from_utf8_lossy(bytes);
-    let value = |key: &str| text.split('\0').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+    let value =
+        |key: &str| text.split('\0').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
     if value("SUBSYSTEM") != Some("cpu") {
         return None;
     }
@@ -122,7 +132,9 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 /// The payload of the first attribute of this type.
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
-        let half = |at: usize| bytes.get(at..at + 2).and_then(|half| half.try_into().ok()).map(u16::from_ne_bytes);
+        let half = |at: usize| {
+            bytes.get(at..at + 2).and_then(|half| half.try_into().ok()).map(u16::from_ne_bytes)
+        };
         let (length, kind) = (half(0)? as usize, half(2)? & 0x3fff);
         let payload = bytes.get(4..length)?;
         if kind == wanted {
@@ -171,27 +183,46 @@ mod tests {
     #[test]
     fn only_what_changes_is_an_event() {
         let mut links = Links::default();
-        assert_eq!(links.announced(&link(RTM_NEWLINK, 0, 2, UP, "eth0")), [Event::NetdevAdded("eth0".into())]);
+        assert_eq!(
+            links.announced(&link(RTM_NEWLINK, 0, 2, UP, "eth0")),
+            [Event::NetdevAdded("eth0".into())]
+        );
         assert_eq!(links.announced(&link(RTM_NEWLINK, 0, 2, UP, "eth0")), []);
-        assert_eq!(links.announced(&link(RTM_NEWLINK, 0, 2, IFF_UP, "eth0")), [Event::LinkDown("eth0".into())]);
+        assert_eq!(
+            links.announced(&link(RTM_NEWLINK, 0, 2, IFF_UP, "eth0")),
+            [Event::LinkDown("eth0".into())]
+        );
         assert_eq!(links.announced(&link(RTM_NEWLINK, 0, 2, 0, "eth0")), []);
         let renamed = Event::Renamed { from: "eth0".into(), to: "lan".into() };
-        assert_eq!(links.announced(&link(RTM_NEWLINK, 0, 2, UP, "lan")), [renamed, Event::LinkUp("lan".into())]);
-        assert_eq!(links.announced(&link(RTM_DELLINK, 7, 2, UP, "lan")), [], "a bridge lost a port");
-        assert_eq!(links.announced(&link(RTM_DELLINK, 0, 2, 0, "lan")), [Event::NetdevRemoved("lan".into())]);
+        assert_eq!(
+            links.announced(&link(RTM_NEWLINK, 0, 2, UP, "lan")),
+            [renamed, Event::LinkUp("lan".into())]
+        );
+        assert_eq!(
+            links.announced(&link(RTM_DELLINK, 7, 2, UP, "lan")),
+            [],
+            "a bridge lost a port"
+        );
+        assert_eq!(
+            links.announced(&link(RTM_DELLINK, 0, 2, 0, "lan")),
+            [Event::NetdevRemoved("lan".into())]
+        );
         assert_eq!(links, Links::default());
     }
 
     #[test]
     fn several_messages_in_one_datagram_are_several_events() {
-        let both = [link(RTM_NEWLINK, 0, 2, UP, "eth0"), link(RTM_NEWLINK, 0, 3, 0, "eth1")].concat();
+        let both =
+            [link(RTM_NEWLINK, 0, 2, UP, "eth0"), link(RTM_NEWLINK, 0, 3, 0, "eth1")].concat();
         assert_eq!(Links::default().announced(&both).len(), 2);
     }
 
     #[test]
     fn channels_and_rings_reset_the_driver_and_other_notes_do_not() {
-        let header = [attr(1, &2u32.to_ne_bytes()), attr(ETHTOOL_A_HEADER_DEV_NAME, b"eth0\0")].concat();
-        let note = |cmd: u8| message(21, &[vec![cmd, 1, 0, 0], attr(HEADER | 0x8000, &header)].concat());
+        let header =
+            [attr(1, &2u32.to_ne_bytes()), attr(ETHTOOL_A_HEADER_DEV_NAME, b"eth0\0")].concat();
+        let note =
+            |cmd: u8| message(21, &[vec![cmd, 1, 0, 0], attr(HEADER | 0x8000, &header)].concat());
         assert_eq!(ethtool(&note(ETHTOOL_MSG_CHANNELS_NTF)), [Event::Reset("eth0".into())]);
         assert_eq!(ethtool(&note(ETHTOOL_MSG_RINGS_NTF)), [Event::Reset("eth0".into())]);
         assert_eq!(ethtool(&note(21)), []);
@@ -205,8 +236,14 @@ mod tests {
                     .as_bytes(),
             )
         };
-        assert_eq!(event("offline", "cpu", "/devices/system/cpu/cpu13"), Some(Event::CpuOffline(CpuId(13))));
-        assert_eq!(event("online", "cpu", "/devices/system/cpu/cpu0"), Some(Event::CpuOnline(CpuId(0))));
+        assert_eq!(
+            event("offline", "cpu", "/devices/system/cpu/cpu13"),
+            Some(Event::CpuOffline(CpuId(13)))
+        );
+        assert_eq!(
+            event("online", "cpu", "/devices/system/cpu/cpu0"),
+            Some(Event::CpuOnline(CpuId(0)))
+        );
         assert_eq!(event("add", "cpu", "/devices/system/cpu/cpu0"), None);
         assert_eq!(event("online", "memory", "/devices/system/memory/memory3"), None);
     }

@@ -1,6 +1,7 @@
 //! Values that JSON holds as people write them.
 
-/// Lets serde write a type as it is displayed and read it as it is parsed (`#[serde(into = "String", try_from = "String")]`).
+/// Lets serde write a type as it is displayed and read it as it is parsed (`#[serde(into =
+/// "String", try_from = "String")]`).
 macro_rules! as_text {
     ($($type:ty),+) => {$(
         impl From<$type> for String {

@@ -1,9 +1,11 @@
-//! Which CPU processes which vector: the choices there are, and what each costs in CPU-nanoseconds per second.
+//! Which CPU processes which vector: the choices there are, and what each costs in CPU-nanoseconds
+//! per second.
 //!
 //! The cost of a placement is the sum of
-//! - what each vector costs where it is, whoever else is there ([`Problem::fixed`]: data carried to its readers, wakeups
-//!   sent to them, lines fetched from the device's node, slow cores);
-//! - what it costs to crowd a CPU ([`pressure`]) or two hardware threads of one core ([`SMT_LOSS`]);
+//! - what each vector costs where it is, whoever else is there ([`Problem::fixed`]: data carried to
+//!   its readers, wakeups sent to them, lines fetched from the device's node, slow cores);
+//! - what it costs to crowd a CPU ([`pressure`]) or two hardware threads of one core
+//!   ([`SMT_LOSS`]);
 //! - what packets cost that one vector hands to another ([`Pair`]: forwarding);
 //! - what it costs to move ([`Item::moving`]).
 //!
@@ -17,14 +19,18 @@ use crate::topology::Distance;
 /// CPU-nanoseconds in one second of one CPU.
 pub const SECOND_NS: f64 = 1e9;
 
-/// Where crowding a CPU begins to cost, as a share of its time, and by how much each further share costs more from there.
+/// Where crowding a CPU begins to cost, as a share of its time, and by how much each further share
+/// costs more from there.
 ///
-/// - From a quarter on, polls begin to wait for each other and for the application: a little; from a half on, often.
-/// - From four fifths on, what lands there takes the time from an application that needs it: as much as it takes.
+/// - From a quarter on, polls begin to wait for each other and for the application: a little; from
+///   a half on, often.
+/// - From four fifths on, what lands there takes the time from an application that needs it: as
+///   much as it takes.
 /// - From all of it on, it is time that is not there: packets wait in the ring and are lost.
 pub const CROWDED: [(f64, f64); 4] = [(0.25, 0.05), (0.50, 0.30), (0.80, 0.65), (1.0, 3.0)];
 
-/// What is lost while both hardware threads of a core are busy: together they do 1.25 times the work of one, not 2 times.
+/// What is lost while both hardware threads of a core are busy: together they do 1.25 times the
+/// work of one, not 2 times.
 pub const SMT_LOSS: f64 = 0.75;
 
 /// What it costs that a CPU is busy for this share of its time, in shares of a CPU.
@@ -77,8 +83,8 @@ pub struct Problem {
     pub places: Vec<Place>,
     /// What is to be placed.
     pub items: Vec<Item>,
-    /// What an item costs on a CPU whoever else is there, in ns/s, row by row; infinite where it may not be. To seven digits:
-    /// it is the largest table of all.
+    /// What an item costs on a CPU whoever else is there, in ns/s, row by row; infinite where it
+    /// may not be. To seven digits: it is the largest table of all.
     pub fixed: Vec<f32>,
     /// Who hands packets to whom.
     pub pairs: Vec<Pair>,
@@ -101,11 +107,13 @@ impl Problem {
         if a == b {
             return Distance::SameCpu;
         }
-        let shared = self.places[a].levels.iter().zip(self.places[b].levels).position(|(x, y)| *x == y);
+        let shared =
+            self.places[a].levels.iter().zip(self.places[b].levels).position(|(x, y)| *x == y);
         shared.map_or(Distance::Remote, |level| LEVELS[level])
     }
 
-    /// What a placement costs in ns/s, moving not counted; infinite where an item is where it may not be.
+    /// What a placement costs in ns/s, moving not counted; infinite where an item is where it may
+    /// not be.
     pub fn cost(&self, at: &[usize]) -> f64 {
         let mut busy: Vec<f64> = self.places.iter().map(|place| place.busy).collect();
         let mut cost = 0.0;
@@ -130,13 +138,16 @@ impl Problem {
 
     /// What it costs to get there from the homes, in ns/s.
     pub fn moving(&self, at: &[usize]) -> f64 {
-        let moved = |(item, place): (&Item, &usize)| item.home.filter(|home| home != place).map(|_| item.moving);
+        let moved = |(item, place): (&Item, &usize)| {
+            item.home.filter(|home| home != place).map(|_| item.moving)
+        };
         self.items.iter().zip(at).filter_map(moved).sum()
     }
 
     /// The CPUs of each core.
     pub(crate) fn cores(&self) -> Vec<Vec<usize>> {
-        let mut cores: std::collections::BTreeMap<u32, Vec<usize>> = std::collections::BTreeMap::new();
+        let mut cores: std::collections::BTreeMap<u32, Vec<usize>> =
+            std::collections::BTreeMap::new();
         for (place, Place { levels: [core, ..], .. }) in self.places.iter().enumerate() {
             cores.entry(*core).or_default().push(place);
         }

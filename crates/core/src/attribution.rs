@@ -1,4 +1,5 @@
-//! Who polled each NAPI and who read its data: what the eBPF programs (or, without them, sock_diag) counted in a window.
+//! Who polled each NAPI and who read its data: what the eBPF programs (or, without them, sock_diag)
+//! counted in a window.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +19,8 @@ pub struct Attribution {
     pub source: Source,
     /// Time during which the hooks were attached.
     pub elapsed: Duration,
-    /// Attached for this window only: the first event of each socket set its baseline, so bytes are a lower bound.
+    /// Attached for this window only: the first event of each socket set its baseline, so bytes are
+    /// a lower bound.
     pub windowed: bool,
     /// NAPI polls by instance and CPU.
     pub polls: Vec<Poll>,
@@ -66,9 +68,11 @@ pub enum Source {
 /// Polls of one NAPI instance on one CPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Poll {
-    /// The NAPI instance; 0 for those without an id (transmit, backlog), which `ifindex` and `netns` tell apart.
+    /// The NAPI instance; 0 for those without an id (transmit, backlog), which `ifindex` and
+    /// `netns` tell apart.
     pub napi: NapiId,
-    /// Name of its device, in the network namespace of the device; empty for the backlog (RPS, veth, loopback).
+    /// Name of its device, in the network namespace of the device; empty for the backlog (RPS,
+    /// veth, loopback).
     pub netdev: String,
     /// Interface index of its device, in that namespace.
     pub ifindex: u32,
@@ -87,13 +91,15 @@ pub struct Poll {
 pub struct Consumption {
     /// The NAPI instance that the data came through; `None` when unresolved.
     pub napi: Option<NapiId>,
-    /// The rx queue, as the driver recorded it in the packet; `None` when it did not (veth) or unresolved.
+    /// The rx queue, as the driver recorded it in the packet; `None` when it did not (veth) or
+    /// unresolved.
     pub rx_queue: Option<u32>,
     /// How napi and queue were found.
     pub resolved: Resolved,
     /// The CPU that polled the packets; `None` when only known through [`Attribution::polls`].
     pub poll_cpu: Option<CpuId>,
-    /// The CPU that ran the protocol (`sk_incoming_cpu`): under RPS another one than the CPU that polled.
+    /// The CPU that ran the protocol (`sk_incoming_cpu`): under RPS another one than the CPU that
+    /// polled.
     pub protocol_cpu: Option<CpuId>,
     /// The CPU on which the consumer read.
     pub consumer_cpu: CpuId,
@@ -107,12 +113,14 @@ pub struct Consumption {
     pub events: u64,
     /// The bytes are right, the queue may be that of another packet of the same socket.
     pub approximate: bool,
-    /// The UDP socket has one peer: RFS goes by where such are read, and by no others. `None` for TCP, or when that was not seen.
+    /// The UDP socket has one peer: RFS goes by where such are read, and by no others. `None` for
+    /// TCP, or when that was not seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<bool>,
 }
 
-/// How often receive work (the NET_RX softirq, or a NAPI's kthread) on one CPU woke a sleeping thread.
+/// How often receive work (the NET_RX softirq, or a NAPI's kthread) on one CPU woke a sleeping
+/// thread.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Wakeup {
     /// The thread group that was woken; kernel threads are not counted.
@@ -125,10 +133,12 @@ pub struct Wakeup {
     pub count: u64,
 }
 
-/// Packets that came in and were given to a device to be sent, without a reader on this machine between.
+/// Packets that came in and were given to a device to be sent, without a reader on this machine
+/// between.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Forwarded {
-    /// The NAPI instance that they came through; `None` when that was no NIC's (a container sent them) or is not known.
+    /// The NAPI instance that they came through; `None` when that was no NIC's (a container sent
+    /// them) or is not known.
     pub napi: Option<NapiId>,
     /// The rx queue that the driver recorded.
     pub rx_queue: Option<u32>,
@@ -136,7 +146,8 @@ pub struct Forwarded {
     pub poll_cpu: CpuId,
     /// The CPU that queued them for sending; under RPS another one than the CPU that polled.
     pub xmit_cpu: CpuId,
-    /// Name of the device that they leave by, in its network namespace. A bond or VLAN and the device below it count each.
+    /// Name of the device that they leave by, in its network namespace. A bond or VLAN and the
+    /// device below it count each.
     pub egress: String,
     /// Interface index of it, in that namespace.
     pub egress_ifindex: u32,

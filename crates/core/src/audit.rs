@@ -1,4 +1,5 @@
-//! What the audit reads of a host beside its queues and interrupts: links, queueing disciplines, limits, connections, power.
+//! What the audit reads of a host beside its queues and interrupts: links, queueing disciplines,
+//! limits, connections, power.
 //!
 //! Nothing here is needed to place work, so only a whole look reads it. Absent is `None`, never 0.
 
@@ -81,7 +82,8 @@ impl PcieLink {
     }
 }
 
-/// A lane's data rate: 8b/10b up to 5 GT/s, 128b/130b up to 32 GT/s, none from 64 GT/s on (`PCIE_SPEED2MBS_ENC`).
+/// A lane's data rate: 8b/10b up to 5 GT/s, 128b/130b up to 32 GT/s, none from 64 GT/s on
+/// (`PCIE_SPEED2MBS_ENC`).
 fn lane_mbps(mtps: u32) -> u64 {
     let mtps = u64::from(mtps);
     match mtps {
@@ -95,7 +97,8 @@ fn lane_mbps(mtps: u32) -> u64 {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TxLimits {
-    /// `byte_queue_limits/limit`: bytes that may be in flight; 0 as long as the driver has told of no completion.
+    /// `byte_queue_limits/limit`: bytes that may be in flight; 0 as long as the driver has told of
+    /// no completion.
     pub limit_bytes: Option<u64>,
     /// `byte_queue_limits/limit_max`.
     pub limit_max_bytes: Option<u64>,
@@ -238,7 +241,8 @@ pub struct CpuPower {
     pub allowed_khz: Option<u64>,
     /// `cpufreq/cpuinfo_max_freq`, in kHz: what it can do.
     pub max_khz: Option<u64>,
-    /// `power/pm_qos_resume_latency_us`: wake latency that is tolerated, as printed (0: any, n/a: none).
+    /// `power/pm_qos_resume_latency_us`: wake latency that is tolerated, as printed (0: any, n/a:
+    /// none).
     pub resume_latency: Option<String>,
     /// `cpuidle/state*`.
     pub idle_states: Vec<IdleState>,
@@ -266,10 +270,11 @@ pub struct IdleState {
 pub struct MachineAudit {
     /// `/sys/devices/system/cpu/smt/control`.
     pub smt_control: Option<String>,
-    /// `/dev/cpu_dma_latency`, in microseconds: the wake latency that somebody asked the machine to keep.
+    /// `/dev/cpu_dma_latency`, in microseconds: the wake latency that somebody asked the machine to
+    /// keep.
     pub cpu_dma_latency_usecs: Option<i32>,
-    /// Bytes that went between each last-level cache and memory for the default group (resctrl's `mbm_total_bytes`), by
-    /// domain; empty where resctrl is not mounted.
+    /// Bytes that went between each last-level cache and memory for the default group (resctrl's
+    /// `mbm_total_bytes`), by domain; empty where resctrl is not mounted.
     pub memory_bytes: BTreeMap<String, u64>,
     /// The memory controllers' counters are there (`uncore_imc*`), which perf could read.
     pub uncore_counters: bool,
@@ -282,7 +287,8 @@ mod tests {
     #[test]
     fn a_link_carries_its_lanes_less_the_line_code() {
         let link = |mtps, width| {
-            PcieLink { current_mtps: Some(mtps), current_width: Some(width), ..PcieLink::default() }.mbps()
+            PcieLink { current_mtps: Some(mtps), current_width: Some(width), ..PcieLink::default() }
+                .mbps()
         };
         assert_eq!(link(2_500, 1), Some(2_000));
         assert_eq!(link(5_000, 4), Some(16_000));

@@ -1,4 +1,5 @@
-//! What `netsilo calibrate` measures of a machine: which pairs of CPUs, what their samples add up to, and of which machine.
+//! What `netsilo calibrate` measures of a machine: which pairs of CPUs, what their samples add up
+//! to, and of which machine.
 //!
 //! The measuring loops are in the kernel edge; here is only what is chosen and reckoned.
 
@@ -14,10 +15,12 @@ use crate::topology::{Distance, Topology};
 /// Pairs of a distance that are measured, at most.
 pub const PAIRS: usize = 4;
 
-/// CPUs from which pairs are looked for, at most: all against all would be millions on a large machine.
+/// CPUs from which pairs are looked for, at most: all against all would be millions on a large
+/// machine.
 const STARTS: usize = 64;
 
-/// A spread above this share of its median is called wide: the machine was busy, or its pairs are not alike.
+/// A spread above this share of its median is called wide: the machine was busy, or its pairs are
+/// not alike.
 const WIDE: f64 = 0.25;
 
 /// A measured time.
@@ -40,7 +43,8 @@ impl Measured {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let rounds = sorted.len() / pairs.max(1);
-        let (low, median_ns, high) = (quantile(&sorted, 0.25)?, quantile(&sorted, 0.5)?, quantile(&sorted, 0.75)?);
+        let (low, median_ns, high) =
+            (quantile(&sorted, 0.25)?, quantile(&sorted, 0.5)?, quantile(&sorted, 0.75)?);
         Some(Self { median_ns, spread_ns: high - low, pairs, rounds })
     }
 
@@ -66,17 +70,19 @@ pub struct Wakeup {
 pub struct Calibration {
     /// One modified cache line from one CPU to another.
     pub transfer: BTreeMap<Distance, Measured>,
-    /// Waking a thread that sleeps on the other CPU; the same CPU is what the others are compared with.
+    /// Waking a thread that sleeps on the other CPU; the same CPU is what the others are compared
+    /// with.
     pub wakeup: BTreeMap<Distance, Wakeup>,
-    /// What an inter-processor interrupt takes from a thread that runs on the other CPU; empty where the kernel has no
-    /// `membarrier` to send one with.
+    /// What an inter-processor interrupt takes from a thread that runs on the other CPU; empty
+    /// where the kernel has no `membarrier` to send one with.
     pub interrupted: BTreeMap<Distance, Measured>,
 }
 
 impl Calibration {
-    /// CPU time of a wakeup beyond one on the same CPU, on both: what the waker spends more, never below 0, and what the
-    /// interrupt takes from the other CPU. `None` unless both were measured, and the transfer too: without it the two CPUs
-    /// did not run side by side (emulation), and all else is waiting.
+    /// CPU time of a wakeup beyond one on the same CPU, on both: what the waker spends more, never
+    /// below 0, and what the interrupt takes from the other CPU. `None` unless both were measured,
+    /// and the transfer too: without it the two CPUs did not run side by side (emulation), and all
+    /// else is waiting.
     pub fn ipi_ns(&self, distance: Distance) -> Option<f64> {
         self.transfer.get(&distance)?;
         let here = self.wakeup.get(&Distance::SameCpu)?.waker.median_ns;
@@ -88,13 +94,16 @@ impl Calibration {
     pub fn costs(&self, table: Costs, when: &str, machine: &MachineIdentity) -> Costs {
         let mut costs = table;
         let mut from_table = Vec::new();
-        for distance in Distance::ALL.into_iter().filter(|distance| *distance != Distance::SameCpu) {
+        for distance in Distance::ALL.into_iter().filter(|distance| *distance != Distance::SameCpu)
+        {
             let line = self.transfer.get(&distance).map(|it| it.median_ns);
             let ipi = self.ipi_ns(distance);
             if line.is_none() || ipi.is_none() {
                 from_table.push(distance);
             }
-            for (value, measured) in [(costs.line_ns.at_mut(distance), line), (costs.ipi_ns.at_mut(distance), ipi)] {
+            for (value, measured) in
+                [(costs.line_ns.at_mut(distance), line), (costs.ipi_ns.at_mut(distance), ipi)]
+            {
                 *value = measured.map_or(*value, f64::round);
             }
         }
@@ -129,7 +138,8 @@ pub struct MachineIdentity {
 impl MachineIdentity {
     /// Why the other one is another machine; `None` when it is the same, be it with another kernel.
     pub fn differs_from(&self, other: &Self) -> Option<String> {
-        let differs = |what: &str, this: &str, that: &str| Some(format!("its {what} is {this}, not {that}"));
+        let differs =
+            |what: &str, this: &str, that: &str| Some(format!("its {what} is {this}, not {that}"));
         if self.hostname != other.hostname {
             differs("host name", &self.hostname, &other.hostname)
         } else if self.cpu_model != other.cpu_model {
@@ -149,13 +159,15 @@ impl MachineIdentity {
     }
 }
 
-/// A few pairs of each distance that these CPUs show, evenly spread over the machine; the same CPU is no pair.
+/// A few pairs of each distance that these CPUs show, evenly spread over the machine; the same CPU
+/// is no pair.
 pub fn pairs(topology: &Topology, cpus: &CpuSet) -> BTreeMap<Distance, Vec<(CpuId, CpuId)>> {
     let all: Vec<CpuId> = cpus.iter().collect();
     let mut found: BTreeMap<Distance, Vec<(CpuId, CpuId)>> = BTreeMap::new();
     for &a in &evenly(&all, STARTS) {
         let mut nearest: BTreeMap<Distance, CpuId> = BTreeMap::new();
-        // Each start gives one pair of a distance, to the next CPU of that distance, so that the pairs do not all end on one.
+        // Each start gives one pair of a distance, to the next CPU of that distance, so that the
+        // pairs do not all end on one.
         let after = all.iter().filter(|b| **b > a).chain(all.iter().filter(|b| **b < a));
         for &b in after {
             nearest.entry(topology.distance(a, b)).or_insert(b);
@@ -203,7 +215,10 @@ mod tests {
         assert_eq!(pairs.keys().copied().collect::<Vec<_>>(), Distance::ALL[1..]);
         for (distance, pairs) in &pairs {
             assert!((1..=PAIRS).contains(&pairs.len()), "{distance:?} {pairs:?}");
-            assert!(pairs.iter().all(|(a, b)| topology.distance(*a, *b) == *distance && a < b), "{pairs:?}");
+            assert!(
+                pairs.iter().all(|(a, b)| topology.distance(*a, *b) == *distance && a < b),
+                "{pairs:?}"
+            );
         }
     }
 
@@ -211,13 +226,18 @@ mod tests {
     fn only_the_cpus_that_may_be_used_are_paired() {
         let topology = Grid { cores: 4, ..Grid::default() }.topology();
         let two = CpuSet::parse_list("1,3").unwrap();
-        assert_eq!(pairs(&topology, &two), BTreeMap::from([(Distance::L2, vec![(CpuId(1), CpuId(3))])]));
+        assert_eq!(
+            pairs(&topology, &two),
+            BTreeMap::from([(Distance::L2, vec![(CpuId(1), CpuId(3))])])
+        );
         assert!(pairs(&topology, &CpuSet::of(CpuId(2))).is_empty());
     }
 
     #[test]
     fn a_huge_machine_is_measured_on_as_few_pairs_as_a_small_one() {
-        let topology = Grid { nodes: 2, llcs: 8, l2s: 16, cores: 1, threads: 2, siblings_apart: true }.topology();
+        let topology =
+            Grid { nodes: 2, llcs: 8, l2s: 16, cores: 1, threads: 2, siblings_apart: true }
+                .topology();
         let count: usize = pairs(&topology, &topology.online).values().map(Vec::len).sum();
         assert!(count <= PAIRS * 5, "{count}");
     }
@@ -235,7 +255,12 @@ mod tests {
         let time = |median_ns| Measured { median_ns, spread_ns: 1.0, pairs: 1, rounds: 5 };
         let wakeup = |waker| Wakeup { waker: time(waker), latency: time(9.0) };
         Calibration {
-            transfer: [(Distance::Smt, time(12.4)), (Distance::Llc, time(61.0)), (Distance::Node, time(80.0))].into(),
+            transfer: [
+                (Distance::Smt, time(12.4)),
+                (Distance::Llc, time(61.0)),
+                (Distance::Node, time(80.0)),
+            ]
+            .into(),
             wakeup: [
                 (Distance::SameCpu, wakeup(600.0)),
                 (Distance::Smt, wakeup(590.0)),
@@ -263,10 +288,15 @@ mod tests {
         let table = Costs::default();
         let costs = measured().costs(table.clone(), "2026-01-02T03:04:05Z", &machine());
         assert_eq!((costs.line_ns.smt, costs.ipi_ns.smt, costs.line_ns.llc), (12.0, 700.0, 61.0));
-        assert_eq!((costs.line_ns.remote, costs.ipi_ns.remote), (table.line_ns.remote, table.ipi_ns.remote));
+        assert_eq!(
+            (costs.line_ns.remote, costs.ipi_ns.remote),
+            (table.line_ns.remote, table.ipi_ns.remote)
+        );
         assert_eq!((costs.line_ns.node, costs.ipi_ns.node), (80.0, table.ipi_ns.node));
         assert_eq!((costs.line_ns.same_cpu, costs.ipi_ns.same_cpu), (0.0, 0.0));
-        let CostSource::Measured { from_table, machine, .. } = costs.source else { panic!("{:?}", costs.source) };
+        let CostSource::Measured { from_table, machine, .. } = costs.source else {
+            panic!("{:?}", costs.source)
+        };
         assert_eq!(from_table, [Distance::L2, Distance::Node, Distance::Remote]);
         assert_eq!(machine, "db1, Some CPU, 6.12.1");
     }
@@ -278,6 +308,9 @@ mod tests {
         let other = MachineIdentity { hostname: "db2".into(), ..machine() };
         assert_eq!(other.differs_from(&machine()).unwrap(), "its host name is db2, not db1");
         let other = MachineIdentity { virtual_machine: Some(true), ..machine() };
-        assert_eq!(other.differs_from(&machine()).unwrap(), "its kind is a virtual machine, not the bare machine");
+        assert_eq!(
+            other.differs_from(&machine()).unwrap(),
+            "its kind is a virtual machine, not the bare machine"
+        );
     }
 }

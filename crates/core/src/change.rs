@@ -1,4 +1,5 @@
-//! A [`Change`]: one knob, its old and new value, and why; how changes are ordered, reversed, tried out and verified.
+//! A [`Change`]: one knob, its old and new value, and why; how changes are ordered, reversed, tried
+//! out and verified.
 
 mod all;
 mod order;
@@ -24,8 +25,8 @@ pub use value::{Key, Settings, Table, Value, ValueError};
 
 /// A knob that netsilo may write.
 ///
-/// Devices are named by what survives a renumbering too (path, queue, action name), so that a journal can tell whether
-/// the knob is still the same one.
+/// Devices are named by what survives a renumbering too (path, queue, action name), so that a
+/// journal can tell whether the knob is still the same one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "knob", rename_all = "snake_case")]
 pub enum Target {
@@ -54,7 +55,8 @@ pub enum Target {
         /// The rx queue.
         queue: u32,
     },
-    /// `net.core.rps_sock_flow_entries`; writing it flushes the flow table, even with the same value.
+    /// `net.core.rps_sock_flow_entries`; writing it flushes the flow table, even with the same
+    /// value.
     RpsSockFlowEntries,
     /// `net.core.rps_default_mask`.
     RpsDefaultMask,
@@ -67,7 +69,8 @@ pub enum Target {
     },
     /// An offload (`ethtool -K`), by the kernel's name for it; a switch.
     ///
-    /// `rx-ntuple-filter` lets the driver steer flows to queues by itself (aRFS); it was a knob of its own once.
+    /// `rx-ntuple-filter` lets the driver steer flows to queues by itself (aRFS); it was a knob of
+    /// its own once.
     #[serde(alias = "ntuple_filter")]
     Offload {
         /// The device.
@@ -76,7 +79,8 @@ pub enum Target {
         #[serde(default = "ntuple_filter")]
         feature: String,
     },
-    /// How many channels a device uses (`ethtool -L`); the driver sets up its queues and interrupts anew.
+    /// How many channels a device uses (`ethtool -L`); the driver sets up its queues and interrupts
+    /// anew.
     Channels {
         /// The device.
         netdev: NetdevIdentity,
@@ -86,7 +90,8 @@ pub enum Target {
         /// The device.
         netdev: NetdevIdentity,
     },
-    /// Its MTU: the most bytes of a frame behind the link header. What is at the other end must take as many.
+    /// Its MTU: the most bytes of a frame behind the link header. What is at the other end must
+    /// take as many.
     Mtu {
         /// The device.
         netdev: NetdevIdentity,
@@ -121,7 +126,8 @@ pub enum Target {
         /// The device.
         netdev: NetdevIdentity,
     },
-    /// An RSS context that spreads evenly over these rx queues and no others; a switch, there or not.
+    /// An RSS context that spreads evenly over these rx queues and no others; a switch, there or
+    /// not.
     RssContext {
         /// The device.
         netdev: NetdevIdentity,
@@ -228,7 +234,8 @@ pub struct Change {
 pub enum Outcome {
     /// The knob has the new value and, if it is an interrupt's, the interrupt takes it.
     InForce,
-    /// The new affinity is set, but the interrupt still arrives where it did: the kernel moves it when the next one comes.
+    /// The new affinity is set, but the interrupt still arrives where it did: the kernel moves it
+    /// when the next one comes.
     Pending(CpuSet),
     /// The knob has another value.
     Differs(Value),
@@ -244,16 +251,25 @@ impl Change {
             return Outcome::Differs(value);
         }
         let Target::IrqAffinity { irq, .. } = &self.target else { return Outcome::InForce };
-        match after.irqs.get(irq).and_then(|state| Some((state.requested.as_ref()?, state.effective.as_ref()?))) {
-            Some((requested, effective)) if !effective.is_subset(requested) => Outcome::Pending(effective.clone()),
+        match after
+            .irqs
+            .get(irq)
+            .and_then(|state| Some((state.requested.as_ref()?, state.effective.as_ref()?)))
+        {
+            Some((requested, effective)) if !effective.is_subset(requested) => {
+                Outcome::Pending(effective.clone())
+            }
             _ => Outcome::InForce,
         }
     }
 
-    /// The old and the new value for people: of settings only those that differ, of a table how much of it moves.
+    /// The old and the new value for people: of settings only those that differ, of a table how
+    /// much of it moves.
     pub fn from_to(&self) -> (String, String) {
         match (&self.old, &self.new) {
-            (Value::Settings(old), Value::Settings(new)) => (old.unlike(new).to_string(), new.unlike(old).to_string()),
+            (Value::Settings(old), Value::Settings(new)) => {
+                (old.unlike(new).to_string(), new.unlike(old).to_string())
+            }
             (Value::Table(old), Value::Table(new)) => {
                 let (moved, all) = (new.moved_from(old), new.0.len());
                 (old.to_string(), format!("{new} ({moved} of {all} buckets move)"))
@@ -322,12 +338,14 @@ impl Target {
         )
     }
 
-    /// Whether it belongs to the netdev of this name; a NAPI kthread tells by its own (`napi/<dev>-<id>`, cut to 15 bytes).
+    /// Whether it belongs to the netdev of this name; a NAPI kthread tells by its own
+    /// (`napi/<dev>-<id>`, cut to 15 bytes).
     pub fn is_of(&self, name: &str) -> bool {
         match self {
             Self::NapiThread { comm, .. } => {
                 let device = comm.strip_prefix("napi/").unwrap_or_default();
-                name.starts_with(device) || device.rsplit_once('-').is_some_and(|(device, _)| device == name)
+                name.starts_with(device)
+                    || device.rsplit_once('-').is_some_and(|(device, _)| device == name)
             }
             _ => self.netdev().is_some_and(|netdev| netdev.name == name),
         }
@@ -341,7 +359,9 @@ impl fmt::Display for Target {
             Self::IrqAffinity { irq, action, .. } => write!(f, "irq {irq} ({action})"),
             Self::DefaultSmpAffinity => f.write_str("default_smp_affinity"),
             Self::RpsCpus { netdev, queue } => write!(f, "{} rx-{queue} rps_cpus", netdev.name),
-            Self::RpsFlowCnt { netdev, queue } => write!(f, "{} rx-{queue} rps_flow_cnt", netdev.name),
+            Self::RpsFlowCnt { netdev, queue } => {
+                write!(f, "{} rx-{queue} rps_flow_cnt", netdev.name)
+            }
             Self::RpsSockFlowEntries => f.write_str("rps_sock_flow_entries"),
             Self::RpsDefaultMask => f.write_str("rps_default_mask"),
             Self::XpsCpus { netdev, queue } => write!(f, "{} tx-{queue} xps_cpus", netdev.name),
@@ -350,20 +370,30 @@ impl fmt::Display for Target {
             Self::Rings { netdev } => write!(f, "{} rings", netdev.name),
             Self::Mtu { netdev } => write!(f, "{} mtu", netdev.name),
             Self::Coalesce { netdev } => write!(f, "{} coalesce", netdev.name),
-            Self::FlowHash { netdev, flow_type } => write!(f, "{} rx-flow-hash {flow_type}", netdev.name),
+            Self::FlowHash { netdev, flow_type } => {
+                write!(f, "{} rx-flow-hash {flow_type}", netdev.name)
+            }
             Self::RssTable { netdev, context: 0 } => write!(f, "{} rss table", netdev.name),
-            Self::RssTable { netdev, context } => write!(f, "{} rss table of context {context}", netdev.name),
+            Self::RssTable { netdev, context } => {
+                write!(f, "{} rss table of context {context}", netdev.name)
+            }
             Self::RssKey { netdev } => write!(f, "{} rss key", netdev.name),
             Self::RssHash { netdev } => write!(f, "{} rss hash", netdev.name),
-            Self::RssContext { netdev, queues } => write!(f, "{} rss context over queues {queues}", netdev.name),
+            Self::RssContext { netdev, queues } => {
+                write!(f, "{} rss context over queues {queues}", netdev.name)
+            }
             Self::NtupleRule { netdev, rule } => write!(f, "{} rule {rule}", netdev.name),
             Self::NapiDeferHardIrqs { netdev } => write!(f, "{} napi_defer_hard_irqs", netdev.name),
             Self::GroFlushTimeout { netdev } => write!(f, "{} gro_flush_timeout", netdev.name),
             Self::Threaded { netdev } => write!(f, "{} threaded", netdev.name),
             Self::Sysctl { name } => f.write_str(name),
             Self::NapiThread { pid, comm, .. } => write!(f, "kthread {comm} (pid {pid})"),
-            Self::ThreadAffinity { pid, tid, comm, .. } if pid == tid => write!(f, "{comm} (pid {pid})"),
-            Self::ThreadAffinity { pid, tid, comm, .. } => write!(f, "{comm} (thread {tid} of pid {pid})"),
+            Self::ThreadAffinity { pid, tid, comm, .. } if pid == tid => {
+                write!(f, "{comm} (pid {pid})")
+            }
+            Self::ThreadAffinity { pid, tid, comm, .. } => {
+                write!(f, "{comm} (thread {tid} of pid {pid})")
+            }
             Self::CgroupCpuset { path } => write!(f, "cgroup {path} cpuset.cpus"),
         }
     }
@@ -426,7 +456,8 @@ mod tests {
     fn of_settings_a_person_sees_those_that_differ() {
         let value = |text: &str| Value::Settings(text.parse().unwrap());
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
-        let rings = change(Target::Rings { netdev }, value("rx=256 tx=512"), value("rx=4096 tx=512"));
+        let rings =
+            change(Target::Rings { netdev }, value("rx=256 tx=512"), value("rx=4096 tx=512"));
         assert_eq!(rings.from_to(), ("rx=256".into(), "rx=4096".into()));
         let table = |queues: &[u32]| Value::Table(Table(queues.to_vec()));
         let table = change(Target::DefaultSmpAffinity, table(&[0, 1, 0, 1]), table(&[0, 1, 1, 1]));

@@ -1,4 +1,5 @@
-//! How much of a queue's data is read in one place: how much there is to gain by polling it near that place.
+//! How much of a queue's data is read in one place: how much there is to gain by polling it near
+//! that place.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,11 @@ impl Concentration {
             *llcs.entry(topology.llc_of(*cpu).lowest()).or_default() += bytes;
         }
         let [cpu, llc] = [most(&mut read_on.values().copied()), most(&mut llcs.values().copied())];
-        (all > 0.0).then_some(Self { cpu, llc, cpus: read_on.values().filter(|bytes| **bytes > 0.0).count() })
+        (all > 0.0).then_some(Self {
+            cpu,
+            llc,
+            cpus: read_on.values().filter(|bytes| **bytes > 0.0).count(),
+        })
     }
 
     /// Whether it is read in so many places that where it is polled hardly matters.

@@ -1,7 +1,9 @@
-//! The controller: window after window it compares what is wanted with what is, and decides what to write now.
+//! The controller: window after window it compares what is wanted with what is, and decides what to
+//! write now.
 //!
-//! Pure: it is told the time, what was observed, what became of its writes and what the kernel announced, and answers
-//! with a [`Decision`]. `docs/controller.md` has the rules, why they are so, and what is proved of them.
+//! Pure: it is told the time, what was observed, what became of its writes and what the kernel
+//! announced, and answers with a [`Decision`]. `docs/controller.md` has the rules, why they are so,
+//! and what is proved of them.
 
 mod budget;
 mod decision;
@@ -20,7 +22,8 @@ use std::time::Duration;
 
 use self::budget::Budget;
 pub use self::decision::{
-    Compared, Conflict, ControllerState, Decision, Entry, Event, Held, Verdict, VerdictResult, What, Written,
+    Compared, Conflict, ControllerState, Decision, Entry, Event, Held, Verdict, VerdictResult,
+    What, Written,
 };
 use self::events::{Events, GRACE};
 use self::knob::{Hold, Knob, Workload};
@@ -116,14 +119,19 @@ impl Controller {
     pub fn reconfigure(&mut self, policy: Policy) {
         let now = self.now;
         (self.policy, self.pattern, self.rest) = (policy, None, None);
-        let yielded: Vec<Target> =
-            self.knobs.iter().filter(|(_, knob)| knob.yielded.is_some()).map(|(target, _)| target.clone()).collect();
+        let yielded: Vec<Target> = self
+            .knobs
+            .iter()
+            .filter(|(_, knob)| knob.yielded.is_some())
+            .map(|(target, _)| target.clone())
+            .collect();
         for target in yielded {
             self.regain(now, &target, "there is a new configuration");
         }
     }
 
-    /// Wants something else from now on, by the same policy: netdevs came or went that rules of the configuration fit.
+    /// Wants something else from now on, by the same policy: netdevs came or went that rules of the
+    /// configuration fit.
     pub fn set_goal(&mut self, goal: Goal) {
         (self.policy.goal, self.pattern, self.rest) = (goal, None, None);
     }
@@ -136,8 +144,11 @@ impl Controller {
     /// The kernel announced something.
     pub fn note_event(&mut self, now: Duration, event: &Event) {
         // An event may come after its effect was taken for another writer's.
-        let lately = |knob: &Knob| knob.yielded.as_ref().is_some_and(|yielded| yielded.since + GRACE >= now);
-        for (target, knob) in self.knobs.iter_mut().filter(|(target, knob)| lately(knob) && event.covers(target)) {
+        let lately =
+            |knob: &Knob| knob.yielded.as_ref().is_some_and(|yielded| yielded.since + GRACE >= now);
+        for (target, knob) in
+            self.knobs.iter_mut().filter(|(target, knob)| lately(knob) && event.covers(target))
+        {
             knob.regain();
             knob.lose(now, now);
             let why = format!("not another writer: {}", event.in_words());
@@ -183,10 +194,21 @@ impl Controller {
             .filter(|(_, hold)| hold.as_ref().is_some_and(|hold| !hold.is_short()))
             .filter_map(|(change, _)| view.queue(&change.target))
             .collect();
-        self.rest = rest.or_else(|| Rest::of(&wanted, &decided, seen?)).filter(|_| revert.is_empty());
+        self.rest =
+            rest.or_else(|| Rest::of(&wanted, &decided, seen?)).filter(|_| revert.is_empty());
         let (writes, held) = self.ask(now, &wanted, decided, &view);
         let (log, locality) = (std::mem::take(&mut self.log), silos.locality());
-        Decision { plan: wanted, writes, revert, log, state, conflicts: self.conflicts(), held, verdicts, locality }
+        Decision {
+            plan: wanted,
+            writes,
+            revert,
+            log,
+            state,
+            conflicts: self.conflicts(),
+            held,
+            verdicts,
+            locality,
+        }
     }
 
     /// What became of the last decision's writes and reverts; to be told before the next window is.
@@ -194,7 +216,8 @@ impl Controller {
         let (mut batch, mut napis, mut since) = (Vec::new(), BTreeSet::new(), now);
         for (target, written) in outcomes {
             let Some(asked) = self.asked.remove(target) else { continue };
-            let wanted_since = self.knobs.get(target).and_then(|knob| Some(knob.want.as_ref()?.since));
+            let wanted_since =
+                self.knobs.get(target).and_then(|knob| Some(knob.want.as_ref()?.since));
             self.outcome(now, target, &asked, written);
             if matches!(written, Written::InForce(_)) && asked.kind == Kind::Write {
                 since = since.min(wanted_since.unwrap_or(now));
@@ -212,9 +235,17 @@ impl Controller {
         let (what, why) = match written {
             Written::InForce(value) => {
                 match asked.kind {
-                    Kind::Revert => knob.reverted(now, &asked.change.old, value.clone(), &self.policy),
+                    Kind::Revert => {
+                        knob.reverted(now, &asked.change.old, value.clone(), &self.policy)
+                    }
                     Kind::Write | Kind::Reapply => {
-                        knob.moved(now, &asked.change.old, value.clone(), asked.read_there, &self.policy);
+                        knob.moved(
+                            now,
+                            &asked.change.old,
+                            value.clone(),
+                            asked.read_there,
+                            &self.policy,
+                        );
                     }
                 }
                 (What::InForce, format!("{} -> {value}", asked.change.old))
@@ -252,7 +283,11 @@ impl Controller {
                 });
                 self.to_revert.extend(back);
             }
-            let target = trial.changes.first().filter(|_| trial.changes.len() == 1).map(|change| &change.target);
+            let target = trial
+                .changes
+                .first()
+                .filter(|_| trial.changes.len() == 1)
+                .map(|change| &change.target);
             self.say(now, target, what, verdict.words.clone());
         }
         judged.into_iter().map(|(_, verdict)| verdict).collect()
@@ -265,13 +300,15 @@ impl Controller {
             knob.is_some_and(|knob| knob.ours.as_ref() == Some(&change.old))
                 && change.target.value_in(view.after).as_ref() == Some(&change.old)
         };
-        let mut revert: Vec<Change> = std::mem::take(&mut self.to_revert).into_iter().filter(ours).collect();
+        let mut revert: Vec<Change> =
+            std::mem::take(&mut self.to_revert).into_iter().filter(ours).collect();
         let room = self.budget.left(now, self.policy.changes_per_minute).min(revert.len());
         self.to_revert = revert.split_off(room);
         self.budget.spend(now, revert.len());
         for change in &revert {
             let napis = BTreeSet::new();
-            let asked = Asked { change: change.clone(), kind: Kind::Revert, read_there: None, napis };
+            let asked =
+                Asked { change: change.clone(), kind: Kind::Revert, read_there: None, napis };
             self.asked.insert(change.target.clone(), asked);
         }
         revert
@@ -281,7 +318,12 @@ impl Controller {
     fn compare(&mut self, now: Duration, pattern: Pattern) {
         let changed = self.pattern.as_ref().is_none_or(|before| pattern.differs(before));
         self.windows_since = if changed { 0 } else { self.windows_since.saturating_add(1) };
-        for label in self.pattern.iter().flat_map(|before| pattern.read_elsewhere(before)).filter(|_| changed) {
+        for label in self
+            .pattern
+            .iter()
+            .flat_map(|before| pattern.read_elsewhere(before))
+            .filter(|_| changed)
+        {
             self.readers_moved.entry(label.clone()).or_default().push(now);
         }
         self.readers_moved.retain(|_, at| {
@@ -305,9 +347,16 @@ impl Controller {
     }
 
     /// Tells each of these knobs whether it is wanted otherwise.
-    fn notice(&mut self, now: Duration, plan: &Plan, view: &View<'_>, these: impl Fn(&Target) -> bool) {
+    fn notice(
+        &mut self,
+        now: Duration,
+        plan: &Plan,
+        view: &View<'_>,
+        these: impl Fn(&Target) -> bool,
+    ) {
         let wanted = plan.changes.iter().filter(|change| these(&change.target));
-        let wanted: BTreeMap<&Target, &Change> = wanted.map(|change| (&change.target, change)).collect();
+        let wanted: BTreeMap<&Target, &Change> =
+            wanted.map(|change| (&change.target, change)).collect();
         let content = |target: &&Target| these(target) && !wanted.contains_key(*target);
         for target in self.knobs.keys().filter(content).cloned().collect::<Vec<_>>() {
             let workload = self.workload(&target, view);
@@ -318,7 +367,13 @@ impl Controller {
             let workload = self.workload(target, view);
             let reset = self.events.before(target, now).is_some();
             let knob = self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, reset));
-            knob.notice(now, Some(change), workload, |a, b| view.same_wish(target, a, b), &self.policy);
+            knob.notice(
+                now,
+                Some(change),
+                workload,
+                |a, b| view.same_wish(target, a, b),
+                &self.policy,
+            );
             let at = knob.ours.as_ref().and_then(view::cpu_of);
             knob.follow(at.and_then(|cpu| view.read_on_core_of(target, cpu)));
         }
@@ -347,17 +402,35 @@ impl Controller {
         decided
     }
 
-    fn may(&self, now: Duration, plan: &Plan, change: &Change, view: &View<'_>) -> Result<(), Hold> {
+    fn may(
+        &self,
+        now: Duration,
+        plan: &Plan,
+        change: &Change,
+        view: &View<'_>,
+    ) -> Result<(), Hold> {
         let knob = self.knobs.get(&change.target).ok_or(Hold::NotLong(0, knob::WINDOWS_WANTED))?;
-        knob.may(now, view.stays_on_llc(&change.target, &change.new), gain(plan, change, view), &self.policy)
+        knob.may(
+            now,
+            view.stays_on_llc(&change.target, &change.new),
+            gain(plan, change, view),
+            &self.policy,
+        )
     }
 
     /// Holds what the budget has no room for; those that gain most come first.
-    fn within_budget(&self, now: Duration, plan: &Plan, decided: &mut Verdicts<'_>, view: &View<'_>) {
+    fn within_budget(
+        &self,
+        now: Duration,
+        plan: &Plan,
+        decided: &mut Verdicts<'_>,
+        view: &View<'_>,
+    ) {
         let most = self.policy.changes_per_minute;
         let mut left = self.budget.left(now, most);
         let mut units: BTreeMap<Result<usize, usize>, (i64, Vec<usize>)> = BTreeMap::new();
-        for (at, (change, _)) in decided.iter().enumerate().filter(|(_, (_, hold))| hold.is_none()) {
+        for (at, (change, _)) in decided.iter().enumerate().filter(|(_, (_, hold))| hold.is_none())
+        {
             let (most, members) = units.entry(view.unit(&change.target).ok_or(at)).or_default();
             *most = (*most).max(gain(plan, change, view).unwrap_or(0));
             members.push(at);
@@ -376,7 +449,13 @@ impl Controller {
     }
 
     /// Asks for what was decided to be written; logs what is new in what is held.
-    fn ask(&mut self, now: Duration, plan: &Plan, decided: Verdicts<'_>, view: &View<'_>) -> (Plan, Vec<Held>) {
+    fn ask(
+        &mut self,
+        now: Duration,
+        plan: &Plan,
+        decided: Verdicts<'_>,
+        view: &View<'_>,
+    ) -> (Plan, Vec<Held>) {
         let (mut writes, mut held) =
             (Plan { even_if_owned: plan.even_if_owned, ..Plan::default() }, Vec::<Held>::new());
         for (change, hold) in decided {
@@ -393,10 +472,17 @@ impl Controller {
             let kind = if reset { Kind::Reapply } else { Kind::Write };
             let what = if reset { What::Reapply } else { What::Write };
             if !knob.is_asked_again(&change.new) {
-                self.say(now, Some(target), what, format!("{} -> {}: {}", change.old, change.new, change.reason));
+                self.say(
+                    now,
+                    Some(target),
+                    what,
+                    format!("{} -> {}: {}", change.old, change.new, change.reason),
+                );
             }
-            let read_there = view::cpu_of(&change.new).and_then(|cpu| view.read_on_core_of(target, cpu));
-            let asked = Asked { change: change.clone(), kind, read_there, napis: view.napis([target]) };
+            let read_there =
+                view::cpu_of(&change.new).and_then(|cpu| view.read_on_core_of(target, cpu));
+            let asked =
+                Asked { change: change.clone(), kind, read_there, napis: view.napis([target]) };
             self.asked.insert(target.clone(), asked);
             writes.changes.push(change.clone());
         }
@@ -404,7 +490,12 @@ impl Controller {
         (writes, held)
     }
 
-    fn state(&self, plan: &Plan, decided: &Verdicts<'_>, nothing_reverted: bool) -> ControllerState {
+    fn state(
+        &self,
+        plan: &Plan,
+        decided: &Verdicts<'_>,
+        nothing_reverted: bool,
+    ) -> ControllerState {
         let any = |is: fn(&Option<Hold>) -> bool| decided.iter().any(|(_, hold)| is(hold));
         if plan.placements.is_empty() && plan.changes.is_empty() {
             ControllerState::Observing
@@ -440,12 +531,13 @@ fn is_xps(target: &Target) -> bool {
     matches!(target, Target::XpsCpus { .. })
 }
 
-/// What a move gains by the cost model, in CPU-nanoseconds per second; `None` where another algorithm than the one
-/// that goes by it was asked for.
+/// What a move gains by the cost model, in CPU-nanoseconds per second; `None` where another
+/// algorithm than the one that goes by it was asked for.
 fn gain(plan: &Plan, change: &Change, view: &View<'_>) -> Option<i64> {
     let irq = view.irq(&change.target)?;
     let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;
-    let reckoned = placement.algorithm == AlgorithmName::Auto && change.new == Value::Cpus(placement.cpus.clone());
+    let reckoned = placement.algorithm == AlgorithmName::Auto
+        && change.new == Value::Cpus(placement.cpus.clone());
     reckoned.then_some(placement.gain_ns_per_s)
 }
 

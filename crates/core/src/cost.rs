@@ -1,7 +1,9 @@
-//! The weights of the cost model: what a cache line, a wakeup and a crowded CPU cost, by how far apart two CPUs are.
+//! The weights of the cost model: what a cache line, a wakeup and a crowded CPU cost, by how far
+//! apart two CPUs are.
 //!
-//! All costs are in CPU-nanoseconds, and those of a placement in CPU-nanoseconds per second: what one second of traffic
-//! takes of all CPUs together, beyond what it would take anywhere. `docs/costs.md` has the table with its sources.
+//! All costs are in CPU-nanoseconds, and those of a placement in CPU-nanoseconds per second: what
+//! one second of traffic takes of all CPUs together, beyond what it would take anywhere.
+//! `docs/costs.md` has the table with its sources.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,12 +15,14 @@ use crate::topology::Distance;
 pub struct Costs {
     /// Time until a CPU has a cache line that another one has just written.
     pub line_ns: ByDistance,
-    /// CPU time that a wakeup takes on both CPUs, beyond one on the same CPU: the inter-processor interrupt.
+    /// CPU time that a wakeup takes on both CPUs, beyond one on the same CPU: the inter-processor
+    /// interrupt.
     pub ipi_ns: ByDistance,
-    /// Cache lines of one packet that the protocol writes and the reader reads: `struct sk_buff` (4), its
-    /// `skb_shared_info` (1), the header (1), the socket's receive queue and counters (2).
+    /// Cache lines of one packet that the protocol writes and the reader reads: `struct sk_buff`
+    /// (4), its `skb_shared_info` (1), the header (1), the socket's receive queue and counters (2).
     pub lines_per_packet: f64,
-    /// Cache lines of one packet that the device writes and the poll reads: the descriptor and the header.
+    /// Cache lines of one packet that the device writes and the poll reads: the descriptor and the
+    /// header.
     pub device_lines_per_packet: f64,
     /// Where the weights come from.
     pub source: CostSource,
@@ -27,8 +31,22 @@ pub struct Costs {
 impl Default for Costs {
     fn default() -> Self {
         Self {
-            line_ns: ByDistance { same_cpu: 0.0, smt: 10.0, l2: 25.0, llc: 50.0, node: 85.0, remote: 135.0 },
-            ipi_ns: ByDistance { same_cpu: 0.0, smt: 1000.0, l2: 1100.0, llc: 1200.0, node: 1400.0, remote: 2000.0 },
+            line_ns: ByDistance {
+                same_cpu: 0.0,
+                smt: 10.0,
+                l2: 25.0,
+                llc: 50.0,
+                node: 85.0,
+                remote: 135.0,
+            },
+            ipi_ns: ByDistance {
+                same_cpu: 0.0,
+                smt: 1000.0,
+                l2: 1100.0,
+                llc: 1200.0,
+                node: 1400.0,
+                remote: 2000.0,
+            },
             lines_per_packet: 8.0,
             device_lines_per_packet: 2.0,
             source: CostSource::Table,
@@ -37,7 +55,8 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// In a virtual machine that has no interrupts of its own for it, an inter-processor interrupt leaves the guest twice.
+    /// In a virtual machine that has no interrupts of its own for it, an inter-processor interrupt
+    /// leaves the guest twice.
     pub const IPI_IN_A_GUEST: f64 = 5.0;
 
     /// The table for a virtual machine.
@@ -48,15 +67,22 @@ impl Costs {
 
     /// What is wrong with weights that somebody gave.
     pub fn check(&self) -> Result<(), String> {
-        let by_distance =
-            [("line_ns", &self.line_ns), ("ipi_ns", &self.ipi_ns)].into_iter().flat_map(|(name, values)| {
-                Distance::ALL.map(|distance| (format!("{name} of {}", distance.label()), values.at(distance)))
+        let by_distance = [("line_ns", &self.line_ns), ("ipi_ns", &self.ipi_ns)]
+            .into_iter()
+            .flat_map(|(name, values)| {
+                Distance::ALL.map(|distance| {
+                    (format!("{name} of {}", distance.label()), values.at(distance))
+                })
             });
-        let lines =
-            [("lines_per_packet", self.lines_per_packet), ("device_lines_per_packet", self.device_lines_per_packet)];
+        let lines = [
+            ("lines_per_packet", self.lines_per_packet),
+            ("device_lines_per_packet", self.device_lines_per_packet),
+        ];
         let mut all = by_distance.chain(lines.map(|(name, value)| (name.to_owned(), value)));
         match all.find(|(_, value)| !(0.0..=1e9).contains(value)) {
-            Some((name, value)) => Err(format!("{name} is {value}: give a number from 0 to 1000000000")),
+            Some((name, value)) => {
+                Err(format!("{name} is {value}: give a number from 0 to 1000000000"))
+            }
             None => Ok(()),
         }
     }
@@ -65,7 +91,9 @@ impl Costs {
     pub fn source_in_words(&self) -> String {
         match &self.source {
             CostSource::Table => "distances by the table (netsilo calibrate measures them)".into(),
-            CostSource::Measured { when, .. } => format!("distances measured on this machine ({when})"),
+            CostSource::Measured { when, .. } => {
+                format!("distances measured on this machine ({when})")
+            }
             CostSource::Configured => "distances as configured".into(),
         }
     }
@@ -84,7 +112,8 @@ pub enum CostSource {
         when: String,
         /// On which machine: host name, CPU model, kernel.
         machine: String,
-        /// Distances that this machine does not have, or that could not be measured: they keep the table's value.
+        /// Distances that this machine does not have, or that could not be measured: they keep the
+        /// table's value.
         from_table: Vec<Distance>,
     },
     /// Given by the operator.

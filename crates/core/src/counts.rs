@@ -55,7 +55,10 @@ mod tests {
     #[test]
     fn counts_are_found_by_name_and_come_back_as_a_map() {
         let counts = Counts::from([("TIMER", 3), ("HI", 1), ("TIMER", 4)]);
-        assert_eq!((counts.get("HI"), counts.get("TIMER"), counts.get("RCU")), (Some(1), Some(4), None));
+        assert_eq!(
+            (counts.get("HI"), counts.get("TIMER"), counts.get("RCU")),
+            (Some(1), Some(4), None)
+        );
         let json = serde_json::to_string(&counts).unwrap();
         assert_eq!(json, r#"{"HI":1,"TIMER":4}"#);
         assert_eq!(serde_json::from_str::<Counts>(&json).unwrap(), counts);

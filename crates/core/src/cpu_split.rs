@@ -1,4 +1,5 @@
-//! How a CPU spent its time: as the clock ticks sampled it, as it was measured, and how the two differ.
+//! How a CPU spent its time: as the clock ticks sampled it, as it was measured, and how the two
+//! differ.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,9 +18,11 @@ pub const DIFFERS: f64 = 0.10;
 pub struct CpuSplit {
     /// Sampled at clock ticks (`/proc/stat`), of all ticks that were counted.
     pub ticks: Option<Shares>,
-    /// Share of the time in which it idled: idle time is taken from a clock, not sampled, where the tick stops.
+    /// Share of the time in which it idled: idle time is taken from a clock, not sampled, where the
+    /// tick stops.
     pub idle: Option<f64>,
-    /// Share of the time for which no tick was counted at all: the tick was stopped, and the CPU did not idle.
+    /// Share of the time for which no tick was counted at all: the tick was stopped, and the CPU
+    /// did not idle.
     pub uncounted: Option<f64>,
     /// Measured at entry and exit (eBPF).
     pub measured: Option<Measured>,
@@ -57,7 +60,9 @@ impl CpuSplit {
     pub fn of(observation: &Observation, rates: &Rates, cpu: CpuId) -> Self {
         let elapsed = rates.elapsed.as_secs_f64();
         let counters = |of: &crate::host::Snapshot| of.cpus.get(&cpu).cloned();
-        let both = counters(&observation.before).zip(counters(&observation.after)).filter(|_| elapsed > 0.0);
+        let both = counters(&observation.before)
+            .zip(counters(&observation.after))
+            .filter(|_| elapsed > 0.0);
         let ticks = |(old, new): &(CpuCounters, CpuCounters)| {
             let all = |c: &CpuCounters| {
                 let s = c.stat;
@@ -86,10 +91,13 @@ impl CpuSplit {
 
     /// Share of the time in softirqs, device interrupts and IPIs.
     pub fn interrupted(&self) -> Option<f64> {
-        self.measured.map(|it| it.interrupted()).or_else(|| self.ticks.map(|ticks| ticks.softirq + ticks.irq))
+        self.measured
+            .map(|it| it.interrupted())
+            .or_else(|| self.ticks.map(|ticks| ticks.softirq + ticks.irq))
     }
 
-    /// By how much the ticks tell more (or, negative, less) interrupt time than there was; `None` where one is not known.
+    /// By how much the ticks tell more (or, negative, less) interrupt time than there was; `None`
+    /// where one is not known.
     pub fn ticks_tell_more(&self) -> Option<f64> {
         let (ticks, measured) = self.ticks.zip(self.measured)?;
         Some(ticks.softirq + ticks.irq - measured.interrupted())
@@ -138,7 +146,11 @@ mod tests {
 
     fn split(softirq_ticks: f64, measured: f64, uncounted: f64) -> CpuSplit {
         CpuSplit {
-            ticks: Some(Shares { softirq: softirq_ticks, idle: 1.0 - softirq_ticks, ..Shares::default() }),
+            ticks: Some(Shares {
+                softirq: softirq_ticks,
+                idle: 1.0 - softirq_ticks,
+                ..Shares::default()
+            }),
             idle: Some(0.3),
             uncounted: Some(uncounted),
             measured: Some(Measured { net_rx: measured, ..Measured::default() }),
@@ -153,7 +165,11 @@ mod tests {
     #[test]
     fn the_difference_is_named_by_its_cause() {
         let text = |it: CpuSplit| it.difference().unwrap();
-        assert!(text(split(0.0, 0.4, 0.4)).contains("40% of the time is missing"), "{}", text(split(0.0, 0.4, 0.4)));
+        assert!(
+            text(split(0.0, 0.4, 0.4)).contains("40% of the time is missing"),
+            "{}",
+            text(split(0.0, 0.4, 0.4))
+        );
         assert!(text(split(0.1, 0.5, 0.0)).contains("tell 40 points less: a sample falls between"));
         assert!(text(split(0.6, 0.2, 0.0)).starts_with("clock ticks tell 40 points more"));
     }

@@ -1,8 +1,8 @@
 //! Sets of logical CPUs, in the kernel's two spellings at any width.
 //!
 //! The *mask* is hexadecimal in 32-bit groups separated by commas, CPU 0 the lowest bit
-//! (`lib/bitmap.c:bitmap_parse`, printed by `%*pb`); the *list* is ranges (`0-3,8`, also `0-31:2/8`,
-//! `lib/bitmap-str.c:bitmap_parselist`, printed by `%*pbl`).
+//! (`lib/bitmap.c:bitmap_parse`, printed by `%*pb`); the *list* is ranges (`0-3,8`, also
+//! `0-31:2/8`, `lib/bitmap-str.c:bitmap_parselist`, printed by `%*pbl`).
 
 use std::fmt;
 
@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 pub const MAX_CPUS: u32 = 8192;
 
 /// A logical CPU, by its kernel number.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct CpuId(pub u32);
 
@@ -25,7 +27,8 @@ impl fmt::Display for CpuId {
 /// A set of logical CPUs; serialized as a kernel list (`"0-3,8"`).
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuSet {
-    /// Bit `c % 64` of word `c / 64` is CPU `c`; no trailing zero word, so that equality is set equality.
+    /// Bit `c % 64` of word `c / 64` is CPU `c`; no trailing zero word, so that equality is set
+    /// equality.
     words: Vec<u64>,
 }
 
@@ -139,8 +142,10 @@ impl CpuSet {
     /// The CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
         self.words.iter().enumerate().flat_map(|(i, &word)| {
-            std::iter::successors((word != 0).then_some(word), |w| Some(w & (w - 1)).filter(|w| *w != 0))
-                .map(move |w| CpuId(i as u32 * 64 + w.trailing_zeros()))
+            std::iter::successors((word != 0).then_some(word), |w| {
+                Some(w & (w - 1)).filter(|w| *w != 0)
+            })
+            .map(move |w| CpuId(i as u32 * 64 + w.trailing_zeros()))
         })
     }
 
@@ -151,7 +156,8 @@ impl CpuSet {
 
     /// CPUs in either.
     pub fn or(&self, other: &Self) -> Self {
-        let (long, short) = if self.words.len() >= other.words.len() { (self, other) } else { (other, self) };
+        let (long, short) =
+            if self.words.len() >= other.words.len() { (self, other) } else { (other, self) };
         let mut words = long.words.clone();
         for (w, s) in words.iter_mut().zip(&short.words) {
             *w |= s;
@@ -178,7 +184,8 @@ impl CpuSet {
         !self.and(other).is_empty()
     }
 
-    /// The kernel's mask, as a kernel with `nr_cpu_ids` CPUs prints it (`%*pb`): 32-bit groups, leading zeros kept.
+    /// The kernel's mask, as a kernel with `nr_cpu_ids` CPUs prints it (`%*pb`): 32-bit groups,
+    /// leading zeros kept.
     ///
     /// A set with a CPU above `nr_cpu_ids` is printed as wide as it needs.
     pub fn to_mask(&self, nr_cpu_ids: u32) -> String {
@@ -198,9 +205,11 @@ impl CpuSet {
         mask
     }
 
-    /// Reads a kernel mask (`ff`, `0000000f,ffffffff`, with or without `0x`) without a limit but [`MAX_CPUS`].
+    /// Reads a kernel mask (`ff`, `0000000f,ffffffff`, with or without `0x`) without a limit but
+    /// [`MAX_CPUS`].
     ///
-    /// The set may be empty: the kernel prints such masks, whether a knob takes one is its own affair.
+    /// The set may be empty: the kernel prints such masks, whether a knob takes one is its own
+    /// affair.
     pub fn parse_mask(text: &str) -> Result<Self, CpuSetError> {
         let text = text.trim();
         let error = |at, kind| CpuSetError { text: text.to_owned(), at, kind };
@@ -217,7 +226,8 @@ impl CpuSet {
             if group.len() > 8 {
                 return Err(error(at + 8, CpuSetErrorKind::LongGroup));
             }
-            let value = u32::from_str_radix(group, 16).map_err(|_| error(at, CpuSetErrorKind::LongGroup))?;
+            let value = u32::from_str_radix(group, 16)
+                .map_err(|_| error(at, CpuSetErrorKind::LongGroup))?;
             groups.push((at, value));
             at += group.len() + 1;
         }
@@ -235,7 +245,8 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Reads a kernel list (`0-3,8`, `0-31:2/8`); the empty text is the empty set, as the kernel prints it.
+    /// Reads a kernel list (`0-3,8`, `0-31:2/8`); the empty text is the empty set, as the kernel
+    /// prints it.
     pub fn parse_list(text: &str) -> Result<Self, CpuSetError> {
         let text = text.trim();
         let mut set = Self::new();
@@ -254,8 +265,8 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Reads what a person typed: a mask if it can only be one (`0x`, a letter, or a group of 8 digits), else a list;
-    /// refuses the empty set and CPUs at or above `limit`, with the position.
+    /// Reads what a person typed: a mask if it can only be one (`0x`, a letter, or a group of 8
+    /// digits), else a list; refuses the empty set and CPUs at or above `limit`, with the position.
     pub fn parse_user(text: &str, limit: u32) -> Result<(Self, Spelling), CpuSetError> {
         let text = text.trim();
         let spelling = Spelling::of(text);
@@ -268,7 +279,10 @@ impl CpuSet {
             return error(0, CpuSetErrorKind::Empty);
         };
         if highest.0 >= limit {
-            let kind = CpuSetErrorKind::OutOfRange { cpu: highest.0.into(), highest: limit.saturating_sub(1) };
+            let kind = CpuSetErrorKind::OutOfRange {
+                cpu: highest.0.into(),
+                highest: limit.saturating_sub(1),
+            };
             return error(spelling.place_of(text, highest), kind);
         }
         Ok((set, spelling))
@@ -300,7 +314,8 @@ impl Spelling {
     fn of(text: &str) -> Self {
         let prefixed = text.starts_with("0x") || text.starts_with("0X");
         let letters = text.chars().any(|c| matches!(c, 'a'..='f' | 'A'..='F'));
-        let eight = text.split(',').any(|g| g.len() == 8 && g.chars().all(|c| c.is_ascii_hexdigit()));
+        let eight =
+            text.split(',').any(|g| g.len() == 8 && g.chars().all(|c| c.is_ascii_hexdigit()));
         if (prefixed || letters || eight) && !text.contains('-') { Self::Mask } else { Self::List }
     }
 
@@ -461,18 +476,26 @@ mod tests {
         assert_eq!(message("0-3,x"), r#"unexpected 'x' at column 5 of "0-3,x""#);
         assert_eq!(message("1,,2"), r#"empty cpu set at column 3 of "1,,2""#);
         assert_eq!(message("3-1"), r#"range runs backwards at column 1 of "3-1""#);
-        assert_eq!(message("1,64"), r#"cpu 64 is out of range (the highest is 63) at column 3 of "1,64""#);
+        assert_eq!(
+            message("1,64"),
+            r#"cpu 64 is out of range (the highest is 63) at column 3 of "1,64""#
+        );
         assert_eq!(
             message("1,00000000,00000000"),
             r#"cpu 64 is out of range (the highest is 63) at column 1 of "1,00000000,00000000""#
         );
         assert_eq!(message("0x0"), r#"empty cpu set at column 1 of "0x0""#);
-        assert_eq!(message("123456789f"), r#"mask group longer than 8 hexadecimal digits at column 9 of "123456789f""#);
+        assert_eq!(
+            message("123456789f"),
+            r#"mask group longer than 8 hexadecimal digits at column 9 of "123456789f""#
+        );
     }
 
     #[test]
     fn a_person_may_write_either_spelling() {
-        let read = |text: &str| CpuSet::parse_user(text, 64).map(|(set, how)| (set.to_string(), how)).unwrap();
+        let read = |text: &str| {
+            CpuSet::parse_user(text, 64).map(|(set, how)| (set.to_string(), how)).unwrap()
+        };
         assert_eq!(read("10"), ("10".into(), Spelling::List));
         assert_eq!(read("0x10"), ("4".into(), Spelling::Mask));
         assert_eq!(read("ff"), ("0-7".into(), Spelling::Mask));

@@ -1,8 +1,9 @@
-//! Diagnosis: from an observation to [`Finding`]s, each with its evidence, what to do about it, and what that is worth.
+//! Diagnosis: from an observation to [`Finding`]s, each with its evidence, what to do about it, and
+//! what that is worth.
 //!
-//! One file per family under `diagnose/`. A family sees all that was observed ([`Seen`]) and knows neither files nor
-//! knobs beyond the [`Target`](crate::change::Target)s of its remedies. A finding without evidence is no finding, and a
-//! gain that nothing measured bounds is [`Gain::Unknown`].
+//! One file per family under `diagnose/`. A family sees all that was observed ([`Seen`]) and knows
+//! neither files nor knobs beyond the [`Target`](crate::change::Target)s of its remedies. A finding
+//! without evidence is no finding, and a gain that nothing measured bounds is [`Gain::Unknown`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,8 +23,8 @@ mod growth;
 pub mod ledger;
 mod nic_counters;
 
-/// Makes the lists of families and findings: for each family its file and its findings, each with the id that people
-/// type. The page of a finding is `docs/findings/<id>.md`.
+/// Makes the lists of families and findings: for each family its file and its findings, each with
+/// the id that people type. The page of a finding is `docs/findings/<id>.md`.
 macro_rules! findings {
     ($($family:ident { $($(#[$doc:meta])* $variant:ident = $name:literal;)* })*) => {
         $(mod $family;)*
@@ -58,7 +59,8 @@ macro_rules! findings {
 
 findings! {
     placement {
-        /// A queue's data is read far from where its packets are processed, and moving its interrupt would cost less.
+        /// A queue's data is read far from where its packets are processed, and moving its
+        /// interrupt would cost less.
         FarFromConsumers = "far-from-consumers";
         /// Receive work is where the cost model wants it.
         PlacedWell = "placed-well";
@@ -208,11 +210,13 @@ findings! {
         RfsUseless = "rfs-useless";
         /// One CPU is full of receive work, and the device has queues that are not used.
         MoreQueues = "more-queues";
-        /// One CPU is full, much of its time goes into interrupts of few packets each, and they could wait for each other.
+        /// One CPU is full, much of its time goes into interrupts of few packets each, and they
+        /// could wait for each other.
         FewerInterrupts = "fewer-interrupts";
         /// One CPU is full of receive work whose interrupts cannot be moved, and kthreads could be.
         ThreadedWouldHelp = "threaded-would-help";
-        /// One CPU is full of receive work that is read elsewhere, and the device could bring it there.
+        /// One CPU is full of receive work that is read elsewhere, and the device could bring it
+        /// there.
         ArfsWouldHelp = "arfs-would-help";
     }
 }
@@ -385,7 +389,11 @@ impl FromStr for FindingId {
     type Err = UnknownFinding;
 
     fn from_str(text: &str) -> Result<Self, UnknownFinding> {
-        Self::ALL.iter().copied().find(|id| id.as_str() == text).ok_or_else(|| UnknownFinding(text.to_owned()))
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|id| id.as_str() == text)
+            .ok_or_else(|| UnknownFinding(text.to_owned()))
     }
 }
 
@@ -419,8 +427,17 @@ mod tests {
     fn every_page_opens_with_its_id_and_has_all_its_parts() {
         for id in FindingId::ALL {
             let page = id.page();
-            assert!(page.starts_with(&format!("# {id}\n")), "{id}: the page opens with another title");
-            for part in ["## Why it matters", "## Evidence", "## What to do", "## When not to", "## References"] {
+            assert!(
+                page.starts_with(&format!("# {id}\n")),
+                "{id}: the page opens with another title"
+            );
+            for part in [
+                "## Why it matters",
+                "## Evidence",
+                "## What to do",
+                "## When not to",
+                "## References",
+            ] {
                 assert!(page.contains(part), "{id}: {part:?} is missing");
             }
         }

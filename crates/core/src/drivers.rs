@@ -1,7 +1,9 @@
-//! Which knobs a driver has, by kernel version: `data/drivers.toml`, which `docs/drivers.md` renders.
+//! Which knobs a driver has, by kernel version: `data/drivers.toml`, which `docs/drivers.md`
+//! renders.
 //!
-//! It tells what a driver *can* have, read off kernel sources. What a device has now is what it was asked (`Ethtool`);
-//! this table is for what asking cannot tell without trying, and for advice about another kernel.
+//! It tells what a driver *can* have, read off kernel sources. What a device has now is what it was
+//! asked (`Ethtool`); this table is for what asking cannot tell without trying, and for advice
+//! about another kernel.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,7 +31,8 @@ pub struct Driver {
     pub udp_ports: Option<UdpPorts>,
     /// Where that stands.
     pub udp_source: Option<String>,
-    /// What it has, by kernel, oldest first; a version that was looked at and is not in it is as the one before.
+    /// What it has, by kernel, oldest first; a version that was looked at and is not in it is as
+    /// the one before.
     pub kernel: Vec<Knobs>,
 }
 
@@ -145,13 +148,18 @@ impl Drivers {
         self.driver.iter().find(|driver| driver.name == name)
     }
 
-    /// What a driver has on a kernel of this release (`6.12.48+deb12-amd64`); `None` on one older than all that were looked at.
+    /// What a driver has on a kernel of this release (`6.12.48+deb12-amd64`); `None` on one older
+    /// than all that were looked at.
     pub fn knobs(&self, driver: &str, release: &str) -> Option<&Knobs> {
         let running = version(release)?;
-        self.find(driver)?.kernel.iter().rfind(|knobs| version(&knobs.since).is_some_and(|since| since <= running))
+        self.find(driver)?
+            .kernel
+            .iter()
+            .rfind(|knobs| version(&knobs.since).is_some_and(|since| since <= running))
     }
 
-    /// Whether a driver is known not to have something on this kernel; what is not known is not denied.
+    /// Whether a driver is known not to have something on this kernel; what is not known is not
+    /// denied.
     pub fn lacks(&self, driver: &str, release: &str, knob: Knob) -> bool {
         self.knobs(driver, release).is_some_and(|knobs| !knobs.knobs.contains(&knob))
     }
@@ -163,18 +171,26 @@ impl Drivers {
 
     /// The tables of `docs/drivers.md`.
     pub fn tables(&self) -> String {
-        let mut text = format!("| driver | kernel | {} |\n", Knob::ALL.map(Knob::label).join(" | "));
+        let mut text =
+            format!("| driver | kernel | {} |\n", Knob::ALL.map(Knob::label).join(" | "));
         let _ = writeln!(text, "|---|---|{}", "---|".repeat(Knob::ALL.len()));
         for (driver, knobs) in self.rows() {
             let marks = Knob::ALL.map(|knob| if knobs.knobs.contains(&knob) { "yes" } else { "" });
             let _ = writeln!(text, "| {} | {} | {} |", driver.name, knobs.since, marks.join(" | "));
         }
-        let _ = writeln!(text, "\n## What `ethtool -C` takes\n| driver | kernel | parameters |\n|---|---|---|");
+        let _ = writeln!(
+            text,
+            "\n## What `ethtool -C` takes\n| driver | kernel | parameters |\n|---|---|---|"
+        );
         for (driver, knobs) in self.rows().filter(|(_, knobs)| !knobs.coalesce.is_empty()) {
             let parameters: Vec<&str> = knobs.coalesce.iter().map(String::as_str).collect();
-            let _ = writeln!(text, "| {} | {} | {} |", driver.name, knobs.since, parameters.join(", "));
+            let _ =
+                writeln!(text, "| {} | {} | {} |", driver.name, knobs.since, parameters.join(", "));
         }
-        let _ = writeln!(text, "\n## UDP ports in the RSS hash\n| driver | ports | source |\n|---|---|---|");
+        let _ = writeln!(
+            text,
+            "\n## UDP ports in the RSS hash\n| driver | ports | source |\n|---|---|---|"
+        );
         for driver in &self.driver {
             let Some(ports) = driver.udp_ports else { continue };
             let ports = match ports {
@@ -211,10 +227,12 @@ mod tests {
     #[test]
     fn the_shipped_table_reads_and_no_driver_is_twice_in_it() {
         let drivers: Drivers = toml::from_str(SHIPPED).unwrap();
-        let names: BTreeSet<&str> = drivers.driver.iter().map(|driver| driver.name.as_str()).collect();
+        let names: BTreeSet<&str> =
+            drivers.driver.iter().map(|driver| driver.name.as_str()).collect();
         assert!(names.len() > 30 && names.len() == drivers.driver.len());
         for driver in &drivers.driver {
-            let versions: Vec<_> = driver.kernel.iter().map(|knobs| version(&knobs.since).unwrap()).collect();
+            let versions: Vec<_> =
+                driver.kernel.iter().map(|knobs| version(&knobs.since).unwrap()).collect();
             assert!(!versions.is_empty() && versions.is_sorted(), "{}", driver.name);
             assert_eq!(driver.udp_ports.is_some(), driver.udp_source.is_some(), "{}", driver.name);
         }
@@ -226,7 +244,10 @@ mod tests {
         let knobs = |driver, release| &drivers.knobs(driver, release).unwrap().knobs;
         assert!(!knobs("bnxt_en", "6.1.0-40-amd64").contains(&Knob::RssContexts));
         assert!(knobs("bnxt_en", "6.12.48+deb12-amd64").contains(&Knob::RssContexts));
-        assert!(knobs("igb", "6.18.3").contains(&Knob::FlowHash) && !knobs("igb", "6.18.3").contains(&Knob::NapiIrq));
+        assert!(
+            knobs("igb", "6.18.3").contains(&Knob::FlowHash)
+                && !knobs("igb", "6.18.3").contains(&Knob::NapiIrq)
+        );
         assert!(knobs("igb", "7.3-rc1").contains(&Knob::NapiIrq));
     }
 
@@ -234,9 +255,17 @@ mod tests {
     fn what_is_not_known_is_not_denied() {
         let drivers = Drivers::shipped();
         assert_eq!(drivers.knobs("igb", "5.10.0"), None);
-        assert!(!drivers.lacks("igb", "5.10.0", Knob::Lro) && !drivers.lacks("no_such", "6.12", Knob::Lro));
-        assert!(drivers.lacks("igb", "6.12", Knob::Lro) && !drivers.lacks("vmxnet3", "6.12", Knob::Lro));
-        assert!(drivers.takes("mlx5_core", "6.1", "adaptive-rx") && !drivers.takes("igb", "6.1", "adaptive-rx"));
+        assert!(
+            !drivers.lacks("igb", "5.10.0", Knob::Lro)
+                && !drivers.lacks("no_such", "6.12", Knob::Lro)
+        );
+        assert!(
+            drivers.lacks("igb", "6.12", Knob::Lro) && !drivers.lacks("vmxnet3", "6.12", Knob::Lro)
+        );
+        assert!(
+            drivers.takes("mlx5_core", "6.1", "adaptive-rx")
+                && !drivers.takes("igb", "6.1", "adaptive-rx")
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What `ethtool` would show of a netdev, as plain values that a bundle can hold.
 //!
-//! Field names are those of the kernel's `include/uapi/linux/ethtool.h`. Decoding the kernel's bytes is in
-//! `ethtool_decode`; asking for them is the kernel edge's.
+//! Field names are those of the kernel's `include/uapi/linux/ethtool.h`. Decoding the kernel's
+//! bytes is in `ethtool_decode`; asking for them is the kernel edge's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -175,7 +175,8 @@ impl Feature {
     }
 }
 
-/// RSS: hash of the packet, modulo the table's length, gives the entry; the entry gives the rx queue.
+/// RSS: hash of the packet, modulo the table's length, gives the entry; the entry gives the rx
+/// queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rss {
     /// Which hash; `None` where the driver doesn't say.
@@ -184,7 +185,8 @@ pub struct Rss {
     pub key: Option<Vec<u8>>,
     /// The indirection table: rx queue of each bucket; empty where the driver has none.
     pub indirection: Vec<u32>,
-    /// Bits of `input_xfrm` (since 6.8): 1 symmetric-xor, 2 symmetric-or-xor; 0 none or unknown to the kernel.
+    /// Bits of `input_xfrm` (since 6.8): 1 symmetric-xor, 2 symmetric-or-xor; 0 none or unknown to
+    /// the kernel.
     pub input_xfrm: u8,
 }
 
@@ -358,7 +360,8 @@ as_text!(HashFields);
 /// `struct ethtool_link_settings`, what placement cares about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Megabits per second; `None` where unknown (also 0, which drivers say while the link is down).
+    /// Megabits per second; `None` where unknown (also 0, which drivers say while the link is
+    /// down).
     pub speed_mbps: Option<u32>,
     /// Duplex; `None` where unknown.
     pub duplex: Option<Duplex>,
@@ -405,6 +408,9 @@ mod tests {
         let flow_hash = BTreeMap::from([(FlowType::Udp4, Part::Value(HashFields::ADDRESSES))]);
         let json = serde_json::to_string(&flow_hash).unwrap();
         assert_eq!(json, r#"{"udp4":{"value":"sd"}}"#);
-        assert_eq!(serde_json::from_str::<BTreeMap<FlowType, Part<HashFields>>>(&json).unwrap(), flow_hash);
+        assert_eq!(
+            serde_json::from_str::<BTreeMap<FlowType, Part<HashFields>>>(&json).unwrap(),
+            flow_hash
+        );
     }
 }

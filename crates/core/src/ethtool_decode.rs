@@ -1,9 +1,12 @@
-//! From the bytes that `SIOCETHTOOL` leaves in its buffer to values. Never panics, whatever the bytes.
+//! From the bytes that `SIOCETHTOOL` leaves in its buffer to values. Never panics, whatever the
+//! bytes.
 //!
-//! Layouts and numbers are those of `include/uapi/linux/ethtool.h`, 64-bit ABI, native byte order. `offset` below is
-//! from the start of the struct, whose first u32 is always the command.
+//! Layouts and numbers are those of `include/uapi/linux/ethtool.h`, 64-bit ABI, native byte order.
+//! `offset` below is from the start of the struct, whose first u32 is always the command.
 
-use crate::ethtool::{Channels, Coalesce, Driver, Duplex, Feature, HashFields, HashFunction, Limit, Link, Rings, Rss};
+use crate::ethtool::{
+    Channels, Coalesce, Driver, Duplex, Feature, HashFields, HashFunction, Limit, Link, Rings, Rss,
+};
 
 /// Size of `struct ethtool_drvinfo`.
 pub const DRVINFO_LEN: usize = 196;
@@ -25,7 +28,8 @@ pub const SSET_INFO_LEN: usize = 20;
 pub const GSTRINGS_LEN: usize = 12;
 /// `ETH_GSTRING_LEN`: bytes of each string, NUL-padded.
 pub const GSTRING_LEN: usize = 32;
-/// Size of `struct ethtool_stats` before its counters, of `struct ethtool_gfeatures` before its blocks.
+/// Size of `struct ethtool_stats` before its counters, of `struct ethtool_gfeatures` before its
+/// blocks.
 pub const HEADER_LEN: usize = 8;
 /// Size of `struct ethtool_get_features_block`: four masks of 32 features.
 pub const FEATURES_BLOCK_LEN: usize = 16;
@@ -109,7 +113,8 @@ pub fn coalesce(bytes: &[u8]) -> Result<Coalesce, Short> {
     Ok(Coalesce::from_numbers(numbers))
 }
 
-/// The count in `struct ethtool_sset_info`; `None`: the kernel cleared the asked bit, so there is no such set.
+/// The count in `struct ethtool_sset_info`; `None`: the kernel cleared the asked bit, so there is
+/// no such set.
 pub fn sset_count(bytes: &[u8]) -> Result<Option<u32>, Short> {
     let mask = long(bytes, 8)?;
     Ok(if mask == 0 { None } else { Some(word(bytes, 16)?) })
@@ -129,7 +134,8 @@ pub fn stats(bytes: &[u8], names: &[String]) -> Result<Vec<(String, u64)>, Short
     names.iter().zip(values).map(|(name, value)| Ok((name.clone(), long(value, 0)?))).collect()
 }
 
-/// `struct ethtool_gfeatures`, with the names of the string set `ETH_SS_FEATURES`; nameless bits are reserved.
+/// `struct ethtool_gfeatures`, with the names of the string set `ETH_SS_FEATURES`; nameless bits
+/// are reserved.
 pub fn features(bytes: &[u8], names: &[String]) -> Result<Vec<Feature>, Short> {
     let named = names.iter().enumerate().filter(|(_, name)| !name.is_empty());
     named
@@ -147,7 +153,8 @@ pub fn features(bytes: &[u8], names: &[String]) -> Result<Vec<Feature>, Short> {
         .collect()
 }
 
-/// Sizes in `struct ethtool_rxfh` after a call that asked for no table and no key: entries, and bytes of key.
+/// Sizes in `struct ethtool_rxfh` after a call that asked for no table and no key: entries, and
+/// bytes of key.
 pub fn rss_sizes(bytes: &[u8]) -> Result<(u32, u32), Short> {
     Ok((word(bytes, 8)?, word(bytes, 12)?))
 }
@@ -194,7 +201,8 @@ pub fn rule_count(bytes: &[u8]) -> Result<u32, Short> {
     word(bytes, 184)
 }
 
-/// The number of words per link mode mask that the kernel wants asked for; it answers `-n` to a request with 0.
+/// The number of words per link mode mask that the kernel wants asked for; it answers `-n` to a
+/// request with 0.
 pub fn link_mode_words(bytes: &[u8]) -> Result<u8, Short> {
     byte(bytes, 15).map(|words| (words as i8).unsigned_abs())
 }
@@ -287,7 +295,10 @@ mod tests {
         bytes[8] = 0xff;
         bytes[9] = 0xff;
         let unknown = link(&bytes).unwrap();
-        assert_eq!((unknown.speed_mbps, unknown.duplex, unknown.port.as_str()), (None, None, "other"));
+        assert_eq!(
+            (unknown.speed_mbps, unknown.duplex, unknown.port.as_str()),
+            (None, None, "other")
+        );
         bytes[4..8].copy_from_slice(&10_000u32.to_ne_bytes());
         bytes[8] = 1;
         assert_eq!(link(&bytes).unwrap().speed_mbps, Some(10_000));

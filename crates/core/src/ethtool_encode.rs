@@ -1,6 +1,8 @@
-//! From values to the u32s that `SIOCETHTOOL` takes after its command; the counterpart of `ethtool_decode`.
+//! From values to the u32s that `SIOCETHTOOL` takes after its command; the counterpart of
+//! `ethtool_decode`.
 //!
-//! Only what ethtool knows by name is sent: a name that it does not know is an error, never dropped.
+//! Only what ethtool knows by name is sent: a name that it does not know is an error, never
+//! dropped.
 
 use crate::change::{Key, Settings, Table};
 use crate::ethtool::{Coalesce, FlowType, HashFields};
@@ -44,12 +46,15 @@ pub fn flow_hash(flow: FlowType, fields: HashFields) -> Vec<u32> {
     vec![flow.number(), u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
 }
 
-/// `struct ethtool_sfeatures` with one feature of `count` wanted or not: pairs of masks (valid, requested) of 32 each.
+/// `struct ethtool_sfeatures` with one feature of `count` wanted or not: pairs of masks (valid,
+/// requested) of 32 each.
 pub fn feature(index: usize, count: usize, on: bool) -> Vec<u32> {
     let blocks = count.div_ceil(32);
     let mut words = vec![0; 1 + 2 * blocks];
     words[0] = u32::try_from(blocks).unwrap_or(u32::MAX);
-    if let Some([valid, requested]) = words.get_mut(1 + 2 * (index / 32)..).and_then(|rest| rest.first_chunk_mut()) {
+    if let Some([valid, requested]) =
+        words.get_mut(1 + 2 * (index / 32)..).and_then(|rest| rest.first_chunk_mut())
+    {
         *valid = 1 << (index % 32);
         *requested = u32::from(on) << (index % 32);
     }
@@ -76,7 +81,8 @@ pub enum RssPart<'a> {
 /// `struct ethtool_rxfh` of a context (0 is the netdev's own), with the table or key after it.
 pub fn rss(context: u32, part: RssPart<'_>, input_xfrm: u8) -> Vec<u32> {
     let hash = |function: u8| u32::from_ne_bytes([function, input_xfrm, 0, 0]);
-    let header = |entries: u32, key: u32, function: u8| vec![context, entries, key, hash(function), 0];
+    let header =
+        |entries: u32, key: u32, function: u8| vec![context, entries, key, hash(function), 0];
     let length = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
     match part {
         RssPart::Table(table) => {
@@ -84,7 +90,8 @@ pub fn rss(context: u32, part: RssPart<'_>, input_xfrm: u8) -> Vec<u32> {
             words.extend(&table.0);
             words
         }
-        // A length of 0 with nothing else asked for: the driver's default; of another context: its end.
+        // A length of 0 with nothing else asked for: the driver's default; of another context: its
+        // end.
         RssPart::DefaultTable | RssPart::Delete => header(0, 0, 0),
         RssPart::Key(key) => {
             let mut words = header(TABLE_UNCHANGED, length(key.0.len()), 0);
@@ -113,11 +120,17 @@ mod tests {
     fn what_is_encoded_is_what_is_decoded() {
         let settings = |text: &str| text.parse::<Settings>().unwrap();
         let wanted = settings("combined=4 other=1");
-        assert_eq!(decode::channels(&bytes(&channels(&wanted).unwrap())).unwrap().settings(), wanted);
+        assert_eq!(
+            decode::channels(&bytes(&channels(&wanted).unwrap())).unwrap().settings(),
+            wanted
+        );
         let wanted = settings("rx=4096 tx=512");
         assert_eq!(decode::rings(&bytes(&rings(&wanted).unwrap())).unwrap().settings(), wanted);
         let wanted = settings("rx-usecs=8 tx-frames=9 adaptive-rx=on sample-interval=4");
-        assert_eq!(decode::coalesce(&bytes(&coalesce(&wanted).unwrap())).unwrap().settings(), wanted);
+        assert_eq!(
+            decode::coalesce(&bytes(&coalesce(&wanted).unwrap())).unwrap().settings(),
+            wanted
+        );
         let fields: HashFields = "sdfn".parse().unwrap();
         assert_eq!(decode::flow_hash(&bytes(&flow_hash(FlowType::Udp4, fields))).unwrap(), fields);
     }
@@ -125,8 +138,14 @@ mod tests {
     #[test]
     fn a_name_that_ethtool_does_not_know_is_refused() {
         let error = rings(&"rx=4096 rxx=1".parse().unwrap()).unwrap_err();
-        assert_eq!(error.to_string(), "no setting is called rxx: ethtool knows rx, rx-mini, rx-jumbo, tx");
-        assert!(channels(&"rx-usecs=1".parse().unwrap()).is_err() && coalesce(&"combined=1".parse().unwrap()).is_err());
+        assert_eq!(
+            error.to_string(),
+            "no setting is called rxx: ethtool knows rx, rx-mini, rx-jumbo, tx"
+        );
+        assert!(
+            channels(&"rx-usecs=1".parse().unwrap()).is_err()
+                && coalesce(&"combined=1".parse().unwrap()).is_err()
+        );
     }
 
     #[test]

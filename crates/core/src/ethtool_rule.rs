@@ -1,4 +1,5 @@
-//! Flow steering rules in the kernel's bytes: `struct ethtool_rxnfc` with its `struct ethtool_rx_flow_spec`, both ways.
+//! Flow steering rules in the kernel's bytes: `struct ethtool_rxnfc` with its `struct
+//! ethtool_rx_flow_spec`, both ways.
 
 use core::net::IpAddr;
 
@@ -36,7 +37,8 @@ pub struct Installed {
     pub rule: Option<FlowRule>,
 }
 
-/// Where the addresses and ports of a flow are in the union: source, destination, source port, destination port.
+/// Where the addresses and ports of a flow are in the union: source, destination, source port,
+/// destination port.
 fn layout(flow: FlowType) -> Option<([usize; 4], usize)> {
     match flow {
         FlowType::Tcp4 | FlowType::Udp4 | FlowType::Sctp4 => Some(([0, 4, 8, 10], 4)),
@@ -62,7 +64,8 @@ pub fn encode(rule: &FlowRule, context: u32, location: u32) -> Option<Vec<u8>> {
         Steer::Queues(_) => (rule.flow.number() | FLOW_RSS, 0),
     };
     let mut bytes = vec![0; RXNFC_LEN];
-    let mut put = |offset: usize, value: &[u8]| bytes[offset..offset + value.len()].copy_from_slice(value);
+    let mut put =
+        |offset: usize, value: &[u8]| bytes[offset..offset + value.len()].copy_from_slice(value);
     put(RULE_FLOW, &flow.to_ne_bytes());
     put(COOKIE, &cookie.to_ne_bytes());
     put(LOCATION, &location.to_ne_bytes());
@@ -80,7 +83,8 @@ pub fn encode(rule: &FlowRule, context: u32, location: u32) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The struct after `ETHTOOL_GRXCLSRULE`; `queues` tells which queues an RSS context spreads over. `None`: too short.
+/// The struct after `ETHTOOL_GRXCLSRULE`; `queues` tells which queues an RSS context spreads over.
+/// `None`: too short.
 pub fn decode(bytes: &[u8], queues: impl Fn(u32) -> Option<CpuSet>) -> Option<Installed> {
     let location = word(bytes, LOCATION)?;
     Some(Installed { location, rule: rule(bytes, queues) })
@@ -100,7 +104,8 @@ fn rule(bytes: &[u8], queues: impl Fn(u32) -> Option<CpuSet>) -> Option<FlowRule
     let values = bytes.get(VALUES..VALUES + UNION_LEN)?;
     let masks = bytes.get(MASKS..MASKS + UNION_LEN)?;
     // More than we say (a type of service, parts of an address, a vlan) makes it another rule.
-    let ext = [bytes.get(VALUES_EXT..VALUES_EXT + EXT_LEN)?, bytes.get(MASKS_EXT..MASKS_EXT + EXT_LEN)?];
+    let ext =
+        [bytes.get(VALUES_EXT..VALUES_EXT + EXT_LEN)?, bytes.get(MASKS_EXT..MASKS_EXT + EXT_LEN)?];
     let beyond = dst_port + 2..UNION_LEN;
     if ext.concat().iter().chain(&masks[beyond]).any(|byte| *byte != 0) {
         return None;
@@ -113,9 +118,16 @@ fn rule(bytes: &[u8], queues: impl Fn(u32) -> Option<CpuSet>) -> Option<FlowRule
         mask.iter().all(|byte| *byte == 0xff).then(|| Some(&values[offset..offset + len]))
     };
     let ip = |offset| field(offset, address).map(|octets| octets.and_then(ip_of));
-    let port = |offset| field(offset, 2).map(|octets| Some(u16::from_be_bytes(octets?.try_into().ok()?)));
-    let rule =
-        FlowRule { flow, src_ip: ip(src)?, dst_ip: ip(dst)?, src_port: port(src_port)?, dst_port: port(dst_port)?, to };
+    let port =
+        |offset| field(offset, 2).map(|octets| Some(u16::from_be_bytes(octets?.try_into().ok()?)));
+    let rule = FlowRule {
+        flow,
+        src_ip: ip(src)?,
+        dst_ip: ip(dst)?,
+        src_port: port(src_port)?,
+        dst_port: port(dst_port)?,
+        to,
+    };
     rule.is_sound().then_some(rule)
 }
 
@@ -137,7 +149,8 @@ pub fn at(location: u32) -> Vec<u8> {
     bytes
 }
 
-/// After `ETHTOOL_GRXCLSRLCNT`: how many places there are, if the driver says, and whether it chooses one by itself.
+/// After `ETHTOOL_GRXCLSRLCNT`: how many places there are, if the driver says, and whether it
+/// chooses one by itself.
 pub fn table_size(bytes: &[u8]) -> Option<(u32, bool)> {
     /// `RX_CLS_LOC_SPECIAL`.
     const CHOOSES: u64 = 1 << 31;
@@ -167,9 +180,16 @@ mod tests {
         let rule: FlowRule = "tcp4 dst-ip 10.0.0.1 dst-port 443 action 3".parse().unwrap();
         let bytes = encode(&rule, 0, ANY_LOCATION).unwrap();
         assert_eq!(bytes.len(), RXNFC_LEN);
-        assert_eq!((&bytes[24..28], &bytes[30..32]), (&[10, 0, 0, 1][..], &[1, 187][..]), "pdst after psrc");
+        assert_eq!(
+            (&bytes[24..28], &bytes[30..32]),
+            (&[10, 0, 0, 1][..], &[1, 187][..]),
+            "pdst after psrc"
+        );
         assert_eq!((&bytes[96..100], &bytes[102..104]), (&[255; 4][..], &[255; 2][..]));
-        assert_eq!(decode(&bytes, |_| None), Some(Installed { location: ANY_LOCATION, rule: Some(rule) }));
+        assert_eq!(
+            decode(&bytes, |_| None),
+            Some(Installed { location: ANY_LOCATION, rule: Some(rule) })
+        );
         let rule: FlowRule = "udp6 src-ip 2001:db8::1 src-port 53 queues 2-3".parse().unwrap();
         let bytes = encode(&rule, 5, 9).unwrap();
         let found = decode(&bytes, |context| (context == 5).then(|| queues("2-3"))).unwrap();

@@ -1,4 +1,5 @@
-//! Channels, rings, coalescing and the hash as [`Settings`] and words: the names of ethtool's command line.
+//! Channels, rings, coalescing and the hash as [`Settings`] and words: the names of ethtool's
+//! command line.
 
 use crate::change::{Settings, Value};
 use crate::ethtool::{Channels, Coalesce, HashFunction, Limit, Rings, Rss};
@@ -78,12 +79,19 @@ impl Rings {
 }
 
 fn current(names: [&str; 4], limits: [Option<Limit>; 4]) -> Settings {
-    let known = names.into_iter().zip(limits).filter_map(|(name, limit)| Some((name.to_owned(), limit?.current)));
+    let known = names
+        .into_iter()
+        .zip(limits)
+        .filter_map(|(name, limit)| Some((name.to_owned(), limit?.current)));
     known.collect()
 }
 
 fn most(names: [&str; 4], limits: [Option<Limit>; 4]) -> Settings {
-    names.into_iter().zip(limits).filter_map(|(name, limit)| Some((name.to_owned(), limit?.max))).collect()
+    names
+        .into_iter()
+        .zip(limits)
+        .filter_map(|(name, limit)| Some((name.to_owned(), limit?.max)))
+        .collect()
 }
 
 fn put(names: [&str; 4], limits: [&mut Option<Limit>; 4], settings: &Settings) {
@@ -165,7 +173,8 @@ impl Coalesce {
 }
 
 impl Rss {
-    /// The hash function and how its input is transformed (`toeplitz symmetric-xor`); `None` where the driver does not say.
+    /// The hash function and how its input is transformed (`toeplitz symmetric-xor`); `None` where
+    /// the driver does not say.
     pub fn hash_words(&self) -> Option<Value> {
         let mut words = self.function?.as_word();
         if self.input_xfrm & SYMMETRIC_XOR != 0 {
@@ -235,11 +244,15 @@ mod tests {
 
     #[test]
     fn each_number_of_coalescing_keeps_its_name() {
-        let numbers = std::array::from_fn(|at| if (9..=10).contains(&at) { 1 } else { at as u32 + 1 });
+        let numbers =
+            std::array::from_fn(|at| if (9..=10).contains(&at) { 1 } else { at as u32 + 1 });
         let coalesce = Coalesce::from_numbers(numbers);
         assert_eq!(Coalesce::of(&coalesce.settings()), coalesce);
         assert_eq!((coalesce.rx_coalesce_usecs, coalesce.settings().get("rx-usecs")), (1, 1));
-        assert_eq!((coalesce.rate_sample_interval, coalesce.settings().get("sample-interval")), (22, 22));
+        assert_eq!(
+            (coalesce.rate_sample_interval, coalesce.settings().get("sample-interval")),
+            (22, 22)
+        );
         assert_eq!((coalesce.tx_coalesce_usecs, coalesce.settings().get("tx-usecs")), (5, 5));
     }
 
@@ -254,7 +267,8 @@ mod tests {
 
     #[test]
     fn a_hash_is_said_in_ethtools_words_and_read_back() {
-        let rss = |function, input_xfrm| Rss { function, key: None, indirection: Vec::new(), input_xfrm };
+        let rss =
+            |function, input_xfrm| Rss { function, key: None, indirection: Vec::new(), input_xfrm };
         let words = rss(Some(HashFunction::Toeplitz), 1).hash_words().unwrap().to_string();
         assert_eq!(
             (words.as_str(), Rss::hash_of_words(&words)),

@@ -1,8 +1,11 @@
-//! An experiment: settings compared under loads, in rounds. What is to be tried and in which order, and what is written of it.
+//! An experiment: settings compared under loads, in rounds. What is to be tried and in which order,
+//! and what is written of it.
 //!
-//! In each round every setting meets every load once. A coin decides the order of the loads, and of the settings under each load,
-//! so that what drifts meets all alike; what is compared was measured within one load of one round, one right after the other.
-//! A run on disk is a folder: [`EXPERIMENT`] is an [`Experiment`], [`RECORDS`] a [`Record`] a line in the order in which they came.
+//! In each round every setting meets every load once. A coin decides the order of the loads, and of
+//! the settings under each load, so that what drifts meets all alike; what is compared was measured
+//! within one load of one round, one right after the other. A run on disk is a folder:
+//! [`EXPERIMENT`] is an [`Experiment`], [`RECORDS`] a [`Record`] a line in the order in which they
+//! came.
 
 pub mod flow_map;
 pub mod latency;
@@ -106,7 +109,8 @@ pub struct Machine {
     pub netdevs: Vec<String>,
     /// Those of a machine between whose received packets are counted, by name.
     pub counted: Vec<String>,
-    /// Why times and shares of time mean nothing here (`CPUs are emulated`), counts do; `None` where they mean something.
+    /// Why times and shares of time mean nothing here (`CPUs are emulated`), counts do; `None`
+    /// where they mean something.
     pub times_mean_nothing: Option<String>,
 }
 
@@ -132,9 +136,11 @@ pub struct Load {
     pub name: String,
     /// What is sent.
     pub spec: Spec,
-    /// How many senders at once, each sending that: two for both ways, or for two senders to one receiver.
+    /// How many senders at once, each sending that: two for both ways, or for two senders to one
+    /// receiver.
     pub senders: u32,
-    /// The machine under test drops it where it comes in, before connection tracking, routing and bridging: nothing arrives.
+    /// The machine under test drops it where it comes in, before connection tracking, routing and
+    /// bridging: nothing arrives.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub early_drop: bool,
 }
@@ -145,7 +151,8 @@ pub struct Load {
 pub enum Record {
     /// A setting met a load.
     Trial(Box<Trial>),
-    /// Who processes and who reads, under a setting and a load; in a trial of its own that does not count.
+    /// Who processes and who reads, under a setting and a load; in a trial of its own that does not
+    /// count.
     Map(Box<Map>),
     /// A setting met a load, and there is no result.
     Failed(Failed),
@@ -172,7 +179,8 @@ pub struct Trial {
     pub started_ms: u64,
     /// What each sender and its receiver measured.
     pub runs: Vec<Run>,
-    /// What the machine under test did meanwhile, where it is neither sender nor receiver; else it is the runs' server.
+    /// What the machine under test did meanwhile, where it is neither sender nor receiver; else it
+    /// is the runs' server.
     pub between: Option<Side>,
 }
 
@@ -185,7 +193,8 @@ pub struct Map {
     pub setting: String,
     /// Which queue is processed where, and who reads it.
     pub silos: Silos,
-    /// Where receive work spends its time, seen in another such trial; `None` where that was not asked for.
+    /// Where receive work spends its time, seen in another such trial; `None` where that was not
+    /// asked for.
     #[serde(default)]
     pub sampled: Option<Sampled>,
 }
@@ -211,7 +220,11 @@ impl Experiment {
             for load in loads {
                 let mut settings: Vec<&Setting> = self.settings.iter().collect();
                 rng.shuffle(&mut settings);
-                let step = |setting: &Setting| Step { round, load: load.name.clone(), setting: setting.name.clone() };
+                let step = |setting: &Setting| Step {
+                    round,
+                    load: load.name.clone(),
+                    setting: setting.name.clone(),
+                };
                 steps.extend(settings.into_iter().map(step));
             }
         }
@@ -231,14 +244,18 @@ impl Experiment {
         }
         let mut names = BTreeSet::new();
         let settings = self.settings.iter().map(|it| ("setting", &it.name));
-        let twice = settings.chain(self.loads.iter().map(|it| ("load", &it.name))).find(|name| !names.insert(*name));
+        let twice = settings
+            .chain(self.loads.iter().map(|it| ("load", &it.name)))
+            .find(|name| !names.insert(*name));
         if let Some((what, name)) = twice {
             return Err(format!("the {what} {name} is there twice"));
         }
         if self.settings.is_empty() || self.loads.is_empty() || self.rounds == 0 {
             return Err("nothing is to be tried: it needs a setting, a load and a round".into());
         }
-        self.loads.iter().try_for_each(|load| load.spec.check().map_err(|why| format!("load {}: {why}", load.name)))
+        self.loads.iter().try_for_each(|load| {
+            load.spec.check().map_err(|why| format!("load {}: {why}", load.name))
+        })
     }
 }
 
@@ -265,7 +282,12 @@ mod tests {
     use crate::load::Test;
 
     fn experiment() -> Experiment {
-        let setting = |name: &str| Setting { name: name.into(), what: String::new(), changes: vec![], command: None };
+        let setting = |name: &str| Setting {
+            name: name.into(),
+            what: String::new(),
+            changes: vec![],
+            command: None,
+        };
         let load = |name: &str| Load {
             name: name.into(),
             spec: Spec::usual(Test::TcpRr, Duration::from_secs(1)),
@@ -293,8 +315,10 @@ mod tests {
         assert_eq!(steps.iter().collect::<BTreeSet<_>>().len(), 3 * 3 * 4);
         assert!(steps.is_sorted_by_key(|step| step.round));
         assert!(steps.chunks(4).all(|four| four.iter().all(|step| step.load == four[0].load)));
-        let orders: BTreeSet<Vec<&str>> =
-            steps.chunks(4).map(|four| four.iter().map(|step| step.setting.as_str()).collect()).collect();
+        let orders: BTreeSet<Vec<&str>> = steps
+            .chunks(4)
+            .map(|four| four.iter().map(|step| step.setting.as_str()).collect())
+            .collect();
         assert!(orders.len() > 4, "always in the same order: {orders:?}");
         assert_eq!(steps, experiment().steps());
         assert_ne!(steps, Experiment { seed: 8, ..experiment() }.steps());
@@ -323,9 +347,18 @@ mod tests {
             change(&mut experiment);
             experiment.check().unwrap_err()
         };
-        assert_eq!(wrong(|it| it.settings[1].name = "none".into()), "the setting none is there twice");
-        assert_eq!(wrong(|it| it.loads.clear()), "nothing is to be tried: it needs a setting, a load and a round");
-        assert_eq!(wrong(|it| it.loads[2].spec.instances = 0), "load c: instances must be 1 to 20000, not 0");
+        assert_eq!(
+            wrong(|it| it.settings[1].name = "none".into()),
+            "the setting none is there twice"
+        );
+        assert_eq!(
+            wrong(|it| it.loads.clear()),
+            "nothing is to be tried: it needs a setting, a load and a round"
+        );
+        assert_eq!(
+            wrong(|it| it.loads[2].spec.instances = 0),
+            "load c: instances must be 1 to 20000, not 0"
+        );
         assert_eq!(wrong(|it| it.version = 2), "version 2 is not known, 1 is");
     }
 

@@ -1,7 +1,9 @@
-//! A plan in the words of other programs: a shell script, irqbalance's policy, systemd's `.link` files, a tuned profile.
+//! A plan in the words of other programs: a shell script, irqbalance's policy, systemd's `.link`
+//! files, a tuned profile.
 //!
-//! Only text is made here, and only with settings that the other program really has; what it cannot express is named in
-//! a comment. Interrupts come from the plan's placements, moved or not; all else from its changes.
+//! Only text is made here, and only with settings that the other program really has; what it cannot
+//! express is named in a comment. Interrupts come from the plan's placements, moved or not; all
+//! else from its changes.
 
 mod irqbalance;
 mod script;
@@ -46,13 +48,19 @@ fn interrupts(plan: &Plan) -> Vec<Interrupt<'_>> {
     for placement in &plan.placements {
         if let Some(irq) = placement.irq {
             let (action, netdev) = (placement.action.as_str(), Some(&placement.netdev));
-            all.insert(irq, Interrupt { irq, action, netdev, cpus: &placement.cpus, why: &placement.basis });
+            all.insert(
+                irq,
+                Interrupt { irq, action, netdev, cpus: &placement.cpus, why: &placement.basis },
+            );
         }
     }
     // A plan that was made by hand, or by an earlier netsilo, has changes only.
     for change in &plan.changes {
-        if let (Target::IrqAffinity { irq, action, netdev }, Value::Cpus(cpus)) = (&change.target, &change.new) {
-            let known = Interrupt { irq: *irq, action, netdev: netdev.as_ref(), cpus, why: &change.reason };
+        if let (Target::IrqAffinity { irq, action, netdev }, Value::Cpus(cpus)) =
+            (&change.target, &change.new)
+        {
+            let known =
+                Interrupt { irq: *irq, action, netdev: netdev.as_ref(), cpus, why: &change.reason };
             all.entry(*irq).or_insert(known);
         }
     }
@@ -68,7 +76,9 @@ fn rounded(count: u32) -> u32 {
 fn text_of(change: &Change) -> String {
     match (&change.target, &change.new) {
         (_, Value::Cpus(cpus)) => cpus.to_mask(1),
-        (Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries, Value::Count(count)) => rounded(*count).to_string(),
+        (Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries, Value::Count(count)) => {
+            rounded(*count).to_string()
+        }
         (_, other) => other.to_string(),
     }
 }
@@ -97,7 +107,8 @@ mod tests {
 
     #[test]
     fn steering_by_the_driver_is_switched_in_each_format_and_a_consumer_in_none() {
-        let change = |target, new| Change { target, old: Value::Count(0), new, reason: "because".into() };
+        let change =
+            |target, new| Change { target, old: Value::Count(0), new, reason: "because".into() };
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
         let pinned = Target::CgroupCpuset { path: "/web.slice".into() };
         let changes = vec![

@@ -20,7 +20,8 @@ pub struct Flow {
     pub netns: u32,
     /// The rx queue, as the driver recorded it.
     pub queue: Option<u32>,
-    /// The hash that the NIC gave; `None` when it gave none, which is also so of packets that it can't hash.
+    /// The hash that the NIC gave; `None` when it gave none, which is also so of packets that it
+    /// can't hash.
     pub hash: Option<u32>,
     /// What follows the outermost network header.
     pub outer: Outer,
@@ -28,9 +29,11 @@ pub struct Flow {
     pub v6: bool,
     /// Pieces of larger datagrams: only the first has ports, so none are hashed by them.
     pub fragments: bool,
-    /// A number for the peer's address: the same one for the same peer, in this observation. 0: it has no address.
+    /// A number for the peer's address: the same one for the same peer, in this observation. 0: it
+    /// has no address.
     pub peer: u32,
-    /// A number for the connection: both of its directions have the same one. 0: it has no addresses.
+    /// A number for the connection: both of its directions have the same one. 0: it has no
+    /// addresses.
     pub connection: u32,
     /// Source and destination; a bundle keeps them only with `capture --with-addresses`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +45,9 @@ pub struct Flow {
 }
 
 /// What follows the outermost network header of a packet: all that a NIC can go by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Outer {
@@ -96,13 +101,14 @@ impl Ends {
 
 impl fmt::Display for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let end = |end: SocketAddr| if end.port() == 0 { end.ip().to_string() } else { end.to_string() };
+        let end =
+            |end: SocketAddr| if end.port() == 0 { end.ip().to_string() } else { end.to_string() };
         write!(f, "{}-{}", end(self.source), end(self.target))
     }
 }
 
-/// A flow that somebody asks about: `10.0.0.1:40000-10.0.0.2:443/tcp`, `[2001:db8::1]:53-[2001:db8::2]:53/udp`,
-/// `10.0.0.1-10.0.0.2/gre`.
+/// A flow that somebody asks about: `10.0.0.1:40000-10.0.0.2:443/tcp`,
+/// `[2001:db8::1]:53-[2001:db8::2]:53/udp`, `10.0.0.1-10.0.0.2/gre`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Asked {
@@ -138,10 +144,15 @@ impl FromStr for Asked {
 
     fn from_str(text: &str) -> Result<Self, AskedError> {
         let refuse = |why| AskedError { text: text.to_owned(), why };
-        let (ends, protocol) = text.rsplit_once('/').ok_or_else(|| refuse("no protocol after a `/`"))?;
-        let (source, target) = ends.split_once('-').ok_or_else(|| refuse("no `-` between sender and receiver"))?;
-        let by_name = PROTOCOLS.iter().find(|(name, _)| *name == protocol).map(|(_, number)| *number);
-        let number = by_name.or_else(|| protocol.parse().ok()).ok_or_else(|| refuse("an unknown protocol"))?;
+        let (ends, protocol) =
+            text.rsplit_once('/').ok_or_else(|| refuse("no protocol after a `/`"))?;
+        let (source, target) =
+            ends.split_once('-').ok_or_else(|| refuse("no `-` between sender and receiver"))?;
+        let by_name =
+            PROTOCOLS.iter().find(|(name, _)| *name == protocol).map(|(_, number)| *number);
+        let number = by_name
+            .or_else(|| protocol.parse().ok())
+            .ok_or_else(|| refuse("an unknown protocol"))?;
         let end = |end: &str| {
             let bare = end.trim_start_matches('[').trim_end_matches(']');
             let bare = || Some(SocketAddr::new(bare.parse().ok()?, 0));
@@ -186,13 +197,23 @@ impl fmt::Display for Asked {
 as_text!(Asked);
 
 /// Ports by which UDP is known to carry something (IANA, and Linux's own default for VXLAN).
-const UDP_PORTS: [(u16, Outer); 5] =
-    [(4789, Outer::Vxlan), (8472, Outer::Vxlan), (6081, Outer::Geneve), (2152, Outer::GtpU), (4500, Outer::EspInUdp)];
+const UDP_PORTS: [(u16, Outer); 5] = [
+    (4789, Outer::Vxlan),
+    (8472, Outer::Vxlan),
+    (6081, Outer::Geneve),
+    (2152, Outer::GtpU),
+    (4500, Outer::EspInUdp),
+];
 
 impl Outer {
     /// By the protocol number of an IP header and, for UDP, the destination port.
     pub fn of_ip(protocol: u8, target_port: u16) -> Self {
-        let by_port = || UDP_PORTS.iter().find(|(port, _)| *port == target_port).map_or(Self::Udp, |(_, outer)| *outer);
+        let by_port = || {
+            UDP_PORTS
+                .iter()
+                .find(|(port, _)| *port == target_port)
+                .map_or(Self::Udp, |(_, outer)| *outer)
+        };
         match protocol {
             4 => Self::IpIp,
             6 => Self::Tcp,
@@ -220,7 +241,10 @@ impl Outer {
 
     /// Whether other flows are inside.
     pub fn is_tunnel(self) -> bool {
-        !matches!(self, Self::Tcp | Self::Udp | Self::Sctp | Self::Ip(_) | Self::Ethernet(_) | Self::Unknown)
+        !matches!(
+            self,
+            Self::Tcp | Self::Udp | Self::Sctp | Self::Ip(_) | Self::Ethernet(_) | Self::Unknown
+        )
     }
 
     /// Whether a NIC sees UDP.
@@ -273,9 +297,11 @@ impl Flow {
     }
 }
 
-/// Gives flows their `peer` and `connection` numbers, by their addresses: 1, 2, ... in the order of the flows.
+/// Gives flows their `peer` and `connection` numbers, by their addresses: 1, 2, ... in the order of
+/// the flows.
 pub fn number(flows: &mut [Flow]) {
-    let mut peers: Vec<IpAddr> = flows.iter().filter_map(|flow| Some(flow.ends?.source.ip())).collect();
+    let mut peers: Vec<IpAddr> =
+        flows.iter().filter_map(|flow| Some(flow.ends?.source.ip())).collect();
     let both = |ends: Ends| ends.min(ends.reversed());
     let mut connections: Vec<(Outer, Ends)> =
         flows.iter().filter_map(|flow| Some((flow.outer, both(flow.ends?)))).collect();
@@ -286,7 +312,8 @@ pub fn number(flows: &mut [Flow]) {
     for flow in flows {
         let Some(ends) = flow.ends else { continue };
         flow.peer = peers.binary_search(&ends.source.ip()).map_or(0, |at| at as u32 + 1);
-        flow.connection = connections.binary_search(&(flow.outer, both(ends))).map_or(0, |at| at as u32 + 1);
+        flow.connection =
+            connections.binary_search(&(flow.outer, both(ends))).map_or(0, |at| at as u32 + 1);
     }
 }
 
@@ -325,16 +352,28 @@ mod tests {
 
     #[test]
     fn a_flow_is_asked_about_as_it_is_printed_and_nonsense_is_refused() {
-        let asked =
-            ["10.0.0.1:40000-10.0.0.2:443/tcp", "[2001:db8::1]:53-[2001:db8::2]:53/udp", "10.0.0.1-10.0.0.2/gre"];
-        for text in asked.into_iter().chain(["2001:db8::1-2001:db8::2/esp", "10.0.0.1-10.0.0.2/89"]) {
+        let asked = [
+            "10.0.0.1:40000-10.0.0.2:443/tcp",
+            "[2001:db8::1]:53-[2001:db8::2]:53/udp",
+            "10.0.0.1-10.0.0.2/gre",
+        ];
+        for text in asked.into_iter().chain(["2001:db8::1-2001:db8::2/esp", "10.0.0.1-10.0.0.2/89"])
+        {
             assert_eq!(text.parse::<Asked>().unwrap().to_string(), text);
         }
         let vxlan: Asked = "10.0.0.1:40000-10.0.0.2:4789/udp".parse().unwrap();
-        assert_eq!((vxlan.outer, vxlan.to_string().as_str()), (Outer::Vxlan, "10.0.0.1:40000-10.0.0.2:4789/udp"));
-        for nonsense in
-            ["", "a-b/tcp", "10.0.0.1-10.0.0.2/tcp", "10.0.0.1:1-[::1]:1/udp", "10.0.0.1:1-10.0.0.2:2/gre", "1/2"]
-        {
+        assert_eq!(
+            (vxlan.outer, vxlan.to_string().as_str()),
+            (Outer::Vxlan, "10.0.0.1:40000-10.0.0.2:4789/udp")
+        );
+        for nonsense in [
+            "",
+            "a-b/tcp",
+            "10.0.0.1-10.0.0.2/tcp",
+            "10.0.0.1:1-[::1]:1/udp",
+            "10.0.0.1:1-10.0.0.2:2/gre",
+            "1/2",
+        ] {
             assert!(nonsense.parse::<Asked>().is_err(), "{nonsense}");
         }
     }

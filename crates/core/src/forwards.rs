@@ -35,8 +35,8 @@ pub struct ForwardTotals {
     pub packets_per_s: f64,
     /// Bytes per second.
     pub bytes_per_s: f64,
-    /// What came in through no queue of this network namespace (containers sent it), or its queue was not found; heaviest first.
-    /// Shares are of all that was forwarded.
+    /// What came in through no queue of this network namespace (containers sent it), or its queue
+    /// was not found; heaviest first. Shares are of all that was forwarded.
     pub from_no_queue: Vec<ForwardShare>,
 }
 
@@ -47,7 +47,8 @@ impl ForwardShare {
     }
 }
 
-/// Sums rows up by device, tx queue and CPU, heaviest first. `packets_per_s` is what shares are of, if it is more.
+/// Sums rows up by device, tx queue and CPU, heaviest first. `packets_per_s` is what shares are of,
+/// if it is more.
 pub(crate) fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> Vec<ForwardShare> {
     let mut sums: BTreeMap<(u32, u32, u32, CpuId), ForwardShare> = BTreeMap::new();
     for row in rows.iter().filter(|row| seconds > 0.0 && row.packets > 0) {
@@ -73,7 +74,11 @@ pub(crate) fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> V
 }
 
 /// All rows together, and those of no queue apart.
-pub(crate) fn totals(rows: &[Forwarded], of_no_queue: &[&Forwarded], seconds: f64) -> ForwardTotals {
+pub(crate) fn totals(
+    rows: &[Forwarded],
+    of_no_queue: &[&Forwarded],
+    seconds: f64,
+) -> ForwardTotals {
     let all = shares(&rows.iter().collect::<Vec<_>>(), seconds, 0.0);
     let packets_per_s = all.iter().map(|share| share.packets_per_s).sum();
     ForwardTotals {

@@ -1,4 +1,5 @@
-//! Regular machines for tests, golden cases and simulation: so many nodes, caches, cores and threads.
+//! Regular machines for tests, golden cases and simulation: so many nodes, caches, cores and
+//! threads.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,8 @@ pub struct Grid {
     pub cores: u32,
     /// Hardware threads per core.
     pub threads: u32,
-    /// The siblings of a core are numbered far apart (0 and n/2), as firmware often does, instead of in sequence.
+    /// The siblings of a core are numbered far apart (0 and n/2), as firmware often does, instead
+    /// of in sequence.
     pub siblings_apart: bool,
 }
 
@@ -34,9 +36,12 @@ impl Grid {
     pub fn topology(&self) -> Topology {
         let cores = self.nodes * self.llcs * self.l2s * self.cores;
         let all = CpuSet::first(cores * self.threads);
-        let core_of = |cpu: CpuId| if self.siblings_apart { cpu.0 % cores } else { cpu.0 / self.threads };
+        let core_of =
+            |cpu: CpuId| if self.siblings_apart { cpu.0 % cores } else { cpu.0 / self.threads };
         let sharing = |cpu: CpuId, cores_in_group: u32| -> CpuSet {
-            all.iter().filter(|other| core_of(*other) / cores_in_group == core_of(cpu) / cores_in_group).collect()
+            all.iter()
+                .filter(|other| core_of(*other) / cores_in_group == core_of(cpu) / cores_in_group)
+                .collect()
         };
         let (l2, llc) = (self.cores, self.cores * self.l2s);
         let node = llc * self.llcs;
@@ -49,7 +54,8 @@ impl Grid {
             capacity: None,
             kind: CoreKind::Uniform,
         };
-        let distances = |from: u32| (0..self.nodes).map(|to| if from == to { 10 } else { 21 }).collect();
+        let distances =
+            |from: u32| (0..self.nodes).map(|to| if from == to { 10 } else { 21 }).collect();
         let cpus_of = |n: u32| all.iter().filter(|cpu| core_of(*cpu) / node == n).collect();
         Topology {
             cpus: all.iter().map(|id| (id, cpu(id))).collect(),
@@ -58,14 +64,16 @@ impl Grid {
             possible: all.clone(),
             isolated: CpuSet::new(),
             nohz_full: CpuSet::new(),
-            nodes: (0..self.nodes).map(|n| (NodeId(n), Node { cpus: cpus_of(n), distances: distances(n) })).collect(),
+            nodes: (0..self.nodes)
+                .map(|n| (NodeId(n), Node { cpus: cpus_of(n), distances: distances(n) }))
+                .collect(),
         }
     }
 }
 
 impl Topology {
-    /// A machine of `sockets` nodes with one last-level cache each, `cores` per socket with a level 2 cache each, and
-    /// `threads` per core, siblings numbered in sequence.
+    /// A machine of `sockets` nodes with one last-level cache each, `cores` per socket with a level
+    /// 2 cache each, and `threads` per core, siblings numbered in sequence.
     pub fn grid(sockets: u32, cores: u32, threads: u32) -> Self {
         Grid { nodes: sockets, l2s: cores, threads, ..Grid::default() }.topology()
     }
@@ -82,7 +90,9 @@ mod tests {
 
     #[test]
     fn distances_grow_from_sibling_to_other_node() {
-        let topology = Grid { nodes: 2, llcs: 2, l2s: 2, cores: 2, threads: 2, siblings_apart: false }.topology();
+        let topology =
+            Grid { nodes: 2, llcs: 2, l2s: 2, cores: 2, threads: 2, siblings_apart: false }
+                .topology();
         let from_0 = |cpu| topology.distance(CpuId(0), CpuId(cpu));
         assert_eq!([0, 1, 2, 4, 8, 16].map(from_0), Distance::ALL);
         assert_eq!(topology.nr_cpu_ids, 32);
@@ -90,7 +100,8 @@ mod tests {
 
     #[test]
     fn siblings_may_be_numbered_apart() {
-        let topology = Grid { l2s: 4, threads: 2, siblings_apart: true, ..Grid::default() }.topology();
+        let topology =
+            Grid { l2s: 4, threads: 2, siblings_apart: true, ..Grid::default() }.topology();
         assert_eq!(topology.cpus[&CpuId(1)].siblings, list("1,5"));
     }
 

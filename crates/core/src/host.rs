@@ -1,4 +1,5 @@
-//! A [`Snapshot`]: everything that was read of a host at one moment, and nothing that was concluded from it.
+//! A [`Snapshot`]: everything that was read of a host at one moment, and nothing that was concluded
+//! from it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +16,9 @@ use crate::sockets::LosingSocket;
 use crate::topology::{NodeId, Topology};
 
 /// An interrupt number, as in `/proc/irq/<n>`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Irq(pub u32);
 
@@ -25,7 +28,8 @@ impl fmt::Display for Irq {
     }
 }
 
-/// A NAPI instance's id (`napi_struct.napi_id`), unique on a machine at one time; ids up to the number of CPUs are not NAPIs.
+/// A NAPI instance's id (`napi_struct.napi_id`), unique on a machine at one time; ids up to the
+/// number of CPUs are not NAPIs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NapiId(pub u32);
@@ -50,8 +54,8 @@ pub struct Snapshot {
     /// How many interrupts were left out of `irqs`, by the one CPU that each is in force on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub other_vectors: BTreeMap<CpuId, usize>,
-    /// The architecture's own rows of `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU; a row whose counts were not
-    /// read is empty.
+    /// The architecture's own rows of `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU; a row
+    /// whose counts were not read is empty.
     pub arch_interrupts: BTreeMap<String, BTreeMap<CpuId, u64>>,
     /// `/proc/irq/default_smp_affinity`.
     pub default_smp_affinity: Option<CpuSet>,
@@ -63,7 +67,8 @@ pub struct Snapshot {
     pub net: NetSettings,
     /// Other programs that write the same knobs, running now.
     pub writers: Vec<Writer>,
-    /// Counters of the protocols in netsilo's own network namespace since it exists, by `nstat`'s names; empty when not read.
+    /// Counters of the protocols in netsilo's own network namespace since it exists, by `nstat`'s
+    /// names; empty when not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub protocols: BTreeMap<String, u64>,
     /// Sockets of that namespace that have lost something; `None` when not read.
@@ -118,7 +123,8 @@ pub struct IrqState {
     pub counts: BTreeMap<CpuId, u64>,
     /// `smp_affinity`: the CPUs asked for.
     pub requested: Option<CpuSet>,
-    /// `effective_affinity`: the CPUs in force (usually one); it lags until the next interrupt on x86.
+    /// `effective_affinity`: the CPUs in force (usually one); it lags until the next interrupt on
+    /// x86.
     pub effective: Option<CpuSet>,
     /// `affinity_hint`: what the driver suggests; `None` when empty.
     pub hint: Option<CpuSet>,
@@ -137,7 +143,8 @@ pub enum Writable {
     Yes,
     /// The kernel placed it and refuses writes (`IRQD_AFFINITY_MANAGED`).
     Managed,
-    /// The interrupt controller cannot direct it (`IRQD_NO_BALANCING`, or no `irq_set_affinity`), or it is per-CPU.
+    /// The interrupt controller cannot direct it (`IRQD_NO_BALANCING`, or no `irq_set_affinity`),
+    /// or it is per-CPU.
     Unsupported,
 }
 
@@ -183,7 +190,8 @@ pub struct Softnet {
     pub received_rps: u32,
     /// Times that a flow was over its limit (`flow_limit_count`).
     pub flow_limit_count: u32,
-    /// Packets waiting in the backlog now (`input_queue` + `process_queue`); `None` on kernels before 5.10.
+    /// Packets waiting in the backlog now (`input_queue` + `process_queue`); `None` on kernels
+    /// before 5.10.
     pub backlog_len: Option<u32>,
     /// The part of them on the input queue; `None` before 6.2 (15 columns).
     pub input_qlen: Option<u32>,
@@ -198,9 +206,11 @@ pub struct Netdev {
     pub name: String,
     /// Interface index, unique in its network namespace.
     pub ifindex: u32,
-    /// Device path below `/sys` (`/devices/pci0000:00/0000:00:04.0/virtio1`), stable across reboots; `None` for virtual devices.
+    /// Device path below `/sys` (`/devices/pci0000:00/0000:00:04.0/virtio1`), stable across
+    /// reboots; `None` for virtual devices.
     pub device_path: Option<String>,
-    /// Driver (`virtio_net`); for virtual devices what rtnetlink or ethtool calls it (`veth`, `bridge`), if anything does.
+    /// Driver (`virtio_net`); for virtual devices what rtnetlink or ethtool calls it (`veth`,
+    /// `bridge`), if anything does.
     pub driver: Option<String>,
     /// Bus address (`0000:00:04.0`).
     pub bus: Option<String>,
@@ -222,23 +232,28 @@ pub struct Netdev {
     pub rx_queues: Vec<RxQueue>,
     /// Transmit queues, by index.
     pub tx_queues: Vec<TxQueue>,
-    /// All interrupts of the device (`device/msi_irqs`, parent device for virtio), configuration vectors too.
+    /// All interrupts of the device (`device/msi_irqs`, parent device for virtio), configuration
+    /// vectors too.
     pub irqs: Vec<Irq>,
     /// NAPI instances known from netdev netlink or from kthreads.
     pub napis: Vec<Napi>,
-    /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` where the kernel has no such file.
+    /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` where the kernel has no such
+    /// file.
     pub threaded: Option<u32>,
-    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls after which the interrupt is armed again; 0 is at once.
+    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls after which the interrupt is armed
+    /// again; 0 is at once.
     #[serde(default)]
     pub napi_defer_hard_irqs: Option<u32>,
-    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO holds nothing from one poll to the next.
+    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO holds nothing
+    /// from one poll to the next.
     #[serde(default)]
     pub gro_flush_timeout: Option<u64>,
     /// `/sys/class/net/<dev>/statistics/*`.
     pub statistics: BTreeMap<String, u64>,
     /// What ethtool says of it.
     pub ethtool: Option<crate::ethtool::Ethtool>,
-    /// An XDP program is attached, which may take packets before anybody else sees them; `None` when there is none known.
+    /// An XDP program is attached, which may take packets before anybody else sees them; `None`
+    /// when there is none known.
     #[serde(default)]
     pub xdp: Option<Xdp>,
 }
@@ -388,7 +403,8 @@ pub enum WriterKnob {
     Rps,
     /// `xps_cpus`.
     Xps,
-    /// Any of these once, at boot or when a device or container appears: named, but nothing to yield to now.
+    /// Any of these once, at boot or when a device or container appears: named, but nothing to
+    /// yield to now.
     LaterDevices,
     /// `net.core` and `net.ipv4` sysctls that the audit reads (budgets, backlog, socket buffers).
     Sysctls,

@@ -1,4 +1,5 @@
-//! Which NAPI is which queue's, and through which queue a consumption came: by netdev netlink, or as observed.
+//! Which NAPI is which queue's, and through which queue a consumption came: by netdev netlink, or
+//! as observed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +59,11 @@ impl<'a> Join<'a> {
             homes: Vec::new(),
         };
         let queues = || {
-            snapshot.netdevs.iter().enumerate().flat_map(|(at, dev)| dev.rx_queues.iter().map(move |q| (at, q.index)))
+            snapshot
+                .netdevs
+                .iter()
+                .enumerate()
+                .flat_map(|(at, dev)| dev.rx_queues.iter().map(move |q| (at, q.index)))
         };
         join.rx_queues = queues().collect();
         join.take_settings();
@@ -66,15 +71,21 @@ impl<'a> Join<'a> {
         join.take_packets(attribution);
         join.take_only_queues();
         for (at, index, edge) in join.queues.values() {
-            let sure = join.napis.entry((snapshot.netdevs[*at].ifindex, *index)).or_insert_with(|| edge.clone());
+            let sure = join
+                .napis
+                .entry((snapshot.netdevs[*at].ifindex, *index))
+                .or_insert_with(|| edge.clone());
             if edge.confidence >= sure.confidence {
                 *sure = edge.clone();
             }
         }
         join.homes = queues().map(|(at, index)| Home::Queue(at, index)).collect();
         let queueless = join.devices.iter().filter(|(napi, _)| !join.queues.contains_key(napi));
-        let polled: BTreeSet<NapiId> = attribution.polls.iter().filter(|p| p.packets > 0).map(|p| p.napi).collect();
-        let homeless = queueless.filter(|(napi, _)| polled.contains(napi)).map(|(napi, at)| Home::Napi(*at, *napi));
+        let polled: BTreeSet<NapiId> =
+            attribution.polls.iter().filter(|p| p.packets > 0).map(|p| p.napi).collect();
+        let homeless = queueless
+            .filter(|(napi, _)| polled.contains(napi))
+            .map(|(napi, at)| Home::Napi(*at, *napi));
         join.homes.extend(homeless.collect::<BTreeSet<_>>());
         join
     }
@@ -82,7 +93,9 @@ impl<'a> Join<'a> {
     /// netdev netlink names the NAPIs of each netdev, and on newer kernels of each queue.
     fn take_settings(&mut self) {
         for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
-            self.devices.extend(netdev.napis.iter().filter(|napi| napi.id.0 != 0).map(|napi| (napi.id, at)));
+            self.devices.extend(
+                netdev.napis.iter().filter(|napi| napi.id.0 != 0).map(|napi| (napi.id, at)),
+            );
             for queue in &netdev.rx_queues {
                 if let Some(edge) = &queue.napi {
                     self.devices.insert(edge.to, at);
@@ -92,11 +105,14 @@ impl<'a> Join<'a> {
         }
     }
 
-    /// A poll names its device, in the network namespace of the device; names and indexes repeat in other namespaces.
+    /// A poll names its device, in the network namespace of the device; names and indexes repeat in
+    /// other namespaces.
     fn take_polls(&mut self, polls: &[Poll]) {
         let own = self.snapshot.machine.netns;
-        for poll in
-            polls.iter().filter(|poll| poll.napi.0 != 0 && !self.devices.contains_key(&poll.napi)).collect::<Vec<_>>()
+        for poll in polls
+            .iter()
+            .filter(|poll| poll.napi.0 != 0 && !self.devices.contains_key(&poll.napi))
+            .collect::<Vec<_>>()
         {
             let here = own == 0 || poll.netns == 0 || own == poll.netns;
             let is_it = |dev: &Netdev| dev.ifindex == poll.ifindex && dev.name == poll.netdev;
@@ -107,13 +123,19 @@ impl<'a> Join<'a> {
         }
     }
 
-    /// Packets carry the rx queue that the driver recorded: the NAPI they came through is that queue's.
+    /// Packets carry the rx queue that the driver recorded: the NAPI they came through is that
+    /// queue's.
     ///
-    /// Where several queues were seen for one NAPI (it changed hands, or a socket changed queues between two packets),
-    /// most bytes decide; approximate rows vote only where there are no others.
+    /// Where several queues were seen for one NAPI (it changed hands, or a socket changed queues
+    /// between two packets), most bytes decide; approximate rows vote only where there are no
+    /// others.
     fn take_packets(&mut self, attribution: &Attribution) {
-        let read = attribution.consumption.iter().map(|row| (row.napi, row.rx_queue, row.bytes, row.approximate));
-        let forwarded = attribution.forwarded.iter().map(|row| (row.napi, row.rx_queue, row.bytes, false));
+        let read = attribution
+            .consumption
+            .iter()
+            .map(|row| (row.napi, row.rx_queue, row.bytes, row.approximate));
+        let forwarded =
+            attribution.forwarded.iter().map(|row| (row.napi, row.rx_queue, row.bytes, false));
         let mut votes: BTreeMap<NapiId, BTreeMap<u32, (u64, u64)>> = BTreeMap::new();
         for (napi, queue, bytes, is_approximate) in read.chain(forwarded) {
             let (Some(napi), Some(queue)) = (napi, queue) else { continue };
@@ -121,7 +143,11 @@ impl<'a> Join<'a> {
             let votes = if is_approximate { approximate } else { exact };
             *votes = votes.saturating_add(bytes);
         }
-        for (napi, votes) in votes.into_iter().filter(|(napi, _)| !self.queues.contains_key(napi)).collect::<Vec<_>>() {
+        for (napi, votes) in votes
+            .into_iter()
+            .filter(|(napi, _)| !self.queues.contains_key(napi))
+            .collect::<Vec<_>>()
+        {
             let Some(&at) = self.devices.get(&napi) else { continue };
             let most = votes
                 .into_iter()
@@ -129,7 +155,10 @@ impl<'a> Join<'a> {
                 .max_by_key(|(queue, bytes)| (*bytes, std::cmp::Reverse(*queue)));
             let Some((queue, (exact, _))) = most else { continue };
             let confidence = if exact > 0 { Confidence::Certain } else { Confidence::Guess };
-            self.queues.insert(napi, (at, queue, Edge { to: napi, source: EdgeSource::Observed, confidence }));
+            self.queues.insert(
+                napi,
+                (at, queue, Edge { to: napi, source: EdgeSource::Observed, confidence }),
+            );
         }
     }
 
@@ -138,7 +167,8 @@ impl<'a> Join<'a> {
         let unknown = self.devices.iter().filter(|(napi, _)| !self.queues.contains_key(napi));
         for (napi, at) in unknown.map(|(napi, at)| (*napi, *at)).collect::<Vec<_>>() {
             if let [only] = self.snapshot.netdevs[at].rx_queues.as_slice() {
-                let edge = Edge { to: napi, source: EdgeSource::Observed, confidence: Confidence::Named };
+                let edge =
+                    Edge { to: napi, source: EdgeSource::Observed, confidence: Confidence::Named };
                 self.queues.insert(napi, (at, only.index, edge));
             }
         }
@@ -154,7 +184,11 @@ impl<'a> Join<'a> {
         let snapshot = self.snapshot;
         self.homes.iter().filter_map(move |home| match home {
             Home::Napi(at, napi) => {
-                let edge = Edge { to: *napi, source: EdgeSource::Observed, confidence: Confidence::Certain };
+                let edge = Edge {
+                    to: *napi,
+                    source: EdgeSource::Observed,
+                    confidence: Confidence::Certain,
+                };
                 Some((&snapshot.netdevs[*at], edge))
             }
             _ => None,
@@ -192,7 +226,9 @@ impl<'a> Join<'a> {
 
     fn home_of_packets(&self, napi: Option<NapiId>, queue: Option<u32>) -> Home {
         let by_napi = napi.and_then(|napi| match self.home_of_napi(napi)? {
-            Home::Napi(at, _) if queue.is_some_and(|queue| self.has_queue(at, queue)) => Some(Home::Queue(at, queue?)),
+            Home::Napi(at, _) if queue.is_some_and(|queue| self.has_queue(at, queue)) => {
+                Some(Home::Queue(at, queue?))
+            }
             home => Some(home),
         });
         match (by_napi, napi) {
@@ -205,7 +241,8 @@ impl<'a> Join<'a> {
     /// A queue number alone names a queue where only one netdev with interrupts can have it.
     fn by_queue_number(&self, queue: Option<u32>) -> Option<Home> {
         let queue = queue?;
-        let mut devices = (0..self.snapshot.netdevs.len()).filter(|at| !self.snapshot.netdevs[*at].irqs.is_empty());
+        let mut devices = (0..self.snapshot.netdevs.len())
+            .filter(|at| !self.snapshot.netdevs[*at].irqs.is_empty());
         let only = devices.next().filter(|_| devices.next().is_none())?;
         self.has_queue(only, queue).then_some(Home::Queue(only, queue))
     }

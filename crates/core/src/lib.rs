@@ -1,7 +1,8 @@
 //! What netsilo knows and decides: pure values and functions.
 //!
-//! No files, no clock, no environment, no network, no randomness: `clippy.toml` forbids them. Data walks forward, from
-//! kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step is a function from values to a new value.
+//! No files, no clock, no environment, no network, no randomness: `clippy.toml` forbids them. Data
+//! walks forward, from kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step
+//! is a function from values to a new value.
 
 pub mod ab;
 pub mod algorithm;

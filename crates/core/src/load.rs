@@ -1,4 +1,5 @@
-//! A load: what is to be sent, and what came of it. The sockets are in the kernel edge; here are the words and the sums.
+//! A load: what is to be sent, and what came of it. The sockets are in the kernel edge; here are
+//! the words and the sums.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,8 +52,15 @@ pub enum Test {
 
 impl Test {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::TcpRr, Self::UdpRr, Self::TcpCrr, Self::TcpStream, Self::TcpSendfile, Self::UdpStream, Self::Forward];
+    pub const ALL: [Self; 7] = [
+        Self::TcpRr,
+        Self::UdpRr,
+        Self::TcpCrr,
+        Self::TcpStream,
+        Self::TcpSendfile,
+        Self::UdpStream,
+        Self::Forward,
+    ];
 
     /// netperf's name.
     pub fn as_str(self) -> &'static str {
@@ -82,12 +90,14 @@ impl Test {
         matches!(self, Self::TcpStream | Self::TcpSendfile)
     }
 
-    /// Whether what it sends may go without being copied: a stream from a buffer; `sendfile` copies nothing anyway.
+    /// Whether what it sends may go without being copied: a stream from a buffer; `sendfile` copies
+    /// nothing anyway.
     pub fn may_zero_copy(self) -> bool {
         matches!(self, Self::TcpStream | Self::UdpStream)
     }
 
-    /// What a stream sends in one call unless told otherwise: iperf3's size; what fills an Ethernet frame; the least.
+    /// What a stream sends in one call unless told otherwise: iperf3's size; what fills an Ethernet
+    /// frame; the least.
     pub fn usual_send_bytes(self) -> usize {
         match self {
             Self::UdpStream => 1472,
@@ -108,7 +118,8 @@ impl fmt::Display for Test {
     }
 }
 
-/// What an instance is. It matters: a thread that has one connection sleeps and is woken for each response.
+/// What an instance is. It matters: a thread that has one connection sleeps and is woken for each
+/// response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InstancesAs {
@@ -191,7 +202,11 @@ impl Spec {
     pub fn check(&self) -> Result<(), String> {
         let most = if self.test.is_udp() { MOST_DATAGRAM } else { MOST_BYTES };
         let within = |what: &str, value: usize, most: usize| {
-            if (1..=most).contains(&value) { Ok(()) } else { Err(format!("{what} must be 1 to {most}, not {value}")) }
+            if (1..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!("{what} must be 1 to {most}, not {value}"))
+            }
         };
         within("instances", self.instances, MOST_INSTANCES)?;
         within("workers", self.workers, 1024)?;
@@ -203,10 +218,16 @@ impl Spec {
             within("recv bytes", self.recv_bytes, USUAL_PIECE)?;
         }
         if self.recv_bytes != USUAL_PIECE && !self.test.is_tcp_stream() {
-            return Err(format!("recv bytes are for TCP_STREAM and TCP_SENDFILE, not for {}", self.test));
+            return Err(format!(
+                "recv bytes are for TCP_STREAM and TCP_SENDFILE, not for {}",
+                self.test
+            ));
         }
         if self.zero_copy && !self.test.may_zero_copy() {
-            return Err(format!("zero copy is for TCP_STREAM and UDP_STREAM, not for {}", self.test));
+            return Err(format!(
+                "zero copy is for TCP_STREAM and UDP_STREAM, not for {}",
+                self.test
+            ));
         }
         let day = Duration::from_secs(24 * 60 * 60);
         if self.duration.is_zero() || self.duration > day || self.warm_up > day {
@@ -222,7 +243,8 @@ impl Spec {
     }
 }
 
-/// What one end counted. At the client requests go out and responses come in, at the server the other way round.
+/// What one end counted. At the client requests go out and responses come in, at the server the
+/// other way round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Totals {
@@ -304,7 +326,8 @@ impl Totals {
     }
 }
 
-/// How long responses took, from before the request was sent until the response was read, in nanoseconds.
+/// How long responses took, from before the request was sent until the response was read, in
+/// nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// How many.
@@ -341,14 +364,17 @@ pub struct Side {
     pub interrupts_per_s: Option<f64>,
     /// CPU time of this end's netsilo, per second; its processes' too.
     pub own_cpus: f64,
-    /// The most memory that this end's netsilo has used since it started, in bytes (VmHWM); its processes' not among it.
+    /// The most memory that this end's netsilo has used since it started, in bytes (VmHWM); its
+    /// processes' not among it.
     pub peak_bytes: Option<u64>,
 }
 
 impl Side {
-    /// How many CPUs were busy, all work of the machine taken together; `None` where no tick was counted.
+    /// How many CPUs were busy, all work of the machine taken together; `None` where no tick was
+    /// counted.
     pub fn busy_cpus(&self) -> Option<f64> {
-        let shares: Vec<f64> = self.rates.cpus.values().filter_map(|cpu| Some(cpu.shares?.busy())).collect();
+        let shares: Vec<f64> =
+            self.rates.cpus.values().filter_map(|cpu| Some(cpu.shares?.busy())).collect();
         (!shares.is_empty()).then(|| shares.iter().sum())
     }
 }
@@ -428,7 +454,8 @@ impl Run {
         };
         let busy = self.client.busy_cpus().zip(self.server.side.busy_cpus());
         let each = |per_s: f64, unit: f64| {
-            busy.filter(|_| per_s > 0.0).map(|(client, server)| (client / per_s * unit, server / per_s * unit))
+            busy.filter(|_| per_s > 0.0)
+                .map(|(client, server)| (client / per_s * unit, server / per_s * unit))
         };
         let bytes_per_s = per_s(self.server.counted.received_bytes);
         let transactions_per_s = test.has_responses().then(|| per_s(self.counted.responses));
@@ -463,19 +490,32 @@ mod tests {
             spec.check().unwrap_err()
         };
         assert_eq!(wrong(|it| it.instances = 0), "instances must be 1 to 20000, not 0");
-        assert_eq!(wrong(|it| it.request_bytes = 65_508), "request bytes must be 1 to 65507, not 65508");
+        assert_eq!(
+            wrong(|it| it.request_bytes = 65_508),
+            "request bytes must be 1 to 65507, not 65508"
+        );
         assert_eq!(wrong(|it| it.duration = Duration::MAX), "a run takes up to a day");
-        assert_eq!(wrong(|it| it.lost_after = Duration::ZERO), "a datagram is taken for lost after 1ms to 60s");
-        assert_eq!(wrong(|it| it.rate_per_s = Some(f64::NAN)), "a rate is more than 0 datagrams per second");
+        assert_eq!(
+            wrong(|it| it.lost_after = Duration::ZERO),
+            "a datagram is taken for lost after 1ms to 60s"
+        );
+        assert_eq!(
+            wrong(|it| it.rate_per_s = Some(f64::NAN)),
+            "a rate is more than 0 datagrams per second"
+        );
         assert_eq!(wrong(|it| it.response_bytes = 0), "response bytes must be 1 to 65507, not 0");
         let of_streams = "recv bytes are for TCP_STREAM and TCP_SENDFILE, not for UDP_RR";
         assert_eq!(wrong(|it| it.recv_bytes = 1024), of_streams);
-        assert_eq!(wrong(|it| it.zero_copy = true), "zero copy is for TCP_STREAM and UDP_STREAM, not for UDP_RR");
+        assert_eq!(
+            wrong(|it| it.zero_copy = true),
+            "zero copy is for TCP_STREAM and UDP_STREAM, not for UDP_RR"
+        );
     }
 
     fn side(usr: f64) -> Side {
         let shares = Some(Shares { usr, idle: 1.0 - usr, ..Shares::default() });
-        let cpus = (0..2).map(|cpu| (CpuId(cpu), CpuRates { shares, ..CpuRates::default() })).collect();
+        let cpus =
+            (0..2).map(|cpu| (CpuId(cpu), CpuRates { shares, ..CpuRates::default() })).collect();
         Side { rates: Rates { cpus, ..Rates::default() }, ..Side::default() }
     }
 
@@ -485,14 +525,24 @@ mod tests {
             spec: Spec::usual(test, Duration::from_secs(2)),
             address: "192.0.2.1:12870".into(),
             seconds: 2.0,
-            totals: Totals { requests: 1010, responses: 1000, lost: 10, datagrams_sent: 800, ..Totals::default() },
+            totals: Totals {
+                requests: 1010,
+                responses: 1000,
+                lost: 10,
+                datagrams_sent: 800,
+                ..Totals::default()
+            },
             counted: Totals { responses: 500, ..Totals::default() },
             per_second: vec![250, 250],
             latency: None,
             client: side(0.5),
             server: Served {
                 totals: Totals { datagrams_received: 600, ..Totals::default() },
-                counted: Totals { received_bytes: 4_000_000_000, datagrams_received: 500, ..Totals::default() },
+                counted: Totals {
+                    received_bytes: 4_000_000_000,
+                    datagrams_received: 500,
+                    ..Totals::default()
+                },
                 side: side(0.25),
                 ..Served::default()
             },
@@ -503,11 +553,20 @@ mod tests {
     fn each_test_comes_to_its_own_figures() {
         let request = run(Test::UdpRr).figures();
         assert_eq!((request.transactions_per_s, request.lost), (Some(250.0), Some(10.0 / 1010.0)));
-        assert_eq!((request.cpu_ns_per_transaction, request.cpu_s_per_gigabyte), (Some((4e6, 2e6)), None));
+        assert_eq!(
+            (request.cpu_ns_per_transaction, request.cpu_s_per_gigabyte),
+            (Some((4e6, 2e6)), None)
+        );
         let stream = run(Test::UdpStream).figures();
         assert_eq!((stream.datagrams_per_s, stream.lost), (Some(250.0), Some(0.25)));
-        assert_eq!((stream.transactions_per_s, stream.cpu_s_per_gigabyte), (None, Some((0.5, 0.25))));
-        assert_eq!((run(Test::TcpRr).figures().lost, run(Test::TcpStream).figures().lost), (None, None));
+        assert_eq!(
+            (stream.transactions_per_s, stream.cpu_s_per_gigabyte),
+            (None, Some((0.5, 0.25)))
+        );
+        assert_eq!(
+            (run(Test::TcpRr).figures().lost, run(Test::TcpStream).figures().lost),
+            (None, None)
+        );
     }
 
     #[test]
@@ -515,6 +574,9 @@ mod tests {
         let run = run(Test::TcpCrr);
         let text = serde_json::to_string(&run).unwrap();
         assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
-        assert!(text.contains("\"TCP_CRR\"") && !text.contains("zero"), "what was not asked for is not told: {text}");
+        assert!(
+            text.contains("\"TCP_CRR\"") && !text.contains("zero"),
+            "what was not asked for is not told: {text}"
+        );
     }
 }

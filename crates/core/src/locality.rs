@@ -23,7 +23,9 @@ impl Silos {
     pub fn locality(&self) -> Locality {
         let all: f64 = self.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
         let mut total = Locality { bytes_per_s: all, ..Locality::default() };
-        for locality in self.queues.iter().map(|silo| &silo.locality).filter(|l| l.bytes_per_s > 0.0) {
+        for locality in
+            self.queues.iter().map(|silo| &silo.locality).filter(|l| l.bytes_per_s > 0.0)
+        {
             let part = locality.bytes_per_s / all;
             total.unknown += locality.unknown * part;
             for (distance, share) in &locality.shares {

@@ -1,7 +1,8 @@
-//! What the kernel's `netdev` generic netlink family tells: which NAPI serves a queue, which irq a NAPI has.
+//! What the kernel's `netdev` generic netlink family tells: which NAPI serves a queue, which irq a
+//! NAPI has.
 //!
-//! Names are those of `Documentation/netlink/specs/netdev.yaml`. Queues and NAPIs came with 6.8, a NAPI's settings
-//! with 6.13, `threaded` with 6.17.
+//! Names are those of `Documentation/netlink/specs/netdev.yaml`. Queues and NAPIs came with 6.8, a
+//! NAPI's settings with 6.13, `threaded` with 6.17.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,8 @@ pub struct NetdevGenl {
 impl NetdevGenl {
     /// The NAPI that serves an rx queue, where the driver tells.
     pub fn rx_napi(&self, ifindex: u32, queue: u32) -> Option<&Napi> {
-        let served = |q: &&Queue| q.ifindex == ifindex && q.id == queue && q.direction == Direction::Rx;
+        let served =
+            |q: &&Queue| q.ifindex == ifindex && q.id == queue && q.direction == Direction::Rx;
         let id = self.queues.iter().find(served)?.napi_id?;
         self.napis.iter().find(|napi| napi.id == id && napi.ifindex == ifindex)
     }
@@ -83,7 +85,8 @@ pub struct Napi {
     pub pid: Option<u32>,
     /// How many empty polls may pass before hardirqs are enabled again.
     pub defer_hard_irqs: Option<u32>,
-    /// How long a poll may be put off, and GRO keep packets; `None` also above 4.29 s (netlink-bindings 0.3 reads a u32).
+    /// How long a poll may be put off, and GRO keep packets; `None` also above 4.29 s
+    /// (netlink-bindings 0.3 reads a u32).
     pub gro_flush_timeout_nsecs: Option<u64>,
     /// How long hardirqs stay off while an application busy-polls.
     pub irq_suspend_timeout_nsecs: Option<u64>,

@@ -41,7 +41,14 @@ pub(crate) fn knob_name(knob: WriterKnob) -> &'static str {
 
 fn nothing_to_show(snapshot: &Snapshot) -> Option<String> {
     let placeable = |netdev: &&Netdev| netdev.rx_queues.iter().any(|queue| queue.irq.is_some());
-    let queues = || snapshot.netdevs.iter().filter(placeable).map(|netdev| netdev.rx_queues.len()).sum::<usize>();
+    let queues = || {
+        snapshot
+            .netdevs
+            .iter()
+            .filter(placeable)
+            .map(|netdev| netdev.rx_queues.len())
+            .sum::<usize>()
+    };
     let cpus = snapshot.topology.online.len();
     if cpus <= 1 {
         return Some(format!(
@@ -51,7 +58,9 @@ fn nothing_to_show(snapshot: &Snapshot) -> Option<String> {
     }
     match queues() {
         0 => Some("nothing to place: no netdev here has an rx queue with a known interrupt".into()),
-        1 => Some(format!("one rx queue on {cpus} cpus: its interrupt can be placed, only RPS can spread it")),
+        1 => Some(format!(
+            "one rx queue on {cpus} cpus: its interrupt can be placed, only RPS can spread it"
+        )),
         _ => None,
     }
 }
@@ -60,9 +69,10 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
     let mut notes = Vec::new();
     match attribution.source {
         Source::None => notes.push("consumers are not known: nothing was counted".into()),
-        Source::SockDiag => {
-            notes.push("consumers by sock_diag: TCP only, their cpus are samples, polls are not counted".into())
-        }
+        Source::SockDiag => notes.push(
+            "consumers by sock_diag: TCP only, their cpus are samples, polls are not counted"
+                .into(),
+        ),
         Source::Bpf if attribution.windowed => {
             notes.push(
                 "counted in a window: the first event of a socket sets its baseline, bytes are a lower bound".into(),
@@ -72,7 +82,8 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
     }
     notes.extend(questions(attribution).into_iter().filter_map(refusal));
     if attribution.lost_events > 0 {
-        notes.push(format!("{} events found no room and were not counted", attribution.lost_events));
+        notes
+            .push(format!("{} events found no room and were not counted", attribution.lost_events));
     }
     notes
 }
@@ -94,14 +105,18 @@ fn refusal(hooks: Vec<&Hook>) -> Option<String> {
     let best = hooks.first()?;
     let why = best.refused.as_ref()?;
     Some(match hooks.iter().find(|hook| hook.refused.is_none()) {
-        Some(lesser) => format!("{} counted by {}, as {} is refused: {why}", best.question, lesser.hook, best.hook),
+        Some(lesser) => format!(
+            "{} counted by {}, as {} is refused: {why}",
+            best.question, lesser.hook, best.hook
+        ),
         None => format!("{} not counted: {} is refused: {why}", best.question, best.hook),
     })
 }
 
 fn unresolved(silos: &Silos) -> Option<String> {
     let queues: f64 = silos.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
-    let all = queues + silos.local.bytes_per_s + silos.foreign.bytes_per_s + silos.unresolved.bytes_per_s;
+    let all =
+        queues + silos.local.bytes_per_s + silos.foreign.bytes_per_s + silos.unresolved.bytes_per_s;
     let share = silos.unresolved.bytes_per_s / all;
     (share >= UNRESOLVED_WORTH_SAYING)
         .then(|| format!("the queue of {:.0}% of the bytes read was not found", share * 100.0))
@@ -125,7 +140,11 @@ fn unknown_interrupts(netdev: &Netdev) -> Option<String> {
     let worth = !netdev.irqs.is_empty() && netdev.up && unknown > 0;
     worth.then(|| {
         let driver = netdev.driver.as_deref().unwrap_or("unknown driver");
-        format!("{}: the interrupt of {} is not known ({driver})", netdev.name, plural(unknown, "rx queue"))
+        format!(
+            "{}: the interrupt of {} is not known ({driver})",
+            netdev.name,
+            plural(unknown, "rx queue")
+        )
     })
 }
 

@@ -1,7 +1,7 @@
 //! From kernel text to values: one file per kernel file, no file access.
 //!
-//! Unknown columns and rows are ignored; a missing wanted one is a [`ParseError`] with its line and column. No input
-//! panics.
+//! Unknown columns and rows are ignored; a missing wanted one is a [`ParseError`] with its line and
+//! column. No input panics.
 
 pub mod cpu_lists;
 pub mod cpuinfo;
@@ -42,10 +42,12 @@ impl ParseError {
 
 /// A line's words, each with the byte at which it starts.
 fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
-    line.split_ascii_whitespace().map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize, word))
+    line.split_ascii_whitespace()
+        .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize, word))
 }
 
 /// Reads a decimal number of a line.
 fn decimal<N: std::str::FromStr>(line: usize, (at, word): (usize, &str)) -> Result<N, ParseError> {
-    word.parse().map_err(|_| ParseError::new(line, at + 1, format!("expected a number, found {word:?}")))
+    word.parse()
+        .map_err(|_| ParseError::new(line, at + 1, format!("expected a number, found {word:?}")))
 }

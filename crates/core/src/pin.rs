@@ -1,4 +1,5 @@
-//! Which CPUs a consumer may run on, when the operator restricts it: from what was found to a [`Plan`].
+//! Which CPUs a consumer may run on, when the operator restricts it: from what was found to a
+//! [`Plan`].
 
 use crate::change::{Change, Target, Value};
 use crate::cpuset::CpuSet;
@@ -43,8 +44,13 @@ pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Pl
         let Thread { pid, tid, ref comm, start_time, .. } = *thread;
         let target = Target::ThreadAffinity { pid, tid, comm: comm.clone(), start_time };
         if thread.bound {
-            let reason = "the kernel binds this thread to its cpus (PF_NO_SETAFFINITY); leave it out".into();
-            plan.refusals.push(Refusal { subject: target.to_string(), cause: Cause::NoAffinitySupport, reason });
+            let reason =
+                "the kernel binds this thread to its cpus (PF_NO_SETAFFINITY); leave it out".into();
+            plan.refusals.push(Refusal {
+                subject: target.to_string(),
+                cause: Cause::NoAffinitySupport,
+                reason,
+            });
         } else {
             pin(&mut plan, target, &thread.cpus, cpus);
         }
@@ -63,8 +69,13 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
     if closed.is_empty() {
         pin(&mut plan, target, &cgroup.cpus, cpus);
     } else {
-        let reason = format!("its parent has cpus {} and not {closed}; choose among those", cgroup.open);
-        plan.refusals.push(Refusal { subject: target.to_string(), cause: Cause::EmptyMask, reason });
+        let reason =
+            format!("its parent has cpus {} and not {closed}; choose among those", cgroup.open);
+        plan.refusals.push(Refusal {
+            subject: target.to_string(),
+            cause: Cause::EmptyMask,
+            reason,
+        });
     }
     plan
 }
@@ -75,7 +86,12 @@ fn pin(plan: &mut Plan, target: Target, old: &CpuSet, new: &CpuSet) {
         plan.unchanged.push(Unchanged { subject: target.to_string(), reason });
     } else {
         let reason = format!("asked for: it keeps to cpus {new}");
-        plan.changes.push(Change { target, old: Value::Cpus(old.clone()), new: Value::Cpus(new.clone()), reason });
+        plan.changes.push(Change {
+            target,
+            old: Value::Cpus(old.clone()),
+            new: Value::Cpus(new.clone()),
+            reason,
+        });
     }
 }
 
@@ -86,7 +102,11 @@ fn refuse_offline(topology: &Topology, cpus: &CpuSet, plan: &mut Plan) -> bool {
         return false;
     }
     let reason = format!("not online; online are {}", topology.online);
-    plan.refusals.push(Refusal { subject: format!("cpus {offline}"), cause: Cause::OfflineCpu, reason });
+    plan.refusals.push(Refusal {
+        subject: format!("cpus {offline}"),
+        cause: Cause::OfflineCpu,
+        reason,
+    });
     true
 }
 
@@ -125,7 +145,10 @@ mod tests {
     fn a_cpu_that_is_not_online_refuses_all() {
         let plan = pin_threads(&eight(), &[thread(10, "0-7", false)], &set("7-8"));
         assert!(plan.changes.is_empty());
-        assert_eq!((plan.refusals[0].subject.as_str(), plan.refusals[0].cause), ("cpus 8", Cause::OfflineCpu));
+        assert_eq!(
+            (plan.refusals[0].subject.as_str(), plan.refusals[0].cause),
+            ("cpus 8", Cause::OfflineCpu)
+        );
     }
 
     #[test]
@@ -133,7 +156,10 @@ mod tests {
         let cgroup = |open| Cgroup { path: "/web".into(), cpus: CpuSet::new(), open: set(open) };
         let plan = pin_cgroup(&eight(), &cgroup("0-3"), &set("2-5"));
         assert!(plan.changes.is_empty());
-        assert_eq!(plan.refusals[0].reason, "its parent has cpus 0-3 and not 4-5; choose among those");
+        assert_eq!(
+            plan.refusals[0].reason,
+            "its parent has cpus 0-3 and not 4-5; choose among those"
+        );
         let plan = pin_cgroup(&eight(), &cgroup("0-7"), &set("2-5"));
         assert_eq!(
             (plan.changes[0].target.to_string().as_str(), &plan.changes[0].old),

@@ -1,4 +1,5 @@
-//! From a [`Goal`] and an observation to a [`Plan`]: every change with its reason, and everything left alone with why.
+//! From a [`Goal`] and an observation to a [`Plan`]: every change with its reason, and everything
+//! left alone with why.
 
 pub mod fix;
 pub(crate) mod flows;
@@ -21,7 +22,8 @@ use crate::host::{Irq, Observation, Snapshot};
 use crate::rates::{Rates, rates};
 use crate::silo::{Silos, silos};
 
-/// What would have to change to reach a goal, by what was observed; settings are those of the later snapshot.
+/// What would have to change to reach a goal, by what was observed; settings are those of the later
+/// snapshot.
 pub fn plan(observation: &Observation, goal: &Goal) -> Plan {
     let rates = rates(&observation.before, &observation.after);
     plan_of(observation, &rates, &silos(observation, &rates), goal)
@@ -61,7 +63,8 @@ pub(crate) fn xps_of(after: &Snapshot, goal: &Goal) -> Vec<Change> {
 pub struct Goal {
     /// The netdevs to place, by name; empty means all that have queues with interrupts and are up.
     pub netdevs: Vec<String>,
-    /// The CPUs that receive work may be placed on; `None` means all online ones that are not set apart.
+    /// The CPUs that receive work may be placed on; `None` means all online ones that are not set
+    /// apart.
     pub cpus: Option<CpuSet>,
     /// CPUs that nothing may be placed on, whatever else allows it.
     pub exclude: CpuSet,
@@ -73,13 +76,17 @@ pub struct Goal {
     pub costs: Costs,
     /// Whether to place interrupts and NAPI kthreads at all.
     pub irqs: bool,
-    /// RPS: the CPUs for every rx queue of the netdevs, the empty set for off; `None` leaves it alone.
+    /// RPS: the CPUs for every rx queue of the netdevs, the empty set for off; `None` leaves it
+    /// alone.
     pub rps: Option<CpuSet>,
-    /// RFS: entries of the flow table, shared out over the rx queues, 0 for off; `None` leaves it alone.
+    /// RFS: entries of the flow table, shared out over the rx queues, 0 for off; `None` leaves it
+    /// alone.
     pub rfs: Option<u32>,
-    /// aRFS: whether the device steers each flow to the queue nearest its reader, by the RFS table; `None` leaves it alone.
+    /// aRFS: whether the device steers each flow to the queue nearest its reader, by the RFS table;
+    /// `None` leaves it alone.
     pub arfs: Option<bool>,
-    /// Flows to a port, each taken to rx queues of one's choice by rules of the device; what is not named is left alone.
+    /// Flows to a port, each taken to rx queues of one's choice by rules of the device; what is not
+    /// named is left alone.
     pub steer: Vec<Steering>,
     /// XPS: what each tx queue serves; `None` leaves it alone.
     pub xps: Option<Xps>,
@@ -204,11 +211,13 @@ pub struct Placement {
     pub basis: String,
     /// Whether it is elsewhere now.
     pub moves: bool,
-    /// What the move gains by the cost model, all else where the plan puts it; negative where it costs.
+    /// What the move gains by the cost model, all else where the plan puts it; negative where it
+    /// costs.
     pub gain_ns_per_s: i64,
 }
 
-/// What a placement costs by the model ([`crate::cost`]), in CPU-nanoseconds per second, without what it costs anywhere.
+/// What a placement costs by the model ([`crate::cost`]), in CPU-nanoseconds per second, without
+/// what it costs anywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicted {
     /// As everything is placed now.

@@ -14,8 +14,8 @@ use crate::grid::Grid;
 use crate::host::{Irq, IrqState, Writable};
 use crate::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
-/// All queues together take less than this share of a CPU, and all else less than the rest: no CPU is ever overloaded,
-/// so that load moves without changing.
+/// All queues together take less than this share of a CPU, and all else less than the rest: no CPU
+/// is ever overloaded, so that load moves without changing.
 const ALL_QUEUES: f64 = 0.87;
 const ALL_ELSE: f64 = 0.113;
 
@@ -26,8 +26,14 @@ const FIRST_TX_IRQ: u32 = 60;
 const NOISE: f64 = 0.04;
 
 fn grids() -> impl Strategy<Value = Grid> {
-    let grid =
-        |nodes, llcs, l2s, cores, threads, siblings_apart| Grid { nodes, llcs, l2s, cores, threads, siblings_apart };
+    let grid = |nodes, llcs, l2s, cores, threads, siblings_apart| Grid {
+        nodes,
+        llcs,
+        l2s,
+        cores,
+        threads,
+        siblings_apart,
+    };
     select(vec![
         grid(1, 1, 1, 1, 1, false),
         grid(1, 1, 4, 1, 1, false),
@@ -44,10 +50,12 @@ fn sets(cpus: Vec<u32>, least: usize, most: usize) -> impl Strategy<Value = CpuS
     subsequence(cpus, least.min(most)..=most).prop_map(|cpus| cpus.into_iter().map(CpuId).collect())
 }
 
-/// Loads come from few values, so that ties happen; a packet costs the same everywhere, as netsilo reckons.
+/// Loads come from few values, so that ties happen; a packet costs the same everywhere, as netsilo
+/// reckons.
 fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> + use<> {
     let cpu = select(cpus.to_vec());
-    let reader = (select(vec!["redis", "nginx", "iperf"]), cpu, select(vec![100u64, 500, 700, 10_000]));
+    let reader =
+        (select(vec!["redis", "nginx", "iperf"]), cpu, select(vec![100u64, 500, 700, 10_000]));
     let reader = reader.prop_map(|(comm, cpu, bytes_per_s)| Reader {
         comm: comm.into(),
         cpu: CpuId(cpu),
@@ -84,21 +92,40 @@ fn scenes() -> impl Strategy<Value = Scene> {
         (Just(grid), sets(all.clone(), 0, most), sets(all, 0, most))
     });
     shape.prop_flat_map(|(grid, offline, isolated)| {
-        let online: Vec<u32> = grid.topology().online.minus(&offline).iter().map(|cpu| cpu.0).collect();
+        let online: Vec<u32> =
+            grid.topology().online.minus(&offline).iter().map(|cpu| cpu.0).collect();
         let busy = (sets(online.clone(), 0, online.len()), select(vec![0.013, ALL_ELSE]));
         let queues = (1usize..7).prop_flat_map(move |count| queues(&online, count));
         let kind = select(vec!["combined", "split", "shared", "threaded"]);
         // Packets that weigh nothing, and packets that decide by the way they go.
         let rate = (select(vec![1u64, 300]), select(vec![0u64, 2]), any::<bool>());
         (Just((grid, offline, isolated)), queues, busy, kind, any::<bool>(), rate).prop_map(
-            |((grid, offline, isolated), mut queues, (cpus, usr), kind, two, (times, wakeups, forwards))| {
+            |(
+                (grid, offline, isolated),
+                mut queues,
+                (cpus, usr),
+                kind,
+                two,
+                (times, wakeups, forwards),
+            )| {
                 let count = queues.len();
                 for (i, queue) in queues.iter_mut().enumerate() {
                     queue.packets_per_s *= times;
                     queue.wakeups_per_s = queue.packets_per_s * wakeups / 4;
-                    if forwards && two && kind != "shared" && i < count / 2 && queue.packets_per_s > 0 {
-                        let (packets_per_s, bytes_per_s) = (queue.packets_per_s / 2, queue.packets_per_s * 50);
-                        queue.forwards = vec![SceneForward { to: "eth1".into(), queue: 0, packets_per_s, bytes_per_s }];
+                    if forwards
+                        && two
+                        && kind != "shared"
+                        && i < count / 2
+                        && queue.packets_per_s > 0
+                    {
+                        let (packets_per_s, bytes_per_s) =
+                            (queue.packets_per_s / 2, queue.packets_per_s * 50);
+                        queue.forwards = vec![SceneForward {
+                            to: "eth1".into(),
+                            queue: 0,
+                            packets_per_s,
+                            bytes_per_s,
+                        }];
                     }
                     queue.irq = Some(30 + if kind == "shared" { i as u32 / 2 } else { i as u32 });
                     queue.tx_irq = (kind == "split").then_some(FIRST_TX_IRQ + i as u32);
@@ -113,9 +140,18 @@ fn scenes() -> impl Strategy<Value = Scene> {
                     queues,
                     ..SceneNetdev::default()
                 };
-                let netdevs = vec![device("eth0", 0, queues), device("eth1", grid.nodes - 1, second)];
+                let netdevs =
+                    vec![device("eth0", 0, queues), device("eth1", grid.nodes - 1, second)];
                 let busy = vec![Busy { cpus, usr }];
-                Scene { grid, offline, isolated, busy, netdevs, rps_sock_flow_entries: Some(0), ..Scene::default() }
+                Scene {
+                    grid,
+                    offline,
+                    isolated,
+                    busy,
+                    netdevs,
+                    rps_sock_flow_entries: Some(0),
+                    ..Scene::default()
+                }
             },
         )
     })
@@ -126,13 +162,8 @@ fn goals() -> impl Strategy<Value = Goal> {
     let rps = select(vec![None, Some(CpuSet::new()), Some(cpus)]);
     let rfs = select(vec![None, Some(0), Some(1000)]);
     let xps = select(vec![None, Some(Xps::Near), Some(Xps::Off)]);
-    (select(AlgorithmName::ALL.to_vec()), rps, rfs, xps).prop_map(|(algorithm, rps, rfs, xps)| Goal {
-        algorithm,
-        rps,
-        rfs,
-        xps,
-        ..Goal::default()
-    })
+    (select(AlgorithmName::ALL.to_vec()), rps, rfs, xps)
+        .prop_map(|(algorithm, rps, rfs, xps)| Goal { algorithm, rps, rfs, xps, ..Goal::default() })
 }
 
 /// A goal whose pool is that part of the CPUs that may take work.
@@ -143,15 +174,29 @@ fn narrowed(goal: Goal, scene: &Scene, keep: &[bool]) -> Goal {
 }
 
 /// What each interrupt or kthread takes, by core, by these settings.
-fn placed(observation: &Observation, settings: &crate::host::Snapshot) -> BTreeMap<CpuId, Vec<f64>> {
+fn placed(
+    observation: &Observation,
+    settings: &crate::host::Snapshot,
+) -> BTreeMap<CpuId, Vec<f64>> {
     let rates = crate::rates::rates(&observation.before, &observation.after);
     let mut vectors: BTreeMap<(Irq, u32), (CpuSet, f64)> = BTreeMap::new();
     for silo in silos(observation, &rates).queues.iter().filter(|silo| silo.has_traffic()) {
         let irq = silo.irq.as_ref().unwrap().to;
-        let threads = settings.netdevs.iter().flat_map(|netdev| &netdev.napis).filter_map(|napi| napi.thread.as_ref());
-        let thread = silo.kthread.as_ref().and_then(|own| threads.into_iter().find(|thread| thread.pid == own.pid));
-        let cpus = thread.map_or_else(|| settings.irqs[&irq].requested.clone().unwrap(), |thread| thread.cpus.clone());
-        let (_, load) = vectors.entry((irq, thread.map_or(0, |thread| thread.pid))).or_insert((cpus, 0.0));
+        let threads = settings
+            .netdevs
+            .iter()
+            .flat_map(|netdev| &netdev.napis)
+            .filter_map(|napi| napi.thread.as_ref());
+        let thread = silo
+            .kthread
+            .as_ref()
+            .and_then(|own| threads.into_iter().find(|thread| thread.pid == own.pid));
+        let cpus = thread.map_or_else(
+            || settings.irqs[&irq].requested.clone().unwrap(),
+            |thread| thread.cpus.clone(),
+        );
+        let (_, load) =
+            vectors.entry((irq, thread.map_or(0, |thread| thread.pid))).or_insert((cpus, 0.0));
         *load += silo.own_share.values().sum::<f64>();
     }
     let mut cores: BTreeMap<CpuId, Vec<f64>> = BTreeMap::new();
@@ -194,7 +239,8 @@ proptest! {
         prop_assert_eq!(plan(&moved_along, &goal).changes, vec![], "with the load moved along, after {:#?}", first);
     }
 
-    /// What was only kept may have been kept on the border, and tx queues and the interrupts of kthreads follow it.
+    /// What was only kept may have been kept on the border, and tx queues and the interrupts of
+    /// kthreads follow it.
     #[test]
     fn what_the_next_window_measures_a_little_differently_does_not_move_again_what_was_just_moved(scene in scenes(), goal in goals(), keep in prop::array::uniform4(any::<bool>()), noise in prop::array::uniform8(-NOISE..NOISE)) {
         let goal = narrowed(goal, &scene, &keep);
@@ -263,23 +309,33 @@ fn several_queues_of_one_interrupt_make_one_change() {
         irq: Some(30),
         cpus: CpuSet::of(CpuId(0)),
         packets_per_s,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(cpu), bytes_per_s: 100, ..Reader::default() }],
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(cpu),
+            bytes_per_s: 100,
+            ..Reader::default()
+        }],
         ..SceneQueue::default()
     };
-    let netdev =
-        SceneNetdev { name: "eth0".into(), queues: vec![queue(10, 2), queue(1000, 4)], ..SceneNetdev::default() };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        queues: vec![queue(10, 2), queue(1000, 4)],
+        ..SceneNetdev::default()
+    };
     let grid = Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() };
     let goal = Goal { algorithm: AlgorithmName::RfsMaxWeight, ..Goal::default() };
-    let plan = plan(&Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation(), &goal);
+    let plan =
+        plan(&Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation(), &goal);
     assert!(matches!(plan.changes[0].target, Target::IrqAffinity { irq: Irq(30), .. }));
     assert_eq!(plan.changes.len(), 1);
     assert_eq!(plan.changes[0].new, Value::Cpus(CpuSet::of(CpuId(4))), "the heaviest decides");
 }
 
-/// Where two CPUs are left to six kthreads, the third heavy one of either CPU is judged by what is on both.
+/// Where two CPUs are left to six kthreads, the third heavy one of either CPU is judged by what is
+/// on both.
 ///
-/// An order of placing, by load to the per cent, put 14.50% before or after 14.51% and took the same kthread to the
-/// other CPU in each window.
+/// An order of placing, by load to the per cent, put 14.50% before or after 14.51% and took the
+/// same kthread to the other CPU in each window.
 #[test]
 fn kthreads_of_about_the_same_load_do_not_change_places_with_each_window() {
     let queue = |kthread, packets_per_s, reader| SceneQueue {
@@ -287,17 +343,26 @@ fn kthreads_of_about_the_same_load_do_not_change_places_with_each_window() {
         kthread_cpus: CpuSet::of(CpuId(kthread)),
         packets_per_s,
         load: 0.145e-3 * packets_per_s as f64,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(reader), bytes_per_s: 100, ..Reader::default() }],
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(reader),
+            bytes_per_s: 100,
+            ..Reader::default()
+        }],
         ..SceneQueue::default()
     };
     let queues = [(3, 1000, 0), (6, 10, 2), (0, 1000, 1), (7, 1000, 1), (7, 1000, 2), (6, 10, 5)];
-    let queues = queues.map(|(kthread, packets_per_s, reader)| queue(kthread, packets_per_s, reader)).to_vec();
-    let netdev = SceneNetdev { name: "eth0".into(), threaded: true, queues, ..SceneNetdev::default() };
+    let queues = queues
+        .map(|(kthread, packets_per_s, reader)| queue(kthread, packets_per_s, reader))
+        .to_vec();
+    let netdev =
+        SceneNetdev { name: "eth0".into(), threaded: true, queues, ..SceneNetdev::default() };
     let busy = vec![Busy { cpus: CpuSet::of(CpuId(5)), usr: 0.113 }];
     let grid = Grid { llcs: 4, l2s: 2, ..Grid::default() };
     let scene = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() };
     let algorithm = AlgorithmName::NearConsumer;
-    let goal = Goal { cpus: Some([1, 5].map(CpuId).into_iter().collect()), algorithm, ..Goal::default() };
+    let goal =
+        Goal { cpus: Some([1, 5].map(CpuId).into_iter().collect()), algorithm, ..Goal::default() };
     let first = plan(&scene.observation(), &goal);
     assert_eq!(first.changes.len(), 6);
     let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
@@ -310,12 +375,21 @@ fn a_cpu_number_that_no_machine_has_costs_neither_a_panic_nor_memory() {
         irq: Some(30),
         cpus: CpuSet::of(CpuId(0)),
         packets_per_s: 1000,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 100, ..Reader::default() }],
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(2),
+            bytes_per_s: 100,
+            ..Reader::default()
+        }],
         ..SceneQueue::default()
     };
     let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
-    let mut observation =
-        Scene { grid: Grid { l2s: 4, ..Grid::default() }, netdevs: vec![netdev], ..Scene::default() }.observation();
+    let mut observation = Scene {
+        grid: Grid { l2s: 4, ..Grid::default() },
+        netdevs: vec![netdev],
+        ..Scene::default()
+    }
+    .observation();
     let known = plan(&observation, &Goal::default());
     for number in [4_000_000_000, u32::MAX] {
         let cpu = observation.after.topology.cpus[&CpuId(0)].clone();
@@ -330,11 +404,20 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
         irq: Some(30),
         cpus: CpuSet::of(CpuId(0)),
         packets_per_s: 1000,
-        readers: vec![Reader { comm: "redis".into(), cpu: CpuId(1), bytes_per_s: 100, ..Reader::default() }],
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(1),
+            bytes_per_s: 100,
+            ..Reader::default()
+        }],
         ..SceneQueue::default()
     };
     let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
-    let scene = Scene { grid: Grid { l2s: 3, ..Grid::default() }, netdevs: vec![netdev], ..Scene::default() };
+    let scene = Scene {
+        grid: Grid { l2s: 3, ..Grid::default() },
+        netdevs: vec![netdev],
+        ..Scene::default()
+    };
     let goal = Goal { algorithm: AlgorithmName::SameCpu, ..Goal::default() };
     let mut observation = scene.observation();
     observation.after.arch_interrupts.insert("LOC".into(), BTreeMap::new());
@@ -345,17 +428,28 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
     let full = plan(&observation, &goal);
     assert!(full.changes.is_empty(), "{full:#?}");
     assert!(
-        full.unchanged.iter().any(|it| it.reason.contains("cpu 1 is without a free interrupt vector")),
+        full.unchanged
+            .iter()
+            .any(|it| it.reason.contains("cpu 1 is without a free interrupt vector")),
         "{full:#?}"
     );
     observation.after.arch_interrupts.clear();
-    assert_eq!(plan(&observation, &goal).changes.len(), 1, "other architectures have no such limit");
+    assert_eq!(
+        plan(&observation, &goal).changes.len(),
+        1,
+        "other architectures have no such limit"
+    );
 }
 
 /// Two queues on one socket, each of which feeds both workers on the other one.
 #[test]
 fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
-    let reader = |cpu| Reader { comm: "worker".into(), cpu: CpuId(cpu), bytes_per_s: 10_000_000, ..Reader::default() };
+    let reader = |cpu| Reader {
+        comm: "worker".into(),
+        cpu: CpuId(cpu),
+        bytes_per_s: 10_000_000,
+        ..Reader::default()
+    };
     let queue = |irq| SceneQueue {
         irq: Some(irq),
         cpus: CpuSet::of(CpuId(0)),
@@ -365,12 +459,21 @@ fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
         ..SceneQueue::default()
     };
     let queues = vec![queue(30), queue(31)];
-    let netdev = SceneNetdev { name: "eth0".into(), driver: "virtio_net".into(), queues, ..SceneNetdev::default() };
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues,
+        ..SceneNetdev::default()
+    };
     let grid = Grid { nodes: 2, l2s: 4, ..Grid::default() };
     let observation = Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
     for algorithm in [AlgorithmName::Auto, AlgorithmName::NearConsumer, AlgorithmName::SameCpu] {
         let plan = plan(&observation, &Goal { algorithm, ..Goal::default() });
         let there = |change: &Change| matches!(&change.new, Value::Cpus(cpus) if cpus.lowest() >= Some(CpuId(4)));
-        assert_eq!(plan.changes.iter().filter(|change| there(change)).count(), 2, "{algorithm}: {plan:#?}");
+        assert_eq!(
+            plan.changes.iter().filter(|change| there(change)).count(),
+            2,
+            "{algorithm}: {plan:#?}"
+        );
     }
 }

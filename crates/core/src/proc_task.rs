@@ -1,4 +1,5 @@
-//! Parsers for files of one thread or process: `/proc/<pid>/task/<tid>/{stat,schedstat}` and `/proc/<pid>/cgroup`.
+//! Parsers for files of one thread or process: `/proc/<pid>/task/<tid>/{stat,schedstat}` and
+//! `/proc/<pid>/cgroup`.
 
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +60,10 @@ mod tests {
 
     #[test]
     fn the_cgroup_is_that_of_the_unified_hierarchy() {
-        assert_eq!(cgroup_v2("12:cpu:/old\n0::/system.slice/a.service\n"), Some("/system.slice/a.service"));
+        assert_eq!(
+            cgroup_v2("12:cpu:/old\n0::/system.slice/a.service\n"),
+            Some("/system.slice/a.service")
+        );
         assert_eq!(cgroup_v2("1:name=systemd:/\n"), None);
     }
 
@@ -69,7 +73,10 @@ mod tests {
         assert_eq!(link_inode("pipe:[81]", "socket"), None);
         assert_eq!(link_inode("socket:[]", "socket"), None);
         assert_eq!(run_ns("1234 5 6\n"), Some(1234));
-        assert_eq!(thread_time("1234 5 6\n"), Some(ThreadTime { run_ns: 1234, wait_ns: 5, runs: 6 }));
+        assert_eq!(
+            thread_time("1234 5 6\n"),
+            Some(ThreadTime { run_ns: 1234, wait_ns: 5, runs: 6 })
+        );
         assert_eq!(thread_time("1234 5\n"), None);
     }
 }

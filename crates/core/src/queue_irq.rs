@@ -1,7 +1,8 @@
 //! Which interrupt serves which queue, by the names that drivers give their interrupts.
 //!
-//! Pure: device and names in, edges out. The names are read off the drivers' sources (the function is named with each
-//! pattern); they keep the netdev's name of the moment when they were made, so that a later rename does not show in them.
+//! Pure: device and names in, edges out. The names are read off the drivers' sources (the function
+//! is named with each pattern); they keep the netdev's name of the moment when they were made, so
+//! that a later rename does not show in them.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,8 @@ pub struct Device<'a> {
     pub rx_queues: u32,
     /// Number of tx queues.
     pub tx_queues: u32,
-    /// Names of all netdevs of the machine: an interrupt that bears another one's name is that one's.
+    /// Names of all netdevs of the machine: an interrupt that bears another one's name is that
+    /// one's.
     pub others: &'a [String],
 }
 
@@ -54,8 +56,8 @@ enum Serves {
     All,
 }
 
-/// A driver's way to name interrupts: `{dev}` is the netdev (of any name), `{virtio}` the virtio device, `{n}` a number,
-/// `{any}` any text.
+/// A driver's way to name interrupts: `{dev}` is the netdev (of any name), `{virtio}` the virtio
+/// device, `{n}` a number, `{any}` any text.
 struct Pattern {
     drivers: &'static [&'static str],
     name: &'static str,
@@ -67,7 +69,8 @@ const fn pattern(drivers: &'static [&'static str], name: &'static str, serves: S
 }
 
 const PATTERNS: &[Pattern] = &[
-    // vp_request_msix_vectors, virtnet_find_vqs; one vector for all queues where they do not suffice
+    // vp_request_msix_vectors, virtnet_find_vqs; one vector for all queues where they do not
+    // suffice
     pattern(&["virtio_net"], "{virtio}-input.{n}", Serves::Rx),
     pattern(&["virtio_net"], "{virtio}-output.{n}", Serves::Tx),
     pattern(&["virtio_net"], "{virtio}-virtqueues", Serves::All),
@@ -85,11 +88,13 @@ const PATTERNS: &[Pattern] = &[
     pattern(&["gve"], "{dev}-ntfy-block.{n}", Serves::TxThenRx),
     // mana_gd_setup_irqs
     pattern(&["mana"], "mana_q{n}@{any}", Serves::Both),
-    // i40e_vsi_request_irq_msix, ice_vsi_req_irq_msix, iavf_request_traffic_irqs, idpf_vport_intr_req_irq
+    // i40e_vsi_request_irq_msix, ice_vsi_req_irq_msix, iavf_request_traffic_irqs,
+    // idpf_vport_intr_req_irq
     pattern(&["i40e", "ice", "iavf", "idpf"], "{any}-TxRx-{n}", Serves::Both),
     pattern(&["i40e", "ice", "iavf", "idpf"], "{any}-rx-{n}", Serves::Rx),
     pattern(&["i40e", "ice", "iavf", "idpf"], "{any}-tx-{n}", Serves::Tx),
-    // ixgbe_request_msix_irqs, igb_request_msix, igc_request_msix, fm10k_qv_request_irq, ixgbevf, fbnic, atlantic
+    // ixgbe_request_msix_irqs, igb_request_msix, igc_request_msix, fm10k_qv_request_irq, ixgbevf,
+    // fbnic, atlantic
     pattern(INTEL_LIKE, "{dev}-TxRx-{n}", Serves::Both),
     pattern(INTEL_LIKE, "{dev}-rx-{n}", Serves::Rx),
     pattern(INTEL_LIKE, "{dev}-tx-{n}", Serves::Tx),
@@ -138,8 +143,9 @@ const COMMON: &[Pattern] = &[
 
 /// The interrupts of each queue.
 ///
-/// `irqs` are those of the device (its message-signalled interrupts) with the names of their actions; where these are not
-/// known, all interrupts of the machine and `owned = false`: then the netdev's present name must be in the action's.
+/// `irqs` are those of the device (its message-signalled interrupts) with the names of their
+/// actions; where these are not known, all interrupts of the machine and `owned = false`: then the
+/// netdev's present name must be in the action's.
 pub fn edges(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool) -> Edges {
     let known = |p: &&Pattern| device.driver.is_some_and(|driver| p.drivers.contains(&driver));
     for patterns in [PATTERNS.iter().filter(known).collect::<Vec<_>>(), COMMON.iter().collect()] {
@@ -173,11 +179,20 @@ fn only_irq(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool)
 }
 
 impl Pattern {
-    fn apply(&self, device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool, edges: &mut Edges) {
+    fn apply(
+        &self,
+        device: &Device<'_>,
+        irqs: &BTreeMap<Irq, Vec<String>>,
+        owned: bool,
+        edges: &mut Edges,
+    ) {
         let mut found: Vec<(u32, Irq, bool)> = Vec::new();
         for (&irq, actions) in irqs {
-            let fits = actions.iter().filter_map(|action| matched(self.name, action, device.virtio));
-            found.extend(fits.filter_map(|m| m.owner(device, owned).map(|sure| (m.number, irq, sure))));
+            let fits =
+                actions.iter().filter_map(|action| matched(self.name, action, device.virtio));
+            found.extend(
+                fits.filter_map(|m| m.owner(device, owned).map(|sure| (m.number, irq, sure))),
+            );
         }
         found.sort();
         found.dedup_by_key(|(number, ..)| *number);
@@ -186,7 +201,11 @@ impl Pattern {
             let edge = Edge {
                 to: irq,
                 source: EdgeSource::ActionName(self.name.to_owned()),
-                confidence: if sure && !self.drivers.is_empty() { Confidence::Named } else { Confidence::Guess },
+                confidence: if sure && !self.drivers.is_empty() {
+                    Confidence::Named
+                } else {
+                    Confidence::Guess
+                },
             };
             let (rx, tx): (Option<u32>, Option<u32>) = match self.serves {
                 Serves::Rx => (Some(number), None),
@@ -301,7 +320,13 @@ mod tests {
 
     #[test]
     fn virtio_names_input_and_output_apart() {
-        let names = ["virtio1-config", "virtio1-input.0", "virtio1-output.0", "virtio1-input.1", "virtio1-output.1"];
+        let names = [
+            "virtio1-config",
+            "virtio1-input.0",
+            "virtio1-output.0",
+            "virtio1-input.1",
+            "virtio1-output.1",
+        ];
         assert_eq!(told("virtio_net", "eth0", (2, 2), &names), "rx 31 33 tx 32 34");
         let shared = ["virtio1-config", "virtio1-virtqueues"];
         assert_eq!(told("virtio_net", "eth0", (2, 2), &shared), "rx 31 31 tx 31 31");
@@ -309,16 +334,23 @@ mod tests {
 
     #[test]
     fn virtio_10_is_not_virtio_1() {
-        assert_eq!(told("virtio_net", "eth0", (1, 1), &["virtio10-input.0", "virtio10-output.0"]), "rx - tx -");
+        assert_eq!(
+            told("virtio_net", "eth0", (1, 1), &["virtio10-input.0", "virtio10-output.0"]),
+            "rx - tx -"
+        );
     }
 
     #[test]
     fn gve_has_tx_blocks_first_then_rx_blocks() {
         let pci = |n: u32| format!("gve-ntfy-blk{n}@pci:0000:00:04.0");
-        let names: Vec<String> = (0..4).map(pci).chain(["gve-mgmnt@pci:0000:00:04.0".to_owned()]).collect();
+        let names: Vec<String> =
+            (0..4).map(pci).chain(["gve-mgmnt@pci:0000:00:04.0".to_owned()]).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(told("gve", "eth0", (2, 2), &names), "rx 32 33 tx 30 31");
-        assert_eq!(told("gve", "eth0", (1, 1), &["eth%d-ntfy-block.0", "eth%d-ntfy-block.1"]), "rx 31 tx 30");
+        assert_eq!(
+            told("gve", "eth0", (1, 1), &["eth%d-ntfy-block.0", "eth%d-ntfy-block.1"]),
+            "rx 31 tx 30"
+        );
     }
 
     #[test]
@@ -334,35 +366,68 @@ mod tests {
     #[test]
     fn each_driver_names_its_queues() {
         let both = "rx 31 32 tx 31 32";
-        let two = |a: &str, b: &str, c: &str, driver: &str| told(driver, "eth0", (2, 2), &[a, b, c]);
+        let two =
+            |a: &str, b: &str, c: &str, driver: &str| told(driver, "eth0", (2, 2), &[a, b, c]);
         let pci = "pci:0000:08:00.0";
         assert_eq!(
-            two(&format!("mlx5_async0@{pci}"), &format!("mlx5_comp0@{pci}"), &format!("mlx5_comp1@{pci}"), "mlx5_core"),
+            two(
+                &format!("mlx5_async0@{pci}"),
+                &format!("mlx5_comp0@{pci}"),
+                &format!("mlx5_comp1@{pci}"),
+                "mlx5_core"
+            ),
             both
         );
         assert_eq!(two("ena-mgmnt@pci:0000:00:05.0", "eth0-Tx-Rx-0", "eth0-Tx-Rx-1", "ena"), both);
-        assert_eq!(two(&format!("mana_hwc@{pci}"), &format!("mana_q0@{pci}"), &format!("mana_q1@{pci}"), "mana"), both);
-        assert_eq!(two("i40e-0000:08:00.0:misc", "i40e-eth0-TxRx-0", "i40e-eth0-TxRx-1", "i40e"), both);
+        assert_eq!(
+            two(
+                &format!("mana_hwc@{pci}"),
+                &format!("mana_q0@{pci}"),
+                &format!("mana_q1@{pci}"),
+                "mana"
+            ),
+            both
+        );
+        assert_eq!(
+            two("i40e-0000:08:00.0:misc", "i40e-eth0-TxRx-0", "i40e-eth0-TxRx-1", "i40e"),
+            both
+        );
         assert_eq!(two("ice-0000:08:00.0:misc", "ice-eth0-TxRx-0", "ice-eth0-TxRx-1", "ice"), both);
-        assert_eq!(two("iavf-0000:08:02.0:mbx", "iavf-eth0-TxRx-0", "iavf-eth0-TxRx-1", "iavf"), both);
+        assert_eq!(
+            two("iavf-0000:08:02.0:mbx", "iavf-eth0-TxRx-0", "iavf-eth0-TxRx-1", "iavf"),
+            both
+        );
         assert_eq!(two("eth0", "eth0-TxRx-0", "eth0-TxRx-1", "ixgbe"), both);
         assert_eq!(two("eth0", "eth0-TxRx-0", "eth0-TxRx-1", "igb"), both);
         assert_eq!(two("bnxt", "eth0-TxRx-0", "eth0-TxRx-1", "bnxt_en"), both);
-        let hns3 = ["hclge-misc-0000:7d:00.0", "hns3-0000:7d:00.0-TxRx-0", "hns3-0000:7d:00.0-TxRx-1"];
+        let hns3 =
+            ["hclge-misc-0000:7d:00.0", "hns3-0000:7d:00.0-TxRx-0", "hns3-0000:7d:00.0-TxRx-1"];
         assert_eq!(told("hns3", "eth0", (2, 2), &hns3), both);
-        assert_eq!(told("e1000e", "eth0", (1, 1), &["eth0-rx-0", "eth0-tx-0", "eth0"]), "rx 30 tx 31");
-        assert_eq!(told("igb", "eth0", (2, 2), &["eth0", "eth0-rx-0", "eth0-rx-1", "eth0-tx-0"]), "rx 31 32 tx 33 -");
+        assert_eq!(
+            told("e1000e", "eth0", (1, 1), &["eth0-rx-0", "eth0-tx-0", "eth0"]),
+            "rx 30 tx 31"
+        );
+        assert_eq!(
+            told("igb", "eth0", (2, 2), &["eth0", "eth0-rx-0", "eth0-rx-1", "eth0-tx-0"]),
+            "rx 31 32 tx 33 -"
+        );
     }
 
     #[test]
     fn a_rename_does_not_matter_but_another_netdevs_name_does() {
-        assert_eq!(told("igb", "ens5", (2, 2), &["lan0-TxRx-0", "lan0-TxRx-1"]), "rx 30 31 tx 30 31");
+        assert_eq!(
+            told("igb", "ens5", (2, 2), &["lan0-TxRx-0", "lan0-TxRx-1"]),
+            "rx 30 31 tx 30 31"
+        );
         assert_eq!(told("igb", "ens5", (2, 2), &["eth1-TxRx-0", "eth1-TxRx-1"]), "rx - - tx - -");
     }
 
     #[test]
     fn an_unknown_driver_gets_guesses() {
-        assert_eq!(told("newnic", "eth0", (2, 2), &["eth0-TxRx-0", "eth0-TxRx-1"]), "rx 30? 31? tx 30? 31?");
+        assert_eq!(
+            told("newnic", "eth0", (2, 2), &["eth0-TxRx-0", "eth0-TxRx-1"]),
+            "rx 30? 31? tx 30? 31?"
+        );
     }
 
     #[test]
@@ -373,14 +438,30 @@ mod tests {
 
     #[test]
     fn without_the_devices_own_list_the_present_name_must_fit() {
-        let device = Device { name: "eth0", driver: Some("vif"), rx_queues: 2, tx_queues: 2, ..Device::default() };
-        let irqs = irqs(&["eth0-q0-tx", "eth0-q0-rx", "eth0-q1-tx", "eth0-q1-rx", "eth1-q0-tx", "eth1-q0-rx"]);
+        let device = Device {
+            name: "eth0",
+            driver: Some("vif"),
+            rx_queues: 2,
+            tx_queues: 2,
+            ..Device::default()
+        };
+        let irqs = irqs(&[
+            "eth0-q0-tx",
+            "eth0-q0-rx",
+            "eth0-q1-tx",
+            "eth0-q1-rx",
+            "eth1-q0-tx",
+            "eth1-q0-rx",
+        ]);
         assert_eq!(show(&edges(&device, &irqs, false), (2, 2)), "rx 31 33 tx 30 32");
     }
 
     #[test]
     fn a_vlan_like_name_keeps_its_dashes() {
-        assert_eq!(matched("{dev}-rx-{n}", "a-rx-b-rx-3", None), Some(Match { number: 3, dev: Some("a-rx-b") }));
+        assert_eq!(
+            matched("{dev}-rx-{n}", "a-rx-b-rx-3", None),
+            Some(Match { number: 3, dev: Some("a-rx-b") })
+        );
         assert_eq!(matched("{dev}-rx-{n}", "eth0-rx-", None), None);
         assert_eq!(matched("{dev}-rx-{n}", "eth0-rx-3x", None), None);
     }

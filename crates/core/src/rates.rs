@@ -1,7 +1,8 @@
-//! From two snapshots to rates: what happened per second, and in which share of the time, between them.
+//! From two snapshots to rates: what happened per second, and in which share of the time, between
+//! them.
 //!
-//! Absent is absent, never 0: a CPU, interrupt or netdev that was not there in both snapshots, or whose counter was
-//! reset, has no rate.
+//! Absent is absent, never 0: a CPU, interrupt or netdev that was not there in both snapshots, or
+//! whose counter was reset, has no rate.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,22 +12,25 @@ use serde::{Deserialize, Serialize};
 use crate::cpuset::CpuId;
 use crate::host::{CpuCounters, CpuStat, Irq, IrqState, Netdev, Snapshot, Softnet};
 
-/// No counter of one CPU grows faster than this per second; a backward step that would need more is a reset, not a
-/// wrap-around.
+/// No counter of one CPU grows faster than this per second; a backward step that would need more is
+/// a reset, not a wrap-around.
 const FASTEST_PER_S: f64 = 1e8;
 
 /// What happened per second between two snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Time between the snapshots; zero when they are of different boots or not in order, and then nothing has a rate.
+    /// Time between the snapshots; zero when they are of different boots or not in order, and then
+    /// nothing has a rate.
     pub elapsed: Duration,
     /// CPUs that were online in both.
     pub cpus: BTreeMap<CpuId, CpuRates>,
     /// Interrupts that had the same actions in both.
     pub irqs: BTreeMap<Irq, IrqRates>,
-    /// Counters of `/sys/class/net/<dev>/statistics` per second, by interface name; those that were reset are left out.
+    /// Counters of `/sys/class/net/<dev>/statistics` per second, by interface name; those that were
+    /// reset are left out.
     pub netdevs: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Counters of the protocols per second, by `nstat`'s names; those that were reset are left out.
+    /// Counters of the protocols per second, by `nstat`'s names; those that were reset are left
+    /// out.
     #[serde(default)]
     pub protocols: BTreeMap<String, f64>,
 }
@@ -46,8 +50,8 @@ pub struct CpuRates {
     pub softnet: Option<SoftnetRates>,
 }
 
-/// How one CPU spent its clock ticks, each 0..=1, together 1. Sampled at ticks: under load irq and softirq are
-/// underestimated unless the kernel has IRQ_TIME_ACCOUNTING.
+/// How one CPU spent its clock ticks, each 0..=1, together 1. Sampled at ticks: under load irq and
+/// softirq are underestimated unless the kernel has IRQ_TIME_ACCOUNTING.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "mpstat's words")]
 pub struct Shares {
@@ -62,7 +66,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// The share in which the CPU did something: neither idle, nor waiting, nor taken by the hypervisor.
+    /// The share in which the CPU did something: neither idle, nor waiting, nor taken by the
+    /// hypervisor.
     pub fn busy(&self) -> f64 {
         self.usr + self.nice + self.sys + self.irq + self.softirq
     }
@@ -83,7 +88,8 @@ pub struct SoftnetRates {
 /// Rates of one interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct IrqRates {
-    /// Interrupts per second by CPU; CPUs that took none, or were not online in both snapshots, are left out.
+    /// Interrupts per second by CPU; CPUs that took none, or were not online in both snapshots, are
+    /// left out.
     pub per_s: BTreeMap<CpuId, f64>,
     /// Their sum.
     pub total_per_s: f64,
@@ -113,23 +119,33 @@ fn cpus(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<CpuI
         per_s(counted(count(before)?, count(after)?, elapsed)?, elapsed)
     };
     let pairs = after.cpus.iter().filter_map(|(cpu, new)| Some((*cpu, before.cpus.get(cpu)?, new)));
-    pairs.map(|(cpu, old, new)| (cpu, CpuRates { cal_per_s: cal(cpu), ..cpu_rates(old, new, elapsed) })).collect()
+    pairs
+        .map(|(cpu, old, new)| {
+            (cpu, CpuRates { cal_per_s: cal(cpu), ..cpu_rates(old, new, elapsed) })
+        })
+        .collect()
 }
 
 fn cpu_rates(old: &CpuCounters, new: &CpuCounters, elapsed: Duration) -> CpuRates {
-    let softirq =
-        |vector: &str| per_s(counted(old.softirqs.get(vector)?, new.softirqs.get(vector)?, elapsed)?, elapsed);
+    let softirq = |vector: &str| {
+        per_s(counted(old.softirqs.get(vector)?, new.softirqs.get(vector)?, elapsed)?, elapsed)
+    };
     CpuRates {
         shares: shares(&old.stat, &new.stat),
         net_rx_per_s: softirq("NET_RX"),
         net_tx_per_s: softirq("NET_TX"),
         cal_per_s: None,
-        softnet: old.softnet.as_ref().zip(new.softnet.as_ref()).map(|(old, new)| softnet(old, new, elapsed)),
+        softnet: old
+            .softnet
+            .as_ref()
+            .zip(new.softnet.as_ref())
+            .map(|(old, new)| softnet(old, new, elapsed)),
     }
 }
 
-/// `idle` and `iowait` may step back a little by themselves (`kernel/time/tick-sched.c:get_cpu_idle_time_us`): such a
-/// step counts as none. Any other step back is a reset.
+/// `idle` and `iowait` may step back a little by themselves
+/// (`kernel/time/tick-sched.c:get_cpu_idle_time_us`): such a step counts as none. Any other step
+/// back is a reset.
 fn shares(old: &CpuStat, new: &CpuStat) -> Option<Shares> {
     let usr = new.user.checked_sub(old.user)?;
     let nice = new.nice.checked_sub(old.nice)?;
@@ -139,7 +155,9 @@ fn shares(old: &CpuStat, new: &CpuStat) -> Option<Shares> {
     let idle = new.idle.saturating_sub(old.idle);
     let iowait = new.iowait.saturating_sub(old.iowait);
     let steal = new.steal.checked_sub(old.steal)?;
-    let total = [nice, sys, irq, softirq, idle, iowait, steal].into_iter().try_fold(usr, u64::checked_add)?;
+    let total = [nice, sys, irq, softirq, idle, iowait, steal]
+        .into_iter()
+        .try_fold(usr, u64::checked_add)?;
     let share = |ticks: u64| ticks as f64 / total as f64;
     (total > 0).then(|| Shares {
         usr: share(usr),
@@ -168,18 +186,28 @@ fn irqs(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<Irq,
     let stayed = before.topology.online.and(&after.topology.online);
     let pairs = after.irqs.iter().filter_map(|(irq, new)| Some((*irq, before.irqs.get(irq)?, new)));
     let same = pairs.filter(|(_, old, new)| old.actions == new.actions);
-    same.filter_map(|(irq, old, new)| Some((irq, irq_rates(old, new, |cpu| stayed.contains(cpu), elapsed)?))).collect()
+    same.filter_map(|(irq, old, new)| {
+        Some((irq, irq_rates(old, new, |cpu| stayed.contains(cpu), elapsed)?))
+    })
+    .collect()
 }
 
-/// `None` when one of the CPUs' counts was reset: the interrupt is a new one of the same number and name.
-fn irq_rates(old: &IrqState, new: &IrqState, stayed: impl Fn(CpuId) -> bool, elapsed: Duration) -> Option<IrqRates> {
+/// `None` when one of the CPUs' counts was reset: the interrupt is a new one of the same number and
+/// name.
+fn irq_rates(
+    old: &IrqState,
+    new: &IrqState,
+    stayed: impl Fn(CpuId) -> bool,
+    elapsed: Duration,
+) -> Option<IrqRates> {
     let grew = both(&old.counts, &new.counts).filter(|(cpu, old, new)| old != new && stayed(*cpu));
     let rate = |(cpu, old, new)| Some((cpu, per_s(counted(old, new, elapsed)?, elapsed)?));
     let per_s: BTreeMap<CpuId, f64> = grew.map(rate).collect::<Option<_>>()?;
     Some(IrqRates { total_per_s: per_s.values().sum(), per_s })
 }
 
-/// The counts of each CPU in both, in one walk: an interrupt has as many as there are CPUs; one that is left out is 0.
+/// The counts of each CPU in both, in one walk: an interrupt has as many as there are CPUs; one
+/// that is left out is 0.
 fn both<'a>(
     old: &'a BTreeMap<CpuId, u64>,
     new: &'a BTreeMap<CpuId, u64>,
@@ -193,9 +221,16 @@ fn both<'a>(
     })
 }
 
-fn netdevs(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<String, BTreeMap<String, f64>> {
+fn netdevs(
+    before: &Snapshot,
+    after: &Snapshot,
+    elapsed: Duration,
+) -> BTreeMap<String, BTreeMap<String, f64>> {
     let same = |new: &Netdev, old: &&Netdev| old.ifindex == new.ifindex && old.name == new.name;
-    let pairs = after.netdevs.iter().filter_map(|new| Some((before.netdevs.iter().find(|old| same(new, old))?, new)));
+    let pairs = after
+        .netdevs
+        .iter()
+        .filter_map(|new| Some((before.netdevs.iter().find(|old| same(new, old))?, new)));
     pairs.map(|(old, new)| (new.name.clone(), statistics(old, new, elapsed))).collect()
 }
 
@@ -219,8 +254,10 @@ fn protocols(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap
 
 /// By how much a kernel counter grew; `None` when it was reset.
 ///
-/// Interrupts, softirqs and softnet counters are `unsigned int` in the kernel (`struct irqstat`, `struct kernel_stat`,
-/// `struct softnet_data`), those of the protocols `unsigned long`, of 32 bits on some machines: a step back from below 2^32 is a wrap-around if the counter can have come that far.
+/// Interrupts, softirqs and softnet counters are `unsigned int` in the kernel (`struct irqstat`,
+/// `struct kernel_stat`, `struct softnet_data`), those of the protocols `unsigned long`, of 32 bits
+/// on some machines: a step back from below 2^32 is a wrap-around if the counter can have come that
+/// far.
 fn counted(old: u64, new: u64, elapsed: Duration) -> Option<u64> {
     const WRAP: u64 = 1 << 32;
     if new >= old {
@@ -325,7 +362,9 @@ mod tests {
     #[test]
     fn protocol_counters_of_32_bits_wrap_and_those_of_another_namespace_have_no_rate() {
         let (mut before, mut after) = (at(0, &[0]), at(2, &[0]));
-        before.protocols = [("UdpRcvbufErrors".to_owned(), (1 << 32) - 5), ("TcpInSegs".to_owned(), 1 << 40)].into();
+        before.protocols =
+            [("UdpRcvbufErrors".to_owned(), (1 << 32) - 5), ("TcpInSegs".to_owned(), 1 << 40)]
+                .into();
         after.protocols = [("UdpRcvbufErrors".to_owned(), 5), ("TcpInSegs".to_owned(), 7)].into();
         assert_eq!(rates(&before, &after).protocols, [("UdpRcvbufErrors".to_owned(), 5.0)].into());
         after.machine.netns = 9;

@@ -1,8 +1,8 @@
 //! The one value that every view renders: table, JSON, TUI, HTML. Views compute nothing.
 //!
-//! Units end the names: `_per_s` per second, `_s` seconds, `_mbps` Mbit/s; shares are 0..=1. CPU sets are kernel lists
-//! (`"0-3,8"`). What is not known is `null`, never 0. The schema's number grows when a field changes its meaning or goes
-//! away; new fields may come at any time.
+//! Units end the names: `_per_s` per second, `_s` seconds, `_mbps` Mbit/s; shares are 0..=1. CPU
+//! sets are kernel lists (`"0-3,8"`). What is not known is `null`, never 0. The schema's number
+//! grows when a field changes its meaning or goes away; new fields may come at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -167,7 +167,8 @@ pub struct CpuLine {
     pub net_rx_per_s: Option<f64>,
     /// Call-function IPIs received, where they were counted by themselves.
     pub ipis_per_s: Option<f64>,
-    /// `CAL` of `/proc/interrupts`: these IPIs and scheduler wakeups, without CPUs that poll in idle.
+    /// `CAL` of `/proc/interrupts`: these IPIs and scheduler wakeups, without CPUs that poll in
+    /// idle.
     pub cal_per_s: Option<f64>,
     /// Packets processed.
     pub processed_per_s: Option<f64>,
@@ -225,7 +226,8 @@ impl Report {
         let rates = rates(before, after);
         let silos = silos(observation, &rates);
         let mut work = work_by_cpu(&silos);
-        let mut line = |cpu| cpu_line(cpu, after, &rates, attribution, work.remove(&cpu).unwrap_or_default());
+        let mut line =
+            |cpu| cpu_line(cpu, after, &rates, attribution, work.remove(&cpu).unwrap_or_default());
         Self {
             schema: SCHEMA,
             machine: machine(after),
@@ -239,7 +241,10 @@ impl Report {
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
             totals: totals(&silos, attribution),
-            stages: attribution.stages.as_ref().map(|stages| Stages::of(stages, attribution.elapsed.as_secs_f64())),
+            stages: attribution
+                .stages
+                .as_ref()
+                .map(|stages| Stages::of(stages, attribution.elapsed.as_secs_f64())),
             settings: SettingsLine {
                 default_smp_affinity: after.default_smp_affinity.clone(),
                 rps_sock_flow_entries: after.net.rps_sock_flow_entries,
@@ -248,7 +253,11 @@ impl Report {
             writers: after.writers.clone(),
             gaps: after.gaps.clone(),
             notes: crate::notes::notes(observation, &rates, &silos),
-            netdevs: after.netdevs.iter().map(|netdev| netdev_line(netdev, after, &rates, &silos)).collect(),
+            netdevs: after
+                .netdevs
+                .iter()
+                .map(|netdev| netdev_line(netdev, after, &rates, &silos))
+                .collect(),
         }
     }
 }
@@ -277,7 +286,8 @@ pub(crate) fn cores(topology: &Topology) -> usize {
 
 fn netdev_line(netdev: &Netdev, snapshot: &Snapshot, rates: &Rates, silos: &Silos) -> NetdevLine {
     let statistic = |name: &str| rates.netdevs.get(&netdev.name)?.get(name).copied();
-    let rx_irqs: BTreeSet<Irq> = netdev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
+    let rx_irqs: BTreeSet<Irq> =
+        netdev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
     let tx_irqs = netdev.tx_queues.iter().filter_map(|tx| Some((tx.index, tx.irq.as_ref()?.to)));
     let own_tx: Vec<(u32, Irq)> = tx_irqs.filter(|(_, irq)| !rx_irqs.contains(irq)).collect();
     let tx_irqs: BTreeSet<Irq> = own_tx.iter().map(|(_, irq)| *irq).collect();
@@ -316,7 +326,13 @@ fn tx_irq(queue: u32, irq: Irq, snapshot: &Snapshot, rates: &Rates) -> TxIrqLine
     }
 }
 
-fn cpu_line(cpu: CpuId, snapshot: &Snapshot, rates: &Rates, attribution: &Attribution, work: Work<'_>) -> CpuLine {
+fn cpu_line(
+    cpu: CpuId,
+    snapshot: &Snapshot,
+    rates: &Rates,
+    attribution: &Attribution,
+    work: Work<'_>,
+) -> CpuLine {
     let elapsed = attribution.elapsed.as_secs_f64();
     let time = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
     let share = |nanoseconds: u64| (nanoseconds as f64 / 1e9 / elapsed).min(1.0);
@@ -355,16 +371,20 @@ fn work_by_cpu(silos: &Silos) -> BTreeMap<CpuId, Work<'_>> {
     let mut work: BTreeMap<CpuId, Work<'_>> = BTreeMap::new();
     for silo in &silos.queues {
         // Where polls were not counted, a queue counts as polled where it is interrupted.
-        let interrupted = silo.interrupts_per_s.iter().flatten().filter(|_| silo.packets_per_s.is_none());
-        let cpus: BTreeSet<CpuId> = silo.polls.keys().chain(interrupted.map(|(cpu, _)| cpu)).copied().collect();
+        let interrupted =
+            silo.interrupts_per_s.iter().flatten().filter(|_| silo.packets_per_s.is_none());
+        let cpus: BTreeSet<CpuId> =
+            silo.polls.keys().chain(interrupted.map(|(cpu, _)| cpu)).copied().collect();
         for cpu in cpus {
             work.entry(cpu).or_default().polls.push(silo.label());
         }
     }
-    let elsewhere = [&silos.local, &silos.foreign, &silos.unresolved].into_iter().flat_map(|e| &e.consumers);
+    let elsewhere =
+        [&silos.local, &silos.foreign, &silos.unresolved].into_iter().flat_map(|e| &e.consumers);
     for consumer in silos.queues.iter().flat_map(|silo| &silo.consumers).chain(elsewhere) {
         for (cpu, share) in &consumer.cpus {
-            *work.entry(*cpu).or_default().readers.entry(&consumer.comm).or_default() += share * consumer.bytes_per_s;
+            *work.entry(*cpu).or_default().readers.entry(&consumer.comm).or_default() +=
+                share * consumer.bytes_per_s;
         }
     }
     work
@@ -378,12 +398,16 @@ fn heaviest_first(readers: BTreeMap<&str, f64>) -> Vec<String> {
 
 fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
     let by_queue: f64 = silos.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
-    let elsewhere = [&silos.local, &silos.foreign, &silos.unresolved].map(|e| e.bytes_per_s).iter().sum::<f64>();
+    let elsewhere = [&silos.local, &silos.foreign, &silos.unresolved]
+        .map(|e| e.bytes_per_s)
+        .iter()
+        .sum::<f64>();
     let counted = attribution.source != Source::None && !attribution.elapsed.is_zero();
     let bytes = counted.then_some(by_queue + elsewhere);
     let polled = silos.queues.iter().filter_map(|silo| silo.packets_per_s);
     let mut seen = BTreeSet::new();
-    let interrupts = silos.queues.iter().filter(|silo| silo.irq.as_ref().is_some_and(|irq| seen.insert(irq.to)));
+    let interrupts =
+        silos.queues.iter().filter(|silo| silo.irq.as_ref().is_some_and(|irq| seen.insert(irq.to)));
     Totals {
         bytes_per_s: bytes,
         packets_per_s: (polled.clone().count() > 0).then(|| polled.sum()),
@@ -396,7 +420,9 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
         foreign: silos.foreign.clone(),
         unresolved: silos.unresolved.clone(),
         forwarded: silos.forwarded.clone(),
-        unresolved_share: bytes.filter(|bytes| *bytes > 0.0).map(|bytes| silos.unresolved.bytes_per_s / bytes),
+        unresolved_share: bytes
+            .filter(|bytes| *bytes > 0.0)
+            .map(|bytes| silos.unresolved.bytes_per_s / bytes),
     }
 }
 
@@ -414,7 +440,12 @@ mod tests {
             cpus: CpuSet::of(CpuId(0)),
             packets_per_s: 1000,
             load: 0.2,
-            readers: vec![Reader { comm: "redis".into(), cpu: CpuId(cpu), bytes_per_s, ..Reader::default() }],
+            readers: vec![Reader {
+                comm: "redis".into(),
+                cpu: CpuId(cpu),
+                bytes_per_s,
+                ..Reader::default()
+            }],
             ..SceneQueue::default()
         };
         let netdev = SceneNetdev {
@@ -425,7 +456,12 @@ mod tests {
             ..SceneNetdev::default()
         };
         let busy = vec![Busy { cpus: CpuSet::of(CpuId(3)), usr: 0.5 }];
-        Scene { grid: Grid { l2s: 2, threads: 2, ..Grid::default() }, busy, netdevs: vec![netdev], ..Scene::default() }
+        Scene {
+            grid: Grid { l2s: 2, threads: 2, ..Grid::default() },
+            busy,
+            netdevs: vec![netdev],
+            ..Scene::default()
+        }
     }
 
     #[test]
@@ -443,7 +479,10 @@ mod tests {
     fn total_locality_weighs_queues_by_their_bytes() {
         let totals = Report::of(&scene().observation()).totals;
         assert_eq!(totals.bytes_per_s, Some(400.0));
-        assert_eq!(totals.locality.shares, [(Distance::SameCpu, 0.75), (Distance::Llc, 0.25)].into());
+        assert_eq!(
+            totals.locality.shares,
+            [(Distance::SameCpu, 0.75), (Distance::Llc, 0.25)].into()
+        );
         assert_eq!(totals.unresolved_share, Some(0.0));
     }
 
@@ -456,11 +495,14 @@ mod tests {
 
     #[test]
     fn other_writers_and_missing_attribution_are_told() {
-        let writer = Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
+        let writer =
+            Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
         let scene = Scene { writers: vec![writer], without_bpf: true, ..scene() };
         let report = Report::of(&scene.observation());
-        let expected =
-            ["consumers are not known: nothing was counted", "irqbalance (pid 812) is running and writes irq affinity"];
+        let expected = [
+            "consumers are not known: nothing was counted",
+            "irqbalance (pid 812) is running and writes irq affinity",
+        ];
         assert_eq!(report.notes, expected);
         assert_eq!((report.totals.bytes_per_s, report.totals.packets_per_s), (None, None));
     }

@@ -1,4 +1,5 @@
-//! Receive side scaling reckoned by hand: which queue a NIC gives a flow, and whether the flows that arrived bear that out.
+//! Receive side scaling reckoned by hand: which queue a NIC gives a flow, and whether the flows
+//! that arrived bear that out.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -11,9 +12,11 @@ use crate::flow::{Ends, Flow, Outer};
 use crate::host::{NapiId, Netdev, Observation};
 use crate::toeplitz::{Transform, hash, input, parse_key};
 
-/// Bytes of key that these drivers take of what the kernel hands them (`NETDEV_RSS_KEY_LEN` is 52 or 256).
+/// Bytes of key that these drivers take of what the kernel hands them (`NETDEV_RSS_KEY_LEN` is 52
+/// or 256).
 const HIDDEN_KEY_LEN: usize = 40;
-/// Drivers that show no key but use `net.core.netdev_rss_key`: igb_setup_mrqc, igc_setup_mrqc, vmxnet3_setup_driver_shared.
+/// Drivers that show no key but use `net.core.netdev_rss_key`: igb_setup_mrqc, igc_setup_mrqc,
+/// vmxnet3_setup_driver_shared.
 const HIDDEN_KEY_DRIVERS: [&str; 3] = ["igb", "igc", "vmxnet3"];
 /// A model fits when this share of the flows arrived where it says.
 const FITS: f64 = 0.95;
@@ -58,25 +61,30 @@ impl Model {
     pub fn of(ethtool: &Ethtool, netdev_rss_key: &str) -> Result<Self, String> {
         let rss = match (ethtool.rss.value(), ethtool.rss.reason()) {
             (Some(rss), _) => rss,
-            (None, why) => return Err(format!("it tells nothing of its RSS: {}", why.unwrap_or("no answer"))),
+            (None, why) => {
+                return Err(format!("it tells nothing of its RSS: {}", why.unwrap_or("no answer")));
+            }
         };
         if rss.indirection.is_empty() {
             return Err("it has no indirection table".into());
         }
-        if let Some(function) = rss.function.filter(|function| *function != HashFunction::Toeplitz) {
+        if let Some(function) = rss.function.filter(|function| *function != HashFunction::Toeplitz)
+        {
             return Err(format!("its hash function is {}, not toeplitz", function.as_word()));
         }
         let driver = ethtool.driver.value().map_or("", |driver| driver.driver.as_str());
         let (key, key_source) = match &rss.key {
             Some(key) => (key.clone(), KeySource::Driver),
             None if HIDDEN_KEY_DRIVERS.contains(&driver) => {
-                let key = parse_key(netdev_rss_key).and_then(|key| Some(key.get(..HIDDEN_KEY_LEN)?.to_vec()));
+                let key = parse_key(netdev_rss_key)
+                    .and_then(|key| Some(key.get(..HIDDEN_KEY_LEN)?.to_vec()));
                 let why = "it shows no hash key, and net.core.netdev_rss_key, which its driver takes, is not known";
                 (key.ok_or(why)?, KeySource::NetdevRssKey)
             }
             None => return Err("it shows no hash key".into()),
         };
-        let fields = ethtool.flow_hash.iter().filter_map(|(flow, fields)| Some((*flow, *fields.value()?)));
+        let fields =
+            ethtool.flow_hash.iter().filter_map(|(flow, fields)| Some((*flow, *fields.value()?)));
         Ok(Self {
             key,
             key_source,
@@ -92,16 +100,22 @@ impl Model {
     }
 
     /// Where packets with these headers arrive, or why that can't be reckoned.
-    pub fn predict(&self, outer: Outer, ends: Option<Ends>, fragments: bool) -> Result<Predicted, String> {
+    pub fn predict(
+        &self,
+        outer: Outer,
+        ends: Option<Ends>,
+        fragments: bool,
+    ) -> Result<Predicted, String> {
         let Some(ends) = ends else { return self.entry(None, HashFields::default()) };
         let v6 = ends.target.is_ipv6();
         let fields = match outer.flow_type(v6) {
             // what has no ports, as far as the NIC sees, is hashed as any IP packet
             None => HashFields::ADDRESSES,
             Some(_) if fragments => HashFields::ADDRESSES,
-            Some(flow) => {
-                *self.fields.get(&flow).ok_or_else(|| format!("it does not tell what it hashes of {flow}"))?
-            }
+            Some(flow) => *self
+                .fields
+                .get(&flow)
+                .ok_or_else(|| format!("it does not tell what it hashes of {flow}"))?,
         };
         if fields.is_empty() {
             return self.entry(None, fields);
@@ -109,17 +123,22 @@ impl Model {
         let ports = match fields {
             HashFields::ADDRESSES => false,
             HashFields::ADDRESSES_AND_PORTS => true,
-            other => return Err(format!("it hashes `{other}`: only `sd` and `sdfn` are the same with all NICs")),
+            other => {
+                return Err(format!(
+                    "it hashes `{other}`: only `sd` and `sdfn` are the same with all NICs"
+                ));
+            }
         };
-        let input =
-            input(ends.source, ends.target, ports, self.transform).ok_or("the addresses are of two families")?;
+        let input = input(ends.source, ends.target, ports, self.transform)
+            .ok_or("the addresses are of two families")?;
         let hash = hash(&self.key, &input).ok_or("its hash key is too short")?;
         self.entry(Some(hash), fields)
     }
 
     fn entry(&self, hash: Option<u32>, fields: HashFields) -> Result<Predicted, String> {
         let entry = hash.unwrap_or(0) % self.table.len() as u32;
-        let queue = self.table.get(entry as usize).copied().ok_or("its indirection table is empty")?;
+        let queue =
+            self.table.get(entry as usize).copied().ok_or("its indirection table is empty")?;
         Ok(Predicted { hash, entry, queue, fields })
     }
 }
@@ -164,7 +183,9 @@ impl Fit {
         if others == 0 {
             None
         } else if self.other_queue * 2 > others {
-            Some("the hash is as reckoned, yet other queues take them: steering rules, aRFS or the NIC's flow director")
+            Some(
+                "the hash is as reckoned, yet other queues take them: steering rules, aRFS or the NIC's flow director",
+            )
         } else if self.other_hash * 2 > others {
             Some("the NIC gives them another hash: its key or fields are not those that it shows")
         } else {
@@ -191,11 +212,16 @@ impl Calibrated {
     /// The netdev's model, beside the flows that were seen of it; or why it has none.
     pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
         let ethtool = netdev.ethtool.as_ref().ok_or("nothing was asked of it through ethtool")?;
-        let key = observation.after.net.sysctls.get("net.core.netdev_rss_key").map_or("", String::as_str);
+        let key =
+            observation.after.net.sysctls.get("net.core.netdev_rss_key").map_or("", String::as_str);
         let model = Model::of(ethtool, key)?;
         let mut fits: BTreeMap<Option<FlowType>, Fit> = BTreeMap::from([(None, Fit::default())]);
-        for flow in flows_of(observation, netdev).filter(|flow| flow.queue.is_some() && flow.ends.is_some()) {
-            let Ok(predicted) = model.predict(flow.outer, flow.ends, flow.fragments) else { continue };
+        for flow in
+            flows_of(observation, netdev).filter(|flow| flow.queue.is_some() && flow.ends.is_some())
+        {
+            let Ok(predicted) = model.predict(flow.outer, flow.ends, flow.fragments) else {
+                continue;
+            };
             fits.entry(None).or_default().add(flow, predicted);
             if let Some(kind) = flow.outer.flow_type(flow.v6) {
                 fits.entry(Some(kind)).or_default().add(flow, predicted);
@@ -222,10 +248,15 @@ impl Calibrated {
 }
 
 /// The flows that came through this netdev.
-pub fn flows_of<'a>(observation: &'a Observation, netdev: &'a Netdev) -> impl Iterator<Item = &'a Flow> {
+pub fn flows_of<'a>(
+    observation: &'a Observation,
+    netdev: &'a Netdev,
+) -> impl Iterator<Item = &'a Flow> {
     let ours = observation.after.machine.netns;
     let flows = observation.attribution.flows.iter();
-    flows.filter(move |flow| flow.ifindex == netdev.ifindex && (ours == 0 || flow.netns == 0 || flow.netns == ours))
+    flows.filter(move |flow| {
+        flow.ifindex == netdev.ifindex && (ours == 0 || flow.netns == 0 || flow.netns == ours)
+    })
 }
 
 /// How one netdev steers packets that arrive for one of its addresses.
@@ -256,7 +287,8 @@ mod tests {
     use crate::toeplitz::tests::{KEY, SUITE};
 
     fn ethtool(driver: &str, key: Option<&[u8]>, fields: &str, input_xfrm: u8) -> Ethtool {
-        let driver = Driver { driver: driver.into(), version: None, fw_version: None, bus_info: None };
+        let driver =
+            Driver { driver: driver.into(), version: None, fw_version: None, bus_info: None };
         let rss = Rss {
             function: Some(HashFunction::Toeplitz),
             key: key.map(<[u8]>::to_vec),
@@ -275,7 +307,8 @@ mod tests {
     }
 
     fn model(driver: &str, key: Option<&[u8]>, fields: &str, xfrm: u8) -> Result<Model, String> {
-        let printed: Vec<String> = KEY.iter().chain(&[0; 12]).map(|byte| format!("{byte:02x}")).collect();
+        let printed: Vec<String> =
+            KEY.iter().chain(&[0; 12]).map(|byte| format!("{byte:02x}")).collect();
         Model::of(&ethtool(driver, key, fields, xfrm), &printed.join(":"))
     }
 
@@ -310,9 +343,16 @@ mod tests {
     #[test]
     fn igb_hides_its_key_which_is_the_kernels_and_others_without_a_key_stay_unknown() {
         let hidden = model("igb", None, "sdfn", 0).unwrap();
-        assert_eq!((hidden.key.as_slice(), hidden.key_source), (KEY.as_slice(), KeySource::NetdevRssKey));
+        assert_eq!(
+            (hidden.key.as_slice(), hidden.key_source),
+            (KEY.as_slice(), KeySource::NetdevRssKey)
+        );
         assert_eq!(model("gve", None, "sdfn", 0).unwrap_err(), "it shows no hash key");
-        assert!(Model::of(&ethtool("igb", None, "sdfn", 0), "00:00").unwrap_err().contains("netdev_rss_key"));
+        assert!(
+            Model::of(&ethtool("igb", None, "sdfn", 0), "00:00")
+                .unwrap_err()
+                .contains("netdev_rss_key")
+        );
     }
 
     #[test]
@@ -328,13 +368,24 @@ mod tests {
     }
 
     fn seen(hash: Option<u32>, queue: u32, at: usize) -> Flow {
-        Flow { ifindex: 2, outer: Outer::Tcp, hash, queue: Some(queue), ends: ends(at), ..Flow::default() }
+        Flow {
+            ifindex: 2,
+            outer: Outer::Tcp,
+            hash,
+            queue: Some(queue),
+            ends: ends(at),
+            ..Flow::default()
+        }
     }
 
     fn calibrated(flows: Vec<Flow>) -> Calibrated {
         let mut observation = Observation::default();
         observation.attribution.flows = flows;
-        let netdev = Netdev { ifindex: 2, ethtool: Some(ethtool("ice", Some(&KEY), "sdfn", 0)), ..Netdev::default() };
+        let netdev = Netdev {
+            ifindex: 2,
+            ethtool: Some(ethtool("ice", Some(&KEY), "sdfn", 0)),
+            ..Netdev::default()
+        };
         Calibrated::of(&observation, &netdev).unwrap()
     }
 
@@ -342,13 +393,21 @@ mod tests {
     fn flows_that_arrive_elsewhere_forbid_predictions_and_tell_why() {
         let of = |at: usize| SUITE[at].3;
         let good = calibrated((0..5).map(|at| seen(Some(of(at)), of(at) % 8, at)).collect());
-        assert_eq!(good.fit(Some(FlowType::Tcp4)), Fit { flows: 5, as_predicted: 5, ..Fit::default() });
+        assert_eq!(
+            good.fit(Some(FlowType::Tcp4)),
+            Fit { flows: 5, as_predicted: 5, ..Fit::default() }
+        );
         assert_eq!(good.predict(Outer::Tcp, ends(0).unwrap()).unwrap().queue, of(0) % 8);
         let steered = calibrated((0..5).map(|at| seen(Some(of(at)), 1 + of(at) % 8, at)).collect());
-        assert!(steered.predict(Outer::Tcp, ends(0).unwrap()).unwrap_err().contains("steering rules"));
+        assert!(
+            steered.predict(Outer::Tcp, ends(0).unwrap()).unwrap_err().contains("steering rules")
+        );
         let keyed = calibrated((0..5).map(|at| seen(Some(7), 1 + of(at) % 8, at)).collect());
         assert!(keyed.predict(Outer::Tcp, ends(0).unwrap()).unwrap_err().contains("another hash"));
-        assert!(keyed.predict(Outer::Udp, ends(0).unwrap()).is_err(), "for want of UDP flows, all speak");
+        assert!(
+            keyed.predict(Outer::Udp, ends(0).unwrap()).is_err(),
+            "for want of UDP flows, all speak"
+        );
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::host::{Netdev, Observation};
 use crate::rss::{Calibrated, flows_of};
 use crate::rss_table::queue_loads;
 
-/// No entry takes more packets than this in a look (a trillion), so that the sum of a table fits whatever a bundle tells.
+/// No entry takes more packets than this in a look (a trillion), so that the sum of a table fits
+/// whatever a bundle tells.
 const MOST: u64 = 1 << 40;
 
 /// The load of a netdev's indirection table, in packets.
@@ -30,7 +31,8 @@ pub struct TableLoad {
 }
 
 impl TableLoad {
-    /// By the hash that the NIC gave or, where it gives none, that reckoned of the addresses; why there is no telling.
+    /// By the hash that the NIC gave or, where it gives none, that reckoned of the addresses; why
+    /// there is no telling.
     pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
         let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
         let table = rss.map(|rss| rss.indirection.clone()).filter(|table| !table.is_empty());
@@ -48,9 +50,9 @@ impl TableLoad {
             (Some(hash), _) => Some(hash as usize % entries),
             // what a NIC does not hash goes by entry 0
             (None, _) if hashes => Some(0),
-            (None, Some(reckoned)) => {
-                Some(reckoned.model.predict(flow.outer, flow.ends, flow.fragments).ok()?.entry as usize)
-            }
+            (None, Some(reckoned)) => Some(
+                reckoned.model.predict(flow.outer, flow.ends, flow.fragments).ok()?.entry as usize,
+            ),
             (None, None) => None,
         };
         let mut found = Self {
@@ -63,7 +65,8 @@ impl TableLoad {
             table,
         };
         for flow in &flows {
-            let entry = entry_of(flow).filter(|entry| flow.queue == found.table.get(*entry).copied());
+            let entry =
+                entry_of(flow).filter(|entry| flow.queue == found.table.get(*entry).copied());
             found.add(entry, flow.packets);
         }
         Ok(found)
@@ -87,7 +90,8 @@ impl TableLoad {
         queue_loads(&self.table, &self.load).into_iter().collect()
     }
 
-    /// How many equally loaded entries would be as uneven (2 to the power of the load's entropy); `None` without load.
+    /// How many equally loaded entries would be as uneven (2 to the power of the load's entropy);
+    /// `None` without load.
     pub fn entries_in_effect(&self) -> Option<f64> {
         let total = self.packets as f64;
         let shares = self.load.iter().filter(|load| **load > 0).map(|load| *load as f64 / total);
@@ -102,7 +106,8 @@ impl TableLoad {
         (self.packets > 0).then(|| most as f64 * queues.len() as f64 / self.packets as f64)
     }
 
-    /// Whether it says all that matters: at most a tenth of the packets went another way or were not counted.
+    /// Whether it says all that matters: at most a tenth of the packets went another way or were
+    /// not counted.
     pub fn is_whole(&self) -> bool {
         let (inside, outside) = (self.packets as f64, self.outside as f64 + self.missed as f64);
         self.packets > 0 && outside * 10.0 <= inside + outside
@@ -133,7 +138,9 @@ mod tests {
     #[test]
     fn packets_count_for_the_entry_of_their_hash_if_its_queue_took_them() {
         let table = [0, 1, 2, 3];
-        let found = loaded(&table, vec![flow(Some(5), 1, 60), flow(Some(9), 1, 20), flow(Some(6), 3, 4)]).unwrap();
+        let found =
+            loaded(&table, vec![flow(Some(5), 1, 60), flow(Some(9), 1, 20), flow(Some(6), 3, 4)])
+                .unwrap();
         assert_eq!((found.load.as_slice(), found.outside), ([0, 80, 0, 0].as_slice(), 4));
         assert_eq!((found.flows, found.heaviest, found.is_whole()), (2, Some((60, 1)), true));
         assert_eq!((found.skew(), found.entries_in_effect()), (Some(4.0), Some(1.0)));
@@ -150,7 +157,8 @@ mod tests {
 
     #[test]
     fn an_even_load_uses_all_entries() {
-        let found = loaded(&[0, 1, 2, 3], (0..4).map(|hash| flow(Some(hash), hash, 10)).collect()).unwrap();
+        let found =
+            loaded(&[0, 1, 2, 3], (0..4).map(|hash| flow(Some(hash), hash, 10)).collect()).unwrap();
         assert_eq!((found.skew(), found.entries_in_effect()), (Some(1.0), Some(4.0)));
     }
 }

@@ -1,4 +1,5 @@
-//! What `netsilo rss` shows: each netdev's RSS, the flows that arrived beside those reckoned, and the load of the table.
+//! What `netsilo rss` shows: each netdev's RSS, the flows that arrived beside those reckoned, and
+//! the load of the table.
 
 use std::collections::BTreeMap;
 
@@ -129,7 +130,9 @@ fn load_of(load: &TableLoad) -> LoadOf {
         flows: load.flows,
         entries_in_effect: load.entries_in_effect(),
         skew: load.skew(),
-        heaviest_flow: load.heaviest.map(|(packets, _)| packets as f64 / load.packets.max(1) as f64),
+        heaviest_flow: load
+            .heaviest
+            .map(|(packets, _)| packets as f64 / load.packets.max(1) as f64),
     }
 }
 
@@ -154,7 +157,8 @@ pub struct Where {
 
 /// Where this netdev takes that flow.
 pub fn where_is(observation: &Observation, netdev: &Netdev, flow: Asked) -> Where {
-    let seen = flows_of(observation, netdev).find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);
+    let seen = flows_of(observation, netdev)
+        .find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);
     let seen_on = seen.and_then(|seen| seen.queue);
     let kind = flow.outer.flow_type(flow.ends.target.is_ipv6());
     let (fit, predicted) = match Calibrated::of(observation, netdev) {

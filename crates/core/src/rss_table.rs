@@ -1,7 +1,9 @@
-//! A weighted indirection table: the load of its entries spread evenly over the queues, with few entries moved.
+//! A weighted indirection table: the load of its entries spread evenly over the queues, with few
+//! entries moved.
 //!
-//! The idea is RSS++'s (CoNEXT 2019): an entry can be moved, a flow can't be split. Entries that carry more than a queue's fair part get
-//! a queue to themselves, as far as there are queues; the others are moved off the queues that carry too much, the fewest first.
+//! The idea is RSS++'s (CoNEXT 2019): an entry can be moved, a flow can't be split. Entries that
+//! carry more than a queue's fair part get a queue to themselves, as far as there are queues; the
+//! others are moved off the queues that carry too much, the fewest first.
 
 /// A queue may carry this much more than its fair part: evening out the rest would only move flows.
 const TOLERANCE: f64 = 0.05;
@@ -19,10 +21,11 @@ pub struct Balanced {
     pub after: u64,
 }
 
-/// Spreads `load`, that of each entry, over the queues that `table` has, and no others. Entries without load stay. The sum of `load` times
-/// the number of queues has to fit.
+/// Spreads `load`, that of each entry, over the queues that `table` has, and no others. Entries
+/// without load stay. The sum of `load` times the number of queues has to fit.
 ///
-/// The heaviest queue is never heavier than before; where it would not become lighter, nothing moves.
+/// The heaviest queue is never heavier than before; where it would not become lighter, nothing
+/// moves.
 pub fn balance(table: &[u32], load: &[u64]) -> Balanced {
     let before = heaviest(table, load);
     let mut work = Work::new(table, load);
@@ -77,7 +80,12 @@ impl<'a> Work<'a> {
     fn entries_of(&self, at: usize) -> Vec<usize> {
         let queue = self.queues[at].0;
         let load = |entry: &usize| self.load.get(*entry).copied().unwrap_or(0);
-        let mine = self.table.iter().enumerate().filter(|(_, other)| **other == queue).map(|(entry, _)| entry);
+        let mine = self
+            .table
+            .iter()
+            .enumerate()
+            .filter(|(_, other)| **other == queue)
+            .map(|(entry, _)| entry);
         let mut mine: Vec<usize> = mine.filter(|entry| load(entry) > 0).collect();
         mine.sort_by_key(load);
         mine
@@ -94,13 +102,17 @@ impl<'a> Work<'a> {
         self.queues[to].1 += self.load[entry];
     }
 
-    /// Takes entries off queues above their cap. Each step makes the sum of squares smaller, so it ends.
+    /// Takes entries off queues above their cap. Each step makes the sum of squares smaller, so it
+    /// ends.
     fn relieve(&mut self) {
         let mut stuck = vec![false; self.queues.len()];
         loop {
             let over = |work: &Self, at: usize| work.queues[at].1.saturating_sub(work.cap(at));
-            let worst = (0..self.queues.len()).filter(|at| !stuck[*at]).max_by_key(|at| over(self, *at));
-            let Some((from, excess)) = worst.map(|at| (at, over(self, at))).filter(|(_, excess)| *excess > 0) else {
+            let worst =
+                (0..self.queues.len()).filter(|at| !stuck[*at]).max_by_key(|at| over(self, *at));
+            let Some((from, excess)) =
+                worst.map(|at| (at, over(self, at))).filter(|(_, excess)| *excess > 0)
+            else {
                 return;
             };
             match self.step(from, excess) {
@@ -113,14 +125,16 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Which entry goes where: one that takes the whole excess and fits, the lightest such; else the heaviest that fits; else the one
-    /// that leaves the heavier of the two queues lightest.
+    /// Which entry goes where: one that takes the whole excess and fits, the lightest such; else
+    /// the heaviest that fits; else the one that leaves the heavier of the two queues lightest.
     fn step(&self, from: usize, excess: u64) -> Option<(usize, usize)> {
-        let to = (0..self.queues.len()).filter(|at| *at != from).min_by_key(|at| self.queues[*at].1)?;
+        let to =
+            (0..self.queues.len()).filter(|at| *at != from).min_by_key(|at| self.queues[*at].1)?;
         let (source, target) = (self.queues[from].1, self.queues[to].1);
         let load = |entry: &usize| self.load[*entry];
         let entries = self.entries_of(from);
-        let fits = |entry: &usize| target + load(entry) <= self.limit && target + load(entry) < source;
+        let fits =
+            |entry: &usize| target + load(entry) <= self.limit && target + load(entry) < source;
         let whole = entries.iter().find(|entry| load(entry) >= excess && fits(entry));
         let part = || entries.iter().rev().find(|entry| fits(entry));
         let least = || {
@@ -131,10 +145,12 @@ impl<'a> Work<'a> {
         Some((*entry, to))
     }
 
-    /// Takes back each move that is not needed to keep below the caps, the lightest entry first, until none is left to take back.
+    /// Takes back each move that is not needed to keep below the caps, the lightest entry first,
+    /// until none is left to take back.
     fn put_back(&mut self, table: &[u32]) {
         loop {
-            let mut moved: Vec<usize> = (0..table.len()).filter(|entry| table[*entry] != self.table[*entry]).collect();
+            let mut moved: Vec<usize> =
+                (0..table.len()).filter(|entry| table[*entry] != self.table[*entry]).collect();
             moved.sort_by_key(|entry| self.load[*entry]);
             let left = moved.len();
             moved.retain(|entry| !self.goes_home(*entry, table[*entry]));
@@ -154,7 +170,8 @@ impl<'a> Work<'a> {
     }
 }
 
-/// A fair part: the load that is left when entries heavier than one have taken a queue each, over the queues that are left.
+/// A fair part: the load that is left when entries heavier than one have taken a queue each, over
+/// the queues that are left.
 fn limit(load: &[u64], queues: usize) -> u64 {
     let mut heavy: Vec<u64> = load.to_vec();
     heavy.sort_unstable_by(|a, b| b.cmp(a));
@@ -206,7 +223,11 @@ mod tests {
         assert_eq!(balanced.after, 5000, "nothing splits it");
         let with_it = balanced.table.iter().filter(|queue| **queue == 3).count();
         assert_eq!((with_it, balanced.moved.len()), (1, 15));
-        assert!(queue_loads(&balanced.table, &load).iter().all(|(queue, load)| *queue == 3 || *load <= 190));
+        assert!(
+            queue_loads(&balanced.table, &load)
+                .iter()
+                .all(|(queue, load)| *queue == 3 || *load <= 190)
+        );
     }
 
     #[test]
@@ -238,7 +259,10 @@ mod tests {
             println!(
                 "{entries} entries, {queues} queues, {flows} flows: heaviest {before:.2} -> {after:.2} of the mean, {moved} moved"
             );
-            assert!(before > 1.1 && after < 1.06 && moved * 4 < entries, "{before:.3} -> {after:.3} by {moved}");
+            assert!(
+                before > 1.1 && after < 1.06 && moved * 4 < entries,
+                "{before:.3} -> {after:.3} by {moved}"
+            );
         }
     }
 
@@ -246,7 +270,8 @@ mod tests {
     fn best(load: &[u64], queues: u32) -> u64 {
         let tables = u64::from(queues).pow(load.len() as u32);
         let table = |n: u64| {
-            let entry = |at: usize| (n / u64::from(queues).pow(at as u32) % u64::from(queues)) as u32;
+            let entry =
+                |at: usize| (n / u64::from(queues).pow(at as u32) % u64::from(queues)) as u32;
             (0..load.len()).map(entry).collect::<Vec<_>>()
         };
         (0..tables).map(|n| heaviest(&table(n), load)).min().unwrap_or(0)
@@ -256,7 +281,8 @@ mod tests {
         let load = prop_oneof![4 => 0..100_u64, 2 => 100..1000_u64, 1 => 1000..20_000_u64];
         let entry = move |queues: u32| (0..queues, load.clone());
         (1..16_u32).prop_flat_map(move |queues| {
-            prop::collection::vec(entry(queues), 1..160).prop_map(|entries| entries.into_iter().unzip())
+            prop::collection::vec(entry(queues), 1..160)
+                .prop_map(|entries| entries.into_iter().unzip())
         })
     }
 

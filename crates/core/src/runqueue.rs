@@ -1,4 +1,5 @@
-//! Run-queue latency: how long threads were runnable before they ran, as a histogram, and what may be said from it.
+//! Run-queue latency: how long threads were runnable before they ran, as a histogram, and what may
+//! be said from it.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +7,20 @@ use serde::{Deserialize, Serialize};
 
 /// What the hooks that time it answer ([`crate::attribution::Hook`]).
 pub const QUESTION: &str = "run-queue latency";
-/// Buckets of an octave, all of one width: no wait is further than 1/32 from any other in its bucket.
+/// Buckets of an octave, all of one width: no wait is further than 1/32 from any other in its
+/// bucket.
 pub const STEPS: u64 = 32;
 /// Buckets; the last one ends at 2^36 ns (69 s) and holds what is longer.
 pub const BUCKETS: usize = 1024;
-/// Fewer waits have no ten beyond their 99th percentile: it would be what a handful of them happened to be.
+/// Fewer waits have no ten beyond their 99th percentile: it would be what a handful of them
+/// happened to be.
 pub const LEAST_WAITS: u64 = 1000;
 
 /// How long threads that read sockets were runnable before they ran, all CPUs together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunqueueLatency {
-    /// How many waits each bucket has, by the shortest wait that belongs into it, in nanoseconds. Empty buckets are left out.
+    /// How many waits each bucket has, by the shortest wait that belongs into it, in nanoseconds.
+    /// Empty buckets are left out.
     pub waits: BTreeMap<u64, u64>,
 }
 
@@ -32,13 +36,14 @@ impl RunqueueLatency {
         self.waits.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The 99th percentile in nanoseconds, off by no more than 1/32 (or a nanosecond); `None` if there are fewer than
-    /// [`LEAST_WAITS`].
+    /// The 99th percentile in nanoseconds, off by no more than 1/32 (or a nanosecond); `None` if
+    /// there are fewer than [`LEAST_WAITS`].
     pub fn p99_ns(&self) -> Option<f64> {
         (self.count() >= LEAST_WAITS).then(|| self.quantile_ns(0.99)).flatten()
     }
 
-    /// The wait that this share of all are not longer than: its bucket, and its place among those that share it.
+    /// The wait that this share of all are not longer than: its bucket, and its place among those
+    /// that share it.
     fn quantile_ns(&self, share: f64) -> Option<f64> {
         let rank = (share * self.count() as f64).ceil().max(1.0);
         let mut below = 0.0;
@@ -50,8 +55,8 @@ impl RunqueueLatency {
     }
 }
 
-/// `bucket_of` of `bpf/runqueue.bpf.c`, backwards: up to [`STEPS`] a bucket is a nanosecond, and twice as wide in each octave from
-/// the second on.
+/// `bucket_of` of `bpf/runqueue.bpf.c`, backwards: up to [`STEPS`] a bucket is a nanosecond, and
+/// twice as wide in each octave from the second on.
 fn shortest_ns(bucket: u64) -> u64 {
     let octave = (bucket / STEPS).saturating_sub(1);
     (bucket - octave * STEPS) << octave

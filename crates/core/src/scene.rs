@@ -1,7 +1,9 @@
-//! A made-up host in a few lines: a machine, its netdevs, and who reads what. For tests, golden cases and simulation.
+//! A made-up host in a few lines: a machine, its netdevs, and who reads what. For tests, golden
+//! cases and simulation.
 //!
-//! [`Scene::settings`] gives the snapshot of its settings, [`Scene::observe`] what would be seen if the settings were
-//! those of a given snapshot: packets are polled where the interrupts then go, at the same load.
+//! [`Scene::settings`] gives the snapshot of its settings, [`Scene::observe`] what would be seen if
+//! the settings were those of a given snapshot: packets are polled where the interrupts then go, at
+//! the same load.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,15 +11,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::attribution::{
-    Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source, Wakeup,
+    Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source,
+    Wakeup,
 };
 use crate::cpuset::{CpuId, CpuSet};
 use crate::ethtool::{Channels, Ethtool, Limit};
 use crate::flow::{Flow, number};
 use crate::grid::Grid;
 use crate::host::{
-    Confidence, CpuCounters, CpuStat, Edge, EdgeSource, Irq, IrqState, Napi, NapiId, NapiThread, Netdev, Observation,
-    RxQueue, Snapshot, Softnet, TxQueue, Writable, Writer,
+    Confidence, CpuCounters, CpuStat, Edge, EdgeSource, Irq, IrqState, Napi, NapiId, NapiThread,
+    Netdev, Observation, RxQueue, Snapshot, Softnet, TxQueue, Writable, Writer,
 };
 use crate::part::Part;
 use crate::scene::arrivals::{SceneFlow, SceneRss};
@@ -194,28 +197,44 @@ impl Scene {
         snapshot
     }
 
-    /// What is seen of the scene when the settings are those of this snapshot, which is one of the same scene.
+    /// What is seen of the scene when the settings are those of this snapshot, which is one of the
+    /// same scene.
     pub fn observe(&self, settings: &Snapshot) -> Observation {
         let at = |seconds| Snapshot { at: Duration::from_secs(seconds), ..settings.clone() };
         let (mut before, mut after) = (at(100), at(100 + SECONDS));
         let attribution = self.attribution(settings);
         for cpu in settings.topology.online.iter() {
-            let net_rx =
-                attribution.cpu_time.get(&cpu).map_or(0.0, |time| time.net_rx_ns as f64 / 1e9 / SECONDS as f64);
+            let net_rx = attribution
+                .cpu_time
+                .get(&cpu)
+                .map_or(0.0, |time| time.net_rx_ns as f64 / 1e9 / SECONDS as f64);
             let runs = attribution.cpu_time.get(&cpu).map_or(0, |time| time.net_rx_runs);
             let counters = |stat, runs: u64, handed: u64| CpuCounters {
                 stat,
                 softirqs: [("NET_RX", runs), ("NET_TX", 0)].into(),
-                softnet: Some(Softnet { processed: runs as u32, received_rps: handed as u32, ..Softnet::default() }),
+                softnet: Some(Softnet {
+                    processed: runs as u32,
+                    received_rps: handed as u32,
+                    ..Softnet::default()
+                }),
             };
             before.cpus.insert(cpu, counters(CpuStat::default(), 0, 0));
-            after.cpus.insert(cpu, counters(self.ticks(cpu, net_rx, settings), runs, handed_to(&attribution, cpu)));
+            after.cpus.insert(
+                cpu,
+                counters(self.ticks(cpu, net_rx, settings), runs, handed_to(&attribution, cpu)),
+            );
         }
         for (netdev, scene) in after.netdevs.iter_mut().zip(&self.netdevs) {
-            netdev.statistics.iter_mut().for_each(|(name, count)| *count += scene.per_s[name] * SECONDS);
+            netdev
+                .statistics
+                .iter_mut()
+                .for_each(|(name, count)| *count += scene.per_s[name] * SECONDS);
         }
         for poll in &attribution.polls {
-            let irq = self.queues().find(|(napi, ..)| *napi == poll.napi).and_then(|(_, _, _, queue)| queue.irq);
+            let irq = self
+                .queues()
+                .find(|(napi, ..)| *napi == poll.napi)
+                .and_then(|(_, _, _, queue)| queue.irq);
             if let Some(state) = irq.and_then(|irq| after.irqs.get_mut(&Irq(irq))) {
                 *state.counts.entry(poll.cpu).or_default() += poll.polls;
             }
@@ -226,7 +245,8 @@ impl Scene {
 
     /// Where the packets of a netdev's queue are polled by these settings.
     pub fn polled_on(&self, settings: &Snapshot, netdev: usize, queue: usize) -> Option<CpuId> {
-        let (napi, at, index, _) = self.queues().find(|(_, at, i, _)| (*at, *i as usize) == (netdev, queue))?;
+        let (napi, at, index, _) =
+            self.queues().find(|(_, at, i, _)| (*at, *i as usize) == (netdev, queue))?;
         polled_on(settings, at, index, napi)
     }
 
@@ -246,15 +266,18 @@ impl Scene {
     /// NAPI, netdev, queue number and queue.
     fn queues(&self) -> impl Iterator<Item = (NapiId, usize, u32, &SceneQueue)> {
         let queues = self.netdevs.iter().enumerate();
-        let queues =
-            queues.flat_map(|(at, dev)| dev.queues.iter().enumerate().map(move |(i, queue)| (at, i as u32, queue)));
+        let queues = queues.flat_map(|(at, dev)| {
+            dev.queues.iter().enumerate().map(move |(i, queue)| (at, i as u32, queue))
+        });
         queues.enumerate().map(|(n, (at, i, queue))| (NapiId(FIRST_NAPI + n as u32), at, i, queue))
     }
 
     fn ticks(&self, cpu: CpuId, net_rx: f64, settings: &Snapshot) -> CpuStat {
-        let usr: f64 = self.busy.iter().filter(|busy| busy.cpus.contains(cpu)).map(|busy| busy.usr).sum();
+        let usr: f64 =
+            self.busy.iter().filter(|busy| busy.cpus.contains(cpu)).map(|busy| busy.usr).sum();
         let threads = self.queues().filter(|(_, at, ..)| self.netdevs[*at].threaded);
-        let on_it = threads.filter(|(napi, at, i, _)| polled_on(settings, *at, *i, *napi) == Some(cpu));
+        let on_it =
+            threads.filter(|(napi, at, i, _)| polled_on(settings, *at, *i, *napi) == Some(cpu));
         let sys: f64 = on_it.map(|(_, _, _, queue)| queue.load).sum();
         let ticks = |share: f64| (share * TICKS).round() as u64;
         let (softirq, sys) = (ticks(net_rx), ticks(sys));
@@ -265,12 +288,19 @@ impl Scene {
 
     fn attribution(&self, settings: &Snapshot) -> Attribution {
         let elapsed = Duration::from_secs(SECONDS);
-        let mut attribution = Attribution { source: Source::Bpf, elapsed, ..Attribution::default() };
-        attribution.cpu_time = settings.topology.online.iter().map(|cpu| (cpu, CpuTime::default())).collect();
-        for (napi, at, index, queue) in self.queues().filter(|(.., queue)| queue.packets_per_s > 0) {
+        let mut attribution =
+            Attribution { source: Source::Bpf, elapsed, ..Attribution::default() };
+        attribution.cpu_time =
+            settings.topology.online.iter().map(|cpu| (cpu, CpuTime::default())).collect();
+        for (napi, at, index, queue) in self.queues().filter(|(.., queue)| queue.packets_per_s > 0)
+        {
             let Some(cpu) = polled_on(settings, at, index, napi) else { continue };
             let (netdev, packets) = (&self.netdevs[at], queue.packets_per_s * SECONDS);
-            let polls = packets.div_ceil(if queue.packets_per_poll == 0 { 4 } else { queue.packets_per_poll });
+            let polls = packets.div_ceil(if queue.packets_per_poll == 0 {
+                4
+            } else {
+                queue.packets_per_poll
+            });
             let ifindex = at as u32 + 2;
             attribution.polls.push(Poll {
                 napi,
@@ -313,7 +343,12 @@ impl Scene {
         for (at, netdev) in self.netdevs.iter().enumerate() {
             let table = settings.netdevs.get(at).and_then(|dev| dev.ethtool.as_ref()?.rss.value());
             let table = table.map_or(&[][..], |rss| &rss.indirection);
-            let from = Flow { netdev: netdev.name.clone(), ifindex: at as u32 + 2, netns: NETNS, ..Flow::default() };
+            let from = Flow {
+                netdev: netdev.name.clone(),
+                ifindex: at as u32 + 2,
+                netns: NETNS,
+                ..Flow::default()
+            };
             attribution.flows.extend(netdev.flows.iter().flat_map(|flow| flow.flows(&from, table)));
         }
         number(&mut attribution.flows);
@@ -323,9 +358,18 @@ impl Scene {
 
 impl Scene {
     /// Adds what RPS hands on, evenly: a poll of the backlog for each poll of the queue.
-    fn hand_on(&self, settings: &Snapshot, at: usize, index: u32, polls: u64, attribution: &mut Attribution) {
+    fn hand_on(
+        &self,
+        settings: &Snapshot,
+        at: usize,
+        index: u32,
+        polls: u64,
+        attribution: &mut Attribution,
+    ) {
         let queue = &self.netdevs[at].queues[index as usize];
-        let Some(cpus) = rps_of(settings, at, index).filter(|cpus| !cpus.is_empty() && queue.handed_load > 0.0) else {
+        let Some(cpus) =
+            rps_of(settings, at, index).filter(|cpus| !cpus.is_empty() && queue.handed_load > 0.0)
+        else {
             return;
         };
         let each = cpus.len() as u64;
@@ -351,7 +395,9 @@ fn polled_on(settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option
     let netdev = settings.netdevs.get(at)?;
     let thread = netdev.napis.iter().find(|n| n.id == napi).and_then(|n| n.thread.as_ref());
     let irq = || {
-        let state = settings.irqs.get(&netdev.rx_queues.iter().find(|rx| rx.index == index)?.irq.as_ref()?.to)?;
+        let state = settings
+            .irqs
+            .get(&netdev.rx_queues.iter().find(|rx| rx.index == index)?.irq.as_ref()?.to)?;
         state.requested.as_ref()?.and(&settings.topology.online).lowest()
     };
     thread.map_or_else(irq, |thread| thread.cpus.lowest())
@@ -359,7 +405,12 @@ fn polled_on(settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option
 
 /// How often a CPU was interrupted to work off its backlog.
 fn handed_to(attribution: &Attribution, cpu: CpuId) -> u64 {
-    attribution.polls.iter().filter(|poll| poll.cpu == cpu && poll.napi.0 == 0).map(|poll| poll.polls).sum()
+    attribution
+        .polls
+        .iter()
+        .filter(|poll| poll.cpu == cpu && poll.napi.0 == 0)
+        .map(|poll| poll.polls)
+        .sum()
 }
 
 fn rps_of(settings: &Snapshot, at: usize, index: u32) -> Option<&CpuSet> {
@@ -371,12 +422,20 @@ impl SceneNetdev {
         let named = || EdgeSource::ActionName(self.driver.clone());
         let edge = |irq: u32| Edge { to: Irq(irq), source: named(), confidence: Confidence::Named };
         let napi = |i: usize| NapiId(first_napi + i as u32);
-        let known = |i: usize| Edge { to: napi(i), source: EdgeSource::NetdevGenl, confidence: Confidence::Certain };
+        let known = |i: usize| Edge {
+            to: napi(i),
+            source: EdgeSource::NetdevGenl,
+            confidence: Confidence::Certain,
+        };
         let thread = |i: usize, queue: &SceneQueue| NapiThread {
             pid: 900 + napi(i).0 - FIRST_NAPI,
             comm: format!("napi/{}-{}", self.name, napi(i)),
             start_time: 100,
-            cpus: if queue.kthread_cpus.is_empty() { topology.online.clone() } else { queue.kthread_cpus.clone() },
+            cpus: if queue.kthread_cpus.is_empty() {
+                topology.online.clone()
+            } else {
+                queue.kthread_cpus.clone()
+            },
         };
         let rx = |(i, queue): (usize, &SceneQueue)| RxQueue {
             index: i as u32,
@@ -431,7 +490,9 @@ impl SceneNetdev {
 
     fn irqs(&self) -> Vec<Irq> {
         let mut irqs: Vec<Irq> = self.config_irq.into_iter().map(Irq).collect();
-        irqs.extend(self.queues.iter().flat_map(|queue| [queue.irq, queue.tx_irq]).flatten().map(Irq));
+        irqs.extend(
+            self.queues.iter().flat_map(|queue| [queue.irq, queue.tx_irq]).flatten().map(Irq),
+        );
         irqs.sort_unstable();
         irqs.dedup();
         irqs
@@ -450,7 +511,12 @@ impl SceneNetdev {
                 state.actions.push(action);
             }
         };
-        add(self.config_irq, format!("{}-config", self.name), &CpuSet::of(CpuId(0)), &Writable::Yes);
+        add(
+            self.config_irq,
+            format!("{}-config", self.name),
+            &CpuSet::of(CpuId(0)),
+            &Writable::Yes,
+        );
         for (i, queue) in self.queues.iter().enumerate() {
             let split = queue.tx_irq.is_some();
             let action = format!("{}-{}-{i}", self.name, if split { "rx" } else { "TxRx" });
@@ -491,7 +557,12 @@ impl Reader {
             poll_cpu: Some(polled),
             protocol_cpu: Some(protocol),
             consumer_cpu: self.cpu,
-            consumer: Consumer { tgid: self.tgid(), comm: self.comm.clone(), cgroup: None, netns: NETNS },
+            consumer: Consumer {
+                tgid: self.tgid(),
+                comm: self.comm.clone(),
+                cgroup: None,
+                netns: NETNS,
+            },
             protocol: if self.unconnected { Protocol::Udp } else { Protocol::Tcp },
             bytes: self.bytes_per_s * SECONDS,
             events: 1,

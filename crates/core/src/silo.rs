@@ -1,4 +1,5 @@
-//! A silo: an rx queue with its interrupt, NAPI, CPUs and consumers. Which NAPI is which queue's is found in [`crate::join`].
+//! A silo: an rx queue with its interrupt, NAPI, CPUs and consumers. Which NAPI is which queue's is
+//! found in [`crate::join`].
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,9 @@ use crate::change::NetdevIdentity;
 use crate::concentration::Concentration;
 use crate::cpuset::{CpuId, CpuSet};
 use crate::forwards::{self, ForwardShare, ForwardTotals};
-use crate::host::{Edge, Irq, Napi, NapiId, NapiThread, Netdev, Observation, RxQueue, Snapshot, TxQueue, Writable};
+use crate::host::{
+    Edge, Irq, Napi, NapiId, NapiThread, Netdev, Observation, RxQueue, Snapshot, TxQueue, Writable,
+};
 use crate::join::{Home, Join};
 pub use crate::locality::Locality;
 use crate::rates::Rates;
@@ -57,14 +60,16 @@ pub struct Silo {
     pub packets_per_s: Option<f64>,
     /// Polls by the CPU that polled.
     pub polls: BTreeMap<CpuId, PollRate>,
-    /// Share of the bytes by the CPU that ran the protocol; under RPS another one than the CPU that polled.
+    /// Share of the bytes by the CPU that ran the protocol; under RPS another one than the CPU that
+    /// polled.
     pub protocol_cpus: BTreeMap<CpuId, f64>,
     /// Interrupts per second by CPU; `None` when not known.
     pub interrupts_per_s: Option<BTreeMap<CpuId, f64>>,
     /// Softirq time of the CPU that polls it.
     pub softirq: Option<SoftirqShare>,
-    /// Share of each CPU's time that polling this queue takes: the CPU's NET_RX time (%sys when threaded) in proportion
-    /// to packets, or to interrupts where polls were not counted. An estimate.
+    /// Share of each CPU's time that polling this queue takes: the CPU's NET_RX time (%sys when
+    /// threaded) in proportion to packets, or to interrupts where polls were not counted. An
+    /// estimate.
     pub own_share: BTreeMap<CpuId, f64>,
     /// Bytes of payload read per second; `None` when consumers were not counted.
     pub bytes_per_s: Option<f64>,
@@ -126,8 +131,9 @@ pub struct ConsumerShare {
     pub cpus: BTreeMap<CpuId, f64>,
     /// By which protocols.
     pub protocols: Vec<Protocol>,
-    /// Times that the softirq (or the NAPI's kthread) woke a thread of it from sleep: its wakeups by the CPU that runs the queue's
-    /// protocol, in proportion to reads where that CPU does so for several queues. `None` when wakeups were not counted.
+    /// Times that the softirq (or the NAPI's kthread) woke a thread of it from sleep: its wakeups
+    /// by the CPU that runs the queue's protocol, in proportion to reads where that CPU does so for
+    /// several queues. `None` when wakeups were not counted.
     #[serde(default)]
     pub wakeups_per_s: Option<f64>,
     /// The same by the CPU on which the thread slept.
@@ -158,8 +164,8 @@ impl Silo {
     pub fn has_traffic(&self) -> bool {
         let polled = self.packets_per_s.is_some_and(|rate| rate > 0.0);
         let read = self.bytes_per_s.is_some_and(|rate| rate > 0.0);
-        let interrupted =
-            self.packets_per_s.is_none() && self.interrupts_per_s.iter().flatten().any(|(_, rate)| *rate > 0.0);
+        let interrupted = self.packets_per_s.is_none()
+            && self.interrupts_per_s.iter().flatten().any(|(_, rate)| *rate > 0.0);
         polled || read || interrupted || !self.forwards.is_empty()
     }
 
@@ -183,7 +189,9 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     let index = Index::of(after);
     let mut queues: Vec<Silo> = Vec::new();
     for netdev in &after.netdevs {
-        queues.extend(netdev.rx_queues.iter().map(|queue| settings(after, netdev, queue, &join, &index)));
+        queues.extend(
+            netdev.rx_queues.iter().map(|queue| settings(after, netdev, queue, &join, &index)),
+        );
     }
     queues.extend(join.queueless().map(|(netdev, napi)| Silo {
         netdev: NetdevIdentity::of(netdev),
@@ -241,7 +249,11 @@ impl<'a> PerCpu<'a> {
         Self { rates, attribution, packets }
     }
 
-    fn true_share(&self, cpu: CpuId, nanoseconds: impl Fn(&crate::attribution::CpuTime) -> u64) -> Option<f64> {
+    fn true_share(
+        &self,
+        cpu: CpuId,
+        nanoseconds: impl Fn(&crate::attribution::CpuTime) -> u64,
+    ) -> Option<f64> {
         let elapsed = self.attribution.elapsed.as_secs_f64();
         let time = self.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0)?;
         Some((nanoseconds(time) as f64 / 1e9 / elapsed).min(1.0))
@@ -268,7 +280,10 @@ impl<'a> PerCpu<'a> {
 /// Whether polls were counted at all: an empty list may also mean that nothing arrived.
 fn counts_polls(attribution: &Attribution) -> bool {
     attribution.source == Source::Bpf
-        && attribution.hooks.iter().all(|hook| !hook.hook.ends_with("napi_poll") || hook.refused.is_none())
+        && attribution
+            .hooks
+            .iter()
+            .all(|hook| !hook.hook.ends_with("napi_poll") || hook.refused.is_none())
 }
 
 /// What is looked up for each queue, so that thousands of them cost no scan each.
@@ -294,8 +309,10 @@ impl<'a> Index<'a> {
             }
         }
         let netdevs = || snapshot.netdevs.iter();
-        let napis = netdevs().flat_map(|dev| dev.napis.iter().map(|napi| ((dev.ifindex, napi.id), napi)));
-        let tx = netdevs().flat_map(|dev| dev.tx_queues.iter().map(|tx| ((dev.ifindex, tx.index), tx)));
+        let napis =
+            netdevs().flat_map(|dev| dev.napis.iter().map(|napi| ((dev.ifindex, napi.id), napi)));
+        let tx =
+            netdevs().flat_map(|dev| dev.tx_queues.iter().map(|tx| ((dev.ifindex, tx.index), tx)));
         Self { announced, napis: napis.collect(), tx_queues: tx.collect() }
     }
 
@@ -306,11 +323,15 @@ impl<'a> Index<'a> {
     /// Other queues that the same interrupt announces; those of other devices with their device.
     fn sharers(&self, netdev: &Netdev, queue: &RxQueue, irq: Irq) -> Vec<String> {
         let all = self.announced.get(&irq).map_or(&[][..], Vec::as_slice);
-        let others = all
-            .iter()
-            .filter(|(other, is_rx, index)| !(other.ifindex == netdev.ifindex && *is_rx && *index == queue.index));
+        let others = all.iter().filter(|(other, is_rx, index)| {
+            !(other.ifindex == netdev.ifindex && *is_rx && *index == queue.index)
+        });
         let label = |(other, is_rx, index): &(&Netdev, bool, u32)| {
-            let device = if other.ifindex == netdev.ifindex { String::new() } else { format!("{} ", other.name) };
+            let device = if other.ifindex == netdev.ifindex {
+                String::new()
+            } else {
+                format!("{} ", other.name)
+            };
             format!("{device}{}-{index}", if *is_rx { "rx" } else { "tx" })
         };
         others.map(label).collect()
@@ -318,7 +339,13 @@ impl<'a> Index<'a> {
 }
 
 /// What the snapshot says of a queue.
-fn settings(snapshot: &Snapshot, netdev: &Netdev, queue: &RxQueue, join: &Join<'_>, index: &Index<'_>) -> Silo {
+fn settings(
+    snapshot: &Snapshot,
+    netdev: &Netdev,
+    queue: &RxQueue,
+    join: &Join<'_>,
+    index: &Index<'_>,
+) -> Silo {
     let napi = join.napi_of(netdev, queue);
     let by_napi = || {
         let edge = napi.clone()?;
@@ -331,7 +358,10 @@ fn settings(snapshot: &Snapshot, netdev: &Netdev, queue: &RxQueue, join: &Join<'
         netdev: NetdevIdentity::of(netdev),
         queue: Some(queue.index),
         actions: state.map(|s| s.actions.clone()).unwrap_or_default(),
-        shares_irq_with: irq.as_ref().map(|irq| index.sharers(netdev, queue, irq.to)).unwrap_or_default(),
+        shares_irq_with: irq
+            .as_ref()
+            .map(|irq| index.sharers(netdev, queue, irq.to))
+            .unwrap_or_default(),
         requested: state.and_then(|s| s.requested.clone()),
         effective: state.and_then(|s| s.effective.clone()),
         writable: state.map(|s| s.writable.clone()),
@@ -340,7 +370,10 @@ fn settings(snapshot: &Snapshot, netdev: &Netdev, queue: &RxQueue, join: &Join<'
         napi,
         rps_cpus: queue.rps_cpus.clone(),
         rps_flow_cnt: queue.rps_flow_cnt,
-        xps_cpus: index.tx_queues.get(&(netdev.ifindex, queue.index)).and_then(|tx| tx.xps_cpus.clone()),
+        xps_cpus: index
+            .tx_queues
+            .get(&(netdev.ifindex, queue.index))
+            .and_then(|tx| tx.xps_cpus.clone()),
         leased: queue.leased.clone(),
         ..Silo::default()
     }
@@ -354,7 +387,8 @@ fn measure(silo: &mut Silo, polls: &[&Poll], per_cpu: &PerCpu<'_>) {
         rate.polls_per_s += per_s(poll.polls, seconds);
         rate.packets_per_s += per_s(poll.packets, seconds);
     }
-    // A queue whose NAPI is not known may have been polled all the same: then nothing is known of its packets.
+    // A queue whose NAPI is not known may have been polled all the same: then nothing is known of
+    // its packets.
     let known = per_cpu.packets.is_some() && silo.napi.is_some();
     silo.packets_per_s = known.then(|| silo.polls.values().map(|rate| rate.packets_per_s).sum());
     let irq = silo.irq.as_ref().and_then(|irq| per_cpu.rates.irqs.get(&irq.to));
@@ -365,14 +399,17 @@ fn measure(silo: &mut Silo, polls: &[&Poll], per_cpu: &PerCpu<'_>) {
 /// The CPU that polls the queue most: seen, or by its interrupts, or by its settings.
 fn polling_cpu(silo: &Silo) -> Option<CpuId> {
     let polled = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s)));
-    let interrupted = || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
+    let interrupted =
+        || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
     polled.or_else(interrupted).or_else(|| silo.effective.as_ref()?.single())
 }
 
 /// The key of the greatest weight, the lowest one among equals; `None` when all weights are 0.
 pub(crate) fn heaviest<K: Ord + Copy>(weights: impl Iterator<Item = (K, f64)>) -> Option<K> {
     let heavier = |best: Option<(K, f64)>, (key, weight): (K, f64)| match best {
-        Some((lowest, most)) if weight < most || (weight == most && lowest < key) => Some((lowest, most)),
+        Some((lowest, most)) if weight < most || (weight == most && lowest < key) => {
+            Some((lowest, most))
+        }
         _ if weight > 0.0 => Some((key, weight)),
         best => best,
     };
@@ -391,7 +428,10 @@ fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
         let parts: Vec<(CpuId, f64)> = match (&per_cpu.packets, silo.packets_per_s) {
             (Some(packets), Some(_)) => {
                 let all = |cpu| per_s(packets.get(&cpu).copied().unwrap_or(0), seconds);
-                silo.polls.iter().map(|(cpu, rate)| (*cpu, of_all(rate.packets_per_s, all(*cpu)))).collect()
+                silo.polls
+                    .iter()
+                    .map(|(cpu, rate)| (*cpu, of_all(rate.packets_per_s, all(*cpu))))
+                    .collect()
             }
             _ => {
                 let all = |cpu| interrupts.get(&cpu).copied().unwrap_or(0.0);
@@ -400,8 +440,10 @@ fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
             }
         };
         let threaded = silo.kthread.is_some();
-        silo.own_share =
-            parts.into_iter().filter_map(|(cpu, part)| Some((cpu, part * per_cpu.polling(cpu, threaded)?))).collect();
+        silo.own_share = parts
+            .into_iter()
+            .filter_map(|(cpu, part)| Some((cpu, part * per_cpu.polling(cpu, threaded)?)))
+            .collect();
     }
 }
 
@@ -430,7 +472,9 @@ fn forwarded_by_home<'a>(
     let (mut sent, mut of_no_queue) = (BTreeMap::new(), Vec::new());
     for row in &attribution.forwarded {
         match join.home_of_forwarded(row) {
-            home @ (Home::Queue(..) | Home::Napi(..)) => sent.entry(home).or_insert_with(Vec::new).push(row),
+            home @ (Home::Queue(..) | Home::Napi(..)) => {
+                sent.entry(home).or_insert_with(Vec::new).push(row)
+            }
             _ => of_no_queue.push(row),
         }
     }
@@ -441,7 +485,8 @@ fn forwarded_by_home<'a>(
 fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribution: &Attribution) {
     let seconds = attribution.elapsed.as_secs_f64();
     let bytes = total(rows);
-    silo.bytes_per_s = (attribution.source != Source::None && seconds > 0.0).then(|| per_s(bytes, seconds));
+    silo.bytes_per_s =
+        (attribution.source != Source::None && seconds > 0.0).then(|| per_s(bytes, seconds));
     let polled_on = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s)));
     let share = |row: &Consumption| if bytes > 0 { row.bytes as f64 / bytes as f64 } else { 0.0 };
     silo.locality.bytes_per_s = per_s(bytes, seconds);

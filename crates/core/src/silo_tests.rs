@@ -17,13 +17,26 @@ fn set(text: &str) -> CpuSet {
 /// A 2 x 2 x 2 machine; two queues of a virtio device on cpu 0, the first one read on cpus 2 and 5.
 fn scene() -> Scene {
     let queue = |irq| SceneQueue { irq: Some(irq), cpus: set("0"), ..SceneQueue::default() };
-    let reader =
-        |comm: &str, cpu, bytes_per_s| Reader { comm: comm.into(), cpu: CpuId(cpu), bytes_per_s, ..Reader::default() };
+    let reader = |comm: &str, cpu, bytes_per_s| Reader {
+        comm: comm.into(),
+        cpu: CpuId(cpu),
+        bytes_per_s,
+        ..Reader::default()
+    };
     let readers = vec![reader("redis", 2, 750), reader("iperf", 5, 250)];
     let first = SceneQueue { packets_per_s: 300, load: 0.3, readers, ..queue(30) };
     let queues = vec![first, SceneQueue { packets_per_s: 100, load: 0.1, ..queue(32) }];
-    let netdev = SceneNetdev { name: "eth0".into(), driver: "virtio_net".into(), queues, ..SceneNetdev::default() };
-    Scene { grid: Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() }, netdevs: vec![netdev], ..Scene::default() }
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues,
+        ..SceneNetdev::default()
+    };
+    Scene {
+        grid: Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() },
+        netdevs: vec![netdev],
+        ..Scene::default()
+    }
 }
 
 fn silos_of(observation: &Observation) -> Silos {
@@ -45,7 +58,10 @@ fn a_cpus_polling_time_is_shared_out_by_packets() {
     let silos = silos_of(&scene().observation());
     let own: Vec<f64> = silos.queues.iter().map(|silo| silo.own_share[&CpuId(0)]).collect();
     assert!((own[0] - 0.3).abs() < 1e-9 && (own[1] - 0.1).abs() < 1e-9, "{own:?}");
-    assert_eq!(silos.queues[0].softirq, Some(SoftirqShare { cpu: CpuId(0), share: 0.4, measured: true }));
+    assert_eq!(
+        silos.queues[0].softirq,
+        Some(SoftirqShare { cpu: CpuId(0), share: 0.4, measured: true })
+    );
 }
 
 #[test]
@@ -97,7 +113,11 @@ fn what_is_local_foreign_or_unresolved_is_no_silos() {
     let silos = silos_of(&observation);
     let elsewhere = [&silos.local, &silos.unresolved, &silos.foreign].map(|e| e.bytes_per_s);
     assert_eq!(elsewhere, [1.0, 2.0, 3.0]);
-    assert_eq!(silos.queues.len(), 2, "a device of the same name and index in another namespace is not ours");
+    assert_eq!(
+        silos.queues.len(),
+        2,
+        "a device of the same name and index in another namespace is not ours"
+    );
     assert_eq!(silos.queues[0].bytes_per_s, Some(1000.0));
 }
 
@@ -124,7 +144,10 @@ fn a_device_without_known_interrupts_still_has_silos() {
     let mut scene = scene();
     scene.netdevs[0].queues[0].irq = None;
     let silo = &silos_of(&scene.observation()).queues[0];
-    assert_eq!((silo.irq.clone(), silo.writable.clone(), silo.interrupts_per_s.clone()), (None, None, None));
+    assert_eq!(
+        (silo.irq.clone(), silo.writable.clone(), silo.interrupts_per_s.clone()),
+        (None, None, None)
+    );
 }
 
 #[test]
@@ -141,8 +164,10 @@ fn wakeups_are_those_of_the_readers_by_where_they_slept() {
     let mut scene = scene();
     scene.netdevs[0].queues[0].wakeups_per_s = 400;
     let silo = &silos_of(&scene.observation()).queues[0];
-    let woken: Vec<_> = silo.consumers.iter().map(|c| (c.wakeups_per_s, c.wakeups_on.clone())).collect();
-    let expected = [(Some(300.0), [(CpuId(2), 300.0)].into()), (Some(100.0), [(CpuId(5), 100.0)].into())];
+    let woken: Vec<_> =
+        silo.consumers.iter().map(|c| (c.wakeups_per_s, c.wakeups_on.clone())).collect();
+    let expected =
+        [(Some(300.0), [(CpuId(2), 300.0)].into()), (Some(100.0), [(CpuId(5), 100.0)].into())];
     assert_eq!(woken, expected);
 }
 
@@ -159,7 +184,8 @@ fn queues_of_one_cpu_share_a_readers_wakeups_by_its_reads() {
     scene.netdevs[0].queues[1].readers =
         vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 1, ..Reader::default() }];
     let mut observation = scene.observation();
-    let reads = observation.attribution.consumption.iter_mut().filter(|row| row.consumer.comm == "redis");
+    let reads =
+        observation.attribution.consumption.iter_mut().filter(|row| row.consumer.comm == "redis");
     reads.zip([200, 100]).for_each(|(row, events)| row.events = events);
     let silos = silos_of(&observation);
     let woken = [0, 1].map(|queue| silos.queues[queue].consumers[0].wakeups_per_s);
@@ -195,7 +221,8 @@ fn a_napi_is_the_queues_whose_packets_it_forwards() {
     let mut scene = forwarding();
     scene.netdevs[0].napis_unknown = true;
     let silos = silos_of(&scene.observation());
-    let napis: Vec<_> = silos.queues.iter().map(|silo| silo.napi.clone().map(|napi| napi.to)).collect();
+    let napis: Vec<_> =
+        silos.queues.iter().map(|silo| silo.napi.clone().map(|napi| napi.to)).collect();
     assert_eq!(napis, [Some(NapiId(8193)), Some(NapiId(8194))]);
     assert_eq!(silos.queues[1].packets_per_s, Some(100.0));
 }
@@ -203,7 +230,12 @@ fn a_napi_is_the_queues_whose_packets_it_forwards() {
 #[test]
 fn what_a_container_sends_is_forwarded_from_no_queue() {
     let mut observation = forwarding().observation();
-    let row = Forwarded { napi: None, rx_queue: None, packets: 200, ..observation.attribution.forwarded[0].clone() };
+    let row = Forwarded {
+        napi: None,
+        rx_queue: None,
+        packets: 200,
+        ..observation.attribution.forwarded[0].clone()
+    };
     observation.attribution.forwarded.push(row);
     let forwarded = silos_of(&observation).forwarded;
     assert_eq!((forwarded.packets_per_s, forwarded.from_no_queue[0].share), (100.0, 0.2));

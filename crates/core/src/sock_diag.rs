@@ -1,6 +1,8 @@
-//! Attribution without eBPF: two samples of all TCP sockets and their owners -> who read how much, through which NAPI.
+//! Attribution without eBPF: two samples of all TCP sockets and their owners -> who read how much,
+//! through which NAPI.
 //!
-//! Bytes are exact for connections open at the second sample. CPUs are those seen at that moment, not a sum over time.
+//! Bytes are exact for connections open at the second sample. CPUs are those seen at that moment,
+//! not a sum over time.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,8 +78,8 @@ pub struct Thread {
 
 /// Bytes that the application has read, of what `struct tcp_info` and `struct inet_diag_msg` tell.
 ///
-/// `bytes_received` and `rqueue` (received, not read yet) both count a FIN as one byte; it stays the last unread one
-/// until the application has seen the end.
+/// `bytes_received` and `rqueue` (received, not read yet) both count a FIN as one byte; it stays
+/// the last unread one until the application has seen the end.
 pub fn read_bytes(bytes_received: u64, rqueue: u32, fin_received: bool) -> u64 {
     let unread = u64::from(rqueue).max(u64::from(fin_received));
     bytes_received.saturating_sub(unread)
@@ -129,12 +131,22 @@ impl Orphans {
 }
 
 /// Where a socket's bytes belong, with no bytes yet; `None` where no process is known to hold it.
-fn consumption(before: &Sample, after: &Sample, socket: &TcpSocket, steerings: &[Steering]) -> Option<Consumption> {
+fn consumption(
+    before: &Sample,
+    after: &Sample,
+    socket: &TcpSocket,
+    steerings: &[Steering],
+) -> Option<Consumption> {
     let owners = after.owners.get(&socket.inode)?;
     let (tgid, thread, sure) = reader(before, after, owners)?;
     let process = after.processes.get(&tgid)?;
     let (napi, rx_queue, resolved) = resolve(after, socket, steerings);
-    let consumer = Consumer { tgid, comm: process.comm.clone(), cgroup: process.cgroup.clone(), netns: after.netns };
+    let consumer = Consumer {
+        tgid,
+        comm: process.comm.clone(),
+        cgroup: process.cgroup.clone(),
+        netns: after.netns,
+    };
     Some(Consumption {
         napi,
         rx_queue,
@@ -151,8 +163,8 @@ fn consumption(before: &Sample, after: &Sample, socket: &TcpSocket, steerings: &
     })
 }
 
-/// The thread that most likely reads: of all threads of all holders, the one that ran longest between the samples.
-/// The last value says whether there was no choice.
+/// The thread that most likely reads: of all threads of all holders, the one that ran longest
+/// between the samples. The last value says whether there was no choice.
 fn reader(before: &Sample, after: &Sample, owners: &BTreeSet<u32>) -> Option<(u32, Thread, bool)> {
     let ran = |tgid: u32, tid: u32, thread: &Thread| {
         let earlier = before.processes.get(&tgid).and_then(|process| process.threads.get(&tid));
@@ -165,11 +177,17 @@ fn reader(before: &Sample, after: &Sample, owners: &BTreeSet<u32>) -> Option<(u3
     });
     let mut count = 0_u32;
     // the first of equals: the lowest tgid, then its main thread
-    let best = threads.inspect(|_| count += 1).reduce(|best, next| if next.2 > best.2 { next } else { best });
+    let best = threads
+        .inspect(|_| count += 1)
+        .reduce(|best, next| if next.2 > best.2 { next } else { best });
     best.map(|(tgid, thread, _)| (tgid, thread, count == 1))
 }
 
-fn resolve(after: &Sample, socket: &TcpSocket, steerings: &[Steering]) -> (Option<NapiId>, Option<u32>, Resolved) {
+fn resolve(
+    after: &Sample,
+    socket: &TcpSocket,
+    steerings: &[Steering],
+) -> (Option<NapiId>, Option<u32>, Resolved) {
     if let Some(napi) = socket.incoming.and_then(|incoming| incoming.napi) {
         return (Some(napi), None, Resolved::Direct);
     }
@@ -177,10 +195,14 @@ fn resolve(after: &Sample, socket: &TcpSocket, steerings: &[Steering]) -> (Optio
     if remote.is_loopback() || after.addresses.values().flatten().any(|own| *own == remote) {
         return (None, None, Resolved::Local);
     }
-    let steering = steerings.iter().find(|steering| steering.addresses.contains(&socket.local.ip()));
-    let queue = steering.and_then(|steering| Some((steering, steering.tcp_queue(socket.remote, socket.local)?)));
+    let steering =
+        steerings.iter().find(|steering| steering.addresses.contains(&socket.local.ip()));
+    let queue = steering
+        .and_then(|steering| Some((steering, steering.tcp_queue(socket.remote, socket.local)?)));
     match queue {
-        Some((steering, queue)) => (steering.napis.get(&queue).copied(), Some(queue), Resolved::Toeplitz),
+        Some((steering, queue)) => {
+            (steering.napis.get(&queue).copied(), Some(queue), Resolved::Toeplitz)
+        }
         None => (None, None, Resolved::Unresolved),
     }
 }
@@ -192,10 +214,14 @@ fn hooks(after: &Sample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
         hook: hook.to_owned(),
         refused,
     };
-    let ended = format!("sock_diag shows open sockets only ({ended} seen at the start had ended by the end)");
+    let ended = format!(
+        "sock_diag shows open sockets only ({ended} seen at the start had ended by the end)"
+    );
     let orphans = (orphans.sockets > 0).then(|| {
         let Orphans { sockets, bytes } = orphans;
-        format!("{bytes} bytes of {sockets} sockets belong to no process that can be seen: run as root")
+        format!(
+            "{bytes} bytes of {sockets} sockets belong to no process that can be seen: run as root"
+        )
     });
     let udp = "the kernel counts no bytes per UDP socket: this needs eBPF".to_owned();
     vec![
@@ -207,8 +233,13 @@ fn hooks(after: &Sample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
     ]
 }
 
-/// How the netdevs of a snapshot steer, for those that tell enough; the NAPIs are those of their rx queues.
-pub fn steerings(netdevs: &[Netdev], addresses: &BTreeMap<u32, Vec<IpAddr>>, netdev_rss_key: &str) -> Vec<Steering> {
+/// How the netdevs of a snapshot steer, for those that tell enough; the NAPIs are those of their rx
+/// queues.
+pub fn steerings(
+    netdevs: &[Netdev],
+    addresses: &BTreeMap<u32, Vec<IpAddr>>,
+    netdev_rss_key: &str,
+) -> Vec<Steering> {
     let steering = |netdev: &Netdev| {
         let napi = |queue: &RxQueue| Some((queue.index, queue.napi.as_ref()?.to));
         Some(Steering {
@@ -224,7 +255,13 @@ pub fn steerings(netdevs: &[Netdev], addresses: &BTreeMap<u32, Vec<IpAddr>>, net
 mod tests {
     use super::*;
 
-    fn sample(at: u64, read_bytes: u64, incoming: Option<Incoming>, remote: &str, run_ns: [u64; 2]) -> Sample {
+    fn sample(
+        at: u64,
+        read_bytes: u64,
+        incoming: Option<Incoming>,
+        remote: &str,
+        run_ns: [u64; 2],
+    ) -> Sample {
         let socket = TcpSocket {
             inode: 81,
             local: "192.0.2.1:5201".parse().unwrap(),
@@ -240,7 +277,10 @@ mod tests {
             addresses: BTreeMap::from([(2, vec!["192.0.2.1".parse().unwrap()])]),
             sockets: BTreeMap::from([(1001, socket)]),
             owners: BTreeMap::from([(81, BTreeSet::from([77]))]),
-            processes: BTreeMap::from([(77, Process { comm: "server".into(), cgroup: None, threads })]),
+            processes: BTreeMap::from([(
+                77,
+                Process { comm: "server".into(), cgroup: None, threads },
+            )]),
             refused: None,
         }
     }
@@ -252,9 +292,15 @@ mod tests {
         let before = sample(10, 1000, None, "192.0.2.9:4000", [50, 10]);
         let after = sample(12, 5000, TOLD, "192.0.2.9:4000", [60, 900]);
         let attribution = attribute(&before, &after, &[]);
-        assert_eq!((attribution.source, attribution.elapsed), (Source::SockDiag, Duration::from_secs(2)));
+        assert_eq!(
+            (attribution.source, attribution.elapsed),
+            (Source::SockDiag, Duration::from_secs(2))
+        );
         let [read] = &attribution.consumption[..] else { panic!("{attribution:?}") };
-        assert_eq!((read.bytes, read.napi, read.resolved), (4000, Some(NapiId(8193)), Resolved::Direct));
+        assert_eq!(
+            (read.bytes, read.napi, read.resolved),
+            (4000, Some(NapiId(8193)), Resolved::Direct)
+        );
         assert_eq!((read.protocol_cpu, read.consumer_cpu), (Some(CpuId(3)), CpuId(5)));
         assert!(read.approximate);
     }

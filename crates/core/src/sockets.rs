@@ -54,7 +54,11 @@ impl LosingSocket {
 
     /// The same with who holds it: `udp port 53 of dnsmasq (pid 812)`.
     pub fn label(&self) -> String {
-        let holder = self.holder.as_ref().map(|it| format!(" of {} (pid {})", it.comm, it.tgid)).unwrap_or_default();
+        let holder = self
+            .holder
+            .as_ref()
+            .map(|it| format!(" of {} (pid {})", it.comm, it.tgid))
+            .unwrap_or_default();
         self.port_label() + &holder
     }
 
@@ -62,7 +66,9 @@ impl LosingSocket {
     ///
     /// One that is not among them had dropped nothing yet, or was not there.
     pub fn dropped_since(&self, before: &[Self]) -> u64 {
-        let same = |other: &&Self| (other.kind, other.port, other.inode) == (self.kind, self.port, self.inode);
+        let same = |other: &&Self| {
+            (other.kind, other.port, other.inode) == (self.kind, self.port, self.inode)
+        };
         self.drops.saturating_sub(before.iter().find(same).map_or(0, |socket| socket.drops))
     }
 }
@@ -72,7 +78,15 @@ mod tests {
     use super::*;
 
     fn udp(inode: u32, drops: u64) -> LosingSocket {
-        LosingSocket { kind: SocketKind::Udp, port: 53, inode, drops, queued: 0, limit: None, holder: None }
+        LosingSocket {
+            kind: SocketKind::Udp,
+            port: 53,
+            inode,
+            drops,
+            queued: 0,
+            limit: None,
+            holder: None,
+        }
     }
 
     #[test]
@@ -85,6 +99,9 @@ mod tests {
     fn a_socket_is_called_by_its_holder() {
         assert_eq!(udp(7, 9).label(), "udp port 53");
         let holder = Some(Holder { tgid: 812, comm: "dnsmasq".into() });
-        assert_eq!(LosingSocket { holder, ..udp(7, 9) }.label(), "udp port 53 of dnsmasq (pid 812)");
+        assert_eq!(
+            LosingSocket { holder, ..udp(7, 9) }.label(),
+            "udp port 53 of dnsmasq (pid 812)"
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! Where the time of receive work goes, by stage: samples of kernel stacks, told apart by the functions in them.
+//! Where the time of receive work goes, by stage: samples of kernel stacks, told apart by the
+//! functions in them.
 //!
-//! The innermost function that the table knows decides. What serves all stages (copying, allocating, locking, waking) is in no
-//! row, so that it counts for the stage that called it. `docs/kernel.md` says what that cannot tell apart.
+//! The innermost function that the table knows decides. What serves all stages (copying,
+//! allocating, locking, waking) is in no row, so that it counts for the stage that called it.
+//! `docs/kernel.md` says what that cannot tell apart.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +18,8 @@ use crate::parse::kallsyms::Symbol;
 pub enum Stage {
     /// The driver's poll, its memory, XDP, and the merging of packets (GRO).
     DriverGro,
-    /// From the device to the protocol or to the next device: dispatch, RPS, VLAN, bridge, routing, neighbours.
+    /// From the device to the protocol or to the next device: dispatch, RPS, VLAN, bridge, routing,
+    /// neighbours.
     BridgeIp,
     /// Packet filter, connection tracking, address translation.
     Netfilter,
@@ -69,7 +72,8 @@ pub struct StageSamples {
     pub refused: Option<String>,
 }
 
-/// A part of a function's name, and the stage of functions so named. `*` at either end stands for anything.
+/// A part of a function's name, and the stage of functions so named. `*` at either end stands for
+/// anything.
 type Row = (&'static str, Stage);
 
 /// The first row that fits decides: what is special comes before what is general.
@@ -254,7 +258,8 @@ impl Stages {
             let sum = all.entry(*stage).or_default();
             *sum = sum.saturating_add(*count);
         }
-        let cpus = samples.cpus.iter().map(|(cpu, stages)| line(Some(*cpu), stages.clone(), expected));
+        let cpus =
+            samples.cpus.iter().map(|(cpu, stages)| line(Some(*cpu), stages.clone(), expected));
         Self {
             per_s: samples.per_s,
             total: line(None, all, expected * samples.cpus.len() as f64),
@@ -289,12 +294,27 @@ mod tests {
     #[test]
     fn the_innermost_function_that_is_known_decides() {
         let cases = [
-            ("memcpy tcp4_gro_receive inet_gro_receive napi_gro_receive igb_poll@igb net_rx_action", Stage::DriverGro),
+            (
+                "memcpy tcp4_gro_receive inet_gro_receive napi_gro_receive igb_poll@igb net_rx_action",
+                Stage::DriverGro,
+            ),
             ("igb_alloc_rx_buffers@igb igb_poll@igb __napi_poll net_rx_action", Stage::DriverGro),
-            ("fib_table_lookup ip_route_input_noref ip_rcv __netif_receive_skb_core", Stage::BridgeIp),
-            ("_raw_spin_lock br_forward@bridge br_handle_frame@bridge igb_poll@igb", Stage::BridgeIp),
-            ("hash_conntrack_raw nf_conntrack_in@nf_conntrack nf_hook_slow ip_rcv", Stage::Netfilter),
-            ("jhash2 expr_call_ops_eval@nf_tables nft_do_chain@nf_tables nf_hook_slow", Stage::Netfilter),
+            (
+                "fib_table_lookup ip_route_input_noref ip_rcv __netif_receive_skb_core",
+                Stage::BridgeIp,
+            ),
+            (
+                "_raw_spin_lock br_forward@bridge br_handle_frame@bridge igb_poll@igb",
+                Stage::BridgeIp,
+            ),
+            (
+                "hash_conntrack_raw nf_conntrack_in@nf_conntrack nf_hook_slow ip_rcv",
+                Stage::Netfilter,
+            ),
+            (
+                "jhash2 expr_call_ops_eval@nf_tables nft_do_chain@nf_tables nf_hook_slow",
+                Stage::Netfilter,
+            ),
             ("__list_add expr_call_ops_eval@nf_tables __netif_receive_skb_core", Stage::Netfilter),
             (
                 "try_to_wake_up ep_poll_callback __wake_up_common sock_def_readable tcp_rcv_established",
@@ -306,8 +326,14 @@ mod tests {
                 Stage::QdiscXmit,
             ),
             ("skb_release_data igb_clean_tx_irq@igb igb_poll@igb", Stage::TxCompletion),
-            ("virtqueue_get_buf free_old_xmit_skbs@virtio_net virtnet_poll_tx@virtio_net", Stage::TxCompletion),
-            ("rcu_read_unlock handle_softirqs do_softirq __dev_queue_xmit udp_sendmsg", Stage::DriverGro),
+            (
+                "virtqueue_get_buf free_old_xmit_skbs@virtio_net virtnet_poll_tx@virtio_net",
+                Stage::TxCompletion,
+            ),
+            (
+                "rcu_read_unlock handle_softirqs do_softirq __dev_queue_xmit udp_sendmsg",
+                Stage::DriverGro,
+            ),
             ("native_halt default_idle", Stage::Other),
         ];
         for (names, stage) in cases {
@@ -334,9 +360,15 @@ mod tests {
         ];
         let samples = StageSamples { per_s: 100, cpus: cpus.into(), ..StageSamples::default() };
         let stages = Stages::of(&samples, 2.0);
-        assert_eq!(stages.total.shares, [(Stage::DriverGro, 0.375), (Stage::BridgeIp, 0.625)].into());
+        assert_eq!(
+            stages.total.shares,
+            [(Stage::DriverGro, 0.375), (Stage::BridgeIp, 0.625)].into()
+        );
         assert_eq!(stages.cpus[0].shares[&Stage::DriverGro], 0.75);
-        assert_eq!((stages.cpus[0].of_time[&Stage::DriverGro], stages.total.of_time[&Stage::BridgeIp]), (0.15, 0.125));
+        assert_eq!(
+            (stages.cpus[0].of_time[&Stage::DriverGro], stages.total.of_time[&Stage::BridgeIp]),
+            (0.15, 0.125)
+        );
         assert_eq!(Stages::of(&samples, 0.0).total.of_time, BTreeMap::new());
     }
 }

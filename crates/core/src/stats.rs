@@ -1,7 +1,8 @@
-//! How sure a measured difference is: intervals, when to stop measuring, what speaks against the measurement.
+//! How sure a measured difference is: intervals, when to stop measuring, what speaks against the
+//! measurement.
 //!
-//! Pure: random numbers come from a seed that the caller gives. The coverage of each interval is simulated in the tests.
-//! `docs/ab.md` says in plain words why these methods.
+//! Pure: random numbers come from a seed that the caller gives. The coverage of each interval is
+//! simulated in the tests. `docs/ab.md` says in plain words why these methods.
 
 pub mod bootstrap;
 pub mod sequential;
@@ -62,12 +63,19 @@ fn normal_quantile(share: f64) -> f64 {
     Normal::standard().inverse_cdf(share)
 }
 
-/// What differs between the means of two samples that are not paired: Student's interval with a common variance, so that it
-/// exists from two samples and one on. No deviation is taken to be below `least_deviation`. Both tails together are as
-/// improbable as `doubt`.
-pub fn difference_of_means(before: &[f64], after: &[f64], least_deviation: f64, doubt: f64) -> Option<Estimate> {
+/// What differs between the means of two samples that are not paired: Student's interval with a
+/// common variance, so that it exists from two samples and one on. No deviation is taken to be
+/// below `least_deviation`. Both tails together are as improbable as `doubt`.
+pub fn difference_of_means(
+    before: &[f64],
+    after: &[f64],
+    least_deviation: f64,
+    doubt: f64,
+) -> Option<Estimate> {
     let (mean_before, mean_after) = (mean(before)?, mean(after)?);
-    let squares = |samples: &[f64], mean: f64| samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>();
+    let squares = |samples: &[f64], mean: f64| {
+        samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>()
+    };
     let (n, m) = (before.len() as f64, after.len() as f64);
     let freedom = n + m - 2.0;
     let deviation = ((squares(before, mean_before) + squares(after, mean_after)) / freedom).sqrt();
@@ -96,7 +104,8 @@ pub(crate) mod simulate {
     }
 
     impl Noise {
-        pub(crate) const ALL: [Self; 4] = [Self::Normal, Self::LogNormal, Self::Heavy, Self::Spikes];
+        pub(crate) const ALL: [Self; 4] =
+            [Self::Normal, Self::LogNormal, Self::Heavy, Self::Spikes];
 
         pub(crate) fn sample(self, rng: &mut Rng) -> f64 {
             let normal = normal(rng);
@@ -138,7 +147,8 @@ mod tests {
     #[test]
     fn the_difference_of_two_means_is_covered_as_often_as_promised() {
         let covered = share(2000, |rng| {
-            let mut around = |mean: f64, n: usize| (0..n).map(|_| mean + normal(rng)).collect::<Vec<_>>();
+            let mut around =
+                |mean: f64, n: usize| (0..n).map(|_| mean + normal(rng)).collect::<Vec<_>>();
             let (before, after) = (around(10.0, 3), around(11.0, 5));
             difference_of_means(&before, &after, 0.0, 0.05).unwrap().holds(1.0)
         });

@@ -1,10 +1,12 @@
 //! The Toeplitz hash of receive side scaling: addresses and ports in, 32 bits out.
 //!
-//! Checked against the verification suite of the RSS specification. What a NIC does with the hash is in `rss`.
+//! Checked against the verification suite of the RSS specification. What a NIC does with the hash
+//! is in `rss`.
 
 use core::net::{IpAddr, SocketAddr};
 
-/// What a NIC makes of the fields before it hashes them, so that both directions of a connection have one hash (`RXH_XFRM_*`).
+/// What a NIC makes of the fields before it hashes them, so that both directions of a connection
+/// have one hash (`RXH_XFRM_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transform {
     /// Both halves are source xor destination.
@@ -14,7 +16,8 @@ pub enum Transform {
 }
 
 impl Transform {
-    /// From the bits of `input_xfrm`; an error for what the kernel did not know when this was written.
+    /// From the bits of `input_xfrm`; an error for what the kernel did not know when this was
+    /// written.
     pub fn of(input_xfrm: u8) -> Result<Option<Self>, String> {
         match input_xfrm {
             0 => Ok(None),
@@ -46,8 +49,14 @@ pub fn hash(key: &[u8], input: &[u8]) -> Option<u32> {
     Some(hash)
 }
 
-/// What is hashed of a packet from `source` to `target`: addresses, then ports if `ports`; both must be of one family.
-pub fn input(source: SocketAddr, target: SocketAddr, ports: bool, transform: Option<Transform>) -> Option<Vec<u8>> {
+/// What is hashed of a packet from `source` to `target`: addresses, then ports if `ports`; both
+/// must be of one family.
+pub fn input(
+    source: SocketAddr,
+    target: SocketAddr,
+    ports: bool,
+    transform: Option<Transform>,
+) -> Option<Vec<u8>> {
     let octets = |address: SocketAddr| match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
@@ -61,7 +70,9 @@ pub fn input(source: SocketAddr, target: SocketAddr, ports: bool, transform: Opt
         if source.len() != target.len() {
             return None;
         }
-        let both = |mix: fn(u8, u8) -> u8| source.iter().zip(&target).map(|(a, b)| mix(*a, *b)).collect::<Vec<u8>>();
+        let both = |mix: fn(u8, u8) -> u8| {
+            source.iter().zip(&target).map(|(a, b)| mix(*a, *b)).collect::<Vec<u8>>()
+        };
         let (first, second) = match transform {
             None => (source, target),
             Some(Transform::SymmetricXor) => (both(|a, b| a ^ b), both(|a, b| a ^ b)),
@@ -73,9 +84,11 @@ pub fn input(source: SocketAddr, target: SocketAddr, ports: bool, transform: Opt
     Some(input)
 }
 
-/// `net.core.netdev_rss_key`: bytes in hexadecimal, with colons; all zero until a driver asked for it.
+/// `net.core.netdev_rss_key`: bytes in hexadecimal, with colons; all zero until a driver asked for
+/// it.
 pub fn parse_key(text: &str) -> Option<Vec<u8>> {
-    let bytes: Option<Vec<u8>> = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    let bytes: Option<Vec<u8>> =
+        text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
     bytes.filter(|key| key.iter().any(|byte| *byte != 0))
 }
 
@@ -85,12 +98,13 @@ pub(crate) mod tests {
 
     /// The key of the verification suite.
     pub(crate) const KEY: [u8; 40] = [
-        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
-        0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
-        0xbe, 0xac, 0x01, 0xfa,
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
+        0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
+        0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// The verification suite of the RSS specification: source, destination, hash of addresses, hash with ports.
+    /// The verification suite of the RSS specification: source, destination, hash of addresses,
+    /// hash with ports.
     pub(crate) const SUITE: [(&str, &str, u32, u32); 8] = [
         ("66.9.149.187:2794", "161.142.100.80:1766", 0x323e_8fc2, 0x51cc_c178),
         ("199.92.111.2:14230", "65.69.140.83:4739", 0xd718_262a, 0xc626_b0ea),
@@ -99,7 +113,12 @@ pub(crate) mod tests {
         ("153.39.163.191:44251", "202.188.127.2:1303", 0x5d18_09c5, 0x10e8_28a2),
         ("[3ffe:2501:200:1fff::7]:2794", "[3ffe:2501:200:3::1]:1766", 0x2cc1_8cd5, 0x4020_7d3d),
         ("[3ffe:501:8::260:97ff:fe40:efab]:14230", "[ff02::1]:4739", 0x0f0c_461c, 0xdde5_1bbf),
-        ("[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", "[fe80::200:f8ff:fe21:67cf]:38024", 0x4b61_e985, 0x02d1_feef),
+        (
+            "[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251",
+            "[fe80::200:f8ff:fe21:67cf]:38024",
+            0x4b61_e985,
+            0x02d1_feef,
+        ),
     ];
 
     #[test]
@@ -135,7 +154,10 @@ pub(crate) mod tests {
 
     #[test]
     fn addresses_of_two_families_have_no_input() {
-        assert_eq!(input(SUITE[0].0.parse().unwrap(), SUITE[5].1.parse().unwrap(), false, None), None);
+        assert_eq!(
+            input(SUITE[0].0.parse().unwrap(), SUITE[5].1.parse().unwrap(), false, None),
+            None
+        );
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub struct Topology {
     pub isolated: CpuSet,
     /// `nohz_full=` (`/sys/devices/system/cpu/nohz_full`).
     pub nohz_full: CpuSet,
-    /// The CPUs and distances of each NUMA node (SLIT; 10 is local); empty where the kernel shows none.
+    /// The CPUs and distances of each NUMA node (SLIT; 10 is local); empty where the kernel shows
+    /// none.
     pub nodes: BTreeMap<NodeId, Node>,
 }
 
@@ -48,8 +49,9 @@ pub struct Node {
 
 /// One logical CPU.
 ///
-/// What it shares is kept as sets, not as identifiers: `core_id` and cache `id` repeat across packages and are absent
-/// on some machines, the sets are always there (a CPU at least shares with itself).
+/// What it shares is kept as sets, not as identifiers: `core_id` and cache `id` repeat across
+/// packages and are absent on some machines, the sets are always there (a CPU at least shares with
+/// itself).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     /// CPUs of the same core, itself included (`topology/core_cpus_list`).
@@ -68,8 +70,11 @@ pub struct Cpu {
     pub kind: CoreKind,
 }
 
-/// The kind of core on hybrid machines (`/sys/devices/cpu_core/cpus`, `/sys/devices/cpu_atom/cpus`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// The kind of core on hybrid machines (`/sys/devices/cpu_core/cpus`,
+/// `/sys/devices/cpu_atom/cpus`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CoreKind {
     /// All cores are alike, or the kernel does not say otherwise.
@@ -101,7 +106,8 @@ pub enum Distance {
 
 impl Distance {
     /// All distances, nearest first.
-    pub const ALL: [Self; 6] = [Self::SameCpu, Self::Smt, Self::L2, Self::Llc, Self::Node, Self::Remote];
+    pub const ALL: [Self; 6] =
+        [Self::SameCpu, Self::Smt, Self::L2, Self::Llc, Self::Node, Self::Remote];
 
     /// The word people read.
     pub fn label(self) -> &'static str {
@@ -117,7 +123,8 @@ impl Distance {
 }
 
 impl Topology {
-    /// How far apart two CPUs are; a CPU that the topology does not know is remote from all but itself.
+    /// How far apart two CPUs are; a CPU that the topology does not know is remote from all but
+    /// itself.
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
         if a == b {
             return Distance::SameCpu;
@@ -163,7 +170,8 @@ impl Topology {
         self.nodes.get(&node).map(|node| node.cpus.and(&self.online)).unwrap_or_default()
     }
 
-    /// The online CPUs under the same last-level cache, without the CPU itself and its SMT siblings.
+    /// The online CPUs under the same last-level cache, without the CPU itself and its SMT
+    /// siblings.
     pub fn near(&self, cpu: CpuId) -> CpuSet {
         self.llc_of(cpu).minus(&self.core_of(cpu))
     }

@@ -1,8 +1,10 @@
-//! What each remedy would do to the receive work of each netdev: help, hurt, no clear change, or not known, with reasons.
+//! What each remedy would do to the receive work of each netdev: help, hurt, no clear change, or
+//! not known, with reasons.
 //!
-//! A verdict follows from where the walls are ([`wall`]): what is full now, and what would be after work has moved and some
-//! was added. What was not measured is filled in three ways, from the worst to the best that fits ([`work`]): a remedy helps
-//! if it does in the worst of them, and hurts if it cannot help in the best. `docs/verdicts.md` has the formulas and sources.
+//! A verdict follows from where the walls are ([`wall`]): what is full now, and what would be after
+//! work has moved and some was added. What was not measured is filled in three ways, from the worst
+//! to the best that fits ([`work`]): a remedy helps if it does in the worst of them, and hurts if
+//! it cannot help in the best. `docs/verdicts.md` has the formulas and sources.
 
 mod handed;
 mod interrupts;
@@ -30,7 +32,8 @@ use work::{Range, Sight, Work};
 const CLEAR: f64 = 0.05;
 /// A remedy that cannot gain hurts if it likely costs this.
 const LOSS: f64 = 0.01;
-/// Entries of the flow table that are proposed (`Documentation/networking/scaling.rst`, for a busy server).
+/// Entries of the flow table that are proposed (`Documentation/networking/scaling.rst`, for a busy
+/// server).
 pub(crate) const FLOW_ENTRIES: u32 = 32768;
 
 /// What one remedy would do.
@@ -131,10 +134,14 @@ impl fmt::Display for Outcome {
 /// All verdicts on all netdevs that something arrives on; none where there is nothing to judge by.
 pub fn verdicts(seen: &Seen<'_>) -> Vec<Verdict> {
     let netdevs = seen.observation.after.netdevs.iter();
-    netdevs.filter_map(|netdev| Work::of(seen, netdev)).flat_map(|work| of_netdev(seen, &work)).collect()
+    netdevs
+        .filter_map(|netdev| Work::of(seen, netdev))
+        .flat_map(|work| of_netdev(seen, &work))
+        .collect()
 }
 
-/// What RPS onto these CPUs would do to a netdev, without the changes; `None` when nothing arrives on it.
+/// What RPS onto these CPUs would do to a netdev, without the changes; `None` when nothing arrives
+/// on it.
 pub fn rps_onto(seen: &Seen<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<Verdict> {
     Some(steer::rps_onto(&Work::of(seen, netdev)?, cpus))
 }
@@ -149,7 +156,8 @@ pub fn arfs(seen: &Seen<'_>, netdev: &Netdev) -> Option<Verdict> {
     Some(steer::arfs(&Work::of(seen, netdev)?))
 }
 
-/// Share of a netdev's bytes that RFS, which is on there, cannot steer; `None` where it is off, or nobody was seen to read.
+/// Share of a netdev's bytes that RFS, which is on there, cannot steer; `None` where it is off, or
+/// nobody was seen to read.
 pub fn unsteerable(seen: &Seen<'_>, netdev: &Netdev) -> Option<f64> {
     let work = Work::of(seen, netdev).filter(steer::in_force)?;
     Some(1.0 - work.steerable()?.best)
@@ -183,12 +191,19 @@ fn of_netdev(seen: &Seen<'_>, work: &Work<'_>) -> Vec<Verdict> {
 }
 
 /// The settings that a goal comes down to, where the outcome calls for them.
-fn with_changes(seen: &Seen<'_>, work: &Work<'_>, verdict: Verdict, called_for: Outcome, goal: Goal) -> Verdict {
+fn with_changes(
+    seen: &Seen<'_>,
+    work: &Work<'_>,
+    verdict: Verdict,
+    called_for: Outcome,
+    goal: Goal,
+) -> Verdict {
     if verdict.outcome != called_for {
         return verdict;
     }
     let netdevs = vec![work.netdev.name.clone()];
-    let goal = Goal { netdevs, irqs: false, even_if_owned: true, costs: work.costs.clone(), ..goal };
+    let goal =
+        Goal { netdevs, irqs: false, even_if_owned: true, costs: work.costs.clone(), ..goal };
     let changes = plan_of(seen.observation, seen.rates, seen.silos, &goal).changes;
     Verdict { changes, ..verdict }
 }
@@ -207,7 +222,8 @@ struct Effect {
 }
 
 impl Effect {
-    /// By the loads afterwards. On `fixed` CPUs, by the worst reckoning, applications stay where they are.
+    /// By the loads afterwards. On `fixed` CPUs, by the worst reckoning, applications stay where
+    /// they are.
     fn of(work: &Work<'_>, fixed: &CpuSet, after: impl Fn(Sight) -> Loads) -> Self {
         let walls = |sight| {
             let nowhere = CpuSet::new();
@@ -255,7 +271,10 @@ impl Effect {
                 let bound = work.loads.get(&cpu).map_or(0.0, |load| load.bound);
                 format!("cpu {cpu} spends {} on interrupts and softirqs", percent(bound))
             }
-            Limit::Machine => format!("the cpus are idle {} of the time, no one of them is the wall", percent(idle)),
+            Limit::Machine => format!(
+                "the cpus are idle {} of the time, no one of them is the wall",
+                percent(idle)
+            ),
             Limit::Link => format!("the link is {} full", percent(work.link.unwrap_or(0.0))),
         };
         match self.before.is_near() {
@@ -275,14 +294,20 @@ impl Effect {
         format!("{:+}% to {:+}%", percent(self.least()), percent(most))
     }
 
-    /// Where applications cannot leave the CPU that is relieved, the worst reckoning otherwise may be the best.
+    /// Where applications cannot leave the CPU that is relieved, the worst reckoning otherwise may
+    /// be the best.
     fn least(&self) -> f64 {
         self.gain.worst.min(self.gain.likely).min(self.gain.best)
     }
 }
 
 impl Verdict {
-    fn new(work: &Work<'_>, remedy: RemedyName, outcome: Outcome, because: impl Into<String>) -> Self {
+    fn new(
+        work: &Work<'_>,
+        remedy: RemedyName,
+        outcome: Outcome,
+        because: impl Into<String>,
+    ) -> Self {
         let because = because.into();
         let bound = match outcome {
             Outcome::Unknown => Gain::Unknown(because.clone()),
@@ -317,7 +342,9 @@ impl Verdict {
         reason: &str,
     ) -> Self {
         let old = target.value_in(&work.seen.observation.after);
-        let change = old.and_then(|old| Some(Change { new: edit(&old)?, target, old, reason: reason.to_owned() }));
+        let change = old.and_then(|old| {
+            Some(Change { new: edit(&old)?, target, old, reason: reason.to_owned() })
+        });
         self.changes.extend(change.filter(|change| change.new != change.old));
         self
     }
@@ -329,5 +356,9 @@ impl Verdict {
 
 /// `23%`; small ones with a decimal.
 fn percent(share: f64) -> String {
-    if share.abs() < 0.0995 { format!("{:.1}%", share * 100.0) } else { format!("{:.0}%", share * 100.0) }
+    if share.abs() < 0.0995 {
+        format!("{:.1}%", share * 100.0)
+    } else {
+        format!("{:.0}%", share * 100.0)
+    }
 }

@@ -1,5 +1,6 @@
-//! Names come from outside: a process calls itself what it likes, a bundle says what it likes. None of them may steer a terminal
-//! or forge a line of output, so control characters are written out before anything else sees them.
+//! Names come from outside: a process calls itself what it likes, a bundle says what it likes. None
+//! of them may steer a terminal or forge a line of output, so control characters are written out
+//! before anything else sees them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,8 +9,8 @@ use crate::attribution::Attribution;
 use crate::host::{EdgeSource, Netdev, Snapshot};
 use crate::part::Part;
 
-/// Whether a character moves the cursor, starts an escape sequence, ends a line, is not seen, or turns the direction of
-/// what is seen.
+/// Whether a character moves the cursor, starts an escape sequence, ends a line, is not seen, or
+/// turns the direction of what is seen.
 pub fn is_unseen(c: char) -> bool {
     let format = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
     c.is_control() || format
@@ -20,7 +21,8 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unseen) {
         return Cow::Borrowed(text);
     }
-    let written_out = |c: char| -> String { if is_unseen(c) { c.escape_default().collect() } else { c.into() } };
+    let written_out =
+        |c: char| -> String { if is_unseen(c) { c.escape_default().collect() } else { c.into() } };
     Cow::Owned(text.chars().map(written_out).collect())
 }
 
@@ -35,11 +37,16 @@ fn tame_all<'a>(texts: impl IntoIterator<Item = &'a mut String>) {
 }
 
 impl Snapshot {
-    /// Writes out the control characters of all names in it. A device whose name has any is not found again by that name, so
-    /// nothing of it is ever written.
+    /// Writes out the control characters of all names in it. A device whose name has any is not
+    /// found again by that name, so nothing of it is ever written.
     pub fn tame_names(&mut self) {
         let machine = &mut self.machine;
-        tame_all([&mut machine.hostname, &mut machine.release, &mut machine.boot_id, &mut machine.cmdline]);
+        tame_all([
+            &mut machine.hostname,
+            &mut machine.release,
+            &mut machine.boot_id,
+            &mut machine.cmdline,
+        ]);
         for state in self.irqs.values_mut() {
             tame_all(state.actions.iter_mut().chain([&mut state.chip]));
         }
@@ -55,7 +62,9 @@ impl Snapshot {
                 .map(|(name, netdev)| (visible(&name).into_owned(), netdev))
                 .collect::<BTreeMap<_, _>>();
             if let Part::Value(connections) = &mut audit.connections {
-                tame_all(connections.kept.iter_mut().filter_map(|connection| connection.netdev.as_mut()));
+                tame_all(
+                    connections.kept.iter_mut().filter_map(|connection| connection.netdev.as_mut()),
+                );
             }
             if let Part::Value(qdiscs) = &mut audit.qdiscs {
                 tame_all(qdiscs.iter_mut().map(|qdisc| &mut qdisc.kind));
@@ -66,7 +75,13 @@ impl Snapshot {
 
 fn tame_netdev(netdev: &mut Netdev) {
     tame(&mut netdev.name);
-    let optional = [&mut netdev.device_path, &mut netdev.driver, &mut netdev.bus, &mut netdev.mac, &mut netdev.master];
+    let optional = [
+        &mut netdev.device_path,
+        &mut netdev.driver,
+        &mut netdev.bus,
+        &mut netdev.mac,
+        &mut netdev.master,
+    ];
     tame_all(optional.into_iter().flatten());
     tame_all(netdev.napis.iter_mut().filter_map(|napi| Some(&mut napi.thread.as_mut()?.comm)));
     tame_all(netdev.rx_queues.iter_mut().filter_map(|queue| queue.leased.as_mut()));
@@ -79,7 +94,11 @@ fn tame_netdev(netdev: &mut Netdev) {
     let Some(ethtool) = &mut netdev.ethtool else { return };
     if let Part::Value(driver) = &mut ethtool.driver {
         tame(&mut driver.driver);
-        tame_all([&mut driver.version, &mut driver.fw_version, &mut driver.bus_info].into_iter().flatten());
+        tame_all(
+            [&mut driver.version, &mut driver.fw_version, &mut driver.bus_info]
+                .into_iter()
+                .flatten(),
+        );
     }
     if let Part::Value(features) = &mut ethtool.features {
         tame_all(features.iter_mut().map(|feature| &mut feature.name));

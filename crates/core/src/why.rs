@@ -1,7 +1,8 @@
 //! Why a CPU is busy with softirqs and interrupts: what put the work there, and why exactly there.
 //!
-//! Causes are in the order of the time that they take; where time is not measured by cause, it is shared out by packets
-//! and marked as estimated. A queue, a netdev or an interrupt can be asked for as well.
+//! Causes are in the order of the time that they take; where time is not measured by cause, it is
+//! shared out by packets and marked as estimated. A queue, a netdev or an interrupt can be asked
+//! for as well.
 
 mod chain;
 mod cpu;
@@ -143,10 +144,12 @@ pub fn why(observation: &Observation, subject: &Subject) -> Result<Why, WhyError
         Subject::Netdev(name, queue) => {
             let of_netdev = || silos.queues.iter().filter(|silo| silo.netdev.name == *name);
             if !after.netdevs.iter().any(|netdev| netdev.name == *name) {
-                let names: Vec<&str> = after.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
+                let names: Vec<&str> =
+                    after.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
                 return Err(WhyError::NoNetdev(name.clone(), names.join(", ")));
             }
-            let causes = queues(&look, of_netdev().filter(|silo| queue.is_none() || silo.queue == *queue));
+            let causes =
+                queues(&look, of_netdev().filter(|silo| queue.is_none() || silo.queue == *queue));
             if let (Some(queue), true) = (queue, causes.is_empty()) {
                 let queues = of_netdev().filter_map(|silo| silo.queue).map(CpuId).collect();
                 return Err(WhyError::NoQueue(name.clone(), *queue, queues));
@@ -155,7 +158,13 @@ pub fn why(observation: &Observation, subject: &Subject) -> Result<Why, WhyError
         }
     };
     let notes = crate::notes::notes(observation, &rates, &silos);
-    Ok(Why { subject: subject.to_string(), elapsed_s: rates.elapsed.as_secs_f64(), cpu, causes, notes })
+    Ok(Why {
+        subject: subject.to_string(),
+        elapsed_s: rates.elapsed.as_secs_f64(),
+        cpu,
+        causes,
+        notes,
+    })
 }
 
 /// Each queue where it is polled most, the dearest first.
@@ -180,7 +189,9 @@ impl FromStr for Subject {
 
     fn from_str(text: &str) -> Result<Self, UnknownSubject> {
         let unknown = || UnknownSubject(text.to_owned());
-        let number = |prefix: &str| text.strip_prefix(prefix).map(str::trim).and_then(|rest| rest.parse().ok());
+        let number = |prefix: &str| {
+            text.strip_prefix(prefix).map(str::trim).and_then(|rest| rest.parse().ok())
+        };
         if let Some(cpu) = number("cpu").or_else(|| number("")) {
             return Ok(Self::Cpu(CpuId(cpu)));
         }

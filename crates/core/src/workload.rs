@@ -16,13 +16,15 @@ use crate::runqueue::{self, LEAST_WAITS};
 pub enum Measure {
     /// CPU time of the whole machine per megabyte (10^6) that programs read, in nanoseconds.
     CpuPerMegabyte,
-    /// The share of what programs read that was processed under the last-level cache where it was read.
+    /// The share of what programs read that was processed under the last-level cache where it was
+    /// read.
     Locality,
     /// Call-function IPIs per packet that the NICs received.
     IpisPerPacket,
     /// NET_RX softirqs per packet that the NICs received.
     SoftirqsPerPacket,
-    /// The 99th percentile of how long threads that read sockets were runnable before they ran, in nanoseconds.
+    /// The 99th percentile of how long threads that read sockets were runnable before they ran, in
+    /// nanoseconds.
     RunqueueLatency,
 }
 
@@ -33,7 +35,9 @@ pub enum NoNumber {
     #[error("nothing was received")]
     NothingReceived,
     /// So few waits say nothing about one in a hundred.
-    #[error("threads that read sockets waited for a cpu {0} times, and a 99th percentile wants {LEAST_WAITS}")]
+    #[error(
+        "threads that read sockets waited for a cpu {0} times, and a 99th percentile wants {LEAST_WAITS}"
+    )]
     TooFewWaits(u64),
     /// Why nothing counts it.
     #[error("it is not counted here: {0}")]
@@ -42,8 +46,13 @@ pub enum NoNumber {
 
 impl Measure {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::CpuPerMegabyte, Self::Locality, Self::IpisPerPacket, Self::SoftirqsPerPacket, Self::RunqueueLatency];
+    pub const ALL: [Self; 5] = [
+        Self::CpuPerMegabyte,
+        Self::Locality,
+        Self::IpisPerPacket,
+        Self::SoftirqsPerPacket,
+        Self::RunqueueLatency,
+    ];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -79,17 +88,25 @@ impl Measure {
     fn reckoned(self, observation: &Observation) -> Option<f64> {
         let rates = rates(&observation.before, &observation.after);
         let value = match self {
-            Self::CpuPerMegabyte => cpu_ns_per_s(observation, &rates)? / (bytes_per_s(observation, |_| true) / 1e6),
+            Self::CpuPerMegabyte => {
+                cpu_ns_per_s(observation, &rates)? / (bytes_per_s(observation, |_| true) / 1e6)
+            }
             Self::Locality => {
                 let topology = &observation.after.topology;
                 let near = |row: &Consumption| {
                     let from = row.protocol_cpu.or(row.poll_cpu);
-                    from.is_some_and(|cpu| cpu == row.consumer_cpu || topology.llc_of(cpu).contains(row.consumer_cpu))
+                    from.is_some_and(|cpu| {
+                        cpu == row.consumer_cpu || topology.llc_of(cpu).contains(row.consumer_cpu)
+                    })
                 };
                 bytes_per_s(observation, near) / bytes_per_s(observation, |_| true)
             }
-            Self::IpisPerPacket => sum(&rates, |cpu| cpu.cal_per_s)? / packets_per_s(observation, &rates),
-            Self::SoftirqsPerPacket => sum(&rates, |cpu| cpu.net_rx_per_s)? / packets_per_s(observation, &rates),
+            Self::IpisPerPacket => {
+                sum(&rates, |cpu| cpu.cal_per_s)? / packets_per_s(observation, &rates)
+            }
+            Self::SoftirqsPerPacket => {
+                sum(&rates, |cpu| cpu.net_rx_per_s)? / packets_per_s(observation, &rates)
+            }
             Self::RunqueueLatency => observation.attribution.runqueue_latency.as_ref()?.p99_ns()?,
         };
         (value.is_finite() && (value > 0.0 || self.scale() == Scale::Difference)).then_some(value)
@@ -100,7 +117,8 @@ impl Measure {
             return NoNumber::NothingReceived;
         }
         let mut hooks = attribution.hooks.iter().filter(|hook| hook.question == runqueue::QUESTION);
-        let refused = hooks.find_map(|hook| Some(format!("{} is refused: {}", hook.hook, hook.refused.as_ref()?)));
+        let refused = hooks
+            .find_map(|hook| Some(format!("{} is refused: {}", hook.hook, hook.refused.as_ref()?)));
         match (refused, &attribution.runqueue_latency) {
             (Some(why), _) => NoNumber::NotCounted(why),
             (None, None) => NoNumber::NotCounted("nobody asked for it".into()),
@@ -127,8 +145,9 @@ fn cpu_ns_per_s(observation: &Observation, rates: &Rates) -> Option<f64> {
     let cpus = rates.cpus.iter().filter_map(|(cpu, rates)| {
         let shares = rates.shares?;
         let measured = observation.attribution.cpu_time.get(cpu).filter(|_| seconds > 0.0);
-        let interrupted =
-            measured.map_or((shares.irq + shares.softirq) * 1e9, |time| time.interrupted_ns() as f64 / seconds);
+        let interrupted = measured.map_or((shares.irq + shares.softirq) * 1e9, |time| {
+            time.interrupted_ns() as f64 / seconds
+        });
         Some((shares.usr + shares.nice + shares.sys) * 1e9 + interrupted)
     });
     let cpus: Vec<f64> = cpus.collect();
@@ -163,15 +182,18 @@ mod tests {
     use crate::host::{CpuCounters, CpuStat};
     use crate::runqueue::RunqueueLatency;
 
-    /// A second in which each of two CPUs (of two caches) was busy for half of its ticks and for 0.1 s in softirqs.
+    /// A second in which each of two CPUs (of two caches) was busy for half of its ticks and for
+    /// 0.1 s in softirqs.
     fn observation() -> Observation {
         let mut observation = Observation::default();
-        for (snapshot, at, ticks, count) in [(&mut observation.before, 10, 0, 0), (&mut observation.after, 11, 50, 300)]
+        for (snapshot, at, ticks, count) in
+            [(&mut observation.before, 10, 0, 0), (&mut observation.after, 11, 50, 300)]
         {
             snapshot.at = Duration::from_secs(at);
             snapshot.topology = Grid { llcs: 2, ..Grid::default() }.topology().into();
             let stat = CpuStat { user: ticks, idle: ticks, ..CpuStat::default() };
-            let counters = CpuCounters { stat, softirqs: [("NET_RX", count)].into(), softnet: None };
+            let counters =
+                CpuCounters { stat, softirqs: [("NET_RX", count)].into(), softnet: None };
             snapshot.cpus = [(CpuId(0), counters.clone()), (CpuId(1), counters)].into();
             snapshot.arch_interrupts = [("CAL".into(), [(CpuId(0), count)].into())].into();
             let nic = |name: &str, path: Option<&str>| Netdev {
@@ -180,7 +202,8 @@ mod tests {
                 statistics: BTreeMap::from([("rx_packets".into(), 2 * count)]),
                 ..Netdev::default()
             };
-            snapshot.netdevs = vec![nic("eth0", Some("/devices/pci")), nic("br0", None), nic("lo", None)];
+            snapshot.netdevs =
+                vec![nic("eth0", Some("/devices/pci")), nic("br0", None), nic("lo", None)];
         }
         let row = |consumer_cpu: u32, bytes| Consumption {
             napi: None,
@@ -201,7 +224,8 @@ mod tests {
         attribution.consumption = vec![row(0, 3_000_000), row(1, 1_000_000)];
         let time = CpuTime { net_rx_ns: 100_000_000, ..CpuTime::default() };
         attribution.cpu_time = [(CpuId(0), time), (CpuId(1), time)].into();
-        attribution.runqueue_latency = Some(RunqueueLatency { waits: [(32, 990), (64_000, 10)].into() });
+        attribution.runqueue_latency =
+            Some(RunqueueLatency { waits: [(32, 990), (64_000, 10)].into() });
         observation
     }
 
@@ -215,8 +239,10 @@ mod tests {
     #[test]
     fn a_percentile_of_too_few_or_of_none_says_so() {
         let mut observation = observation();
-        let latency = |observation: &Observation| Measure::RunqueueLatency.of(observation).unwrap_err();
-        observation.attribution.runqueue_latency = Some(RunqueueLatency { waits: [(4096, 999)].into() });
+        let latency =
+            |observation: &Observation| Measure::RunqueueLatency.of(observation).unwrap_err();
+        observation.attribution.runqueue_latency =
+            Some(RunqueueLatency { waits: [(4096, 999)].into() });
         assert_eq!(latency(&observation), NoNumber::TooFewWaits(999));
         let hook = |refused: Option<&str>| Hook {
             question: runqueue::QUESTION.into(),
@@ -239,7 +265,9 @@ mod tests {
         idle.attribution.consumption.clear();
         idle.after.netdevs.clear();
         idle.attribution.runqueue_latency = Some(RunqueueLatency::default());
-        assert!(Measure::ALL.iter().all(|measure| measure.of(&idle) == Err(NoNumber::NothingReceived)));
+        assert!(
+            Measure::ALL.iter().all(|measure| measure.of(&idle) == Err(NoNumber::NothingReceived))
+        );
         assert!(Measure::ALL.iter().all(|measure| measure.of(&Observation::default()).is_err()));
     }
 }

@@ -1,6 +1,8 @@
-//! Packages of any Debian suite, unpacked beside the system: nothing is installed, no source is added.
+//! Packages of any Debian suite, unpacked beside the system: nothing is installed, no source is
+//! added.
 //!
-//! Mirror and keyring are those of the machine's own sources; each suite has an apt state of its own.
+//! Mirror and keyring are those of the machine's own sources; each suite has an apt state of its
+//! own.
 
 use crate::cache::Cache;
 use crate::command::{Shown, output};
@@ -50,9 +52,11 @@ impl<'a> Suite<'a> {
     pub(crate) fn new(cache: &'a Cache, name: &'static str) -> Result<Self> {
         let dir = cache.path(format!("apt/{name}"));
         for folder in ["state/lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(dir.join(folder)).context("cannot make an apt state in the lab's cache")?;
+            fs::create_dir_all(dir.join(folder))
+                .context("cannot make an apt state in the lab's cache")?;
         }
-        fs::write(dir.join("sources.list"), source(name)?).context("cannot write the lab's sources.list")?;
+        fs::write(dir.join("sources.list"), source(name)?)
+            .context("cannot write the lab's sources.list")?;
         Ok(Self { name, dir, cache })
     }
 
@@ -76,7 +80,9 @@ impl<'a> Suite<'a> {
             return Ok(None);
         }
         let shown = output(self.apt("apt-cache").args(["show", "--no-all-versions", name]))?;
-        parse(&shown).map(Some).with_context(|| format!("apt-cache shows {name} without name and version"))
+        parse(&shown)
+            .map(Some)
+            .with_context(|| format!("apt-cache shows {name} without name and version"))
     }
 
     /// Downloads these packages and unpacks them into `into`.
@@ -84,7 +90,9 @@ impl<'a> Suite<'a> {
         let debs = into.join(".debs");
         fs::create_dir(&debs).with_context(|| format!("cannot make {}", debs.display()))?;
         let bar = ProgressBar::new(packages.len() as u64);
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {bar:20} {pos}/{len} {msg} {elapsed}") {
+        if let Ok(style) =
+            ProgressStyle::with_template("{spinner} {bar:20} {pos}/{len} {msg} {elapsed}")
+        {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(120));
@@ -136,22 +144,31 @@ fn parse(shown: &str) -> Option<Package> {
     };
     let depends = field("Depends").unwrap_or_default();
     let depends = depends.split([',', '|']).filter_map(|one| one.split_whitespace().next());
-    Some(Package { name: field("Package")?, version: field("Version")?, depends: depends.map(str::to_owned).collect() })
+    Some(Package {
+        name: field("Package")?,
+        version: field("Version")?,
+        depends: depends.map(str::to_owned).collect(),
+    })
 }
 
 /// One line of sources.list for `suite`, with the machine's own mirror and keyring.
 fn source(suite: &str) -> Result<String> {
     let kind = if suite.ends_with("-security") { "debian-security" } else { "debian" };
     let own = own_sources();
-    let mirrors =
-        || own.split_whitespace().map(|word| word.trim_end_matches('/')).filter(|word| word.starts_with("http"));
+    let mirrors = || {
+        own.split_whitespace()
+            .map(|word| word.trim_end_matches('/'))
+            .filter(|word| word.starts_with("http"))
+    };
     let sibling = || mirrors().find_map(|word| word.strip_suffix("/debian"));
     let named = std::env::var("NETSILO_LAB_MIRROR").ok();
     let mirror = mirrors().find(|word| word.ends_with(&format!("/{kind}"))).map(str::to_owned);
     let mirror = mirror
         .or_else(|| sibling().map(|base| format!("{base}/{kind}")))
         .or_else(|| named.map(|base| format!("{}/{kind}", base.trim_end_matches('/'))))
-        .context("apt's sources name no Debian mirror: name one with NETSILO_LAB_MIRROR=http://HOST")?;
+        .context(
+            "apt's sources name no Debian mirror: name one with NETSILO_LAB_MIRROR=http://HOST",
+        )?;
     let keyring = own
         .split([' ', '\n', '\t', '[', ']', '='])
         .find(|word| word.starts_with('/') && word.contains("debian-archive"))
@@ -193,7 +210,8 @@ mod tests {
 
     #[test]
     fn depends_come_without_versions_and_alternatives_apart() {
-        let shown = "Package: a\nVersion: 1:2.0-3\nDepends: b (= 1), c | d (>= 2)\nDescription: x\n";
+        let shown =
+            "Package: a\nVersion: 1:2.0-3\nDepends: b (= 1), c | d (>= 2)\nDescription: x\n";
         let package = parse(shown).unwrap();
         assert_eq!(package.version, "1:2.0-3");
         assert_eq!(package.depends, ["b", "c", "d"]);

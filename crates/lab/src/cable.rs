@@ -1,4 +1,5 @@
-//! A veth between two network namespaces of this machine, for tests and benchmarks that need no guest.
+//! A veth between two network namespaces of this machine, for tests and benchmarks that need no
+//! guest.
 
 use anyhow::{Result, ensure};
 use std::process::Command;
@@ -33,6 +34,9 @@ impl Drop for Cable {
 }
 
 fn ip(arguments: &str) -> Result<()> {
-    ensure!(Command::new("ip").args(arguments.split_whitespace()).status()?.success(), "ip {arguments} failed");
+    ensure!(
+        Command::new("ip").args(arguments.split_whitespace()).status()?.success(),
+        "ip {arguments} failed"
+    );
     Ok(())
 }

@@ -20,7 +20,8 @@ impl Cache {
     /// Waits for the lock on `NETSILO_LAB_CACHE`, or `netsilo-lab` in the user's cache folder.
     pub(crate) fn open() -> Result<Self> {
         let dir = folder()?;
-        let what = || format!("cannot use the lab's cache {}: set NETSILO_LAB_CACHE", dir.display());
+        let what =
+            || format!("cannot use the lab's cache {}: set NETSILO_LAB_CACHE", dir.display());
         fs::create_dir_all(&dir).with_context(what)?;
         let lock = File::create(dir.join("lock")).with_context(what)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -47,7 +48,11 @@ impl Cache {
     }
 
     /// Makes `relative` by filling a scratch folder and renaming it: never seen half done.
-    pub(crate) fn build(&self, relative: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    pub(crate) fn build(
+        &self,
+        relative: &str,
+        fill: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
         let wanted = self.path(relative);
         if wanted.exists() {
             return Ok(wanted);
@@ -79,8 +84,9 @@ fn folder() -> Result<PathBuf> {
 /// The entries of `dir`, the most recently made last; empty if there is no such folder.
 pub(crate) fn oldest_first(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut found: Vec<_> =
-        entries.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
     found.sort();
     found.into_iter().map(|(_, path)| path).collect()
 }

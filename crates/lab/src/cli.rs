@@ -31,7 +31,8 @@ enum Verb {
         #[arg(required = true, trailing_var_arg = true)]
         command: Vec<String>,
     },
-    /// Boot a guest and run commands in it, line by line; `peer COMMAND` runs one at the other end of eth0
+    /// Boot a guest and run commands in it, line by line; `peer COMMAND` runs one at the other end
+    /// of eth0
     Shell {
         #[command(flatten)]
         machine: Machine,
@@ -85,9 +86,12 @@ impl Machine {
 }
 
 fn nic(text: &str) -> Result<Nic, String> {
-    let (model, node) = text.split_once('@').map_or((text, None), |(model, node)| (model, Some(node)));
+    let (model, node) =
+        text.split_once('@').map_or((text, None), |(model, node)| (model, Some(node)));
     let model: NicModel = clap::ValueEnum::from_str(model, true)?;
-    let node = node.map(|node| node.parse().map_err(|_| format!("node {node:?} is not a number"))).transpose()?;
+    let node = node
+        .map(|node| node.parse().map_err(|_| format!("node {node:?} is not a number")))
+        .transpose()?;
     Ok(Nic { node, ..Nic::from(model) })
 }
 
@@ -111,7 +115,13 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
 fn kernels() -> Result<ExitCode> {
     for kernel in Kernel::ALL {
         let image = kernel.fetch()?;
-        writeln!(stdout(), "{kernel}\t{}\t{}\t{}", image.release, image.version, image.root.display())?;
+        writeln!(
+            stdout(),
+            "{kernel}\t{}\t{}\t{}",
+            image.release,
+            image.version,
+            image.root.display()
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -130,7 +140,9 @@ fn shell(lab: &Lab) -> Result<ExitCode> {
         let output = match line.trim().split_once(' ') {
             _ if line.trim().is_empty() => None,
             _ if line.trim() == "exit" => break,
-            Some(("peer", command)) => Some(lab.peer(0).and_then(|peer| peer.run_for(command, timeout))),
+            Some(("peer", command)) => {
+                Some(lab.peer(0).and_then(|peer| peer.run_for(command, timeout)))
+            }
             _ => Some(lab.run_for(&line, timeout)),
         };
         match output {

@@ -4,11 +4,14 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs to the end and gives standard output; another status than 0 is an error with standard error in it.
+/// Runs to the end and gives standard output; another status than 0 is an error with standard error
+/// in it.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.stdin(Stdio::null()).output().with_context(|| {
-        format!("cannot run {program}: is it installed? scripts/setup installs all that the lab needs")
+        format!(
+            "cannot run {program}: is it installed? scripts/setup installs all that the lab needs"
+        )
     })?;
     if !done.status.success() {
         let arguments: Vec<_> = telling(command).collect();

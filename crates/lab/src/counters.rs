@@ -25,7 +25,9 @@ impl Counters {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let row = |name: &str| -> Result<Vec<u64>> {
             let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name));
-            let cells = line.with_context(|| format!("no row {name:?} in the guest's counters"))?.split_whitespace();
+            let cells = line
+                .with_context(|| format!("no row {name:?} in the guest's counters"))?
+                .split_whitespace();
             Ok(cells.map_while(|cell| cell.parse().ok()).collect())
         };
         Ok(Self { net_rx: row("NET_RX:")?, ipis: row("CAL:")?.iter().sum() })

@@ -1,4 +1,5 @@
-//! `make demo`: netsilo's main job on real traffic, from the bad state to a better one and exactly back.
+//! `make demo`: netsilo's main job on real traffic, from the bad state to a better one and exactly
+//! back.
 
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -73,7 +74,8 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
 
 impl Stage {
     fn set(demo: &Demo) -> Result<Self> {
-        // CPUs side by side (Threads::Multi) would be parallel, but stalls at times; the counts are the same
+        // CPUs side by side (Threads::Multi) would be parallel, but stalls at times; the counts are
+        // the same
         let lab = Lab::boot(&Spec::new(demo.kernel, NicModel::VirtioNet))?;
         let traffic = traffic::program()?.display().to_string();
         let netsilo = built_beside("netsilo")?.display().to_string();
@@ -94,19 +96,31 @@ impl Stage {
         for verb in verbs {
             self.netsilo(&format!("{verb} --interval 2s"))?;
         }
-        let report: serde_json::Value = serde_json::from_str(&self.netsilo_quietly("show --interval 2s --json")?)?;
+        let report: serde_json::Value =
+            serde_json::from_str(&self.netsilo_quietly("show --interval 2s --json")?)?;
         for client in traffic {
             client.stop()?;
         }
-        let locality = report["totals"]["locality"]["shares"].as_object().context("a report without locality")?;
-        let locality = locality.iter().map(|(what, share)| (what.clone(), share.as_f64().unwrap_or(0.0))).collect();
-        Ok(Measured { name, tcp: self.measure(Proto::Tcp)?, udp: self.measure(Proto::Udp)?, locality })
+        let locality = report["totals"]["locality"]["shares"]
+            .as_object()
+            .context("a report without locality")?;
+        let locality = locality
+            .iter()
+            .map(|(what, share)| (what.clone(), share.as_f64().unwrap_or(0.0)))
+            .collect();
+        Ok(Measured {
+            name,
+            tcp: self.measure(Proto::Tcp)?,
+            udp: self.measure(Proto::Udp)?,
+            locality,
+        })
     }
 
     /// Transactions of one protocol for a while, and what the kernel counted meanwhile.
     fn measure(&self, proto: Proto) -> Result<Spent> {
         let before = self.counters()?;
-        let output = self.client(proto, Duration::from_secs(self.seconds.into()))?.wait(WATCHED)?.ok()?;
+        let output =
+            self.client(proto, Duration::from_secs(self.seconds.into()))?.wait(WATCHED)?.ok()?;
         let report: RrReport = serde_json::from_slice(&output.stdout)?;
         ensure!(report.transactions > 0, "no {proto} transaction came through");
         Ok(self.counters()?.since(&before, &report))
@@ -173,21 +187,32 @@ fn comparison(placements: &[Measured]) -> String {
     };
     for distance in ["same_cpu", "smt", "l2", "llc", "node", "remote"] {
         let share = |placement: &Measured| {
-            let share = placement.locality.iter().find(|(what, _)| what == distance).map_or(0.0, |(_, share)| *share);
+            let share = placement
+                .locality
+                .iter()
+                .find(|(what, _)| what == distance)
+                .map_or(0.0, |(_, share)| *share);
             format!("{:.0}%", share * 100.0)
         };
         row(&format!("bytes read at distance {}", distance.replace('_', " ")), &share);
     }
     for cpu in 0..placements[0].tcp.net_rx.len() {
-        row(&format!("NET_RX on cpu {cpu}"), &|it| (it.tcp.net_rx[cpu] + it.udp.net_rx[cpu]).to_string());
+        row(&format!("NET_RX on cpu {cpu}"), &|it| {
+            (it.tcp.net_rx[cpu] + it.udp.net_rx[cpu]).to_string()
+        });
     }
-    let per_transaction = |spent: &Spent, count: u64| format!("{:.3}", spent.per_transaction(count));
+    let per_transaction =
+        |spent: &Spent, count: u64| format!("{:.3}", spent.per_transaction(count));
     for kind in ["TCP_RR", "UDP_RR"] {
         let spent = |it: &Measured| if kind == "TCP_RR" { it.tcp.clone() } else { it.udp.clone() };
-        row(&format!("{kind} IPIs per transaction"), &|it| per_transaction(&spent(it), spent(it).ipis));
+        row(&format!("{kind} IPIs per transaction"), &|it| {
+            per_transaction(&spent(it), spent(it).ipis)
+        });
         let softirqs = |it: &Measured| per_transaction(&spent(it), spent(it).net_rx.iter().sum());
         row(&format!("{kind} NET_RX softirqs per transaction"), &softirqs);
-        row(&format!("{kind} transactions/s"), &|it| format!("{:.0}", spent(it).transactions_per_s()));
+        row(&format!("{kind} transactions/s"), &|it| {
+            format!("{:.0}", spent(it).transactions_per_s())
+        });
     }
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }

@@ -43,13 +43,15 @@ pub(crate) fn find(cache: &Cache, least: u32, note: &dyn Fn(&str)) -> Result<Emu
 fn version(command: &mut Command) -> Result<(String, u32)> {
     let said = output(command)?;
     let version = said.split("version ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let version = version.with_context(|| format!("{PROGRAM} --version says nothing of a version"))?;
+    let version =
+        version.with_context(|| format!("{PROGRAM} --version says nothing of a version"))?;
     let major = version.split('.').next().and_then(|major| major.parse().ok());
     Ok((version.to_owned(), major.context("QEMU's version does not begin with a number")?))
 }
 
 fn backports(cache: &Cache, note: &dyn Fn(&str)) -> Result<Emulator> {
-    let newest_cached = || cache::oldest_first(&cache.path("qemu")).into_iter().rfind(|path| path.is_dir());
+    let newest_cached =
+        || cache::oldest_first(&cache.path("qemu")).into_iter().rfind(|path| path.is_dir());
     if cache.is_fresh("qemu/asked")
         && let Some(root) = newest_cached()
     {
@@ -73,7 +75,11 @@ fn backports(cache: &Cache, note: &dyn Fn(&str)) -> Result<Emulator> {
 fn download(cache: &Cache) -> Result<PathBuf> {
     let suite = Suite::new(cache, "bookworm-backports")?;
     suite.update(false)?;
-    let mut packages = apt::closure(&suite, "qemu-system-x86", &["qemu-system-common", "qemu-system-data", "seabios"])?;
+    let mut packages = apt::closure(
+        &suite,
+        "qemu-system-x86",
+        &["qemu-system-common", "qemu-system-data", "seabios"],
+    )?;
     let version = packages.first().map(|first| first.version.clone()).unwrap_or_default();
     // ipxe-qemu and the libraries are those of Debian 12 itself.
     let stable = Suite::new(cache, "bookworm")?;
@@ -101,17 +107,23 @@ fn unpacked(root: PathBuf) -> Result<Emulator> {
         .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
         .collect();
     if !missing.is_empty() {
-        bail!("{} lacks {}: scripts/setup installs them with qemu-system-x86", program.display(), missing.join(", "));
+        bail!(
+            "{} lacks {}: scripts/setup installs them with qemu-system-x86",
+            program.display(),
+            missing.join(", ")
+        );
     }
     let firmware = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"];
-    let firmware = firmware.map(|dir| root.join(dir)).into_iter().filter(|dir| dir.exists()).collect();
+    let firmware =
+        firmware.map(|dir| root.join(dir)).into_iter().filter(|dir| dir.exists()).collect();
     let (version, _) = version(Command::new(&program).arg("--version"))?;
     Ok(Emulator { program, firmware, version })
 }
 
 /// The ways to try, best first.
 ///
-/// `/dev/kvm` that opens proves nothing (a nested machine may hang): the guest must also answer in time.
+/// `/dev/kvm` that opens proves nothing (a nested machine may hang): the guest must also answer in
+/// time.
 pub(crate) fn accels() -> Result<Vec<Accel>> {
     match std::env::var("NETSILO_LAB_ACCEL").as_deref() {
         Ok("kvm") => return Ok(vec![Accel::Kvm]),

@@ -107,8 +107,15 @@ mod tests {
 
     #[test]
     fn every_message_survives_the_wire_and_none_does_when_cut() {
-        let output = Message::Done { status: -1, stdout: vec![0, 255, b'\n'], stderr: vec![b'x'; 70_000] };
-        let messages = [Message::Hello, Message::Run("é\0".into()), Message::Started(7), Message::Signal(15), output];
+        let output =
+            Message::Done { status: -1, stdout: vec![0, 255, b'\n'], stderr: vec![b'x'; 70_000] };
+        let messages = [
+            Message::Hello,
+            Message::Run("é\0".into()),
+            Message::Started(7),
+            Message::Signal(15),
+            output,
+        ];
         for (id, message) in (0..).zip(messages) {
             let mut wire = Vec::new();
             write(&mut wire, id, &message).unwrap();

@@ -88,7 +88,11 @@ impl Guest {
     }
 
     /// Waits until `wanted` finds what it looks for; `None` when `timeout` has passed.
-    fn wait_for<T>(&self, timeout: Duration, mut wanted: impl FnMut(&mut State) -> Option<T>) -> Result<Option<T>> {
+    fn wait_for<T>(
+        &self,
+        timeout: Duration,
+        mut wanted: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<Option<T>> {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {
@@ -116,7 +120,9 @@ impl Progress {
     fn update(&mut self, message: Message) {
         match message {
             Message::Started(pid) => self.pid = Some(pid),
-            Message::Done { status, stdout, stderr } => self.output = Some(Output { status, stdout, stderr }),
+            Message::Done { status, stdout, stderr } => {
+                self.output = Some(Output { status, stdout, stderr })
+            }
             _ => {}
         }
     }
@@ -130,17 +136,22 @@ pub struct Job {
 }
 
 impl Job {
-    /// Its process in the guest, the shell that runs the command; `exec` the program to have its own.
+    /// Its process in the guest, the shell that runs the command; `exec` the program to have its
+    /// own.
     pub fn pid(&self) -> Result<u32> {
         let pid = self.guest.wait_for(crate::RUN_TIMEOUT, |state| {
-            state.running.get(&self.id).and_then(|progress| progress.pid.or(progress.output.as_ref().map(|_| 0)))
+            state
+                .running
+                .get(&self.id)
+                .and_then(|progress| progress.pid.or(progress.output.as_ref().map(|_| 0)))
         })?;
         pid.filter(|pid| *pid != 0).context("the guest did not start the command")
     }
 
     /// Waits for the end; kills it and fails after `timeout`.
     pub fn wait(self, timeout: Duration) -> Result<Output> {
-        let output = self.guest.wait_for(timeout, |state| state.running.get_mut(&self.id)?.output.take())?;
+        let output =
+            self.guest.wait_for(timeout, |state| state.running.get_mut(&self.id)?.output.take())?;
         // A kill that comes after the end would do no harm, but there is none to send.
         if output.is_some() {
             self.guest.lock().running.remove(&self.id);

@@ -1,4 +1,5 @@
-//! The guest's first file system: a static busybox, the modules that reach the host's root, the agent.
+//! The guest's first file system: a static busybox, the modules that reach the host's root, the
+//! agent.
 
 use crate::cache::{self, Cache};
 use crate::command::{Shown, output};
@@ -16,16 +17,26 @@ const INIT: &[u8] = include_bytes!("../agent/init.sh");
 const MODPROBE: &[u8] = include_bytes!("../agent/modprobe.sh");
 const BUSYBOX: &str = "/bin/busybox";
 /// The applets that the two scripts use.
-const APPLETS: [&str; 9] = ["chroot", "cp", "hostname", "insmod", "ip", "mkdir", "mount", "poweroff", "sh"];
-/// What it takes to reach the lab and the host's root, and the NICs' drivers, which load from here in a fraction of the
-/// time that `modprobe` takes over 9p. All else is loaded from the host's root.
-const MODULES: [&str; 8] =
-    ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "virtio_net", "igb", "vmxnet3", "e1000e"];
+const APPLETS: [&str; 9] =
+    ["chroot", "cp", "hostname", "insmod", "ip", "mkdir", "mount", "poweroff", "sh"];
+/// What it takes to reach the lab and the host's root, and the NICs' drivers, which load from here
+/// in a fraction of the time that `modprobe` takes over 9p. All else is loaded from the host's
+/// root.
+const MODULES: [&str; 8] = [
+    "virtio_pci",
+    "virtio_console",
+    "9pnet_virtio",
+    "9p",
+    "virtio_net",
+    "igb",
+    "vmxnet3",
+    "e1000e",
+];
 
 /// The initrd for `image`, built once for each content.
 pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
-    let busybox =
-        fs::read(BUSYBOX).with_context(|| format!("cannot read {BUSYBOX}: scripts/setup installs busybox-static"))?;
+    let busybox = fs::read(BUSYBOX)
+        .with_context(|| format!("cannot read {BUSYBOX}: scripts/setup installs busybox-static"))?;
     let mut hasher = DefaultHasher::new();
     (AGENT, INIT, MODPROBE, &busybox, &image.version, APPLETS, MODULES).hash(&mut hasher);
     let folder = cache.path(format!("initrd/{}", image.release));
@@ -41,7 +52,9 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
         let _ = fs::remove_file(old);
     }
     let scratch = cache.path("scratch.cpio");
-    fs::write(&scratch, archive).and_then(|()| fs::rename(&scratch, &path)).context("cannot write the initrd")?;
+    fs::write(&scratch, archive)
+        .and_then(|()| fs::rename(&scratch, &path))
+        .context("cannot write the initrd")?;
     Ok(path)
 }
 
@@ -89,7 +102,8 @@ fn uncompressed(module: &Path) -> Result<Vec<u8>> {
     Ok(fs::read(plain)?)
 }
 
-/// A "newc" archive, as the kernel's Documentation/driver-api/early-userspace/buffer-format.rst has it.
+/// A "newc" archive, as the kernel's Documentation/driver-api/early-userspace/buffer-format.rst has
+/// it.
 #[derive(Default)]
 struct Cpio {
     bytes: Vec<u8>,

@@ -36,10 +36,13 @@ impl Kernel {
     /// Where to look for it, in this order: suite and package.
     fn sources(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::V6_1 => &[("bookworm-security", "linux-image-amd64"), ("bookworm", "linux-image-amd64")],
-            Self::V6_12 => {
-                &[("bookworm-security", "linux-image-6.12-amd64"), ("bookworm-backports", "linux-image-amd64")]
+            Self::V6_1 => {
+                &[("bookworm-security", "linux-image-amd64"), ("bookworm", "linux-image-amd64")]
             }
+            Self::V6_12 => &[
+                ("bookworm-security", "linux-image-6.12-amd64"),
+                ("bookworm-backports", "linux-image-amd64"),
+            ],
             Self::Newest => &[("sid", "linux-image-amd64")],
         }
     }
@@ -67,7 +70,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// What QEMU is to boot: unpacked, as a guest takes three seconds for what the host does in one.
+    /// What QEMU is to boot: unpacked, as a guest takes three seconds for what the host does in
+    /// one.
     pub(crate) fn vmlinux(&self) -> PathBuf {
         self.root.join("vmlinux")
     }
@@ -76,13 +80,21 @@ impl Image {
     fn vmlinuz(&self) -> PathBuf {
         // Debian 14 keeps it with the modules.
         let with_modules = self.root.join(format!("lib/modules/{}/vmlinuz", self.release));
-        if with_modules.exists() { with_modules } else { self.root.join(format!("boot/vmlinuz-{}", self.release)) }
+        if with_modules.exists() {
+            with_modules
+        } else {
+            self.root.join(format!("boot/vmlinuz-{}", self.release))
+        }
     }
 
     fn read(root: PathBuf) -> Result<Self> {
         let modules = cache::oldest_first(&root.join("lib/modules")).pop();
-        let release = modules.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-        let release = release.with_context(|| format!("no kernel in {}: remove that folder", root.display()))?;
+        let release = modules
+            .as_deref()
+            .and_then(Path::file_name)
+            .map(|name| name.to_string_lossy().into_owned());
+        let release = release
+            .with_context(|| format!("no kernel in {}: remove that folder", root.display()))?;
         let version = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let image = Self { release, version, root };
         let vmlinuz = image.vmlinuz();
@@ -97,9 +109,15 @@ impl Image {
 /// Makes `kernel` ready to boot: asks the mirror once a day (or if `force`), downloads what is new.
 ///
 /// Without a network, a kernel that is cached already is taken, and `note` told so.
-pub(crate) fn fetch(cache: &Cache, kernel: Kernel, force: bool, note: &dyn Fn(&str)) -> Result<Image> {
+pub(crate) fn fetch(
+    cache: &Cache,
+    kernel: Kernel,
+    force: bool,
+    note: &dyn Fn(&str),
+) -> Result<Image> {
     let folder = format!("kernels/{kernel}");
-    let newest_cached = || cache::oldest_first(&cache.path(&folder)).into_iter().rfind(|path| path.is_dir());
+    let newest_cached =
+        || cache::oldest_first(&cache.path(&folder)).into_iter().rfind(|path| path.is_dir());
     let stamp = format!("{folder}/asked");
     if cache.is_fresh(&stamp)
         && !force
@@ -130,7 +148,11 @@ fn download(cache: &Cache, kernel: Kernel, folder: &str, force: bool) -> Result<
         if suite.package(meta)?.is_none() {
             continue;
         }
-        let packages = apt::closure(&suite, meta, &["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"])?;
+        let packages = apt::closure(
+            &suite,
+            meta,
+            &["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"],
+        )?;
         let version = packages.first().map(|meta| meta.version.clone()).unwrap_or_default();
         let wanted = format!("{folder}/{version}");
         let root = cache.build(&wanted, |dir| unpack(&suite, &packages, dir))?;
@@ -150,7 +172,14 @@ fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
     let image = Image::read(dir.to_owned())?;
     let modules = dir.join("lib/modules").join(&image.release);
     // Three quarters of 400 MB, and of depmod's time, and no guest has the hardware.
-    for unused in ["drivers/gpu", "drivers/media", "drivers/staging", "drivers/iio", "drivers/net/wireless", "sound"] {
+    for unused in [
+        "drivers/gpu",
+        "drivers/media",
+        "drivers/staging",
+        "drivers/iio",
+        "drivers/net/wireless",
+        "sound",
+    ] {
         let unused = modules.join("kernel").join(unused);
         if unused.exists() {
             fs::remove_dir_all(unused)?;
@@ -185,7 +214,9 @@ fn unpack_vmlinuz(vmlinuz: &Path, vmlinux: &Path) -> Result<()> {
     fs::write(&packed, payload)?;
     let half_done = vmlinux.with_extension("scratch");
     let script = format!("{program} -dc <\"$1\" >\"$2\" && mv \"$2\" \"$3\"");
-    output(Command::new("sh").args(["-c", &script, "sh"]).args([&packed, &half_done]).arg(vmlinux))?;
+    output(
+        Command::new("sh").args(["-c", &script, "sh"]).args([&packed, &half_done]).arg(vmlinux),
+    )?;
     fs::remove_file(&packed)?;
     Ok(())
 }
@@ -199,7 +230,8 @@ fn remove_all_but_two(folder: &Path) {
     }
 }
 
-/// The modules that `wanted` needs and itself, in the order in which to load them; none if it is built in.
+/// The modules that `wanted` needs and itself, in the order in which to load them; none if it is
+/// built in.
 pub(crate) fn modules(image: &Image, wanted: &str) -> Result<Vec<PathBuf>> {
     let mut command = Command::new("modprobe");
     command.args(["-d", &image.root.shown(), "-S", &image.release, "--show-depends", wanted]);

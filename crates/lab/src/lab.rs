@@ -55,7 +55,8 @@ impl Drop for Machine {
 }
 
 impl Lab {
-    /// Boots a guest as `spec` says and says on standard error what it booted and how long that took.
+    /// Boots a guest as `spec` says and says on standard error what it booted and how long that
+    /// took.
     pub fn boot(spec: &Spec) -> Result<Self> {
         spec.check()?;
         let cache = Cache::open()?;
@@ -74,7 +75,9 @@ impl Lab {
                     note(&format!("{}, booted in {:.1} s", lab.title, lab.boot_time.as_secs_f64()));
                     return Ok(lab);
                 }
-                Err(error) if !accels.is_empty() => note(&format!("KVM does not work here, emulating: {error:#}")),
+                Err(error) if !accels.is_empty() => {
+                    note(&format!("KVM does not work here, emulating: {error:#}"))
+                }
                 Err(error) => failure = error,
             }
         }
@@ -104,7 +107,9 @@ impl Lab {
             .spawn()
             .context("cannot run QEMU")?;
         let machine = Machine { qemu, room: Arc::clone(&room) };
-        let told = |error: anyhow::Error| error.context(format!("the guest's console: {}", tail(&console)));
+        let told = |error: anyhow::Error| {
+            error.context(format!("the guest's console: {}", tail(&console)))
+        };
         let qmp = Qmp::new(lab_qmp).map_err(told)?;
         // QEMU has opened the taps: now each can go to its peer.
         let peers = setup::make_peers(&room, spec)?;
@@ -119,7 +124,16 @@ impl Lab {
         set_up.context("cannot set the guest up").map_err(told)?;
         let boot_time = started.elapsed();
         let title = title(spec, accel, emulator, image);
-        Ok(Self { guest, qmp: Mutex::new(qmp), peers, console, accel, boot_time, title, _machine: machine })
+        Ok(Self {
+            guest,
+            qmp: Mutex::new(qmp),
+            peers,
+            console,
+            accel,
+            boot_time,
+            title,
+            _machine: machine,
+        })
     }
 
     /// Runs a shell command in the guest to its end, at most [`crate::RUN_TIMEOUT`].
@@ -140,12 +154,16 @@ impl Lab {
         Ok(done.text().into_owned())
     }
 
-    /// Runs a shell command in the guest and reads the JSON that it prints, whatever its exit status.
+    /// Runs a shell command in the guest and reads the JSON that it prints, whatever its exit
+    /// status.
     pub fn json<T: DeserializeOwned>(&self, command: &str) -> Result<T> {
         let Output { status, stdout, stderr } = self.run(command)?;
         serde_json::from_slice(&stdout).with_context(|| {
             let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
-            format!("in the guest: {}: no such JSON, exit status {status}: {said}", crate::one_line(command))
+            format!(
+                "in the guest: {}: no such JSON, exit status {status}: {said}",
+                crate::one_line(command)
+            )
         })
     }
 
@@ -219,15 +237,19 @@ fn title(spec: &Spec, accel: Accel, emulator: &Emulator, image: &Image) -> Strin
     )
 }
 
-/// The folders that the guest's own /tmp and /run would hide: asked for, current, and the program's.
+/// The folders that the guest's own /tmp and /run would hide: asked for, current, and the
+/// program's.
 fn shares(wanted: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let program = std::env::current_exe()?;
-    let built_in = program.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists()).or(program.parent());
+    let built_in =
+        program.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists()).or(program.parent());
     let own = [std::env::current_dir().ok(), built_in.map(Path::to_owned)];
     let all = wanted.iter().cloned().chain(own.into_iter().flatten());
     let mut hidden: Vec<PathBuf> = all
         .filter_map(|path| path.canonicalize().ok())
-        .filter(|path| ["/tmp", "/run"].iter().any(|own| path.starts_with(own) && path != Path::new(own)))
+        .filter(|path| {
+            ["/tmp", "/run"].iter().any(|own| path.starts_with(own) && path != Path::new(own))
+        })
         .collect();
     hidden.sort();
     hidden.dedup_by(|inner, outer| inner.starts_with(outer));
@@ -236,8 +258,11 @@ fn shares(wanted: &[PathBuf]) -> Result<Vec<PathBuf>> {
 
 fn tail(console: &File) -> String {
     let text = String::from_utf8_lossy(&content(console).unwrap_or_default()).into_owned();
-    let lines: Vec<&str> =
-        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.contains("TCG doesn't support")).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.contains("TCG doesn't support"))
+        .collect();
     let last = lines.iter().rev().take(12).rev().copied().collect::<Vec<_>>().join("\n  ");
     if last.is_empty() { "(silent)".to_owned() } else { format!("\n  {last}") }
 }

@@ -1,7 +1,8 @@
 //! Real kernels with real NIC queues in small virtual machines: netsilo's laboratory.
 //!
-//! [`Lab::boot`] a [`Spec`], [`Lab::run`] commands in it (the host's own tools and freshly built binaries, at
-//! the same paths), [`Peer::run`] commands at the other end of its cables. Dropped, or killed, it leaves nothing.
+//! [`Lab::boot`] a [`Spec`], [`Lab::run`] commands in it (the host's own tools and freshly built
+//! binaries, at the same paths), [`Peer::run`] commands at the other end of its cables. Dropped, or
+//! killed, it leaves nothing.
 
 mod apt;
 mod cable;
@@ -50,7 +51,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long something that was told to end may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For tests: true if the lab cannot run here, having said why; an error if `NETSILO_NO_SKIP` forbids that.
+/// For tests: true if the lab cannot run here, having said why; an error if `NETSILO_NO_SKIP`
+/// forbids that.
 pub fn skip() -> Result<bool> {
     let missing = if !rustix::process::geteuid().is_root() {
         "root"
@@ -67,7 +69,11 @@ pub fn skip() -> Result<bool> {
 }
 
 /// For tests: looks until what is seen fits; the error shows what was seen last.
-pub fn until<T: Debug>(what: &str, mut look: impl FnMut() -> T, mut fits: impl FnMut(&T) -> bool) -> Result<T> {
+pub fn until<T: Debug>(
+    what: &str,
+    mut look: impl FnMut() -> T,
+    mut fits: impl FnMut(&T) -> bool,
+) -> Result<T> {
     let end = Instant::now() + PATIENCE;
     loop {
         let seen = look();
@@ -94,7 +100,8 @@ fn note(message: &str) {
 
 /// A command as an error message shows it.
 fn one_line(command: &str) -> String {
-    let mut line: String = command.chars().take(120).map(|c| if c == '\n' { ';' } else { c }).collect();
+    let mut line: String =
+        command.chars().take(120).map(|c| if c == '\n' { ';' } else { c }).collect();
     if line.len() < command.len() {
         line.push_str("...");
     }

@@ -1,4 +1,5 @@
-//! Debian's programs that a test wants to run in a guest and that must not be installed here, where they would start.
+//! Debian's programs that a test wants to run in a guest and that must not be installed here, where
+//! they would start.
 
 use crate::apt::Suite;
 use crate::cache::{self, Cache};
@@ -28,7 +29,10 @@ fn program(package: &str, path: &str) -> Result<PathBuf> {
     let program = unpacked(package)?.join(path);
     let libraries = output(Command::new("ldd").arg(&program))?;
     if libraries.contains("not found") {
-        bail!("{} lacks libraries: scripts/setup installs them with qemu-system-x86: {libraries}", program.display());
+        bail!(
+            "{} lacks libraries: scripts/setup installs them with qemu-system-x86: {libraries}",
+            program.display()
+        );
     }
     Ok(program)
 }
@@ -38,20 +42,24 @@ fn unpacked(package: &str) -> Result<PathBuf> {
     let cache = Cache::open()?;
     match download(&cache, package) {
         Ok(root) => Ok(root),
-        Err(error) => match cache::oldest_first(&cache.path(package)).into_iter().rfind(|path| path.is_dir()) {
-            Some(root) => {
-                crate::note(&format!("{package}: using the cached one: {error:#}"));
-                Ok(root)
+        Err(error) => {
+            match cache::oldest_first(&cache.path(package)).into_iter().rfind(|path| path.is_dir())
+            {
+                Some(root) => {
+                    crate::note(&format!("{package}: using the cached one: {error:#}"));
+                    Ok(root)
+                }
+                None => Err(error),
             }
-            None => Err(error),
-        },
+        }
     }
 }
 
 fn download(cache: &Cache, package: &str) -> Result<PathBuf> {
     let suite = Suite::new(cache, "bookworm")?;
     suite.update(false)?;
-    let package = suite.package(package)?.with_context(|| format!("bookworm has no package {package}"))?;
+    let package =
+        suite.package(package)?.with_context(|| format!("bookworm has no package {package}"))?;
     let place = format!("{}/{}", package.name, package.version);
     cache.build(&place, |dir| suite.unpack(std::slice::from_ref(&package), dir))
 }

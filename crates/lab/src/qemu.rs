@@ -15,8 +15,15 @@ pub(crate) fn mac(index: usize) -> String {
     format!("52:54:00:6e:73:{index:02x}")
 }
 
-/// All arguments. The command channel is file descriptor 0, QMP is 1, console and complaints go to 2.
-pub(crate) fn arguments(spec: &Spec, accel: Accel, emulator: &Emulator, image: &Image, initrd: &Path) -> Vec<String> {
+/// All arguments. The command channel is file descriptor 0, QMP is 1, console and complaints go to
+/// 2.
+pub(crate) fn arguments(
+    spec: &Spec,
+    accel: Accel,
+    emulator: &Emulator,
+    image: &Image,
+    initrd: &Path,
+) -> Vec<String> {
     let (cores, threads) = spec.cores_and_threads();
     let mut line = Line::default();
     for firmware in &emulator.firmware {
@@ -28,14 +35,18 @@ pub(crate) fn arguments(spec: &Spec, accel: Accel, emulator: &Emulator, image: &
         Accel::Tcg => {
             let threads = if spec.threads == Threads::Single { "single" } else { "multi" };
             // TSX is not emulated, and asking for it makes QEMU complain.
-            line.add("-accel", format!("tcg,thread={threads}")).add("-cpu", "Skylake-Server,-hle,-rtm")
+            line.add("-accel", format!("tcg,thread={threads}"))
+                .add("-cpu", "Skylake-Server,-hle,-rtm")
         }
     };
     line.add("-smp", format!("{},sockets=2,cores={cores},threads={threads}", spec.cpus));
     line.add("-m", spec.memory_mib.to_string());
     for node in 0..2 {
         let (first, last) = (node * spec.cpus / 2, (node + 1) * spec.cpus / 2 - 1);
-        line.add("-object", format!("memory-backend-ram,id=mem{node},size={}M", spec.memory_mib / 2));
+        line.add(
+            "-object",
+            format!("memory-backend-ram,id=mem{node},size={}M", spec.memory_mib / 2),
+        );
         line.add("-numa", format!("node,nodeid={node},cpus={first}-{last},memdev=mem{node}"));
     }
     line.add("-numa", "dist,src=0,dst=1,val=21");
@@ -43,7 +54,8 @@ pub(crate) fn arguments(spec: &Spec, accel: Accel, emulator: &Emulator, image: &
         line.0.push(flag.to_owned());
     }
     line.add("-display", "none");
-    line.add("-chardev", "file,id=console,path=/dev/fd/2,append=on").add("-serial", "chardev:console");
+    line.add("-chardev", "file,id=console,path=/dev/fd/2,append=on")
+        .add("-serial", "chardev:console");
     line.add("-chardev", "socket,id=qmp,fd=1").add("-mon", "chardev=qmp,mode=control");
     line.add("-kernel", image.vmlinux().shown()).add("-initrd", initrd.shown());
     let drivers: Vec<&str> = spec.nics.iter().map(|nic| nic.model.driver()).collect();
@@ -54,7 +66,10 @@ pub(crate) fn arguments(spec: &Spec, accel: Accel, emulator: &Emulator, image: &
     line.add("-device", "virtserialport,chardev=lab,name=lab");
     for (tag, path) in [("hostroot", Path::new("/")), ("kernel", &image.root)] {
         let path = path.shown().replace(',', ",,");
-        line.add("-fsdev", format!("local,id={tag},path={path},security_model=none,readonly=on,multidevs=remap"));
+        line.add(
+            "-fsdev",
+            format!("local,id={tag},path={path},security_model=none,readonly=on,multidevs=remap"),
+        );
         line.add("-device", format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
     }
     nics(&mut line, &spec.nics);
@@ -65,19 +80,27 @@ fn nics(line: &mut Line, nics: &[Nic]) {
     for node in 0..2 {
         if nics.iter().any(|nic| nic.node == Some(node)) {
             let bus = 0x40 * (node + 1);
-            line.add("-device", format!("pxb-pcie,id=node{node},bus=pcie.0,bus_nr={bus},numa_node={node}"));
+            line.add(
+                "-device",
+                format!("pxb-pcie,id=node{node},bus=pcie.0,bus_nr={bus},numa_node={node}"),
+            );
         }
     }
     for (index, nic) in nics.iter().enumerate() {
         let root = nic.node.map_or_else(|| "pcie.0".to_owned(), |node| format!("node{node}"));
         let slot = index + 1;
-        line.add("-device", format!("pcie-root-port,id=port{index},bus={root},chassis={slot},slot={slot}"));
+        line.add(
+            "-device",
+            format!("pcie-root-port,id=port{index},bus={root},chassis={slot},slot={slot}"),
+        );
         let tap = format!("tap,id=net{index},ifname=tap{index},script=no,downscript=no,vhost=off");
         let at = format!("id=nic{index},netdev=net{index},bus=port{index},mac={}", mac(index));
         if nic.model.is_virtio() {
-            // A vector each for input and output of a pair, one for the control queue, one for configuration.
+            // A vector each for input and output of a pair, one for the control queue, one for
+            // configuration.
             let vectors = 2 * nic.queues + 2;
-            let queues = if nic.queues > 1 { format!(",queues={}", nic.queues) } else { String::new() };
+            let queues =
+                if nic.queues > 1 { format!(",queues={}", nic.queues) } else { String::new() };
             line.add("-netdev", tap + &queues);
             let rss = if nic.model == NicModel::VirtioRss { ",rss=on,hash=on" } else { "" };
             line.add("-device", format!("virtio-net-pci,{at},mq=on,vectors={vectors}{rss}"));

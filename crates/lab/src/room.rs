@@ -1,8 +1,9 @@
 //! Namespaces that end with this process, however it ends, and take all that runs in them along.
 //!
-//! The first process of a room's pid namespace reads from a pipe that only the lab holds. When the lab
-//! closes it, or dies, that process ends, and the kernel kills every other process in the namespace (QEMU,
-//! peers' programs) and then frees the network namespaces and the taps in them. Nothing has a name outside.
+//! The first process of a room's pid namespace reads from a pipe that only the lab holds. When the
+//! lab closes it, or dies, that process ends, and the kernel kills every other process in the
+//! namespace (QEMU, peers' programs) and then frees the network namespaces and the taps in them.
+//! Nothing has a name outside.
 
 use crate::output::Output;
 use crate::traffic;
@@ -97,7 +98,8 @@ impl Peer {
 
     /// Runs a shell command that must succeed; its standard output as text.
     pub fn sh(&self, command: &str) -> Result<String> {
-        let done = self.run(command)?.ok().with_context(|| format!("in {}: {command}", self.netns))?;
+        let done =
+            self.run(command)?.ok().with_context(|| format!("in {}: {command}", self.netns))?;
         Ok(done.text().into_owned())
     }
 
@@ -135,7 +137,8 @@ impl PeerJob {
     pub fn wait(mut self, timeout: Duration) -> Result<Output> {
         let pid = self.pid().context("no process")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        let timeout_spec = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let timeout_spec =
+            Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         let ended = loop {
             match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout_spec)) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -166,7 +169,8 @@ impl PeerJob {
     }
 
     fn said(&self) -> String {
-        let bytes = [content(&self.stdout), content(&self.stderr)].map(Result::unwrap_or_default).concat();
+        let bytes =
+            [content(&self.stdout), content(&self.stderr)].map(Result::unwrap_or_default).concat();
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
 
@@ -186,7 +190,8 @@ impl Drop for PeerJob {
 
 /// A file without a name, to which several processes may append.
 pub(crate) fn unnamed_file() -> Result<File> {
-    let file = memfd_create("netsilo-lab", MemfdFlags::CLOEXEC).context("cannot make an output file")?;
+    let file =
+        memfd_create("netsilo-lab", MemfdFlags::CLOEXEC).context("cannot make an output file")?;
     fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::APPEND)?;
     Ok(File::from(file))
 }

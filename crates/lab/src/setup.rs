@@ -16,7 +16,8 @@ pub(crate) fn make_taps(room: &Room, spec: &Spec) -> Result<()> {
         let queues = if nic.model.is_virtio() && nic.queues > 1 { "multi_queue" } else { "" };
         script += &format!("ip tuntap add dev tap{index} mode tap vnet_hdr {queues}\n");
     }
-    output(room.command("sh").args(["-c", &script])).context("cannot make taps: the lab needs /dev/net/tun")?;
+    output(room.command("sh").args(["-c", &script]))
+        .context("cannot make taps: the lab needs /dev/net/tun")?;
     Ok(())
 }
 
@@ -61,11 +62,13 @@ pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
     }
     for index in 0..u8::try_from(spec.nics.len()).unwrap_or(u8::MAX) {
         let address = Lab::guest_address(index);
-        script += &format!("ip address add {address}/24 dev eth{index}; ip link set eth{index} up\n");
+        script +=
+            &format!("ip address add {address}/24 dev eth{index}; ip link set eth{index} up\n");
     }
     for index in 0..spec.nics.len() {
-        script +=
-            &format!("until read -r up </sys/class/net/eth{index}/carrier && [ \"$up\" = 1 ]; do sleep 0.05; done\n");
+        script += &format!(
+            "until read -r up </sys/class/net/eth{index}/carrier && [ \"$up\" = 1 ]; do sleep 0.05; done\n"
+        );
     }
     script
 }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 pub struct Spec {
     /// Which kernel.
     pub kernel: Kernel,
-    /// Logical CPUs, even, 2 to 32: two sockets, each a NUMA node with one L3, two threads a core where that divides.
+    /// Logical CPUs, even, 2 to 32: two sockets, each a NUMA node with one L3, two threads a core
+    /// where that divides.
     pub cpus: u32,
     /// `eth0`, `eth1`, ... in the guest, each with a peer of its own.
     pub nics: Vec<Nic>,
@@ -19,8 +20,9 @@ pub struct Spec {
     pub threads: Threads,
     /// More of the kernel's command line, for example `isolcpus=2,3`.
     pub kernel_args: Vec<String>,
-    /// Folders under the host's /tmp or /run that the guest shall see in their place (read-only), besides the
-    /// current folder and the one the running program was built in. All others it sees anyway.
+    /// Folders under the host's /tmp or /run that the guest shall see in their place (read-only),
+    /// besides the current folder and the one the running program was built in. All others it sees
+    /// anyway.
     pub shares: Vec<PathBuf>,
 }
 
@@ -52,7 +54,10 @@ impl Spec {
 
     pub(crate) fn check(&self) -> Result<()> {
         if !self.cpus.is_multiple_of(2) || !(2..=32).contains(&self.cpus) {
-            bail!("{} cpus: the lab has two sockets; ask for an even number from 2 to 32", self.cpus);
+            bail!(
+                "{} cpus: the lab has two sockets; ask for an even number from 2 to 32",
+                self.cpus
+            );
         }
         if self.nics.len() > 8 {
             bail!("{} nics: a guest has room for 8", self.nics.len());
@@ -108,9 +113,11 @@ pub enum NicModel {
     /// Paravirtual; vectors for input and output apart; no RSS table.
     #[default]
     VirtioNet,
-    /// The same with an RSS table and key that can be set, and hashes told; only with 6.1: later guests stop receiving.
+    /// The same with an RSS table and key that can be set, and hashes told; only with 6.1: later
+    /// guests stop receiving.
     VirtioRss,
-    /// Intel 82576: 8 `eth0-TxRx-N` vectors, RSS table and hash fields that work. Needs QEMU 8 (fetched).
+    /// Intel 82576: 8 `eth0-TxRx-N` vectors, RSS table and hash fields that work. Needs QEMU 8
+    /// (fetched).
     Igb,
     /// VMware's: 8 `eth0-rxtx-N` vectors, RSS table without hash fields.
     Vmxnet3,

@@ -1,7 +1,8 @@
-//! Traffic with exact counts: the ground truth that attribution is tested against, and the demo's load.
+//! Traffic with exact counts: the ground truth that attribution is tested against, and the demo's
+//! load.
 //!
-//! One program for guests, peers and plain namespaces: `netsilo-lab traffic VERB`, which prints one JSON value
-//! when done. Clients wait for their server to appear, so nobody needs to sleep.
+//! One program for guests, peers and plain namespaces: `netsilo-lab traffic VERB`, which prints one
+//! JSON value when done. Clients wait for their server to appear, so nobody needs to sleep.
 
 mod consume;
 mod produce;
@@ -32,7 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What to do with traffic.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Traffic {
-    /// Answer requests: one pinned process per CPU, the i-th on port + i; JSON per worker on SIGTERM
+    /// Answer requests: one pinned process per CPU, the i-th on port + i; JSON per worker on
+    /// SIGTERM
     RrServer(RrServer),
     /// Send requests one after the other on each of many connections, for a time
     RrClient(RrClient),
@@ -68,14 +70,17 @@ pub fn run(traffic: &Traffic) -> Result<()> {
     }
 }
 
-/// The `netsilo-lab` program, to be run in guests and peers: this one, or the one built beside this test.
+/// The `netsilo-lab` program, to be run in guests and peers: this one, or the one built beside this
+/// test.
 pub fn program() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let candidates = this.ancestors().take(3).map(|dir| dir.with_file_name("netsilo-lab"));
     let found = std::iter::once(this.clone())
         .chain(candidates)
         .find(|path| path.file_name().is_some_and(|name| name == "netsilo-lab") && path.is_file());
-    found.with_context(|| format!("no netsilo-lab beside {}: cargo build -p netsilo-lab", this.display()))
+    found.with_context(|| {
+        format!("no netsilo-lab beside {}: cargo build -p netsilo-lab", this.display())
+    })
 }
 
 /// The shell command that runs one of these programs.

@@ -26,9 +26,11 @@ fn each_kernel_boots_with_its_nic_where_it_was_plugged_in() -> Result<()> {
         return Ok(());
     }
     let _turn = turn();
-    for (kernel, model) in
-        [(Kernel::V6_1, NicModel::VirtioNet), (Kernel::V6_12, NicModel::Igb), (Kernel::Newest, NicModel::VirtioNet)]
-    {
+    for (kernel, model) in [
+        (Kernel::V6_1, NicModel::VirtioNet),
+        (Kernel::V6_12, NicModel::Igb),
+        (Kernel::Newest, NicModel::VirtioNet),
+    ] {
         let nic = Nic::from(model).on_node(1);
         let lab = Lab::boot(&Spec { nics: vec![nic], ..Spec::new(kernel, model) })?;
         runs_the_kernel_asked_for(&lab, kernel)?;
@@ -100,7 +102,10 @@ fn two_sockets_smt_caches_and_nodes_are_visible(lab: &Lab) -> Result<()> {
         lab.sh("cd /sys/devices/system/cpu/cpu1; cat topology/physical_package_id topology/thread_siblings_list \
          cache/index2/shared_cpu_list cache/index3/shared_cpu_list ../cpu6/topology/physical_package_id; \
          cd /sys/devices/system/node; cat node0/cpulist node1/cpulist node0/distance")?;
-    assert_eq!(said.lines().collect::<Vec<_>>(), ["0", "0-1", "0-1", "0-3", "1", "0-3", "4-7", "10 21"]);
+    assert_eq!(
+        said.lines().collect::<Vec<_>>(),
+        ["0", "0-1", "0-1", "0-3", "1", "0-3", "4-7", "10 21"]
+    );
     Ok(())
 }
 
@@ -122,7 +127,9 @@ fn the_nic_has_its_vectors_on_its_node(lab: &Lab, model: NicModel) -> Result<()>
 }
 
 fn a_pulled_cable_is_a_lost_carrier(lab: &Lab) -> Result<()> {
-    let wait = |carrier| format!("until [ \"$(cat /sys/class/net/eth0/carrier)\" = {carrier} ]; do :; done");
+    let wait = |carrier| {
+        format!("until [ \"$(cat /sys/class/net/eth0/carrier)\" = {carrier} ]; do :; done")
+    };
     lab.set_link(0, false)?;
     lab.sh(&wait(0))?;
     lab.set_link(0, true)?;
@@ -141,18 +148,27 @@ fn modules_load_by_name_and_by_need(lab: &Lab) -> Result<()> {
 fn both_ends_of_the_traffic_agree(lab: &Lab) -> Result<()> {
     let (peer, guest) = (lab.peer(0)?, Lab::guest_address(0));
     let server = lab.traffic("rr-server --proto udp --port 7000 --cpus 1,2,5,6")?;
-    let client = peer
-        .traffic(&format!("rr-client --proto udp --dest {guest} --port 7000 --ports 4 --connections 8 --duration 1"))?;
-    let seen: RrReport = serde_json::from_slice(&client.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?.stdout)?;
+    let client = peer.traffic(&format!(
+        "rr-client --proto udp --dest {guest} --port 7000 --ports 4 --connections 8 --duration 1"
+    ))?;
+    let seen: RrReport =
+        serde_json::from_slice(&client.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?.stdout)?;
     let served = server.stop()?;
-    let served: Vec<RrServed> = served.text().lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let served: Vec<RrServed> =
+        served.text().lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let served: u64 = served.iter().map(|worker| worker.transactions).sum();
     ensure!(seen.transactions > 0, "no transaction");
-    ensure!((seen.transactions..=seen.transactions + seen.retries).contains(&served), "{served} served; {seen:?}");
+    ensure!(
+        (seen.transactions..=seen.transactions + seen.retries).contains(&served),
+        "{served} served; {seen:?}"
+    );
 
     let consumer = lab.traffic("consume --mode splice --port 7100 --flows 4")?;
-    let producer = peer.traffic(&format!("produce --proto tcp --dest {guest} --port 7100 --flows 4 --bytes 500001"))?;
-    let sent: Produced = serde_json::from_slice(&producer.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?.stdout)?;
+    let producer = peer.traffic(&format!(
+        "produce --proto tcp --dest {guest} --port 7100 --flows 4 --bytes 500001"
+    ))?;
+    let sent: Produced =
+        serde_json::from_slice(&producer.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?.stdout)?;
     let got = consumer.wait(netsilo_lab::RUN_TIMEOUT)?.ok()?;
     let got: Consumed = serde_json::from_slice(&got.stdout)?;
     assert_eq!((sent.bytes, got.bytes), (2_000_004, 2_000_004));
@@ -184,7 +200,9 @@ fn cpus_nics_and_kernel_arguments_are_as_asked_for() -> Result<()> {
     for nic in 0..4 {
         // The guest answers: its peer learns its hardware address.
         let guest = Lab::guest_address(nic);
-        let neighbour = format!("echo >/dev/udp/{guest}/9; until ip neigh show {guest} | grep -q lladdr; do :; done");
+        let neighbour = format!(
+            "echo >/dev/udp/{guest}/9; until ip neigh show {guest} | grep -q lladdr; do :; done"
+        );
         let found = lab.peer(nic.into())?.run(&format!("bash -c '{neighbour}'"))?;
         ensure!(found.status == 0, "no answer on eth{nic}: {found:?}");
     }
@@ -220,7 +238,9 @@ fn nothing_stays_after_the_end_after_kill_9_and_after_ctrl_c_while_booting() -> 
     let _turn = turn();
     // kill -9 while a command runs in the guest and one in the peer's namespace.
     let (mut lab, stderr) = program("run 'echo up >&2; sleep 1000'")?;
-    let booted = BufReader::new(stderr).lines().find(|line| line.as_ref().is_ok_and(|line| line.contains("booted in")));
+    let booted = BufReader::new(stderr)
+        .lines()
+        .find(|line| line.as_ref().is_ok_and(|line| line.contains("booted in")));
     booted.context("it did not boot")??;
     ends_all_of(&mut lab, Signal::KILL)?;
     let (mut lab, _stderr) = program("run 'sleep 1000'")?;
@@ -233,7 +253,8 @@ fn nothing_stays_after_the_end_after_kill_9_and_after_ctrl_c_while_booting() -> 
 
 fn program(arguments: &str) -> Result<(Child, ChildStderr)> {
     // what runs in the background of a shell inherits that Ctrl-C is ignored
-    let command = format!("exec env --default-signal=INT {} {arguments}", env!("CARGO_BIN_EXE_netsilo-lab"));
+    let command =
+        format!("exec env --default-signal=INT {} {arguments}", env!("CARGO_BIN_EXE_netsilo-lab"));
     let mut child = Command::new("sh").args(["-c", &command]).stderr(Stdio::piped()).spawn()?;
     let stderr = child.stderr.take().context("no stderr")?;
     Ok((child, stderr))
@@ -252,7 +273,8 @@ fn family_with_guest(root: u32) -> Result<Vec<u32>> {
     while Instant::now() < deadline {
         let family = descendants(root);
         let is_guest = |pid: &u32| {
-            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("qemu-system"))
+            fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|comm| comm.starts_with("qemu-system"))
         };
         if family.len() >= 4 && family.iter().any(is_guest) {
             return Ok(family);
@@ -282,12 +304,18 @@ fn descendants(root: u32) -> Vec<u32> {
 fn all_end(family: &[u32]) -> Result<()> {
     ensure!(family.len() >= 4, "unshare, cat, nsenter and QEMU are {family:?}?");
     for pid in family {
-        let Ok(pidfd) = pidfd_open(Pid::from_raw(i32::try_from(*pid)?).context("pid 0")?, PidfdFlags::empty()) else {
+        let Ok(pidfd) =
+            pidfd_open(Pid::from_raw(i32::try_from(*pid)?).context("pid 0")?, PidfdFlags::empty())
+        else {
             continue;
         };
         let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
         let ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience))?;
-        ensure!(ended > 0, "process {pid} outlives its lab: {:?}", fs::read_to_string(format!("/proc/{pid}/cmdline")));
+        ensure!(
+            ended > 0,
+            "process {pid} outlives its lab: {:?}",
+            fs::read_to_string(format!("/proc/{pid}/cmdline"))
+        );
     }
     Ok(())
 }

@@ -31,8 +31,10 @@ fn finished(child: Child) -> Output {
 /// Ports in a row that nobody listens on, and no other test of this process gets.
 fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let free =
-        |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok() && UdpSocket::bind(("127.0.0.1", port)).is_ok();
+    let free = |port: u16| {
+        TcpListener::bind(("127.0.0.1", port)).is_ok()
+            && UdpSocket::bind(("127.0.0.1", port)).is_ok()
+    };
     let start = 20000 + u16::try_from(std::process::id() % 10000).unwrap();
     loop {
         let first = start + NEXT.fetch_add(count, Ordering::Relaxed);
@@ -45,16 +47,21 @@ fn free_ports(count: u16) -> u16 {
 /// One byte more than a multiple of anything, on two flows to one port.
 fn every_byte_is_counted_once(mode: &str, proto: Proto, more: &str, bytes: u64) -> Consumed {
     let port = free_ports(1);
-    let consumer = traffic(&format!("consume --mode {mode} --port {port} --flows 2 --bind 127.0.0.1"));
-    let produce = format!("produce --proto {proto} --dest 127.0.0.1 --port {port} --flows 2 --bytes {bytes} {more}");
+    let consumer =
+        traffic(&format!("consume --mode {mode} --port {port} --flows 2 --bind 127.0.0.1"));
+    let produce = format!(
+        "produce --proto {proto} --dest 127.0.0.1 --port {port} --flows 2 --bytes {bytes} {more}"
+    );
     let sent: Produced = said(traffic(&produce));
     let got: Consumed = said(consumer);
     assert_eq!(sent.bytes, 2 * bytes, "{mode}");
     assert_eq!(got.bytes, 2 * bytes, "{mode}");
     assert!(format!("c-{mode}").starts_with(&got.comm));
     if proto == Proto::Tcp {
-        let mut ends: Vec<_> = got.sockets.iter().map(|socket| (socket.peer_port, socket.bytes)).collect();
-        let mut flows: Vec<_> = sent.flows.iter().map(|flow| (flow.local_port, flow.bytes)).collect();
+        let mut ends: Vec<_> =
+            got.sockets.iter().map(|socket| (socket.peer_port, socket.bytes)).collect();
+        let mut flows: Vec<_> =
+            sent.flows.iter().map(|flow| (flow.local_port, flow.bytes)).collect();
         ends.sort_unstable();
         flows.sort_unstable();
         assert_eq!(ends, flows, "{mode}");
@@ -89,8 +96,12 @@ fn each_way_to_receive_udp_counts_every_byte_once() {
 #[test]
 fn a_connected_udp_socket_takes_one_flow() {
     let port = free_ports(2);
-    let consumer = traffic(&format!("consume --mode udp-connected --port {port} --ports 2 --flows 2 --bind 127.0.0.1"));
-    let produce = format!("produce --proto udp --dest 127.0.0.1 --port {port} --ports 2 --flows 2 --bytes 50001");
+    let consumer = traffic(&format!(
+        "consume --mode udp-connected --port {port} --ports 2 --flows 2 --bind 127.0.0.1"
+    ));
+    let produce = format!(
+        "produce --proto udp --dest 127.0.0.1 --port {port} --ports 2 --flows 2 --bytes 50001"
+    );
     let sent: Produced = said(traffic(&produce));
     let got: Consumed = said(consumer);
     for (socket, flow) in got.sockets.iter().zip(&sent.flows) {
@@ -106,7 +117,9 @@ fn client_and_servers_agree_on_every_transaction_and_byte() {
             let response = if proto == Proto::Udp { response.min(256) } else { response };
             let port = free_ports(2);
             let sizes = format!("--request-bytes {request} --response-bytes {response}");
-            let server = traffic(&format!("rr-server --proto {proto} --port {port} --cpus 0,0 {sizes} {workers}"));
+            let server = traffic(&format!(
+                "rr-server --proto {proto} --port {port} --cpus 0,0 {sizes} {workers}"
+            ));
             let seen: RrReport = said(traffic(&format!(
                 "rr-client --proto {proto} --dest 127.0.0.1 --port {port} --ports 2 --connections 5 --duration 0.5 {sizes}"
             )));
@@ -118,7 +131,10 @@ fn client_and_servers_agree_on_every_transaction_and_byte() {
                 .collect();
             assert_eq!(served.len(), 2);
             assert!(seen.transactions > 0);
-            assert_eq!(seen.transactions, seen.connections.iter().map(|one| one.transactions).sum::<u64>());
+            assert_eq!(
+                seen.transactions,
+                seen.connections.iter().map(|one| one.transactions).sum::<u64>()
+            );
             let sum = |of: fn(&RrServed) -> u64| served.iter().map(of).sum::<u64>();
             assert_eq!(sum(|one| one.transactions), seen.transactions + seen.retries);
             assert_eq!(sum(|one| one.received_bytes), seen.sent_bytes);

@@ -1,7 +1,14 @@
-//! `netsilo bench` beside sockperf, iperf3, qperf and netperf, where they are installed: the same load in turns, on loopback and
-//! over a veth between two network namespaces; and both ends on one CPU, where no idle CPU has to be woken. `scripts/bench-load` runs it.
+//! `netsilo bench` beside sockperf, iperf3, qperf and netperf, where they are installed: the same
+//! load in turns, on loopback and over a veth between two network namespaces; and both ends on one
+//! CPU, where no idle CPU has to be woken. `scripts/bench-load` runs it.
 
-#![allow(missing_docs, clippy::panic, clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+#![allow(
+    missing_docs,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark"
+)]
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -153,14 +160,17 @@ impl Path {
         Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// What a program says, run as often at once as asked for; the sum. `None` where one of them says nothing.
+    /// What a program says, run as often at once as asked for; the sum. `None` where one of them
+    /// says nothing.
     fn measure(&self, words: &str, copies: usize, figure: fn(&str) -> Option<f64>) -> Option<f64> {
         let words = words.replace("{}", self.server);
-        let start = |_| self.command(0, &words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let start = |_| {
+            self.command(0, &words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+        };
         let running: Vec<Child> = (0..copies).map(start).collect();
-        let said = running
-            .into_iter()
-            .map(|child| String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned());
+        let said = running.into_iter().map(|child| {
+            String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned()
+        });
         said.map(|said| figure(&said)).sum()
     }
 }
@@ -174,7 +184,10 @@ fn of_netsilo(said: &str) -> Option<f64> {
 /// Half a round trip in ns, or bytes per second.
 fn of_qperf(said: &str) -> Option<f64> {
     let value = |name: &str| -> Option<f64> {
-        let line = said.lines().map(str::trim).find_map(|line| line.strip_prefix(name)?.trim().strip_prefix('='))?;
+        let line = said
+            .lines()
+            .map(str::trim)
+            .find_map(|line| line.strip_prefix(name)?.trim().strip_prefix('='))?;
         let (number, unit) = line.trim().split_once(' ')?;
         let is_plain = matches!(unit.trim(), "ns" | "bytes/sec");
         number.replace(',', "").parse().ok().filter(|_| is_plain)
@@ -203,7 +216,8 @@ fn of_iperf3(said: &str) -> Option<f64> {
 
 /// The last column of its only line.
 fn of_netperf(said: &str) -> Option<f64> {
-    let words: Vec<f64> = said.lines().next()?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let words: Vec<f64> =
+        said.lines().next()?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     // request/response: ... size size seconds rate; stream: ... size seconds rate
     words.last().copied()
 }
@@ -219,11 +233,15 @@ fn figure(program: &str) -> fn(&str) -> Option<f64> {
 
 fn is_installed(words: &str) -> bool {
     let program = words.split(' ').next().unwrap_or(words);
-    std::env::var("PATH").unwrap_or_default().split(':').any(|dir| std::path::Path::new(dir).join(program).exists())
+    std::env::var("PATH")
+        .unwrap_or_default()
+        .split(':')
+        .any(|dir| std::path::Path::new(dir).join(program).exists())
 }
 
 fn main() {
-    let only: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let only: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     println!(
         "rates are medians; the ratio is netsilo over the best of the others, the middle of {ROUNDS} rounds in turns"
     );
@@ -233,19 +251,28 @@ fn main() {
     measure_all(&loopback("loopback", None), &only);
     measure_all(&loopback("loopback, one cpu", Some("0")), &only);
     let cable = netsilo_lab::Cable::new("bench-load").unwrap();
-    measure_all(&Path { name: "veth", netns: Some(cable.0.clone()), cpu: None, server: "192.0.2.2" }, &only);
+    measure_all(
+        &Path { name: "veth", netns: Some(cable.0.clone()), cpu: None, server: "192.0.2.2" },
+        &only,
+    );
 }
 
 fn measure_all(path: &Path, only: &[String]) {
     let netsilo = env!("CARGO_BIN_EXE_netsilo");
     let mut servers = vec![path.serve(&format!("{netsilo} bench serve --bind {{}} --port 12996"))];
-    let all =
-        ["qperf", "sockperf server -i {} -p 11111", "sockperf server --tcp -i {} -p 11112", "iperf3 -s -B {} -p 5999"];
+    let all = [
+        "qperf",
+        "sockperf server -i {} -p 11111",
+        "sockperf server --tcp -i {} -p 11112",
+        "iperf3 -s -B {} -p 5999",
+    ];
     servers.extend(all.iter().filter(|words| is_installed(words)).map(|words| path.serve(words)));
     servers.extend(is_installed("netserver").then(|| path.serve("netserver -D -4 -L {}")));
     // each says nothing of when it listens
     std::thread::sleep(Duration::from_secs(1));
-    for case in CASES.iter().filter(|case| only.is_empty() || only.iter().any(|word| case.name.contains(word.as_str())))
+    for case in CASES
+        .iter()
+        .filter(|case| only.is_empty() || only.iter().any(|word| case.name.contains(word.as_str())))
     {
         println!("{}", row(path, case, netsilo));
     }
@@ -262,7 +289,9 @@ fn row(path: &Path, case: &Case, netsilo: &str) -> String {
         for turn in order {
             these[turn] = match turn.checked_sub(1) {
                 None => path.measure(&ours, 1, of_netsilo).unwrap(),
-                Some(peer) => path.measure(peers[peer].1, case.copies, figure(peers[peer].0)).unwrap_or(0.0),
+                Some(peer) => {
+                    path.measure(peers[peer].1, case.copies, figure(peers[peer].0)).unwrap_or(0.0)
+                }
             };
         }
         rates.iter_mut().zip(these).for_each(|(rates, this)| rates.push(this));
@@ -271,13 +300,19 @@ fn row(path: &Path, case: &Case, netsilo: &str) -> String {
         0.0 => "no figure".to_owned(),
         rates => rate(rates, case.unit),
     };
-    let others: Vec<String> =
-        peers.iter().zip(&rates[1..]).map(|((name, _), rates)| format!("{name} {}", shown(rates))).collect();
+    let others: Vec<String> = peers
+        .iter()
+        .zip(&rates[1..])
+        .map(|((name, _), rates)| format!("{name} {}", shown(rates)))
+        .collect();
     // the best of each round would be the luckiest
     let best = rates[1..].iter().max_by(|a, b| median(a).unwrap().total_cmp(&median(b).unwrap()));
     let pairs = best.map_or_else(Vec::new, |best| rates[0].iter().zip(best).collect());
-    let ratios: Vec<f64> =
-        pairs.iter().filter(|(_, their)| **their > 0.0).map(|(our, their)| (*our / *their).ln()).collect();
+    let ratios: Vec<f64> = pairs
+        .iter()
+        .filter(|(_, their)| **their > 0.0)
+        .map(|(our, their)| (*our / *their).ln())
+        .collect();
     let ratio = signed_rank::interval(&ratios, DOUBT).map_or_else(
         || "-".to_owned(),
         |it| {
@@ -285,7 +320,13 @@ fn row(path: &Path, case: &Case, netsilo: &str) -> String {
             format!("{:.2} ({:.2} .. {:.2})", it.value, it.low, it.high)
         },
     );
-    format!("| {} | {} | {} | {} | {ratio} |", path.name, case.name, shown(&rates[0]), others.join(", "))
+    format!(
+        "| {} | {} | {} | {} | {ratio} |",
+        path.name,
+        case.name,
+        shown(&rates[0]),
+        others.join(", ")
+    )
 }
 
 fn rate(value: f64, unit: &str) -> String {

@@ -1,4 +1,5 @@
-//! `netsilo ab`: switches between two settings, measures each again and again, and says whether it makes a difference.
+//! `netsilo ab`: switches between two settings, measures each again and again, and says whether it
+//! makes a difference.
 
 mod settings;
 mod source;
@@ -34,8 +35,9 @@ pub(crate) struct Args {
     /// The same for B
     #[arg(long, value_name = "SETTING", default_value = "plan")]
     b: Setting,
-    /// What to measure of the live workload, without a command: cpu-per-megabyte, locality, ipis-per-packet, softirqs-per-packet,
-    /// runqueue-latency (the 99th percentile of how long threads that read sockets wait, runnable, for a cpu)
+    /// What to measure of the live workload, without a command: cpu-per-megabyte, locality,
+    /// ipis-per-packet, softirqs-per-packet, runqueue-latency (the 99th percentile of how long
+    /// threads that read sockets wait, runnable, for a cpu)
     #[arg(long, value_name = "MEASURE", default_value = "cpu-per-megabyte", value_parser = measure, conflicts_with = "command")]
     measure: Measure,
     /// How long each look at the live workload takes
@@ -71,7 +73,8 @@ pub(crate) struct Args {
     look: observe::Live,
     #[command(flatten)]
     place: Place,
-    /// A command that prints a number, the last word that is one; a load against this machine, for example
+    /// A command that prints a number, the last word that is one; a load against this machine, for
+    /// example
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -124,12 +127,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     for plan in plans.iter().flatten() {
         refuse_owned(plan, &args.place)?;
     }
-    if !args.yes && !agreed(&format!("write and take back {} for each pair", count(writes, "change")))? {
+    if !args.yes
+        && !agreed(&format!("write and take back {} for each pair", count(writes, "change")))?
+    {
         out::note("nothing was written");
         return Ok(Exit::Refused);
     }
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+    for signal in
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+    {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
     }
     let mut source = match args.command.as_slice() {
@@ -146,7 +153,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let comparison = trial.run(plans, &args.place, &mut source)?;
     let interrupted = stop.load(Ordering::Relaxed);
     let (a, b, measured, unit) = (&args.a, &args.b, source.to_string(), source.unit());
-    let told = Told { version: 1, a, b, measured, unit, question, interrupted, comparison: &comparison };
+    let told =
+        Told { version: 1, a, b, measured, unit, question, interrupted, comparison: &comparison };
     if args.json {
         out::json(&told)?;
     } else {
@@ -178,8 +186,14 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Measures pairs until the question is answered, or it is told to stop. At the end nothing of it is left.
-    fn run(&self, plans: [Option<Plan>; 2], place: &Place, source: &mut Source) -> Result<Comparison> {
+    /// Measures pairs until the question is answered, or it is told to stop. At the end nothing of
+    /// it is left.
+    fn run(
+        &self,
+        plans: [Option<Plan>; 2],
+        place: &Place,
+        source: &mut Source,
+    ) -> Result<Comparison> {
         let mut sides = Sides::new(plans, place)?;
         let bar = self.progress();
         let measured = self.measure(&mut sides, source, &bar);
@@ -189,7 +203,12 @@ impl Trial<'_> {
         Ok(self.question.compare(&measured?))
     }
 
-    fn measure(&self, sides: &mut Sides<'_>, source: &mut Source, bar: &ProgressBar) -> Result<Vec<Pair>> {
+    fn measure(
+        &self,
+        sides: &mut Sides<'_>,
+        source: &mut Source,
+        bar: &ProgressBar,
+    ) -> Result<Vec<Pair>> {
         let mut coin = fastrand::Rng::with_seed(self.question.seed);
         let mut pairs = Vec::new();
         let mut warming = self.warm_up;
@@ -209,7 +228,9 @@ impl Trial<'_> {
             }
             let (a, b) = if b_first { (second, first) } else { (first, second) };
             if self.question.scale == Scale::Ratio && !(a > 0.0 && b > 0.0) {
-                anyhow::bail!("{a} and {b} cannot be compared by their ratio: the command must print numbers above 0");
+                anyhow::bail!(
+                    "{a} and {b} cannot be compared by their ratio: the command must print numbers above 0"
+                );
             }
             pairs.push(Pair { a, b, b_first });
             bar.set_position(pairs.len() as u64);
@@ -222,23 +243,28 @@ impl Trial<'_> {
 
     /// Pairs done on stderr, the time that all of them would still take, and what they say so far.
     fn progress(&self) -> ProgressBar {
-        let style = ProgressStyle::with_template("pair {pos} of at most {len} {wide_bar} at most {eta} left  {msg}");
+        let style = ProgressStyle::with_template(
+            "pair {pos} of at most {len} {wide_bar} at most {eta} left  {msg}",
+        );
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
         ProgressBar::new(self.question.rules.most as u64).with_style(style)
     }
 }
 
-/// Whether a plan makes it worse: switches it on and off for a while under the live workload, and leaves it off. `None` where
-/// nothing is received, so that nothing can be told.
+/// Whether a plan makes it worse: switches it on and off for a while under the live workload, and
+/// leaves it off. `None` where nothing is received, so that nothing can be told.
 pub(crate) fn verify(plan: &Plan, place: &Place, window: Duration) -> Result<Option<Comparison>> {
     let measure = Measure::CpuPerMegabyte;
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+    for signal in
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+    {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
     }
     let mut source = Source::Workload { measure, window };
     let rules = Rules { most: 12, matters: 0.02, ..Rules::default() };
-    let question = Question { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
+    let question =
+        Question { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
     let trial = Trial { question, warm_up: 0, settle: window / 4, stop: &stop };
     let comparison = match trial.run([None, Some(plan.clone())], place, &mut source) {
         Err(error) if error.downcast_ref().is_some_and(Nothing::was_received) => return Ok(None),
@@ -255,7 +281,8 @@ pub(crate) fn verified(comparison: Option<&Comparison>) -> (String, bool) {
     let Some(comparison) = comparison else {
         return ("not verified: nothing is received, so nothing can be compared".into(), true);
     };
-    let words = format!("a received megabyte's cpu time: {}", view::verdict(comparison, Scale::Ratio));
+    let words =
+        format!("a received megabyte's cpu time: {}", view::verdict(comparison, Scale::Ratio));
     (words, comparison.verdict != Verdict::Worse)
 }
 
@@ -272,6 +299,10 @@ mod tests {
             (super::percent("1%"), super::percent("0.5 %"), super::percent("2")),
             (Ok(0.01), Ok(0.005), Ok(0.02))
         );
-        assert!(super::percent("-1").is_err() && super::percent("x").is_err() && super::percent("nan").is_err());
+        assert!(
+            super::percent("-1").is_err()
+                && super::percent("x").is_err()
+                && super::percent("nan").is_err()
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! `netsilo apply`: shows the plan, asks, applies it as one transaction, and says what came of it; and its guard.
+//! `netsilo apply`: shows the plan, asks, applies it as one transaction, and says what came of it;
+//! and its guard.
 
 use std::fmt::Display;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -72,7 +73,8 @@ pub(crate) struct How {
     /// Take everything back unless `netsilo confirm` comes within this time (60s, 5m)
     #[arg(long, value_name = "DURATION", value_parser = within)]
     confirm_within: Option<Duration>,
-    /// First switch it on and off, up to 12 times each for so long, and leave it off if a received megabyte then costs more CPU time
+    /// First switch it on and off, up to 12 times each for so long, and leave it off if a received
+    /// megabyte then costs more CPU time
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = humantime::parse_duration)]
     verify: Option<Duration>,
     /// Print the outcome as JSON
@@ -103,7 +105,8 @@ fn within(text: &str) -> Result<Duration, String> {
 
 /// Reads a plan that `plan --json` has printed, or that was written by hand.
 pub(crate) fn load(path: &Path) -> Result<Plan> {
-    let text = std::fs::read(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
+    let text =
+        std::fs::read(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not a plan", path.display()))
 }
 
@@ -111,9 +114,10 @@ pub(crate) fn load(path: &Path) -> Result<Plan> {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plan = match &args.plan {
         Some(path) => load(path)?,
-        None => {
-            args.goal.plan(&args.look.unless_told(args.goal.interval()).observe_with(args.goal.options())?, false)?
-        }
+        None => args.goal.plan(
+            &args.look.unless_told(args.goal.interval()).observe_with(args.goal.options())?,
+            false,
+        )?,
     };
     apply(&plan, &args.how)
 }
@@ -142,12 +146,17 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
     }
     let kernel = how.place.kernel()?;
     let dir = std::path::absolute(&how.place.state_dir).context("resolving the state folder")?;
-    let mut start_guard = |transaction: u64| guard::start(&mut guard_command(&how.place, &dir, transaction), &dir);
-    let mut options =
-        Options { confirm_within: how.confirm_within, start_guard: &mut start_guard, wait: verify::LIMIT };
-    let applied = netsilo_sys::apply::apply(&kernel, &dir, &plan.changes, &mut options, &mut |event| {
-        progress(&event, plan, &dir)
-    })?;
+    let mut start_guard =
+        |transaction: u64| guard::start(&mut guard_command(&how.place, &dir, transaction), &dir);
+    let mut options = Options {
+        confirm_within: how.confirm_within,
+        start_guard: &mut start_guard,
+        wait: verify::LIMIT,
+    };
+    let applied =
+        netsilo_sys::apply::apply(&kernel, &dir, &plan.changes, &mut options, &mut |event| {
+            progress(&event, plan, &dir)
+        })?;
     // The terminal may be gone; what was applied is applied all the same.
     let _ = outcome(&applied, how);
     Ok(Exit::Ok)
@@ -173,25 +182,38 @@ fn refuse_void(plan: &Plan) -> Result<()> {
     let void = targets().find_map(|by| Some((by, targets().find(|other| by.voids(other))?)));
     let Some((by, void)) = void else { return Ok(()) };
     let todo = "apply the first alone, then make a new plan; nothing was written";
-    Err(Stop(Exit::Refused, format!("the plan sets {by}, which would make void what it sets as {void}: {todo}")).into())
+    Err(Stop(
+        Exit::Refused,
+        format!("the plan sets {by}, which would make void what it sets as {void}: {todo}"),
+    )
+    .into())
 }
 
 /// A saved plan may be older than another owner: look again just before writing.
 pub(crate) fn refuse_owned(plan: &Plan, place: &Place) -> Result<()> {
-    let writers = netsilo_sys::writers::running(&place.root()?).context("cannot look for other programs that write")?;
+    let writers = netsilo_sys::writers::running(&place.root()?)
+        .context("cannot look for other programs that write")?;
     let owners = plan.owners(&writers);
-    let names: Vec<String> = owners.iter().map(|owner| format!("{} (pid {})", owner.name, owner.pid)).collect();
+    let names: Vec<String> =
+        owners.iter().map(|owner| format!("{} (pid {})", owner.name, owner.pid)).collect();
     if names.is_empty() {
         return Ok(());
     }
     let todo = "stop it first, or make the plan with --even-if-owned; nothing was written";
-    Err(Stop(Exit::OtherOwner, format!("{} writes these settings too: {todo}", names.join(", "))).into())
+    Err(Stop(Exit::OtherOwner, format!("{} writes these settings too: {todo}", names.join(", ")))
+        .into())
 }
 
 /// This program itself, also where it was replaced since it started.
 fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg("guard").arg(transaction.to_string()).arg("--state-dir").arg(dir).arg("--root").arg(&place.root);
+    command
+        .arg("guard")
+        .arg(transaction.to_string())
+        .arg("--state-dir")
+        .arg(dir)
+        .arg("--root")
+        .arg(&place.root);
     command
 }
 
@@ -199,7 +221,8 @@ fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
 pub(crate) fn agreed(to: &str) -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
-        let message = "standard input is no terminal to ask on: say --yes to apply this plan without asking";
+        let message =
+            "standard input is no terminal to ask on: say --yes to apply this plan without asking";
         return Err(Stop(Exit::Usage, message.into()).into());
     }
     let _ = write!(io::stderr(), "{to}? [y/N] ");
@@ -208,15 +231,19 @@ pub(crate) fn agreed(to: &str) -> Result<bool> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Tells what happens. Never fails and never ends the program: the terminal may be what a bad placement cuts off.
+/// Tells what happens. Never fails and never ends the program: the terminal may be what a bad
+/// placement cuts off.
 fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
     match event {
         Event::Journalled { transaction } => {
             say(format_args!("transaction {transaction} is in {}/journal", dir.display()))
         }
         Event::Wrote { index, change, settled } => {
-            let rounded =
-                if **settled == change.new { String::new() } else { format!(", which the kernel made {settled}") };
+            let rounded = if **settled == change.new {
+                String::new()
+            } else {
+                format!(", which the kernel made {settled}")
+            };
             let (n, of) = (index + 1, plan.changes.len());
             let (old, new) = change.from_to();
             say(format_args!("{n}/{of} {}: {old} -> {new}{rounded}", change.target));
@@ -225,7 +252,10 @@ fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
         Event::Restored(target, what) => say(format_args!("  {target}: {}", fate(what))),
         Event::Waiting { irqs: 0 } => {}
         Event::Waiting { irqs } => {
-            say(format_args!("waiting for {} to arrive on the new cpus", count(*irqs, "interrupt")));
+            say(format_args!(
+                "waiting for {} to arrive on the new cpus",
+                count(*irqs, "interrupt")
+            ));
         }
         Event::Arrived(irq, arrival) => say(format_args!("  irq {irq}: {}", told(arrival))),
     }
@@ -242,12 +272,21 @@ fn told(arrival: &Arrival) -> String {
 
 fn outcome(applied: &Applied, how: &How) -> Result<()> {
     for (target, now) in &applied.overwritten {
-        say(format_args!("netsilo: {target} says {now} already: another program writes it too, find it and stop it"));
+        say(format_args!(
+            "netsilo: {target} says {now} already: another program writes it too, find it and stop it"
+        ));
     }
     if how.json {
-        let changes = applied.settled.iter().map(|(target, value)| json!({ "target": target, "value": value }));
-        let arrivals = applied.arrivals.iter().map(|(irq, arrival)| json!({ "irq": irq, "arrival": arrival }));
-        let overwritten = applied.overwritten.iter().map(|(target, now)| json!({ "target": target, "value": now }));
+        let changes = applied
+            .settled
+            .iter()
+            .map(|(target, value)| json!({ "target": target, "value": value }));
+        let arrivals =
+            applied.arrivals.iter().map(|(irq, arrival)| json!({ "irq": irq, "arrival": arrival }));
+        let overwritten = applied
+            .overwritten
+            .iter()
+            .map(|(target, now)| json!({ "target": target, "value": now }));
         return out::json(&json!({
             "version": 1,
             "transaction": applied.transaction,
@@ -262,7 +301,9 @@ fn outcome(applied: &Applied, how: &How) -> Result<()> {
     };
     let done = count(applied.settled.len(), "change");
     out::text(&match how.confirm_within {
-        None => format!("transaction {transaction}: {done} applied; `netsilo undo` takes them back\n"),
+        None => {
+            format!("transaction {transaction}: {done} applied; `netsilo undo` takes them back\n")
+        }
         Some(time) => format!(
             "transaction {transaction}: {done} applied; run `netsilo confirm` within {} or they are taken back\n",
             humantime::format_duration(time)
@@ -289,7 +330,8 @@ pub(crate) struct GuardArgs {
     place: Place,
 }
 
-/// Watches over a transaction; started by `apply`, with its standard error in the state folder's `guard.log`.
+/// Watches over a transaction; started by `apply`, with its standard error in the state folder's
+/// `guard.log`.
 pub(crate) fn guard(args: &GuardArgs) -> Result<Exit> {
     let GuardArgs { transaction, place } = args;
     let end = guard::watch(&place.kernel()?, place.state_dir(), *transaction, &mut io::stdout())?;

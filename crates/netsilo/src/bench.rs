@@ -38,7 +38,8 @@ pub(crate) enum Args {
     Serve(ServeArgs),
     /// Make a load against a bench serve, and say how fast it was and what it cost
     Run(Box<RunArgs>),
-    /// Compare settings of this machine under loads that another one makes: netperf's matrix, in rounds, in random order
+    /// Compare settings of this machine under loads that another one makes: netperf's matrix, in
+    /// rounds, in random order
     Matrix(Box<matrix::Args>),
     /// Put the interrupt of one stream far from its reader, near to it and on it, and compare
     Silo(Box<silo::Args>),
@@ -61,16 +62,19 @@ pub(crate) struct ServeArgs {
     /// Address to listen on: whoever reaches it can make this machine work
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind: IpAddr,
-    /// Port of the control connection; 0 takes a free one. Data goes through ports of the kernel's choice
+    /// Port of the control connection; 0 takes a free one. Data goes through ports of the kernel's
+    /// choice
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
-    /// Burn this much CPU time in user mode for each request, and each read of a stream, as a real service does
+    /// Burn this much CPU time in user mode for each request, and each read of a stream, as a real
+    /// service does
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     work_usecs: u64,
     /// Threads, where instances are multiplexed [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
-    /// Make no loads. Otherwise a netsilo that is under test elsewhere may ask for one against itself
+    /// Make no loads. Otherwise a netsilo that is under test elsewhere may ask for one against
+    /// itself
     #[arg(long)]
     only_answer: bool,
     /// Make loads against this address too, whoever asks
@@ -106,7 +110,8 @@ pub(crate) struct LoadArgs {
     /// How many at once, each with one request outstanding [default: 1; 64 of FORWARD]
     #[arg(short = 'n', long, value_name = "N")]
     instances: Option<usize>,
-    /// What they are: threads, processes, multiplexed [default: threads up to two per CPU, beyond that multiplexed]
+    /// What they are: threads, processes, multiplexed [default: threads up to two per CPU, beyond
+    /// that multiplexed]
     #[arg(long, value_name = "WHAT", value_parser = instances_as)]
     instances_as: Option<InstancesAs>,
     /// Threads of the client, where instances are multiplexed [default: one per CPU]
@@ -124,7 +129,8 @@ pub(crate) struct LoadArgs {
     /// Ask the kernel not to copy what TCP_STREAM or UDP_STREAM sends (MSG_ZEROCOPY)
     #[arg(long)]
     zero_copy: bool,
-    /// Datagrams per second of UDP_STREAM and FORWARD, all instances together [default: as many as go]
+    /// Datagrams per second of UDP_STREAM and FORWARD, all instances together [default: as many as
+    /// go]
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
     /// Take a UDP request for lost after this time
@@ -145,7 +151,8 @@ impl LoadArgs {
     /// The load that the arguments describe.
     fn spec(&self) -> Spec {
         let usual = Spec::usual(self.test, self.duration);
-        let spec = filled(usual.clone(), self.instances.unwrap_or(usual.instances), self.instances_as);
+        let spec =
+            filled(usual.clone(), self.instances.unwrap_or(usual.instances), self.instances_as);
         Spec {
             workers: self.workers.unwrap_or(spec.workers),
             request_bytes: self.request.0,
@@ -166,14 +173,19 @@ impl LoadArgs {
 fn filled(spec: Spec, instances: usize, instances_as: Option<InstancesAs>) -> Spec {
     let cpus = cpus();
     let few = instances <= 2 * cpus;
-    let guessed = if few && spec.test != Test::Forward { InstancesAs::Threads } else { InstancesAs::Multiplexed };
+    let guessed = if few && spec.test != Test::Forward {
+        InstancesAs::Threads
+    } else {
+        InstancesAs::Multiplexed
+    };
     Spec { instances, instances_as: instances_as.unwrap_or(guessed), workers: cpus, ..spec }
 }
 
 /// The command that makes a load.
 fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
     let Spec { test, instances, instances_as, workers, lost_after, warm_up, duration, .. } = spec;
-    let mut words = format!("netsilo bench run {to} -t {test} -n {instances} --instances-as {instances_as}");
+    let mut words =
+        format!("netsilo bench run {to} -t {test} -n {instances} --instances-as {instances_as}");
     if *instances_as == InstancesAs::Multiplexed {
         words += &format!(" --workers {workers}");
     }
@@ -190,12 +202,19 @@ fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
             words += word;
         }
     };
-    more(spec.rate_per_s.is_some(), &spec.rate_per_s.map_or_else(String::new, |rate| format!(" --rate {rate}")));
-    more(spec.recv_bytes != Spec::usual(*test, *duration).recv_bytes, &format!(" -M {}", spec.recv_bytes));
+    more(
+        spec.rate_per_s.is_some(),
+        &spec.rate_per_s.map_or_else(String::new, |rate| format!(" --rate {rate}")),
+    );
+    more(
+        spec.recv_bytes != Spec::usual(*test, *duration).recv_bytes,
+        &format!(" -M {}", spec.recv_bytes),
+    );
     more(spec.resend, " --resend");
     more(spec.zero_copy, " --zero-copy");
     more(bpf, " --bpf");
-    let (warm_up, duration) = (humantime::format_duration(*warm_up), humantime::format_duration(*duration));
+    let (warm_up, duration) =
+        (humantime::format_duration(*warm_up), humantime::format_duration(*duration));
     format!(
         "{words} --warm-up {} -d {} --json",
         warm_up.to_string().replace(' ', ""),
@@ -220,7 +239,8 @@ fn instances_as(text: &str) -> Result<InstancesAs, String> {
 
 fn sizes(text: &str) -> Result<(usize, usize), String> {
     let (request, response) = text.split_once(',').unwrap_or((text, text));
-    let bytes = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no number of bytes"));
+    let bytes =
+        |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no number of bytes"));
     Ok((bytes(request)?, bytes(response)?))
 }
 
@@ -264,15 +284,23 @@ fn serve(args: &ServeArgs) -> Result<()> {
             out::note(&format!("{from}: {} of {}", count(spec.instances, "instance"), spec.test));
         }
         Event::Served(from, totals) => {
-            let (requests, bytes) = (units::count(totals.requests as f64), units::count(totals.received_bytes as f64));
+            let (requests, bytes) =
+                (units::count(totals.requests as f64), units::count(totals.received_bytes as f64));
             out::note(&format!("{from}: done, {requests} requests, {bytes} bytes received"));
         }
         Event::Making(to, spec) => {
-            out::note(&format!("making a load against {to}: {} of {}", count(spec.instances, "instance"), spec.test));
+            out::note(&format!(
+                "making a load against {to}: {} of {}",
+                count(spec.instances, "instance"),
+                spec.test
+            ));
         }
         Event::Made(to, totals) => {
-            let (requests, bytes) = (units::count(totals.requests as f64), units::count(totals.sent_bytes as f64));
-            out::note(&format!("made a load against {to}: {requests} requests, {bytes} bytes sent"));
+            let (requests, bytes) =
+                (units::count(totals.requests as f64), units::count(totals.sent_bytes as f64));
+            out::note(&format!(
+                "made a load against {to}: {requests} requests, {bytes} bytes sent"
+            ));
         }
         Event::Ended(from, why) => out::note(&format!("{from}: {why}")),
     })?;
@@ -291,7 +319,10 @@ fn make(args: &RunArgs) -> Result<()> {
     let made = made?;
     if args.rate_only {
         let figures = made.figures();
-        return out::text(&format!("{:.1}\n", figures.transactions_per_s.unwrap_or(figures.bytes_per_s)));
+        return out::text(&format!(
+            "{:.1}\n",
+            figures.transactions_per_s.unwrap_or(figures.bytes_per_s)
+        ));
     }
     if args.json { out::json(&made) } else { out::text(&view::render(&made)) }
 }
@@ -301,7 +332,8 @@ fn address(text: &str) -> Result<SocketAddr> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, PORT));
     }
-    let found = if text.contains(':') { text.to_socket_addrs() } else { (text, PORT).to_socket_addrs() };
+    let found =
+        if text.contains(':') { text.to_socket_addrs() } else { (text, PORT).to_socket_addrs() };
     found
         .ok()
         .and_then(|mut all| all.next())
@@ -313,7 +345,8 @@ fn progress(spec: &Spec) -> ProgressBar {
     if spec.duration + spec.warm_up <= Duration::from_secs(2) {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {eta}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(spec.duration.as_millis() as u64).with_style(style)
 }
 
@@ -337,7 +370,9 @@ mod tests {
         assert_eq!(address("192.0.2.1").unwrap().to_string(), format!("192.0.2.1:{PORT}"));
         assert_eq!(address("192.0.2.1:99").unwrap().to_string(), "192.0.2.1:99");
         assert_eq!(address("::1").unwrap().to_string(), format!("[::1]:{PORT}"));
-        assert!(address("no such host").unwrap_err().to_string().starts_with("no such host is no host"));
+        assert!(
+            address("no such host").unwrap_err().to_string().starts_with("no such host is no host")
+        );
         assert_eq!((sizes("256"), sizes("1, 1024")), (Ok((256, 256)), Ok((1, 1024))));
         assert_eq!(sizes("x").unwrap_err(), "\"x\" is no number of bytes");
         assert_eq!((test("udp_rr"), test("TCP_MAERTS").is_err()), (Ok(Test::UdpRr), true));

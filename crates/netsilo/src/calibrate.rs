@@ -41,7 +41,11 @@ pub(crate) struct Args {
 fn bounded(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
     let (least, most) = (Duration::from_millis(100), Duration::from_secs(300));
-    if (least..=most).contains(&time) { Ok(time) } else { Err("choose between 100ms and 5m".into()) }
+    if (least..=most).contains(&time) {
+        Ok(time)
+    } else {
+        Err("choose between 100ms and 5m".into())
+    }
 }
 
 /// Measures, prints, keeps.
@@ -109,11 +113,17 @@ fn render(measurement: &Measurement) -> String {
         && !from_table.is_empty()
     {
         let classes: Vec<&str> = from_table.iter().map(|distance| distance.label()).collect();
-        let _ = writeln!(text, "note: not measurable here, the table's values stay: {}", classes.join(", "));
+        let _ = writeln!(
+            text,
+            "note: not measurable here, the table's values stay: {}",
+            classes.join(", ")
+        );
     }
     if guest {
-        let _ =
-            writeln!(text, "note: in a virtual machine its cpus may be moved, and their caches need not be as shown");
+        let _ = writeln!(
+            text,
+            "note: in a virtual machine its cpus may be moved, and their caches need not be as shown"
+        );
     }
     if measured.is_wide() {
         let _ = writeln!(
@@ -129,7 +139,17 @@ fn table(measurement: &Measurement, defaults: &Costs) -> Table {
     let Measurement { measured, costs, .. } = measurement;
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(["distance", "pairs", "line", "table", "ipi", "table", "waker", "interrupted", "latency"]);
+    table.set_header([
+        "distance",
+        "pairs",
+        "line",
+        "table",
+        "ipi",
+        "table",
+        "waker",
+        "interrupted",
+        "latency",
+    ]);
     for distance in Distance::ALL.into_iter().filter(|distance| *distance != Distance::SameCpu) {
         let line = measured.transfer.get(&distance);
         let wakeup = measured.wakeup.get(&distance);
@@ -146,14 +166,19 @@ fn table(measurement: &Measurement, defaults: &Costs) -> Table {
             time(wakeup.map(|it| &it.latency)),
         ]);
     }
-    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+        .column_iter_mut()
+        .skip(1)
+        .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
 }
 
 /// `61 ns ±4`: the median, and half of what lies between the quartiles.
 fn time(measured: Option<&Measured>) -> String {
-    measured
-        .map_or_else(|| "-".into(), |it| format!("{} ±{:.0}", nanoseconds(it.median_ns), (it.spread_ns / 2.0).ceil()))
+    measured.map_or_else(
+        || "-".into(),
+        |it| format!("{} ±{:.0}", nanoseconds(it.median_ns), (it.spread_ns / 2.0).ceil()),
+    )
 }
 
 fn nanoseconds(ns: f64) -> String {
@@ -168,7 +193,8 @@ mod tests {
 
     #[test]
     fn what_was_measured_stands_beside_the_table_and_gaps_are_named() {
-        let time = |median_ns| Measured { median_ns, spread_ns: median_ns / 2.0, pairs: 4, rounds: 5 };
+        let time =
+            |median_ns| Measured { median_ns, spread_ns: median_ns / 2.0, pairs: 4, rounds: 5 };
         let wakeup = |waker| Wakeup { waker: time(waker), latency: time(waker * 3.0) };
         let measured = Calibration {
             transfer: [(Distance::Llc, time(61.0)), (Distance::Remote, time(140.0))].into(),

@@ -50,11 +50,19 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 }
 
 /// Looks for so long, and saves what is read.
-pub(crate) fn save(output: &Path, interval: Duration, counting: Counting, addresses: Addresses) -> Result<Manifest> {
+pub(crate) fn save(
+    output: &Path,
+    interval: Duration,
+    counting: Counting,
+    addresses: Addresses,
+) -> Result<Manifest> {
     let mut capture = Capture::start()?;
     let live = Root::live();
-    let mut observer = Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
+    let mut observer =
+        Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
     let observation = observer.next(&capture.sample(&live)?, interval, pass_time)?;
     let release = &observation.after.machine.release;
-    capture.write(output, &observation.attribution, release, addresses).context("cannot write the bundle")
+    capture
+        .write(output, &observation.attribution, release, addresses)
+        .context("cannot write the bundle")
 }

@@ -1,9 +1,10 @@
-//! Golden cases: each folder of `cases/` holds a host (`before.json`, a [`Scene`]), a `goal.json`, and the plan as it is
-//! printed (`plan.snap`). A new case is a folder with the first two; `cargo insta review` makes the third.
+//! Golden cases: each folder of `cases/` holds a host (`before.json`, a [`Scene`]), a `goal.json`,
+//! and the plan as it is printed (`plan.snap`). A new case is a folder with the first two; `cargo
+//! insta review` makes the third.
 //!
-//! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a host as a [`Scene`] and, for what a
-//! scene cannot say, a JSON Patch (RFC 6902) on its observation. The first has the finding, as `fires.snap` prints it; the
-//! second has not, by a little.
+//! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a host as a
+//! [`Scene`] and, for what a scene cannot say, a JSON Patch (RFC 6902) on its observation. The
+//! first has the finding, as `fires.snap` prints it; the second has not, by a little.
 
 use std::fs;
 use std::path::Path;
@@ -17,17 +18,23 @@ use netsilo_core::scene::Scene;
 use crate::{check_view, plan_view};
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
-    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+    let text = fs::read_to_string(path)
+        .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 #[test]
 fn every_case_is_planned_as_it_was() {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases");
-    let mut folders: Vec<_> = fs::read_dir(&cases).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut folders: Vec<_> =
+        fs::read_dir(&cases).unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.retain(|folder| folder.join("before.json").exists());
     folders.sort();
-    assert!(folders.len() >= 15, "the golden cases are not where they should be: {}", cases.display());
+    assert!(
+        folders.len() >= 15,
+        "the golden cases are not where they should be: {}",
+        cases.display()
+    );
     for case in folders {
         let scene: Scene = read(&case.join("before.json"));
         let goal: Goal = read(&case.join("goal.json"));
@@ -37,7 +44,12 @@ fn every_case_is_planned_as_it_was() {
             insta::assert_snapshot!("plan", plan_view::render(&first));
         });
         let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
-        assert_eq!(plan(&after, &goal).changes, [], "{} is not settled by its plan", case.display());
+        assert_eq!(
+            plan(&after, &goal).changes,
+            [],
+            "{} is not settled by its plan",
+            case.display()
+        );
     }
 }
 
@@ -72,9 +84,10 @@ impl Host {
     fn found(path: &Path, id: FindingId) -> Check {
         let host: Self = read(path);
         let mut observation = serde_json::to_value(host.scene.observation()).unwrap();
-        json_patch::patch(&mut observation, &host.patch).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let observation =
-            serde_json::from_value(observation).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        json_patch::patch(&mut observation, &host.patch)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let observation = serde_json::from_value(observation)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let mut check = check(&observation, &Costs::default());
         check.findings.retain(|finding| finding.id == id);
         check.verdicts.clear();
@@ -85,7 +98,8 @@ impl Host {
 #[test]
 fn every_finding_is_found_where_it_is_so_and_not_where_it_almost_is() {
     for id in FindingId::ALL {
-        let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/check").join(id.as_str());
+        let case =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/check").join(id.as_str());
         let found = Host::found(&case.join("fires.json"), *id);
         assert!(!found.findings.is_empty(), "{id}: not found in fires.json");
         insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {

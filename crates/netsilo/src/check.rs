@@ -16,7 +16,8 @@ pub(crate) struct Args {
     /// Exit with 11 when something at least as grave is found: info, warning, critical
     #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = severity)]
     fail_on: Severity,
-    /// Measure what lies between this machine's CPUs first, for about 5s, and judge by that; netsilo calibrate keeps it
+    /// Measure what lies between this machine's CPUs first, for about 5s, and judge by that;
+    /// netsilo calibrate keeps it
     #[arg(long, conflicts_with = "from")]
     calibrate: bool,
     /// Print the numbers behind each verdict too
@@ -34,7 +35,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         false => plan::costs_for(args.observe.is_bundle())?,
     };
     let check = check(
-        &args.observe.unless_told(CHECK_INTERVAL).observe_with(Options { stages: true, ..Options::for_findings() })?,
+        &args
+            .observe
+            .unless_told(CHECK_INTERVAL)
+            .observe_with(Options { stages: true, ..Options::for_findings() })?,
         &costs,
     );
     if args.json {

@@ -17,7 +17,13 @@ const COUNTERS_NAMED: usize = 3;
 pub(crate) fn render(check: &Check) -> String {
     let mut text = String::new();
     let seconds = check.interval.as_secs_f64();
-    let _ = writeln!(text, "{}, linux {}, {seconds:.1} s: {}", check.hostname, check.release, counts(check));
+    let _ = writeln!(
+        text,
+        "{}, linux {}, {seconds:.1} s: {}",
+        check.hostname,
+        check.release,
+        counts(check)
+    );
     for finding in &check.findings {
         text.push('\n');
         one(&mut text, finding);
@@ -31,10 +37,17 @@ pub(crate) fn render(check: &Check) -> String {
 
 /// `1 critical, 2 warning, 3 ok`.
 fn counts(check: &Check) -> String {
-    let count = |severity: &Severity| check.findings.iter().filter(|finding| finding.severity == *severity).count();
+    let count = |severity: &Severity| {
+        check.findings.iter().filter(|finding| finding.severity == *severity).count()
+    };
     let counted = Severity::ALL.iter().rev().map(|severity| (count(severity), severity.as_str()));
-    let counted: Vec<String> = counted.filter(|(count, _)| *count > 0).map(|(n, name)| format!("{n} {name}")).collect();
-    if counted.is_empty() { "nothing found, there was too little to look at".to_owned() } else { counted.join(", ") }
+    let counted: Vec<String> =
+        counted.filter(|(count, _)| *count > 0).map(|(n, name)| format!("{n} {name}")).collect();
+    if counted.is_empty() {
+        "nothing found, there was too little to look at".to_owned()
+    } else {
+        counted.join(", ")
+    }
 }
 
 /// Where packets were lost, stage by stage; stages that never lost anything have no line.
@@ -59,9 +72,12 @@ fn ledger(ledger: &Ledger) -> String {
 /// A stage's counters that are not 0, those that grew first.
 fn stage_row(stage: &Stage) -> Vec<String> {
     let mut lines: Vec<&Line> = stage.lines.iter().collect();
-    lines.sort_by_key(|line| (line.aside.is_some(), std::cmp::Reverse(line.count), std::cmp::Reverse(line.since_boot)));
+    lines.sort_by_key(|line| {
+        (line.aside.is_some(), std::cmp::Reverse(line.count), std::cmp::Reverse(line.since_boot))
+    });
     let (named, rest) = lines.split_at(lines.len().min(COUNTERS_NAMED));
-    let mut parts: Vec<String> = named.iter().map(|line| format!("{} {}", line.subject, line.counter)).collect();
+    let mut parts: Vec<String> =
+        named.iter().map(|line| format!("{} {}", line.subject, line.counter)).collect();
     if !rest.is_empty() {
         parts.push(format!("{} more", rest.len()));
     }
@@ -77,9 +93,16 @@ fn stage_row(stage: &Stage) -> Vec<String> {
 fn one(text: &mut String, finding: &Finding) {
     let Finding { id, severity, subject, title, .. } = finding;
     let _ = writeln!(text, "{}: {subject}: {title} [{id}]", severity.as_str());
-    let width = finding.evidence.iter().map(|evidence| evidence.what.chars().count()).max().unwrap_or(0);
+    let width =
+        finding.evidence.iter().map(|evidence| evidence.what.chars().count()).max().unwrap_or(0);
     for evidence in &finding.evidence {
-        let _ = writeln!(text, "  {:width$}  {} ({})", evidence.what, measure(&evidence.measure), evidence.source);
+        let _ = writeln!(
+            text,
+            "  {:width$}  {} ({})",
+            evidence.what,
+            measure(&evidence.measure),
+            evidence.source
+        );
     }
     for remedy in &finding.remedies {
         self::remedy(text, finding, remedy);
@@ -104,8 +127,10 @@ fn remedy(text: &mut String, finding: &Finding, remedy: &Remedy) {
     if !remedy.changes.is_empty() {
         let stops = if remedy.interrupts_traffic { "; stops traffic for a moment" } else { "" };
         let count = remedy.changes.len();
-        let settings = if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
-        let _ = writeln!(text, "      netsilo plan --fix {} ({settings}{stops})", Mend::of(finding));
+        let settings =
+            if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
+        let _ =
+            writeln!(text, "      netsilo plan --fix {} ({settings}{stops})", Mend::of(finding));
     }
 }
 

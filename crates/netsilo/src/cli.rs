@@ -5,11 +5,12 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::Exit;
 use crate::{
-    ab, apply, bench, calibrate, capture, check, check_config, explain, export, mask, pin, plan, report, rss, run,
-    show, status, undo, why,
+    ab, apply, bench, calibrate, capture, check, check_config, explain, export, mask, pin, plan,
+    report, rss, run, show, status, undo, why,
 };
 
-/// Sees where a Linux machine's network receive work runs, says where it should run, puts it there, undoes it exactly.
+/// Sees where a Linux machine's network receive work runs, says where it should run, puts it there,
+/// undoes it exactly.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 120, after_help = "Exit codes: docs/exit-codes.md")]
 pub(crate) struct Args {
@@ -21,7 +22,8 @@ pub(crate) struct Args {
 enum Verb {
     /// Show which rx queue is processed on which CPU, and who reads its data where
     Show(show::Args),
-    /// Say what is wrong with the receive path, what each remedy would gain or cost, and when not to
+    /// Say what is wrong with the receive path, what each remedy would gain or cost, and when not
+    /// to
     Check(check::Args),
     /// Print the page of a finding, or the list of all findings
     Explain(explain::Args),
@@ -39,11 +41,13 @@ enum Verb {
     Undo(undo::UndoArgs),
     /// Save all that is read into a bundle, to be looked at elsewhere with --from
     Capture(capture::Args),
-    /// Tell what put work on a CPU and why exactly there; or why a queue, netdev or interrupt is where it is
+    /// Tell what put work on a CPU and why exactly there; or why a queue, netdev or interrupt is
+    /// where it is
     Why(why::Args),
     /// Print the plan in the words of another program: irqbalance, systemd, tuned, a shell script
     Export(export::Args),
-    /// Measure what a cache line and a wakeup cost between this machine's CPUs, for plan to reckon with
+    /// Measure what a cache line and a wakeup cost between this machine's CPUs, for plan to reckon
+    /// with
     Calibrate(calibrate::Args),
     /// Switch between two settings, measure each in turns, and say whether it makes a difference
     Ab(Box<ab::Args>),

@@ -1,4 +1,5 @@
-//! The daemon's configuration: defaults, then each file in turn, of which the later wins; and what it means for a host.
+//! The daemon's configuration: defaults, then each file in turn, of which the later wins; and what
+//! it means for a host.
 
 mod file;
 #[cfg(test)]
@@ -69,7 +70,8 @@ impl Default for Config {
 pub(crate) fn load(path: &Path) -> Result<Config> {
     let mut config = Config::default();
     for file in files(path)? {
-        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
         config.take(file::parse(&text, &file)?);
         config.files.push(file);
     }
@@ -83,7 +85,8 @@ pub(crate) fn load_if_there(path: &Path) -> Result<Config> {
 }
 
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
-    let kind = std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let kind =
+        std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
     if !kind.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -91,8 +94,10 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let mut files = if main.exists() { vec![main] } else { Vec::new() };
     let more = path.join("conf.d");
     if more.is_dir() {
-        let entries = std::fs::read_dir(&more).with_context(|| format!("cannot list {}", more.display()))?;
-        let mut names = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
+        let entries =
+            std::fs::read_dir(&more).with_context(|| format!("cannot list {}", more.display()))?;
+        let mut names =
+            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
         names.retain(|name| name.extension().is_some_and(|extension| extension == "toml"));
         names.sort();
         files.append(&mut names);
@@ -172,8 +177,14 @@ impl Config {
             anyhow::bail!("costs: {wrong}");
         }
         let Policy { hold_off, hold_off_most, .. } = &self.policy;
-        anyhow::ensure!(hold_off <= hold_off_most, "controller.hold-off is longer than controller.hold-off-most");
-        anyhow::ensure!(self.hints || !self.hints_only, "hints-only without hints writes nothing: set hints = true");
+        anyhow::ensure!(
+            hold_off <= hold_off_most,
+            "controller.hold-off is longer than controller.hold-off-most"
+        );
+        anyhow::ensure!(
+            self.hints || !self.hints_only,
+            "hints-only without hints writes nothing: set hints = true"
+        );
         Ok(())
     }
 
@@ -198,9 +209,11 @@ impl Config {
         Goal { overrides, costs: costs.clone(), ..self.policy.goal.clone() }
     }
 
-    /// Of several rules that fit a netdev the last one counts; its queues come first, since the first override counts.
+    /// Of several rules that fit a netdev the last one counts; its queues come first, since the
+    /// first override counts.
     fn overrides(&self, netdev: &host::Netdev) -> Vec<Override> {
-        let all = Override { netdev: netdev.name.clone(), leave: !self.manage, ..Override::default() };
+        let all =
+            Override { netdev: netdev.name.clone(), leave: !self.manage, ..Override::default() };
         let Some(rule) = self.netdevs.iter().rev().find(|rule| rule.fits(netdev)) else {
             return if self.manage { Vec::new() } else { vec![all] };
         };
@@ -226,6 +239,8 @@ impl file::Netdev {
         fits(&self.name, Some(&netdev.name))
             && fits(&self.driver, netdev.driver.as_deref())
             && fits(&self.path, netdev.device_path.as_deref())
-            && self.mac.as_ref().is_none_or(|mac| netdev.mac.as_ref().is_some_and(|it| it.eq_ignore_ascii_case(mac)))
+            && self.mac.as_ref().is_none_or(|mac| {
+                netdev.mac.as_ref().is_some_and(|it| it.eq_ignore_ascii_case(mac))
+            })
     }
 }

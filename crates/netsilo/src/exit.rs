@@ -56,7 +56,9 @@ impl Exit {
         if let Some(Stop(exit, _)) = error.downcast_ref() {
             return *exit;
         }
-        let journal = |error: &JournalError| if error.is_permission() { Self::NoPermission } else { Self::Refused };
+        let journal = |error: &JournalError| {
+            if error.is_permission() { Self::NoPermission } else { Self::Refused }
+        };
         if let Some(error) = error.downcast_ref::<JournalError>() {
             return journal(error);
         }

@@ -34,8 +34,12 @@ fn list() -> String {
 }
 
 fn first_sentence(page: &str) -> String {
-    let prose: Vec<&str> =
-        page.lines().skip(1).skip_while(|line| line.is_empty()).take_while(|line| !line.is_empty()).collect();
+    let prose: Vec<&str> = page
+        .lines()
+        .skip(1)
+        .skip_while(|line| line.is_empty())
+        .take_while(|line| !line.is_empty())
+        .collect();
     let prose = prose.join(" ");
     prose.split_once(". ").map_or_else(|| prose.clone(), |(first, _)| format!("{first}."))
 }

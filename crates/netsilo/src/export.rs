@@ -18,7 +18,8 @@ pub(crate) struct Args {
     /// What for
     #[arg(value_enum, value_name = "FORMAT")]
     format: Format,
-    /// irqbalance-policy: let irqbalance balance on the nodes that netsilo's hints name, instead of leaving interrupts alone
+    /// irqbalance-policy: let irqbalance balance on the nodes that netsilo's hints name, instead of
+    /// leaving interrupts alone
     #[arg(long)]
     suggest: bool,
     /// Export this plan, as printed by `netsilo plan --json`, instead of making one
@@ -50,7 +51,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Err(crate::exit::Stop(Exit::Usage, why.into()).into());
     }
     // What follows the hints depends on no plan.
-    let files = if args.suggest { vec![export::irqbalance_suggest()] } else { render(args.format, &plan(args)?) };
+    let files = if args.suggest {
+        vec![export::irqbalance_suggest()]
+    } else {
+        render(args.format, &plan(args)?)
+    };
     match &args.dir {
         Some(dir) => write(dir, &files)?,
         None => out::text(&joined(&files))?,
@@ -70,7 +75,9 @@ fn render(format: Format, plan: &Plan) -> Vec<File> {
         Format::IrqbalancePolicy => vec![export::irqbalance_policy(plan)],
         Format::SystemdLink => {
             let (files, beyond) = export::systemd_link(plan);
-            beyond.iter().for_each(|what| out::note(&format!("not expressible in .link files: {what}")));
+            beyond
+                .iter()
+                .for_each(|what| out::note(&format!("not expressible in .link files: {what}")));
             files
         }
         Format::Tuned => vec![export::tuned(plan)],
@@ -113,7 +120,8 @@ pub(crate) mod tests {
         plan.changes.iter_mut().for_each(|it| it.reason = "because".into());
         let (links, beyond) = export::systemd_link(&plan);
         let files = [export::script(&plan), export::irqbalance_policy(&plan), export::tuned(&plan)];
-        let beyond: String = beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect();
+        let beyond: String =
+            beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect();
         beyond
             + &files
                 .into_iter()
@@ -133,18 +141,22 @@ pub(crate) mod tests {
         fs::write(&path, &file.text).unwrap();
         match std::process::Command::new(program).args(arguments).arg(&path).output() {
             Ok(output) => {
-                let said =
-                    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+                let said = String::from_utf8_lossy(&output.stdout).into_owned()
+                    + &String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{program} on {}: {said}", file.name);
             }
-            Err(e) if std::env::var_os("NETSILO_NO_SKIP").is_none() => println!("SKIPPED: {program}: {e}"),
+            Err(e) if std::env::var_os("NETSILO_NO_SKIP").is_none() => {
+                println!("SKIPPED: {program}: {e}")
+            }
             Err(e) => panic!("{program}: {e}"),
         }
     }
 
     /// The shell programs are what every shell takes, and shellcheck has nothing to say.
     pub(crate) fn checked(plan: &Plan) {
-        for file in [export::script(plan), export::irqbalance_policy(plan), export::irqbalance_suggest()] {
+        for file in
+            [export::script(plan), export::irqbalance_policy(plan), export::irqbalance_suggest()]
+        {
             accepts("dash", &["-n"], &file);
             accepts("shellcheck", &["--shell=sh"], &file);
         }

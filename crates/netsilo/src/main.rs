@@ -1,4 +1,5 @@
-//! netsilo: sees where a machine's network receive work runs, says where it should run, puts it there, undoes it.
+//! netsilo: sees where a machine's network receive work runs, says where it should run, puts it
+//! there, undoes it.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `netsilo mask`: a set of CPUs in each of the kernel's spellings, for people who write these files by hand.
+//! `netsilo mask`: a set of CPUs in each of the kernel's spellings, for people who write these
+//! files by hand.
 
 use std::fmt::Write as _;
 
@@ -76,35 +77,55 @@ fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
                 let (cpu, place) = present(cpu, topology)?;
                 Ok(vec![(format!("llc of cpu {cpu}"), place.llc.clone())])
             }
-            None => Ok(topology.llc_groups().into_iter().enumerate().map(|(i, c)| (format!("llc {i}"), c)).collect()),
+            None => Ok(topology
+                .llc_groups()
+                .into_iter()
+                .enumerate()
+                .map(|(i, c)| (format!("llc {i}"), c))
+                .collect()),
         };
     }
     if let Some(node) = args.node {
         return match node {
             Some(n) => match topology.nodes.get(&NodeId(n)) {
-                Some(node) if !node.cpus.is_empty() => Ok(vec![(format!("node {n}"), node.cpus.clone())]),
+                Some(node) if !node.cpus.is_empty() => {
+                    Ok(vec![(format!("node {n}"), node.cpus.clone())])
+                }
                 Some(_) => bail!("node {n} has memory but no cpus"),
                 None => bail!("no node {n} on this machine; it has {}", known_nodes(topology)),
             },
             None if topology.nodes.is_empty() => bail!("this machine shows no nodes"),
-            None => Ok(topology.nodes.iter().map(|(n, node)| (format!("node {n}"), node.cpus.clone())).collect()),
+            None => Ok(topology
+                .nodes
+                .iter()
+                .map(|(n, node)| (format!("node {n}"), node.cpus.clone()))
+                .collect()),
         };
     }
     let near = args.near.as_deref().unwrap_or_default();
     let (cpu, _) = present(near, topology)?;
     let cpus = topology.near(cpu);
     if cpus.is_empty() {
-        bail!("no other core shares the last-level cache of cpu {cpu}; `netsilo mask --node` shows its node");
+        bail!(
+            "no other core shares the last-level cache of cpu {cpu}; `netsilo mask --node` shows its node"
+        );
     }
     Ok(vec![(format!("near cpu {cpu}"), cpus)])
 }
 
 /// The CPU that `cpu5` or `5` names, and its place.
-fn present<'t>(text: &str, topology: &'t Topology) -> Result<(CpuId, &'t netsilo_core::topology::Cpu)> {
+fn present<'t>(
+    text: &str,
+    topology: &'t Topology,
+) -> Result<(CpuId, &'t netsilo_core::topology::Cpu)> {
     let number = text.strip_prefix("cpu").unwrap_or(text);
-    let cpu = CpuId(number.parse().with_context(|| format!("{text:?} is not a cpu; write 5 or cpu5"))?);
+    let cpu =
+        CpuId(number.parse().with_context(|| format!("{text:?} is not a cpu; write 5 or cpu5"))?);
     let place = topology.cpus.get(&cpu).with_context(|| {
-        format!("no cpu {cpu} on this machine; it has {}", topology.cpus.keys().copied().collect::<CpuSet>())
+        format!(
+            "no cpu {cpu} on this machine; it has {}",
+            topology.cpus.keys().copied().collect::<CpuSet>()
+        )
     })?;
     Ok((cpu, place))
 }

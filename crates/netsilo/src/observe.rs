@@ -34,14 +34,18 @@ pub(crate) struct From {
 impl From {
     /// The bundle's observation; `None` for this machine.
     pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
-        self.from.as_ref().map(|path| bundle::open(path).context("cannot use the bundle")).transpose()
+        self.from
+            .as_ref()
+            .map(|path| bundle::open(path).context("cannot use the bundle"))
+            .transpose()
     }
 
     /// The CPUs of the machine.
     pub(crate) fn topology(&self) -> Result<Topology> {
         match self.bundle()? {
             Some(observation) => Ok(Arc::unwrap_or_clone(observation.after.topology)),
-            None => netsilo_sys::topology::topology(&Root::live()).context("cannot read this machine's cpus"),
+            None => netsilo_sys::topology::topology(&Root::live())
+                .context("cannot read this machine's cpus"),
         }
     }
 }
@@ -52,7 +56,8 @@ pub(crate) struct Live {
     /// How long to look (500ms, 2s, 1m) [default: 1s, check 5s]
     #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
     interval: Option<Duration>,
-    /// Attach eBPF only for this long at the end of each interval: cheaper, and bytes are a lower bound
+    /// Attach eBPF only for this long at the end of each interval: cheaper, and bytes are a lower
+    /// bound
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_bpf")]
     window: Option<Duration>,
     /// Do without eBPF: TCP only, by sock_diag
@@ -72,7 +77,11 @@ impl Live {
     }
 
     /// Observations, one after the other, until `use_it` wants no more.
-    fn each<T>(&self, options: Options, mut use_it: impl FnMut(Observation) -> Result<(T, bool)>) -> Result<T> {
+    fn each<T>(
+        &self,
+        options: Options,
+        mut use_it: impl FnMut(Observation) -> Result<(T, bool)>,
+    ) -> Result<T> {
         let root = Root::live();
         let mut observer = Observer::start_with(&root, self.counting(), options)?;
         let interval = self.interval.unwrap_or(INTERVAL);
@@ -144,7 +153,8 @@ pub(crate) fn pass_time(length: Duration) {
     }
     let bar = ProgressBar::new(length.as_millis() as u64).with_message("looking");
     bar.set_style(
-        ProgressStyle::with_template("{msg} {wide_bar} {eta}").unwrap_or_else(|_| ProgressStyle::default_bar()),
+        ProgressStyle::with_template("{msg} {wide_bar} {eta}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
     let start = Instant::now();
     while let Some(left) = length.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
@@ -158,7 +168,11 @@ pub(crate) fn pass_time(length: Duration) {
 pub(crate) fn pass(time: Duration, stop: &AtomicBool) {
     let until = Instant::now() + time;
     while !stop.load(Ordering::Relaxed) {
-        let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { return };
+        let Some(left) =
+            until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        else {
+            return;
+        };
         sleep(left.min(LOOK));
     }
 }

@@ -39,16 +39,19 @@ pub(crate) fn note(message: &str) {
     let _ = writeln!(io::stderr(), "netsilo: {}", printable(message));
 }
 
-/// Lines that cannot steer a terminal, whatever names are in them: only newlines and tabs stay as they are.
+/// Lines that cannot steer a terminal, whatever names are in them: only newlines and tabs stay as
+/// they are.
 ///
-/// In JSON none of these characters stands outside a string, where what is written for them means the same.
+/// In JSON none of these characters stands outside a string, where what is written for them means
+/// the same.
 fn printable(text: &str) -> Cow<'_, str> {
     let steers = |c: char| is_unseen(c) && c != '\n' && c != '\t';
     if !text.contains(steers) {
         return Cow::Borrowed(text);
     }
     // all of them are below U+10000, as JSON's escapes are
-    let written_out = |c: char| if steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() };
+    let written_out =
+        |c: char| if steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() };
     Cow::Owned(text.chars().map(written_out).collect())
 }
 

@@ -69,7 +69,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Ok(exit);
     }
     newcomers(&root, &topology, &who, threads, args)?;
-    say("note: threads that it starts later keep to these cpus too, also after undo; --cgroup leaves no such rest");
+    say(
+        "note: threads that it starts later keep to these cpus too, also after undo; --cgroup leaves no such rest",
+    );
     Ok(exit)
 }
 
@@ -85,12 +87,21 @@ fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
     Ok(crate::plan::exit(plan, false))
 }
 
-/// Threads that a thread started before it was pinned have its old CPUs: pinned too, until none appears any more.
-fn newcomers(root: &Root, topology: &Topology, who: &Who, mut known: Vec<Thread>, args: &Args) -> Result<()> {
+/// Threads that a thread started before it was pinned have its old CPUs: pinned too, until none
+/// appears any more.
+fn newcomers(
+    root: &Root,
+    topology: &Topology,
+    who: &Who,
+    mut known: Vec<Thread>,
+    args: &Args,
+) -> Result<()> {
     for _ in 0..ROUNDS {
-        let seen: BTreeSet<(u32, u64)> = known.iter().map(|thread| (thread.tid, thread.start_time)).collect();
+        let seen: BTreeSet<(u32, u64)> =
+            known.iter().map(|thread| (thread.tid, thread.start_time)).collect();
         known = pin::threads(root, who)?;
-        let new: Vec<Thread> = known.iter().filter(|it| !seen.contains(&(it.tid, it.start_time))).cloned().collect();
+        let new: Vec<Thread> =
+            known.iter().filter(|it| !seen.contains(&(it.tid, it.start_time))).cloned().collect();
         let plan = pin_threads(topology, &new, &args.cpus);
         if plan.changes.is_empty() {
             return Ok(());
@@ -105,6 +116,8 @@ fn newcomers(root: &Root, topology: &Topology, who: &Who, mut known: Vec<Thread>
         say(format_args!("{appeared} appeared in between"));
         apply(&plan, &args.how.without_asking())?;
     }
-    say("threads keep appearing with other cpus: run this again, or restrict the cgroup (--cgroup)");
+    say(
+        "threads keep appearing with other cpus: run this again, or restrict the cgroup (--cgroup)",
+    );
     Ok(())
 }

@@ -56,7 +56,8 @@ pub(crate) struct GoalArgs {
     /// RPS CPUs of netdevs that appear later (a container's veth), or off
     #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
     rps_default_mask: Option<CpuSet>,
-    /// Only what mends these findings of netsilo check; in a subject, / stands for a space (ring-full:eth0/rx-3)
+    /// Only what mends these findings of netsilo check; in a subject, / stands for a space
+    /// (ring-full:eth0/rx-3)
     #[arg(long, value_name = "ID[:SUBJECT],..", value_delimiter = ',', conflicts_with_all = [
         "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "xps", "default_smp_affinity",
         "rps_default_mask",
@@ -65,7 +66,8 @@ pub(crate) struct GoalArgs {
     /// Plan although another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
-    /// Weights of the cost model, as JSON (docs/costs.md), in place of the table or what was measured
+    /// Weights of the cost model, as JSON (docs/costs.md), in place of the table or what was
+    /// measured
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
     /// Where netsilo calibrate keeps what it has measured
@@ -99,7 +101,8 @@ impl GoalArgs {
         Ok(fix(&check(observation, &goal.costs), &self.fix, &observation.after, goal.even_if_owned))
     }
 
-    /// The goal, with the weights that were measured on this machine, if they were; says why not if a file of them is there.
+    /// The goal, with the weights that were measured on this machine, if they were; says why not if
+    /// a file of them is there.
     pub(crate) fn goal_here(&self) -> Result<Goal> {
         if self.costs.is_some() {
             return self.goal();
@@ -142,7 +145,8 @@ pub(crate) struct PlanArgs {
 impl PlanArgs {
     /// Looks and plans.
     pub(crate) fn plan(&self) -> Result<Plan> {
-        let observation = self.observe.unless_told(self.goal.interval()).observe_with(self.goal.options())?;
+        let observation =
+            self.observe.unless_told(self.goal.interval()).observe_with(self.goal.options())?;
         self.goal.plan(&observation, self.observe.is_bundle())
     }
 }
@@ -173,7 +177,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 /// How a verb ends that makes this plan and no more of it.
 pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
-    let refused = |cause: fn(Cause) -> bool| plan.refusals.iter().any(|refusal| cause(refusal.cause));
+    let refused =
+        |cause: fn(Cause) -> bool| plan.refusals.iter().any(|refusal| cause(refusal.cause));
     if plan.changes.is_empty() && refused(|cause| cause == Cause::OtherOwner) {
         Exit::OtherOwner
     } else if plan.changes.is_empty() && refused(|_| true) {
@@ -202,8 +207,10 @@ pub(crate) fn costs_for(is_bundle: bool) -> Result<Costs> {
 
 /// Weights given by the operator; what they leave out is the table's.
 fn read_costs(path: &Path) -> Result<Costs> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let costs: Costs = serde_json::from_str(&text).with_context(|| format!("{} holds no costs", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let costs: Costs = serde_json::from_str(&text)
+        .with_context(|| format!("{} holds no costs", path.display()))?;
     costs.check().map_err(|wrong| anyhow::anyhow!("{}: {wrong}", path.display()))?;
     Ok(Costs { source: CostSource::Configured, ..costs })
 }
@@ -222,7 +229,10 @@ pub(crate) fn entries_or_off(text: &str) -> Result<u32> {
         return Ok(0);
     }
     let entries: u32 = text.parse().context("write a number of entries (32768) or off")?;
-    anyhow::ensure!((1..=1 << 29).contains(&entries), "the kernel takes 1 to 536870912 entries, or off");
+    anyhow::ensure!(
+        (1..=1 << 29).contains(&entries),
+        "the kernel takes 1 to 536870912 entries, or off"
+    );
     Ok(entries)
 }
 
@@ -244,6 +254,7 @@ pub(crate) fn xps(text: &str) -> Result<Xps> {
 
 pub(crate) fn algorithm(text: &str) -> Result<AlgorithmName> {
     let known = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == text);
-    let names = || AlgorithmName::ALL.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+    let names =
+        || AlgorithmName::ALL.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
     known.with_context(|| format!("known are {}", names()))
 }

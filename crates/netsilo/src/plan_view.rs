@@ -29,7 +29,9 @@ pub(crate) fn render(plan: &Plan) -> String {
     section(&mut text, "refused", refused);
     let advice = plan.advice.iter().map(|it| (it.subject.as_str(), it.text.as_str()));
     section(&mut text, "advice", advice);
-    if let Some(predicted) = plan.predicted.as_ref().filter(|_| plan.placements.iter().any(|it| it.moves)) {
+    if let Some(predicted) =
+        plan.predicted.as_ref().filter(|_| plan.placements.iter().any(|it| it.moves))
+    {
         let share = |ns: u64| format!("{:.1}%", ns as f64 / 1e7);
         let (before, after) = (share(predicted.before_ns_per_s), share(predicted.after_ns_per_s));
         let _ = writeln!(
@@ -50,12 +52,15 @@ fn knob(change: &Change) -> String {
 /// What stops for a moment while a plan is applied, in lines; none where nothing does.
 pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
     let of = |kind: Interruption| {
-        let these = plan.changes.iter().filter(|change| change.target.interrupts_traffic() == Some(kind));
+        let these =
+            plan.changes.iter().filter(|change| change.target.interrupts_traffic() == Some(kind));
         these.map(|change| change.target.to_string()).collect::<Vec<_>>().join(", ")
     };
     let mut lines = Vec::new();
-    let channels = plan.changes.iter().any(|change| matches!(change.target, Target::Channels { .. }));
-    let anew = if channels { "; interrupts, RPS and XPS masks of the queues start over" } else { "" };
+    let channels =
+        plan.changes.iter().any(|change| matches!(change.target, Target::Channels { .. }));
+    let anew =
+        if channels { "; interrupts, RPS and XPS masks of the queues start over" } else { "" };
     for (kind, word, why) in [
         (
             Interruption::Always,
@@ -64,7 +69,11 @@ pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
                 "its driver sets the queues up anew: what is in them is lost, and the link may be away for seconds{anew}"
             ),
         ),
-        (Interruption::Sometimes, "may interrupt traffic", "some drivers set themselves up anew".to_owned()),
+        (
+            Interruption::Sometimes,
+            "may interrupt traffic",
+            "some drivers set themselves up anew".to_owned(),
+        ),
     ] {
         let these = of(kind);
         if !these.is_empty() {
@@ -105,11 +114,17 @@ mod tests {
     fn what_stops_for_a_moment_is_said_before() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
         let settings = |text: &str| Value::Settings(text.parse().unwrap());
-        let change = |target, old, new, reason: &str| Change { target, old, new, reason: reason.into() };
+        let change =
+            |target, old, new, reason: &str| Change { target, old, new, reason: reason.into() };
         let channels = Target::Channels { netdev: netdev() };
         let lro = Target::Offload { netdev: netdev(), feature: "rx-lro".into() };
         let changes = vec![
-            change(channels, settings("combined=2 other=1"), settings("combined=8 other=1"), "8 cpus share the work"),
+            change(
+                channels,
+                settings("combined=2 other=1"),
+                settings("combined=8 other=1"),
+                "8 cpus share the work",
+            ),
             change(lro, Value::Switch(true), Value::Switch(false), "it forwards"),
         ];
         insta::assert_snapshot!(render(&Plan { changes, ..Plan::default() }), @"
@@ -124,10 +139,17 @@ mod tests {
     #[test]
     fn every_change_shows_old_new_and_why() {
         let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
-        let quiet = |queue| Unchanged { subject: format!("eth0 rx-{queue}"), reason: "no traffic seen".into() };
+        let quiet = |queue| Unchanged {
+            subject: format!("eth0 rx-{queue}"),
+            reason: "no traffic seen".into(),
+        };
         let plan = Plan {
             changes: vec![Change {
-                target: Target::IrqAffinity { irq: Irq(27), action: "virtio0-input.1".into(), netdev: None },
+                target: Target::IrqAffinity {
+                    irq: Irq(27),
+                    action: "virtio0-input.1".into(),
+                    netdev: None,
+                },
                 old: cpus("0"),
                 new: cpus("6"),
                 reason: "rx-1: its consumer runs on cpu 7".into(),

@@ -22,7 +22,8 @@ pub(crate) struct Args {
     /// The folder of an experiment, as netsilo bench matrix and its like write them
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Write a page (HTML) to this file: one file that needs no network; with --markdown or --json, that
+    /// Write a page (HTML) to this file: one file that needs no network; with --markdown or --json,
+    /// that
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Markdown: what is printed unless a file is named

@@ -20,13 +20,15 @@ pub(crate) struct Args {
 enum Verb {
     /// Reckon the rx queue of a flow, if the flows that arrive now bear the reckoning out
     Where(Where),
-    /// Show hash, key, fields and table, how the flows that arrive fit them, and how evenly they load the queues
+    /// Show hash, key, fields and table, how the flows that arrive fit them, and how evenly they
+    /// load the queues
     Show(Show),
 }
 
 #[derive(Debug, clap::Args)]
 struct Where {
-    /// The flow as it arrives, sender first: 10.0.0.1:40000-10.0.0.2:443/tcp, [2001:db8::1]:53-[2001:db8::2]:53/udp
+    /// The flow as it arrives, sender first: 10.0.0.1:40000-10.0.0.2:443/tcp,
+    /// [2001:db8::1]:53-[2001:db8::2]:53/udp
     #[arg(value_name = "FLOW")]
     flow: Asked,
     #[command(flatten)]
@@ -65,7 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 fn reckon(args: &Where) -> Result<Exit> {
     let observation = args.common.observe.observe_with(Options::for_findings())?;
     let netdevs = args.common.netdevs(&observation)?;
-    let places: Vec<_> = netdevs.iter().map(|netdev| where_is(&observation, netdev, args.flow)).collect();
+    let places: Vec<_> =
+        netdevs.iter().map(|netdev| where_is(&observation, netdev, args.flow)).collect();
     match args.common.json {
         true => out::json(&places)?,
         false => out::text(&rss_view::places(&places))?,
@@ -102,7 +105,9 @@ impl Common {
         }
         let why = match &self.netdev {
             Some(name) => format!("there is no netdev {name}: ip link lists them"),
-            None => "no netdev shows an indirection table: --netdev tells why one does not".to_owned(),
+            None => {
+                "no netdev shows an indirection table: --netdev tells why one does not".to_owned()
+            }
         };
         Err(Stop(Exit::Refused, why).into())
     }

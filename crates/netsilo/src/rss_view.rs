@@ -13,8 +13,9 @@ pub(crate) fn places(places: &[Where]) -> String {
     for place in places {
         let _ = match (&place.predicted, &place.refused) {
             (Some(at), _) => {
-                let hash =
-                    at.hash.map_or("not hashed".to_owned(), |hash| format!("hash {hash:#010x} of {}", at.fields));
+                let hash = at.hash.map_or("not hashed".to_owned(), |hash| {
+                    format!("hash {hash:#010x} of {}", at.fields)
+                });
                 writeln!(
                     text,
                     "{}: {} arrives on rx-{} ({hash}, entry {})",
@@ -23,7 +24,11 @@ pub(crate) fn places(places: &[Where]) -> String {
             }
             (None, why) => {
                 let why = why.as_deref().unwrap_or("no reason is known");
-                writeln!(text, "{}: cannot reckon where {} arrives: {why}", place.netdev, place.flow)
+                writeln!(
+                    text,
+                    "{}: cannot reckon where {} arrives: {why}",
+                    place.netdev, place.flow
+                )
             }
         };
         if let Some(queue) = place.seen_on {
@@ -58,7 +63,9 @@ fn one(netdev: &NetdevRss, flows: bool) -> String {
     let function = netdev.function.as_deref().unwrap_or("not told");
     let key = match netdev.key {
         Some(KeySource::Driver) => "shown by the driver",
-        Some(KeySource::NetdevRssKey) => "net.core.netdev_rss_key, which this driver takes and does not show",
+        Some(KeySource::NetdevRssKey) => {
+            "net.core.netdev_rss_key, which this driver takes and does not show"
+        }
         None => "not known",
     };
     let fields: Vec<String> =
@@ -75,13 +82,21 @@ fn one(netdev: &NetdevRss, flows: bool) -> String {
         (Some(load), _) => self::load(load),
         (None, why) => why.clone().unwrap_or_default(),
     };
-    for (what, value) in [("hash", function), ("key", key), ("fields", &fields), ("model", &model), ("load", &load)] {
+    for (what, value) in
+        [("hash", function), ("key", key), ("fields", &fields), ("model", &model), ("load", &load)]
+    {
         let _ = writeln!(text, "  {what:<7} {value}");
     }
     let _ = writeln!(text, "  {:<7} {:>8} {:>8} {:>8}", "queue", "entries", "flows", "packets");
     for (queue, taken) in &netdev.queues {
         let packets = units::count(taken.packets as f64);
-        let _ = writeln!(text, "  {:<7} {:>8} {:>8} {packets:>8}", format!("rx-{queue}"), taken.entries, taken.flows);
+        let _ = writeln!(
+            text,
+            "  {:<7} {:>8} {:>8} {packets:>8}",
+            format!("rx-{queue}"),
+            taken.entries,
+            taken.flows
+        );
     }
     if flows {
         netdev.flows.iter().for_each(|seen| flow(&mut text, seen));
@@ -94,7 +109,9 @@ fn or_none(fields: &netsilo_core::ethtool::HashFields) -> String {
 }
 
 fn load(load: &LoadOf) -> String {
-    let Some(((entries, skew), heaviest)) = load.entries_in_effect.zip(load.skew).zip(load.heaviest_flow) else {
+    let Some(((entries, skew), heaviest)) =
+        load.entries_in_effect.zip(load.skew).zip(load.heaviest_flow)
+    else {
         return "no packet went by the table".to_owned();
     };
     let packets = units::count(load.packets as f64);
@@ -104,7 +121,9 @@ fn load(load: &LoadOf) -> String {
         load.flows,
         units::percent(heaviest)
     );
-    for (count, what) in [(load.outside, "went another way"), (load.missed, "found no room to be counted by flow")] {
+    for (count, what) in
+        [(load.outside, "went another way"), (load.missed, "found no room to be counted by flow")]
+    {
         if count > 0 {
             let _ = write!(text, "; {} {what}", units::count(count as f64));
         }
@@ -114,7 +133,9 @@ fn load(load: &LoadOf) -> String {
 
 fn flow(text: &mut String, seen: &SeenFlow) {
     let flow = &seen.flow;
-    let name = flow.ends.map_or_else(|| format!("connection {}", flow.connection), |ends| ends.to_string());
+    let name = flow
+        .ends
+        .map_or_else(|| format!("connection {}", flow.connection), |ends| ends.to_string());
     let queue = units::or_dash(flow.queue, |queue| format!("rx-{queue}"));
     let hash = units::or_dash(flow.hash, |hash| format!("{hash:#010x}"));
     let packets = units::count(flow.packets as f64);
@@ -123,5 +144,6 @@ fn flow(text: &mut String, seen: &SeenFlow) {
         _ => String::new(),
     };
     let pieces = if flow.fragments { " in fragments" } else { "" };
-    let _ = writeln!(text, "  {queue:<7} {packets:>8}  {hash}  {}{pieces} {name}{other}", flow.outer);
+    let _ =
+        writeln!(text, "  {queue:<7} {packets:>8}  {hash}  {}{pieces} {name}{other}", flow.outer);
 }

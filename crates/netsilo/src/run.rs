@@ -1,4 +1,5 @@
-//! `netsilo run`: window after window it looks, lets the controller decide, writes, and says what it did.
+//! `netsilo run`: window after window it looks, lets the controller decide, writes, and says what
+//! it did.
 //!
 //! A thin shell: what to do is decided in core, how to write in sys.
 
@@ -132,7 +133,13 @@ struct Daemon<'a> {
 
 impl<'a> Daemon<'a> {
     /// `has_state`: whether there is a state folder to write to.
-    fn start(args: &'a Args, config: Config, dir: PathBuf, has_state: bool, mut notes: Vec<String>) -> Result<Self> {
+    fn start(
+        args: &'a Args,
+        config: Config,
+        dir: PathBuf,
+        has_state: bool,
+        mut notes: Vec<String>,
+    ) -> Result<Self> {
         let (kernel, root) = (args.place.kernel()?, args.place.root()?);
         let mut mode = Mode::Placing;
         if has_state {
@@ -150,12 +157,17 @@ impl<'a> Daemon<'a> {
             None
         };
         if ears.as_ref().is_some_and(|ears| !ears.hears_ethtool()) {
-            notes.push("changes of channels and rings are not announced (ethtool netlink, since 5.7)".into());
+            notes.push(
+                "changes of channels and rings are not announced (ethtool netlink, since 5.7)"
+                    .into(),
+            );
         }
         let waiter = Waiter::new(ears).context("cannot take signals")?;
         let observer = Observer::start_light(&root, config.counting())?;
         let board = Board::default();
-        let socket = has_state.then(|| StatusSocket::open(&dir.join(status::SOCKET), board.clone())).transpose()?;
+        let socket = has_state
+            .then(|| StatusSocket::open(&dir.join(status::SOCKET), board.clone()))
+            .transpose()?;
         let mut daemon = Self {
             args,
             controller: Controller::new(config.policy()),
@@ -191,8 +203,11 @@ impl<'a> Daemon<'a> {
         if !matches!(self.status.mode, Mode::ObserveOnly(_)) {
             self.status.mode = if self.config.hints_only { Mode::HintsOnly } else { Mode::Placing };
         }
-        self.status.config =
-            ConfigStatus { files: self.config.files.clone(), interval: self.config.interval, error: None };
+        self.status.config = ConfigStatus {
+            files: self.config.files.clone(),
+            interval: self.config.interval,
+            error: None,
+        };
         if !self.config.hints || !has_state {
             self.hints = None;
         } else if self.hints.is_none() {
@@ -204,7 +219,9 @@ impl<'a> Daemon<'a> {
         };
         if self.metrics.as_ref().map(|server| server.address) != address {
             self.metrics = None;
-            self.metrics = address.map(|address| MetricsServer::open(address, self.board.clone())).transpose()?;
+            self.metrics = address
+                .map(|address| MetricsServer::open(address, self.board.clone()))
+                .transpose()?;
         }
         Ok(())
     }
@@ -216,7 +233,9 @@ impl<'a> Daemon<'a> {
             let started = Instant::now();
             let Self { observer, waiter, beat, root, reconcile, .. } = self;
             let seen = observer.next(root, length, |time| {
-                waiter.pass(time, beat.pulse(), &mut || beat.beat(), &|event| reconcile.matters(root, event));
+                waiter.pass(time, beat.pulse(), &mut || beat.beat(), &|event| {
+                    reconcile.matters(root, event)
+                });
             });
             let Woken { stop, reload, events } = self.waiter.take();
             if stop {
@@ -233,7 +252,8 @@ impl<'a> Daemon<'a> {
             if reload || events.iter().any(|event| self.reconcile.matters(&self.root, event)) {
                 self.observer.invalidate();
             }
-            let of_use = !self.reconcile.disturbs(&self.root, &events, now, self.config.interval) && !reload;
+            let of_use =
+                !self.reconcile.disturbs(&self.root, &events, now, self.config.interval) && !reload;
             match seen {
                 Ok(observation) => {
                     if of_use {
@@ -285,7 +305,8 @@ impl<'a> Daemon<'a> {
         }
         let batch = write::write(&self.kernel, &self.dir, changes);
         let done = |written: &Written| matches!(written, Written::InForce(_));
-        self.status.totals.changes += batch.outcomes.iter().filter(|(_, written)| done(written)).count() as u64;
+        self.status.totals.changes +=
+            batch.outcomes.iter().filter(|(_, written)| done(written)).count() as u64;
         match batch.stopped {
             Some(Stopped::NoPermission(why)) => {
                 self.note(format!("observing only from now on: {why}"));
@@ -334,11 +355,17 @@ impl<'a> Daemon<'a> {
         status.windows += 1;
         status.attribution = AttributionStatus {
             source: attribution.source,
-            refused: attribution.hooks.iter().filter(|hook| hook.refused.is_some()).cloned().collect(),
+            refused: attribution
+                .hooks
+                .iter()
+                .filter(|hook| hook.refused.is_some())
+                .cloned()
+                .collect(),
         };
         status.locality = locality;
         (status.placements, status.advice) = (placements, advice);
-        (status.state, status.conflicts, status.held, status.refusals) = (state, conflicts, held, refusals);
+        (status.state, status.conflicts, status.held, status.refusals) =
+            (state, conflicts, held, refusals);
         status.pending = changes;
         if let Some(verdict) = verdicts.into_iter().next_back() {
             status.verification = Some(verdict);

@@ -15,7 +15,8 @@ pub(crate) struct Args {
     /// Show again after each interval, until interrupted or COUNT times
     #[arg(short, long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "0")]
     watch: Option<u64>,
-    /// Also sample where receive work spends its time: driver, bridge and IP, netfilter, delivery, sending
+    /// Also sample where receive work spends its time: driver, bridge and IP, netfilter, delivery,
+    /// sending
     #[arg(long, conflicts_with = "no_bpf")]
     stages: bool,
     /// Print JSON (schema 1, docs/report.md); with --watch one line each

@@ -1,4 +1,5 @@
-//! A report as one screen that a person reads: netdevs with their rx queues, CPUs, and what else to know.
+//! A report as one screen that a person reads: netdevs with their rx queues, CPUs, and what else to
+//! know.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -36,7 +37,10 @@ pub(crate) fn render(report: &Report) -> String {
 
 /// A device with queues that something arrives on, or could be moved.
 fn worth_showing(netdev: &NetdevLine) -> bool {
-    netdev.queues.iter().any(|silo| silo.irq.is_some() || silo.has_traffic() || steering(silo) != "-")
+    netdev
+        .queues
+        .iter()
+        .any(|silo| silo.irq.is_some() || silo.has_traffic() || steering(silo) != "-")
 }
 
 fn title(report: &Report) -> String {
@@ -47,7 +51,8 @@ fn title(report: &Report) -> String {
         Source::SockDiag => "sock_diag, TCP only",
         Source::None => "counters only",
     };
-    let plural = |n: usize, word: &str| if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") };
+    let plural =
+        |n: usize, word: &str| if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") };
     let mut parts = vec![
         format!("{} {}", machine.hostname, machine.release),
         format!("cpus {}", machine.online),
@@ -56,9 +61,11 @@ fn title(report: &Report) -> String {
         plural(machine.nodes.max(1), "node"),
         format!("{:.1} s by {by}", report.elapsed_s),
     ];
-    for (what, cpus) in
-        [("offline", &machine.offline), ("isolated", &machine.isolated), ("nohz_full", &machine.nohz_full)]
-    {
+    for (what, cpus) in [
+        ("offline", &machine.offline),
+        ("isolated", &machine.isolated),
+        ("nohz_full", &machine.nohz_full),
+    ] {
         if !cpus.is_empty() {
             parts.insert(2, format!("{what} {cpus}"));
         }
@@ -81,9 +88,14 @@ fn netdev_title(netdev: &NetdevLine) -> String {
     if netdev.threaded.is_some_and(|threaded| threaded > 0) {
         parts.push("threaded NAPI".to_owned());
     }
-    let losses = [("rx_dropped", netdev.rx_dropped_per_s), ("rx_missed_errors", netdev.rx_missed_errors_per_s)];
+    let losses = [
+        ("rx_dropped", netdev.rx_dropped_per_s),
+        ("rx_missed_errors", netdev.rx_missed_errors_per_s),
+    ];
     for (name, rate) in losses {
-        parts.extend(rate.filter(|rate| *rate > 0.0).map(|rate| format!("{name} {}/s", count(rate))));
+        parts.extend(
+            rate.filter(|rate| *rate > 0.0).map(|rate| format!("{name} {}/s", count(rate))),
+        );
     }
     parts.join("  ")
 }
@@ -91,7 +103,10 @@ fn netdev_title(netdev: &NetdevLine) -> String {
 /// A table without lines: narrow enough for a terminal, wide enough for a pipe.
 pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(header);
     for (column, name) in table.column_iter_mut().zip(header) {
         column.set_padding((0, 2));
         if numeric(name) {
@@ -102,8 +117,18 @@ pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
 }
 
 fn queue_table(netdev: &NetdevLine) -> String {
-    let header =
-        ["  rx", "irq", "asked", "in force", "polled on", "packets/s", "softirq", "steering", "locality", "consumers"];
+    let header = [
+        "  rx",
+        "irq",
+        "asked",
+        "in force",
+        "polled on",
+        "packets/s",
+        "softirq",
+        "steering",
+        "locality",
+        "consumers",
+    ];
     let mut table = table(&header, |name| matches!(name, "irq" | "packets/s" | "softirq"));
     for silo in &netdev.queues {
         table.add_row(queue_row(silo));
@@ -161,15 +186,17 @@ fn locality(locality: &Locality) -> String {
         return "-".to_owned();
     }
     let known = locality.shares.iter().filter(|(_, share)| **share >= 0.005);
-    let mut parts: Vec<_> =
-        known.map(|(distance, share)| format!("{} {}", distance.label(), percent(*share))).collect();
+    let mut parts: Vec<_> = known
+        .map(|(distance, share)| format!("{} {}", distance.label(), percent(*share)))
+        .collect();
     if locality.unknown >= 0.005 {
         parts.push(format!("unknown {}", percent(locality.unknown)));
     }
     parts.join(" ")
 }
 
-/// `redis (cpu 3) 97%, sshd (cpu 0) 3%`; what leaves again follows, as a share of the queue's packets: `-> eth1 tx-2 4.31k/s 60%`.
+/// `redis (cpu 3) 97%, sshd (cpu 0) 3%`; what leaves again follows, as a share of the queue's
+/// packets: `-> eth1 tx-2 4.31k/s 60%`.
 fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) -> String {
     let reader = |consumer: &ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
@@ -190,18 +217,25 @@ fn heaviest(all: impl Iterator<Item = (String, f64)>) -> Vec<String> {
     let (named, rest) = all.split_at(all.len().min(CONSUMERS_NAMED));
     let mut parts: Vec<_> = named.iter().map(|(text, _)| text.clone()).collect();
     if !rest.is_empty() {
-        parts.push(format!("{} more {}", rest.len(), percent(rest.iter().map(|(_, share)| share).sum())));
+        parts.push(format!(
+            "{} more {}",
+            rest.len(),
+            percent(rest.iter().map(|(_, share)| share).sum())
+        ));
     }
     parts
 }
 
 fn cpu_table(cpus: &[CpuLine]) -> String {
     let measured = cpus.iter().any(|cpu| cpu.true_softirq.is_some());
-    let nodes = cpus.iter().filter_map(|cpu| cpu.node).collect::<std::collections::BTreeSet<_>>().len() > 1;
+    let nodes =
+        cpus.iter().filter_map(|cpu| cpu.node).collect::<std::collections::BTreeSet<_>>().len() > 1;
     let mut header = vec!["  cpu", "core"];
     header.extend(nodes.then_some("node"));
     header.extend(["usr", "sys", "irq", "softirq", "idle"]);
-    header.extend(measured.then_some(["true irq", "true softirq", "true ipi", "ipi/s"]).into_iter().flatten());
+    header.extend(
+        measured.then_some(["true irq", "true softirq", "true ipi", "ipi/s"]).into_iter().flatten(),
+    );
     header.extend((!measured).then_some("cal/s"));
     header.extend(["net_rx/s", "rps/s", "dropped/s", "polls", "readers"]);
     let mut table = table(&header, |name| !matches!(name, "  cpu" | "core" | "polls" | "readers"));
@@ -217,15 +251,21 @@ fn cpu_row(cpu: &CpuLine, measured: bool, nodes: bool) -> Vec<String> {
     let shares = cpu.shares.map(|s| [s.usr + s.nice, s.sys, s.irq, s.softirq, s.idle + s.iowait]);
     row.extend((0..5).map(|i| or_dash(shares, |shares| percent(shares[i]))));
     if measured {
-        row.extend([cpu.true_irq, cpu.true_softirq, cpu.true_ipi].map(|share| or_dash(share, percent)));
+        row.extend(
+            [cpu.true_irq, cpu.true_softirq, cpu.true_ipi].map(|share| or_dash(share, percent)),
+        );
         row.push(or_dash(cpu.ipis_per_s, count));
     } else {
         row.push(or_dash(cpu.cal_per_s, count));
     }
     let rates = [cpu.net_rx_per_s, cpu.received_rps_per_s, cpu.dropped_per_s];
     row.extend(rates.map(|rate| or_dash(rate, count)));
-    row.push(or_dash(Some(&cpu.polls).filter(|polls| !polls.is_empty()), |polls| group_queues(polls)));
-    row.push(or_dash(Some(&cpu.readers).filter(|readers| !readers.is_empty()), |readers| readers.join(" ")));
+    row.push(or_dash(Some(&cpu.polls).filter(|polls| !polls.is_empty()), |polls| {
+        group_queues(polls)
+    }));
+    row.push(or_dash(Some(&cpu.readers).filter(|readers| !readers.is_empty()), |readers| {
+        readers.join(" ")
+    }));
     row
 }
 
@@ -251,7 +291,8 @@ fn totals(report: &Report) -> String {
     let mut text = String::new();
     if totals.locality.bytes_per_s > 0.0 {
         let read = bytes_per_s(totals.locality.bytes_per_s);
-        let _ = writeln!(text, "locality of {read} read from queues: {}", locality(&totals.locality));
+        let _ =
+            writeln!(text, "locality of {read} read from queues: {}", locality(&totals.locality));
     }
     let elsewhere = [
         ("came through no queue (loopback, or between namespaces)", &totals.local),
@@ -266,9 +307,14 @@ fn totals(report: &Report) -> String {
     let forwarded = &totals.forwarded;
     if forwarded.packets_per_s > 0.0 {
         let packets = count(forwarded.packets_per_s);
-        let _ = write!(text, "{packets} packets/s ({}) left again", bytes_per_s(forwarded.bytes_per_s));
+        let _ =
+            write!(text, "{packets} packets/s ({}) left again", bytes_per_s(forwarded.bytes_per_s));
         if !forwarded.from_no_queue.is_empty() {
-            let _ = write!(text, ", of them through no queue seen here: {}", consumers(&[], &forwarded.from_no_queue));
+            let _ = write!(
+                text,
+                ", of them through no queue seen here: {}",
+                consumers(&[], &forwarded.from_no_queue)
+            );
         }
         let _ = writeln!(text);
     }
@@ -287,7 +333,9 @@ mod tests {
 
     #[test]
     fn one_screen_shows_queues_cpus_and_readers() {
-        let scene: Scene = serde_json::from_str(include_str!("../../../cases/virtio-all-on-cpu0/before.json")).unwrap();
+        let scene: Scene =
+            serde_json::from_str(include_str!("../../../cases/virtio-all-on-cpu0/before.json"))
+                .unwrap();
         insta::assert_snapshot!(render(&Report::of(&scene.observation())));
     }
 
@@ -308,7 +356,8 @@ mod tests {
 
     #[test]
     fn queues_polled_on_a_cpu_are_grouped_by_netdev() {
-        let labels = ["eth0 rx-0", "eth0 rx-1", "eth1 rx-3", "eth0 rx-4", "eth0 napi 8197"].map(str::to_owned);
+        let labels = ["eth0 rx-0", "eth0 rx-1", "eth1 rx-3", "eth0 rx-4", "eth0 napi 8197"]
+            .map(str::to_owned);
         assert_eq!(group_queues(&labels), "eth0 rx-0-1,4 eth1 rx-3 eth0 napi 8197");
     }
 }

@@ -1,4 +1,5 @@
-//! Where receive work spends its time, as a table: a line for each CPU and one for all, shares of the samples by stage.
+//! Where receive work spends its time, as a table: a line for each CPU and one for all, shares of
+//! the samples by stage.
 
 use comfy_table::Table;
 use netsilo_core::stages::{Stage, Stages, StagesLine};
@@ -8,7 +9,8 @@ use crate::units::{or_dash, percent};
 
 /// A title, the table, and what is missing in it.
 pub(crate) fn render(stages: &Stages) -> String {
-    let mut text = format!("stages of receive work, sampled {} times a second on each cpu\n", stages.per_s);
+    let mut text =
+        format!("stages of receive work, sampled {} times a second on each cpu\n", stages.per_s);
     if stages.total.samples > 0 {
         text += &trim_lines(&lines(stages));
     } else {
@@ -35,7 +37,10 @@ fn lines(stages: &Stages) -> Table {
 }
 
 fn row(line: &StagesLine) -> Vec<String> {
-    let mut row = vec![line.cpu.map_or_else(|| "  all".to_owned(), |cpu| format!("  {cpu}")), line.samples.to_string()];
+    let mut row = vec![
+        line.cpu.map_or_else(|| "  all".to_owned(), |cpu| format!("  {cpu}")),
+        line.samples.to_string(),
+    ];
     row.extend(Stage::ALL.map(|stage| or_dash(line.shares.get(&stage).copied(), percent)));
     row
 }
@@ -50,7 +55,10 @@ mod tests {
     #[test]
     fn each_cpu_has_a_line_and_all_together_one() {
         let cpus = [
-            (CpuId(0), [(Stage::DriverGro, 150), (Stage::BridgeIp, 40), (Stage::QdiscXmit, 10)].into()),
+            (
+                CpuId(0),
+                [(Stage::DriverGro, 150), (Stage::BridgeIp, 40), (Stage::QdiscXmit, 10)].into(),
+            ),
             (CpuId(12), [(Stage::Netfilter, 7), (Stage::DriverGro, 13)].into()),
         ];
         let samples = StageSamples { per_s: 499, cpus: cpus.into(), lost: 3, refused: None };
@@ -59,8 +67,12 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told() {
-        let samples = StageSamples { refused: Some("no clock of cpu 0".into()), ..StageSamples::default() };
+        let samples =
+            StageSamples { refused: Some("no clock of cpu 0".into()), ..StageSamples::default() };
         let text = render(&Stages::of(&samples, 1.0));
-        assert!(text.ends_with("no sample found receive work\n  not known: no clock of cpu 0\n"), "{text}");
+        assert!(
+            text.ends_with("no sample found receive work\n  not known: no clock of cpu 0\n"),
+            "{text}"
+        );
     }
 }

@@ -134,7 +134,8 @@ pub(crate) struct Args {
 /// Asks the daemon, and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let text = ask(&args.state_dir)?;
-    let status: Status = serde_json::from_str(&text).context("the daemon's answer is of another version of netsilo")?;
+    let status: Status = serde_json::from_str(&text)
+        .context("the daemon's answer is of another version of netsilo")?;
     if args.json {
         out::json(&status)?;
     } else {
@@ -149,14 +150,22 @@ fn ask(dir: &Path) -> Result<String> {
     let mut stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => {
-            let words =
-                format!("netsilo does not run (nobody answers at {}); start it with `netsilo run`", path.display());
+            let words = format!(
+                "netsilo does not run (nobody answers at {}); start it with `netsilo run`",
+                path.display()
+            );
             return Err(Stop(Exit::NotRunning, words).into());
         }
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Err(Stop(Exit::NoPermission, format!("may not look into {}: run as root", dir.display())).into());
+            return Err(Stop(
+                Exit::NoPermission,
+                format!("may not look into {}: run as root", dir.display()),
+            )
+            .into());
         }
-        Err(error) => return Err(error).with_context(|| format!("cannot connect to {}", path.display())),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot connect to {}", path.display()));
+        }
     };
     stream.set_read_timeout(Some(PATIENCE)).context("setting a time limit")?;
     let mut text = String::new();

@@ -1,4 +1,5 @@
-//! Changes that are in force for a while: one transaction at a time, taken back before the next one is made.
+//! Changes that are in force for a while: one transaction at a time, taken back before the next one
+//! is made.
 
 use std::time::Duration;
 
@@ -31,13 +32,17 @@ impl<'a> Switch<'a> {
         if changes.is_empty() {
             return Ok(taken_back);
         }
-        let dir = std::path::absolute(self.place.state_dir()).context("resolving the state folder")?;
+        let dir =
+            std::path::absolute(self.place.state_dir()).context("resolving the state folder")?;
         let mut no_guard = |_| Ok(());
-        let mut options = Options { confirm_within: None, start_guard: &mut no_guard, wait: Duration::ZERO };
+        let mut options =
+            Options { confirm_within: None, start_guard: &mut no_guard, wait: Duration::ZERO };
         let applied = apply(&self.kernel, &dir, changes, &mut options, &mut |_| {})?;
         self.transaction = applied.transaction;
         if let Some((target, now)) = applied.overwritten.first() {
-            let message = format!("{target} says {now} already: another program writes it too, find it and stop it");
+            let message = format!(
+                "{target} says {now} already: another program writes it too, find it and stop it"
+            );
             return Err(Stop(Exit::OtherOwner, message).into());
         }
         Ok(true)
@@ -47,7 +52,8 @@ impl<'a> Switch<'a> {
     pub(crate) fn take_back(&mut self) -> Result<bool> {
         let Some(transaction) = self.transaction.take() else { return Ok(false) };
         let which = Which::Only(transaction);
-        let undone = undo(&self.kernel, self.place.state_dir(), which, false, By::Undo, &mut |_, _| {})?;
+        let undone =
+            undo(&self.kernel, self.place.state_dir(), which, false, By::Undo, &mut |_, _| {})?;
         complete(&undone)?;
         Ok(true)
     }

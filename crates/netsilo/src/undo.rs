@@ -1,4 +1,5 @@
-//! `netsilo undo` takes back what is still ours; `netsilo confirm` keeps what awaits its confirmation.
+//! `netsilo undo` takes back what is still ours; `netsilo confirm` keeps what awaits its
+//! confirmation.
 
 use std::fmt::Write as _;
 
@@ -72,10 +73,16 @@ pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
             out::json(&json!({ "version": 1, "confirmed": id }))?;
         }
         Confirmation::Kept(id) => {
-            out::text(&format!("transaction {id} is confirmed; `netsilo undo` still takes it back\n"))?;
+            out::text(&format!(
+                "transaction {id} is confirmed; `netsilo undo` still takes it back\n"
+            ))?;
         }
-        Confirmation::KeptBefore(id) => out::text(&format!("transaction {id} was confirmed before\n"))?,
-        Confirmation::Restored(id, By::Guard | By::Confirm) => return late(id, "when its time was over"),
+        Confirmation::KeptBefore(id) => {
+            out::text(&format!("transaction {id} was confirmed before\n"))?
+        }
+        Confirmation::Restored(id, By::Guard | By::Confirm) => {
+            return late(id, "when its time was over");
+        }
         Confirmation::Restored(id, by) => return late(id, &format!("by {by}")),
         Confirmation::RestoredNow(undone) => {
             say(report(std::slice::from_ref(&undone)).trim_end());
@@ -95,8 +102,11 @@ pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
 pub(crate) fn report(all: &[Undone]) -> String {
     let mut text = String::new();
     for undone in all {
-        let restored =
-            undone.knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Restored | Fate::Reworded(_))).count();
+        let restored = undone
+            .knobs
+            .iter()
+            .filter(|(_, fate)| matches!(fate, Fate::Restored | Fate::Reworded(_)))
+            .count();
         let of = count(undone.knobs.len(), "setting");
         let _ = writeln!(text, "transaction {}: {restored} of {of} restored", undone.transaction);
         for (target, what) in &undone.knobs {
@@ -110,12 +120,18 @@ pub(crate) fn report(all: &[Undone]) -> String {
 pub(crate) fn fate(fate: &Fate) -> String {
     match fate {
         Fate::Restored => "restored".into(),
-        Fate::Reworded(raw) => format!("restored, the kernel now prints it as {:?}", raw.trim_end()),
+        Fate::Reworded(raw) => {
+            format!("restored, the kernel now prints it as {:?}", raw.trim_end())
+        }
         Fate::WasOld => "had its old value already".into(),
-        Fate::Foreign(value) => format!("left alone, someone else or the driver has changed it to {value} since"),
+        Fate::Foreign(value) => {
+            format!("left alone, someone else or the driver has changed it to {value} since")
+        }
         Fate::Gone(error) => format!("gone ({error})"),
         Fate::Failed(error) => format!("NOT RESTORED ({error})"),
-        Fate::Ignored(value) => format!("NOT RESTORED (the kernel took the old value and still says {value})"),
+        Fate::Ignored(value) => {
+            format!("NOT RESTORED (the kernel took the old value and still says {value})")
+        }
     }
 }
 

@@ -36,7 +36,11 @@ pub(crate) fn nanoseconds(value: f64) -> String {
 /// A share of one: `71%`, `0.4%`; nothing is `0%`.
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
-    if percent > 0.0 && percent < 0.95 { format!("{percent:.1}%") } else { format!("{percent:.0}%") }
+    if percent > 0.0 && percent < 0.95 {
+        format!("{percent:.1}%")
+    } else {
+        format!("{percent:.0}%")
+    }
 }
 
 /// What is known, rendered; else a dash.

@@ -16,7 +16,12 @@ pub(crate) fn render(check: &Check, all: bool) -> String {
     }
     let mut rows = table(&["  remedy", "netdev", "outcome", "why"], |_| false);
     for it in verdicts {
-        rows.add_row([format!("  {}", it.remedy), it.subject.clone(), it.outcome.to_string(), it.because.clone()]);
+        rows.add_row([
+            format!("  {}", it.remedy),
+            it.subject.clone(),
+            it.outcome.to_string(),
+            it.because.clone(),
+        ]);
     }
     let mut text = format!("\nwhat each remedy would do\n{}\n", trim_lines(&rows));
     if !check.distances.is_empty() {
@@ -32,7 +37,13 @@ fn reasons(text: &mut String, verdict: &Verdict) {
     let _ = writeln!(text, "\n{} on {}: {}", verdict.remedy, verdict.subject, verdict.outcome);
     let width = verdict.reasons.iter().map(|reason| reason.what.chars().count()).max().unwrap_or(0);
     for reason in &verdict.reasons {
-        let _ = writeln!(text, "  {:width$}  {} ({})", reason.what, measure(&reason.measure), reason.source);
+        let _ = writeln!(
+            text,
+            "  {:width$}  {} ({})",
+            reason.what,
+            measure(&reason.measure),
+            reason.source
+        );
     }
     let _ = match &verdict.bound {
         Gain::AtMost { measure: most, of, basis } => {

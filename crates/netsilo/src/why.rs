@@ -10,7 +10,8 @@ use crate::{observe, out, why_view};
 /// Arguments of `netsilo why`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A CPU (cpu3), an interrupt (irq27), a netdev (eth0) or one of its rx queues (eth0/rx-3, or eth0 rx-3)
+    /// A CPU (cpu3), an interrupt (irq27), a netdev (eth0) or one of its rx queues (eth0/rx-3, or
+    /// eth0 rx-3)
     #[arg(required = true, num_args = 1..=2, value_name = "SUBJECT")]
     subject: Vec<String>,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! Why a CPU is busy, as a person reads it: its time, then each cause with its numbers and the steps that led there.
+//! Why a CPU is busy, as a person reads it: its time, then each cause with its numbers and the
+//! steps that led there.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,12 @@ use crate::units::percent;
 /// The whole answer.
 pub(crate) fn render(why: &Why) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "{}, {:.1} s", why.cpu.as_ref().map_or_else(|| why.subject.clone(), title), why.elapsed_s);
+    let _ = writeln!(
+        text,
+        "{}, {:.1} s",
+        why.cpu.as_ref().map_or_else(|| why.subject.clone(), title),
+        why.elapsed_s
+    );
     if let Some(cpu) = &why.cpu {
         time(&mut text, cpu);
     }
@@ -52,7 +58,12 @@ fn time(text: &mut String, cpu: &CpuWhy) {
         let _ = writeln!(text, "  idle            {}", percent(*idle));
     }
     if let Some(it) = cpu.ksoftirqd {
-        let _ = writeln!(text, "  ksoftirqd       ran {}, waited for its turn {}", percent(it.ran), percent(it.waited));
+        let _ = writeln!(
+            text,
+            "  ksoftirqd       ran {}, waited for its turn {}",
+            percent(it.ran),
+            percent(it.waited)
+        );
     }
     if let Some(difference) = &cpu.difference {
         let _ = writeln!(text, "  {difference}");
@@ -83,9 +94,16 @@ fn cause(text: &mut String, cause: &Cause) {
         |share| format!("{}{}", if cause.estimated { "about " } else { "" }, percent(share)),
     );
     let _ = writeln!(text, "\n{}: {share}", cause.what);
-    let width = cause.evidence.iter().map(|evidence| evidence.what.chars().count()).max().unwrap_or(0);
+    let width =
+        cause.evidence.iter().map(|evidence| evidence.what.chars().count()).max().unwrap_or(0);
     for evidence in &cause.evidence {
-        let _ = writeln!(text, "  {:width$}  {} ({})", evidence.what, measure(&evidence.measure), evidence.source);
+        let _ = writeln!(
+            text,
+            "  {:width$}  {} ({})",
+            evidence.what,
+            measure(&evidence.measure),
+            evidence.source
+        );
     }
     for Because { text: step, source } in &cause.because {
         let _ = writeln!(text, "  - {step} ({source})");
@@ -101,7 +119,9 @@ mod tests {
 
     #[test]
     fn a_cpu_is_explained_from_its_time_to_each_queue_and_why_it_is_there() {
-        let scene: Scene = serde_json::from_str(include_str!("../../../cases/virtio-all-on-cpu0/before.json")).unwrap();
+        let scene: Scene =
+            serde_json::from_str(include_str!("../../../cases/virtio-all-on-cpu0/before.json"))
+                .unwrap();
         let answer = why(&scene.observation(), &"cpu0".parse().unwrap()).unwrap();
         insta::assert_snapshot!(render(&answer));
     }

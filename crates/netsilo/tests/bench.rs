@@ -1,6 +1,11 @@
-//! `netsilo bench` on loopback and between two network namespaces: it counts exactly. No claim here is about speed.
+//! `netsilo bench` on loopback and between two network namespaces: it counts exactly. No claim here
+//! is about speed.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -69,7 +74,8 @@ impl Server {
             let run = self.run(netns, &format!("{arguments} -d {time} --warm-up 0s"));
             sums_hold(&run);
             let requests = run.spec.test.has_responses();
-            let done = if requests { run.counted.responses } else { run.server.counted.received_bytes };
+            let done =
+                if requests { run.counted.responses } else { run.server.counted.received_bytes };
             let latencies = run.latency.as_ref().map_or(0, |latency| latency.count);
             if done > 0 && (latencies > 0) == requests {
                 return run;
@@ -83,27 +89,55 @@ impl Server {
 /// All that holds of any run, whatever it was.
 fn sums_hold(run: &Run) {
     let (totals, served, test) = (&run.totals, &run.server.totals, run.spec.test);
-    assert!(run.seconds > 0.0 && run.client.busy_cpus().is_some() && run.server.side.busy_cpus().is_some());
+    assert!(
+        run.seconds > 0.0
+            && run.client.busy_cpus().is_some()
+            && run.server.side.busy_cpus().is_some()
+    );
     assert!(run.client.context_switches_per_s.is_some() && run.client.interrupts_per_s.is_some());
     if test.has_responses() {
         assert_eq!(totals.requests, totals.responses + totals.lost, "{test}: {totals:?}");
         let (request, response) = (run.spec.request_bytes as u64, run.spec.response_bytes as u64);
-        assert_eq!(totals.sent_bytes, (totals.requests + totals.resent) * request, "{test}: {totals:?}");
-        assert_eq!(totals.received_bytes, (totals.responses + totals.late) * response, "{test}: {totals:?}");
+        assert_eq!(
+            totals.sent_bytes,
+            (totals.requests + totals.resent) * request,
+            "{test}: {totals:?}"
+        );
+        assert_eq!(
+            totals.received_bytes,
+            (totals.responses + totals.late) * response,
+            "{test}: {totals:?}"
+        );
         assert_eq!(served.requests * request, served.received_bytes, "{test}: {served:?}");
     }
-    assert_eq!(totals.zerocopy_sends > 0, run.spec.zero_copy && totals.sent_bytes > 0, "{test}: {totals:?}");
+    assert_eq!(
+        totals.zerocopy_sends > 0,
+        run.spec.zero_copy && totals.sent_bytes > 0,
+        "{test}: {totals:?}"
+    );
     assert_eq!(totals.zerocopy_completed, totals.zerocopy_sends, "{test}: {totals:?}");
     assert!(totals.zerocopy_copied <= totals.zerocopy_completed, "{test}: {totals:?}");
     match test {
         Test::TcpRr | Test::TcpCrr => {
-            assert_eq!((served.requests, served.responses), (totals.requests, totals.responses), "{test}");
-            assert_eq!((served.received_bytes, served.sent_bytes), (totals.sent_bytes, totals.received_bytes));
+            assert_eq!(
+                (served.requests, served.responses),
+                (totals.requests, totals.responses),
+                "{test}"
+            );
+            assert_eq!(
+                (served.received_bytes, served.sent_bytes),
+                (totals.sent_bytes, totals.received_bytes)
+            );
         }
         Test::UdpRr => {
-            assert!(served.requests <= totals.requests + totals.resent && served.responses >= totals.responses);
+            assert!(
+                served.requests <= totals.requests + totals.resent
+                    && served.responses >= totals.responses
+            );
         }
-        Test::TcpStream | Test::TcpSendfile => assert_eq!(served.received_bytes, totals.sent_bytes, "{test}"),
+        Test::TcpStream | Test::TcpSendfile => {
+            assert_eq!(served.received_bytes, totals.sent_bytes, "{test}")
+        }
         Test::UdpStream | Test::Forward => {
             let (sent, bytes) = (totals.datagrams_sent, run.spec.send_bytes as u64);
             assert_eq!(totals.sent_bytes, sent * bytes);
@@ -133,45 +167,74 @@ fn each_test_adds_up_with_each_kind_of_instances() {
 #[test]
 fn requests_and_responses_of_any_size_arrive_whole() {
     let server = Server::start(None, "--work-usecs 20");
-    for (test, sizes) in
-        [("TCP_RR", "100000,3"), ("TCP_RR", "3,3000000"), ("UDP_RR", "256,1024"), ("TCP_CRR", "5000,70000")]
-    {
+    for (test, sizes) in [
+        ("TCP_RR", "100000,3"),
+        ("TCP_RR", "3,3000000"),
+        ("UDP_RR", "256,1024"),
+        ("TCP_CRR", "5000,70000"),
+    ] {
         for kind in ["threads", "multiplexed"] {
-            let run = server.adds_up(None, &format!("-t {test} -r {sizes} -n 2 --instances-as {kind}"));
+            let run =
+                server.adds_up(None, &format!("-t {test} -r {sizes} -n 2 --instances-as {kind}"));
             assert_eq!(run.server.work_usecs, 20);
         }
     }
-    // at most 300 bytes in 20 us, or thereabouts: what a turn of the server's loop takes is measured
+    // at most 300 bytes in 20 us, or thereabouts: what a turn of the server's loop takes is
+    // measured
     let read = server.adds_up(None, "-t TCP_STREAM -m 1000 -M 300");
     let most = 300.0 * read.seconds / 20e-6 * 2.0;
-    assert!((read.server.counted.received_bytes as f64) < most, "{:?} in {} s", read.server.counted, read.seconds);
+    assert!(
+        (read.server.counted.received_bytes as f64) < most,
+        "{:?} in {} s",
+        read.server.counted,
+        read.seconds
+    );
     let paced = server.adds_up(None, "-t UDP_STREAM -m 64 --rate 500");
     // the rate is an upper bound, however busy the machine is
     let most = 500.0 * paced.seconds + 60.0;
-    assert!(paced.counted.datagrams_sent as f64 <= most, "{:?} in {} s", paced.counted, paced.seconds);
+    assert!(
+        paced.counted.datagrams_sent as f64 <= most,
+        "{:?} in {} s",
+        paced.counted,
+        paced.seconds
+    );
 }
 
-const STREAMS: [&str; 3] = ["-t TCP_STREAM", "-t TCP_STREAM -m 1000 -M 300", "-t UDP_STREAM -m 1400"];
+const STREAMS: [&str; 3] =
+    ["-t TCP_STREAM", "-t TCP_STREAM -m 1000 -M 300", "-t UDP_STREAM -m 1400"];
 
 #[test]
 fn what_goes_without_a_copy_arrives_and_loopback_copies_all_of_it() {
     let server = Server::start(None, "");
     for stream in STREAMS {
         for kind in ["threads", "multiplexed", "processes"] {
-            let run = server.adds_up(None, &format!("{stream} -n 3 --zero-copy --instances-as {kind}"));
-            assert_eq!(run.totals.zerocopy_copied, run.totals.zerocopy_sends, "{stream}, {kind}: {:?}", run.totals);
+            let run =
+                server.adds_up(None, &format!("{stream} -n 3 --zero-copy --instances-as {kind}"));
+            assert_eq!(
+                run.totals.zerocopy_copied, run.totals.zerocopy_sends,
+                "{stream}, {kind}: {:?}",
+                run.totals
+            );
         }
     }
     let paced = server.adds_up(None, "-t UDP_STREAM -m 64 --rate 500 --zero-copy");
-    assert!(paced.counted.datagrams_sent as f64 <= 500.0 * paced.seconds + 60.0, "{:?}", paced.counted);
+    assert!(
+        paced.counted.datagrams_sent as f64 <= 500.0 * paced.seconds + 60.0,
+        "{:?}",
+        paced.counted
+    );
     let output = server.try_run(None, "-t TCP_SENDFILE --zero-copy -d 100ms");
     let words = String::from_utf8(output.stderr).unwrap();
-    assert!(words.contains("zero copy is for TCP_STREAM and UDP_STREAM, not for TCP_SENDFILE"), "{words}");
+    assert!(
+        words.contains("zero copy is for TCP_STREAM and UDP_STREAM, not for TCP_SENDFILE"),
+        "{words}"
+    );
 }
 
 /// A server that answers every other datagram, and that twice; it says what it must.
 fn lossy_server() -> SocketAddr {
-    let (listener, socket) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let (listener, socket) =
+        (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let (address, port) = (listener.local_addr().unwrap(), socket.local_addr().unwrap().port());
     std::thread::spawn(move || {
         let mut buffer = [0; 100];
@@ -204,17 +267,30 @@ fn lossy_server() -> SocketAddr {
 fn lost_requests_are_counted_and_by_choice_sent_again() {
     for kind in ["threads", "multiplexed"] {
         for more in ["", "--resend"] {
-            let line = format!("-t UDP_RR --instances-as {kind} --lost-after 20ms -d 1s --warm-up 0s --json {more}");
-            let output = netsilo(None, &format!("bench run {} {line}", lossy_server())).output().unwrap();
+            let line = format!(
+                "-t UDP_RR --instances-as {kind} --lost-after 20ms -d 1s --warm-up 0s --json {more}"
+            );
+            let output =
+                netsilo(None, &format!("bench run {} {line}", lossy_server())).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let run: Run = serde_json::from_slice(&output.stdout).unwrap();
             let totals = run.totals;
-            assert_eq!(totals.requests, totals.responses + totals.lost, "{kind} {more}: {totals:?}");
+            assert_eq!(
+                totals.requests,
+                totals.responses + totals.lost,
+                "{kind} {more}: {totals:?}"
+            );
             assert!(totals.responses > 0 && totals.late > 0, "{kind} {more}: {totals:?}");
             // of two datagrams one is answered
-            assert!(totals.requests + totals.resent >= 2 * totals.responses, "{kind} {more}: {totals:?}");
+            assert!(
+                totals.requests + totals.resent >= 2 * totals.responses,
+                "{kind} {more}: {totals:?}"
+            );
             if more.is_empty() {
-                assert!(totals.resent == 0 && totals.lost >= totals.requests / 2, "{kind}: {totals:?}");
+                assert!(
+                    totals.resent == 0 && totals.lost >= totals.requests / 2,
+                    "{kind}: {totals:?}"
+                );
             } else {
                 assert!(totals.resent > 0, "{kind}: {totals:?}");
             }
@@ -226,10 +302,17 @@ fn lost_requests_are_counted_and_by_choice_sent_again() {
 fn instances_in_their_thousands_fit_into_little_memory() {
     let server = Server::start(None, "");
     for test in ["TCP_RR", "UDP_RR", "TCP_CRR"] {
-        let run = server.adds_up(None, &format!("-t {test} -n 1500 --instances-as multiplexed --lost-after 1s"));
+        let run = server.adds_up(
+            None,
+            &format!("-t {test} -n 1500 --instances-as multiplexed --lost-after 1s"),
+        );
         assert!(run.totals.requests >= 1500, "{:?}", run.totals);
-        let (client, served) = (run.client.peak_bytes.unwrap(), run.server.side.peak_bytes.unwrap());
-        assert!(client <= MOST_BYTES && served <= MOST_BYTES, "{test}: {client} and {served} bytes");
+        let (client, served) =
+            (run.client.peak_bytes.unwrap(), run.server.side.peak_bytes.unwrap());
+        assert!(
+            client <= MOST_BYTES && served <= MOST_BYTES,
+            "{test}: {client} and {served} bytes"
+        );
     }
 }
 
@@ -239,10 +322,13 @@ fn what_stands_in_the_way_is_told() {
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
         String::from_utf8(output.stderr).unwrap()
     };
-    let run = |address: &str| said(netsilo(None, &format!("bench run {address} -d 100ms")).output().unwrap());
+    let run = |address: &str| {
+        said(netsilo(None, &format!("bench run {address} -d 100ms")).output().unwrap())
+    };
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = stranger.local_addr().unwrap();
-    let taken = said(netsilo(None, &format!("bench serve --port {}", address.port())).output().unwrap());
+    let taken =
+        said(netsilo(None, &format!("bench serve --port {}", address.port())).output().unwrap());
     assert!(taken.contains(&format!("{address} is in use")), "{taken}");
     let answer = std::thread::spawn(move || {
         let mut stream = stranger.accept().unwrap().0;
@@ -251,9 +337,16 @@ fn what_stands_in_the_way_is_told() {
     });
     let other = run(&address.to_string());
     answer.join().unwrap();
-    assert!(other.contains(&format!("{address} does not speak as `netsilo bench serve` does")), "{other}");
+    assert!(
+        other.contains(&format!("{address} does not speak as `netsilo bench serve` does")),
+        "{other}"
+    );
     let absent = run(&address.to_string());
-    assert!(absent.contains(&format!("no server at {address}")) && absent.contains("netsilo bench serve"), "{absent}");
+    assert!(
+        absent.contains(&format!("no server at {address}"))
+            && absent.contains("netsilo bench serve"),
+        "{absent}"
+    );
     let server = Server::start(None, "");
     let refused = said(server.try_run(None, "-r 0 -d 100ms"));
     assert!(refused.contains("request bytes must be 1 to"), "{refused}");
@@ -270,7 +363,9 @@ fn a_server_survives_whatever_is_said_to_it() {
         let _ = stream.read_to_string(&mut answer);
         answer
     };
-    assert!(says(b"{\"hello\":{\"version\":99}}\n").contains("this server speaks version 1, not 99"));
+    assert!(
+        says(b"{\"hello\":{\"version\":99}}\n").contains("this server speaks version 1, not 99")
+    );
     assert!(says(b"GET / HTTP/1.1\r\n\r\n").contains("not understood"));
     assert!(says(b"\"end\"\n").contains("the version comes first"));
     let hello = "{\"hello\":{\"version\":1}}\n";
@@ -301,12 +396,14 @@ fn each_test_adds_up_over_a_cable_too() {
         let packets = |side: &netsilo_core::load::Side| side.rates.netdevs["veth0"]["rx_packets"];
         assert!(packets(&run.server.side) > 0.0, "{test}: {:?}", run.server.side.rates.netdevs);
     }
-    // Without a copy; then with room for hardly a send's notice. Older kernels have no such number for each namespace.
+    // Without a copy; then with room for hardly a send's notice. Older kernels have no such number
+    // for each namespace.
     for room in ["131072", "2048"] {
         let set = format!("netns exec {} sysctl -q -w net.core.optmem_max={room}", cable.0[0]);
         let _ = Command::new("ip").args(set.split_whitespace()).stderr(Stdio::null()).status();
         for stream in STREAMS {
-            let run = server.adds_up(a, &format!("{stream} -n 3 --zero-copy --instances-as multiplexed"));
+            let run =
+                server.adds_up(a, &format!("{stream} -n 3 --zero-copy --instances-as multiplexed"));
             eprintln!("{stream}, {room} bytes for notices: {:?}", run.totals);
         }
     }

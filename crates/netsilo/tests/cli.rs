@@ -138,15 +138,21 @@ fn check_config_tells_the_line_and_the_nearest_key() {
     assert_eq!(told, format!("1 netsilo: {path}:3: unknown key exclud; did you mean exclude?"));
     std::fs::write(path, "interval = \"5s\"\n").unwrap();
     let output = run(&["check-config", path]);
-    assert_eq!((code(&output), stdout(&output)), (0, format!("{path}\n1 file: no error\n").as_str()));
+    assert_eq!(
+        (code(&output), stdout(&output)),
+        (0, format!("{path}\n1 file: no error\n").as_str())
+    );
     assert!(
-        refusal(&["check-config", "nowhere.toml"]).starts_with("1 netsilo: cannot read nowhere.toml: No such file")
+        refusal(&["check-config", "nowhere.toml"])
+            .starts_with("1 netsilo: cannot read nowhere.toml: No such file")
     );
 }
 
 #[test]
 fn a_line_that_makes_no_sense_is_usage() {
-    for line in [&["shw"][..], &[], &["mask"], &["plan", "--algorithm", "magic"], &["plan", "--rfs", "0"]] {
+    for line in
+        [&["shw"][..], &[], &["mask"], &["plan", "--algorithm", "magic"], &["plan", "--rfs", "0"]]
+    {
         let output = run(line);
         assert_eq!((code(&output), stdout(&output)), (2, ""), "{line:?}");
     }
@@ -161,7 +167,12 @@ fn show_tells_a_bundle_as_a_screen_and_as_json_of_schema_1() {
     let json = run(&["show", "--from", &VIRTIO, "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((code(&json), &report["schema"]), (0, &1.into()));
-    let eth0 = report["netdevs"].as_array().unwrap().iter().find(|netdev| netdev["name"] == "eth0").unwrap();
+    let eth0 = report["netdevs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|netdev| netdev["name"] == "eth0")
+        .unwrap();
     assert_eq!(eth0["queues"][3]["consumers"][0]["comm"], "redis-server");
     serde_json::from_value::<netsilo_core::report::Report>(report).unwrap();
 }
@@ -187,7 +198,8 @@ fn plan_ends_with_what_is_to_be_done_next() {
 fn the_json_of_a_plan_is_the_plan() {
     let output = run(&["plan", "--from", &VIRTIO, "--json"]);
     let plan: netsilo_core::plan::Plan = serde_json::from_slice(&output.stdout).unwrap();
-    let targets: Vec<String> = plan.changes.iter().map(|change| change.target.to_string()).collect();
+    let targets: Vec<String> =
+        plan.changes.iter().map(|change| change.target.to_string()).collect();
     assert_eq!(targets, ["irq 38 (virtio3-input.3)", "irq 39 (virtio3-output.3)"]);
 }
 
@@ -210,7 +222,10 @@ fn a_file_that_is_no_bundle_is_said_to_be_none_once() {
 
 #[test]
 fn a_bundle_cannot_be_applied_to() {
-    assert!(refusal(&["apply", "--from", "host.tar.zst"]).starts_with("2 error: unexpected argument '--from'"));
+    assert!(
+        refusal(&["apply", "--from", "host.tar.zst"])
+            .starts_with("2 error: unexpected argument '--from'")
+    );
 }
 
 #[test]
@@ -229,20 +244,28 @@ fn a_reader_that_goes_away_is_no_failure() {
 fn what_was_measured_is_kept_unless_told_not_to_and_is_not_used_on_another_machine() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().to_str().unwrap();
-    let measure = |more: &[&str]| run(&[&["calibrate", "--time", "100ms", "--costs-dir", folder], more].concat());
+    let measure = |more: &[&str]| {
+        run(&[&["calibrate", "--time", "100ms", "--costs-dir", folder], more].concat())
+    };
     let dry = measure(&["--dry-run"]);
     assert_eq!((code(&dry), stderr(&dry)), (0, ""));
     assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none());
     let kept = measure(&["--json"]);
     let path = dir.path().join("costs.json");
-    assert_eq!(stderr(&kept), format!("netsilo: kept in {}: plan, apply and run reckon with it\n", path.display()));
+    assert_eq!(
+        stderr(&kept),
+        format!("netsilo: kept in {}: plan, apply and run reckon with it\n", path.display())
+    );
     assert_eq!(stdout(&kept), std::fs::read_to_string(&path).unwrap());
     let plan = || run(&["plan", "--costs-dir", folder, "--interval", "1ms", "--no-bpf"]);
     assert!(!stderr(&plan()).contains("is not used"));
     let mut elsewhere: serde_json::Value = serde_json::from_str(stdout(&kept)).unwrap();
     elsewhere["machine"]["hostname"] = "elsewhere".into();
     std::fs::write(&path, elsewhere.to_string()).unwrap();
-    assert!(stderr(&plan()).contains("it was measured on another machine: its host name is elsewhere, not "));
+    assert!(
+        stderr(&plan())
+            .contains("it was measured on another machine: its host name is elsewhere, not ")
+    );
 }
 
 #[test]
@@ -266,5 +289,8 @@ fn a_plan_of_a_bundle_is_exported_in_each_format() {
     std::fs::write(&saved, stdout(&run(&["plan", "--json", "--from", &VIRTIO]))).unwrap();
     let again = run(&["export", "script", "--plan", saved.to_str().unwrap()]);
     assert_eq!(stdout(&again), stdout(&run(&["export", "script", "--from", &VIRTIO])));
-    assert_eq!(refusal(&["export", "script", "--suggest"]), "2 netsilo: --suggest goes with irqbalance-policy only");
+    assert_eq!(
+        refusal(&["export", "script", "--suggest"]),
+        "2 netsilo: --suggest goes with irqbalance-policy only"
+    );
 }

@@ -1,7 +1,11 @@
-//! The daemon as a service manager and a scraper meet it: the built binary, on a copy of a fixture that stands for the
-//! kernel. What it does on real kernels is in `lab_run.rs`.
+//! The daemon as a service manager and a scraper meet it: the built binary, on a copy of a fixture
+//! that stands for the kernel. What it does on real kernels is in `lab_run.rs`.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -27,7 +31,15 @@ impl Host {
     fn new(config: &str) -> Self {
         let host = Self { dir: tempfile::tempdir().unwrap() };
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/virtio-6.1");
-        assert!(Command::new("cp").arg("-a").arg(fixture).arg(host.path("tree")).status().unwrap().success());
+        assert!(
+            Command::new("cp")
+                .arg("-a")
+                .arg(fixture)
+                .arg(host.path("tree"))
+                .status()
+                .unwrap()
+                .success()
+        );
         host.put("tree/proc/sys/kernel/random/boot_id", "6a5b\n");
         host.configure(config);
         host
@@ -43,12 +55,20 @@ impl Host {
     }
 
     fn configure(&self, config: &str) {
-        self.put("conf/netsilo.toml", &format!("interval = \"1s\"\nbpf = false\nwindow = \"always\"\n{config}\n"));
+        self.put(
+            "conf/netsilo.toml",
+            &format!("interval = \"1s\"\nbpf = false\nwindow = \"always\"\n{config}\n"),
+        );
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
-        command.arg("run").arg("--config").arg(self.path("conf")).arg("--root").arg(self.path("tree"));
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(self.path("conf"))
+            .arg("--root")
+            .arg(self.path("tree"));
         command.arg("--state-dir").arg(self.path("state")).stdin(Stdio::null());
         command
     }
@@ -63,7 +83,13 @@ impl Host {
 
     fn ask(&self, more: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
-        command.arg("status").arg("--state-dir").arg(self.path("state")).args(more).output().unwrap()
+        command
+            .arg("status")
+            .arg("--state-dir")
+            .arg(self.path("state"))
+            .args(more)
+            .output()
+            .unwrap()
     }
 
     fn log(&self) -> String {
@@ -101,7 +127,10 @@ fn a_daemon_says_what_it_does_and_is_gone_when_it_ends() {
     let host = Host::new("");
     let (code, text) = said(&host.ask(&[]));
     assert_eq!(code, Some(3), "{text}");
-    assert!(text.contains("netsilo does not run") && text.contains("start it with `netsilo run`"), "{text}");
+    assert!(
+        text.contains("netsilo does not run") && text.contains("start it with `netsilo run`"),
+        "{text}"
+    );
     let daemon = host.start();
     let status = host.until("a window", |status| status["windows"].as_u64() > Some(1));
     assert_eq!((&status["schema"], &status["mode"]), (&1.into(), &"placing".into()));
@@ -111,7 +140,8 @@ fn a_daemon_says_what_it_does_and_is_gone_when_it_ends() {
     assert!(text.contains("places and hints") && text.contains("a window every 1s"), "{text}");
     assert!(host.path("state/irq").is_dir());
     assert_eq!(daemon.stop(), Some(0));
-    let left: Vec<_> = std::fs::read_dir(host.path("state")).unwrap().map(|it| it.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(host.path("state")).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name == "irq" || name == "status.sock"), "{left:?}");
 }
 
@@ -138,7 +168,10 @@ fn a_bad_configuration_is_refused_at_the_start_and_not_taken_later() {
     host.configure("hints-olny = true");
     daemon.signal(Signal::HUP);
     let status = host.until("refused", |status| status["totals"]["bad_reloads"] == 1);
-    assert!(status["config"]["error"].as_str().unwrap().contains(":4: unknown key hints-olny"), "{status}");
+    assert!(
+        status["config"]["error"].as_str().unwrap().contains(":4: unknown key hints-olny"),
+        "{status}"
+    );
     assert_eq!(status["mode"], "placing");
     assert!(host.log().contains("the configuration stays as it was"), "{}", host.log());
     host.configure("hints-only = true");
@@ -164,8 +197,15 @@ fn what_a_dead_daemon_wrote_half_is_restored_at_the_start() {
         "entries": [entry] });
     host.put("state/journal", &format!("{boot}\n{begin}\n"));
     let daemon = host.start();
-    assert_eq!(std::fs::read_to_string(host.path("tree/proc/irq/90/smp_affinity")).unwrap(), "01\n");
-    assert!(host.log().contains("transaction 1 was written half and is restored"), "{}", host.log());
+    assert_eq!(
+        std::fs::read_to_string(host.path("tree/proc/irq/90/smp_affinity")).unwrap(),
+        "01\n"
+    );
+    assert!(
+        host.log().contains("transaction 1 was written half and is restored"),
+        "{}",
+        host.log()
+    );
     assert_eq!(daemon.stop(), Some(0));
 }
 
@@ -191,20 +231,31 @@ fn the_metrics_are_what_promtool_wants_and_count_what_is_done() {
     let daemon = host.start();
     host.until("some windows", |status| status["windows"].as_u64() > Some(2));
     let (head, metrics) = get(&address, "/metrics");
-    assert!(head.starts_with("HTTP/1.0 200") && head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
+    assert!(
+        head.starts_with("HTTP/1.0 200")
+            && head.contains("Content-Type: text/plain; version=0.0.4"),
+        "{head}"
+    );
     let value = |name: &str| {
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse::<f64>().unwrap()
     };
     assert!(value("netsilo_windows_total") >= 2.0 && value("process_cpu_seconds_total") > 0.0);
     assert!(value("process_resident_memory_bytes") > 1e6);
-    assert_eq!((value("netsilo_placing"), value("netsilo_read_bytes_total{distance=\"llc\"}")), (1.0, 0.0));
+    assert_eq!(
+        (value("netsilo_placing"), value("netsilo_read_bytes_total{distance=\"llc\"}")),
+        (1.0, 0.0)
+    );
     assert!(get(&address, "/").0.starts_with("HTTP/1.0 404"));
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let mut promtool = Command::new(netsilo_lab::promtool().unwrap());
-    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    promtool
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut promtool = promtool.spawn().unwrap();
     promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
     assert_eq!(said(&promtool.wait_with_output().unwrap()), (Some(0), String::new()));
@@ -220,7 +271,10 @@ fn systemd_is_told_when_it_is_ready_alive_and_ending() {
     let socket = UnixDatagram::bind(host.path("notify")).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     let mut command = host.command();
-    command.env("NOTIFY_SOCKET", host.path("notify")).env("WATCHDOG_USEC", "300000").stderr(Stdio::null());
+    command
+        .env("NOTIFY_SOCKET", host.path("notify"))
+        .env("WATCHDOG_USEC", "300000")
+        .stderr(Stdio::null());
     let daemon = Daemon(command.spawn().unwrap());
     let until = |wanted: &str| {
         let mut buffer = [0; 512];
@@ -248,7 +302,9 @@ fn without_the_right_to_write_it_observes_only_and_says_so() {
     }
     let host = Host::new("");
     // As nobody, from a place where nobody may run it, with a state folder of nobody's own.
-    let open = |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let open = |path: &Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap()
+    };
     open(host.dir.path());
     let program = host.path("netsilo");
     std::fs::copy(env!("CARGO_BIN_EXE_netsilo"), &program).unwrap();
@@ -256,7 +312,10 @@ fn without_the_right_to_write_it_observes_only_and_says_so() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program).arg("run");
         command.arg("--config").arg(host.path("conf")).arg("--root").arg(host.path("tree"));
-        command.arg("--state-dir").arg(host.path(state)).stderr(std::fs::File::create(host.path("log")).unwrap());
+        command
+            .arg("--state-dir")
+            .arg(host.path(state))
+            .stderr(std::fs::File::create(host.path("log")).unwrap());
         Daemon(command.spawn().unwrap())
     };
     let daemon = as_nobody("not-allowed/state");

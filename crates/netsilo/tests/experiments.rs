@@ -1,6 +1,11 @@
-//! `netsilo bench matrix` between two network namespaces: what it writes down, what it changes, and that nothing of it stays.
+//! `netsilo bench matrix` between two network namespaces: what it writes down, what it changes, and
+//! that nothing of it stays.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -43,7 +48,9 @@ impl Bench {
     /// A verb on the machine under test. `ip` becomes the program, so that a signal reaches it.
     fn netsilo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.cable.0[1], env!("CARGO_BIN_EXE_netsilo")]).args(arguments);
+        command
+            .args(["netns", "exec", &self.cable.0[1], env!("CARGO_BIN_EXE_netsilo")])
+            .args(arguments);
         command.arg("--state-dir").arg(self.dir.path().join("state")).stdin(Stdio::null());
         command
     }
@@ -67,7 +74,8 @@ impl Bench {
     }
 
     fn experiment(&self) -> Experiment {
-        serde_json::from_slice(&std::fs::read(self.folder().join("experiment.json")).unwrap()).unwrap()
+        serde_json::from_slice(&std::fs::read(self.folder().join("experiment.json")).unwrap())
+            .unwrap()
     }
 
     fn records(&self) -> Vec<Record> {
@@ -83,7 +91,10 @@ impl Bench {
 
     /// Something of the machine under test.
     fn sh(&self, script: &str) -> String {
-        let output = Command::new("ip").args(["netns", "exec", &self.cable.0[1], "sh", "-c", script]).output().unwrap();
+        let output = Command::new("ip")
+            .args(["netns", "exec", &self.cable.0[1], "sh", "-c", script])
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
@@ -117,7 +128,8 @@ fn each_step_is_written_down_in_its_order_and_nothing_stays() {
     }
     let bench = Bench::new("matrix");
     let before = bench.knobs();
-    let arguments = ["-n", "1,3", "-d", "300ms", "--rounds", "2", "-s", "none,rps+rfs", "--config", PEER];
+    let arguments =
+        ["-n", "1,3", "-d", "300ms", "--rounds", "2", "-s", "none,rps+rfs", "--config", PEER];
     let (code, text) = said(&bench.run(&arguments));
     assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
     let experiment = bench.experiment();
@@ -125,10 +137,15 @@ fn each_step_is_written_down_in_its_order_and_nothing_stays() {
     assert_eq!((experiment.check(), names), (Ok(()), vec!["none", "rps+rfs", "peer"]));
     // what the command changes is known one by one
     let peer = &experiment.settings[2];
-    let changes: Vec<String> = peer.changes.iter().map(|it| format!("{} {}", it.target, it.new)).collect();
+    let changes: Vec<String> =
+        peer.changes.iter().map(|it| format!("{} {}", it.target, it.new)).collect();
     assert_eq!(
         changes,
-        ["veth0 rx-0 rps_cpus 0", "veth0 rx-0 rps_flow_cnt 64", "net.ipv4.tcp_rmem 4096 131072 6000000"]
+        [
+            "veth0 rx-0 rps_cpus 0",
+            "veth0 rx-0 rps_flow_cnt 64",
+            "net.ipv4.tcp_rmem 4096 131072 6000000"
+        ]
     );
     assert_eq!(bench.trials(), experiment.steps(), "{text}");
     let records = bench.records();
@@ -146,11 +163,18 @@ fn each_step_is_written_down_in_its_order_and_nothing_stays() {
     }
     assert!(requests > 0);
     let commands = std::fs::read_to_string(bench.folder().join("commands.txt")).unwrap();
-    for words in ["netsilo bench serve --bind 192.0.2.1 --port 12870", "netsilo bench run 192.0.2.2 -t TCP_RR -n 3"] {
+    for words in [
+        "netsilo bench serve --bind 192.0.2.1 --port 12870",
+        "netsilo bench run 192.0.2.2 -t TCP_RR -n 3",
+    ] {
         assert!(commands.contains(words), "{commands}");
     }
     let machine = bench.folder().join("machine.tar.zst");
-    let shown = Command::new(env!("CARGO_BIN_EXE_netsilo")).args(["show", "--from"]).arg(machine).output().unwrap();
+    let shown = Command::new(env!("CARGO_BIN_EXE_netsilo"))
+        .args(["show", "--from"])
+        .arg(machine)
+        .output()
+        .unwrap();
     assert!(shown.status.success(), "{}", said(&shown).1);
     let (code, text) = said(&bench.resume());
     assert!(code == Some(0) && text.contains("nothing is left to do"), "{text}");
@@ -164,8 +188,11 @@ fn interrupted_it_leaves_all_as_it_was_and_goes_on_where_it_was() {
     let bench = Bench::new("resume");
     let before = bench.knobs();
     let arguments = ["-n", "1", "-d", "2s", "--rounds", "2", "-s", "none,rps+rfs", "--no-map"];
-    let child = bench.matrix(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    bench.until("a setting is in force after a trial", |it| !it.trials().is_empty() && it.knobs() != before);
+    let child =
+        bench.matrix(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    bench.until("a setting is in force after a trial", |it| {
+        !it.trials().is_empty() && it.knobs() != before
+    });
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let (code, text) = said(&child.wait_with_output().unwrap());
     assert_eq!((code, bench.knobs()), (Some(1), before.clone()), "{text}");
@@ -195,7 +222,8 @@ fn killed_it_leaves_what_undo_takes_back() {
         assert_eq!((code, bench.knobs()), (Some(0), before.clone()), "{text}");
     };
     let kill_when_changed = |arguments: &[&str]| {
-        let mut child = bench.matrix(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child =
+            bench.matrix(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         bench.until("something is changed", |it| it.knobs() != before);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -223,21 +251,26 @@ fn a_command_that_changes_what_netsilo_cannot_put_back_is_refused() {
     let bench = Bench::new("refused");
     let before = bench.knobs();
     let refused = |command: &str, why: &str| {
-        let (code, text) = said(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none", "--config", command]));
+        let (code, text) =
+            said(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none", "--config", command]));
         assert!(code == Some(1) && text.contains(why), "{code:?} {text}");
         assert_eq!(bench.knobs(), before, "{text}");
         assert!(!bench.folder().exists());
     };
     let length = format!("{PEER}; ip link set veth0 txqueuelen 77");
     refused(&length, "veth0 txqueuelen was 1000 and is 77");
-    refused("peer=echo 77 >/proc/sys/net/ipv4/tcp_fin_timeout", "net.ipv4.tcp_fin_timeout was 60 and is 77");
+    refused(
+        "peer=echo 77 >/proc/sys/net/ipv4/tcp_fin_timeout",
+        "net.ipv4.tcp_fin_timeout was 60 and is 77",
+    );
     refused(&format!("{PEER}; exit 3"), "its command failed (exit status: 3); all is as before");
     refused("peer=true", "changes nothing that netsilo reads");
     let (code, text) = said(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none"]));
     assert!(code == Some(1) && text.contains("there is nothing to compare"), "{text}");
 }
 
-/// Three namespaces in a row: a sender, a router or bridge, a receiver; 192.0.2.0/24 and 198.51.100.0/24.
+/// Three namespaces in a row: a sender, a router or bridge, a receiver; 192.0.2.0/24 and
+/// 198.51.100.0/24.
 struct Row {
     names: [String; 3],
     servers: Vec<Child>,
@@ -286,7 +319,15 @@ impl Row {
 
     fn serve(&mut self, end: usize, address: &str, may_load: &[&str]) {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[end], env!("CARGO_BIN_EXE_netsilo"), "bench", "serve", "--bind"]);
+        command.args([
+            "netns",
+            "exec",
+            &self.names[end],
+            env!("CARGO_BIN_EXE_netsilo"),
+            "bench",
+            "serve",
+            "--bind",
+        ]);
         command.arg(address).args(may_load).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut server = command.spawn().unwrap();
         let mut line = String::new();
@@ -304,18 +345,55 @@ impl Row {
     /// The verb, between the two. `ip` becomes the program, so that a signal reaches it.
     fn forward(&self, dir: &Path, folder: &str, more: &[&str]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[1], env!("CARGO_BIN_EXE_netsilo"), "bench", "forward", "--yes"]);
-        command.args(["--from", "192.0.2.1", "--to", "198.51.100.1", "--netdev", "left,right", "-o"]);
+        command.args([
+            "netns",
+            "exec",
+            &self.names[1],
+            env!("CARGO_BIN_EXE_netsilo"),
+            "bench",
+            "forward",
+            "--yes",
+        ]);
+        command.args([
+            "--from",
+            "192.0.2.1",
+            "--to",
+            "198.51.100.1",
+            "--netdev",
+            "left,right",
+            "-o",
+        ]);
         command.arg(dir.join(folder)).arg("--state-dir").arg(dir.join("state"));
-        command.args(["--warm-up", "0s", "--pause", "0s", "--rounds", "1"]).args(more).stdin(Stdio::null());
+        command
+            .args(["--warm-up", "0s", "--pause", "0s", "--rounds", "1"])
+            .args(more)
+            .stdin(Stdio::null());
         command
     }
 
     /// How many of some datagrams from one end arrive at the other.
     fn arriving(&self) -> u64 {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[0], env!("CARGO_BIN_EXE_netsilo"), "bench", "run", "198.51.100.1"]);
-        command.args(["-t", "FORWARD", "--rate", "2000", "--warm-up", "0s", "-d", "500ms", "--json"]);
+        command.args([
+            "netns",
+            "exec",
+            &self.names[0],
+            env!("CARGO_BIN_EXE_netsilo"),
+            "bench",
+            "run",
+            "198.51.100.1",
+        ]);
+        command.args([
+            "-t",
+            "FORWARD",
+            "--rate",
+            "2000",
+            "--warm-up",
+            "0s",
+            "-d",
+            "500ms",
+            "--json",
+        ]);
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success(), "{}", said(&output).1);
         serde_json::from_slice::<Run>(&output.stdout).unwrap().server.totals.datagrams_received
@@ -323,8 +401,10 @@ impl Row {
 
     /// The tables of nftables between.
     fn tables(&self) -> String {
-        let output =
-            Command::new("ip").args(["netns", "exec", &self.names[1], "nft", "list", "tables"]).output().unwrap();
+        let output = Command::new("ip")
+            .args(["netns", "exec", &self.names[1], "nft", "list", "tables"])
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{}", said(&output).1);
         String::from_utf8(output.stdout).unwrap()
     }
@@ -360,7 +440,10 @@ fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he
     row.serve(0, "192.0.2.1", &[]);
     row.serve(2, "198.51.100.1", &[]);
     let (code, text) = forward(&row, "refused", &["--one-way"]);
-    assert!(code == Some(1) && text.contains("start it with --may-load 198.51.100.1"), "{code:?} {text}");
+    assert!(
+        code == Some(1) && text.contains("start it with --may-load 198.51.100.1"),
+        "{code:?} {text}"
+    );
     row.quiet();
     row.serve_both();
     let (code, text) = forward(&row, "run", &[]);
@@ -370,27 +453,54 @@ fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he
     assert_eq!(records.len(), 2 * 3, "{text}");
     for record in &records {
         let Record::Trial(trial) = record else { panic!("{record:?}") };
-        assert_eq!(trial.runs.len(), if trial.step.load == "two ways" { 2 } else { 1 }, "{}", trial.step.load);
-        let packets = |netdev: &str| trial.under_test().unwrap().rates.netdevs[netdev]["rx_packets"];
+        assert_eq!(
+            trial.runs.len(),
+            if trial.step.load == "two ways" { 2 } else { 1 },
+            "{}",
+            trial.step.load
+        );
+        let packets =
+            |netdev: &str| trial.under_test().unwrap().rates.netdevs[netdev]["rx_packets"];
         assert!(trial.between.is_some() && packets("left") > 0.0, "{:?}", trial.between);
         // beside the few of the control connections
         let (left, right) = (packets("left"), packets("right"));
-        assert_eq!(right > left / 4.0, trial.runs.len() == 2, "{}: {left} {right}", trial.step.load);
+        assert_eq!(
+            right > left / 4.0,
+            trial.runs.len() == 2,
+            "{}: {left} {right}",
+            trial.step.load
+        );
         let arrived = trial.runs.iter().all(|run| run.server.totals.datagrams_received > 0);
         let is_dropped = trial.step.load == "one way, dropped early";
         assert!(arrived != is_dropped && trial.runs[0].totals.datagrams_sent > 0, "{trial:?}");
     }
     let experiment: Experiment =
-        serde_json::from_slice(&std::fs::read(dir.path().join("run/experiment.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(dir.path().join("run/experiment.json")).unwrap())
+            .unwrap();
     assert_eq!(experiment.machine.counted, ["left", "right"]);
     let results = Results::of(&experiment, &records);
     // what was received is what is told of it, whether it was passed on or not
-    for (load, cell) in results.loads.iter().flat_map(|load| load.settings.iter().map(move |cell| (load, cell))) {
+    for (load, cell) in
+        results.loads.iter().flat_map(|load| load.settings.iter().map(move |cell| (load, cell)))
+    {
         let value = |measure| cell.measured(measure).unwrap().median;
-        assert!(value(Measure::Received) > 0.0 && value(Measure::Rate) > 0.0, "{}: {cell:?}", load.load);
-        assert_eq!(value(Measure::Rate) == value(Measure::Received), load.work == Work::Dropped, "{}", load.load);
+        assert!(
+            value(Measure::Received) > 0.0 && value(Measure::Rate) > 0.0,
+            "{}: {cell:?}",
+            load.load
+        );
+        assert_eq!(
+            value(Measure::Rate) == value(Measure::Received),
+            load.work == Work::Dropped,
+            "{}",
+            load.load
+        );
     }
-    assert!(results.early_drops[0].settings.iter().all(|spared| spared.cpu.is_some()), "{:?}", results.early_drops);
+    assert!(
+        results.early_drops[0].settings.iter().all(|spared| spared.cpu.is_some()),
+        "{:?}",
+        results.early_drops
+    );
     assert!(row.tables().is_empty() && row.arriving() > 0, "{}", row.tables());
 }
 
@@ -402,7 +512,8 @@ fn what_a_bridge_drops_early_costs_no_later_stage_and_the_rule_goes_with_its_own
     let (mut row, dir) = (Row::bridged(), tempfile::tempdir().unwrap());
     row.serve_both();
     // as many as go: stages are seen by samples
-    let (code, text) = said(&row.forward(dir.path(), "run", &["--one-way", "-d", "2s"]).output().unwrap());
+    let (code, text) =
+        said(&row.forward(dir.path(), "run", &["--one-way", "-d", "2s"]).output().unwrap());
     assert_eq!(code, Some(0), "{text}");
     let mut sampled = BTreeMap::new();
     for record in records(&dir.path().join("run")) {
@@ -411,13 +522,16 @@ fn what_a_bridge_drops_early_costs_no_later_stage_and_the_rule_goes_with_its_own
                 let arrived = trial.runs[0].server.totals.datagrams_received;
                 assert_eq!(arrived == 0, trial.step.load == "one way, dropped early", "{trial:?}");
             }
-            Record::Map(map) if map.setting == "none" => _ = sampled.insert(map.load, map.sampled.unwrap()),
+            Record::Map(map) if map.setting == "none" => {
+                _ = sampled.insert(map.load, map.sampled.unwrap())
+            }
             Record::Map(_) => {}
             Record::Failed(failed) => panic!("{failed:?}"),
         }
     }
     let [passed_on, dropped] = ["one way", "one way, dropped early"].map(|load| &sampled[load]);
-    let of = |sampled: &Sampled, stage| sampled.stages.total.stages.get(&stage).copied().unwrap_or(0);
+    let of =
+        |sampled: &Sampled, stage| sampled.stages.total.stages.get(&stage).copied().unwrap_or(0);
     let told = format!("{passed_on:#?} {dropped:#?}");
     assert_eq!((&passed_on.stages.refused, &dropped.stages.refused), (&None, &None), "{told}");
     assert!(passed_on.received > Some(1000) && dropped.received > Some(1000), "{told}");
@@ -425,7 +539,8 @@ fn what_a_bridge_drops_early_costs_no_later_stage_and_the_rule_goes_with_its_own
     assert!(of(dropped, Stage::Netfilter) > 0, "{told}");
     assert!(of(dropped, Stage::QdiscXmit) * 3 < of(passed_on, Stage::QdiscXmit), "{told}");
     // before the first trial it is tried out
-    let command = &mut row.forward(dir.path(), "killed", &["--one-way", "-d", "60s", "--rate", "2000"]);
+    let command =
+        &mut row.forward(dir.path(), "killed", &["--one-way", "-d", "60s", "--rate", "2000"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     until("a rule drops", || row.tables(), |it| it.contains("netsilo-early-drop")).unwrap();
     child.kill().unwrap();

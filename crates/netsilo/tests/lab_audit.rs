@@ -1,4 +1,5 @@
-//! vmxnet3 on a real kernel: LRO on a forwarder and a ring that bursts overflow, found, mended and put back.
+//! vmxnet3 on a real kernel: LRO on a forwarder and a ring that bursts overflow, found, mended and
+//! put back.
 //!
 //! This program also runs at the guest's peer, where it sends the bursts.
 
@@ -22,7 +23,8 @@ const LRO: &str = "ethtool -k eth0 | sed -n 's/^large-receive-offload: //p'";
 const RING: &str = "ethtool -g eth0 | sed -n 's/^RX:\\t*//p' | tail -n 1";
 /// Packets that found no descriptor, on all queues.
 const LOST: &str = "ethtool -S eth0 | awk -F: '/pkts rx OOB/ { all += $2 } END { print all }'";
-/// More than a ring of 32 holds, less than one of 64; the emulator hands up to 50 to the NIC before the guest may take any.
+/// More than a ring of 32 holds, less than one of 64; the emulator hands up to 50 to the NIC before
+/// the guest may take any.
 const BURST: usize = 48;
 /// Bursts that are counted.
 const BURSTS: u64 = 40;
@@ -53,18 +55,31 @@ fn a_ring_that_bursts_overflow(lab: &Lab) {
     assert!(short >= BURSTS, "{BURSTS} bursts of {BURST} lost only {short} to a ring of 32");
 
     let sender = lab.peer(0).unwrap().spawn(&sender(u64::MAX)).unwrap();
-    let found = until("packets without room", || check(lab, "2s"), |it| of(it, FindingId::NicDrops).is_some()).unwrap();
+    let found = until(
+        "packets without room",
+        || check(lab, "2s"),
+        |it| of(it, FindingId::NicDrops).is_some(),
+    )
+    .unwrap();
     let finding = of(&found, FindingId::NicDrops).unwrap();
     let counted = finding.evidence.iter().any(|it| it.what.contains("pkts rx OOB"));
-    assert!(finding.subject == "eth0" && finding.severity == Severity::Critical && counted, "{finding:#?}");
+    assert!(
+        finding.subject == "eth0" && finding.severity == Severity::Critical && counted,
+        "{finding:#?}"
+    );
     assert!(of(&found, FindingId::LroForwarding).is_none(), "nothing is forwarded: {found:#?}");
-    let plan = || lab.json(&format!("{NETSILO} plan --fix nic-drops --interval 2s -j | tee /tmp/fix.json")).unwrap();
+    let plan = || {
+        lab.json(&format!("{NETSILO} plan --fix nic-drops --interval 2s -j | tee /tmp/fix.json"))
+            .unwrap()
+    };
     until("a plan for the ring", plan, |plan: &Plan| plan.changes.len() == 1).unwrap();
     lab.sh(&format!("{NETSILO} apply --yes --plan /tmp/fix.json")).unwrap();
     sender.stop().unwrap();
     assert_eq!(lab.sh(RING).unwrap().trim(), "64");
     let longer = lost(lab);
-    println!("{BURSTS} bursts of {BURST} packets: {short} lost to a ring of 32, {longer} to one of 64");
+    println!(
+        "{BURSTS} bursts of {BURST} packets: {short} lost to a ring of 32, {longer} to one of 64"
+    );
     assert!(longer * 2 < short, "{longer} of {short}");
     lab.sh(&format!("{NETSILO} undo")).unwrap();
     assert_eq!(lab.sh(RING).unwrap().trim(), "32");
@@ -76,7 +91,10 @@ fn lost(lab: &Lab) -> u64 {
     let peer = lab.peer(0).unwrap();
     // nobody listens there, and the guest says so
     let knock = format!("timeout 2 bash -c '</dev/tcp/{}/1' 2>&1; true", Lab::guest_address(0));
-    let answer = || until("the guest answers", || peer.sh(&knock).unwrap(), |said| said.contains("refused")).unwrap();
+    let answer = || {
+        until("the guest answers", || peer.sh(&knock).unwrap(), |said| said.contains("refused"))
+            .unwrap()
+    };
     // another ring is another start of the NIC
     answer();
     let before = count();
@@ -87,7 +105,10 @@ fn lost(lab: &Lab) -> u64 {
 
 fn sender(bursts: u64) -> String {
     let program = std::env::current_exe().unwrap();
-    format!("NETSILO_BURSTS={bursts} exec '{}' --ignored --exact burst_sender --nocapture", program.display())
+    format!(
+        "NETSILO_BURSTS={bursts} exec '{}' --ignored --exact burst_sender --nocapture",
+        program.display()
+    )
 }
 
 #[test]
@@ -119,7 +140,8 @@ fn lro_of_a_router(lab: &Lab) {
     lab.sh("ethtool -K eth0 lro on").unwrap();
     assert_eq!(lab.sh(LRO).unwrap().trim(), "on");
     let check = check(lab, "1s");
-    let found = of(&check, FindingId::LroForwarding).unwrap_or_else(|| panic!("not found: {check:?}"));
+    let found =
+        of(&check, FindingId::LroForwarding).unwrap_or_else(|| panic!("not found: {check:?}"));
     assert_eq!((found.subject.as_str(), found.severity), ("eth0", Severity::Critical));
     lab.sh(&format!("{NETSILO} apply --yes --interval 1s --fix lro-forwarding")).unwrap();
     assert_eq!(lab.sh(LRO).unwrap().trim(), "off");
@@ -128,10 +150,15 @@ fn lro_of_a_router(lab: &Lab) {
     lab.sh("echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
 }
 
-/// A bridge has no LRO, and the kernel keeps off what a device above lacks (`netdev_sync_upper_features`): nothing is left to find.
+/// A bridge has no LRO, and the kernel keeps off what a device above lacks
+/// (`netdev_sync_upper_features`): nothing is left to find.
 fn lro_of_a_port_of_a_bridge(lab: &Lab) {
     lab.sh("modprobe bridge; ip link add br0 type bridge; ip link set eth0 master br0").unwrap();
     assert_eq!(lab.sh(LRO).unwrap().trim(), "off");
     let refused = lab.run("ethtool -K eth0 lro on").unwrap();
-    assert_eq!((refused.status, lab.sh(LRO).unwrap().trim()), (1, "off [requested on]"), "{refused:?}");
+    assert_eq!(
+        (refused.status, lab.sh(LRO).unwrap().trim()),
+        (1, "off [requested on]"),
+        "{refused:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! What is wrong, on a real kernel: provoked, found at the right stage, mended by the plan that the finding offers, undone.
+//! What is wrong, on a real kernel: provoked, found at the right stage, mended by the plan that the
+//! finding offers, undone.
 //!
 //! This program also runs in the guest, where it listens and accepts nobody.
 
@@ -13,7 +14,8 @@ use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const AFFINITIES: &str = "grep -H . /proc/irq/*/smp_affinity";
-const EACH_IRQ: &str = "for irq in $(grep -lE '^eth0-TxRx' /sys/kernel/irq/*/actions | cut -d/ -f5)";
+const EACH_IRQ: &str =
+    "for irq in $(grep -lE '^eth0-TxRx' /sys/kernel/irq/*/actions | cut -d/ -f5)";
 
 #[test]
 fn what_is_provoked_is_found_at_its_stage_and_mended_and_undone() {
@@ -21,7 +23,8 @@ fn what_is_provoked_is_found_at_its_stage_and_mended_and_undone() {
         return;
     }
     let lab = Lab::boot(&Spec::new(Kernel::V6_12, NicModel::Igb)).unwrap();
-    // Read from the host while there is nothing else to do: beside the flood it takes many times as long.
+    // Read from the host while there is nothing else to do: beside the flood it takes many times as
+    // long.
     lab.run(&format!("{NETSILO} check --interval 100ms")).unwrap();
     // Else ports are not hashed, and all flows come through one queue.
     lab.sh("ethtool -N eth0 rx-flow-hash udp4 sdfn").unwrap();
@@ -36,11 +39,16 @@ fn what_is_provoked_is_found_at_its_stage_and_mended_and_undone() {
 
 /// Sixteen flows of datagrams to as many sockets, whose readers leave cores idle.
 fn flood(lab: &Lab) -> (PeerJob, Job) {
-    let consume = "consume --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
+    let consume =
+        "consume --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
     let reader = lab.traffic(consume).unwrap();
     let dest = Lab::guest_address(0);
-    let flows = format!("--dest {dest} --port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64");
-    (lab.peer(0).unwrap().traffic(&format!("produce --proto udp {flows} --rate 2500")).unwrap(), reader)
+    let flows =
+        format!("--dest {dest} --port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64");
+    (
+        lab.peer(0).unwrap().traffic(&format!("produce --proto udp {flows} --rate 2500")).unwrap(),
+        reader,
+    )
 }
 
 /// Datagrams of one flow, many at a time.
@@ -67,12 +75,18 @@ fn found(lab: &Lab, id: &str, subject: &str) -> Json {
 /// The stage's count in the interval.
 fn lost(check: &Json, place: &str) -> u64 {
     let stages = check["ledger"]["stages"].as_array().unwrap();
-    stages.iter().find(|stage| stage["place"] == place).map_or(0, |stage| stage["count"].as_u64().unwrap())
+    stages
+        .iter()
+        .find(|stage| stage["place"] == place)
+        .map_or(0, |stage| stage["count"].as_u64().unwrap())
 }
 
 /// Applies what mends this finding by such knobs and no others.
 fn mend(lab: &Lab, mend: &str, knob: &str) {
-    let look = || lab.json(&format!("{NETSILO} plan --fix '{mend}' --interval 2s -j | tee /tmp/fix.json")).unwrap();
+    let look = || {
+        lab.json(&format!("{NETSILO} plan --fix '{mend}' --interval 2s -j | tee /tmp/fix.json"))
+            .unwrap()
+    };
     let mends = |plan: &Json| {
         let changes = plan["changes"].as_array().unwrap();
         !changes.is_empty() && changes.iter().all(|change| change["target"]["knob"] == knob)
@@ -90,9 +104,12 @@ fn all_interrupts_on_one_cpu(lab: &Lab) {
     let before = lab.sh(AFFINITIES).unwrap();
     let check = found(lab, "queues-share-core", "cpu0");
     let why = lab.sh(&format!("{NETSILO} why cpu0 --interval 2s")).unwrap();
-    for step in
-        ["eth0 rx-", "is asked for on cpu 0: somebody wrote that", "NET_RX runs on cpu 0", "read by c-udp-unconnec"]
-    {
+    for step in [
+        "eth0 rx-",
+        "is asked for on cpu 0: somebody wrote that",
+        "NET_RX runs on cpu 0",
+        "read by c-udp-unconnec",
+    ] {
         assert!(why.contains(step), "{step:?} is not in\n{why}\n{check:#}");
     }
     mend(lab, "queues-share-core:cpu0", "irq_affinity");
@@ -106,11 +123,15 @@ fn a_reader_that_stopped(lab: &Lab, reader: &Job) {
     reader.signal(Signal::STOP).unwrap();
     let check = found(lab, "socket-buffer-overflow", "udp port 7003");
     assert!(lost(&check, "socket") > 0, "{check:#}");
-    let finding = findings(&check, "socket-buffer-overflow").find(|it| it["subject"] == "udp port 7003").unwrap();
+    let finding = findings(&check, "socket-buffer-overflow")
+        .find(|it| it["subject"] == "udp port 7003")
+        .unwrap();
     assert!(finding["title"].as_str().unwrap().starts_with("c-udp-unconnec"), "{finding:#}");
     let before = lab.sh(SETTINGS).unwrap();
     mend(lab, "socket-buffer-overflow:udp/port/7003", "sysctl");
-    let numbers = |text: &str| text.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<u64>>();
+    let numbers = |text: &str| {
+        text.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<u64>>()
+    };
     let (old, new) = (numbers(&before), numbers(&lab.sh(SETTINGS).unwrap()));
     assert!(new[0] == old[0] * 2 && new[1] >= new[0], "{old:?} to {new:?}");
     undo(lab);
@@ -130,12 +151,17 @@ fn a_backlog_that_is_too_short(lab: &Lab) {
     let check = found(lab, "backlog-overflow", "cpu5");
     assert!(lost(&check, "backlog") > 0, "{check:#}");
     let why = lab.sh(&format!("{NETSILO} why cpu5 --interval 2s")).unwrap();
-    assert!(why.contains("backlog (RPS, loopback, veth)") && why.contains("is cpu 5: the hash of a flow"), "{why}");
+    assert!(
+        why.contains("backlog (RPS, loopback, veth)")
+            && why.contains("is cpu 5: the hash of a flow"),
+        "{why}"
+    );
     sender.stop().unwrap();
     steer("0", "1000");
 }
 
-/// Its queue is as long as the kernel lets it be: two connections wait (one more than `somaxconn`), the others are turned away.
+/// Its queue is as long as the kernel lets it be: two connections wait (one more than `somaxconn`),
+/// the others are turned away.
 fn a_listener_that_accepts_nobody(lab: &Lab) {
     const SETTING: &str = "cat /proc/sys/net/core/somaxconn";
     lab.sh("echo 1 >/proc/sys/net/core/somaxconn").unwrap();
@@ -144,15 +170,21 @@ fn a_listener_that_accepts_nobody(lab: &Lab) {
     let listener = lab.spawn(&listener).unwrap();
     let to = format!("/dev/tcp/{}/7200", Lab::guest_address(0));
     // those that got in stay; each of the others tries for a moment
-    let knock = format!("while :; do timeout 2 bash -c \"exec 3<>{to} && sleep 2\" 2>/dev/null & sleep 0.3; done");
+    let knock = format!(
+        "while :; do timeout 2 bash -c \"exec 3<>{to} && sleep 2\" 2>/dev/null & sleep 0.3; done"
+    );
     let clients = lab.peer(0).unwrap().spawn(&format!("exec bash -c '{knock}'")).unwrap();
     let check = found(lab, "listen-overflow", "tcp port 7200");
     assert!(lost(&check, "listen") > 0, "{check:#}");
-    let finding = findings(&check, "listen-overflow").find(|it| it["subject"] == "tcp port 7200").unwrap();
-    let counter = |name: &str| finding["evidence"].as_array().unwrap().iter().any(|it| it["what"] == name);
+    let finding =
+        findings(&check, "listen-overflow").find(|it| it["subject"] == "tcp port 7200").unwrap();
+    let counter =
+        |name: &str| finding["evidence"].as_array().unwrap().iter().any(|it| it["what"] == name);
     assert!(counter("connections that may wait"), "{finding:#}");
     let stages = check["ledger"]["stages"].as_array().unwrap();
-    let lines = stages.iter().find(|stage| stage["place"] == "listen").unwrap()["lines"].as_array().unwrap();
+    let lines = stages.iter().find(|stage| stage["place"] == "listen").unwrap()["lines"]
+        .as_array()
+        .unwrap();
     let overflows = lines.iter().find(|line| line["counter"] == "TcpExtListenOverflows").unwrap();
     assert!(overflows["count"].as_u64() > Some(0), "{lines:#?}");
     mend(lab, "listen-overflow:tcp/port/7200", "sysctl");

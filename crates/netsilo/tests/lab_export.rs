@@ -1,7 +1,11 @@
-//! Exported files on a real kernel: the script writes what the plan says and no more, the real irqbalance does as its
-//! policy script tells it, and udev and tuned read what is meant for them.
+//! Exported files on a real kernel: the script writes what the plan says and no more, the real
+//! irqbalance does as its policy script tells it, and udev and tuned read what is meant for them.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 use std::collections::BTreeMap;
 
@@ -45,13 +49,20 @@ impl Guest {
 
     /// The CPUs that each interrupt may go to.
     fn places(&self) -> Places {
-        let text = self.lab.sh(&format!("cat{}", self.files(" /proc/irq/{}/smp_affinity_list"))).unwrap();
-        self.irqs.keys().copied().zip(text.lines().map(|line| CpuSet::parse_list(line).unwrap())).collect()
+        let text =
+            self.lab.sh(&format!("cat{}", self.files(" /proc/irq/{}/smp_affinity_list"))).unwrap();
+        self.irqs
+            .keys()
+            .copied()
+            .zip(text.lines().map(|line| CpuSet::parse_list(line).unwrap()))
+            .collect()
     }
 
     /// Sends each interrupt to its place.
     fn place(&self, wanted: &Places) {
-        let write = |(irq, cpus): (&Irq, &CpuSet)| format!("echo {} >/proc/irq/{irq}/smp_affinity\n", cpus.to_mask(8));
+        let write = |(irq, cpus): (&Irq, &CpuSet)| {
+            format!("echo {} >/proc/irq/{irq}/smp_affinity\n", cpus.to_mask(8))
+        };
         self.lab.sh(&wanted.iter().map(write).collect::<String>()).unwrap();
     }
 
@@ -78,13 +89,18 @@ impl Guest {
             .collect();
         changes.push(change(Target::RpsCpus { netdev: self.netdev(), queue: 1 }, cpus("2-3")));
         changes.push(change(Target::RpsSockFlowEntries, Value::Count(5000)));
-        changes.push(change(Target::RpsFlowCnt { netdev: self.netdev(), queue: 0 }, Value::Count(1000)));
+        changes.push(change(
+            Target::RpsFlowCnt { netdev: self.netdev(), queue: 0 },
+            Value::Count(1000),
+        ));
         changes.push(change(Target::XpsCpus { netdev: self.netdev(), queue: 1 }, cpus("5-6")));
         Plan { changes, ..Plan::default() }
     }
 
     fn give(&self, path: &str, text: &str) {
-        self.lab.sh(&format!("cat >{path} <<'END_OF_FILE'\n{text}\nEND_OF_FILE\nchmod 755 {path}")).unwrap();
+        self.lab
+            .sh(&format!("cat >{path} <<'END_OF_FILE'\n{text}\nEND_OF_FILE\nchmod 755 {path}"))
+            .unwrap();
     }
 
     /// A hint for each interrupt, as `netsilo run` publishes them.
@@ -102,7 +118,8 @@ impl Guest {
     /// Lets irqbalance look once, and act.
     fn irqbalance(&self, options: &str) {
         let program = netsilo_lab::irqbalance().unwrap();
-        let command = format!("{} --oneshot --foreground --interval=1 {options}", program.display());
+        let command =
+            format!("{} --oneshot --foreground --interval=1 {options}", program.display());
         self.lab.run(&command).unwrap().ok().unwrap();
     }
 }
@@ -190,8 +207,8 @@ fn the_example_follows_hints_exactly(guest: &Guest) {
     assert_eq!(guest.lab.sh("/tmp/follow-hints --once").unwrap(), "");
 }
 
-/// The real udev, told by two rules to do as its own would: it finds the device by its path, takes our file for it and
-/// understands all of it but what came with systemd 256, if it is older.
+/// The real udev, told by two rules to do as its own would: it finds the device by its path, takes
+/// our file for it and understands all of it but what came with systemd 256, if it is older.
 fn udev_takes_the_link_file_for_its_netdev(guest: &Guest) {
     let ntuple = Change {
         target: Target::Offload { netdev: guest.netdev(), feature: NTUPLE_FILTER.into() },
@@ -199,8 +216,13 @@ fn udev_takes_the_link_file_for_its_netdev(guest: &Guest) {
         new: Value::Switch(false),
         reason: "test".into(),
     };
-    let rps = guest.plan(&Places::new()).changes.into_iter().find(|it| matches!(it.target, Target::RpsCpus { .. }));
-    let (files, _) = export::systemd_link(&Plan { changes: vec![rps.unwrap(), ntuple], ..Plan::default() });
+    let rps = guest
+        .plan(&Places::new())
+        .changes
+        .into_iter()
+        .find(|it| matches!(it.target, Target::RpsCpus { .. }));
+    let (files, _) =
+        export::systemd_link(&Plan { changes: vec![rps.unwrap(), ntuple], ..Plan::default() });
     let [file] = files.as_slice() else { unreachable!("{files:?}") };
     let builtin = |name: &str| format!("SUBSYSTEM==\"net\", IMPORT{{builtin}}=\"{name}\"\n");
     let rules = builtin("path_id") + &builtin("net_setup_link");
@@ -209,16 +231,19 @@ fn udev_takes_the_link_file_for_its_netdev(guest: &Guest) {
     guest.give(&path, &file.text);
     guest.give("/run/udev/rules.d/10-netsilo-test.rules", &rules);
     let udevadm = netsilo_lab::udevadm().unwrap();
-    let said = guest.lab.sh(&format!("{} test /sys/class/net/eth0 2>&1", udevadm.display())).unwrap();
+    let said =
+        guest.lab.sh(&format!("{} test /sys/class/net/eth0 2>&1", udevadm.display())).unwrap();
     assert!(said.lines().any(|line| line == format!("ID_NET_LINK_FILE={path}")), "{said}");
     // virtio_net has no such filter: what udev tries tells that it understood.
     assert!(said.contains("rx-ntuple-filter"), "{said}");
     let complaints = said.lines().filter(|line| line.contains(&format!("{path}:")));
-    let unknown: Vec<&str> = complaints.filter(|line| !line.contains("ReceivePacketSteeringCPUMask")).collect();
+    let unknown: Vec<&str> =
+        complaints.filter(|line| !line.contains("ReceivePacketSteeringCPUMask")).collect();
     assert!(unknown.is_empty(), "{said}");
 }
 
-/// tuned itself needs D-Bus and a system that it may tune; how it reads a profile is Python's standard library only.
+/// tuned itself needs D-Bus and a system that it may tune; how it reads a profile is Python's
+/// standard library only.
 #[test]
 fn tuned_reads_the_exported_profile() {
     if netsilo_lab::skip().unwrap() {
@@ -231,17 +256,27 @@ from tuned.profiles import Factory, Loader, Locator, Merger
 from tuned.profiles.variables import Variables
 profile = Loader(Locator([sys.argv[2]]), Factory(), Merger(), None, Variables()).load(['netsilo'])
 print(json.dumps({name: [unit.type, unit.devices, dict(unit.options)] for name, unit in profile.units.items()}))";
-    let netdev =
-        || NetdevIdentity { name: "eth0".into(), device_path: Some("/devices/pci0000:00/0000:00:04.0".into()) };
-    let change = |target, new| Change { target, old: Value::Count(7), new, reason: "because".into() };
+    let netdev = || NetdevIdentity {
+        name: "eth0".into(),
+        device_path: Some("/devices/pci0000:00/0000:00:04.0".into()),
+    };
+    let change =
+        |target, new| Change { target, old: Value::Count(7), new, reason: "because".into() };
     let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
-    let irq = Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-1".into(), netdev: Some(netdev()) };
+    let irq =
+        Target::IrqAffinity { irq: Irq(27), action: "eth0-TxRx-1".into(), netdev: Some(netdev()) };
     let changes = vec![
         change(irq, cpus("5")),
         change(Target::RpsCpus { netdev: netdev(), queue: 1 }, cpus("2-3")),
         change(Target::RpsSockFlowEntries, Value::Count(8192)),
-        change(Target::Offload { netdev: netdev(), feature: NTUPLE_FILTER.into() }, Value::Switch(true)),
-        change(Target::Offload { netdev: netdev(), feature: "rx-lro".into() }, Value::Switch(false)),
+        change(
+            Target::Offload { netdev: netdev(), feature: NTUPLE_FILTER.into() },
+            Value::Switch(true),
+        ),
+        change(
+            Target::Offload { netdev: netdev(), feature: "rx-lro".into() },
+            Value::Switch(false),
+        ),
     ];
     let dir = tempfile::tempdir().unwrap();
     let profile = dir.path().join("netsilo");
@@ -249,9 +284,15 @@ print(json.dumps({name: [unit.type, unit.devices, dict(unit.options)] for name, 
     let file = export::tuned(&Plan { changes, ..Plan::default() });
     std::fs::write(profile.join(&file.name), &file.text).unwrap();
     let mut python = std::process::Command::new("python3");
-    let output = python.args(["-B", "-c", READ]).arg(netsilo_lab::tuned().unwrap()).arg(dir.path()).output().unwrap();
+    let output = python
+        .args(["-B", "-c", READ])
+        .arg(netsilo_lab::tuned().unwrap())
+        .arg(dir.path())
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    let units: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let units: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
     let expected = serde_json::json!({
         "sysctl": ["sysctl", "*", { "net.core.rps_sock_flow_entries": "8192" }],
         "sysfs": ["sysfs", "*", { "/sys/devices/pci0000:00/0000:00:04.0/net/*/queues/rx-1/rps_cpus": "c" }],
@@ -267,7 +308,9 @@ fn the_policy_finds_the_node_of_a_hint_on_a_large_machine() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().display();
     let text = export::irqbalance_suggest().text;
-    let text = text.replace("/run/netsilo", &format!("{root}/run")).replace("/sys/devices", &format!("{root}/sys"));
+    let text = text
+        .replace("/run/netsilo", &format!("{root}/run"))
+        .replace("/sys/devices", &format!("{root}/sys"));
     let policy = dir.path().join("policy");
     std::fs::write(&policy, text).unwrap();
     let hints = dir.path().join("run/irq/27");
@@ -275,11 +318,14 @@ fn the_policy_finds_the_node_of_a_hint_on_a_large_machine() {
     for (cpu, node) in [(0, 0), (31, 0), (32, 1), (63, 1), (100, 12)] {
         let folder = dir.path().join(format!("sys/system/cpu/cpu{cpu}/node{node}"));
         std::fs::create_dir_all(folder).unwrap();
-        std::fs::write(hints.join("affinity_hint"), CpuSet::of(CpuId(cpu)).to_mask(128) + "\n").unwrap();
-        let output = std::process::Command::new("sh").arg(&policy).args(["/sys/x", "27"]).output().unwrap();
+        std::fs::write(hints.join("affinity_hint"), CpuSet::of(CpuId(cpu)).to_mask(128) + "\n")
+            .unwrap();
+        let output =
+            std::process::Command::new("sh").arg(&policy).args(["/sys/x", "27"]).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         assert_eq!(said, format!("numa_node={node}\nbalance_level=core\n"), "cpu {cpu}");
     }
-    let none = std::process::Command::new("sh").arg(&policy).args(["/sys/x", "28"]).output().unwrap();
+    let none =
+        std::process::Command::new("sh").arg(&policy).args(["/sys/x", "28"]).output().unwrap();
     assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0));
 }

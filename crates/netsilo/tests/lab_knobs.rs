@@ -1,5 +1,5 @@
-//! Every kind of remedy on real drivers: applied by `netsilo apply --plan`, taken back by `netsilo undo`, and ethtool says
-//! the same as before, byte for byte.
+//! Every kind of remedy on real drivers: applied by `netsilo apply --plan`, taken back by `netsilo
+//! undo`, and ethtool says the same as before, byte for byte.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,8 @@ use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
-/// All that ethtool shows of what is changed here, and the files; what a driver does not have is an error in its place.
+/// All that ethtool shows of what is changed here, and the files; what a driver does not have is an
+/// error in its place.
 const SHOWN: &str = "cd /sys/class/net; for d in eth*; do for o in -l -g -c -k -x -n; do ethtool $o $d 2>&1; done; \
     for t in tcp4 udp4 tcp6 udp6; do ethtool -n $d rx-flow-hash $t 2>&1; done; \
     grep -H . $d/napi_defer_hard_irqs $d/gro_flush_timeout $d/threaded 2>&1; done; \
@@ -38,7 +39,8 @@ fn snapshot_of_the_guest() {
 
 fn snapshot(lab: &Lab) -> Snapshot {
     let program = std::env::current_exe().unwrap();
-    let run = format!("exec '{}' --ignored --exact snapshot_of_the_guest --nocapture", program.display());
+    let run =
+        format!("exec '{}' --ignored --exact snapshot_of_the_guest --nocapture", program.display());
     let said = lab.sh(&run).unwrap();
     let line = said.lines().find(|line| line.starts_with('{')).unwrap();
     serde_json::from_str(line).unwrap()
@@ -55,10 +57,13 @@ fn other(now: &Settings, most: &Settings, name: &str) -> Option<Value> {
 fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
     let of = || NetdevIdentity::of(netdev);
     let ethtool = netdev.ethtool.as_ref().unwrap();
-    let rings = ethtool.rings.value().and_then(|rings| other(&rings.settings(), &rings.most(), "rx"));
+    let rings =
+        ethtool.rings.value().and_then(|rings| other(&rings.settings(), &rings.most(), "rx"));
     let usecs = |usecs: u32| if usecs == 50 { 60 } else { 50 };
-    let coalesce = ethtool.coalesce.value().map(|it| it.settings()).filter(|it| it.get("rx-usecs") > 0);
-    let coalesce = coalesce.map(|it| Value::Settings(it.clone().with("rx-usecs", usecs(it.get("rx-usecs")))));
+    let coalesce =
+        ethtool.coalesce.value().map(|it| it.settings()).filter(|it| it.get("rx-usecs") > 0);
+    let coalesce =
+        coalesce.map(|it| Value::Settings(it.clone().with("rx-usecs", usecs(it.get("rx-usecs")))));
     let rss = ethtool.rss.value();
     let table = rss.filter(|rss| rss.indirection.iter().max() > Some(&0)).map(|rss| {
         let mut table = rss.indirection.clone();
@@ -70,7 +75,8 @@ fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
         Value::Key(Key(key))
     });
     // Others of the lab answer and take nothing else.
-    let fields = ethtool.flow_hash.get(&FlowType::Udp4).filter(|_| netdev.driver.as_deref() == Some("igb"));
+    let fields =
+        ethtool.flow_hash.get(&FlowType::Udp4).filter(|_| netdev.driver.as_deref() == Some("igb"));
     let fields = fields.and_then(|fields| fields.value());
     let fields = fields.map(|now| if now.to_string() == "sd" { "sdfn" } else { "sd" });
     let mut all = vec![
@@ -117,7 +123,8 @@ fn change(snapshot: &Snapshot, target: Target, new: Value) -> Option<Change> {
     Some(Change { target, old, new, reason: "test".into() })
 }
 
-/// Applies, sees that each knob says so, takes it back, sees that all is as before; the kinds of knobs that were written.
+/// Applies, sees that each knob says so, takes it back, sees that all is as before; the kinds of
+/// knobs that were written.
 fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
     let before = lab.sh(SHOWN).unwrap();
     let plan = Plan { changes: netsilo_core::change::ordered(changes), ..Plan::default() };
@@ -133,7 +140,13 @@ fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
         let settled = said.iter().find(|it| it["target"] == target).unwrap();
         let settled: Value = serde_json::from_value(settled["value"].clone()).unwrap();
         assert_eq!(settled, change.new, "{}: {}", lab.title(), change.target);
-        assert_eq!(change.target.value_in(&now).as_ref(), Some(&change.new), "{}: {}", lab.title(), change.target);
+        assert_eq!(
+            change.target.value_in(&now).as_ref(),
+            Some(&change.new),
+            "{}: {}",
+            lab.title(),
+            change.target
+        );
     }
     let undone = lab.run(&format!("{NETSILO} undo")).unwrap();
     assert_eq!(undone.status, 0, "{}: {undone:?}", lab.title());
@@ -142,27 +155,40 @@ fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
         assert_eq!(before, after, "{}: {}", lab.title(), undone.text());
     }
     assert_eq!(before.len(), after.len(), "{}: {}", lab.title(), undone.text());
-    let knob = |change: &Change| serde_json::to_value(&change.target).unwrap()["knob"].as_str().unwrap().to_owned();
+    let knob = |change: &Change| {
+        serde_json::to_value(&change.target).unwrap()["knob"].as_str().unwrap().to_owned()
+    };
     plan.changes.iter().map(knob).collect()
 }
 
 /// Boots these cards, tries everything on each; what was tried, by driver.
 fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
-    let spec = Spec { kernel, nics: models.iter().map(|model| (*model).into()).collect(), ..Spec::default() };
+    let spec = Spec {
+        kernel,
+        nics: models.iter().map(|model| (*model).into()).collect(),
+        ..Spec::default()
+    };
     let lab = Lab::boot(&spec).unwrap();
     let host = snapshot(&lab);
     let mut changes = Vec::new();
     let mut channels = Vec::new();
     let mut tried = BTreeSet::new();
     for netdev in host.netdevs.iter().filter(|netdev| netdev.device_path.is_some()) {
-        let here: Vec<Change> =
-            remedies(netdev).into_iter().filter_map(|(target, new)| change(&host, target, new?)).collect();
+        let here: Vec<Change> = remedies(netdev)
+            .into_iter()
+            .filter_map(|(target, new)| change(&host, target, new?))
+            .collect();
         let driver = netdev.driver.as_deref().unwrap();
-        tried.extend(here.iter().map(|change| format!("{driver} {}", change.target).replace(&netdev.name, "")));
+        tried.extend(
+            here.iter()
+                .map(|change| format!("{driver} {}", change.target).replace(&netdev.name, "")),
+        );
         changes.extend(here);
         // vmxnet3 tells its channels and takes no others.
         let now = netdev.ethtool.as_ref().unwrap().channels.value().filter(|_| driver != "vmxnet3");
-        if let Some(fewer) = now.filter(|it| it.combined.is_some_and(|it| it.current > 1)).map(|it| it.settings()) {
+        if let Some(fewer) =
+            now.filter(|it| it.combined.is_some_and(|it| it.current > 1)).map(|it| it.settings())
+        {
             let half = fewer.get("combined") / 2;
             let target = Target::Channels { netdev: NetdevIdentity::of(netdev) };
             channels.extend(change(&host, target, Value::Settings(fewer.with("combined", half))));
@@ -171,10 +197,12 @@ fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
     }
     for name in SYSCTLS {
         let new = host.net.sysctls.get(*name).and_then(|now| sysctl(name, now));
-        changes.extend(new.and_then(|new| change(&host, Target::Sysctl { name: (*name).into() }, new)));
+        changes.extend(
+            new.and_then(|new| change(&host, Target::Sysctl { name: (*name).into() }, new)),
+        );
     }
-    // Channels first: igb's own table is not the one that the kernel calls default, so undo writes it, and a table that was
-    // written keeps the kernel from taking fewer channels.
+    // Channels first: igb's own table is not the one that the kernel calls default, so undo writes
+    // it, and a table that was written keeps the kernel from taking fewer channels.
     let mut kinds = there_and_back(&lab, channels);
     kinds.extend(there_and_back(&lab, changes));
     println!("{}: {tried:#?}", lab.title());
@@ -193,8 +221,7 @@ fn every_remedy_that_a_driver_takes_is_taken_back_byte_for_byte() {
     .into_iter()
     .flatten()
     .collect();
-    let wanted =
-        "channels coalesce flow_hash gro_flush_timeout napi_defer_hard_irqs offload rings rss_table sysctl threaded";
+    let wanted = "channels coalesce flow_hash gro_flush_timeout napi_defer_hard_irqs offload rings rss_table sysctl threaded";
     let missing: Vec<&str> = wanted.split(' ').filter(|kind| !kinds.contains(*kind)).collect();
     assert!(missing.is_empty(), "{missing:?} were never tried, but {kinds:?}");
 }

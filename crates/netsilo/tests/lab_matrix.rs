@@ -1,5 +1,6 @@
-//! The published experiment on a guest of the published server's shape (16 CPUs, 8 queues): at reduced size its directions must show in
-//! counts (`make bench-smoke`), in full it makes a report (`make bench-matrix`). Times mean nothing where CPUs are emulated, and that says so.
+//! The published experiment on a guest of the published server's shape (16 CPUs, 8 queues): at
+//! reduced size its directions must show in counts (`make bench-smoke`), in full it makes a report
+//! (`make bench-matrix`). Times mean nothing where CPUs are emulated, and that says so.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,18 +20,18 @@ const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// As the published server was found: every interrupt of the NIC on one CPU.
-const ONE_CPU: &str =
-    "for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do echo 0 >/proc/irq/$irq/smp_affinity_list; done";
+const ONE_CPU: &str = "for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do echo 0 >/proc/irq/$irq/smp_affinity_list; done";
 
 /// What a change of settings might touch.
-const KNOBS: &str =
-    "cat /proc/irq/*/smp_affinity_list /sys/class/net/eth0/queues/rx-*/rps_*; ethtool -n eth0 rx-flow-hash udp4";
+const KNOBS: &str = "cat /proc/irq/*/smp_affinity_list /sys/class/net/eth0/queues/rx-*/rps_*; ethtool -n eth0 rx-flow-hash udp4";
 
-/// A guest of the published server's shape, as that was found, and at the other end of its cable who makes the loads.
+/// A guest of the published server's shape, as that was found, and at the other end of its cable
+/// who makes the loads.
 fn server() -> (Lab, PeerJob) {
     let lab = Lab::boot(&Spec { cpus: 16, ..Spec::new(Kernel::V6_12, NicModel::Igb) }).unwrap();
     let peer = Lab::peer_address(0);
-    let agent = lab.peer(0).unwrap().spawn(&format!("exec '{NETSILO}' bench serve --bind {peer}")).unwrap();
+    let agent =
+        lab.peer(0).unwrap().spawn(&format!("exec '{NETSILO}' bench serve --bind {peer}")).unwrap();
     lab.sh(ONE_CPU).unwrap();
     (lab, agent)
 }
@@ -59,14 +60,16 @@ fn the_published_experiment_shows_its_directions_in_counts() {
             PATIENCE,
         )
         .unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     println!("{said}");
     assert_eq!(out.status, 0, "{said}");
     drop(agent);
     assert_eq!(lab.sh(KNOBS).unwrap(), before, "all is as it was found");
 
     println!("{}", lab.sh(&format!("'{NETSILO}' report /tmp/run --markdown")).unwrap());
-    let results: Value = serde_json::from_str(&lab.sh(&format!("'{NETSILO}' report /tmp/run -j")).unwrap()).unwrap();
+    let results: Value =
+        serde_json::from_str(&lab.sh(&format!("'{NETSILO}' report /tmp/run -j")).unwrap()).unwrap();
     assert_eq!(results["failed"], serde_json::json!([]), "{results:#}");
     assert!(results["times_mean_nothing"].as_str().unwrap().contains("emulated"), "{results:#}");
     let of = |load: &str, setting: &str, measure: &str| median(&results, load, setting, measure);
@@ -74,27 +77,35 @@ fn the_published_experiment_shows_its_directions_in_counts() {
     // with nothing set one CPU does all of it, and with affinity it does not
     assert!(of(tcp, "none", "busiest_cpu") > 0.9);
     assert!(of(tcp, "irq-affinity", "busiest_cpu") < 0.5 * of(tcp, "none", "busiest_cpu"));
-    // UDP from one host is one flow where ports are not hashed, until RPS hands it on or ports are; its answers leave by all queues
+    // UDP from one host is one flow where ports are not hashed, until RPS hands it on or ports are;
+    // its answers leave by all queues
     let packets = |setting: &str| busiest_share(&cell(&results, udp, setting)["cpus"]);
     assert!(packets("irq-affinity") > 0.9, "{results:#}");
     assert!(packets("rps+rfs") < 0.7 && packets("sdfn") < 0.5, "{results:#}");
     // what RPS costs
     for load in [tcp, udp] {
-        assert!(of(load, "none", "handed_over") < 0.01 && of(load, "rps+rfs", "handed_over") > 0.1, "{load}");
+        assert!(
+            of(load, "none", "handed_over") < 0.01 && of(load, "rps+rfs", "handed_over") > 0.1,
+            "{load}"
+        );
         assert!(of(load, "rps+rfs", "net_rx") > of(load, "none", "net_rx"), "{load}");
     }
-    // of TCP with all interrupts on one CPU nearly each response wakes a thread elsewhere: these IPIs vary by more than RPS adds
+    // of TCP with all interrupts on one CPU nearly each response wakes a thread elsewhere: these
+    // IPIs vary by more than RPS adds
     assert!(of(udp, "rps+rfs", "ipis") > of(udp, "none", "ipis"), "{results:#}");
 }
 
-/// All of it: five settings, twelve loads. What came of it is for looking at; here all trials must have a result.
+/// All of it: five settings, twelve loads. What came of it is for looking at; here all trials must
+/// have a result.
 #[test]
 #[ignore = "takes an hour and more: make bench-matrix"]
 fn the_published_experiment_in_full() {
     let rounds: u32 = std::env::var("ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
     let (lab, agent) = server();
     let before = lab.sh(KNOBS).unwrap();
-    let run = lab.spawn(&format!("exec {} >/tmp/said 2>&1", matrix(&format!("--rounds {rounds} -d 3s")))).unwrap();
+    let run = lab
+        .spawn(&format!("exec {} >/tmp/said 2>&1", matrix(&format!("--rounds {rounds} -d 3s"))))
+        .unwrap();
     let done = format!("wc -l </tmp/run/records.jsonl; kill -0 {}", run.pid().unwrap());
     while let Ok(lines) = lab.sh(&done) {
         println!("{} records", lines.trim());
@@ -108,7 +119,11 @@ fn the_published_experiment_in_full() {
     assert_eq!(lab.sh(KNOBS).unwrap(), before, "all is as it was found");
 
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    std::fs::write(dir.join("run.tar"), lab.run("tar -C /tmp -c run").unwrap().ok().unwrap().stdout).unwrap();
+    std::fs::write(
+        dir.join("run.tar"),
+        lab.run("tar -C /tmp -c run").unwrap().ok().unwrap().stdout,
+    )
+    .unwrap();
     let here = |program: &str, arguments: &[&str]| {
         let status = Command::new(program).args(arguments).current_dir(dir).status().unwrap();
         assert!(status.success(), "{program} {arguments:?}");
@@ -117,7 +132,12 @@ fn the_published_experiment_in_full() {
     here(NETSILO, &["report", "run", "-o", "run/report.html"]);
     here(NETSILO, &["report", "run", "--markdown"]);
     println!("{}", dir.join("run/report.html").display());
-    let results = Command::new(NETSILO).args(["report", "run", "-j"]).current_dir(dir).output().unwrap().stdout;
+    let results = Command::new(NETSILO)
+        .args(["report", "run", "-j"])
+        .current_dir(dir)
+        .output()
+        .unwrap()
+        .stdout;
     let results: Value = serde_json::from_slice(&results).unwrap();
     assert_eq!(results["failed"], serde_json::json!([]), "{results:#}");
 }
@@ -133,14 +153,19 @@ fn cell(results: &Value, load: &str, setting: &str) -> Value {
 /// A measure's median there.
 fn median(results: &Value, load: &str, setting: &str, measure: &str) -> f64 {
     let cell = cell(results, load, setting);
-    let of = cell["measures"].as_array().and_then(|all| all.iter().find(|it| it["measure"] == measure));
+    let of =
+        cell["measures"].as_array().and_then(|all| all.iter().find(|it| it["measure"] == measure));
     let value = of.and_then(|it| it["median"].as_f64());
     value.unwrap_or_else(|| panic!("no {measure} of {setting} under {load}: {results:#}"))
 }
 
 /// Of all packets, those whose protocol ran on the CPU with the most (`/proc/net/softnet_stat`).
 fn busiest_share(cpus: &Value) -> f64 {
-    let packets: Vec<f64> =
-        cpus.as_object().unwrap().values().map(|cpu| cpu["processed_per_s"].as_f64().unwrap()).collect();
+    let packets: Vec<f64> = cpus
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|cpu| cpu["processed_per_s"].as_f64().unwrap())
+        .collect();
     packets.iter().copied().fold(0.0, f64::max) / packets.iter().sum::<f64>()
 }

@@ -1,6 +1,11 @@
-//! Placement on a real kernel where nobody reads (a router), and where everybody reads everything (a proxy).
+//! Placement on a real kernel where nobody reads (a router), and where everybody reads everything
+//! (a proxy).
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 use netsilo_core::plan::Plan;
 use netsilo_core::report::Report;
@@ -8,8 +13,7 @@ use netsilo_lab::{Kernel, Lab, Nic, NicModel, PeerJob, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 /// Emulated packets are few: each is to weigh as much as a hundred.
-const COSTS: &str =
-    r#"{ "line_ns": { "same_cpu": 0, "smt": 1000, "l2": 2500, "llc": 5000, "node": 8500, "remote": 100000 } }"#;
+const COSTS: &str = r#"{ "line_ns": { "same_cpu": 0, "smt": 1000, "l2": 2500, "llc": 5000, "node": 8500, "remote": 100000 } }"#;
 /// Interrupts of a netdev's queues.
 const IRQS: &str = "grep -lE '^ETH-TxRx' /sys/kernel/irq/*/actions | cut -d/ -f5";
 const AFFINITIES: &str = "grep -H . /proc/irq/*/smp_affinity";
@@ -31,7 +35,11 @@ fn forwarding_is_placed_on_one_socket_and_restored_and_a_proxy_is_told_that_movi
 
 fn pin(lab: &Lab, netdev: &str, cpu: u32) {
     let irqs = IRQS.replace("ETH", netdev);
-    lab.sh(&format!("for irq in $({irqs}); do echo {:x} >/proc/irq/$irq/smp_affinity; done", 1 << cpu)).unwrap();
+    lab.sh(&format!(
+        "for irq in $({irqs}); do echo {:x} >/proc/irq/$irq/smp_affinity; done",
+        1 << cpu
+    ))
+    .unwrap();
 }
 
 /// Sixteen flows from the peer of eth0 to that of eth1.
@@ -52,24 +60,30 @@ fn forwarding(lab: &Lab) {
     pin(lab, "eth1", 6);
     let before = lab.sh(AFFINITIES).unwrap();
     let traffic = through(lab);
-    let apply = format!("{NETSILO} apply --yes --interval 3s --costs /tmp/costs.json --algorithm auto");
+    let apply =
+        format!("{NETSILO} apply --yes --interval 3s --costs /tmp/costs.json --algorithm auto");
     let said = lab.run(&apply).unwrap();
     assert!(said.status == 0 && said.text().contains("forwarding: "), "{said:?}");
     let report: Report = lab.json(&format!("{NETSILO} show --interval 3s -j")).unwrap();
     for job in traffic {
         job.stop().unwrap();
     }
-    let silos = |netdev: &str| report.netdevs.iter().find(|line| line.name == netdev).unwrap().queues.clone();
+    let silos = |netdev: &str| {
+        report.netdevs.iter().find(|line| line.name == netdev).unwrap().queues.clone()
+    };
     let sends = silos("eth1");
     let socket = |cpu: u32| cpu / 4;
     let (mut together, mut apart) = (0.0, 0.0);
     for silo in silos("eth0") {
         // A NAPI whose queue is not known, as hardly anything came through it, has none.
-        let Some(receives) = silo.requested.as_ref().and_then(|cpus| cpus.single()) else { continue };
+        let Some(receives) = silo.requested.as_ref().and_then(|cpus| cpus.single()) else {
+            continue;
+        };
         for forward in silo.forwards.iter().filter(|forward| forward.egress == "eth1") {
             let completes = sends.iter().find(|silo| silo.queue == Some(forward.tx_queue)).unwrap();
             let completes = completes.requested.clone().unwrap().single().unwrap();
-            let sum = if socket(receives.0) == socket(completes.0) { &mut together } else { &mut apart };
+            let sum =
+                if socket(receives.0) == socket(completes.0) { &mut together } else { &mut apart };
             *sum += forward.packets_per_s;
         }
     }
@@ -83,11 +97,14 @@ fn forwarding(lab: &Lab) {
 }
 
 fn proxy(lab: &Lab) {
-    // Two queues and many flows: which flow comes through which queue is chance, as the hash key is.
+    // Two queues and many flows: which flow comes through which queue is chance, as the hash key
+    // is.
     lab.sh("ethtool -L eth0 combined 2").unwrap();
     // Little traffic: emulated times are long, and crowding is not what this is about.
     let worker = |(n, cpu)| {
-        let consume = format!("consume --mode udp-unconnected --cpus {cpu} --port 71{n}0 --flows 64 --idle 60");
+        let consume = format!(
+            "consume --mode udp-unconnected --cpus {cpu} --port 71{n}0 --flows 64 --idle 60"
+        );
         let to = format!("--dest {} --port 71{n}0 --flows 64", Lab::guest_address(0));
         let consumer = lab.traffic(&consume).unwrap();
         let produce = format!("produce --proto udp {to} --bytes 4000000 --rate 60");
@@ -96,13 +113,20 @@ fn proxy(lab: &Lab) {
     let workers: Vec<_> = [1, 2, 5, 6].into_iter().enumerate().map(worker).collect();
     let who_reads = || {
         let report: Report = lab.json(&format!("{NETSILO} show --interval 2s -j")).unwrap();
-        report.cpus.iter().filter(|cpu| !cpu.readers.is_empty()).map(|cpu| cpu.cpu.0).collect::<Vec<_>>()
+        report
+            .cpus
+            .iter()
+            .filter(|cpu| !cpu.readers.is_empty())
+            .map(|cpu| cpu.cpu.0)
+            .collect::<Vec<_>>()
     };
     let all = |cpus: &Vec<u32>| [1, 2, 5, 6].iter().all(|cpu| cpus.contains(cpu));
     if let Err(error) = until("all workers read", who_reads, all) {
-        let said: Vec<_> = workers.into_iter().map(|(client, worker)| (client.stop(), worker.stop())).collect();
-        let show =
-            lab.sh(&format!("{NETSILO} show --interval 2s; ip -s link show eth0; ethtool eth0; cat /proc/net/udp"));
+        let said: Vec<_> =
+            workers.into_iter().map(|(client, worker)| (client.stop(), worker.stop())).collect();
+        let show = lab.sh(&format!(
+            "{NETSILO} show --interval 2s; ip -s link show eth0; ethtool eth0; cat /proc/net/udp"
+        ));
         panic!("{error}: {said:#?}\n{}", show.unwrap());
     }
     // Away from the workers, so that crowding asks for nothing.
@@ -114,9 +138,8 @@ fn proxy(lab: &Lab) {
         consumer.stop().unwrap();
     }
     assert!(
-        plan.advice
-            .iter()
-            .any(|advice| advice.subject == "eth0" && advice.text.contains("moving interrupts gains nothing")),
+        plan.advice.iter().any(|advice| advice.subject == "eth0"
+            && advice.text.contains("moving interrupts gains nothing")),
         "{plan:#?}"
     );
     assert_eq!(plan.changes, [], "{plan:#?}");

@@ -1,5 +1,5 @@
-//! RSS on real kernels: the reckoned queue of every flow is the one that it arrived on, whatever table and fields; UDP and tunnels
-//! that one queue takes are found, and mended where the NIC can.
+//! RSS on real kernels: the reckoned queue of every flow is the one that it arrived on, whatever
+//! table and fields; UDP and tunnels that one queue takes are found, and mended where the NIC can.
 //!
 //! This program also runs at the guest's peer, where it sends GRE.
 
@@ -18,9 +18,11 @@ use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, sendto, socket
 use serde_json::Value;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Datagrams per second on 64 flows: what emulated CPUs take beside netsilo's programs, in its time, on a busy machine too.
+/// Datagrams per second on 64 flows: what emulated CPUs take beside netsilo's programs, in its
+/// time, on a busy machine too.
 const RATE: u32 = 250;
-/// Packets per second from one who sends tunnels: a fifth of what a NIC receives is what a finding asks for, and 200 packets.
+/// Packets per second from one who sends tunnels: a fifth of what a NIC receives is what a finding
+/// asks for, and 200 packets.
 const TUNNEL_RATE: u32 = 150;
 /// How long `rss-table-skew` has to look for its thousand packets.
 const LONG: &str = "--interval 6s";
@@ -39,8 +41,11 @@ fn flows_arrive_where_they_are_reckoned_and_udp_and_tunnels_on_one_queue_are_fou
         return;
     }
     let nics = [NicModel::Igb, NicModel::Vmxnet3].map(Nic::from);
-    // check samples each CPU 499 times a second; four of them leave the emulator time for that and for traffic on a busy machine
-    let lab = Lab::boot(&Spec { kernel: Kernel::V6_12, nics: nics.to_vec(), cpus: 4, ..Spec::default() }).unwrap();
+    // check samples each CPU 499 times a second; four of them leave the emulator time for that and
+    // for traffic on a busy machine
+    let lab =
+        Lab::boot(&Spec { kernel: Kernel::V6_12, nics: nics.to_vec(), cpus: 4, ..Spec::default() })
+            .unwrap();
     let settings = "ethtool -x eth0; ethtool -n eth0 rx-flow-hash udp4";
     let before = lab.sh(settings).unwrap();
     a_key_that_the_driver_does_not_take_is_refused(&lab);
@@ -50,7 +55,10 @@ fn flows_arrive_where_they_are_reckoned_and_udp_and_tunnels_on_one_queue_are_fou
     udp_is_mended(&lab);
     every_table_is_reckoned(&lab);
     let left = netsilo_check(&lab, LONG);
-    assert!(!has(&of_id(&left, "udp-one-queue"), "") && !has(&of_id(&left, "rss-table-skew"), ""), "{left:#}");
+    assert!(
+        !has(&of_id(&left, "udp-one-queue"), "") && !has(&of_id(&left, "rss-table-skew"), ""),
+        "{left:#}"
+    );
     drop(udp);
     netsilo(&lab, "undo").unwrap();
     let after = lab.sh(settings).unwrap();
@@ -58,7 +66,8 @@ fn flows_arrive_where_they_are_reckoned_and_udp_and_tunnels_on_one_queue_are_fou
     assert_eq!(after.split_once("UDP").unwrap().1, before.split_once("UDP").unwrap().1);
 }
 
-/// virtio_net of 6.1 shows a key that the device has not got: setting its queues turns RSS off there, until the next key or table.
+/// virtio_net of 6.1 shows a key that the device has not got: setting its queues turns RSS off
+/// there, until the next key or table.
 #[test]
 fn flows_follow_a_key_that_the_nic_took_and_one_that_it_has_not_is_told_by_them() {
     if netsilo_lab::skip().unwrap() {
@@ -68,9 +77,15 @@ fn flows_follow_a_key_that_the_nic_took_and_one_that_it_has_not_is_told_by_them(
     let udp = udp(&lab, 5300, 64, RATE);
     let shown = all_of_ours(&lab, "the driver's key", |_| true);
     let fit = &shown["fit"];
-    assert!(fit["as_predicted"].as_u64().unwrap() < 48 && fit["flows"].as_u64().unwrap() >= 64, "{shown:#}");
+    assert!(
+        fit["as_predicted"].as_u64().unwrap() < 48 && fit["flows"].as_u64().unwrap() >= 64,
+        "{shown:#}"
+    );
     let place = &rss_where(&lab, &flows(&shown), "")[0];
-    assert!(place["predicted"].is_null() && place["refused"].as_str().unwrap().contains("arrived"), "{place:#}");
+    assert!(
+        place["predicted"].is_null() && place["refused"].as_str().unwrap().contains("arrived"),
+        "{place:#}"
+    );
 
     let driver_key = key(&lab);
     lab.sh(&key_plan(&lab, "eth0", &driver_key, KEY)).unwrap();
@@ -91,11 +106,12 @@ fn key(lab: &Lab) -> String {
 
 /// The command that writes a plan of one key for another.
 fn key_plan(lab: &Lab, netdev: &str, old: &str, new: &str) -> String {
-    let path = lab.sh(&format!("readlink -f /sys/class/net/{netdev}/device | sed 's,^/sys,,'")).unwrap();
+    let path =
+        lab.sh(&format!("readlink -f /sys/class/net/{netdev}/device | sed 's,^/sys,,'")).unwrap();
     let path = path.trim();
-    let target = serde_json::json!({ "knob": "rss_key", "netdev": { "name": netdev, "device_path": path } });
-    let change =
-        serde_json::json!({ "target": target, "old": { "key": old }, "new": { "key": new }, "reason": "test" });
+    let target =
+        serde_json::json!({ "knob": "rss_key", "netdev": { "name": netdev, "device_path": path } });
+    let change = serde_json::json!({ "target": target, "old": { "key": old }, "new": { "key": new }, "reason": "test" });
     format!("echo '{}' >/tmp/key.json", serde_json::json!({ "changes": [change] }))
 }
 
@@ -113,7 +129,8 @@ fn a_key_that_the_driver_does_not_take_is_refused(lab: &Lab) {
 
 /// What `rss where` says of the first of our flows.
 fn rss_where(lab: &Lab, flows: &[Value], more: &str) -> Value {
-    let source = flows.iter().find(|flow| is_ours(flow)).unwrap()["ends"]["source"].as_str().unwrap();
+    let source =
+        flows.iter().find(|flow| is_ours(flow)).unwrap()["ends"]["source"].as_str().unwrap();
     let flow = format!("{source}-{}:5300/udp", Lab::guest_address(0));
     lab.json(&format!("{NETSILO} rss where {flow} --netdev eth0 -j {more}")).unwrap()
 }
@@ -127,8 +144,11 @@ type Traffic = (PeerJob, Job);
 
 /// UDP from one peer, `flows` ports to one port.
 fn udp(lab: &Lab, port: u16, flows: u16, rate: u32) -> Traffic {
-    let consumer =
-        lab.traffic(&format!("consume --mode udp-unconnected --port {port} --flows {flows} --idle 600")).unwrap();
+    let consumer = lab
+        .traffic(&format!(
+            "consume --mode udp-unconnected --port {port} --flows {flows} --idle 600"
+        ))
+        .unwrap();
     let to = format!("--dest {} --port {port} --flows {flows}", Lab::guest_address(0));
     let produce = format!("produce --proto udp {to} --size 200 --bytes 900000000 --rate {rate}");
     (lab.peer(0).unwrap().traffic(&produce).unwrap(), consumer)
@@ -170,7 +190,8 @@ fn are_all(flows: &[Value]) -> bool {
     flows.iter().filter(|flow| is_ours(flow)).count() >= 64
 }
 
-/// Looks until all of our flows are seen and `settled`; then each flow that has been reckoned arrived where it was.
+/// Looks until all of our flows are seen and `settled`; then each flow that has been reckoned
+/// arrived where it was.
 fn reckoned(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     as_reckoned(when, &all_of_ours(lab, when, settled))
 }
@@ -186,12 +207,21 @@ fn as_reckoned(when: &str, shown: &Value) -> Vec<Value> {
     }
     let fit = &shown["fit"];
     let on = queues(&flows);
-    println!("{when}: {} of {} flows as reckoned, on queues {on:?}", fit["as_predicted"], fit["flows"]);
+    println!(
+        "{when}: {} of {} flows as reckoned, on queues {on:?}",
+        fit["as_predicted"], fit["flows"]
+    );
     flows
 }
 
 fn of_id(check: &Value, id: &str) -> Vec<Value> {
-    check["findings"].as_array().unwrap().iter().filter(|finding| finding["id"] == id).cloned().collect()
+    check["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["id"] == id)
+        .cloned()
+        .collect()
 }
 
 /// Whether one of these findings is titled so.
@@ -215,21 +245,27 @@ fn udp_and_tunnels_on_one_queue_are_found(lab: &Lab) {
     let wanted = [("GRE: ", "eth0"), ("VXLAN: ", "eth0"), ("IPIP: ", "eth1"), ("ESP: ", "eth1")];
     let all = |check: &Value| {
         let tunnels = of_id(check, "tunnel-one-queue");
-        wanted.iter().all(|(title, _)| has(&tunnels, title)) && has(&of_id(check, "udp-one-queue"), "")
+        wanted.iter().all(|(title, _)| has(&tunnels, title))
+            && has(&of_id(check, "udp-one-queue"), "")
     };
     let look = || netsilo_check(lab, "--interval 4s");
     let check = until("UDP and four tunnels, each on one queue", look, all).unwrap();
     let udp = &of_id(&check, "udp-one-queue")[0];
     assert_eq!(udp["subject"], "eth0", "{udp:#}");
     for tunnel in of_id(&check, "tunnel-one-queue") {
-        let (title, netdev) = wanted.iter().find(|(title, _)| has(std::slice::from_ref(&tunnel), title)).unwrap();
+        let (title, netdev) =
+            wanted.iter().find(|(title, _)| has(std::slice::from_ref(&tunnel), title)).unwrap();
         let knob = &tunnel["remedies"][0]["changes"][0]["target"]["knob"];
         let mended_by = match *title {
             "VXLAN: " => Some("flow_hash"),
             "ESP: " => None,
             _ => Some("rps_cpus"),
         };
-        assert_eq!((knob.as_str(), &tunnel["subject"]), (mended_by, &Value::from(*netdev)), "{tunnel:#}");
+        assert_eq!(
+            (knob.as_str(), &tunnel["subject"]),
+            (mended_by, &Value::from(*netdev)),
+            "{tunnel:#}"
+        );
     }
     for sender in senders {
         sender.stop().unwrap();
@@ -277,18 +313,28 @@ fn udp_is_mended(lab: &Lab) {
     netsilo(lab, "apply --yes --fix udp-one-queue --interval 3s").unwrap();
     assert!(lab.sh("ethtool -n eth0 rx-flow-hash udp4").unwrap().contains("L4 bytes 2 & 3"));
     let spread = reckoned(lab, "ports in the hash", |flows| queues(flows).len() > 1);
-    assert!(spread.iter().all(|flow| !is_ours(flow) || flow["hash"].is_u64()), "the NIC told no hash: {spread:#?}");
+    assert!(
+        spread.iter().all(|flow| !is_ours(flow) || flow["hash"].is_u64()),
+        "the NIC told no hash: {spread:#?}"
+    );
 }
 
 fn every_table_is_reckoned(lab: &Lab) {
     lab.sh("ethtool -X eth0 equal 2").unwrap();
     reckoned(lab, "equal 2", |flows| queues(flows).is_subset(&[0, 1].into()));
-    // 8 of 128 entries lead to queue 0: that 64 flows load it as much as queue 3 is out of the question
+    // 8 of 128 entries lead to queue 0: that 64 flows load it as much as queue 3 is out of the
+    // question
     lab.sh("ethtool -X eth0 weight 1 0 0 15").unwrap();
     let skewed = reckoned(lab, "weight 1 0 0 15", |flows| queues(flows).is_subset(&[0, 3].into()));
     netsilo(lab, &format!("apply --yes --fix rss-table-skew {LONG}")).unwrap();
-    let even = reckoned(lab, "a balanced table", |flows| queue_0_of_ours(flows) > queue_0_of_ours(&skewed));
-    println!("flows on queue 0: {} before, {} after", queue_0_of_ours(&skewed), queue_0_of_ours(&even));
+    let even = reckoned(lab, "a balanced table", |flows| {
+        queue_0_of_ours(flows) > queue_0_of_ours(&skewed)
+    });
+    println!(
+        "flows on queue 0: {} before, {} after",
+        queue_0_of_ours(&skewed),
+        queue_0_of_ours(&even)
+    );
     assert!(queue_0_of_ours(&even) >= 16, "{even:#?}");
 }
 
@@ -304,18 +350,24 @@ fn a_bundle_tells_queues_with_addresses_and_without(lab: &Lab) {
     assert_eq!(queues(&one).len(), 1, "one peer, no ports in the hash");
     let known = one.iter().find(|flow| is_ours(flow)).unwrap();
     let place = &rss_where(lab, &one, WITH)[0];
-    assert_eq!((&place["predicted"]["queue"], &place["seen_on"]), (&known["queue"], &known["queue"]), "{place:#}");
+    assert_eq!(
+        (&place["predicted"]["queue"], &place["seen_on"]),
+        (&known["queue"], &known["queue"]),
+        "{place:#}"
+    );
     a_nic_that_does_not_tell_enough_is_refused(lab, WITH);
 
     netsilo(lab, "capture -o /tmp/without.tar.zst --interval 1s").unwrap();
     let without = rss_show(lab, "--from /tmp/without.tar.zst");
-    let hashed = flows(&without).into_iter().filter(|flow| flow["outer"] == "udp" && flow["hash"].is_u64());
+    let hashed =
+        flows(&without).into_iter().filter(|flow| flow["outer"] == "udp" && flow["hash"].is_u64());
     assert!(hashed.count() >= 64, "{without:#}");
     assert!(flows(&without).iter().all(|flow| flow.get("ends").is_none()), "{without:#}");
     assert!(without["load"]["packets"].as_u64().unwrap() > 0, "{without:#}");
 }
 
-/// vmxnet3 tells no fields, and without flows nobody could say that its emulation takes all on one queue.
+/// vmxnet3 tells no fields, and without flows nobody could say that its emulation takes all on one
+/// queue.
 fn a_nic_that_does_not_tell_enough_is_refused(lab: &Lab, from: &str) {
     let place = format!("{NETSILO} rss where 10.77.1.1:1-10.77.1.2:2/udp --netdev eth1 {from} -j");
     let place = lab.run(&place).unwrap();

@@ -1,7 +1,12 @@
-//! The daemon on real kernels and real NIC queues: it follows the workload, puts back what drivers forget, yields to
-//! others, and leaves nothing behind that undo does not take back. Counts and affinities are asserted, never times.
+//! The daemon on real kernels and real NIC queues: it follows the workload, puts back what drivers
+//! forget, yields to others, and leaves nothing behind that undo does not take back. Counts and
+//! affinities are asserted, never times.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +17,8 @@ use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
-/// In emulation times are noise: nothing is reverted for them, and the algorithm is one that goes by bytes. All goes quickly.
+/// In emulation times are noise: nothing is reverted for them, and the algorithm is one that goes
+/// by bytes. All goes quickly.
 const CONFIG: &str = r#"
 interval = "1s"
 window = "always"
@@ -47,13 +53,18 @@ impl Guest {
 
     fn configure(&self, more: &str) {
         self.lab
-            .sh(&format!("mkdir -p /tmp/conf; cat >/tmp/conf/netsilo.toml <<'END'\n{more}\n{CONFIG}\nEND"))
+            .sh(&format!(
+                "mkdir -p /tmp/conf; cat >/tmp/conf/netsilo.toml <<'END'\n{more}\n{CONFIG}\nEND"
+            ))
             .unwrap();
     }
 
     /// Starts the daemon with the rights that it has as a service.
     fn start(&self) -> Job {
-        let daemon = self.lab.spawn(&format!("exec {RIGHTS} {NETSILO} run --config /tmp/conf >/tmp/log 2>&1")).unwrap();
+        let daemon = self
+            .lab
+            .spawn(&format!("exec {RIGHTS} {NETSILO} run --config /tmp/conf >/tmp/log 2>&1"))
+            .unwrap();
         self.until("it looked", |status| status["windows"].as_u64() > Some(0));
         daemon
     }
@@ -64,7 +75,11 @@ impl Guest {
 
     fn status(&self) -> Option<Json> {
         let output = self.lab.run(&format!("{NETSILO} status --json")).unwrap();
-        if output.status == 0 { Some(serde_json::from_slice(&output.stdout).unwrap()) } else { None }
+        if output.status == 0 {
+            Some(serde_json::from_slice(&output.stdout).unwrap())
+        } else {
+            None
+        }
     }
 
     /// Waits until the daemon says so; fails the test after two minutes.
@@ -81,7 +96,8 @@ impl Guest {
         })
     }
 
-    /// Waits until all vectors with traffic are where they should be, on these CPUs, in the kernel too.
+    /// Waits until all vectors with traffic are where they should be, on these CPUs, in the kernel
+    /// too.
     fn until_placed(&self, what: &str, allowed: &str) -> BTreeMap<u64, String> {
         let windows = self.status().and_then(|status| status["windows"].as_u64()).unwrap_or(0);
         let allowed = CpuSet::parse_list(allowed).unwrap();
@@ -103,11 +119,14 @@ impl Guest {
 
     fn knobs(&self) -> BTreeMap<String, String> {
         let text = self.lab.sh(KNOBS).unwrap();
-        let line = |line: &str| line.split_once(':').map(|(file, text)| (file.to_owned(), text.to_owned()));
+        let line = |line: &str| {
+            line.split_once(':').map(|(file, text)| (file.to_owned(), text.to_owned()))
+        };
         text.lines().filter_map(line).collect()
     }
 
-    /// The CPUs in force, of all interrupts: where a driver has asked for more than one, the kernel has chosen.
+    /// The CPUs in force, of all interrupts: where a driver has asked for more than one, the kernel
+    /// has chosen.
     fn affinities(&self) -> BTreeMap<u64, String> {
         let text = self.lab.sh("cd /proc/irq; grep -H . */effective_affinity_list").unwrap();
         let line = |line: &str| {
@@ -119,17 +138,24 @@ impl Guest {
 
     /// Puts all vectors of eth0 onto one CPU.
     fn all_on(&self, cpu: u32) {
-        let all = "for irq in $(grep -lE '^virtio.*(in|out)put' /sys/kernel/irq/*/actions | cut -d/ -f5)";
-        self.lab.sh(&format!("{all}; do echo {cpu} >/proc/irq/$irq/smp_affinity_list; done")).unwrap();
+        let all =
+            "for irq in $(grep -lE '^virtio.*(in|out)put' /sys/kernel/irq/*/actions | cut -d/ -f5)";
+        self.lab
+            .sh(&format!("{all}; do echo {cpu} >/proc/irq/$irq/smp_affinity_list; done"))
+            .unwrap();
     }
 
     /// A reader on this CPU, and a steady trickle on eight flows for it.
     fn workload(&self, port: u16, cpu: &str) -> Workload {
         let ports = format!("--port {port} --flows 8");
         let consume = format!("consume --mode udp-unconnected {ports} --cpus {cpu} --idle 300");
-        let produce = format!("produce --proto udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400");
+        let produce =
+            format!("produce --proto udp --dest 10.77.0.2 {ports} --bytes 1000000000 --rate 400");
         let consumer = self.lab.traffic(&consume).unwrap();
-        Workload { _producer: self.lab.peer(0).unwrap().traffic(&produce).unwrap(), _consumer: consumer }
+        Workload {
+            _producer: self.lab.peer(0).unwrap().traffic(&produce).unwrap(),
+            _consumer: consumer,
+        }
     }
 }
 
@@ -159,7 +185,8 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
         guest.all_on(7);
         let daemon = guest.start();
         let work = follows_the_workload(&guest);
-        // Before the resets, which would explain for a while why a knob has changed; it does not depend on the kernel.
+        // Before the resets, which would explain for a while why a knob has changed; it does not
+        // depend on the kernel.
         if kernel == Kernel::V6_1 {
             yields_to_others(&guest, &daemon);
             does_not_fight_irqbalance(&guest, &daemon);
@@ -169,7 +196,8 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
             repairs_what_drivers_forget(&guest);
         }
         ends_without_a_trace_but_what_it_wrote(&guest, daemon);
-        // How kthreads are found differs by kernel (`lab_read` of sys has all), what is in the journal does not.
+        // How kthreads are found differs by kernel (`lab_read` of sys has all), what is in the
+        // journal does not.
         if kernel == Kernel::V6_1 {
             is_undone_after_kill_9(&guest);
             leads_irqbalance_by_its_hints(&guest);
@@ -182,9 +210,16 @@ fn follows_the_workload(guest: &Guest) -> Workload {
     let work = guest.workload(7000, "1");
     let placed = guest.until_placed("all on socket 0", "0-3");
     let status = guest.status().unwrap();
-    assert_eq!((&status["attribution"]["source"], &status["mode"]), (&"bpf".into(), &"placing".into()), "{status}");
+    assert_eq!(
+        (&status["attribution"]["source"], &status["mode"]),
+        (&"bpf".into(), &"placing".into()),
+        "{status}"
+    );
     for (irq, cpus) in &placed {
-        let hint = guest.lab.sh(&format!("cd /run/netsilo/irq/{irq}; cat affinity_hint affinity_alg")).unwrap();
+        let hint = guest
+            .lab
+            .sh(&format!("cd /run/netsilo/irq/{irq}; cat affinity_hint affinity_alg"))
+            .unwrap();
         let (mask, basis) = hint.split_once('\n').unwrap();
         assert_eq!(CpuSet::parse_mask(mask).unwrap().to_string(), *cpus, "{hint}");
         assert!(basis.starts_with("near-consumer: "), "{hint}");
@@ -222,11 +257,16 @@ fn yields_to_others(guest: &Guest, daemon: &Job) {
     let placed = guest.until_placed("all on socket 1", "4-7");
     let irq = *placed.keys().next().unwrap();
     guest.lab.sh(&format!("echo 0 >/proc/irq/{irq}/smp_affinity_list")).unwrap();
-    let status = guest.until("the other writer is noticed", |status| !array(status, "conflicts").is_empty());
+    let status =
+        guest.until("the other writer is noticed", |status| !array(status, "conflicts").is_empty());
     assert_eq!(array(&status, "conflicts")[0]["target"]["irq"].as_u64(), Some(irq), "{status:#}");
     let windows = status["windows"].as_u64().unwrap();
     guest.until("two more windows", |status| status["windows"].as_u64() > Some(windows + 1));
-    assert_eq!(guest.lab.sh(&format!("cat /proc/irq/{irq}/smp_affinity_list")).unwrap(), "0\n", "left to the other");
+    assert_eq!(
+        guest.lab.sh(&format!("cat /proc/irq/{irq}/smp_affinity_list")).unwrap(),
+        "0\n",
+        "left to the other"
+    );
     let second = guest.lab.run(&format!("{NETSILO} run --config /tmp/conf 2>&1")).unwrap();
     assert_eq!(second.status, 1, "{}", second.text());
     assert!(
@@ -236,25 +276,33 @@ fn yields_to_others(guest: &Guest, daemon: &Job) {
     );
     guest.configure("intervall = \"1s\"");
     guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
-    let status = guest.until("the bad configuration is refused", |status| !status["config"]["error"].is_null());
+    let status = guest
+        .until("the bad configuration is refused", |status| !status["config"]["error"].is_null());
     assert!(!array(&status, "conflicts").is_empty(), "it changes nothing");
     guest.configure("");
     guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
     guest.until_placed("with a new configuration it is ours again", "4-7");
 }
 
-/// The real one is started next to it: what it moves is left to it, and that is said, until it is gone.
+/// The real one is started next to it: what it moves is left to it, and that is said, until it is
+/// gone.
 fn does_not_fight_irqbalance(guest: &Guest, daemon: &Job) {
     guest.until_placed("all ours before", "4-7");
     let program = netsilo_lab::irqbalance().unwrap();
-    let balancer = guest.lab.spawn(&format!("exec {} --foreground --interval=1", program.display())).unwrap();
+    let balancer =
+        guest.lab.spawn(&format!("exec {} --foreground --interval=1", program.display())).unwrap();
     // It moves on its own time: whatever it takes is noticed.
     guest.all_on(0);
-    let named =
-        |status: &Json| ["conflicts", "refusals"].iter().any(|list| status[*list].to_string().contains("irqbalance"));
+    let named = |status: &Json| {
+        ["conflicts", "refusals"]
+            .iter()
+            .any(|list| status[*list].to_string().contains("irqbalance"))
+    };
     let status = guest.until("irqbalance is named", named);
-    let (windows, changes) = (status["windows"].as_u64().unwrap(), status["totals"]["changes"].clone());
-    let later = guest.until("three more windows", |status| status["windows"].as_u64() > Some(windows + 2));
+    let (windows, changes) =
+        (status["windows"].as_u64().unwrap(), status["totals"]["changes"].clone());
+    let later =
+        guest.until("three more windows", |status| status["windows"].as_u64() > Some(windows + 2));
     assert_eq!(later["totals"]["changes"], changes, "nothing is written against it: {later:#}");
     balancer.stop().unwrap();
     guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
@@ -265,7 +313,10 @@ fn ends_without_a_trace_but_what_it_wrote(guest: &Guest, daemon: Job) {
     let placed = guest.until_placed("all in place", "4-7");
     daemon.stop().unwrap();
     let now = guest.affinities();
-    assert!(placed.iter().all(|(irq, cpus)| now[irq] == *cpus), "kept at the end: {placed:?} {now:?}");
+    assert!(
+        placed.iter().all(|(irq, cpus)| now[irq] == *cpus),
+        "kept at the end: {placed:?} {now:?}"
+    );
     assert_eq!(guest.lab.sh("ls /run/netsilo").unwrap(), "journal\nlock\nrun.lock\n");
     assert_eq!(guest.lab.run(&format!("{NETSILO} status")).unwrap().status, 3);
     guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
@@ -274,7 +325,8 @@ fn ends_without_a_trace_but_what_it_wrote(guest: &Guest, daemon: Job) {
 fn is_undone_after_kill_9(guest: &Guest) {
     guest.lab.sh("rm /run/netsilo/journal; echo 1 >/sys/class/net/eth0/threaded").unwrap();
     guest.all_on(1);
-    let kthreads = "grep -H Cpus_allowed_list $(grep -l ^napi/eth0 /proc/[0-9]*/comm | sed s/comm/status/)";
+    let kthreads =
+        "grep -H Cpus_allowed_list $(grep -l ^napi/eth0 /proc/[0-9]*/comm | sed s/comm/status/)";
     let (knobs, threads) = (guest.knobs(), guest.lab.sh(kthreads).unwrap());
     let daemon = guest.start();
     guest.until_placed("threaded, on socket 1", "4-7");
@@ -288,16 +340,25 @@ fn is_undone_after_kill_9(guest: &Guest) {
     drop(daemon);
     assert_ne!(guest.knobs(), knobs);
     let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
-    assert_eq!((guest.knobs(), guest.lab.sh(kthreads).unwrap()), (knobs.clone(), threads.clone()), "{undone}");
+    assert_eq!(
+        (guest.knobs(), guest.lab.sh(kthreads).unwrap()),
+        (knobs.clone(), threads.clone()),
+        "{undone}"
+    );
     guest.configure("restore-on-exit = true");
     let daemon = guest.start();
     guest.until_placed("once more", "4-7");
     daemon.stop().unwrap();
-    assert_eq!((guest.knobs(), guest.lab.sh(kthreads).unwrap()), (knobs, threads), "{}", guest.log());
+    assert_eq!(
+        (guest.knobs(), guest.lab.sh(kthreads).unwrap()),
+        (knobs, threads),
+        "{}",
+        guest.log()
+    );
 }
 
-/// The other way round: the daemon writes nothing but hints, and the real irqbalance, told by the exported policy script,
-/// takes each interrupt to the node of its hint.
+/// The other way round: the daemon writes nothing but hints, and the real irqbalance, told by the
+/// exported policy script, takes each interrupt to the node of its hint.
 fn leads_irqbalance_by_its_hints(guest: &Guest) {
     guest.lab.sh("echo 0 >/sys/class/net/eth0/threaded").unwrap();
     guest.configure("hints-only = true");
@@ -309,13 +370,20 @@ fn leads_irqbalance_by_its_hints(guest: &Guest) {
         let placed = placed(status);
         !placed.is_empty() && placed.values().all(|cpus| on_node(cpus))
     });
-    assert_eq!((&status["mode"], &status["totals"]["changes"]), (&"hints_only".into(), &0.into()), "{status:#}");
-    let export = format!("{NETSILO} export irqbalance-policy --suggest >/tmp/suggest && chmod 755 /tmp/suggest");
+    assert_eq!(
+        (&status["mode"], &status["totals"]["changes"]),
+        (&"hints_only".into(), &0.into()),
+        "{status:#}"
+    );
+    let export = format!(
+        "{NETSILO} export irqbalance-policy --suggest >/tmp/suggest && chmod 755 /tmp/suggest"
+    );
     guest.lab.sh(&export).unwrap();
     let program = netsilo_lab::irqbalance().unwrap();
     let options = "--oneshot --foreground --interval=1 --policyscript=/tmp/suggest";
     let said = guest.lab.run(&format!("{} {options}", program.display())).unwrap().ok().unwrap();
-    let asked = |irq: &u64| guest.lab.sh(&format!("cat /proc/irq/{irq}/smp_affinity_list")).unwrap();
+    let asked =
+        |irq: &u64| guest.lab.sh(&format!("cat /proc/irq/{irq}/smp_affinity_list")).unwrap();
     for irq in placed(&status).keys() {
         assert!(on_node(asked(irq).trim()), "irq {irq} is on {}: {}", asked(irq), said.text());
     }

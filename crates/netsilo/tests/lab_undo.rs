@@ -1,5 +1,5 @@
-//! The transaction on real kernels and real NIC queues: interrupts land where planned, undo restores every byte, also
-//! after kill -9 at each write.
+//! The transaction on real kernels and real NIC queues: interrupts land where planned, undo
+//! restores every byte, also after kill -9 at each write.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -29,14 +29,18 @@ impl Guest {
     fn boot(kernel: Kernel, model: NicModel) -> Self {
         let lab = Lab::boot(&Spec::new(kernel, model)).unwrap();
         // Threaded NAPI, so that its kthreads are among the knobs.
-        let device = lab.sh("echo 1 >/sys/class/net/eth0/threaded; readlink -f /sys/class/net/eth0/device").unwrap();
+        let device = lab
+            .sh("echo 1 >/sys/class/net/eth0/threaded; readlink -f /sys/class/net/eth0/device")
+            .unwrap();
         let device_path = device.trim().trim_start_matches("/sys").to_owned();
         Self { lab, device_path }
     }
 
     fn knobs(&self) -> BTreeMap<String, String> {
         let text = self.lab.sh(KNOBS).unwrap();
-        let line = |line: &str| line.split_once(':').map(|(file, text)| (file.to_owned(), text.to_owned()));
+        let line = |line: &str| {
+            line.split_once(':').map(|(file, text)| (file.to_owned(), text.to_owned()))
+        };
         text.lines().filter_map(line).collect()
     }
 
@@ -55,7 +59,10 @@ impl Guest {
 
     /// The kthreads of eth0's NAPIs: the first one will do.
     fn thread(&self) -> Target {
-        let text = self.lab.sh("f=$(grep -l ^napi/eth0 /proc/[0-9]*/comm | head -n1); cat $f ${f%comm}stat").unwrap();
+        let text = self
+            .lab
+            .sh("f=$(grep -l ^napi/eth0 /proc/[0-9]*/comm | head -n1); cat $f ${f%comm}stat")
+            .unwrap();
         let (comm, stat) = text.split_once('\n').unwrap();
         let (pid, fields) = (stat.split_once(' ').unwrap().0, stat.rsplit_once(')').unwrap().1);
         let start_time = fields.split_whitespace().nth(19).unwrap().parse().unwrap();
@@ -64,7 +71,8 @@ impl Guest {
 
     /// A plan that changes one knob of each kind and all interrupts, and the file of each change.
     fn plan(&self, knobs: &BTreeMap<String, String>) -> (Plan, Vec<String>) {
-        let netdev = NetdevIdentity { name: "eth0".into(), device_path: Some(self.device_path.clone()) };
+        let netdev =
+            NetdevIdentity { name: "eth0".into(), device_path: Some(self.device_path.clone()) };
         let queues = "/sys/class/net/eth0/queues";
         let mut wanted: Vec<(Target, String, Value)> = Vec::new();
         for (n, (irq, action)) in self.queue_irqs().into_iter().enumerate() {
@@ -72,16 +80,40 @@ impl Guest {
             let now = CpuSet::parse_mask(&knobs[&file]).unwrap();
             let cpus = (0..8).map(|cpu| CpuSet::of(CpuId((n as u32 + cpu + 4) % 8)));
             let cpus = cpus.into_iter().find(|cpus| *cpus != now).unwrap();
-            wanted.push((Target::IrqAffinity { irq, action, netdev: Some(netdev.clone()) }, file, Value::Cpus(cpus)));
+            wanted.push((
+                Target::IrqAffinity { irq, action, netdev: Some(netdev.clone()) },
+                file,
+                Value::Cpus(cpus),
+            ));
         }
         let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
         let rx = |file| format!("{queues}/rx-0/{file}");
-        wanted.push((Target::RpsCpus { netdev: netdev.clone(), queue: 0 }, rx("rps_cpus"), cpus("2-3")));
-        wanted.push((Target::RpsFlowCnt { netdev: netdev.clone(), queue: 0 }, rx("rps_flow_cnt"), Value::Count(1000)));
-        wanted.push((Target::XpsCpus { netdev, queue: 1 }, format!("{queues}/tx-1/xps_cpus"), cpus("5-6")));
-        wanted.push((Target::DefaultSmpAffinity, "/proc/irq/default_smp_affinity".into(), cpus("0-3")));
+        wanted.push((
+            Target::RpsCpus { netdev: netdev.clone(), queue: 0 },
+            rx("rps_cpus"),
+            cpus("2-3"),
+        ));
+        wanted.push((
+            Target::RpsFlowCnt { netdev: netdev.clone(), queue: 0 },
+            rx("rps_flow_cnt"),
+            Value::Count(1000),
+        ));
+        wanted.push((
+            Target::XpsCpus { netdev, queue: 1 },
+            format!("{queues}/tx-1/xps_cpus"),
+            cpus("5-6"),
+        ));
+        wanted.push((
+            Target::DefaultSmpAffinity,
+            "/proc/irq/default_smp_affinity".into(),
+            cpus("0-3"),
+        ));
         let core = |file| format!("/proc/sys/net/core/{file}");
-        wanted.push((Target::RpsSockFlowEntries, core("rps_sock_flow_entries"), Value::Count(5000)));
+        wanted.push((
+            Target::RpsSockFlowEntries,
+            core("rps_sock_flow_entries"),
+            Value::Count(5000),
+        ));
         if knobs.contains_key(&core("rps_default_mask")) {
             wanted.push((Target::RpsDefaultMask, core("rps_default_mask"), cpus("1-2")));
         }
@@ -89,7 +121,11 @@ impl Guest {
         let Target::NapiThread { pid, .. } = thread else { unreachable!() };
         wanted.push((thread, format!("/proc/{pid}/status"), cpus("3")));
         let change = |(target, file, new): &(Target, String, Value)| {
-            let old = netsilo_sys::knob::parse(target, knobs[file].trim_start_matches("Cpus_allowed:").trim()).unwrap();
+            let old = netsilo_sys::knob::parse(
+                target,
+                knobs[file].trim_start_matches("Cpus_allowed:").trim(),
+            )
+            .unwrap();
             Change { target: target.clone(), old, new: new.clone(), reason: "test".into() }
         };
         let changes = wanted.iter().map(change).collect();
@@ -125,9 +161,11 @@ fn interrupts_land_where_planned_and_undo_restores_every_byte() {
     }
     let _one = GUEST.lock();
     // `lab_knobs` takes every knob there and back on igb with the newest kernel.
-    for (kernel, model) in
-        [(Kernel::V6_1, NicModel::VirtioNet), (Kernel::V6_12, NicModel::Igb), (Kernel::Newest, NicModel::VirtioNet)]
-    {
+    for (kernel, model) in [
+        (Kernel::V6_1, NicModel::VirtioNet),
+        (Kernel::V6_12, NicModel::Igb),
+        (Kernel::Newest, NicModel::VirtioNet),
+    ] {
         let guest = Guest::boot(kernel, model);
         // Connections that are refused, each from another port: a few packets for every queue.
         let peer = guest.lab.peer(0).unwrap();
@@ -136,12 +174,16 @@ fn interrupts_land_where_planned_and_undo_restores_every_byte() {
         let before = guest.knobs();
         let (plan, files) = guest.plan(&before);
         guest.give(&plan);
-        let applied = guest.lab.sh(&format!("{NETSILO} apply --yes --json --plan /tmp/plan.json")).unwrap();
+        let applied =
+            guest.lab.sh(&format!("{NETSILO} apply --yes --json --plan /tmp/plan.json")).unwrap();
         let applied: Json = serde_json::from_str(&applied).unwrap();
         assert_eq!(applied["changes"].as_array().unwrap().len(), plan.changes.len());
         let after = guest.knobs();
         assert!(files.iter().all(|file| before[file] != after[file]), "{after:?}");
-        assert!(before.iter().all(|(file, old)| files.contains(file) || *old == after[file]), "{after:?}");
+        assert!(
+            before.iter().all(|(file, old)| files.contains(file) || *old == after[file]),
+            "{after:?}"
+        );
         arrived_where_planned(&guest, &plan, &applied);
         traffic.stop().unwrap();
         let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
@@ -150,7 +192,8 @@ fn interrupts_land_where_planned_and_undo_restores_every_byte() {
     }
 }
 
-/// Interrupts come, and where the plan has them: what `apply` saw come there in its seconds, and more than one in the end.
+/// Interrupts come, and where the plan has them: what `apply` saw come there in its seconds, and
+/// more than one in the end.
 fn arrived_where_planned(guest: &Guest, plan: &Plan, applied: &Json) {
     let wanted = |this: Irq| {
         let of = |change: &&Change| matches!(change.target, Target::IrqAffinity { irq, .. } if irq == this);
@@ -170,7 +213,8 @@ fn arrived_where_planned(guest: &Guest, plan: &Plan, applied: &Json) {
         .collect();
     // It is in effect with the next interrupt only.
     let in_effect = |irq: &&Irq| {
-        guest.lab.sh(&format!("cat /proc/irq/{irq}/effective_affinity_list")).unwrap().trim() == wanted(**irq)
+        guest.lab.sh(&format!("cat /proc/irq/{irq}/effective_affinity_list")).unwrap().trim()
+            == wanted(**irq)
     };
     let count = || irqs.iter().filter(in_effect).count();
     if let Err(error) = until("more than one interrupt arrives", count, |count| *count > 1) {
@@ -192,8 +236,13 @@ fn undo_restores_every_byte_after_kill_9_in_each_write() {
     for (n, file) in files.iter().enumerate().filter(|(_, file)| !file.ends_with("status")) {
         guest.kill_in_write(file, &before[file], n);
         let killed = guest.knobs();
-        assert_eq!(killed.iter().filter(|(file, text)| before[*file] != **text).count(), n, "{killed:?}");
-        let refused = guest.lab.run(&format!("{NETSILO} apply --yes --plan /tmp/plan.json")).unwrap();
+        assert_eq!(
+            killed.iter().filter(|(file, text)| before[*file] != **text).count(),
+            n,
+            "{killed:?}"
+        );
+        let refused =
+            guest.lab.run(&format!("{NETSILO} apply --yes --plan /tmp/plan.json")).unwrap();
         assert_ne!(refused.status, 0, "{}", refused.text());
         let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
         assert_eq!(guest.knobs(), before, "{undone}");

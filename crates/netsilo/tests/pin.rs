@@ -41,7 +41,9 @@ fn said(output: &Output) -> String {
 /// The CPUs of each thread of a process.
 fn cpus(pid: u32) -> BTreeMap<u32, CpuSet> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let tid = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
+    let tid = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.unwrap().file_name().to_str().unwrap().parse().unwrap()
+    };
     let allowed = |tid: u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap();
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
@@ -80,7 +82,9 @@ fn every_thread_is_pinned_and_undo_gives_each_its_own_cpus_back() {
     assert!(before.len() > 1);
     let one = before.values().next().unwrap().lowest().unwrap().to_string();
     let pid = me.to_string();
-    let pin = |more: &[&str]| netsilo(&[&["pin", "--pid", &pid, "--cpus", &one], more].concat(), state.path());
+    let pin = |more: &[&str]| {
+        netsilo(&[&["pin", "--pid", &pid, "--cpus", &one], more].concat(), state.path())
+    };
     let planned = pin(&["--dry-run"]);
     assert!(said(&planned).contains("asked for: it keeps to cpus"), "{}", said(&planned));
     assert_eq!(cpus(me), before);
@@ -88,11 +92,19 @@ fn every_thread_is_pinned_and_undo_gives_each_its_own_cpus_back() {
     assert_eq!((unasked.status.code(), cpus(me) == before), (Some(2), true), "{}", said(&unasked));
     let pinned = pin(&["--yes"]);
     let one = CpuSet::parse_list(&one).unwrap();
-    assert!(pinned.status.success() && cpus(me).values().all(|cpus| *cpus == one), "{}", said(&pinned));
+    assert!(
+        pinned.status.success() && cpus(me).values().all(|cpus| *cpus == one),
+        "{}",
+        said(&pinned)
+    );
     assert!(said(&pin(&["--yes"])).contains("nothing to do"));
     let undone = netsilo(&["undo"], state.path());
     let after = cpus(me);
-    assert!(before.iter().all(|(tid, cpus)| after.get(tid).is_none_or(|now| now == cpus)), "{}", said(&undone));
+    assert!(
+        before.iter().all(|(tid, cpus)| after.get(tid).is_none_or(|now| now == cpus)),
+        "{}",
+        said(&undone)
+    );
     drop(done);
     assert!(thread.join().unwrap());
 }
@@ -123,7 +135,10 @@ fn processes_are_found_by_name_and_what_is_not_there_is_told() {
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         said(&output)
     };
-    assert!(refused(&["--comm", "no-such-name", "--cpus", "0"]).contains("no process is called \"no-such-name\""));
+    assert!(
+        refused(&["--comm", "no-such-name", "--cpus", "0"])
+            .contains("no process is called \"no-such-name\"")
+    );
     assert!(refused(&["--pid", "4294967295", "--cpus", "0"]).contains("no process 4294967295"));
     assert!(refused(&["--comm", &name, "--cpus", "0,8191"]).contains("cpus 8191: not online"));
     let neither = netsilo(&["pin", "--cpus", "0"], dir.path());
@@ -140,8 +155,11 @@ fn a_cgroup_is_restricted_and_given_back_in_a_guest() {
         sleep 600 </dev/null >/dev/null 2>&1 & echo $! | tee web/cgroup.procs";
     let pid = lab.sh(make).unwrap().trim().to_owned();
     let state = || {
-        let text =
-            lab.sh(&format!("cat /sys/fs/cgroup/web/cpuset.cpus; grep Cpus_allowed_list /proc/{pid}/status")).unwrap();
+        let text = lab
+            .sh(&format!(
+                "cat /sys/fs/cgroup/web/cpuset.cpus; grep Cpus_allowed_list /proc/{pid}/status"
+            ))
+            .unwrap();
         text.replace('\t', " ")
     };
     assert_eq!(state(), "\nCpus_allowed_list: 0-7\n");
@@ -149,7 +167,8 @@ fn a_cgroup_is_restricted_and_given_back_in_a_guest() {
     assert!(pinned.contains("cgroup /web cpuset.cpus: none -> 2-5"), "{pinned}");
     assert_eq!(state(), "2-5\nCpus_allowed_list: 2-5\n");
     let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();
-    // Linux lets no cgroup with processes go back to the empty set: all of its parent's CPUs are as good.
+    // Linux lets no cgroup with processes go back to the empty set: all of its parent's CPUs are as
+    // good.
     assert_eq!(state(), "0-7\nCpus_allowed_list: 0-7\n", "{undone}");
     let refused = |arguments: &str| {
         let output = lab.run(&format!("{NETSILO} pin --yes --cpus 2-5 {arguments} 2>&1")).unwrap();

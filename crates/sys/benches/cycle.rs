@@ -1,6 +1,8 @@
-//! The whole cycle on a large host, and its steps: 512 CPUs, 4000 interrupts, 4 netdevs of 64 queues, 1024 consumers.
+//! The whole cycle on a large host, and its steps: 512 CPUs, 4000 interrupts, 4 netdevs of 64
+//! queues, 1024 consumers.
 //!
-//! `TMPDIR=/dev/shm cargo bench -p netsilo-sys --bench cycle`. All between `observe` and the plan is pure.
+//! `TMPDIR=/dev/shm cargo bench -p netsilo-sys --bench cycle`. All between `observe` and the plan
+//! is pure.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
@@ -40,7 +42,10 @@ fn main() {
     TREE.set(dir.path().to_owned()).unwrap();
     // Not auto, which moves nothing that does not gain enough.
     let goal = Goal { algorithm: AlgorithmName::NearConsumer, ..Goal::default() };
-    assert!(plan(&OBSERVED, &goal).changes.len() >= 200, "a bench of a plan that changes next to nothing");
+    assert!(
+        plan(&OBSERVED, &goal).changes.len() >= 200,
+        "a bench of a plan that changes next to nothing"
+    );
     divan::main();
 }
 
@@ -48,11 +53,16 @@ fn read() -> Snapshot {
     snapshot(&Root::at(TREE.get().unwrap()).unwrap()).unwrap()
 }
 
-/// Every interrupt came again, on one CPU; each CPU was busy for a share of the time that its number gives.
+/// Every interrupt came again, on one CPU; each CPU was busy for a share of the time that its
+/// number gives.
 fn a_second_later(before: &Snapshot) -> Snapshot {
     let mut after = before.clone();
     after.at += Duration::from_secs(1);
-    after.irqs.values_mut().filter_map(|irq| irq.counts.values_mut().next()).for_each(|count| *count += 1000);
+    after
+        .irqs
+        .values_mut()
+        .filter_map(|irq| irq.counts.values_mut().next())
+        .for_each(|count| *count += 1000);
     for (cpu, counters) in &mut after.cpus {
         let busy = u64::from(cpu.0) * 13 % 90;
         counters.stat.user += busy;
@@ -95,8 +105,13 @@ fn e_plan(bencher: Bencher<'_, '_>, algorithm: AlgorithmName) {
 #[divan::bench]
 fn f_plan_of_everything(bencher: Bencher<'_, '_>) {
     let cpus = Some(OBSERVED.after.topology.online.clone());
-    let goal =
-        Goal { rps: cpus.clone(), rfs: Some(32768), xps: Some(Xps::Near), rps_default_mask: cpus, ..Goal::default() };
+    let goal = Goal {
+        rps: cpus.clone(),
+        rfs: Some(32768),
+        xps: Some(Xps::Near),
+        rps_default_mask: cpus,
+        ..Goal::default()
+    };
     bencher.bench(|| plan(black_box(&OBSERVED), &goal));
 }
 
@@ -114,13 +129,17 @@ fn g_cycle(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn h_tick_of_a_settled_controller(bencher: Bencher<'_, '_>) {
     let now = |window: u32| WINDOW * window;
-    let mut controller = Controller::new(Policy { changes_per_minute: u32::MAX, ..Policy::default() });
+    let mut controller =
+        Controller::new(Policy { changes_per_minute: u32::MAX, ..Policy::default() });
     let mut settled = OBSERVED.clone();
     for window in 1..4 {
         let writes = controller.tick(now(window), &settled).writes.changes;
         settled.after = apply_to(&settled.after, &writes);
-        let in_force = writes.into_iter().map(|change| (change.target, Written::InForce(change.new)));
+        let in_force =
+            writes.into_iter().map(|change| (change.target, Written::InForce(change.new)));
         controller.wrote(now(window), &in_force.collect::<Vec<_>>());
     }
-    bencher.with_inputs(|| controller.clone()).bench_refs(|controller| controller.tick(now(4), black_box(&settled)));
+    bencher
+        .with_inputs(|| controller.clone())
+        .bench_refs(|controller| controller.tick(now(4), black_box(&settled)));
 }

@@ -1,12 +1,21 @@
-//! What one cycle of the daemon costs, in CPU time and memory, beside a cycle of irqbalance on the same made-up host.
+//! What one cycle of the daemon costs, in CPU time and memory, beside a cycle of irqbalance on the
+//! same made-up host.
 //!
-//! `scripts/bench-irqbalance` runs it. A cycle is a refreshed snapshot and the controller's decision (rates, silos, and the plan
-//! where it asks for one); what eBPF counted is given, with 5% of noise on each count. irqbalance runs in a mount namespace of its own where `/sys`, `/proc/irq`,
-//! `/proc/interrupts` and `/proc/stat` are the made-up host's and the rest of `/proc` is read-only.
+//! `scripts/bench-irqbalance` runs it. A cycle is a refreshed snapshot and the controller's
+//! decision (rates, silos, and the plan where it asks for one); what eBPF counted is given, with 5%
+//! of noise on each count. irqbalance runs in a mount namespace of its own where `/sys`,
+//! `/proc/irq`, `/proc/interrupts` and `/proc/stat` are the made-up host's and the rest of `/proc`
+//! is read-only.
 //!
 //! `heap CPUS IRQS` prints the most that such cycles have on the heap, in bytes.
 
-#![allow(missing_docs, clippy::panic, clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+#![allow(
+    missing_docs,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark"
+)]
 
 #[path = "made_up/big_host.rs"]
 mod big_host;
@@ -46,7 +55,8 @@ fn main() {
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["cycles", tree] => {
             let Cost { cycle, moving, reading, start, peak_kb } = cycles(Path::new(tree));
-            let [cycle, moving, reading, start] = [cycle, moving, reading, start].map(|it| it.as_nanos());
+            let [cycle, moving, reading, start] =
+                [cycle, moving, reading, start].map(|it| it.as_nanos());
             println!("{cycle} {moving} {reading} {start} {peak_kb}");
         }
         ["heap", cpus, irqs] => {
@@ -63,7 +73,8 @@ fn main() {
     }
 }
 
-/// Netdevs have an interrupt a queue: 2, 32 or 256 in all, 8 at most where there are few interrupts.
+/// Netdevs have an interrupt a queue: 2, 32 or 256 in all, 8 at most where there are few
+/// interrupts.
 fn host(cpus: u32, irqs: u32) -> BigHost {
     let (netdevs, queues) = match cpus {
         ..8 => (1, 2),
@@ -98,7 +109,9 @@ fn table(irqbalance: Option<&str>) {
         "| CPUs | IRQs | of netdevs | netsilo at rest | of that reading | while all moves | first look | peak | irqbalance | peak | CPU ratio at rest |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
-    let sizes = [2, 64, 512].into_iter().flat_map(|cpus| [19, 500, 2000, 4000].map(|irqs| host(cpus, irqs)));
+    let sizes = [2, 64, 512]
+        .into_iter()
+        .flat_map(|cpus| [19, 500, 2000, 4000].map(|irqs| host(cpus, irqs)));
     let one_netdev = BigHost { cpus: 512, irqs: 4000, netdevs: 1, queues: 64 };
     for host in sizes.chain([one_netdev]) {
         let dir = tempfile::tempdir().unwrap();
@@ -113,13 +126,17 @@ fn row(host: &BigHost, tree: &Path, irqbalance: Option<&str>) -> String {
         ours.push(netsilo(tree));
         theirs.extend(irqbalance.map(|program| balanced(program, tree, host)));
     }
-    let mut ratios: Vec<f64> =
-        ours.iter().zip(&theirs).map(|(our, their)| our.cycle.as_secs_f64() / their.cycle.as_secs_f64()).collect();
+    let mut ratios: Vec<f64> = ours
+        .iter()
+        .zip(&theirs)
+        .map(|(our, their)| our.cycle.as_secs_f64() / their.cycle.as_secs_f64())
+        .collect();
     ratios.sort_by(f64::total_cmp);
-    let ms = |costs: &[Cost], of: fn(&Cost) -> Duration| match median(costs.iter().map(of).collect()) {
-        Some(time) => format!("{:.2} ms", time.as_secs_f64() * 1e3),
-        None => "-".to_owned(),
-    };
+    let ms =
+        |costs: &[Cost], of: fn(&Cost) -> Duration| match median(costs.iter().map(of).collect()) {
+            Some(time) => format!("{:.2} ms", time.as_secs_f64() * 1e3),
+            None => "-".to_owned(),
+        };
     let peak = |costs: &[Cost]| match median(costs.iter().map(|cost| cost.peak_kb).collect()) {
         Some(kb) => format!("{:.1} MB", kb as f64 / 1024.0),
         None => "-".to_owned(),
@@ -151,9 +168,11 @@ fn median<T: Ord>(mut values: Vec<T>) -> Option<T> {
 
 /// A process of its own, for the memory.
 fn netsilo(tree: &Path) -> Cost {
-    let told = Command::new(std::env::current_exe().unwrap()).arg("cycles").arg(tree).output().unwrap();
+    let told =
+        Command::new(std::env::current_exe().unwrap()).arg("cycles").arg(tree).output().unwrap();
     let text = String::from_utf8(told.stdout).unwrap();
-    let numbers: Vec<u64> = text.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
+    let numbers: Vec<u64> =
+        text.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
     let [cycle, moving, reading, start, peak_kb] = numbers[..] else { panic!("{text}") };
     let [cycle, moving, reading, start] = [cycle, moving, reading, start].map(Duration::from_nanos);
     Cost { cycle, moving, reading, start, peak_kb }
@@ -210,7 +229,8 @@ struct Noise(u64);
 
 impl Noise {
     fn on(&mut self, value: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         value * (950 + (self.0 >> 33) % 101) / 1000
     }
 
@@ -226,7 +246,8 @@ impl Noise {
         attribution
     }
 
-    /// As if each interrupt had come 500 times since, on one CPU; each CPU was busy for some 30% of its ticks.
+    /// As if each interrupt had come 500 times since, on one CPU; each CPU was busy for some 30% of
+    /// its ticks.
     fn a_window_earlier(&mut self, mut before: Snapshot, after: &Snapshot) -> Snapshot {
         for (irq, state) in before.irqs.values_mut().zip(after.irqs.values()) {
             irq.counts.clone_from(&state.counts);
@@ -255,7 +276,8 @@ fn peak_kb(pid: &str) -> u64 {
     line.split_ascii_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Run by a shell in a mount namespace of its own; ends if anything of the made-up host is not in its place.
+/// Run by a shell in a mount namespace of its own; ends if anything of the made-up host is not in
+/// its place.
 const IN_A_NAMESPACE: &str = r#"
 mount --make-rprivate /
 mount --bind /proc /proc
@@ -275,22 +297,28 @@ impl Drop for Irqbalance {
     }
 }
 
-/// Interrupts and CPU time go on while it sleeps. Its first cycle places everything and is left out.
+/// Interrupts and CPU time go on while it sleeps. Its first cycle places everything and is left
+/// out.
 fn balanced(program: &str, tree: &Path, host: &BigHost) -> Cost {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-eu", "-c", IN_A_NAMESPACE, "sh"]).arg(tree).arg(program);
-    let mut running = Irqbalance(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
+    let mut running =
+        Irqbalance(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
     let pid = running.0.id().to_string();
     let mut at_rest: Vec<Duration> = Vec::new();
     let started = Instant::now();
     // start, the first cycle, and those that count
     while at_rest.len() < IRQBALANCE_CYCLES + 2 {
         assert!(running.0.try_wait().unwrap().is_none(), "irqbalance ended by itself");
-        assert!(started.elapsed() < Duration::from_secs(120), "irqbalance takes too long: {at_rest:?}");
+        assert!(
+            started.elapsed() < Duration::from_secs(120),
+            "irqbalance takes too long: {at_rest:?}"
+        );
         let before = cpu_time(&pid);
         std::thread::sleep(Duration::from_millis(100));
-        let settled =
-            started.elapsed() > Duration::from_millis(500) && sleeps(&pid, program) && cpu_time(&pid) == before;
+        let settled = started.elapsed() > Duration::from_millis(500)
+            && sleeps(&pid, program)
+            && cpu_time(&pid) == before;
         if settled && at_rest.last() != Some(&before) {
             at_rest.push(before);
             host.pass(tree, at_rest.len() as u64).unwrap();

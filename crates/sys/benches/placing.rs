@@ -1,5 +1,6 @@
-//! How good and how fast placement is: the solver, `spread`, a balancer's least-loaded rule and a vendor script's
-//! round-robin, all by the same cost, against the optimum where that can be computed; and the solver at 512 CPUs.
+//! How good and how fast placement is: the solver, `spread`, a balancer's least-loaded rule and a
+//! vendor script's round-robin, all by the same cost, against the optimum where that can be
+//! computed; and the solver at 512 CPUs.
 //!
 //! `cargo bench -p netsilo-sys --bench placing`.
 
@@ -70,7 +71,12 @@ fn quality() {
         all.extend(gaps);
     }
     let (mean, worst) = mean_and_worst(&all);
-    println!("gap over all {}: mean {:.3}%, worst {:.3}%\n", all.len(), mean * 100.0, worst * 100.0);
+    println!(
+        "gap over all {}: mean {:.3}%, worst {:.3}%\n",
+        all.len(),
+        mean * 100.0,
+        worst * 100.0
+    );
 }
 
 fn mean_and_worst(gaps: &[f64]) -> (f64, f64) {
@@ -78,8 +84,13 @@ fn mean_and_worst(gaps: &[f64]) -> (f64, f64) {
 }
 
 fn speed() {
-    println!("{:>5} {:>7} {:>12} {:>12} {:>12}", "CPUs", "queues", "model", "solver", "both, worst");
-    for (nodes, llcs, cores, queues) in [(1, 1, 4, 8), (2, 1, 16, 64), (2, 4, 8, 128), (4, 8, 8, 256)] {
+    println!(
+        "{:>5} {:>7} {:>12} {:>12} {:>12}",
+        "CPUs", "queues", "model", "solver", "both, worst"
+    );
+    for (nodes, llcs, cores, queues) in
+        [(1, 1, 4, 8), (2, 1, 16, 64), (2, 4, 8, 128), (4, 8, 8, 256)]
+    {
         let topology = Grid { nodes, llcs, l2s: cores, threads: 2, ..Grid::default() }.topology();
         let (mut modelled, mut solved) = (Vec::new(), Vec::new());
         for seed in 0..15 {

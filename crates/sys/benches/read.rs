@@ -1,7 +1,8 @@
 //! Reading a large host: 512 CPUs, 4000 interrupts, 4 netdevs of 64 queues.
 //!
-//! `cargo bench -p netsilo-sys --bench read`. The tree lies on this machine's disk (or better in memory: set `TMPDIR`); on a
-//! live kernel each file of it costs the kernel's own formatting on top.
+//! `cargo bench -p netsilo-sys --bench read`. The tree lies on this machine's disk (or better in
+//! memory: set `TMPDIR`); on a live kernel each file of it costs the kernel's own formatting on
+//! top.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 

@@ -1,4 +1,5 @@
-//! Prints, as JSON, who polled each NAPI and who read its data until standard input ends (or for the seconds given).
+//! Prints, as JSON, who polled each NAPI and who read its data until standard input ends (or for
+//! the seconds given).
 //!
 //!     attribution            until end of input; prints "attached" on standard error as soon as the hooks are
 //!     attribution 2.5        for 2.5 seconds
@@ -24,7 +25,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn continuously(length: Option<Duration>) -> Result<netsilo_core::attribution::Attribution, Box<dyn Error>> {
+fn continuously(
+    length: Option<Duration>,
+) -> Result<netsilo_core::attribution::Attribution, Box<dyn Error>> {
     let mut tracer = Tracer::attach(Options::default());
     eprintln!("attached");
     match length {

@@ -1,4 +1,5 @@
-//! Prints what each eBPF program costs per event, as the kernel's own statistics have it, while something else makes traffic.
+//! Prints what each eBPF program costs per event, as the kernel's own statistics have it, while
+//! something else makes traffic.
 //!
 //!     cost 5        for 5 seconds
 //!     cost 5 stages the same, sampling stages too; cost 5 arrivals: flows by rx queue too; cost 5 runqueue: waits of readers too
@@ -37,7 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Name, nanoseconds and runs of each program that is not one of these.
 fn runs(others: &[u32]) -> BTreeMap<u32, (String, u64, u64)> {
     let ours = ProgInfoIter::default().filter(|program| !others.contains(&program.id));
-    ours.map(|p| (p.id, (p.name.to_string_lossy().into_owned(), p.run_time_ns, p.run_cnt))).collect()
+    ours.map(|p| (p.id, (p.name.to_string_lossy().into_owned(), p.run_time_ns, p.run_cnt)))
+        .collect()
 }
 
 /// The kernel keeps statistics while this is open.

@@ -1,7 +1,8 @@
 //! Applying a plan as one transaction, written as if one could die after each line.
 //!
-//! Check that nothing has moved since the plan was made; journal everything and sync; start the guard; write, read back,
-//! record, one by one; on a failure restore in reverse. What the operator sees of it comes out as [`Event`]s.
+//! Check that nothing has moved since the plan was made; journal everything and sync; start the
+//! guard; write, read back, record, one by one; on a failure restore in reverse. What the operator
+//! sees of it comes out as [`Event`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,7 +24,8 @@ use crate::verify::{Arrival, Moved};
 pub struct Options<'a> {
     /// Restore unless confirmed within this time; needs [`Options::start_guard`].
     pub confirm_within: Option<Duration>,
-    /// Starts the guard of a transaction and returns when it watches; called before the first write.
+    /// Starts the guard of a transaction and returns when it watches; called before the first
+    /// write.
     pub start_guard: &'a mut dyn FnMut(u64) -> io::Result<()>,
     /// How long to wait for interrupts on their new CPUs; zero looks once.
     pub wait: Duration,
@@ -82,7 +84,9 @@ pub enum ApplyError {
     #[error("an earlier apply (transaction {0}) did not come to its end; run `netsilo undo` first")]
     Unfinished(u64),
     /// An earlier one is on probation.
-    #[error("transaction {0} waits for its confirmation; run `netsilo confirm` or `netsilo undo` first")]
+    #[error(
+        "transaction {0} waits for its confirmation; run `netsilo confirm` or `netsilo undo` first"
+    )]
     Unconfirmed(u64),
     /// The plan contradicts itself.
     #[error("the plan names {0} twice; make a new plan")]
@@ -206,25 +210,40 @@ pub fn apply_for(
     // From here on nothing is written: others may, `confirm` and the guard among them.
     drop(journal);
     watch(Event::Waiting { irqs: settled.iter().filter_map(moved_irq).count() });
-    let arrivals = moved.wait(kernel, options.wait, &mut |irq, arrival| watch(Event::Arrived(irq, arrival)));
-    let overwritten = settled.iter().filter_map(|(target, value)| overwritten(kernel, target, value)).collect();
+    let arrivals =
+        moved.wait(kernel, options.wait, &mut |irq, arrival| watch(Event::Arrived(irq, arrival)));
+    let overwritten =
+        settled.iter().filter_map(|(target, value)| overwritten(kernel, target, value)).collect();
     Ok(Applied { transaction: Some(transaction), settled, arrivals, overwritten })
 }
 
-/// Journals what these knobs say, before a command that may write any of them; returns the transaction, which stays
-/// unfinished until it is undone. Undoing writes what is set up anew first, as applying does.
-pub fn expect_any(kernel: &dyn Kernel, dir: &Path, targets: Vec<Target>, reason: &str) -> Result<u64, ApplyError> {
+/// Journals what these knobs say, before a command that may write any of them; returns the
+/// transaction, which stays unfinished until it is undone. Undoing writes what is set up anew
+/// first, as applying does.
+pub fn expect_any(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    targets: Vec<Target>,
+    reason: &str,
+) -> Result<u64, ApplyError> {
     let mut journal = Journal::open(kernel, dir)?;
     refuse_on_top(&journal)?;
     let as_it_is = |target: Target| {
         let reading = knob::read(kernel, &target).ok()?;
         Some((
-            Change { target, old: reading.value.clone(), new: reading.value, reason: reason.to_owned() },
+            Change {
+                target,
+                old: reading.value.clone(),
+                new: reading.value,
+                reason: reason.to_owned(),
+            },
             reading.raw,
         ))
     };
-    let (changes, raws): (Vec<Change>, Vec<String>) = targets.into_iter().filter_map(as_it_is).unzip();
-    let raws: BTreeMap<Target, String> = changes.iter().map(|change| change.target.clone()).zip(raws).collect();
+    let (changes, raws): (Vec<Change>, Vec<String>) =
+        targets.into_iter().filter_map(as_it_is).unzip();
+    let raws: BTreeMap<Target, String> =
+        changes.iter().map(|change| change.target.clone()).zip(raws).collect();
     let entry = |Change { target, old, new, reason }: Change| {
         let old_raw = raws.get(&target).cloned().unwrap_or_default();
         Entry { target, old, old_raw, settles_as: new.clone(), new, reason, whatever: true }
@@ -273,7 +292,11 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
         let now = match knob::read(kernel, target) {
             Ok(now) if now.value == *old => now,
             Ok(now) => {
-                drifts.push(Drift::Changed { target: target.clone(), planned: old.clone(), now: now.value });
+                drifts.push(Drift::Changed {
+                    target: target.clone(),
+                    planned: old.clone(),
+                    now: now.value,
+                });
                 continue;
             }
             Err(e) if e.is_permission() => return Err(ApplyError::NoPermission(e)),
@@ -289,8 +312,15 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
         }
         knob::may_write(kernel, target, &now.place, new).map_err(ApplyError::NoPermission)?;
         let (target, reason) = (target.clone(), reason.clone());
-        let entry =
-            Entry { target, old: now.value, old_raw: now.raw, new: new.clone(), settles_as, reason, whatever: false };
+        let entry = Entry {
+            target,
+            old: now.value,
+            old_raw: now.raw,
+            new: new.clone(),
+            settles_as,
+            reason,
+            whatever: false,
+        };
         writes.push(Write { index, change, place: now.place, entry });
     }
     if drifts.is_empty() { Ok(writes) } else { Err(ApplyError::Drifted(drifts)) }
@@ -325,7 +355,8 @@ fn roll_back(
     watch: &mut dyn FnMut(Event<'_>),
 ) -> ApplyError {
     watch(Event::Failed(&why));
-    // A journal that takes no more records must not keep us from restoring: undo can do without them.
+    // A journal that takes no more records must not keep us from restoring: undo can do without
+    // them.
     let _ = journal.failed(transaction, why.to_string());
     let knobs = journal.transaction(transaction).cloned();
     let undone = knobs.map_or(Undone { transaction, knobs: Vec::new() }, |knobs| {

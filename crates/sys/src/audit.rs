@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use netsilo_core::audit::{
-    Audit, Connections, CpuPower, IdleState, MachineAudit, NapiSettings, NetdevAudit, PcieLink, Qdisc, TxLimits,
+    Audit, Connections, CpuPower, IdleState, MachineAudit, NapiSettings, NetdevAudit, PcieLink,
+    Qdisc, TxLimits,
 };
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::{NapiId, Netdev};
@@ -22,7 +23,12 @@ const CPU: &str = "/sys/devices/system/cpu";
 /// Where the recorded answer about connections lies in a tree.
 pub(crate) const CONNECTIONS: &str = "sock_diag/connections.json";
 
-pub(crate) fn audit(notes: &Notes<'_>, netdevs: &[Netdev], genl: Option<&NetdevGenl>, online: &CpuSet) -> Audit {
+pub(crate) fn audit(
+    notes: &Notes<'_>,
+    netdevs: &[Netdev],
+    genl: Option<&NetdevGenl>,
+    online: &CpuSet,
+) -> Audit {
     let napis = genl.iter().flat_map(|genl| &genl.napis).map(|napi| {
         let settings = NapiSettings {
             defer_hard_irqs: napi.defer_hard_irqs,
@@ -33,10 +39,15 @@ pub(crate) fn audit(notes: &Notes<'_>, netdevs: &[Netdev], genl: Option<&NetdevG
     });
     let told = |(_, settings): &(NapiId, NapiSettings)| *settings != NapiSettings::default();
     Audit {
-        netdevs: netdevs.iter().map(|netdev| (netdev.name.clone(), self::netdev(notes, netdev))).collect(),
+        netdevs: netdevs
+            .iter()
+            .map(|netdev| (netdev.name.clone(), self::netdev(notes, netdev)))
+            .collect(),
         napis: napis.filter(told).collect(),
         qdiscs: answer::<Vec<Qdisc>>(notes, "rtnetlink/qdiscs.json", || Part::from(qdiscs::read())),
-        connections: answer::<Connections>(notes, CONNECTIONS, || Part::from(connections::read(netdevs))),
+        connections: answer::<Connections>(notes, CONNECTIONS, || {
+            Part::from(connections::read(netdevs))
+        }),
         cpus: online.iter().filter_map(|cpu| Some((cpu, cpu_power(notes, cpu)?))).collect(),
         machine: machine(notes),
     }
@@ -58,14 +69,19 @@ fn netdev(notes: &Notes<'_>, netdev: &Netdev) -> NetdevAudit {
     };
     let file = |file: &str| format!("{dir}/{file}");
     let forwarding = |ip: &str| {
-        let value = notes.get(&format!("/proc/sys/net/{ip}/conf/{name}/forwarding"), scalar::number::<u32>);
+        let value =
+            notes.get(&format!("/proc/sys/net/{ip}/conf/{name}/forwarding"), scalar::number::<u32>);
         value.map(|value| value != 0)
     };
     let (pcie, virtual_function) = pcie(notes, netdev);
     NetdevAudit {
         pcie,
         virtual_function,
-        tx_queues: netdev.tx_queues.iter().map(|tx| (tx.index, tx_limits(notes, &dir, tx.index))).collect(),
+        tx_queues: netdev
+            .tx_queues
+            .iter()
+            .map(|tx| (tx.index, tx_limits(notes, &dir, tx.index)))
+            .collect(),
         tx_queue_len: notes.get(&file("tx_queue_len"), scalar::number),
         bridge_port: notes.get(&file("brport/state"), scalar::number::<u32>).is_some(),
         ipv4_forwarding: forwarding("ipv4"),
@@ -74,9 +90,11 @@ fn netdev(notes: &Notes<'_>, netdev: &Netdev) -> NetdevAudit {
     }
 }
 
-/// Features are printed by every virtio device, in a file that others do not have (or have with other contents).
+/// Features are printed by every virtio device, in a file that others do not have (or have with
+/// other contents).
 fn virtio_features(notes: &Notes<'_>, netdev: &Netdev) -> Option<Vec<u32>> {
-    let path = netdev.device_path.as_ref().filter(|_| netdev.driver.as_deref() == Some("virtio_net"))?;
+    let path =
+        netdev.device_path.as_ref().filter(|_| netdev.driver.as_deref() == Some("virtio_net"))?;
     notes.get(&format!("/sys{path}/features"), pcie::virtio_features)
 }
 
@@ -90,14 +108,16 @@ fn tx_limits(notes: &Notes<'_>, dir: &str, queue: u32) -> TxLimits {
     }
 }
 
-/// Links from the device up; a virtual function has none of its own and shares its physical function's.
+/// Links from the device up; a virtual function has none of its own and shares its physical
+/// function's.
 fn pcie(notes: &Notes<'_>, netdev: &Netdev) -> (Vec<PcieLink>, bool) {
     let Some(path) = netdev.device_path.as_ref().map(|path| format!("/sys{path}")) else {
         return (Vec::new(), false);
     };
     let physical = notes.note(notes.root.link(&format!("{path}/physfn")));
     let virtual_function = physical.is_some();
-    let start = physical.map_or_else(|| path.clone(), |to| crate::root::join(&format!("{path}/physfn"), &to));
+    let start = physical
+        .map_or_else(|| path.clone(), |to| crate::root::join(&format!("{path}/physfn"), &to));
     let (mut links, mut dir) = (Vec::new(), start.as_str());
     while let Some((parent, name)) = dir.rsplit_once('/') {
         if is_pci_address(name) {
@@ -113,7 +133,8 @@ fn pcie(notes: &Notes<'_>, netdev: &Netdev) -> (Vec<PcieLink>, bool) {
 /// `0000:01:00.0`: domain, bus, device and function.
 fn is_pci_address(name: &str) -> bool {
     let parts: Vec<&str> = name.split([':', '.']).collect();
-    parts.len() == 4 && parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_hexdigit()))
+    parts.len() == 4
+        && parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// `None` for a device that is not on PCI Express.
@@ -139,7 +160,9 @@ fn cpu_power(notes: &Notes<'_>, cpu: CpuId) -> Option<CpuPower> {
     let frequency = governor.is_some();
     let power = CpuPower {
         driver: frequency.then(|| word("scaling_driver")).flatten(),
-        energy_performance_preference: frequency.then(|| word("energy_performance_preference")).flatten(),
+        energy_performance_preference: frequency
+            .then(|| word("energy_performance_preference"))
+            .flatten(),
         current_khz: frequency.then(|| khz("scaling_cur_freq")).flatten(),
         allowed_khz: frequency.then(|| khz("scaling_max_freq")).flatten(),
         max_khz: frequency.then(|| khz("cpuinfo_max_freq")).flatten(),
@@ -158,7 +181,9 @@ fn idle_states(notes: &Notes<'_>, dir: &str) -> Vec<IdleState> {
             name: notes.get(&file("name"), scalar::word)?,
             latency_usecs: notes.get(&file("latency"), scalar::number)?,
             // more than 0: switched off by the driver or by somebody
-            disabled: notes.get(&file("disable"), scalar::number::<u64>).is_some_and(|disable| disable != 0),
+            disabled: notes
+                .get(&file("disable"), scalar::number::<u64>)
+                .is_some_and(|disable| disable != 0),
             usage: notes.get(&file("usage"), scalar::number)?,
             time_usecs: notes.get(&file("time"), scalar::number)?,
         })
@@ -186,11 +211,13 @@ fn cpu_dma_latency() -> Option<i32> {
     Some(i32::from_ne_bytes(bytes))
 }
 
-/// What the default group's tasks moved: with other groups it is not all (`Documentation/filesystems/resctrl.rst`).
+/// What the default group's tasks moved: with other groups it is not all
+/// (`Documentation/filesystems/resctrl.rst`).
 fn memory_bytes(notes: &Notes<'_>) -> BTreeMap<String, u64> {
     let dir = "/sys/fs/resctrl/mon_data";
     let domains = notes.note(notes.root.list(dir)).unwrap_or_default();
-    let domain =
-        |name: String| Some((name.clone(), notes.get(&format!("{dir}/{name}/mbm_total_bytes"), scalar::number)?));
+    let domain = |name: String| {
+        Some((name.clone(), notes.get(&format!("{dir}/{name}/mbm_total_bytes"), scalar::number)?))
+    };
     domains.into_iter().filter(|name| name.starts_with("mon_L3")).filter_map(domain).collect()
 }

@@ -1,6 +1,8 @@
-//! Counts, in the kernel, who polls each NAPI instance and who reads its data: eBPF programs attached while a [`Tracer`] lives.
+//! Counts, in the kernel, who polls each NAPI instance and who reads its data: eBPF programs
+//! attached while a [`Tracer`] lives.
 //!
-//! Every hook is optional: one that the kernel refuses costs the answers that it would have given, and says why.
+//! Every hook is optional: one that the kernel refuses costs the answers that it would have given,
+//! and says why.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +16,9 @@ use netsilo_core::cpuset::{CpuId, CpuSet};
 
 use crate::bpf_arrived::Arrived;
 use crate::bpf_cgroup::Cgroups;
-use crate::bpf_decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups};
+use crate::bpf_decode::{
+    TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups,
+};
 use crate::bpf_load::{Ground, Loaded, READERS, Source, load, load_first, reason};
 use crate::bpf_runqueue::Waits;
 use crate::bpf_stages::Sampler;
@@ -23,17 +27,22 @@ use crate::bpf_table::{Mapped, Table, create_options, mappable_array};
 /// What to attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Softirq, hardirq and IPI time: two clock reads for each. Whom receive work wakes is counted with it only.
+    /// Softirq, hardirq and IPI time: two clock reads for each. Whom receive work wakes is counted
+    /// with it only.
     pub time: bool,
-    /// Behind a veth, find the NIC queue that the data came through: looks at each packet, once this machine has such devices.
+    /// Behind a veth, find the NIC queue that the data came through: looks at each packet, once
+    /// this machine has such devices.
     pub containers: bool,
-    /// What leaves again by which device: looks at each packet, once this machine is set up to forward.
+    /// What leaves again by which device: looks at each packet, once this machine is set up to
+    /// forward.
     pub forwarding: bool,
     /// Where receive work spends its time: samples stacks on all CPUs. Needs `time`.
     pub stages: bool,
-    /// Which flows came through which rx queue, and the NIC's hash of them: looks at each packet's headers.
+    /// Which flows came through which rx queue, and the NIC's hash of them: looks at each packet's
+    /// headers.
     pub arrivals: bool,
-    /// How long threads that read sockets wait for a CPU: looks at each wakeup and each switch of any thread.
+    /// How long threads that read sockets wait for a CPU: looks at each wakeup and each switch of
+    /// any thread.
     pub runqueue: bool,
 }
 
@@ -46,7 +55,14 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { time: true, containers: true, forwarding: true, stages: false, arrivals: false, runqueue: false }
+        Self {
+            time: true,
+            containers: true,
+            forwarding: true,
+            stages: false,
+            arrivals: false,
+            runqueue: false,
+        }
     }
 }
 
@@ -175,7 +191,8 @@ impl Tracer {
         loaded.chain(&self.refused).chain(sampler).cloned().collect()
     }
 
-    /// Detaches, which costs the host nothing from now on; the programs stay loaded, and what they counted can be read.
+    /// Detaches, which costs the host nothing from now on; the programs stay loaded, and what they
+    /// counted can be read.
     pub fn pause(&mut self) {
         self.sampler.iter_mut().for_each(Sampler::detach);
         self.loaded.iter_mut().for_each(Loaded::detach);
@@ -183,7 +200,8 @@ impl Tracer {
         self.windowed = true;
     }
 
-    /// Attaches again: a new window, in which the first read of each socket that is already open sets its baseline.
+    /// Attaches again: a new window, in which the first read of each socket that is already open
+    /// sets its baseline.
     pub fn resume(&mut self) {
         if self.since.is_some() {
             return;
@@ -198,13 +216,15 @@ impl Tracer {
 
     /// What was counted since the last call, or since attaching. Takes some milliseconds.
     pub fn read(&mut self) -> Result<Attribution, ReadError> {
-        let mut attribution = Attribution { hooks: self.hooks(), windowed: self.windowed, ..Attribution::default() };
+        let mut attribution =
+            Attribution { hooks: self.hooks(), windowed: self.windowed, ..Attribution::default() };
         if attribution.hooks.iter().any(|hook| hook.refused.is_none()) {
             attribution.source = AttributionSource::Bpf;
         }
         if let Some(tables) = &mut self.tables {
             attribution.polls = polls(tables.polls.drain()?);
-            attribution.consumption = consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
+            attribution.consumption =
+                consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
             attribution.wakeups = wakeups(tables.wakeups.drain()?);
             let times = cpu_times(&tables.times);
             attribution.cpu_time = since(&times, &self.before.times);
@@ -214,7 +234,8 @@ impl Tracer {
             self.before.lost = lost;
             attribution.forwarded = forwarded(tables.forwards.drain()?);
             if self.options.arrivals {
-                (attribution.flows, attribution.flows_missed) = tables.arrived.drain(&attribution.polls)?;
+                (attribution.flows, attribution.flows_missed) =
+                    tables.arrived.drain(&attribution.polls)?;
             }
             attribution.runqueue_latency = tables.waits.as_mut().map(Waits::drain);
             if tables.renew_demand() {
@@ -226,7 +247,8 @@ impl Tracer {
         }
         attribution.stages = self.sampler.as_ref().map(Sampler::read).transpose()?;
         let now = Instant::now();
-        attribution.elapsed = self.attached + self.since.map_or(Duration::ZERO, |since| now - since);
+        attribution.elapsed =
+            self.attached + self.since.map_or(Duration::ZERO, |since| now - since);
         self.attached = Duration::ZERO;
         self.since = self.since.map(|_| now);
         Ok(attribution)
@@ -238,7 +260,9 @@ fn load_all(options: Options, ground: &mut Ground) -> Vec<Loaded> {
     if options.runqueue {
         let runqueue = load(&Source::runqueue(), ground);
         // before those that mark readers there
-        ground.maps.extend(runqueue.map(READERS).filter(|_| runqueue.complete()).map(|readers| (READERS, readers)));
+        ground.maps.extend(
+            runqueue.map(READERS).filter(|_| runqueue.complete()).map(|readers| (READERS, readers)),
+        );
         loaded.push(runqueue);
     }
     loaded.extend([load(&Source::polls(), ground), load(&Source::tcp(), ground)]);
@@ -258,11 +282,14 @@ fn load_all(options: Options, ground: &mut Ground) -> Vec<Loaded> {
     loaded
 }
 
-const NO_SOFTIRQS: &str = "nothing tells when receive work runs: the softirq hooks are refused, or not asked for";
+const NO_SOFTIRQS: &str =
+    "nothing tells when receive work runs: the softirq hooks are refused, or not asked for";
 
 /// Whether something tells which softirq runs on each CPU.
 fn knows_softirqs(loaded: &[Loaded]) -> bool {
-    ["softirq_entry", "softirq_exit"].iter().all(|hook| loaded.iter().any(|loaded| loaded.runs(hook)))
+    ["softirq_entry", "softirq_exit"]
+        .iter()
+        .all(|hook| loaded.iter().any(|loaded| loaded.runs(hook)))
 }
 
 /// What is said of each hook where there can't even be tables.
@@ -273,17 +300,22 @@ fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
 
-/// Whether data may come through a device without hardware (veth, bridge, tunnel) and lose its napi there.
+/// Whether data may come through a device without hardware (veth, bridge, tunnel) and lose its napi
+/// there.
 fn has_virtual_netdev() -> bool {
     let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-    netdevs.into_iter().any(|netdev| netdev.file_name() != "lo" && !netdev.path().join("device").exists())
+    netdevs
+        .into_iter()
+        .any(|netdev| netdev.file_name() != "lo" && !netdev.path().join("device").exists())
 }
 
-/// Whether packets may leave again: routing is on, or a device is a bridge's port. Other network namespaces have their own settings,
-/// but their queues are not ours either.
+/// Whether packets may leave again: routing is on, or a device is a bridge's port. Other network
+/// namespaces have their own settings, but their queues are not ours either.
 fn may_forward() -> bool {
     let on = |path: &str| fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
-    let routes = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"].into_iter().any(on);
+    let routes = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"]
+        .into_iter()
+        .any(on);
     let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     routes || netdevs.into_iter().any(|netdev| netdev.path().join("brport").exists())
 }
@@ -351,7 +383,8 @@ impl Tables {
         }
     }
 
-    /// Whether a consumer asked for its flow since the last call; flows are noted until none has asked for a while.
+    /// Whether a consumer asked for its flow since the last call; flows are noted until none has
+    /// asked for a while.
     fn renew_demand(&mut self) -> bool {
         let [asked, noting] = self.demand.words() else { return false };
         let asked = asked.swap(0, Ordering::Relaxed) != 0;
@@ -386,8 +419,8 @@ fn cpus_possible() -> u32 {
     highest.map_or(1, |cpu| cpu.0 + 1)
 }
 
-/// Slots of a whole table for each CPU, 80 bytes each. Two whole tables and two of half the slots, each twice: 480 KB a CPU up to
-/// 64 CPUs, 31 MB in all up to 256.
+/// Slots of a whole table for each CPU, 80 bytes each. Two whole tables and two of half the slots,
+/// each twice: 480 KB a CPU up to 64 CPUs, 31 MB in all up to 256.
 fn slots(cpus: u32) -> u32 {
     (65536 / cpus.next_power_of_two()).clamp(256, 1024)
 }

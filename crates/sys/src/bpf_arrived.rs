@@ -33,7 +33,14 @@ impl Arrived {
     pub(crate) fn new(wanted: bool) -> libbpf_rs::Result<Self> {
         let entries = if wanted { FLOWS } else { 1 };
         let name = Some("netsilo_arrived");
-        let flows = MapHandle::create(MapType::Hash, name, KEY_BYTES, VALUE_BYTES, entries, &create_options())?;
+        let flows = MapHandle::create(
+            MapType::Hash,
+            name,
+            KEY_BYTES,
+            VALUE_BYTES,
+            entries,
+            &create_options(),
+        )?;
         Ok(Self { flows, missed: mappable_array("netsilo_missed", 8, 1)?, missed_before: 0 })
     }
 
@@ -48,7 +55,8 @@ impl Arrived {
     /// A packet that is counted while its flow is taken out may be lost.
     pub(crate) fn drain(&mut self, polls: &[Poll]) -> libbpf_rs::Result<(Vec<Flow>, u64)> {
         let entries = self.flows.lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?;
-        let mut flows: Vec<Flow> = entries.filter_map(|(key, value)| flow(&key, &value, polls)).collect();
+        let mut flows: Vec<Flow> =
+            entries.filter_map(|(key, value)| flow(&key, &value, polls)).collect();
         flows.sort_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.cmp(b)));
         number(&mut flows);
         let value = self.missed.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)?;
@@ -74,8 +82,10 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
         })
     };
     let port = |at| half(at).map(u16::from_be_bytes);
-    let ends =
-        Ends { source: SocketAddr::new(address(0)?, port(32)?), target: SocketAddr::new(address(16)?, port(34)?) };
+    let ends = Ends {
+        source: SocketAddr::new(address(0)?, port(32)?),
+        target: SocketAddr::new(address(16)?, port(34)?),
+    };
     let (hash, ifindex, netns) = (word(36)?, word(40)?, word(44)?);
     let ethertype = half(50).map(u16::from_ne_bytes)?;
     let is_ip = flags & IP != 0;
@@ -86,7 +96,11 @@ fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
         netns,
         queue: u32::from(half(48).map(u16::from_ne_bytes)?).checked_sub(1),
         hash: (hash != 0).then_some(hash),
-        outer: if is_ip { Outer::of_ip(protocol, ends.target.port()) } else { Outer::of_ethernet(ethertype) },
+        outer: if is_ip {
+            Outer::of_ip(protocol, ends.target.port())
+        } else {
+            Outer::of_ethernet(ethertype)
+        },
         v6,
         fragments,
         ends: is_ip.then_some(ends),

@@ -16,7 +16,8 @@ impl Cgroups {
         Self { mount: mount.and_then(|path| Some((path.into(), File::open(path).ok()?))) }
     }
 
-    /// The cgroup's path from the root of the hierarchy (`/system.slice/x.service`); `None` when it is gone or we may not ask.
+    /// The cgroup's path from the root of the hierarchy (`/system.slice/x.service`); `None` when it
+    /// is gone or we may not ask.
     pub(crate) fn path(&self, id: u64) -> Option<String> {
         let (path, mount) = self.mount.as_ref()?;
         path_below(path, &open_by_id(mount.as_fd(), id)?)
@@ -35,7 +36,8 @@ fn path_below(mount: &Path, cgroup: &OwnedFd) -> Option<String> {
     Some(format!("/{}", below.display()))
 }
 
-/// `struct file_handle` of `FILEID_KERNFS` (`include/linux/exportfs.h`), whose content is the 64-bit id.
+/// `struct file_handle` of `FILEID_KERNFS` (`include/linux/exportfs.h`), whose content is the
+/// 64-bit id.
 #[repr(C)]
 struct KernfsHandle {
     bytes: u32,
@@ -49,7 +51,8 @@ const FILEID_KERNFS: i32 = 0xfe;
 fn open_by_id(mount: BorrowedFd<'_>, id: u64) -> Option<OwnedFd> {
     let mut handle = KernfsHandle { bytes: 8, kind: FILEID_KERNFS, id };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
-    // SAFETY: the handle is laid out as the kernel wants it, 8 bytes long as it says, and outlives the call.
+    // SAFETY: the handle is laid out as the kernel wants it, 8 bytes long as it says, and outlives
+    // the call.
     #[allow(unsafe_code)]
     let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), flags) };
     // SAFETY: a descriptor that was opened just now, and that nobody else has.
@@ -63,7 +66,10 @@ mod tests {
 
     #[test]
     fn the_v2_mount_is_found_among_others() {
-        assert_eq!(cgroup2_mount("cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0"), Some("/sys/fs/cgroup/unified"));
+        assert_eq!(
+            cgroup2_mount("cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0"),
+            Some("/sys/fs/cgroup/unified")
+        );
         assert_eq!(cgroup2_mount("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0"), None);
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use netsilo_core::attribution::{Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Wakeup};
+use netsilo_core::attribution::{
+    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Wakeup,
+};
 use netsilo_core::cpuset::CpuId;
 use netsilo_core::host::NapiId;
 
@@ -89,8 +91,13 @@ pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
     rows
 }
 
-/// Entries of the table of `bpf/reads.h`. A NAPI that one CPU polled all the time tells the polling CPU of its data.
-pub(crate) fn consumption(entries: Vec<Entry>, polls: &[Poll], cgroups: &Cgroups) -> Vec<Consumption> {
+/// Entries of the table of `bpf/reads.h`. A NAPI that one CPU polled all the time tells the polling
+/// CPU of its data.
+pub(crate) fn consumption(
+    entries: Vec<Entry>,
+    polls: &[Poll],
+    cgroups: &Cgroups,
+) -> Vec<Consumption> {
     let mut pollers: BTreeMap<NapiId, BTreeSet<CpuId>> = BTreeMap::new();
     for poll in polls.iter().filter(|poll| poll.polls > 0) {
         pollers.entry(poll.napi).or_default().insert(poll.cpu);
@@ -135,7 +142,11 @@ impl Read {
         Some(Self { cgroup: entry.key[0], protocol, resolved, entry })
     }
 
-    fn consumption(self, cgroup: Option<String>, only_poller: impl Fn(NapiId) -> Option<CpuId>) -> Consumption {
+    fn consumption(
+        self,
+        cgroup: Option<String>,
+        only_poller: impl Fn(NapiId) -> Option<CpuId>,
+    ) -> Consumption {
         let (tgid, netns) = halves(self.entry.key[1]);
         let (napi, queue) = halves(self.entry.key[2]);
         let (protocol_cpu, poll_cpu) = halves(self.entry.key[3]);
@@ -187,7 +198,10 @@ pub(crate) fn cpu_times(times: &Mapped) -> BTreeMap<CpuId, CpuTime> {
 }
 
 /// The growth of sums that only grow.
-pub(crate) fn since(now: &BTreeMap<CpuId, CpuTime>, before: &BTreeMap<CpuId, CpuTime>) -> BTreeMap<CpuId, CpuTime> {
+pub(crate) fn since(
+    now: &BTreeMap<CpuId, CpuTime>,
+    before: &BTreeMap<CpuId, CpuTime>,
+) -> BTreeMap<CpuId, CpuTime> {
     let growth = |(cpu, now): (&CpuId, &CpuTime)| {
         let before = before.get(cpu).copied().unwrap_or_default();
         let growth = CpuTime {

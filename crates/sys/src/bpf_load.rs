@@ -1,4 +1,5 @@
-//! Loads and attaches the eBPF programs, one object a question, and says in plain words why a hook can't run here.
+//! Loads and attaches the eBPF programs, one object a question, and says in plain words why a hook
+//! can't run here.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +16,8 @@ struct Aligned<T: ?Sized>(T);
 
 macro_rules! object {
     ($name:literal) => {{
-        static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")));
+        static OBJECT: &Aligned<[u8]> =
+            &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")));
         &OBJECT.0
     }};
 }
@@ -41,7 +43,12 @@ pub(crate) const READERS: &str = "readers";
 
 /// x86 has tracepoints for each interrupt vector, the others one pair for all.
 const IPI_PROGRAMS: &[&str] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
-    &["call_function_entry", "call_function_exit", "call_function_single_entry", "call_function_single_exit"]
+    &[
+        "call_function_entry",
+        "call_function_exit",
+        "call_function_single_entry",
+        "call_function_single_exit",
+    ]
 } else {
     &["ipi_entry", "ipi_exit"]
 };
@@ -58,7 +65,10 @@ impl Source {
 
     /// The ladder of `bpf/udp.bpf.c`: the first that attaches wholly is to be used.
     pub(crate) fn udp() -> Vec<Self> {
-        let rung = |programs| Self { marks_readers: true, ..Self::new(object!("udp"), "udp bytes", programs) };
+        let rung = |programs| Self {
+            marks_readers: true,
+            ..Self::new(object!("udp"), "udp bytes", programs)
+        };
         let mut ladder = vec![rung(&["udp_read", "udp_queued"])];
         if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
             let kprobes = rung(&["udp_read_kprobe", "udp_queued_kprobe"]);
@@ -77,7 +87,8 @@ impl Source {
     }
 
     pub(crate) fn time() -> Self {
-        let mut source = Self::new(object!("time"), "softirq time", &["softirq_entry", "softirq_exit"]);
+        let mut source =
+            Self::new(object!("time"), "softirq time", &["softirq_entry", "softirq_exit"]);
         source.add("hardirq time", &["irq_handler_entry", "irq_handler_exit"]);
         source.add("ipi time", IPI_PROGRAMS);
         source
@@ -173,8 +184,14 @@ impl Loaded {
 
     /// Attaches each program that nobody has refused.
     pub(crate) fn attach(&mut self) {
-        for (name, hook) in self.programs.iter().zip(&mut self.hooks).filter(|(_, hook)| hook.refused.is_none()) {
-            let program = self.object.iter().flat_map(Object::progs_mut).find(|program| program.name() == *name);
+        for (name, hook) in
+            self.programs.iter().zip(&mut self.hooks).filter(|(_, hook)| hook.refused.is_none())
+        {
+            let program = self
+                .object
+                .iter()
+                .flat_map(Object::progs_mut)
+                .find(|program| program.name() == *name);
             match program.map(|program| program.attach()) {
                 Some(Ok(link)) => self.links.push(link),
                 Some(Err(error)) => hook.refused = Some(reason(&error)),
@@ -188,10 +205,14 @@ impl Loaded {
         self.links.clear();
     }
 
-    /// Events that the kernel did not show our programs, because one was interrupted by an event of its own.
+    /// Events that the kernel did not show our programs, because one was interrupted by an event of
+    /// its own.
     pub(crate) fn missed(&self) -> u64 {
         let programs = self.object.iter().flat_map(Object::progs);
-        programs.filter(|program| program.autoload()).map(|program| recursion_misses(program.as_fd())).sum()
+        programs
+            .filter(|program| program.autoload())
+            .map(|program| recursion_misses(program.as_fd()))
+            .sum()
     }
 }
 
@@ -229,9 +250,18 @@ pub(crate) fn load_first(ladder: &[Source], ground: &Ground) -> Vec<Loaded> {
     tried
 }
 
-fn attached(source: &Source, object: Object, mut refused: BTreeMap<&'static str, String>) -> Loaded {
-    let hooks = source.programs.iter().map(|program| source.hook(program, refused.remove(program.name))).collect();
-    let mut loaded = Loaded { hooks, programs: source.names(), links: Vec::new(), object: Some(object) };
+fn attached(
+    source: &Source,
+    object: Object,
+    mut refused: BTreeMap<&'static str, String>,
+) -> Loaded {
+    let hooks = source
+        .programs
+        .iter()
+        .map(|program| source.hook(program, refused.remove(program.name)))
+        .collect();
+    let mut loaded =
+        Loaded { hooks, programs: source.names(), links: Vec::new(), object: Some(object) };
     loaded.attach();
     loaded
 }
@@ -240,7 +270,8 @@ fn nothing(source: &Source, reason: &str) -> Loaded {
     Loaded { hooks: source.refuse(reason), programs: Vec::new(), links: Vec::new(), object: None }
 }
 
-/// One refused program fails the load of its whole object: ask for each alone, then load the rest together.
+/// One refused program fails the load of its whole object: ask for each alone, then load the rest
+/// together.
 fn load_those_that_run(source: &Source, ground: &Ground) -> Loaded {
     let mut refused = BTreeMap::new();
     for name in source.names() {
@@ -248,7 +279,8 @@ fn load_those_that_run(source: &Source, ground: &Ground) -> Loaded {
             refused.insert(name, reason);
         }
     }
-    let taken: Vec<_> = source.names().into_iter().filter(|name| !refused.contains_key(name)).collect();
+    let taken: Vec<_> =
+        source.names().into_iter().filter(|name| !refused.contains_key(name)).collect();
     match try_load(source, &taken, ground) {
         Ok(object) => attached(source, object, refused),
         Err(reason) => nothing(source, &reason),
@@ -258,9 +290,12 @@ fn load_those_that_run(source: &Source, ground: &Ground) -> Loaded {
 fn recursion_misses(program: BorrowedFd<'_>) -> u64 {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut bytes = size_of_val(&info) as u32;
-    // SAFETY: the kernel writes at most `bytes` into `info`, and nothing through its pointers: their lengths are 0.
+    // SAFETY: the kernel writes at most `bytes` into `info`, and nothing through its pointers:
+    // their lengths are 0.
     #[allow(unsafe_code)]
-    let failed = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut bytes) } != 0;
+    let failed =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut bytes) }
+            != 0;
     if failed { 0 } else { info.recursion_misses }
 }
 
@@ -283,7 +318,8 @@ fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Objec
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if let Some(shared) = ground.maps.get(name.as_str()) {
-            map.reuse_fd(shared.as_fd()).map_err(|error| format!("map {name}: {}", reason(&error)))?;
+            map.reuse_fd(shared.as_fd())
+                .map_err(|error| format!("map {name}: {}", reason(&error)))?;
         } else if name == READERS && source.marks_readers {
             map.set_autocreate(false).map_err(|error| reason(&error))?;
         } else if name.ends_with(".rodata")
@@ -306,7 +342,9 @@ pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
         "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
     } else {
         match errno(&text) {
-            Some(1) if may_load() => "this kernel forbids this kind of hook, though we have the privilege",
+            Some(1) if may_load() => {
+                "this kernel forbids this kind of hook, though we have the privilege"
+            }
             Some(1) => "no privilege: run as root or with CAP_BPF and CAP_PERFMON",
             Some(13) => "the kernel's verifier refused the program",
             Some(2 | 3) => "this kernel has no such hook, or not this kind of hook",
@@ -329,7 +367,8 @@ fn preemptible() -> bool {
 fn may_load() -> bool {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let effective =
+        effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     let has = |capability: u32| effective >> capability & 1 == 1;
     has(21) || (has(39) && has(38))
 }

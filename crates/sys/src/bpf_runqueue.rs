@@ -34,7 +34,9 @@ impl Waits {
         for cpu in self.counts.words().chunks_exact(BUCKETS) {
             now.iter_mut().zip(cpu).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
         }
-        let latency = RunqueueLatency::from_counts(now.iter().zip(&self.before).map(|(now, before)| now - before));
+        let latency = RunqueueLatency::from_counts(
+            now.iter().zip(&self.before).map(|(now, before)| now - before),
+        );
         self.before = now;
         latency
     }

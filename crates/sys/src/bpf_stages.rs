@@ -1,4 +1,5 @@
-//! Samples where receive work spends its time: perf's cpu-clock on each CPU, and the kernel's names for what it finds.
+//! Samples where receive work spends its time: perf's cpu-clock on each CPU, and the kernel's names
+//! for what it finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,7 +43,11 @@ impl Sampler {
     }
 
     fn without(refused: Option<String>) -> Self {
-        let hook = Hook { question: "stages".to_owned(), hook: "perf_event/cpu-clock".to_owned(), refused };
+        let hook = Hook {
+            question: "stages".to_owned(),
+            hook: "perf_event/cpu-clock".to_owned(),
+            refused,
+        };
         Self { hook, links: Vec::new(), object: None }
     }
 
@@ -54,7 +59,9 @@ impl Sampler {
         for cpu in CpuSet::parse_list(&online).unwrap_or_default().iter() {
             let link = match clock(cpu) {
                 Ok(event) => program.attach_perf_event(event).map_err(|error| reason(&error)),
-                Err(error) => Err(format!("no clock of cpu {cpu}: {error} (kernel.perf_event_paranoid?)")),
+                Err(error) => {
+                    Err(format!("no clock of cpu {cpu}: {error} (kernel.perf_event_paranoid?)"))
+                }
             };
             match link {
                 Ok(link) => self.links.push(link),
@@ -70,11 +77,18 @@ impl Sampler {
 
     /// What was sampled since the last call.
     pub(crate) fn read(&self) -> libbpf_rs::Result<StageSamples> {
-        let mut sampled =
-            StageSamples { per_s: SAMPLES_PER_S, refused: self.hook.refused.clone(), ..StageSamples::default() };
+        let mut sampled = StageSamples {
+            per_s: SAMPLES_PER_S,
+            refused: self.hook.refused.clone(),
+            ..StageSamples::default()
+        };
         let Some(object) = &self.object else { return Ok(sampled) };
-        let map = |name: &str| object.maps().find(|map| map.name() == name).map(|map| MapHandle::try_from(&map));
-        let (Some(samples), Some(stacks), Some(lost)) = (map("samples"), map("stacks"), map("samples_lost")) else {
+        let map = |name: &str| {
+            object.maps().find(|map| map.name() == name).map(|map| MapHandle::try_from(&map))
+        };
+        let (Some(samples), Some(stacks), Some(lost)) =
+            (map("samples"), map("stacks"), map("samples_lost"))
+        else {
             return Ok(sampled);
         };
         let (stacks, lost) = (stacks?, lost?);
@@ -103,8 +117,13 @@ fn taken(samples: &MapHandle) -> libbpf_rs::Result<Vec<((u32, u32), u64)>> {
     let keys: Vec<Vec<u8>> = samples.keys().collect();
     let mut counts = Vec::new();
     for key in keys {
-        let word = |at: usize| key.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
-        let count = samples.lookup_and_delete(&key)?.and_then(|bytes| bytes.try_into().ok()).map(u64::from_ne_bytes);
+        let word = |at: usize| {
+            key.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
+        };
+        let count = samples
+            .lookup_and_delete(&key)?
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(u64::from_ne_bytes);
         if let (Some(cpu), Some(stack), Some(count)) = (word(0), word(4), count) {
             counts.push(((cpu, stack), count));
         }
@@ -116,7 +135,8 @@ fn taken(samples: &MapHandle) -> libbpf_rs::Result<Vec<((u32, u32), u64)>> {
 fn addresses(stacks: &MapHandle, id: u32) -> Option<Vec<u64>> {
     let bytes = stacks.lookup(&id.to_ne_bytes(), MapFlags::ANY).ok()??;
     let _ = stacks.delete(&id.to_ne_bytes());
-    let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_ne_bytes);
+    let words =
+        bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_ne_bytes);
     Some(words.take_while(|address| *address != 0).collect())
 }
 
@@ -133,10 +153,12 @@ fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, Stage>, Stri
     if wanted.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let text = fs::read_to_string("/proc/kallsyms").map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
+    let text = fs::read_to_string("/proc/kallsyms")
+        .map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
     let functions = kallsyms::functions(&text, &wanted)
         .ok_or("the kernel shows no addresses in /proc/kallsyms: needs CAP_SYSLOG, or kernel.kptr_restrict below 2")?;
-    let stage = |stack: &Vec<u64>| stage_of(stack.iter().filter_map(|address| functions.get(address)));
+    let stage =
+        |stack: &Vec<u64>| stage_of(stack.iter().filter_map(|address| functions.get(address)));
     Ok(stacks.iter().map(|(id, stack)| (*id, stage(stack))).collect())
 }
 
@@ -153,8 +175,15 @@ fn clock(cpu: CpuId) -> io::Result<i32> {
     attributes.set_exclude_user(1);
     let cpu = i32::try_from(cpu.0).map_err(io::Error::other)?;
     let (pid, group, flags) = (-1, -1, libbpf_sys::PERF_FLAG_FD_CLOEXEC);
-    // SAFETY: the kernel reads `size` bytes of the attributes, which outlive the call, and keeps no reference to them.
+    // SAFETY: the kernel reads `size` bytes of the attributes, which outlive the call, and keeps no
+    // reference to them.
     #[allow(unsafe_code)]
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, pid, cpu, group, flags) };
-    if fd < 0 { Err(io::Error::last_os_error()) } else { i32::try_from(fd).map_err(io::Error::other) }
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, pid, cpu, group, flags)
+    };
+    if fd < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        i32::try_from(fd).map_err(io::Error::other)
+    }
 }

@@ -1,4 +1,5 @@
-//! Tables that eBPF programs count in, read from user space without a syscall per slot: see `bpf/count.h`.
+//! Tables that eBPF programs count in, read from user space without a syscall per slot: see
+//! `bpf/count.h`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -46,7 +47,8 @@ impl Table {
         let halves = [half()?, half()?];
         let mut options = create_options();
         options.inner_map_fd = halves[0].0.as_fd().as_raw_fd() as u32;
-        let current = MapHandle::create(MapType::ArrayOfMaps, Some("netsilo_current"), 4, 4, 1, &options)?;
+        let current =
+            MapHandle::create(MapType::ArrayOfMaps, Some("netsilo_current"), 4, 4, 1, &options)?;
         let table = Self { halves, active: 0, current, slots };
         table.point_at(0)?;
         Ok(table)
@@ -80,7 +82,8 @@ impl Table {
         Ok(entries)
     }
 
-    /// When this returns, no program writes the other half any more: `maybe_wait_bpf_programs` in the kernel.
+    /// When this returns, no program writes the other half any more: `maybe_wait_bpf_programs` in
+    /// the kernel.
     fn point_at(&self, half: usize) -> libbpf_rs::Result<()> {
         let fd = self.halves[half].0.as_fd().as_raw_fd();
         self.current.update(&0_u32.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
@@ -88,7 +91,11 @@ impl Table {
 }
 
 /// An array map that user space can map.
-pub(crate) fn mappable_array(name: &str, value_bytes: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
+pub(crate) fn mappable_array(
+    name: &str,
+    value_bytes: u32,
+    entries: u32,
+) -> libbpf_rs::Result<MapHandle> {
     let mut options = create_options();
     options.map_flags = libbpf_sys::BPF_F_MMAPABLE;
     MapHandle::create(MapType::Array, Some(name), 4, value_bytes, entries, &options)
@@ -127,13 +134,15 @@ impl Mapped {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MmapFlags::SHARED);
         // SAFETY: a new mapping at a place of the kernel's choice; `Drop` alone unmaps it.
         #[allow(unsafe_code)]
-        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, map, 0)? };
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, map, 0)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, words: bytes / 8 })
     }
 
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; others change it, hence atomics.
+        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; others
+        // change it, hence atomics.
         #[allow(unsafe_code)]
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr(), self.words)
@@ -143,7 +152,8 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; nobody holds a reference into it any more. A failure leaves it mapped.
+        // SAFETY: mapped in `new` with this length; nobody holds a reference into it any more. A
+        // failure leaves it mapped.
         #[allow(unsafe_code)]
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.words * 8) };
     }

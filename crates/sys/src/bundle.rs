@@ -1,8 +1,10 @@
-//! A bundle: what `netsilo capture` saves, so that every verb that only reads works on another machine.
+//! A bundle: what `netsilo capture` saves, so that every verb that only reads works on another
+//! machine.
 //!
-//! `host.tar.zst` holds `manifest.json`, the trees of two samples `0/` and `1/` (each a [`Root`], with what ethtool and
-//! netlink answered as `ethtool/<dev>.json` and `netdev_genl.json` in it) and `attribution.json`. Opening it runs the same
-//! readers on the trees. No payload is ever in it, and no addresses unless asked for.
+//! `host.tar.zst` holds `manifest.json`, the trees of two samples `0/` and `1/` (each a [`Root`],
+//! with what ethtool and netlink answered as `ethtool/<dev>.json` and `netdev_genl.json` in it) and
+//! `attribution.json`. Opening it runs the same readers on the trees. No payload is ever in it, and
+//! no addresses unless asked for.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -45,7 +47,9 @@ pub enum BundleError {
         source: io::Error,
     },
     /// A newer netsilo wrote it.
-    #[error("the bundle has layout {found}, this netsilo reads up to {SCHEMA}: use netsilo {written_by} or newer")]
+    #[error(
+        "the bundle has layout {found}, this netsilo reads up to {SCHEMA}: use netsilo {written_by} or newer"
+    )]
     TooNew {
         /// Its layout.
         found: u32,
@@ -98,7 +102,8 @@ impl Capture {
 
     /// The given root, saving the next sample; the first is read before, the second after.
     pub fn sample(&mut self, root: &Root) -> Result<Root, BundleError> {
-        let (root, recorder) = root.recording(&self.dir.path().join(self.samples.len().to_string()))?;
+        let (root, recorder) =
+            root.recording(&self.dir.path().join(self.samples.len().to_string()))?;
         self.samples.push(recorder);
         Ok(root)
     }
@@ -124,7 +129,9 @@ impl Capture {
         };
         let redaction = match addresses {
             Addresses::Keep => None,
-            Addresses::Replace => Some(Redaction::of(dir).map_err(|source| file_error(dir, source))?),
+            Addresses::Replace => {
+                Some(Redaction::of(dir).map_err(|source| file_error(dir, source))?)
+            }
         };
         let attribution = match &redaction {
             None => attribution.clone(),
@@ -148,7 +155,9 @@ pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
     if manifest.schema > SCHEMA {
         return Err(BundleError::TooNew { found: manifest.schema, written_by: manifest.netsilo });
     }
-    let sample = |number: &str| -> Result<_, BundleError> { Ok(snapshot(&Root::at(dir.path().join(number))?)?) };
+    let sample = |number: &str| -> Result<_, BundleError> {
+        Ok(snapshot(&Root::at(dir.path().join(number))?)?)
+    };
     let mut attribution: Attribution = load(dir.path(), "attribution.json")?;
     attribution.tame_names();
     Ok(Observation { before: sample("0")?, after: sample("1")?, attribution })
@@ -193,8 +202,9 @@ fn append(
     path: &str,
     redaction: Option<&Redaction>,
 ) -> io::Result<()> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir.join(path))?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?;
+    let mut names: Vec<_> = fs::read_dir(dir.join(path))?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect::<io::Result<_>>()?;
     names.sort();
     for name in names {
         let name = name.to_string_lossy();
@@ -212,7 +222,8 @@ fn append(
         } else if kind.is_symlink() {
             let target = fs::read_link(dir.join(&inner))?;
             let target = target.to_string_lossy();
-            let target = redaction.map_or_else(|| target.clone().into_owned(), |redaction| redaction.text(&target));
+            let target = redaction
+                .map_or_else(|| target.clone().into_owned(), |redaction| redaction.text(&target));
             header.set_entry_type(tar::EntryType::Symlink);
             archive.append_link(&mut header, shown, target)?;
         } else {

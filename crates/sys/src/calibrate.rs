@@ -1,8 +1,9 @@
-//! Measures what lies between two CPUs: a cache line that goes to and fro, a sleeping thread that is woken, a running one
-//! that is interrupted.
+//! Measures what lies between two CPUs: a cache line that goes to and fro, a sleeping thread that
+//! is woken, a running one that is interrupted.
 //!
-//! Which pairs are measured and what the samples mean is in [`netsilo_core::calibration`]. Nothing of the machine is
-//! changed; each measuring thread is pinned, runs for a slot of milliseconds and ends.
+//! Which pairs are measured and what the samples mean is in [`netsilo_core::calibration`]. Nothing
+//! of the machine is changed; each measuring thread is pinned, runs for a slot of milliseconds and
+//! ends.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +28,8 @@ const ROUNDS: usize = 5;
 /// Round trips of the cache line between two looks at the clock.
 const TRIPS: u64 = 100;
 
-/// How long the waker sleeps before each wakeup, so that the one to be woken sleeps too and its CPU is idle.
+/// How long the waker sleeps before each wakeup, so that the one to be woken sleeps too and its CPU
+/// is idle.
 const SETTLE: Duration = Duration::from_micros(60);
 
 /// Why a machine could not be measured.
@@ -61,15 +63,18 @@ pub enum CalibrateError {
 
 /// The CPUs that may be measured on: those that this process may run on, online and not set apart.
 pub fn usable_cpus(topology: &Topology) -> Result<CpuSet, CalibrateError> {
-    let status = std::fs::read_to_string("/proc/thread-self/status").map_err(CalibrateError::Allowed)?;
+    let status =
+        std::fs::read_to_string("/proc/thread-self/status").map_err(CalibrateError::Allowed)?;
     let mask = allowed_cpus(&status).map_err(CalibrateError::Allowed)?;
-    let allowed = CpuSet::parse_mask(&mask).map_err(|e| CalibrateError::Allowed(io::Error::other(e)))?;
+    let allowed =
+        CpuSet::parse_mask(&mask).map_err(|e| CalibrateError::Allowed(io::Error::other(e)))?;
     let housekeeping = topology.housekeeping();
     let cpus = allowed.and(&housekeeping);
     if cpus.is_empty() { Err(CalibrateError::NoCpu { allowed, housekeeping }) } else { Ok(cpus) }
 }
 
-/// Measures a few pairs of CPUs of each distance for about this time; for twice as long when the spread is wide then.
+/// Measures a few pairs of CPUs of each distance for about this time; for twice as long when the
+/// spread is wide then.
 ///
 /// `watch` hears which share of the time is over.
 pub fn calibrate(
@@ -80,7 +85,10 @@ pub fn calibrate(
 ) -> Result<Calibration, CalibrateError> {
     let all: Vec<CpuId> = cpus.iter().collect();
     let mut pairs = calibration::pairs(topology, cpus);
-    pairs.insert(Distance::SameCpu, evenly(&all, calibration::PAIRS).into_iter().map(|cpu| (cpu, cpu)).collect());
+    pairs.insert(
+        Distance::SameCpu,
+        evenly(&all, calibration::PAIRS).into_iter().map(|cpu| (cpu, cpu)).collect(),
+    );
     let slots: usize = pairs.iter().map(|(distance, pairs)| pairs.len() * kinds(*distance)).sum();
     let slot = time / (ROUNDS * slots).max(1) as u32;
     let mut samples = Samples::default();
@@ -88,7 +96,8 @@ pub fn calibrate(
     let start = Instant::now();
     for half in 0..2 {
         for round in 0..ROUNDS {
-            // Where threads wait long for their CPU, slots take longer than they should: fewer rounds then, one at least.
+            // Where threads wait long for their CPU, slots take longer than they should: fewer
+            // rounds then, one at least.
             if round > 0 && start.elapsed() > time * (half as u32 + 1) {
                 break;
             }
@@ -120,12 +129,22 @@ struct Samples {
 
 impl Samples {
     /// Each pair once.
-    fn round(&mut self, pairs: &BTreeMap<Distance, Vec<(CpuId, CpuId)>>, slot: Duration) -> Result<(), CalibrateError> {
+    fn round(
+        &mut self,
+        pairs: &BTreeMap<Distance, Vec<(CpuId, CpuId)>>,
+        slot: Duration,
+    ) -> Result<(), CalibrateError> {
         for (distance, pairs) in pairs {
             for &(a, b) in pairs {
                 if *distance != Distance::SameCpu {
-                    self.transfer.entry(*distance).or_default().extend(median(transfers(a, b, slot)?));
-                    self.interrupted.entry(*distance).or_default().extend(median(interrupts(a, b, slot)?));
+                    self.transfer
+                        .entry(*distance)
+                        .or_default()
+                        .extend(median(transfers(a, b, slot)?));
+                    self.interrupted
+                        .entry(*distance)
+                        .or_default()
+                        .extend(median(interrupts(a, b, slot)?));
                 }
                 let (waker, latency) = wakeups(a, b, slot)?;
                 self.waker.entry(*distance).or_default().extend(median(waker));
@@ -144,7 +163,8 @@ impl Samples {
             let (waker, latency) = (sum(&self.waker, *distance)?, sum(&self.latency, *distance)?);
             Some((*distance, Wakeup { waker, latency }))
         };
-        let interrupted = |distance: &Distance| Some((*distance, sum(&self.interrupted, *distance)?));
+        let interrupted =
+            |distance: &Distance| Some((*distance, sum(&self.interrupted, *distance)?));
         Calibration {
             transfer: pairs.keys().filter_map(transfer).collect(),
             wakeup: pairs.keys().filter_map(wakeup).collect(),
@@ -162,7 +182,8 @@ fn median(mut samples: Vec<f64>) -> Option<f64> {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Nanoseconds for one transfer of a modified line, by batches: half a round trip, in which each side waits for the other's write.
+/// Nanoseconds for one transfer of a modified line, by batches: half a round trip, in which each
+/// side waits for the other's write.
 fn transfers(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateError> {
     let (line, over) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let start = Barrier::new(2);
@@ -170,8 +191,9 @@ fn transfers(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateEr
         let answerer = scope.spawn(|| {
             let pinned = pin(b);
             start.wait();
-            // No pause instruction: it takes as long as a transfer, and in a virtual machine it may leave the guest.
-            // The end is told on a line of its own: an answer on its way would write over it.
+            // No pause instruction: it takes as long as a transfer, and in a virtual machine it may
+            // leave the guest. The end is told on a line of its own: an answer on its way would
+            // write over it.
             while pinned.is_ok() {
                 match line.0.load(Ordering::Acquire) {
                     n if n % 2 == 1 => line.0.store(n + 1, Ordering::Release),
@@ -220,7 +242,8 @@ fn play(line: &Line, slot: Duration) -> Vec<f64> {
     }
 }
 
-/// CPU nanoseconds that a thread on `a` spends on waking one that sleeps on `b`, and nanoseconds until that one runs.
+/// CPU nanoseconds that a thread on `a` spends on waking one that sleeps on `b`, and nanoseconds
+/// until that one runs.
 fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), CalibrateError> {
     let counter = || eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| CalibrateError::Wake(e.into()));
     let (call, answer) = (counter()?, counter()?);
@@ -241,7 +264,9 @@ fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), C
         });
         let waker = scope.spawn(|| {
             let pinned = pin(a);
-            let samples = pinned.and_then(|()| wake(&call, &answer, &awake, begin, slot).map_err(CalibrateError::Wake));
+            let samples = pinned.and_then(|()| {
+                wake(&call, &answer, &awake, begin, slot).map_err(CalibrateError::Wake)
+            });
             over.store(true, Ordering::Release);
             // The last call; the sleeper's own end tells if it failed.
             let _ = add(&call);
@@ -276,11 +301,12 @@ fn wake(
     Ok((waker, latency))
 }
 
-/// Nanoseconds that an inter-processor interrupt from `a` takes from a thread that runs on `b`; none where the kernel does
-/// not send any for us.
+/// Nanoseconds that an inter-processor interrupt from `a` takes from a thread that runs on `b`;
+/// none where the kernel does not send any for us.
 ///
-/// `membarrier` interrupts each CPU that runs a thread of this process, and its handler does next to nothing. What is
-/// measured is the gap in the clock that a thread on `b` reads without pause, beyond the time between two readings.
+/// `membarrier` interrupts each CPU that runs a thread of this process, and its handler does next
+/// to nothing. What is measured is the gap in the clock that a thread on `b` reads without pause,
+/// beyond the time between two readings.
 fn interrupts(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateError> {
     let (gap, over, start) = (AtomicU64::new(0), AtomicBool::new(false), Barrier::new(2));
     thread::scope(|scope| {
@@ -318,7 +344,8 @@ fn watch_the_clock(gap: &AtomicU64, over: &AtomicBool) {
     }
 }
 
-/// The longest gap with an interrupt, less the longest one in about the same time without, again and again.
+/// The longest gap with an interrupt, less the longest one in about the same time without, again
+/// and again.
 fn interrupt(gap: &AtomicU64, slot: Duration) -> Vec<f64> {
     let longest = |action: &dyn Fn() -> bool| {
         gap.store(0, Ordering::Release);
@@ -334,7 +361,9 @@ fn interrupt(gap: &AtomicU64, slot: Duration) -> Vec<f64> {
     }
     while Instant::now() < end {
         let quiet = longest(&|| true);
-        let Some((with, without)) = longest(&|| membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)).zip(quiet) else {
+        let Some((with, without)) =
+            longest(&|| membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)).zip(quiet)
+        else {
             return Vec::new();
         };
         // 0 where the other thread was kept off its CPU: there was nobody to interrupt.
@@ -374,8 +403,8 @@ fn pin(cpu: CpuId) -> Result<(), CalibrateError> {
     set_thread_cpus(thread, &CpuSet::of(cpu)).map_err(|source| CalibrateError::Pin { cpu, source })
 }
 
-/// `SCHED_BATCH`: a thread of that kind never takes the CPU from the one that wakes it (`check_preempt_wakeup_fair`), whose
-/// time would else hold a change of threads on the same CPU.
+/// `SCHED_BATCH`: a thread of that kind never takes the CPU from the one that wakes it
+/// (`check_preempt_wakeup_fair`), whose time would else hold a change of threads on the same CPU.
 fn give_way() -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads one sched_param, which outlives the call.
@@ -399,24 +428,36 @@ mod tests {
         let topology = crate::topology::topology(&Root::live()).unwrap();
         let cpus = usable_cpus(&topology).unwrap();
         let mut heard = Vec::new();
-        let measured = calibrate(&topology, &cpus, Duration::from_millis(200), &mut |share| heard.push(share)).unwrap();
+        let measured =
+            calibrate(&topology, &cpus, Duration::from_millis(200), &mut |share| heard.push(share))
+                .unwrap();
         let pairs = calibration::pairs(&topology, &cpus);
         assert_eq!(measured.transfer.keys().collect::<Vec<_>>(), pairs.keys().collect::<Vec<_>>());
         assert_eq!(measured.wakeup.len(), pairs.len() + 1);
-        let all = measured.transfer.values().chain(measured.wakeup.values().flat_map(|it| [&it.waker, &it.latency]));
+        let all = measured
+            .transfer
+            .values()
+            .chain(measured.wakeup.values().flat_map(|it| [&it.waker, &it.latency]));
         assert!(all.clone().all(|it| it.median_ns > 0.0 && it.rounds >= 1), "{measured:?}");
         assert_eq!((heard[0], heard.last()), (0.0, Some(&1.0)));
     }
 
     #[test]
     fn a_cpu_that_is_not_there_is_an_error_and_no_hang() {
-        let (here, nowhere) = (usable_cpus(&crate::topology::topology(&Root::live()).unwrap()), CpuId(8191));
+        let (here, nowhere) =
+            (usable_cpus(&crate::topology::topology(&Root::live()).unwrap()), CpuId(8191));
         let here = here.unwrap().lowest().unwrap();
         let slot = Duration::from_millis(5);
         for (a, b) in [(here, nowhere), (nowhere, here)] {
-            assert!(matches!(transfers(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere));
-            assert!(matches!(interrupts(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere));
-            assert!(matches!(wakeups(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere));
+            assert!(
+                matches!(transfers(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere)
+            );
+            assert!(
+                matches!(interrupts(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere)
+            );
+            assert!(
+                matches!(wakeups(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere)
+            );
         }
     }
 
@@ -424,6 +465,9 @@ mod tests {
     fn a_process_without_a_usable_cpu_is_told_which_there_are() {
         let topology = Topology { online: CpuSet::of(CpuId(8191)), ..Topology::default() };
         let error = usable_cpus(&topology).unwrap_err().to_string();
-        assert!(error.starts_with("no cpu may be used: ") && error.ends_with(" are 8191"), "{error}");
+        assert!(
+            error.starts_with("no cpu may be used: ") && error.ends_with(" are 8191"),
+            "{error}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Asks `sock_diag` for the TCP connections of this thread's network namespace: `struct tcp_info` and buffer sizes.
+//! Asks `sock_diag` for the TCP connections of this thread's network namespace: `struct tcp_info`
+//! and buffer sizes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +12,8 @@ use netsilo_core::host::Netdev;
 
 use crate::sock_diag::{STATES, address, addresses, cookie};
 
-/// Extensions to ask for, one bit per attribute from bit 0: `INET_DIAG_INFO` (2) and `INET_DIAG_SKMEMINFO` (7).
+/// Extensions to ask for, one bit per attribute from bit 0: `INET_DIAG_INFO` (2) and
+/// `INET_DIAG_SKMEMINFO` (7).
 const EXTENSIONS: u8 = 1 << 1 | 1 << 6;
 
 /// Those that moved the most bytes; loopback is left out.
@@ -43,7 +45,8 @@ pub(crate) fn read(netdevs: &[Netdev]) -> io::Result<Connections> {
 }
 
 fn keep_largest(kept: &mut Vec<Connection>) {
-    let moved = |connection: &Connection| connection.bytes_received.saturating_add(connection.bytes_acked);
+    let moved =
+        |connection: &Connection| connection.bytes_received.saturating_add(connection.bytes_acked);
     kept.sort_by_key(|connection| (std::cmp::Reverse(moved(connection)), connection.cookie));
     kept.truncate(Connections::KEPT);
 }
@@ -52,7 +55,9 @@ fn keep_largest(kept: &mut Vec<Connection>) {
 fn owners(socket: &mut NetlinkSocket, netdevs: &[Netdev]) -> io::Result<BTreeMap<IpAddr, String>> {
     let mut owners = BTreeMap::new();
     for (ifindex, own) in addresses(socket)? {
-        let Some(netdev) = netdevs.iter().find(|netdev| netdev.ifindex == ifindex) else { continue };
+        let Some(netdev) = netdevs.iter().find(|netdev| netdev.ifindex == ifindex) else {
+            continue;
+        };
         owners.extend(own.into_iter().map(|address| (address, netdev.name.clone())));
     }
     Ok(owners)
@@ -115,7 +120,8 @@ mod tests {
 
     #[test]
     fn those_that_moved_the_most_are_kept() {
-        let moved = |cookie, bytes_received| Connection { cookie, bytes_received, ..Connection::default() };
+        let moved =
+            |cookie, bytes_received| Connection { cookie, bytes_received, ..Connection::default() };
         let mut kept: Vec<Connection> = (0..300).map(|at| moved(at, at * 10)).collect();
         keep_largest(&mut kept);
         assert_eq!(kept.len(), Connections::KEPT);

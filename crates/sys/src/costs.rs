@@ -1,4 +1,5 @@
-//! Keeps what `netsilo calibrate` has measured, and gives it back as the weights of the cost model, on the same machine only.
+//! Keeps what `netsilo calibrate` has measured, and gives it back as the weights of the cost model,
+//! on the same machine only.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,8 @@ pub fn table(machine: &MachineIdentity) -> Costs {
 
 /// What was measured on this machine, if it was and is kept in this folder, else the table.
 ///
-/// A file of another machine, or one that cannot be read, is named and not used: planning goes on without it.
+/// A file of another machine, or one that cannot be read, is named and not used: planning goes on
+/// without it.
 pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
     let path = dir.join(FILE);
     let unused = |why: String| Loaded {
@@ -77,7 +79,9 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
     };
     let text = match std::fs::read(&path) {
         Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Loaded { costs: table(machine), note: None },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Loaded { costs: table(machine), note: None };
+        }
         Err(e) => return unused(e.to_string()),
     };
     let measurement: Measurement = match serde_json::from_slice(&text) {
@@ -85,7 +89,10 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
         Err(e) => return unused(e.to_string()),
     };
     if measurement.version != VERSION {
-        return unused(format!("it has version {}, this netsilo knows {VERSION}", measurement.version));
+        return unused(format!(
+            "it has version {}, this netsilo knows {VERSION}",
+            measurement.version
+        ));
     }
     match measurement.machine.differs_from(machine) {
         Some(why) => unused(format!("it was measured on another machine: {why}")),
@@ -93,7 +100,8 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
     }
 }
 
-/// Keeps a measurement in this folder, in place of an earlier one, whole or not at all; gives its path.
+/// Keeps a measurement in this folder, in place of an earlier one, whole or not at all; gives its
+/// path.
 pub fn store(dir: &Path, measurement: &Measurement) -> Result<PathBuf, StoreError> {
     let path = dir.join(FILE);
     let failed = |doing| {
@@ -115,7 +123,10 @@ pub fn store(dir: &Path, measurement: &Measurement) -> Result<PathBuf, StoreErro
 impl StoreError {
     /// Whether it is the right to write there that lacks.
     pub fn is_permission(&self) -> bool {
-        matches!(self.source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+        matches!(
+            self.source.kind(),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+        )
     }
 }
 
@@ -132,12 +143,14 @@ pub fn machine(root: &Root) -> Result<MachineIdentity, ReadError> {
     })
 }
 
-/// Whether the CPUs are QEMU's own, made of software, so that times mean nothing: by the hypervisor's name for itself (leaf
-/// 0x40000000, `target/i386/cpu.c:cpu_x86_cpuid`), which on other architectures does not show.
+/// Whether the CPUs are QEMU's own, made of software, so that times mean nothing: by the
+/// hypervisor's name for itself (leaf 0x40000000, `target/i386/cpu.c:cpu_x86_cpuid`), which on
+/// other architectures does not show.
 pub fn is_emulated() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every 64-bit CPU has the instruction; a leaf that it does not know answers something else.
+        // SAFETY: every 64-bit CPU has the instruction; a leaf that it does not know answers
+        // something else.
         #[allow(unsafe_code, unused_unsafe, reason = "safe since Rust 1.94")]
         let leaf = unsafe { std::arch::x86_64::__cpuid(0x4000_0000) };
         [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == b"TCGTCGTCGTCG"
@@ -149,7 +162,12 @@ pub fn is_emulated() -> bool {
 /// By the CPU's flags, else by what firmware says.
 pub(crate) fn virtual_machine(root: &Root, text: Option<&str>) -> Option<bool> {
     let word = |file: &str| root.parse(&format!("/sys/class/dmi/id/{file}"), scalar::word).ok();
-    let firmware = || cpuinfo::virtual_by_firmware(&word("sys_vendor")?, &word("product_name").unwrap_or_default());
+    let firmware = || {
+        cpuinfo::virtual_by_firmware(
+            &word("sys_vendor")?,
+            &word("product_name").unwrap_or_default(),
+        )
+    };
     text.and_then(cpuinfo::virtual_machine).or_else(firmware)
 }
 
@@ -185,10 +203,14 @@ mod tests {
         let folder = dir.path().join("lib/netsilo");
         let measurement = measurement();
         let path = store(&folder, &measurement).unwrap();
-        assert_eq!(load(&folder, &measurement.machine), Loaded { costs: measurement.costs.clone(), note: None });
+        assert_eq!(
+            load(&folder, &measurement.machine),
+            Loaded { costs: measurement.costs.clone(), note: None }
+        );
         assert_eq!((measurement.costs.line_ns.llc, measurement.costs.ipi_ns.llc), (61.0, 2000.0));
         store(&folder, &measurement).unwrap();
-        let names: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let names: Vec<_> =
+            std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(names, [path]);
     }
 
@@ -222,7 +244,9 @@ mod tests {
         let path = store(dir.path(), &measurement()).unwrap();
         let machine = measurement().machine;
         let later = Measurement { version: 9, ..measurement() };
-        for (text, words) in [("{".to_owned(), "EOF"), (serde_json::to_string(&later).unwrap(), "it has version 9")] {
+        for (text, words) in
+            [("{".to_owned(), "EOF"), (serde_json::to_string(&later).unwrap(), "it has version 9")]
+        {
             std::fs::write(&path, text).unwrap();
             let loaded = load(dir.path(), &machine);
             assert_eq!(loaded.costs.source, CostSource::Table);

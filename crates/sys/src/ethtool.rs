@@ -1,7 +1,8 @@
 //! Asks a netdev's driver for what `ethtool` shows, by the ioctl `SIOCETHTOOL`.
 //!
-//! The ioctl and not the netlink family: it is there on every kernel, and answers RSS and rx-flow-hash before 6.8 too.
-//! It reads the netdevs of the calling thread's network namespace. Writing is in [`knob`]. Decoding is core's.
+//! The ioctl and not the netlink family: it is there on every kernel, and answers RSS and
+//! rx-flow-hash before 6.8 too. It reads the netdevs of the calling thread's network namespace.
+//! Writing is in [`knob`]. Decoding is core's.
 
 pub mod knob;
 
@@ -104,14 +105,17 @@ impl Device {
             Some(field) if !netdev.is_empty() => field.copy_from_slice(netdev.as_bytes()),
             _ => return Err(EthtoolError::NoNetdev(netdev.to_owned())),
         }
-        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-            .map_err(|errno| EthtoolError::Socket(errno.into()))?;
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+                .map_err(|errno| EthtoolError::Socket(errno.into()))?;
         Ok(Device { socket, name })
     }
 
-    /// Sends a command with the u32s that follow it; returns the `len` bytes of struct that the kernel filled.
+    /// Sends a command with the u32s that follow it; returns the `len` bytes of struct that the
+    /// kernel filled.
     fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
-        let mut bytes: Vec<u8> = [command].iter().chain(fields).flat_map(|field| field.to_ne_bytes()).collect();
+        let mut bytes: Vec<u8> =
+            [command].iter().chain(fields).flat_map(|field| field.to_ne_bytes()).collect();
         bytes.resize(len.max(bytes.len()), 0);
         self.exchange(&mut bytes)?;
         Ok(bytes)
@@ -138,7 +142,8 @@ impl Device {
 
     /// Asks for the sizes first: the kernel refuses a request for any other size with EINVAL.
     fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
-        let (entries, key) = decode::rss_sizes(&self.get(ETHTOOL_GRSSH, &[context], decode::RXFH_LEN)?)?;
+        let (entries, key) =
+            decode::rss_sizes(&self.get(ETHTOOL_GRSSH, &[context], decode::RXFH_LEN)?)?;
         if entries == 0 && key == 0 {
             return Err(Absence::NoRss);
         }
@@ -149,7 +154,8 @@ impl Device {
     fn link(&self) -> Result<Link, Absence> {
         let len = decode::LINK_SETTINGS_LEN;
         let words = decode::link_mode_words(&self.get(ETHTOOL_GLINKSETTINGS, &[], len)?)?;
-        // the count is the last byte of the fourth u32; three masks of so many words follow the struct
+        // the count is the last byte of the fourth u32; three masks of so many words follow the
+        // struct
         let fields = [0, 0, u32::from_ne_bytes([0, 0, 0, words])];
         let bytes = self.get(ETHTOOL_GLINKSETTINGS, &fields, len + 3 * 4 * usize::from(words))?;
         Ok(decode::link(&bytes)?)
@@ -182,13 +188,14 @@ impl Device {
     }
 }
 
-/// A count as the kernel takes it. A kernel of 2026 answers 0 names or counters when this isn't the count it has now.
+/// A count as the kernel takes it. A kernel of 2026 answers 0 names or counters when this isn't the
+/// count it has now.
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// Room for names or counters: older kernels write as many as there are *now*, whatever count they were told, and a
-/// change of channels since that count was read may have made them more.
+/// Room for names or counters: older kernels write as many as there are *now*, whatever count they
+/// were told, and a change of channels since that count was read may have made them more.
 fn with_slack(count: usize) -> usize {
     2 * count + 4096
 }
@@ -208,11 +215,14 @@ fn siocethtool(socket: &OwnedFd, name: [u8; IFNAMSIZ], bytes: &mut [u8]) -> Resu
     /// include/uapi/linux/sockios.h
     const SIOCETHTOOL: rustix::ioctl::Opcode = 0x8946;
     let mut ifreq = Ifreq { name, data: bytes.as_mut_ptr().cast(), rest: [0; 2] };
-    // SAFETY: `ifreq` and `bytes` live through the call, and callers give `bytes` the size that the kernel writes for
-    // their command: that of the struct, plus arrays whose length the kernel takes from the request (GRSSH, GFEATURES,
-    // GLINKSETTINGS, GRXCLSRLALL) or that `with_slack` makes room for (GSTRINGS, GSTATS); what is written to the driver is
-    // read by the lengths in the struct, which are those of `bytes` (`ethtool_encode`).
-    unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Updater::<SIOCETHTOOL, Ifreq>::new(&mut ifreq)) }
+    // SAFETY: `ifreq` and `bytes` live through the call, and callers give `bytes` the size that the
+    // kernel writes for their command: that of the struct, plus arrays whose length the kernel
+    // takes from the request (GRSSH, GFEATURES, GLINKSETTINGS, GRXCLSRLALL) or that `with_slack`
+    // makes room for (GSTRINGS, GSTATS); what is written to the driver is read by the lengths in
+    // the struct, which are those of `bytes` (`ethtool_encode`).
+    unsafe {
+        rustix::ioctl::ioctl(socket, rustix::ioctl::Updater::<SIOCETHTOOL, Ifreq>::new(&mut ifreq))
+    }
 }
 
 #[cfg(test)]

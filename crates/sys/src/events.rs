@@ -1,4 +1,5 @@
-//! Listens to what the kernel announces: netdevs, their channels and rings, CPUs, the end of a suspend. Nothing is polled.
+//! Listens to what the kernel announces: netdevs, their channels and rings, CPUs, the end of a
+//! suspend. Nothing is polled.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +12,9 @@ use netsilo_core::announced::{Link, Links, ethtool, uevent};
 use netsilo_core::controller::Event;
 use rustix::io::Errno;
 use rustix::net::netlink::{GENERIC, KOBJECT_UEVENT, SocketAddrNetlink};
-use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with,
+};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::root::Root;
@@ -22,7 +25,8 @@ const LINK_GROUP: u32 = 1;
 const KERNEL_GROUP: u32 = 1;
 /// A suspend shorter than this is none: the two clocks are not read at the same moment.
 const SUSPENDED: Duration = Duration::from_secs(1);
-/// A datagram of rtnetlink is at most a page or 8 KiB (`NLMSG_GOODSIZE`) unless asked for more, a uevent 2 KiB.
+/// A datagram of rtnetlink is at most a page or 8 KiB (`NLMSG_GOODSIZE`) unless asked for more, a
+/// uevent 2 KiB.
 const DATAGRAM: usize = 32 * 1024;
 
 /// The open ears.
@@ -111,7 +115,9 @@ fn monitor() -> io::Result<OwnedFd> {
     let mut reply = asked.request(&request)?;
     let family = reply.recv_one()?;
     let groups = family.get_mcast_groups().map_err(io::Error::other)?;
-    let monitor = groups.into_iter().find(|group| group.get_name().is_ok_and(|name| name.to_bytes() == b"monitor"));
+    let monitor = groups
+        .into_iter()
+        .find(|group| group.get_name().is_ok_and(|name| name.to_bytes() == b"monitor"));
     let id = monitor.and_then(|group| group.get_id().ok()).ok_or(io::ErrorKind::NotFound)?;
     let socket = socket(Some(GENERIC), 0)?;
     join(&socket, id)?;
@@ -124,7 +130,8 @@ fn join(socket: &OwnedFd, group: u32) -> io::Result<()> {
     let (level, name) = (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP);
     // SAFETY: the kernel reads the four bytes of `group` and keeps no reference to them.
     #[allow(unsafe_code)]
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const group).cast(), 4) };
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const group).cast(), 4) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

@@ -1,7 +1,9 @@
-//! The guard of `apply --confirm-within`: a process of its own that restores a transaction unless it is confirmed in time.
+//! The guard of `apply --confirm-within`: a process of its own that restores a transaction unless
+//! it is confirmed in time.
 //!
-//! It must outlive everything that a bad placement can take along: the terminal, the connection, `apply` itself. So it
-//! runs in a session of its own, watches before the first write is made, and needs nobody but the kernel and the journal.
+//! It must outlive everything that a bad placement can take along: the terminal, the connection,
+//! `apply` itself. So it runs in a session of its own, watches before the first write is made, and
+//! needs nobody but the kernel and the journal.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
@@ -28,8 +30,8 @@ use crate::undo::{self, Undone, Which};
 /// What the guard says on its standard output when it watches.
 const READY: &str = "ready";
 
-/// How long an `apply` may go on writing after the deadline before the guard ends it (it may be stopped, or blocked by a
-/// terminal that takes no more output).
+/// How long an `apply` may go on writing after the deadline before the guard ends it (it may be
+/// stopped, or blocked by a terminal that takes no more output).
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time between two attempts at a restoration that did not succeed.
@@ -85,12 +87,22 @@ pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     let status = child.wait()?;
-    Err(io::Error::other(format!("it ended with {status}, see {}", dir.join("guard.log").display())))
+    Err(io::Error::other(format!(
+        "it ended with {status}, see {}",
+        dir.join("guard.log").display()
+    )))
 }
 
-/// Watches over a transaction until it is confirmed, undone or overdue; in the last case restores it.
-pub fn watch(kernel: &dyn Kernel, dir: &Path, transaction: u64, ready: &mut dyn Write) -> Result<End, GuardError> {
-    // Refused to the leader of a process group only: one that was started by hand, with its terminal.
+/// Watches over a transaction until it is confirmed, undone or overdue; in the last case restores
+/// it.
+pub fn watch(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    transaction: u64,
+    ready: &mut dyn Write,
+) -> Result<End, GuardError> {
+    // Refused to the leader of a process group only: one that was started by hand, with its
+    // terminal.
     let _ = setsid();
     let stop = signals().map_err(cannot("take signals"))?;
     let apply = Apply::parent();
@@ -98,8 +110,11 @@ pub fn watch(kernel: &dyn Kernel, dir: &Path, transaction: u64, ready: &mut dyn 
     inotify::add_watch(&changed, dir.join("journal"), inotify::WatchFlags::MODIFY)
         .map_err(cannot("watch the journal"))?;
     let awaited = find(kernel, dir, transaction)?.and_then(|t| t.awaits_confirmation());
-    let due = timer(awaited.ok_or(GuardError::NothingToGuard(transaction))?).map_err(cannot("set a timer"))?;
-    writeln!(ready, "{READY}").and_then(|()| ready.flush()).map_err(cannot("say that it watches"))?;
+    let due = timer(awaited.ok_or(GuardError::NothingToGuard(transaction))?)
+        .map_err(cannot("set a timer"))?;
+    writeln!(ready, "{READY}")
+        .and_then(|()| ready.flush())
+        .map_err(cannot("say that it watches"))?;
     loop {
         // A journal that cannot be read now is looked at again at the deadline, under the lock.
         match journal::state_of(kernel, dir, transaction) {
@@ -114,7 +129,8 @@ pub fn watch(kernel: &dyn Kernel, dir: &Path, transaction: u64, ready: &mut dyn 
     }
 }
 
-/// Hang-up and interrupt are not heard. Whoever asks it to end leaves nobody to restore later: it restores at once.
+/// Hang-up and interrupt are not heard. Whoever asks it to end leaves nobody to restore later: it
+/// restores at once.
 fn signals() -> io::Result<OwnedFd> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     signal_hook::low_level::pipe::register(SIGTERM, write)?;
@@ -171,7 +187,12 @@ impl Apply {
 }
 
 /// Restores, whatever is in the way.
-fn restore(kernel: &dyn Kernel, dir: &Path, transaction: u64, apply: Option<&Apply>) -> Result<End, GuardError> {
+fn restore(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    transaction: u64,
+    apply: Option<&Apply>,
+) -> Result<End, GuardError> {
     let patient_until = kernel.now() + PATIENCE;
     let mut attempts = 0;
     loop {
@@ -189,7 +210,8 @@ fn restore(kernel: &dyn Kernel, dir: &Path, transaction: u64, apply: Option<&App
             },
             // Another netsilo at work is waited for; the apply that hangs is not.
             Err(JournalError::Busy { pid, .. }) => {
-                let hangs = apply.filter(|apply| pid == Some(apply.pid.as_raw_nonzero().get().unsigned_abs()));
+                let hangs = apply
+                    .filter(|apply| pid == Some(apply.pid.as_raw_nonzero().get().unsigned_abs()));
                 if let Some(apply) = hangs.filter(|_| kernel.now() > patient_until) {
                     let _ = pidfd_send_signal(&apply.pidfd, Signal::KILL);
                 }
@@ -223,11 +245,14 @@ pub enum ConfirmError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// It never came to its end.
-    #[error("transaction {0} was not written to its end and cannot be kept; run `netsilo undo`, or wait for its guard")]
+    #[error(
+        "transaction {0} was not written to its end and cannot be kept; run `netsilo undo`, or wait for its guard"
+    )]
     HalfWritten(u64),
 }
 
-/// Keeps the newest transaction that awaits a confirmation; the deadline counts even if its guard was killed.
+/// Keeps the newest transaction that awaits a confirmation; the deadline counts even if its guard
+/// was killed.
 pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<Confirmation, ConfirmError> {
     let Some(mut journal) = Journal::open_existing(kernel, dir)? else {
         return Ok(Confirmation::Nothing);
@@ -246,13 +271,17 @@ pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<Confirmation, ConfirmE
         _ if kernel.now() < deadline => Err(ConfirmError::HalfWritten(id)),
         _ => {
             drop(journal);
-            let mut undone = undo::undo(kernel, dir, Which::Only(id), false, By::Confirm, &mut |_, _| {})?;
-            Ok(undone.pop().map_or(Confirmation::Restored(id, By::Guard), Confirmation::RestoredNow))
+            let mut undone =
+                undo::undo(kernel, dir, Which::Only(id), false, By::Confirm, &mut |_, _| {})?;
+            Ok(undone
+                .pop()
+                .map_or(Confirmation::Restored(id, By::Guard), Confirmation::RestoredNow))
         }
     }
 }
 
 fn find(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<Transaction>, JournalError> {
-    let transactions = journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    let transactions =
+        journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
     Ok(transactions.into_iter().find(|t| t.id == id))
 }

@@ -1,7 +1,9 @@
-//! Hints for other balancers: for each interrupt a file with the CPUs that it should go to, and one with the reason.
+//! Hints for other balancers: for each interrupt a file with the CPUs that it should go to, and one
+//! with the reason.
 //!
-//! `<dir>/irq/<n>/affinity_hint` has the format of the kernel's file of that name, `affinity_alg` is one line for people.
-//! Each file is replaced in one step, written only when it says something new, and gone when the daemon is.
+//! `<dir>/irq/<n>/affinity_hint` has the format of the kernel's file of that name, `affinity_alg`
+//! is one line for people. Each file is replaced in one step, written only when it says something
+//! new, and gone when the daemon is.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,14 +37,17 @@ impl Hints {
         &self.dir
     }
 
-    /// Says where each interrupt should be, in masks as wide as the machine; how many files were written or removed.
+    /// Says where each interrupt should be, in masks as wide as the machine; how many files were
+    /// written or removed.
     pub fn publish(&mut self, placements: &[Placement], nr_cpu_ids: u32) -> io::Result<usize> {
         let texts = |placement: &Placement| {
             let alg = format!("{}: {}\n", placement.algorithm, placement.basis.replace('\n', " "));
             [format!("{}\n", placement.cpus.to_mask(nr_cpu_ids)), alg]
         };
-        let wanted: BTreeMap<Irq, [String; 2]> =
-            placements.iter().filter_map(|placement| Some((placement.irq?, texts(placement)))).collect();
+        let wanted: BTreeMap<Irq, [String; 2]> = placements
+            .iter()
+            .filter_map(|placement| Some((placement.irq?, texts(placement))))
+            .collect();
         let mut changed = 0;
         for irq in self.published.keys().filter(|irq| !wanted.contains_key(irq)) {
             remove(&self.dir.join(irq.to_string()))?;
@@ -75,7 +80,8 @@ impl Drop for Hints {
 /// Readers see the old text or the new one, never a part.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let aside = path.with_extension("new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&aside)?;
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&aside)?;
     file.write_all(text.as_bytes())?;
     fs::rename(aside, path)
 }
@@ -116,8 +122,11 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let mut hints = Hints::new(state.path()).unwrap();
         let read = |path: &str| fs::read_to_string(state.path().join("irq").join(path)).unwrap();
-        let both =
-            [placement(Some(27), "1,33", "next to redis"), placement(Some(28), "2", "a\nb"), placement(None, "3", "")];
+        let both = [
+            placement(Some(27), "1,33", "next to redis"),
+            placement(Some(28), "2", "a\nb"),
+            placement(None, "3", ""),
+        ];
         assert_eq!(hints.publish(&both, 64).unwrap(), 4);
         assert_eq!(read("27/affinity_hint"), "00000002,00000002\n");
         assert_eq!(read("27/affinity_alg"), "near-consumer: next to redis\n");

@@ -32,7 +32,8 @@ pub enum InstanceError {
 }
 
 impl Instance {
-    /// Takes the lock of a state folder, and lets others look into the folder; the journal in it stays its owner's only.
+    /// Takes the lock of a state folder, and lets others look into the folder; the journal in it
+    /// stays its owner's only.
     pub fn take(dir: &Path) -> Result<Self, InstanceError> {
         journal::make_dir(dir)?;
         let path = dir.join("run.lock");
@@ -53,7 +54,10 @@ mod tests {
         let state = dir.path().join("netsilo");
         let first = Instance::take(&state).unwrap();
         let error = Instance::take(&state).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("netsilo runs already (pid {})", std::process::id())), "{error}");
+        assert!(
+            error.starts_with(&format!("netsilo runs already (pid {})", std::process::id())),
+            "{error}"
+        );
         assert_eq!(state.metadata().unwrap().permissions().mode() & 0o777, 0o755);
         drop(first);
         Instance::take(&state).unwrap();

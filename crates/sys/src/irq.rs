@@ -1,4 +1,5 @@
-//! Interrupts: `/proc/interrupts`, `/proc/irq/<n>` and, where only a few are wanted, `/sys/kernel/irq/<n>`.
+//! Interrupts: `/proc/interrupts`, `/proc/irq/<n>` and, where only a few are wanted,
+//! `/sys/kernel/irq/<n>`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,15 +41,25 @@ fn interrupts_once(root: &Root, mut reader: Reader<'_>) -> Result<Interrupts, Re
 /// The rows of a few interrupts, from `/sys/kernel/irq/<n>`; those that are gone are left out.
 ///
 /// Cheaper than `/proc/interrupts` where there are many others: the kernel formats these only.
-pub fn rows(root: &Root, irqs: &BTreeSet<Irq>, possible: &CpuSet) -> Result<BTreeMap<Irq, Row>, ReadError> {
+pub fn rows(
+    root: &Root,
+    irqs: &BTreeSet<Irq>,
+    possible: &CpuSet,
+) -> Result<BTreeMap<Irq, Row>, ReadError> {
     let mut rows = BTreeMap::new();
     for &irq in irqs {
         let dir = format!("/sys/kernel/irq/{irq}");
-        let word = |name: &str| Ok(root.optional(&format!("{dir}/{name}"), scalar::word)?.unwrap_or_default());
-        if let Some(counts) = root.optional(&format!("{dir}/per_cpu_count"), |text| per_cpu_count(text, possible))? {
-            let (chip, hwirq, name, actions) = (word("chip_name")?, word("hwirq")?, word("name")?, word("actions")?);
+        let word = |name: &str| {
+            Ok(root.optional(&format!("{dir}/{name}"), scalar::word)?.unwrap_or_default())
+        };
+        if let Some(counts) =
+            root.optional(&format!("{dir}/per_cpu_count"), |text| per_cpu_count(text, possible))?
+        {
+            let (chip, hwirq, name, actions) =
+                (word("chip_name")?, word("hwirq")?, word("name")?, word("actions")?);
             let flow = if name.is_empty() { String::new() } else { format!("-{name}") };
-            let actions = actions.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            let actions =
+                actions.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
             rows.insert(irq, Row { counts, chip: format!("{chip} {hwirq}{flow}"), actions });
         }
     }
@@ -64,21 +75,39 @@ pub(crate) fn irqs(notes: &Notes<'_>, rows: BTreeMap<Irq, Row>) -> BTreeMap<Irq,
 fn state(notes: &Notes<'_>, irq: Irq, row: Row, debugfs: bool) -> IrqState {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
-    // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK; empty until the interrupt was started once
-    let effective = notes.get(&file("effective_affinity_list"), cpu_lists::list).filter(|cpus| !cpus.is_empty());
+    // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK; empty until the interrupt was started
+    // once
+    let effective = notes
+        .get(&file("effective_affinity_list"), cpu_lists::list)
+        .filter(|cpus| !cpus.is_empty());
     let hint = notes.get(&file("affinity_hint"), cpu_lists::mask).filter(|cpus| !cpus.is_empty());
-    let node = notes.get(&file("node"), scalar::number_or_none).flatten().map(netsilo_core::topology::NodeId);
+    let node = notes
+        .get(&file("node"), scalar::number_or_none)
+        .flatten()
+        .map(netsilo_core::topology::NodeId);
     let mode = notes.note(notes.root.mode(&file("smp_affinity_list")));
-    let flags = debugfs.then(|| notes.get(&format!("{DEBUGFS}/{irq}"), irq_debugfs::writable)).flatten();
+    let flags =
+        debugfs.then(|| notes.get(&format!("{DEBUGFS}/{irq}"), irq_debugfs::writable)).flatten();
     let writable = writable(mode, flags, &row.chip);
-    IrqState { actions: row.actions, chip: row.chip, counts: row.counts, requested, effective, hint, node, writable }
+    IrqState {
+        actions: row.actions,
+        chip: row.chip,
+        counts: row.counts,
+        requested,
+        effective,
+        hint,
+        node,
+        writable,
+    }
 }
 
-/// Whether the affinity can be written, by the mode of `smp_affinity_list` and, where mounted, the flags in debugfs.
+/// Whether the affinity can be written, by the mode of `smp_affinity_list` and, where mounted, the
+/// flags in debugfs.
 ///
-/// Since 6.11 `register_irq_proc` makes the file read-only unless `irq_can_set_affinity_usr`; that is false for a managed
-/// interrupt and for one whose controller cannot direct it. Message-signalled interrupts can be directed, so for them
-/// read-only means managed. Before 6.11 the mode tells nothing. No file: a kernel without SMP.
+/// Since 6.11 `register_irq_proc` makes the file read-only unless `irq_can_set_affinity_usr`; that
+/// is false for a managed interrupt and for one whose controller cannot direct it.
+/// Message-signalled interrupts can be directed, so for them read-only means managed. Before 6.11
+/// the mode tells nothing. No file: a kernel without SMP.
 fn writable(mode: Option<u32>, flags: Option<Writable>, chip: &str) -> Writable {
     match (mode, flags) {
         (None, _) => Writable::Unsupported,
@@ -98,7 +127,10 @@ mod tests {
         assert_eq!(writable(Some(0o644), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Yes);
         assert_eq!(writable(Some(0o444), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Managed);
         assert_eq!(writable(Some(0o444), None, "IO-APIC 2-edge"), Writable::Unsupported);
-        assert_eq!(writable(Some(0o644), Some(Writable::Managed), "PCI-MSI 1-edge"), Writable::Managed);
+        assert_eq!(
+            writable(Some(0o644), Some(Writable::Managed), "PCI-MSI 1-edge"),
+            Writable::Managed
+        );
         assert_eq!(writable(None, None, "PCI-MSI 1-edge"), Writable::Unsupported);
     }
 }

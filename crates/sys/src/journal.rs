@@ -1,6 +1,7 @@
 //! The journal on disk: appended line by line, synced before the first write, one writer at a time.
 //!
-//! What its lines mean is in [`crate::transaction`]. Death at any byte leaves a journal that the next netsilo understands.
+//! What its lines mean is in [`crate::transaction`]. Death at any byte leaves a journal that the
+//! next netsilo understands.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -15,9 +16,12 @@ use rustix::io::Errno;
 use crate::fold::fold;
 use crate::kernel::Kernel;
 use crate::knob;
-use crate::transaction::{BadLine, By, Entry, History, Origin, Record, State, Transaction, VERSION};
+use crate::transaction::{
+    BadLine, By, Entry, History, Origin, Record, State, Transaction, VERSION,
+};
 
-/// Where the journal is unless told otherwise: a tmpfs, which ends with the boot as the settings do.
+/// Where the journal is unless told otherwise: a tmpfs, which ends with the boot as the settings
+/// do.
 pub const STATE_DIR: &str = "/run/netsilo";
 
 /// Why the journal cannot be used.
@@ -91,8 +95,8 @@ pub struct Journal {
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
-/// Unlocked by hand: closing is not enough while a child that was just forked, and has not yet become another program,
-/// holds the same open file.
+/// Unlocked by hand: closing is not enough while a child that was just forked, and has not yet
+/// become another program, holds the same open file.
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
@@ -100,7 +104,8 @@ impl Drop for Lock {
 }
 
 impl Journal {
-    /// Opens the journal for writing, makes one where there is none; another boot's is closed: put aside, never replayed.
+    /// Opens the journal for writing, makes one where there is none; another boot's is closed: put
+    /// aside, never replayed.
     pub fn open(kernel: &dyn Kernel, dir: &Path) -> Result<Self, JournalError> {
         make_dir(dir)?;
         let path = dir.join("lock");
@@ -151,14 +156,21 @@ impl Journal {
         confirm_by: Option<Duration>,
     ) -> Result<u64, JournalError> {
         let transaction = self.history.next_id();
-        self.append(Record::Begin { transaction, pid: std::process::id(), origin, confirm_by, entries })?;
+        self.append(Record::Begin {
+            transaction,
+            pid: std::process::id(),
+            origin,
+            confirm_by,
+            entries,
+        })?;
         self.sync()?;
         Ok(transaction)
     }
 
     /// Records what a knob says after the write.
     ///
-    /// Not synced: it outlives this process, which is what counts; what does not outlive the boot is of no use after it.
+    /// Not synced: it outlives this process, which is what counts; what does not outlive the boot
+    /// is of no use after it.
     pub fn wrote(&mut self, transaction: u64, entry: usize, raw: &str) -> Result<(), JournalError> {
         self.append(Record::Wrote { transaction, entry, raw: raw.to_owned() })
     }
@@ -188,25 +200,34 @@ impl Journal {
 
     /// Folds the daemon's transactions into one, so that the journal of a long boot stays short.
     ///
-    /// The folded journal takes the place of the old one in one step: death at any byte leaves the one or the other.
+    /// The folded journal takes the place of the old one in one step: death at any byte leaves the
+    /// one or the other.
     pub fn fold(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
         // A kthread's pid and start never come back; a netdev or an interrupt may.
         let gone = |target: &Target| {
-            matches!(target, Target::NapiThread { .. }) && knob::read(kernel, target).is_err_and(|e| e.is_gone())
+            matches!(target, Target::NapiThread { .. })
+                && knob::read(kernel, target).is_err_and(|e| e.is_gone())
         };
-        let now = |target: &Target| knob::read(kernel, target).ok().map(|reading| (reading.value, reading.raw));
+        let now = |target: &Target| {
+            knob::read(kernel, target).ok().map(|reading| (reading.value, reading.raw))
+        };
         let Some(records) = fold(&self.history, &gone, &now) else { return Ok(()) };
         let new = self.path.with_file_name("journal.new");
         let mut bytes = Vec::new();
         let mut history = History::default();
         for record in records {
-            serde_json::to_writer(&mut bytes, &record).map_err(|e| JournalError::io("write", &new)(e.into()))?;
+            serde_json::to_writer(&mut bytes, &record)
+                .map_err(|e| JournalError::io("write", &new)(e.into()))?;
             bytes.push(b'\n');
-            let misfit = |why| JournalError::Corrupt { path: self.path.clone(), source: BadLine { line: 0, why } };
+            let misfit = |why| JournalError::Corrupt {
+                path: self.path.clone(),
+                source: BadLine { line: 0, why },
+            };
             history.take(record).map_err(misfit)?;
         }
         let mut file = open_file(&new)?;
-        let written = file.set_len(0).and_then(|()| file.write_all(&bytes)).and_then(|()| file.sync_all());
+        let written =
+            file.set_len(0).and_then(|()| file.write_all(&bytes)).and_then(|()| file.sync_all());
         written.map_err(JournalError::io("write", &new))?;
         std::fs::rename(&new, &self.path).map_err(JournalError::io("replace", &self.path))?;
         sync_dir_of(&self.path)?;
@@ -232,9 +253,10 @@ impl Journal {
             return Err(failed(e));
         }
         self.length += line.len() as u64;
-        self.history
-            .take(record)
-            .map_err(|why| JournalError::Corrupt { path: self.path.clone(), source: BadLine { line: 0, why } })
+        self.history.take(record).map_err(|why| JournalError::Corrupt {
+            path: self.path.clone(),
+            source: BadLine { line: 0, why },
+        })
     }
 
     fn sync(&self) -> Result<(), JournalError> {
@@ -270,8 +292,11 @@ fn boot_id(kernel: &dyn Kernel) -> Result<String, JournalError> {
 
 fn load(file: &mut File, path: &Path) -> Result<History, JournalError> {
     let mut bytes = Vec::new();
-    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(JournalError::io("read", path))?;
-    History::replay(&bytes).map_err(|source| JournalError::Corrupt { path: path.to_owned(), source })
+    file.rewind()
+        .and_then(|()| file.read_to_end(&mut bytes))
+        .map_err(JournalError::io("read", path))?;
+    History::replay(&bytes)
+        .map_err(|source| JournalError::Corrupt { path: path.to_owned(), source })
 }
 
 pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
@@ -283,7 +308,8 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
     let metadata = dir.metadata().map_err(JournalError::io("look at", dir))?;
     let owner = rustix::process::geteuid().as_raw();
     if metadata.uid() != owner || metadata.mode() & 0o022 != 0 {
-        // Another user's folder: root uses nobody's but its own; the others lack the right to this one.
+        // Another user's folder: root uses nobody's but its own; the others lack the right to this
+        // one.
         return Err(if owner == 0 || metadata.uid() == owner {
             JournalError::Insecure { path: dir.to_owned() }
         } else {
@@ -295,30 +321,45 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
 
 fn open_file(path: &Path) -> Result<File, JournalError> {
     let mut options = OpenOptions::new();
-    options.read(true).append(true).create(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    options
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32);
     options.open(path).map_err(JournalError::io("open", path))
 }
 
-/// Takes a lock without waiting, and leaves our pid in it for those who find it taken; else says whose it is.
+/// Takes a lock without waiting, and leaves our pid in it for those who find it taken; else says
+/// whose it is.
 pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalError> {
     let mut file = open_file(path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut text = String::new();
-            return Ok(Err(file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok())));
+            return Ok(Err(file
+                .read_to_string(&mut text)
+                .ok()
+                .and_then(|_| text.trim().parse().ok())));
         }
         Err(e) => return Err(JournalError::io("lock", path)(e.into())),
     }
     let pid = format!("{}\n", std::process::id());
-    file.set_len(0).and_then(|()| file.write_all(pid.as_bytes())).map_err(JournalError::io("write", path))?;
+    file.set_len(0)
+        .and_then(|()| file.write_all(pid.as_bytes()))
+        .map_err(JournalError::io("write", path))?;
     Ok(Ok(Lock(file)))
 }
 
 /// Closes the journal of another boot: its settings died with that boot.
 fn put_aside(path: &Path, history: &History) -> Result<(), JournalError> {
-    let boot_id: String =
-        history.boot_id.iter().flat_map(|id| id.chars()).filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+    let boot_id: String = history
+        .boot_id
+        .iter()
+        .flat_map(|id| id.chars())
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .collect();
     let closed = path.with_file_name(format!("journal.{boot_id}"));
     std::fs::rename(path, closed).map_err(JournalError::io("rename", path))?;
     sync_dir_of(path)
@@ -368,7 +409,10 @@ mod tests {
         let first = Journal::open(&kernel, &state).unwrap();
         let error = Journal::open(&kernel, &state).unwrap_err().to_string();
         let pid = std::process::id();
-        assert!(error.starts_with(&format!("another netsilo (pid {pid}) is changing settings now")), "{error}");
+        assert!(
+            error.starts_with(&format!("another netsilo (pid {pid}) is changing settings now")),
+            "{error}"
+        );
         drop(first);
         Journal::open(&kernel, &state).unwrap();
     }

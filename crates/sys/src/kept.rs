@@ -1,7 +1,9 @@
-//! Files that are read again and again: kept open, as opening one costs five to ten times what reading it does.
+//! Files that are read again and again: kept open, as opening one costs five to ten times what
+//! reading it does.
 //!
-//! A kept file is of the object that it was opened for: when that goes away, reading fails, also if another one has come
-//! with the same path (`ENODEV` from sysfs, `EIO` from `/proc/irq`, `ESRCH` from `/proc/<pid>`).
+//! A kept file is of the object that it was opened for: when that goes away, reading fails, also if
+//! another one has come with the same path (`ENODEV` from sysfs, `EIO` from `/proc/irq`, `ESRCH`
+//! from `/proc/<pid>`).
 
 use std::fs::File;
 use std::io;
@@ -35,13 +37,17 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Room for so many files, or as many as the hard limit of open files leaves; the soft one (1024 for a service) is raised.
+    /// Room for so many files, or as many as the hard limit of open files leaves; the soft one
+    /// (1024 for a service) is raised.
     pub(crate) fn for_files(wanted: usize) -> Self {
         let limit = getrlimit(Resource::Nofile);
         let wanted = wanted as u64 + SPARE;
         let most = limit.maximum.unwrap_or(u64::MAX).min(wanted);
         let mut has = limit.current.unwrap_or(u64::MAX);
-        if has < most && setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum }).is_ok() {
+        if has < most
+            && setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum })
+                .is_ok()
+        {
             has = most;
         }
         Self { left: has.saturating_sub(SPARE), buffer: vec![0; PAGE] }
@@ -133,7 +139,13 @@ mod tests {
         for room in [1, 0] {
             let mut room = Room { left: room, buffer: vec![0; PAGE] };
             let kept = room.keep(&root, "/value".into()).unwrap();
-            for now in ["1\n".to_owned(), "22\n".to_owned(), "x".repeat(3 * PAGE), String::new(), "x".repeat(PAGE)] {
+            for now in [
+                "1\n".to_owned(),
+                "22\n".to_owned(),
+                "x".repeat(3 * PAGE),
+                String::new(),
+                "x".repeat(PAGE),
+            ] {
                 put(&now);
                 assert_eq!(room.value(&root, &kept, text).unwrap(), now);
                 assert_eq!(room.table(&root, &kept, text).unwrap(), now);
@@ -152,7 +164,8 @@ mod tests {
 
     #[test]
     fn what_went_away_is_not_taken_for_what_came_in_its_place() {
-        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let mut room = Room::for_files(1);
         let kept = room.keep(&Root::live(), format!("/proc/{}/status", child.id())).unwrap();
         assert!(room.value(&Root::live(), &kept, text).is_ok());

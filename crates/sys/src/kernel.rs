@@ -1,4 +1,5 @@
-//! The few things that a transaction asks of a kernel, so that tests can put a failing, rounding or dying one in its place.
+//! The few things that a transaction asks of a kernel, so that tests can put a failing, rounding or
+//! dying one in its place.
 //!
 //! No decisions here: which file, what text and what its failure means is told in [`crate::knob`].
 
@@ -105,7 +106,8 @@ impl Kernel for Live {
 
     fn set(&self, place: &Place, text: &str) -> io::Result<()> {
         match place {
-            // Not created where it is missing, and in one write: a pseudo-file takes each write as a value of its own.
+            // Not created where it is missing, and in one write: a pseudo-file takes each write as
+            // a value of its own.
             Place::File(path) => {
                 let path = self.root.path(path);
                 let mut options = std::fs::OpenOptions::new();
@@ -133,7 +135,11 @@ impl Kernel for Live {
             Capability::SysNice => CapabilitySet::SYS_NICE,
         };
         let held = rustix::thread::capabilities(None)?.effective;
-        if !self.runs() || held.contains(wanted) { Ok(()) } else { Err(rustix::io::Errno::PERM.into()) }
+        if !self.runs() || held.contains(wanted) {
+            Ok(())
+        } else {
+            Err(rustix::io::Errno::PERM.into())
+        }
     }
 
     fn now(&self) -> Duration {
@@ -148,10 +154,13 @@ impl Kernel for Live {
 
 /// The mask in a thread's `status`, with the line end that a file would have.
 ///
-/// Not from `sched_getaffinity`, which leaves out CPUs that are offline now: undo would then forget them.
+/// Not from `sched_getaffinity`, which leaves out CPUs that are offline now: undo would then forget
+/// them.
 pub(crate) fn allowed_cpus(status: &str) -> io::Result<String> {
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"));
-    let mask = mask.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no Cpus_allowed in its status"))?;
+    let mask = mask.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, "no Cpus_allowed in its status")
+    })?;
     Ok(format!("{}\n", mask.trim()))
 }
 
@@ -163,11 +172,14 @@ pub(crate) fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     for cpu in cpus.iter() {
         mask[cpu.0 as usize / 64] |= 1 << (cpu.0 % 64);
     }
-    // On 32-bit and big-endian machines the kernel's words are its own unsigned longs: only 64-bit ones are like ours.
+    // On 32-bit and big-endian machines the kernel's words are its own unsigned longs: only 64-bit
+    // ones are like ours.
     const { assert!(size_of::<libc::c_ulong>() == size_of::<u64>()) };
-    // SAFETY: the kernel reads `longs * 8` bytes, which `mask` holds, and keeps no reference to them.
+    // SAFETY: the kernel reads `longs * 8` bytes, which `mask` holds, and keeps no reference to
+    // them.
     #[allow(unsafe_code)]
-    let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, pid, longs * 8, mask.as_ptr()) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_setaffinity, pid, longs * 8, mask.as_ptr()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -179,7 +191,8 @@ mod tests {
 
     #[test]
     fn the_mask_of_a_thread_is_that_of_its_status() {
-        let status = "Name:\tnapi/eth0-8193\nCpus_allowed:\t00000000,000000ff\nCpus_allowed_list:\t0-7\n";
+        let status =
+            "Name:\tnapi/eth0-8193\nCpus_allowed:\t00000000,000000ff\nCpus_allowed_list:\t0-7\n";
         assert_eq!(allowed_cpus(status).unwrap(), "00000000,000000ff\n");
         assert!(allowed_cpus("Name:\tx\n").is_err());
     }

@@ -10,18 +10,26 @@ fn every_file_that_is_read_is_on_the_page() {
     for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
         let text = std::fs::read_to_string(&file).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        missing
-            .extend(code.split('"').filter(|word| !is_known(word)).map(|word| format!("{word} in {}", file.display())));
+        missing.extend(
+            code.split('"')
+                .filter(|word| !is_known(word))
+                .map(|word| format!("{word} in {}", file.display())),
+        );
     }
     assert_eq!(missing, Vec::<String>::new(), "give them a row in docs/kernel.md");
 }
 
 /// Other literals than paths are; of a path the last part that is no placeholder counts.
 fn is_known(literal: &str) -> bool {
-    if !(literal.starts_with("/proc/") || literal.starts_with("/sys/")) || literal.contains(char::is_whitespace) {
+    if !(literal.starts_with("/proc/") || literal.starts_with("/sys/"))
+        || literal.contains(char::is_whitespace)
+    {
         return true;
     }
-    let last = literal.split('/').rfind(|part| !part.is_empty() && !part.contains('{')).unwrap_or_default();
+    let last = literal
+        .split('/')
+        .rfind(|part| !part.is_empty() && !part.contains('{'))
+        .unwrap_or_default();
     let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
     PAGE.match_indices(last).any(|(at, _)| {
         let (before, after) = (&PAGE[..at], &PAGE[at + last.len()..]);

@@ -1,6 +1,8 @@
-//! From a [`Target`] to the place where it lives, its text and its [`Value`], and the kernel's refusals in plain words.
+//! From a [`Target`] to the place where it lives, its text and its [`Value`], and the kernel's
+//! refusals in plain words.
 //!
-//! A knob is found by what identifies it (action names, device path, start time), never by its number alone.
+//! A knob is found by what identifies it (action names, device path, start time), never by its
+//! number alone.
 
 mod find;
 mod refusal;
@@ -71,7 +73,9 @@ impl KnobError {
     /// The knob.
     pub fn target(&self) -> &Target {
         match self {
-            Self::Gone { target, .. } | Self::Refused { target, .. } | Self::Unreadable { target, .. } => target,
+            Self::Gone { target, .. }
+            | Self::Refused { target, .. }
+            | Self::Unreadable { target, .. } => target,
         }
     }
 
@@ -86,7 +90,10 @@ impl KnobError {
         match self {
             Self::Gone { .. } => true,
             Self::Refused { source, .. } => {
-                matches!(Errno::from_io_error(source), Some(Errno::NOENT | Errno::NODEV | Errno::SRCH))
+                matches!(
+                    Errno::from_io_error(source),
+                    Some(Errno::NOENT | Errno::NODEV | Errno::SRCH)
+                )
             }
             Self::Unreadable { .. } => false,
         }
@@ -98,10 +105,17 @@ impl KnobError {
     }
 
     /// The same of a knob whose driver tells the most that it takes.
-    fn refused_at(kernel: &dyn Kernel, place: &Place, target: &Target, doing: Doing, source: io::Error) -> Self {
+    fn refused_at(
+        kernel: &dyn Kernel,
+        place: &Place,
+        target: &Target,
+        doing: Doing,
+        source: io::Error,
+    ) -> Self {
         let invalid = Errno::from_io_error(&source) == Some(Errno::INVAL);
         let mut refused = Self::refused(target, doing, source);
-        if let (Some(most), true, Self::Refused { hint: Hint(hint), .. }) = (most(kernel, place), invalid, &mut refused)
+        if let (Some(most), true, Self::Refused { hint: Hint(hint), .. }) =
+            (most(kernel, place), invalid, &mut refused)
         {
             let known = hint.take().map(|hint| format!("; {hint}")).unwrap_or_default();
             *hint = Some(format!("its driver takes at most {}{known}", most.trim()));
@@ -148,15 +162,23 @@ impl fmt::Display for Hint {
 /// Finds a knob, makes sure that it is still the same one, and reads it.
 pub fn read(kernel: &dyn Kernel, target: &Target) -> Result<Reading, KnobError> {
     let place = find(kernel, target)?;
-    let raw = kernel.get(&place).map_err(|source| KnobError::refused(target, Doing::Read, source))?;
+    let raw =
+        kernel.get(&place).map_err(|source| KnobError::refused(target, Doing::Read, source))?;
     let value = parse(target, &raw)?;
     Ok(Reading { place, raw, value })
 }
 
 /// Writes a value in the kernel's own format.
-pub fn write(kernel: &dyn Kernel, target: &Target, place: &Place, value: &Value) -> Result<(), KnobError> {
+pub fn write(
+    kernel: &dyn Kernel,
+    target: &Target,
+    place: &Place,
+    value: &Value,
+) -> Result<(), KnobError> {
     let result = kernel.set(place, &render(target, value));
-    result.map_err(|source| KnobError::refused_at(kernel, place, target, Doing::Write(value.clone()), source))
+    result.map_err(|source| {
+        KnobError::refused_at(kernel, place, target, Doing::Write(value.clone()), source)
+    })
 }
 
 /// The most that the driver takes where it tells.
@@ -170,12 +192,19 @@ fn most(kernel: &dyn Kernel, place: &Place) -> Option<String> {
     kernel.get(&Place::Ethtool(netdev.clone(), most)).ok()
 }
 
-/// Writes back a text that the kernel printed, byte for byte; or, where the kernel refuses that, what is as good.
+/// Writes back a text that the kernel printed, byte for byte; or, where the kernel refuses that,
+/// what is as good.
 ///
-/// A cgroup with processes in it cannot lose its set (`validate_change`, ENOSPC): all CPUs of its parent then. An RSS table
-/// that looks like the driver's own is put back by the driver, so that it makes a new one when its channels change again
-/// (`netif_is_rxfh_configured`), which it does for nobody's table but its own.
-pub fn write_back(kernel: &dyn Kernel, target: &Target, place: &Place, raw: &str) -> Result<(), KnobError> {
+/// A cgroup with processes in it cannot lose its set (`validate_change`, ENOSPC): all CPUs of its
+/// parent then. An RSS table that looks like the driver's own is put back by the driver, so that it
+/// makes a new one when its channels change again (`netif_is_rxfh_configured`), which it does for
+/// nobody's table but its own.
+pub fn write_back(
+    kernel: &dyn Kernel,
+    target: &Target,
+    place: &Place,
+    raw: &str,
+) -> Result<(), KnobError> {
     let own = matches!(target, Target::RssTable { context: 0, .. })
         && matches!(parse(target, raw), Ok(Value::Table(table)) if table.looks_like_default());
     if own && kernel.set(place, DEFAULT).is_ok() && kernel.get(place).is_ok_and(|now| now == raw) {
@@ -187,10 +216,13 @@ pub fn write_back(kernel: &dyn Kernel, target: &Target, place: &Place, raw: &str
         }
         other => other,
     };
-    result.map_err(|source| KnobError::refused_at(kernel, place, target, Doing::Restore(raw.to_owned()), source))
+    result.map_err(|source| {
+        KnobError::refused_at(kernel, place, target, Doing::Restore(raw.to_owned()), source)
+    })
 }
 
-/// Whether a value comes to the same as another one: a cgroup without a set of its own has the CPUs of its parent.
+/// Whether a value comes to the same as another one: a cgroup without a set of its own has the CPUs
+/// of its parent.
 pub fn is_as_good(kernel: &dyn Kernel, target: &Target, value: &Value, wanted: &Value) -> bool {
     let open = || open_cpus(kernel, target).and_then(|open| parse(target, &open).ok());
     matches!(wanted, Value::Cpus(cpus) if cpus.is_empty()) && open().as_ref() == Some(value)
@@ -204,7 +236,12 @@ fn open_cpus(kernel: &dyn Kernel, target: &Target) -> Option<String> {
 }
 
 /// Whether this process has the right to write a knob; changes nothing.
-pub fn may_write(kernel: &dyn Kernel, target: &Target, place: &Place, value: &Value) -> Result<(), KnobError> {
+pub fn may_write(
+    kernel: &dyn Kernel,
+    target: &Target,
+    place: &Place,
+    value: &Value,
+) -> Result<(), KnobError> {
     let result = kernel.may_set(place, needs(target));
     result.map_err(|source| KnobError::refused(target, Doing::Write(value.clone()), source))
 }
@@ -214,9 +251,14 @@ const LOOKS: u32 = 10;
 
 /// Reads a knob that should say `expected`; another value is believed only when it stays.
 ///
-/// While an interrupt is being moved (`irq_move_masked_irq`), `smp_affinity` shows its former value for a moment:
-/// the pending flag is cleared before the mask is copied, and `show_irq_affinity` takes no lock.
-pub fn read_settled(kernel: &dyn Kernel, target: &Target, expected: &Value) -> Result<Reading, KnobError> {
+/// While an interrupt is being moved (`irq_move_masked_irq`), `smp_affinity` shows its former value
+/// for a moment: the pending flag is cleared before the mask is copied, and `show_irq_affinity`
+/// takes no lock.
+pub fn read_settled(
+    kernel: &dyn Kernel,
+    target: &Target,
+    expected: &Value,
+) -> Result<Reading, KnobError> {
     let mut reading = read(kernel, target)?;
     for _ in 1..LOOKS {
         if reading.value == *expected {
@@ -279,8 +321,13 @@ mod tests {
 
     #[test]
     fn an_irq_is_its_action_names_and_not_its_number() {
-        let (_dir, kernel) =
-            tree(&[("sys/kernel/irq/27/actions", "virtio0-input.1\n"), ("proc/irq/27/smp_affinity", "0f\n")], &[]);
+        let (_dir, kernel) = tree(
+            &[
+                ("sys/kernel/irq/27/actions", "virtio0-input.1\n"),
+                ("proc/irq/27/smp_affinity", "0f\n"),
+            ],
+            &[],
+        );
         let reading = read(&kernel, &irq(27, "virtio0-input.1")).unwrap();
         assert_eq!((reading.raw.as_str(), reading.value.to_string()), ("0f\n", "0-3".to_owned()));
         let message = |target| {
@@ -288,7 +335,10 @@ mod tests {
             assert!(error.is_gone());
             error.to_string()
         };
-        assert_eq!(message(irq(27, "eth0-rx")), "irq 27 (eth0-rx): this number now belongs to virtio0-input.1");
+        assert_eq!(
+            message(irq(27, "eth0-rx")),
+            "irq 27 (eth0-rx): this number now belongs to virtio0-input.1"
+        );
         assert_eq!(message(irq(28, "eth0-rx")), "irq 28 (eth0-rx): no such interrupt any more");
     }
 
@@ -312,12 +362,17 @@ mod tests {
     #[test]
     fn a_thread_is_its_pid_name_and_start_time() {
         let stat = "70 (napi/a) b-0) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
-        let (_dir, kernel) =
-            tree(&[("proc/70/stat", stat), ("proc/70/comm", "napi/a) b-0\n"), ("proc/71/comm", "x\n")], &[]);
+        let (_dir, kernel) = tree(
+            &[("proc/70/stat", stat), ("proc/70/comm", "napi/a) b-0\n"), ("proc/71/comm", "x\n")],
+            &[],
+        );
         assert_eq!(find::thread_identity(&kernel, 70).unwrap(), ("napi/a) b-0".to_owned(), 4242));
         assert!(find::thread_identity(&kernel, 71).is_err());
         let ended = Target::NapiThread { pid: 72, comm: "x".into(), start_time: 1 };
-        assert_eq!(read(&kernel, &ended).unwrap_err().to_string(), "kthread x (pid 72): this thread has ended");
+        assert_eq!(
+            read(&kernel, &ended).unwrap_err().to_string(),
+            "kthread x (pid 72): this thread has ended"
+        );
     }
 
     #[test]
@@ -328,7 +383,10 @@ mod tests {
         let cpu4 = || Value::Cpus(CpuSet::parse_list("4").unwrap());
         let managed = message(&irq(27, "x"), cpu4(), Errno::IO);
         assert!(managed.starts_with("irq 27 (x): cannot write 4: "), "{managed}");
-        assert!(managed.contains("(os error 5): the kernel or its interrupt controller places"), "{managed}");
+        assert!(
+            managed.contains("(os error 5): the kernel or its interrupt controller places"),
+            "{managed}"
+        );
         for (errno, words) in [
             (Errno::PERM, "leave it out"),
             (Errno::NOSPC, "about 200 per cpu"),
@@ -341,16 +399,29 @@ mod tests {
         }
         assert!(message(&rps("eth0", None), cpu4(), Errno::INVAL).contains("isolcpus"));
         assert!(message(&rps("eth0", None), cpu4(), Errno::PERM).contains("run as root"));
-        assert!(message(&Target::RpsSockFlowEntries, Value::Count(9), Errno::INVAL).contains("smaller"));
+        assert!(
+            message(&Target::RpsSockFlowEntries, Value::Count(9), Errno::INVAL).contains("smaller")
+        );
     }
 
     #[test]
     fn the_kernel_rounds_counts_and_takes_isolated_cpus_out_of_rps() {
-        let (_dir, kernel) =
-            tree(&[("sys/devices/system/cpu/isolated", "2\n"), ("sys/devices/system/cpu/nohz_full", "3\n")], &[]);
+        let (_dir, kernel) = tree(
+            &[
+                ("sys/devices/system/cpu/isolated", "2\n"),
+                ("sys/devices/system/cpu/nohz_full", "3\n"),
+            ],
+            &[],
+        );
         let cpus = |list: &str| Value::Cpus(CpuSet::parse_list(list).unwrap());
-        assert_eq!(settles_as(&kernel, &Target::RpsSockFlowEntries, &Value::Count(1000)), Value::Count(1024));
-        assert_eq!(settles_as(&kernel, &Target::RpsSockFlowEntries, &Value::Count(0)), Value::Count(0));
+        assert_eq!(
+            settles_as(&kernel, &Target::RpsSockFlowEntries, &Value::Count(1000)),
+            Value::Count(1024)
+        );
+        assert_eq!(
+            settles_as(&kernel, &Target::RpsSockFlowEntries, &Value::Count(0)),
+            Value::Count(0)
+        );
         assert_eq!(settles_as(&kernel, &rps("eth0", None), &cpus("1-4")), cpus("1,4"));
         assert_eq!(settles_as(&kernel, &irq(1, "x"), &cpus("1-4")), cpus("1-4"));
     }

@@ -1,4 +1,5 @@
-//! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer. It decides nothing and prints nothing.
+//! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer. It decides nothing
+//! and prints nothing.
 
 pub mod apply;
 mod audit;

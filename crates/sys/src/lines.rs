@@ -5,7 +5,8 @@ use std::io::{self, Read, Write};
 
 use netsilo_core::parse::ParseError;
 
-/// Enough for a few lines of `/proc/interrupts` at 8192 CPUs (90 kB each); a longer line is refused.
+/// Enough for a few lines of `/proc/interrupts` at 8192 CPUs (90 kB each); a longer line is
+/// refused.
 const LONGEST_LINE: usize = 1 << 20;
 const START: usize = 1 << 17;
 
@@ -26,7 +27,9 @@ pub(crate) fn read_lines(
     loop {
         if filled == buffer.len() {
             if filled >= LONGEST_LINE {
-                return Err(LinesError::Read(io::Error::other(format!("a line longer than {LONGEST_LINE} bytes"))));
+                return Err(LinesError::Read(io::Error::other(format!(
+                    "a line longer than {LONGEST_LINE} bytes"
+                ))));
             }
             buffer.resize(filled * 2, 0);
         }
@@ -36,7 +39,11 @@ pub(crate) fn read_lines(
             Err(e) => return Err(LinesError::Read(e)),
         };
         if read == 0 {
-            return if filled == 0 { Ok(()) } else { line(&buffer[..filled]).map_err(LinesError::Parse) };
+            return if filled == 0 {
+                Ok(())
+            } else {
+                line(&buffer[..filled]).map_err(LinesError::Parse)
+            };
         }
         if let Some(save) = &mut save {
             save.write_all(&buffer[filled..filled + read]).map_err(LinesError::Save)?;
@@ -74,7 +81,8 @@ mod tests {
         assert_eq!(lines(b""), [] as [usize; 0]);
     }
 
-    /// Gives no more than so many bytes at a time, as `/proc` gives no more than a page or a record.
+    /// Gives no more than so many bytes at a time, as `/proc` gives no more than a page or a
+    /// record.
     struct Pieces<'a>(&'a [u8], usize);
 
     impl Read for Pieces<'_> {
@@ -100,6 +108,9 @@ mod tests {
     #[test]
     fn an_endless_line_is_refused() {
         let text = "x".repeat(LONGEST_LINE + 1);
-        assert!(matches!(read_lines(&mut text.as_bytes(), None, |_| Ok(())), Err(LinesError::Read(_))));
+        assert!(matches!(
+            read_lines(&mut text.as_bytes(), None, |_| Ok(())),
+            Err(LinesError::Read(_))
+        ));
     }
 }

@@ -1,8 +1,9 @@
 //! Makes load and answers it: the sockets and threads of `netsilo bench`.
 //!
-//! The words and sums are in [`netsilo_core::load`]. A server ([`serve`]) and a client ([`run`]) agree on a load over a control
-//! connection; then the client opens the data connections, both take their counters, and each thread or process counts in its own
-//! row of a [`board`], which the client reads each second.
+//! The words and sums are in [`netsilo_core::load`]. A server ([`serve`]) and a client ([`run`])
+//! agree on a load over a control connection; then the client opens the data connections, both take
+//! their counters, and each thread or process counts in its own row of a [`board`], which the
+//! client reads each second.
 
 mod answer;
 mod asked;

@@ -1,6 +1,8 @@
-//! Sockets of this thread's network namespace that have lost something: UDP from `/proc/net/udp`, listeners from sock_diag.
+//! Sockets of this thread's network namespace that have lost something: UDP from `/proc/net/udp`,
+//! listeners from sock_diag.
 //!
-//! Only those that have dropped at least one packet are kept, and only then are their holders looked for in `/proc`.
+//! Only those that have dropped at least one packet are kept, and only then are their holders
+//! looked for in `/proc`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +16,8 @@ use netsilo_core::sockets::{Holder, LosingSocket, SocketKind};
 use crate::root::{ReadError, Root};
 use crate::sock_owners;
 
-/// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`: the word of `INET_DIAG_SKMEMINFO` that counts drops.
+/// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`: the word of `INET_DIAG_SKMEMINFO` that
+/// counts drops.
 const DROPS: usize = 8;
 
 /// Reads them; listeners are left out where the kernel lists none (no `tcp_diag`).
@@ -26,10 +29,12 @@ pub(crate) fn read() -> Result<Vec<LosingSocket>, ReadError> {
         sockets.extend(read.iter().filter(|socket| socket.drops > 0).map(udp));
     }
     sockets.extend(listeners().unwrap_or_default());
-    let inodes: BTreeSet<u32> = sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
+    let inodes: BTreeSet<u32> =
+        sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
     if !inodes.is_empty() {
         let proc = Path::new("/proc");
-        let holders = sock_owners::holders(proc, &inodes).map_err(|e| ReadError::from_io("/proc", e))?;
+        let holders =
+            sock_owners::holders(proc, &inodes).map_err(|e| ReadError::from_io("/proc", e))?;
         for socket in &mut sockets {
             let tgid = holders.get(&socket.inode).and_then(|fds| fds.keys().next());
             socket.holder = tgid.and_then(|tgid| holder(&root, *tgid));
@@ -77,10 +82,15 @@ fn listeners() -> io::Result<Vec<LosingSocket>> {
     Ok(sockets)
 }
 
-/// Of a listener `rqueue` is what waits to be accepted and `wqueue` how many may (`net/ipv4/tcp_diag.c:tcp_diag_get_info`).
+/// Of a listener `rqueue` is what waits to be accepted and `wqueue` how many may
+/// (`net/ipv4/tcp_diag.c:tcp_diag_get_info`).
 fn listener(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<LosingSocket> {
     let words = attributes.get_skmeminfo().ok()?;
-    let drops = words.chunks_exact(4).nth(DROPS).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)?;
+    let drops = words
+        .chunks_exact(4)
+        .nth(DROPS)
+        .and_then(|word| word.try_into().ok())
+        .map(u32::from_ne_bytes)?;
     (drops > 0).then(|| LosingSocket {
         kind: SocketKind::TcpListen,
         port: message.sockid.sport(),
@@ -127,7 +137,9 @@ mod tests {
         let mut clients = Vec::new();
         while lost(SocketKind::TcpListen, address.port()).is_none() {
             assert!(clients.len() < 1000, "no connection was turned away");
-            let client = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+            let client =
+                socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None)
+                    .unwrap();
             // in progress, or in the end refused
             let _ = connect(&client, &address);
             clients.push(client);

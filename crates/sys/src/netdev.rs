@@ -28,7 +28,8 @@ pub(crate) struct Known<'a> {
 /// All netdevs that `/sys` shows, in the order of their indexes.
 pub(crate) fn netdevs(notes: &Notes<'_>, known: &Known<'_>) -> Vec<Netdev> {
     let names = notes.wanted(notes.root.list(NET)).unwrap_or_default();
-    let mut netdevs: Vec<Netdev> = names.iter().filter_map(|name| netdev(notes, known, name, &names)).collect();
+    let mut netdevs: Vec<Netdev> =
+        names.iter().filter_map(|name| netdev(notes, known, name, &names)).collect();
     netdevs.sort_by_key(|netdev| netdev.ifindex);
     other_namespace(notes, &netdevs);
     netdevs
@@ -41,7 +42,9 @@ fn other_namespace(notes: &Notes<'_>, netdevs: &[Netdev]) {
     };
     let mut own = text.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim()));
     if let Some(missing) = own.find(|name| !netdevs.iter().any(|netdev| netdev.name == *name)) {
-        let why = format!("shows another network namespace (no {missing}): mount sysfs here, as `ip netns exec` does");
+        let why = format!(
+            "shows another network namespace (no {missing}): mount sysfs here, as `ip netns exec` does"
+        );
         notes.gap(NET, why);
     }
 }
@@ -55,14 +58,18 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
     let hardware = hardware(notes, &dir);
     let driver = hardware.as_ref().and_then(|hardware| hardware.driver.clone());
     let driver = driver.or_else(|| Some(ethtool.as_ref()?.driver.value()?.driver.clone()));
-    let driver = driver.or_else(|| notes.get(&file("uevent"), |text| Ok(uevent(text).remove("DEVTYPE"))).flatten());
+    let driver = driver.or_else(|| {
+        notes.get(&file("uevent"), |text| Ok(uevent(text).remove("DEVTYPE"))).flatten()
+    });
     let mut netdev = Netdev {
         name: name.to_owned(),
         ifindex,
         driver,
         mac: notes.get(&file("address"), parse::address).flatten(),
         speed_mbps: notes.get(&file("speed"), parse::speed).flatten(),
-        up: notes.get(&file("flags"), scalar::hexadecimal).is_some_and(|flags| flags & parse::IFF_UP != 0),
+        up: notes
+            .get(&file("flags"), scalar::hexadecimal)
+            .is_some_and(|flags| flags & parse::IFF_UP != 0),
         carrier: notes.get(&file("carrier"), scalar::number::<u32>).map(|carrier| carrier != 0),
         mtu: notes.get(&file("mtu"), scalar::number).unwrap_or(0),
         master: notes.note(notes.root.link(&file("master"))).map(|target| last(&target).to_owned()),
@@ -77,7 +84,11 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
     let virtio = hardware.as_ref().and_then(|hardware| hardware.virtio.clone());
     if let Some(hardware) = hardware {
         for (queue, cpu) in &hardware.channels {
-            netdev.rx_queues.iter_mut().filter(|rx| rx.index == *queue).for_each(|rx| rx.vmbus_cpu = Some(*cpu));
+            netdev
+                .rx_queues
+                .iter_mut()
+                .filter(|rx| rx.index == *queue)
+                .for_each(|rx| rx.vmbus_cpu = Some(*cpu));
         }
         netdev.node = hardware.node;
         netdev.irqs = hardware.irqs;
@@ -91,7 +102,9 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
 }
 
 fn ethtool(notes: &Notes<'_>, name: &str) -> Option<Ethtool> {
-    let answer = notes.root.answer(&format!("ethtool/{name}.json"), || Part::from(crate::ethtool::read(name)));
+    let answer = notes
+        .root
+        .answer(&format!("ethtool/{name}.json"), || Part::from(crate::ethtool::read(name)));
     match notes.note(answer).flatten()? {
         Part::Value(ethtool) => Some(ethtool),
         Part::Absent(why) => {
@@ -123,7 +136,8 @@ fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
         let target = notes.note(root.link(&format!("{of}/{name}")));
         target.map(|target| last(&target).to_owned())
     };
-    let virtio = (link(&path, "subsystem").as_deref() == Some("virtio")).then(|| last(&path).to_owned());
+    let virtio =
+        (link(&path, "subsystem").as_deref() == Some("virtio")).then(|| last(&path).to_owned());
     // a virtio device's vectors, address and node are its parent's
     let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
     let device = if virtio.is_some() { parent } else { path.as_str() };
@@ -138,7 +152,8 @@ fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
     })
 }
 
-/// `numa_node` of the device or, for one on a bus without nodes (USB, auxiliary), of the nearest device above it.
+/// `numa_node` of the device or, for one on a bus without nodes (USB, auxiliary), of the nearest
+/// device above it.
 fn node(notes: &Notes<'_>, device: &str) -> Option<NodeId> {
     let mut dir = device;
     while dir.starts_with("/sys/devices/") {
@@ -162,7 +177,8 @@ fn irqs(notes: &Notes<'_>, device: &str) -> Vec<Irq> {
     pin.filter(|&irq| irq != 0).map(Irq).into_iter().collect()
 }
 
-/// `/sys/bus/vmbus/devices/*/channels/<relid>`: the sub-channel's number is that of the queue (`netvsc_open`).
+/// `/sys/bus/vmbus/devices/*/channels/<relid>`: the sub-channel's number is that of the queue
+/// (`netvsc_open`).
 fn channels(notes: &Notes<'_>, device: &str) -> BTreeMap<u32, CpuId> {
     let names = notes.note(notes.root.list(&format!("{device}/channels"))).unwrap_or_default();
     let channel = |relid: u32| {
@@ -175,7 +191,8 @@ fn channels(notes: &Notes<'_>, device: &str) -> BTreeMap<u32, CpuId> {
 
 fn statistics(notes: &Notes<'_>, dir: &str) -> BTreeMap<String, u64> {
     let names = notes.note(notes.root.list(dir)).unwrap_or_default();
-    let value = |name: String| Some((name.clone(), notes.get(&format!("{dir}/{name}"), scalar::number)?));
+    let value =
+        |name: String| Some((name.clone(), notes.get(&format!("{dir}/{name}"), scalar::number)?));
     names.into_iter().filter_map(value).collect()
 }
 
@@ -211,18 +228,21 @@ fn napis(netdev: &Netdev, known: &Known<'_>) -> Vec<Napi> {
         Some(threads.remove(at).clone())
     };
     let mut napis = Vec::new();
-    for napi in known.genl.iter().flat_map(|genl| &genl.napis).filter(|napi| napi.ifindex == netdev.ifindex) {
+    for napi in
+        known.genl.iter().flat_map(|genl| &genl.napis).filter(|napi| napi.ifindex == netdev.ifindex)
+    {
         let thread = take(&|thread| Some(thread.pid) == napi.pid);
-        let thread = thread.or_else(|| take(&|thread| thread_of(thread, netdev) == Some(NapiId(napi.id))));
+        let thread =
+            thread.or_else(|| take(&|thread| thread_of(thread, netdev) == Some(NapiId(napi.id))));
         napis.push(Napi { id: NapiId(napi.id), irq: napi.irq.map(Irq), thread });
     }
-    let elsewhere = |pid: u32| known.genl.is_some_and(|genl| genl.napis.iter().any(|napi| napi.pid == Some(pid)));
+    let elsewhere = |pid: u32| {
+        known.genl.is_some_and(|genl| genl.napis.iter().any(|napi| napi.pid == Some(pid)))
+    };
     let unlisted = threads.into_iter().filter(|thread| !elsewhere(thread.pid));
-    napis.extend(
-        unlisted.filter_map(|thread| {
-            Some(Napi { id: thread_of(thread, netdev)?, irq: None, thread: Some(thread.clone()) })
-        }),
-    );
+    napis.extend(unlisted.filter_map(|thread| {
+        Some(Napi { id: thread_of(thread, netdev)?, irq: None, thread: Some(thread.clone()) })
+    }));
     napis
 }
 
@@ -243,7 +263,8 @@ fn told_by_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
         return;
     };
     let queue = |direction, index| {
-        let wanted = |q: &&Queue| q.ifindex == netdev.ifindex && q.id == index && q.direction == direction;
+        let wanted =
+            |q: &&Queue| q.ifindex == netdev.ifindex && q.id == index && q.direction == direction;
         genl.queues.iter().find(wanted)
     };
     let napi = |queue: &Queue| queue.napi_id.map(|id| certain(NapiId(id)));
@@ -292,7 +313,12 @@ fn owner(owner: &QueueOwner) -> String {
 }
 
 /// Edges that netlink did not tell.
-fn told_by_names(netdev: &mut Netdev, virtio: Option<&str>, irqs: &BTreeMap<Irq, IrqState>, others: &[String]) {
+fn told_by_names(
+    netdev: &mut Netdev,
+    virtio: Option<&str>,
+    irqs: &BTreeMap<Irq, IrqState>,
+    others: &[String],
+) {
     if netdev.device_path.is_none() {
         return;
     }

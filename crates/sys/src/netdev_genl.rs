@@ -1,4 +1,5 @@
-//! Asks the kernel's `netdev` generic netlink family for queues and NAPIs of this thread's network namespace.
+//! Asks the kernel's `netdev` generic netlink family for queues and NAPIs of this thread's network
+//! namespace.
 
 use std::io;
 
@@ -19,7 +20,8 @@ pub enum NetdevGenlError {
     Napis(#[source] io::Error),
 }
 
-/// Reads all queues and NAPIs; a kernel without the family (before 6.8) is an absence, not an error.
+/// Reads all queues and NAPIs; a kernel without the family (before 6.8) is an absence, not an
+/// error.
 pub fn read() -> Result<Part<NetdevGenl>, NetdevGenlError> {
     let mut socket = NetlinkSocket::new();
     let queues = match queues(&mut socket) {

@@ -1,4 +1,5 @@
-//! Reading where a value may be missing: what could not be read is noted as a gap, with the reason, and the rest goes on.
+//! Reading where a value may be missing: what could not be read is noted as a gap, with the reason,
+//! and the rest goes on.
 
 use std::cell::RefCell;
 
@@ -21,7 +22,11 @@ impl<'a> Notes<'a> {
     }
 
     /// The value; `None` where the kernel has none (no gap) or it could not be read (a gap).
-    pub(crate) fn get<T>(&self, path: &str, parse: impl FnOnce(&str) -> Result<T, ParseError>) -> Option<T> {
+    pub(crate) fn get<T>(
+        &self,
+        path: &str,
+        parse: impl FnOnce(&str) -> Result<T, ParseError>,
+    ) -> Option<T> {
         self.note(self.root.parse(path, parse))
     }
 
@@ -47,7 +52,11 @@ impl<'a> Notes<'a> {
         }
     }
 
-    fn note_unless<T>(&self, result: Result<T, ReadError>, expected: impl Fn(&ReadError) -> bool) -> Option<T> {
+    fn note_unless<T>(
+        &self,
+        result: Result<T, ReadError>,
+        expected: impl Fn(&ReadError) -> bool,
+    ) -> Option<T> {
         let error = match result {
             Ok(value) => return Some(value),
             Err(error) if expected(&error) => return None,

@@ -38,7 +38,8 @@ pub enum ObserveError {
 pub struct Observer {
     counting: Counting,
     counter: Counter,
-    /// What the next observation begins with; `None` until the last one is given back to an observer that looks lightly.
+    /// What the next observation begins with; `None` until the last one is given back to an
+    /// observer that looks lightly.
     before: Option<Snapshot>,
     /// `None`: each snapshot is a whole look.
     refresher: Option<Refresher>,
@@ -58,14 +59,19 @@ impl Observer {
     }
 
     /// Starts counting with other programs than the usual ones.
-    pub fn start_with(root: &Root, counting: Counting, options: bpf::Options) -> Result<Self, ObserveError> {
+    pub fn start_with(
+        root: &Root,
+        counting: Counting,
+        options: bpf::Options,
+    ) -> Result<Self, ObserveError> {
         Self::begin(root, counting, options, None)
     }
 
-    /// Starts counting for a long time: after the first, snapshots read only what changes by itself.
+    /// Starts counting for a long time: after the first, snapshots read only what changes by
+    /// itself.
     ///
-    /// Interrupts of other devices are left out, and so is what a decision does not need. Whoever hears that something
-    /// else changed says so with [`Observer::invalidate`].
+    /// Interrupts of other devices are left out, and so is what a decision does not need. Whoever
+    /// hears that something else changed says so with [`Observer::invalidate`].
     pub fn start_light(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
         Self::begin(root, counting, bpf::Options::default(), Some(Refresher::default()))
     }
@@ -85,7 +91,9 @@ impl Observer {
     ) -> Result<Self, ObserveError> {
         let mut counter = match counting {
             Counting::Continuous | Counting::Windows(_) => attached_or_sockets(options),
-            Counting::WithoutBpf => Counter::Sockets(Vec::new(), sock_diag::sample(None).ok().map(Box::new)),
+            Counting::WithoutBpf => {
+                Counter::Sockets(Vec::new(), sock_diag::sample(None).ok().map(Box::new))
+            }
         };
         if let (Counting::Windows(_), Counter::Attached(tracer)) = (counting, &mut counter) {
             tracer.pause();
@@ -97,8 +105,8 @@ impl Observer {
         Ok(Self { counting, counter, before, refresher })
     }
 
-    /// Takes an observation back, so that the next one begins where it ended: an observer that was started with
-    /// [`Observer::start_light`] keeps no copy of what it gives.
+    /// Takes an observation back, so that the next one begins where it ended: an observer that was
+    /// started with [`Observer::start_light`] keeps no copy of what it gives.
     pub fn keep(&mut self, observation: Observation) {
         self.before = Some(observation.after);
     }
@@ -152,20 +160,34 @@ fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, Obser
     match counter {
         Counter::Attached(tracer) => Ok(tracer.read()?),
         Counter::Sockets(hooks, before) => {
-            let refused =
-                |why: String| Hook { question: "tcp bytes".into(), hook: "sock_diag".into(), refused: Some(why) };
+            let refused = |why: String| Hook {
+                question: "tcp bytes".into(),
+                hook: "sock_diag".into(),
+                refused: Some(why),
+            };
             let sampled = match before.take() {
                 Some(before) => sock_diag::sample(Some(&before)).map(|after| (before, after)),
                 None => sock_diag::sample(None).map(|after| (Box::new(after.clone()), after)),
             };
             let mut attribution = match sampled {
                 Ok((first, after)) => {
-                    let key = snapshot.net.sysctls.get("net.core.netdev_rss_key").map_or("", String::as_str);
-                    let attribution = attribute(&first, &after, &steerings(&snapshot.netdevs, &after.addresses, key));
+                    let key = snapshot
+                        .net
+                        .sysctls
+                        .get("net.core.netdev_rss_key")
+                        .map_or("", String::as_str);
+                    let attribution = attribute(
+                        &first,
+                        &after,
+                        &steerings(&snapshot.netdevs, &after.addresses, key),
+                    );
                     *before = Some(Box::new(after));
                     attribution
                 }
-                Err(error) => Attribution { hooks: vec![refused(error.to_string())], ..Attribution::default() },
+                Err(error) => Attribution {
+                    hooks: vec![refused(error.to_string())],
+                    ..Attribution::default()
+                },
             };
             attribution.hooks.extend(hooks.iter().cloned());
             Ok(attribution)

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// What this process has cost so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
-    /// CPU time of all its threads, in user mode and in the kernel; eBPF programs run in others' time.
+    /// CPU time of all its threads, in user mode and in the kernel; eBPF programs run in others'
+    /// time.
     pub cpu: Duration,
     /// Memory in RAM, in bytes; `None` where it cannot be read.
     pub resident_bytes: Option<u64>,
@@ -19,7 +20,8 @@ pub fn own_cost() -> OwnCost {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     // `/proc/self/statm`: pages; the second field is what is resident.
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: Option<u64> = statm.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok());
+    let pages: Option<u64> =
+        statm.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok());
     OwnCost {
         cpu: Duration::new(cpu.tv_sec.unsigned_abs(), cpu.tv_nsec.unsigned_abs() as u32),
         resident_bytes: pages.map(|pages| pages * rustix::param::page_size() as u64),

@@ -1,4 +1,5 @@
-//! Asks another process's socket about its packets: `pidfd_getfd` lends us the socket, socket options answer.
+//! Asks another process's socket about its packets: `pidfd_getfd` lends us the socket, socket
+//! options answer.
 //!
 //! Needs the right to trace that process (root). The borrowed socket is closed at once.
 
@@ -45,7 +46,9 @@ fn socket_incoming_napi_id(socket: &OwnedFd) -> Result<u32, Errno> {
     let mut len = size_of_val(&value) as libc::socklen_t;
     let (fd, option) = (socket.as_raw_fd(), libc::SO_INCOMING_NAPI_ID);
     // SAFETY: `value` and `len` live through the call, and `len` is the size of `value`.
-    let status = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len) };
+    let status = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len)
+    };
     if status == 0 { Ok(value) } else { Err(Errno::from_raw_os_error(errno())) }
 }
 

@@ -26,16 +26,22 @@ pub enum Who {
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
     /// No process has this name.
-    #[error("no process is called {0:?}; `ps -eo pid,comm` shows the names, which the kernel cuts to 15 bytes")]
+    #[error(
+        "no process is called {0:?}; `ps -eo pid,comm` shows the names, which the kernel cuts to 15 bytes"
+    )]
     NoComm(String),
     /// No process has this number.
     #[error("no process {0}")]
     NoPid(u32),
     /// New threads came whenever all were found.
-    #[error("threads come and go faster than they can be read; restrict the cgroup instead (--cgroup)")]
+    #[error(
+        "threads come and go faster than they can be read; restrict the cgroup instead (--cgroup)"
+    )]
     Restless,
     /// There is no such cgroup.
-    #[error("no cgroup {path} below {CGROUPS}; `cat /proc/PID/cgroup` shows a process's own (after 0::)")]
+    #[error(
+        "no cgroup {path} below {CGROUPS}; `cat /proc/PID/cgroup` shows a process's own (after 0::)"
+    )]
     NoCgroup {
         /// The path asked for.
         path: String,
@@ -66,7 +72,8 @@ pub fn threads(root: &Root, who: &Who) -> Result<Vec<Thread>, PinError> {
     let mut before = BTreeSet::new();
     for _ in 0..LOOKS {
         let threads = look(root, who)?;
-        let now: BTreeSet<(u32, u64)> = threads.iter().map(|thread| (thread.tid, thread.start_time)).collect();
+        let now: BTreeSet<(u32, u64)> =
+            threads.iter().map(|thread| (thread.tid, thread.start_time)).collect();
         if now == before {
             return Ok(threads);
         }
@@ -99,7 +106,9 @@ fn look(root: &Root, who: &Who) -> Result<Vec<Thread>, PinError> {
 /// The processes of this name.
 fn named(root: &Root, wanted: &str) -> Result<Vec<u32>, PinError> {
     let pids = root.list("/proc")?.into_iter().filter_map(|name| name.parse::<u32>().ok());
-    let comm = |pid: &u32| root.parse(&format!("/proc/{pid}/comm"), scalar::word).is_ok_and(|comm| comm == wanted);
+    let comm = |pid: &u32| {
+        root.parse(&format!("/proc/{pid}/comm"), scalar::word).is_ok_and(|comm| comm == wanted)
+    };
     let pids: Vec<u32> = pids.filter(comm).collect();
     if pids.is_empty() { Err(PinError::NoComm(wanted.to_owned())) } else { Ok(pids) }
 }
@@ -120,9 +129,12 @@ fn thread(root: &Root, pid: u32, tid: u32) -> Result<Option<Thread>, ReadError> 
     }
 }
 
-/// A process or thread that ends while its files are read: ENOENT, or ESRCH where they were open already.
+/// A process or thread that ends while its files are read: ENOENT, or ESRCH where they were open
+/// already.
 fn is_gone(error: &ReadError) -> bool {
-    let ended = |source: &std::io::Error| source.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error());
+    let ended = |source: &std::io::Error| {
+        source.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+    };
     error.is_absent() || matches!(error, ReadError::Io { source, .. } if ended(source))
 }
 
@@ -130,14 +142,18 @@ fn is_gone(error: &ReadError) -> bool {
 pub fn cgroup(root: &Root, path: &Path) -> Result<Cgroup, PinError> {
     let path = path.to_string_lossy();
     let below = path.strip_prefix(CGROUPS).unwrap_or(&path);
-    let parts: Vec<&str> = below.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let parts: Vec<&str> =
+        below.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     let path = format!("/{}", parts.join("/"));
     let Some((name, above)) = parts.split_last() else { return Err(PinError::RootCgroup) };
     if parts.contains(&"..") || *name == ".." {
         return Err(PinError::NoCgroup { path });
     }
-    let parent: String = std::iter::once("/".to_owned()).chain(above.iter().map(|part| format!("{part}/"))).collect();
-    let read = |file: String| root.optional(&format!("{CGROUPS}{file}"), |text| Ok(text.to_owned()));
+    let parent: String = std::iter::once("/".to_owned())
+        .chain(above.iter().map(|part| format!("{part}/")))
+        .collect();
+    let read =
+        |file: String| root.optional(&format!("{CGROUPS}{file}"), |text| Ok(text.to_owned()));
     if read("/cgroup.controllers".into())?.is_none() {
         return Err(PinError::NoCgroups);
     }
@@ -147,7 +163,9 @@ pub fn cgroup(root: &Root, path: &Path) -> Result<Cgroup, PinError> {
     if !controllers.split_whitespace().any(|controller| controller == "cpuset") {
         return Err(PinError::NoController { path, parent });
     }
-    let cpus = |file: String| -> Result<CpuSet, ReadError> { root.parse(&format!("{CGROUPS}{file}"), cpu_lists::list) };
+    let cpus = |file: String| -> Result<CpuSet, ReadError> {
+        root.parse(&format!("{CGROUPS}{file}"), cpu_lists::list)
+    };
     Ok(Cgroup {
         cpus: cpus(format!("{path}/cpuset.cpus"))?,
         open: cpus(format!("{parent}cpuset.cpus.effective"))?,
@@ -181,13 +199,21 @@ mod tests {
         let me = std::process::id();
         // one look: other tests of this program start and end threads at the same time
         let found = look(&Root::live(), &Who::Pids(vec![me])).unwrap();
-        assert!(found.iter().any(|thread| thread.comm == "pin-sleeper" && thread.tid != me), "{found:?}");
-        assert!(found.iter().all(|thread| thread.pid == me && !thread.bound && !thread.cpus.is_empty()));
+        assert!(
+            found.iter().any(|thread| thread.comm == "pin-sleeper" && thread.tid != me),
+            "{found:?}"
+        );
+        assert!(
+            found.iter().all(|thread| thread.pid == me && !thread.bound && !thread.cpus.is_empty())
+        );
         drop(done);
         assert!(sleeper.join().unwrap());
         let error = |who| threads(&Root::live(), &who).unwrap_err().to_string();
         assert_eq!(error(Who::Pids(vec![u32::MAX])), format!("no process {}", u32::MAX));
-        assert!(error(Who::Comm("no-such-name".into())).starts_with("no process is called \"no-such-name\"; "));
+        assert!(
+            error(Who::Comm("no-such-name".into()))
+                .starts_with("no process is called \"no-such-name\"; ")
+        );
     }
 
     #[test]
@@ -213,6 +239,11 @@ mod tests {
         assert!(error("/web.slice/../web.slice").starts_with("no cgroup "));
         assert!(error("/").starts_with("the root of all cgroups"));
         let (_dir, bare) = tree(&[]);
-        assert!(cgroup(&bare, Path::new("/web.slice")).unwrap_err().to_string().starts_with("no cgroup v2 is mounted"));
+        assert!(
+            cgroup(&bare, Path::new("/web.slice"))
+                .unwrap_err()
+                .to_string()
+                .starts_with("no cgroup v2 is mounted")
+        );
     }
 }

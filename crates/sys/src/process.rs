@@ -25,7 +25,11 @@ pub(crate) fn processes(notes: &Notes<'_>) -> Vec<Process> {
 
 /// Kthreads of threaded NAPI, `napi/<dev>-<id>` (`net/core/dev.c:napi_kthread_create`).
 pub(crate) fn napi_threads(notes: &Notes<'_>, processes: &[Process]) -> Vec<NapiThread> {
-    processes.iter().filter(|p| p.comm.starts_with("napi/")).filter_map(|p| napi_thread(notes, p)).collect()
+    processes
+        .iter()
+        .filter(|p| p.comm.starts_with("napi/"))
+        .filter_map(|p| napi_thread(notes, p))
+        .collect()
 }
 
 pub(crate) fn napi_thread(notes: &Notes<'_>, process: &Process) -> Option<NapiThread> {

@@ -51,7 +51,8 @@ mod tests {
 
     /// An attribute: length, type, value, padded to 4 bytes.
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = [&(value.len() as u16 + 4).to_ne_bytes()[..], &kind.to_ne_bytes()[..], value].concat();
+        let mut bytes =
+            [&(value.len() as u16 + 4).to_ne_bytes()[..], &kind.to_ne_bytes()[..], value].concat();
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes
     }
@@ -65,13 +66,24 @@ mod tests {
         let basic = [&9_000_u64.to_ne_bytes()[..], &numbers(&[5, 0])].concat();
         let wide = ((1_u64 << 32) + 5).to_ne_bytes();
         // TCA_STATS_BASIC 1, TCA_STATS_QUEUE 3, TCA_STATS_PKT64 8 in TCA_STATS2 7; TCA_KIND 1
-        let stats = [attribute(1, &basic), attribute(3, &numbers(&[1, 1514, 7, 8, 9])), attribute(8, &wide)].concat();
+        let stats = [
+            attribute(1, &basic),
+            attribute(3, &numbers(&[1, 1514, 7, 8, 9])),
+            attribute(8, &wide),
+        ]
+        .concat();
         let bytes = [attribute(1, b"fq_codel\0"), attribute(7, &stats)].concat();
         let mut header = Tcmsg::new();
         (header.ifindex, header.parent) = (2, Qdisc::ROOT);
         let told = qdisc(&header, &Attrs::new(&bytes)).unwrap();
-        assert_eq!((told.kind.as_str(), told.bytes, told.packets), ("fq_codel", 9_000, (1 << 32) + 5));
-        assert_eq!((told.qlen, told.backlog_bytes, told.drops, told.requeues, told.overlimits), (1, 1514, 7, 8, 9));
+        assert_eq!(
+            (told.kind.as_str(), told.bytes, told.packets),
+            ("fq_codel", 9_000, (1 << 32) + 5)
+        );
+        assert_eq!(
+            (told.qlen, told.backlog_bytes, told.drops, told.requeues, told.overlimits),
+            (1, 1514, 7, 8, 9)
+        );
         assert!(told.is_root());
     }
 

@@ -8,7 +8,9 @@ use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::{CpuCounters, Machine, NetSettings, Snapshot, Xdp};
 use netsilo_core::netdev_genl::NetdevGenl;
 use netsilo_core::parse::interrupts::Interrupts;
-use netsilo_core::parse::{cpu_lists, scalar, snmp, softirqs::softirqs, softnet_stat::softnet_stat, stat::stat};
+use netsilo_core::parse::{
+    cpu_lists, scalar, snmp, softirqs::softirqs, softnet_stat::softnet_stat, stat::stat,
+};
 use netsilo_core::part::Part;
 use netsilo_core::proc_task::{ThreadTime, thread_time};
 use netsilo_core::sockets::LosingSocket;
@@ -21,8 +23,9 @@ use crate::{audit, costs, irq, topology, writers};
 
 /// Reads everything.
 ///
-/// What a machine may lack is `None`; what should be there and could not be read is in `gaps`. An error means that the
-/// machine's CPUs or its counters make no sense, or that the tree cannot be saved.
+/// What a machine may lack is `None`; what should be there and could not be read is in `gaps`. An
+/// error means that the machine's CPUs or its counters make no sense, or that the tree cannot be
+/// saved.
 pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
     look(root, true, || irq::interrupts(root, None))
 }
@@ -48,7 +51,8 @@ fn look(
     let processes = processes(&notes);
     let threads = napi_threads(&notes, &processes);
     let genl = netdev_genl(&notes);
-    let mut netdevs = netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
+    let mut netdevs =
+        netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
     let xdp = xdp(&notes);
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
     let audit = whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
@@ -82,9 +86,13 @@ fn wanted<T>(notes: &Notes<'_>, read: Result<T, ReadError>) -> Result<Option<T>,
     }
 }
 
-fn cpu_counters(notes: &Notes<'_>, online: &CpuSet) -> Result<BTreeMap<CpuId, CpuCounters>, ReadError> {
+fn cpu_counters(
+    notes: &Notes<'_>,
+    online: &CpuSet,
+) -> Result<BTreeMap<CpuId, CpuCounters>, ReadError> {
     let stats = wanted(notes, notes.root.parse("/proc/stat", stat))?.unwrap_or_default();
-    let mut softirqs = wanted(notes, notes.root.parse("/proc/softirqs", softirqs))?.unwrap_or_default();
+    let mut softirqs =
+        wanted(notes, notes.root.parse("/proc/softirqs", softirqs))?.unwrap_or_default();
     let softnet = notes.root.parse("/proc/net/softnet_stat", |text| softnet_stat(text, online));
     let softnet = wanted(notes, softnet)?.unwrap_or_default();
     let counters = |(cpu, stat)| {
@@ -101,8 +109,15 @@ fn machine(notes: &Notes<'_>) -> Machine {
         release: word("/proc/sys/kernel/osrelease"),
         boot_id: word("/proc/sys/kernel/random/boot_id"),
         cmdline: word("/proc/cmdline"),
-        netns: notes.wanted(notes.root.link("/proc/self/ns/net")).as_deref().and_then(netns).unwrap_or_default(),
-        virtual_machine: costs::virtual_machine(notes.root, notes.note(notes.root.read("/proc/cpuinfo")).as_deref()),
+        netns: notes
+            .wanted(notes.root.link("/proc/self/ns/net"))
+            .as_deref()
+            .and_then(netns)
+            .unwrap_or_default(),
+        virtual_machine: costs::virtual_machine(
+            notes.root,
+            notes.note(notes.root.read("/proc/cpuinfo")).as_deref(),
+        ),
     }
 }
 
@@ -126,7 +141,9 @@ pub(crate) fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
 }
 
 fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
-    let answer = notes.note(notes.root.answer("rtnetlink/xdp.json", || Part::from(crate::xdp::read()))).flatten();
+    let answer = notes
+        .note(notes.root.answer("rtnetlink/xdp.json", || Part::from(crate::xdp::read())))
+        .flatten();
     match answer {
         Some(Part::Value(attached)) => attached,
         Some(Part::Absent(why)) => {
@@ -164,7 +181,8 @@ fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, Thread
         let cpu = process.comm.strip_prefix("ksoftirqd/")?.parse().ok().map(CpuId)?;
         // a captured tree holds what was asked of a process, and is searched by name again
         notes.get(&format!("/proc/{}/comm", process.pid), scalar::word)?;
-        let text = notes.get(&format!("/proc/{}/schedstat", process.pid), |text| Ok(thread_time(text)))?;
+        let text =
+            notes.get(&format!("/proc/{}/schedstat", process.pid), |text| Ok(thread_time(text)))?;
         Some((cpu, text?))
     };
     processes.iter().filter_map(time).collect()
@@ -185,11 +203,17 @@ const READ_ONLY: &[&str] = &[
 ];
 
 pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
-    let value = |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);
+    let value =
+        |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);
     NetSettings {
         // only in the first network namespace
-        rps_sock_flow_entries: notes.get("/proc/sys/net/core/rps_sock_flow_entries", scalar::number),
+        rps_sock_flow_entries: notes
+            .get("/proc/sys/net/core/rps_sock_flow_entries", scalar::number),
         rps_default_mask: notes.get("/proc/sys/net/core/rps_default_mask", cpu_lists::mask),
-        sysctls: SYSCTLS.iter().chain(READ_ONLY).filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect(),
+        sysctls: SYSCTLS
+            .iter()
+            .chain(READ_ONLY)
+            .filter_map(|name| Some(((*name).to_owned(), value(name)?)))
+            .collect(),
     }
 }

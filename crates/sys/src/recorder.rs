@@ -1,4 +1,5 @@
-//! Saving what is read through a [`Root`](crate::root::Root), as a tree that the same readers can read.
+//! Saving what is read through a [`Root`](crate::root::Root), as a tree that the same readers can
+//! read.
 
 use std::fs::{self, File, FileType};
 use std::io;
@@ -24,8 +25,8 @@ impl Recorder {
 
     /// Writes what plain files cannot hold; the tree is complete then.
     pub fn finish(&self) -> Result<(), ReadError> {
-        let json =
-            serde_json::to_vec_pretty(&*self.facts()).map_err(|e| save_error(TREE_FACTS, io::Error::other(e)))?;
+        let json = serde_json::to_vec_pretty(&*self.facts())
+            .map_err(|e| save_error(TREE_FACTS, io::Error::other(e)))?;
         fs::write(self.dir.join(TREE_FACTS), json).map_err(|source| save_error(TREE_FACTS, source))
     }
 
@@ -71,7 +72,8 @@ impl Recorder {
         self.facts().at = Some(at);
     }
 
-    /// Notes an error that a tree cannot show by itself: a missing file is missing there too, a non-link is none.
+    /// Notes an error that a tree cannot show by itself: a missing file is missing there too, a
+    /// non-link is none.
     pub(crate) fn failed(&self, path: &str, errno: i32) {
         let enoent = rustix::io::Errno::NOENT.raw_os_error();
         if errno != enoent {

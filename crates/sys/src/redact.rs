@@ -1,4 +1,5 @@
-//! Takes addresses and names of machines out of a capture, the same one always replaced by the same other one.
+//! Takes addresses and names of machines out of a capture, the same one always replaced by the same
+//! other one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +40,8 @@ const CMDLINE_WORDS: &[&str] = &[
 /// What to put in place of what.
 #[derive(Debug, Default)]
 pub(crate) struct Redaction {
-    /// Hardware addresses, as files hold them and without colons, as in names like `enx0123456789ab`.
+    /// Hardware addresses, as files hold them and without colons, as in names like
+    /// `enx0123456789ab`.
     replaced: BTreeMap<String, String>,
 }
 
@@ -51,7 +53,9 @@ impl Redaction {
         let mut redaction = Self::default();
         for mac in found {
             let made_up = made_up(redaction.replaced.len() / 2, mac.split(':').count());
-            if mac.split(':').all(|byte| byte == "00" || byte == "ff") || redaction.replaced.contains_key(&mac) {
+            if mac.split(':').all(|byte| byte == "00" || byte == "ff")
+                || redaction.replaced.contains_key(&mac)
+            {
                 continue;
             }
             redaction.replaced.insert(mac.replace(':', ""), made_up.replace(':', ""));
@@ -75,24 +79,34 @@ impl Redaction {
             _ if kernel == crate::audit::CONNECTIONS => self.text(&connections(&text)).into_bytes(),
             crate::read::LOSING_SOCKETS => losing_sockets(&contents).unwrap_or_default(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
-            _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => self.text(&command(&text)).into_bytes(),
-            // device interrupts bear netdevs' names, and those may bear addresses; scanning costs once per address
-            _ if self.replaced.keys().any(|from| memchr::memmem::find(&contents, from.as_bytes()).is_some()) => {
+            _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
+                self.text(&command(&text)).into_bytes()
+            }
+            // device interrupts bear netdevs' names, and those may bear addresses; scanning costs
+            // once per address
+            _ if self
+                .replaced
+                .keys()
+                .any(|from| memchr::memmem::find(&contents, from.as_bytes()).is_some()) =>
+            {
                 self.text(&text).into_bytes()
             }
             _ => contents,
         }
     }
 
-    /// Flows lose their ends; consumers' names and cgroups what looks like an address (`sshd@1-192.0.2.1:22-...service`).
+    /// Flows lose their ends; consumers' names and cgroups what looks like an address
+    /// (`sshd@1-192.0.2.1:22-...service`).
     pub(crate) fn attribution(&self, attribution: &Attribution) -> Attribution {
         let consumer = |consumer: &Consumer| Consumer {
             comm: without_addresses(&self.text(&consumer.comm)),
             cgroup: consumer.cgroup.as_ref().map(|path| without_addresses(&self.text(path))),
             ..consumer.clone()
         };
-        let consumption = |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
-        let forwarded = |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
+        let consumption =
+            |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
+        let forwarded =
+            |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
         let flow = |one: &Flow| Flow { netdev: self.text(&one.netdev), ..one.without_addresses() };
         Attribution {
             flows: attribution.flows.iter().map(flow).collect(),
@@ -143,16 +157,23 @@ fn cmdline(text: &str) -> String {
 
 /// Of a command line the program, the script and options without values.
 fn command(text: &str) -> String {
-    let keep =
-        |(at, word): (usize, &str)| (at < 4 || word.starts_with("--") && !word.contains('=')).then(|| word.to_owned());
-    let words: Vec<String> =
-        text.split('\0').enumerate().filter_map(keep).map(|word| without_addresses(&word)).collect();
+    let keep = |(at, word): (usize, &str)| {
+        (at < 4 || word.starts_with("--") && !word.contains('=')).then(|| word.to_owned())
+    };
+    let words: Vec<String> = text
+        .split('\0')
+        .enumerate()
+        .filter_map(keep)
+        .map(|word| without_addresses(&word))
+        .collect();
     words.join("\0")
 }
 
 /// Of a `.link` file the settings that matter, not what it matches.
 fn link_file(text: &str) -> String {
-    let keep = |line: &&str| crate::writers::LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key));
+    let keep = |line: &&str| {
+        crate::writers::LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key))
+    };
     text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
 }
 
@@ -170,9 +191,12 @@ fn connections(text: &str) -> String {
 /// Replaces each word of a path that looks like a network address.
 fn without_addresses(text: &str) -> String {
     let suspicious = |part: &str| {
-        let quad =
-            part.split(|c: char| !c.is_ascii_digit() && c != '.').any(|w| w.parse::<std::net::Ipv4Addr>().is_ok());
-        let colons = part.split(|c: char| !c.is_ascii_hexdigit() && c != ':').any(|w| w.matches(':').count() >= 2);
+        let quad = part
+            .split(|c: char| !c.is_ascii_digit() && c != '.')
+            .any(|w| w.parse::<std::net::Ipv4Addr>().is_ok());
+        let colons = part
+            .split(|c: char| !c.is_ascii_hexdigit() && c != ':')
+            .any(|w| w.matches(':').count() >= 2);
         quad || colons
     };
     let part = |part: &str| match part.split_once('@') {
@@ -198,8 +222,12 @@ mod tests {
     fn an_address_goes_from_files_and_from_names_made_of_it() {
         let redaction = with("52:54:00:ab:cd:ef");
         assert_eq!(redaction.text("52:54:00:ab:cd:ef"), "02:00:00:00:00:00");
-        assert_eq!(redaction.text("0/sys/class/net/enx525400abcdef/mtu"), "0/sys/class/net/enx020000000000/mtu");
-        let row = redaction.file("0/proc/interrupts", b" 30: 1 chip 1-edge enx525400abcdef-rx-0".to_vec());
+        assert_eq!(
+            redaction.text("0/sys/class/net/enx525400abcdef/mtu"),
+            "0/sys/class/net/enx020000000000/mtu"
+        );
+        let row = redaction
+            .file("0/proc/interrupts", b" 30: 1 chip 1-edge enx525400abcdef-rx-0".to_vec());
         assert_eq!(row, b" 30: 1 chip 1-edge enx020000000000-rx-0");
         assert_eq!(with("00:00:00:00:00:00").text("00:00:00:00:00:00"), "00:00:00:00:00:00");
     }
@@ -207,23 +235,43 @@ mod tests {
     #[test]
     fn flows_keep_hash_and_queue_and_lose_their_ends() {
         use netsilo_core::flow::{Ends, Outer};
-        let ends = Ends { source: "10.0.0.1:5".parse().unwrap(), target: "10.0.0.2:6".parse().unwrap() };
-        let flow = Flow { hash: Some(7), queue: Some(3), outer: Outer::Udp, ends: Some(ends), ..Flow::default() };
-        let kept =
-            Redaction::default().attribution(&Attribution { flows: vec![flow.clone()], ..Attribution::default() });
+        let ends =
+            Ends { source: "10.0.0.1:5".parse().unwrap(), target: "10.0.0.2:6".parse().unwrap() };
+        let flow = Flow {
+            hash: Some(7),
+            queue: Some(3),
+            outer: Outer::Udp,
+            ends: Some(ends),
+            ..Flow::default()
+        };
+        let kept = Redaction::default()
+            .attribution(&Attribution { flows: vec![flow.clone()], ..Attribution::default() });
         assert_eq!(kept.flows, [Flow { ends: None, ..flow }]);
     }
 
     #[test]
     fn the_command_line_keeps_what_places_work() {
-        let kept = cmdline("BOOT_IMAGE=/vmlinuz root=UUID=1 ip=10.0.0.2 isolcpus=2-3 quiet nohz_full=2-3\n");
+        let kept = cmdline(
+            "BOOT_IMAGE=/vmlinuz root=UUID=1 ip=10.0.0.2 isolcpus=2-3 quiet nohz_full=2-3\n",
+        );
         assert_eq!(kept, "isolcpus=2-3 nohz_full=2-3\n");
         let redaction = Redaction::default();
-        assert_eq!(redaction.file("0/proc/sys/kernel/hostname", b"db7.example\n".to_vec()), b"host\n");
-        let link = b"[Match]\nMACAddress=52:54:00:ab:cd:ef\n[Link]\nReceivePacketSteeringCPUMask=f\n".to_vec();
-        assert_eq!(redaction.file("1/etc/systemd/network/1.link", link), b"ReceivePacketSteeringCPUMask=f\n");
         assert_eq!(
-            redaction.file("1/proc/812/cmdline", b"/usr/sbin/x\0--a\0b\0--c\0secret\0--flag\0--v=1".to_vec()),
+            redaction.file("0/proc/sys/kernel/hostname", b"db7.example\n".to_vec()),
+            b"host\n"
+        );
+        let link =
+            b"[Match]\nMACAddress=52:54:00:ab:cd:ef\n[Link]\nReceivePacketSteeringCPUMask=f\n"
+                .to_vec();
+        assert_eq!(
+            redaction.file("1/etc/systemd/network/1.link", link),
+            b"ReceivePacketSteeringCPUMask=f\n"
+        );
+        assert_eq!(
+            redaction.file(
+                "1/proc/812/cmdline",
+                b"/usr/sbin/x\0--a\0b\0--c\0secret\0--flag\0--v=1".to_vec()
+            ),
             b"/usr/sbin/x\0--a\0b\0--c\0--flag"
         );
     }
@@ -234,14 +282,17 @@ mod tests {
         let kept = Redaction::default().file("0/sock_diag/connections.json", file.into());
         let kept = String::from_utf8(kept).unwrap();
         assert!(kept.contains("1448") && !kept.contains("192.0.2.9"), "{kept}");
-        let broken = Redaction::default().file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
+        let broken = Redaction::default()
+            .file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
         assert!(String::from_utf8(broken).unwrap().starts_with("{\n  \"absent\""));
     }
 
     #[test]
     fn holders_of_sockets_lose_addresses_in_their_names() {
         let json = br#"{"value":[{"kind":"udp","port":53,"inode":7,"drops":3,"queued":0,"holder":{"tgid":9,"comm":"dns 192.0.2.7"}}]}"#;
-        let text = String::from_utf8(Redaction::default().file("1/losing_sockets.json", json.to_vec())).unwrap();
+        let text =
+            String::from_utf8(Redaction::default().file("1/losing_sockets.json", json.to_vec()))
+                .unwrap();
         assert!(!text.contains("192.0.2.7") && text.contains("\"drops\": 3"), "{text}");
     }
 
@@ -249,7 +300,10 @@ mod tests {
     fn instances_named_by_addresses_lose_them() {
         let path = "/system.slice/system-sshd.slice/sshd@3-192.0.2.7:22-198.51.100.9:40112.service";
         assert_eq!(without_addresses(path), "/system.slice/system-sshd.slice/sshd@address.service");
-        assert_eq!(without_addresses("/a/sshd@3-2001:db8::1:22-x.service"), "/a/sshd@address.service");
+        assert_eq!(
+            without_addresses("/a/sshd@3-2001:db8::1:22-x.service"),
+            "/a/sshd@address.service"
+        );
         assert_eq!(
             without_addresses("/user.slice/user-1000.slice/app-1.2.3.scope"),
             "/user.slice/user-1000.slice/app-1.2.3.scope"

@@ -6,8 +6,9 @@
 //! | other programs, network settings, RPS and XPS, who holds queues | once a minute; programs also when an affinity is another than before |
 //! | all else | when told so ([`Refresher::invalidate`]), when a CPU, netdev, interrupt or kthread is another than before |
 //!
-//! What is not read is left out (other interrupts, other counters) or is the setting last read. Whether interrupts are
-//! read one by one or as a table is decided by what costs less: see [`Counting`].
+//! What is not read is left out (other interrupts, other counters) or is the setting last read.
+//! Whether interrupts are read one by one or as a table is decided by what costs less: see
+//! [`Counting`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,8 +16,8 @@ use std::time::Duration;
 use netsilo_core::cpuset::{CpuId, CpuSet};
 use netsilo_core::host::{CpuCounters, Irq, IrqState, NapiThread, Netdev, Snapshot};
 use netsilo_core::parse::{
-    cpu_lists, netdev as parse, per_cpu_count::per_cpu_count, pid_status, scalar, softirqs::net_softirqs,
-    softnet_stat::softnet_stat, stat::stat,
+    cpu_lists, netdev as parse, per_cpu_count::per_cpu_count, pid_status, scalar,
+    softirqs::net_softirqs, softnet_stat::softnet_stat, stat::stat,
 };
 use netsilo_core::part::Part;
 
@@ -31,8 +32,16 @@ use crate::{irq, read, writers};
 const SLOW: Duration = Duration::from_secs(60);
 
 /// Counters of a netdev that are shown.
-const STATISTICS: &[&str] =
-    &["rx_packets", "rx_bytes", "tx_packets", "tx_bytes", "rx_dropped", "rx_missed_errors", "rx_errors", "tx_dropped"];
+const STATISTICS: &[&str] = &[
+    "rx_packets",
+    "rx_bytes",
+    "tx_packets",
+    "tx_bytes",
+    "rx_dropped",
+    "rx_missed_errors",
+    "rx_errors",
+    "tx_dropped",
+];
 
 /// Makes one snapshot after the other, reading little.
 #[derive(Debug, Default)]
@@ -90,9 +99,10 @@ impl From<ReadError> for Stale {
 impl Stale {
     fn into_error(self) -> ReadError {
         match self {
-            Self::Changed(what) => {
-                ReadError::from_io(what, std::io::Error::other("changed while it was read; look again"))
-            }
+            Self::Changed(what) => ReadError::from_io(
+                what,
+                std::io::Error::other("changed while it was read; look again"),
+            ),
             Self::Read(error) => error,
         }
     }
@@ -113,7 +123,8 @@ fn has_hardware(netdev: &Netdev) -> bool {
 /// Leaves out what will not be refreshed, so that no old count is taken for a new one.
 fn leave_out(snapshot: &mut Snapshot) {
     let wanted: BTreeSet<Irq> = snapshot.netdevs.iter().flat_map(irqs_of).collect();
-    let (kept, others) = std::mem::take(&mut snapshot.irqs).into_iter().partition(|(irq, _)| wanted.contains(irq));
+    let (kept, others) =
+        std::mem::take(&mut snapshot.irqs).into_iter().partition(|(irq, _)| wanted.contains(irq));
     let others: BTreeMap<Irq, IrqState> = others;
     snapshot.irqs = kept;
     for cpu in others.values().filter_map(|state| state.effective.as_ref()?.single()) {
@@ -130,8 +141,8 @@ fn leave_out(snapshot: &mut Snapshot) {
 
 /// How interrupts are counted.
 ///
-/// Measured on 6.18 with 2 CPUs: a row of `/proc/interrupts` costs 1.4 us whether wanted or not, the two kept files of an
-/// interrupt in `/sys/kernel/irq` 1.75 us together.
+/// Measured on 6.18 with 2 CPUs: a row of `/proc/interrupts` costs 1.4 us whether wanted or not,
+/// the two kept files of an interrupt in `/sys/kernel/irq` 1.75 us together.
 #[derive(Debug)]
 enum Counting {
     /// `/sys/kernel/irq/<n>/per_cpu_count`, and `actions` to know it again.
@@ -144,11 +155,13 @@ impl Counting {
     fn of(root: &Root, room: &mut Room, snapshot: &Snapshot, rows: usize) -> Self {
         let wanted = || snapshot.irqs.keys().copied();
         let mut each = |irq: Irq| {
-            let mut file = |name: &str| room.keep_if_there(root, format!("/sys/kernel/irq/{irq}/{name}"));
+            let mut file =
+                |name: &str| room.keep_if_there(root, format!("/sys/kernel/irq/{irq}/{name}"));
             Some((irq, [file("per_cpu_count")?, file("actions")?]))
         };
         let few = snapshot.irqs.len() * 5 <= rows * 4;
-        let files: Option<BTreeMap<Irq, [Kept; 2]>> = if few { wanted().map(&mut each).collect() } else { None };
+        let files: Option<BTreeMap<Irq, [Kept; 2]>> =
+            if few { wanted().map(&mut each).collect() } else { None };
         files.map_or_else(|| Self::Table(wanted().collect()), Self::Each)
     }
 }
@@ -186,7 +199,9 @@ impl Device {
         let dir = root.resolve(&format!("{NET}/{}", netdev.name))?;
         let mut file = |name: &str| room.keep_if_there(root, format!("{dir}/{name}"));
         let (flags, carrier) = (file("flags"), file("carrier"));
-        let statistics = STATISTICS.iter().filter_map(|name| Some((*name, file(&format!("statistics/{name}"))?)));
+        let statistics = STATISTICS
+            .iter()
+            .filter_map(|name| Some((*name, file(&format!("statistics/{name}"))?)));
         Ok(Self { flags, carrier, statistics: statistics.collect(), dir: dir.clone() })
     }
 }
@@ -195,7 +210,13 @@ impl Opened {
     /// `rows`: how many `/proc/interrupts` has.
     fn of(root: &Root, snapshot: &Snapshot, rows: usize) -> Result<Self, ReadError> {
         let files = 16 + snapshot.irqs.len() * 4 + snapshot.netdevs.len() * (2 + STATISTICS.len());
-        let threads = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.napis).filter_map(|it| it.thread.as_ref());
+        let threads = || {
+            snapshot
+                .netdevs
+                .iter()
+                .flat_map(|netdev| &netdev.napis)
+                .filter_map(|it| it.thread.as_ref())
+        };
         let mut room = Room::for_files(files + threads().count());
         let mut file = |path: &str| room.keep(root, path.to_owned());
         let (online, stat) = (file("/sys/devices/system/cpu/online")?, file("/proc/stat")?);
@@ -206,13 +227,29 @@ impl Opened {
             (irq, [file("smp_affinity_list"), file("effective_affinity_list")])
         };
         let affinity = snapshot.irqs.keys().map(|irq| affinity(*irq)).collect();
-        let device = |netdev: &Netdev| has_hardware(netdev).then(|| Device::of(root, &mut room, netdev)).transpose();
+        let device = |netdev: &Netdev| {
+            has_hardware(netdev).then(|| Device::of(root, &mut room, netdev)).transpose()
+        };
         let netdevs = snapshot.netdevs.iter().map(device).collect::<Result<_, _>>()?;
-        let status = |thread: &NapiThread| Ok((thread.pid, room.keep(root, format!("/proc/{}/status", thread.pid))?));
+        let status = |thread: &NapiThread| {
+            Ok((thread.pid, room.keep(root, format!("/proc/{}/status", thread.pid))?))
+        };
         let threads = threads().map(status).collect::<Result<_, ReadError>>()?;
         let names = root.inodes(NET)?;
         let slow = snapshot.at;
-        Ok(Self { room, slow, online, stat, softirqs, softnet, names, counting, affinity, netdevs, threads })
+        Ok(Self {
+            room,
+            slow,
+            online,
+            stat,
+            softirqs,
+            softnet,
+            names,
+            counting,
+            affinity,
+            netdevs,
+            threads,
+        })
     }
 
     fn next(&mut self, root: &Root, last: &Snapshot) -> Result<Snapshot, Stale> {
@@ -226,8 +263,10 @@ impl Opened {
         let at = root.now()?;
         let counts = self.counts(root, last)?;
         let cpus = self.cpus(root, &last.topology.online)?;
-        let irqs =
-            counts.into_iter().map(|(irq, counts)| self.irq(root, last, irq, counts)).collect::<Result<_, _>>()?;
+        let irqs = counts
+            .into_iter()
+            .map(|(irq, counts)| self.irq(root, last, irq, counts))
+            .collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
             audit: None,
             machine: last.machine.clone(),
@@ -251,7 +290,11 @@ impl Opened {
         Ok(snapshot)
     }
 
-    fn counts(&mut self, root: &Root, last: &Snapshot) -> Result<BTreeMap<Irq, BTreeMap<CpuId, u64>>, Stale> {
+    fn counts(
+        &mut self,
+        root: &Root,
+        last: &Snapshot,
+    ) -> Result<BTreeMap<Irq, BTreeMap<CpuId, u64>>, Stale> {
         const ANOTHER: Stale = Stale::Changed("/proc/interrupts");
         let mut counts = BTreeMap::new();
         match &self.counting {
@@ -265,7 +308,10 @@ impl Opened {
                         return Err(ANOTHER);
                     }
                     let possible = &last.topology.possible;
-                    counts.insert(*irq, self.room.value(root, count, |text| per_cpu_count(text, possible))?);
+                    counts.insert(
+                        *irq,
+                        self.room.value(root, count, |text| per_cpu_count(text, possible))?,
+                    );
                 }
             }
             Counting::Table(wanted) => {
@@ -287,7 +333,9 @@ impl Opened {
         irq: Irq,
         counts: BTreeMap<CpuId, u64>,
     ) -> Result<(Irq, IrqState), Stale> {
-        let (Some(state), Some([requested, effective])) = (last.irqs.get(&irq), self.affinity.get(&irq)) else {
+        let (Some(state), Some([requested, effective])) =
+            (last.irqs.get(&irq), self.affinity.get(&irq))
+        else {
             return Err(Stale::Changed("/proc/interrupts"));
         };
         let mut cpus = |file: &Option<Kept>| match file {
@@ -297,7 +345,8 @@ impl Opened {
             },
             None => Ok(None),
         };
-        let (requested, effective) = (cpus(requested)?, cpus(effective)?.filter(|cpus| !cpus.is_empty()));
+        let (requested, effective) =
+            (cpus(requested)?, cpus(effective)?.filter(|cpus| !cpus.is_empty()));
         // an interrupt that had an affinity and has none is another one
         if requested.is_some() != state.requested.is_some() {
             return Err(Stale::Changed("/proc/irq"));
@@ -315,7 +364,11 @@ impl Opened {
         Ok((irq, state))
     }
 
-    fn cpus(&mut self, root: &Root, online: &CpuSet) -> Result<BTreeMap<CpuId, CpuCounters>, ReadError> {
+    fn cpus(
+        &mut self,
+        root: &Root,
+        online: &CpuSet,
+    ) -> Result<BTreeMap<CpuId, CpuCounters>, ReadError> {
         let stats = self.room.table(root, &self.stat, stat)?;
         let mut softirqs = self.room.table(root, &self.softirqs, net_softirqs)?;
         let softnet = match &self.softnet {
@@ -330,7 +383,12 @@ impl Opened {
     }
 
     /// What nothing announces and few programs change.
-    fn slowly(&mut self, root: &Root, last: &Snapshot, snapshot: &mut Snapshot) -> Result<(), Stale> {
+    fn slowly(
+        &mut self,
+        root: &Root,
+        last: &Snapshot,
+        snapshot: &mut Snapshot,
+    ) -> Result<(), Stale> {
         let due = snapshot.at.saturating_sub(self.slow) >= SLOW;
         if !due && !moved(last, snapshot) {
             return Ok(());
@@ -344,7 +402,9 @@ impl Opened {
             let genl = read::netdev_genl(&notes);
             for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
                 let Some(device) = device else { continue };
-                if !refresh_queues(&notes, netdev, &device.dir) || !still_tells(genl.as_ref(), netdev) {
+                if !refresh_queues(&notes, netdev, &device.dir)
+                    || !still_tells(genl.as_ref(), netdev)
+                {
                     return Err(Stale::Changed(NET));
                 }
             }
@@ -386,8 +446,16 @@ fn refresh_netdev(
 fn refresh_queues(notes: &Notes<'_>, netdev: &mut Netdev, dir: &str) -> bool {
     let mut now = Netdev::default();
     queues(notes, dir, &mut now);
-    let same_rx = now.rx_queues.iter().map(|queue| queue.index).eq(netdev.rx_queues.iter().map(|queue| queue.index));
-    let same_tx = now.tx_queues.iter().map(|queue| queue.index).eq(netdev.tx_queues.iter().map(|queue| queue.index));
+    let same_rx = now
+        .rx_queues
+        .iter()
+        .map(|queue| queue.index)
+        .eq(netdev.rx_queues.iter().map(|queue| queue.index));
+    let same_tx = now
+        .tx_queues
+        .iter()
+        .map(|queue| queue.index)
+        .eq(netdev.tx_queues.iter().map(|queue| queue.index));
     for (queue, now) in netdev.rx_queues.iter_mut().zip(now.rx_queues) {
         (queue.rps_cpus, queue.rps_flow_cnt) = (now.rps_cpus, now.rps_flow_cnt);
     }
@@ -399,7 +467,8 @@ fn refresh_queues(notes: &Notes<'_>, netdev: &mut Netdev, dir: &str) -> bool {
 
 /// Whether someone placed an interrupt or a kthread: it may be a program that was not there before.
 fn moved(last: &Snapshot, now: &Snapshot) -> bool {
-    let irqs = |it: &Snapshot| it.irqs.values().map(|state| state.requested.clone()).collect::<Vec<_>>();
+    let irqs =
+        |it: &Snapshot| it.irqs.values().map(|state| state.requested.clone()).collect::<Vec<_>>();
     let threads = |it: &Snapshot| {
         let napis = it.netdevs.iter().flat_map(|netdev| &netdev.napis);
         napis.filter_map(|napi| Some(napi.thread.as_ref()?.cpus.clone())).collect::<Vec<_>>()

@@ -1,8 +1,9 @@
 //! Where kernel files are read from: the running kernel, a captured tree, or one made for a test.
 //!
-//! A tree is a directory with `proc/` and `sys/` in it. What plain files cannot hold is in its `tree.json`: the modes of
-//! knobs, the errnos of files that could not be read, and the time. A live root can save all that is read through it
-//! as such a tree, so that the same readers give the same values again elsewhere.
+//! A tree is a directory with `proc/` and `sys/` in it. What plain files cannot hold is in its
+//! `tree.json`: the modes of knobs, the errnos of files that could not be read, and the time. A
+//! live root can save all that is read through it as such a tree, so that the same readers give the
+//! same values again elsewhere.
 
 use std::collections::BTreeMap;
 use std::fs::{DirEntry, File};
@@ -70,13 +71,17 @@ impl ReadError {
         }
     }
 
-    /// Whether the kernel has no value there: no such file, or one that this device does not support.
+    /// Whether the kernel has no value there: no such file, or one that this device does not
+    /// support.
     pub fn is_absent(&self) -> bool {
         match self {
             Self::Missing { .. } => true,
             Self::Io { source, .. } => {
-                let absent = [Errno::INVAL, Errno::OPNOTSUPP, Errno::NODEV, Errno::NXIO, Errno::SRCH];
-                source.raw_os_error().is_some_and(|errno| absent.iter().any(|e| e.raw_os_error() == errno))
+                let absent =
+                    [Errno::INVAL, Errno::OPNOTSUPP, Errno::NODEV, Errno::NXIO, Errno::SRCH];
+                source
+                    .raw_os_error()
+                    .is_some_and(|errno| absent.iter().any(|e| e.raw_os_error() == errno))
             }
             _ => false,
         }
@@ -118,15 +123,18 @@ impl Root {
     pub fn at(dir: impl Into<PathBuf>) -> Result<Self, ReadError> {
         let dir = dir.into();
         let facts = match std::fs::read(dir.join(TREE_FACTS)) {
-            Ok(json) => serde_json::from_slice(&json)
-                .map_err(|e| ReadError::Io { path: TREE_FACTS.to_owned(), source: io::Error::other(e) })?,
+            Ok(json) => serde_json::from_slice(&json).map_err(|e| ReadError::Io {
+                path: TREE_FACTS.to_owned(),
+                source: io::Error::other(e),
+            })?,
             Err(e) if e.kind() == io::ErrorKind::NotFound && dir.is_dir() => TreeFacts::default(),
             Err(e) => return Err(ReadError::from_io(&dir.join(TREE_FACTS).to_string_lossy(), e)),
         };
         Ok(Self { dir, live: false, facts: Arc::new(facts), recorder: None })
     }
 
-    /// The same root, saving all that is read through it as a tree in `dir`; end with [`Recorder::finish`].
+    /// The same root, saving all that is read through it as a tree in `dir`; end with
+    /// [`Recorder::finish`].
     pub fn recording(&self, dir: &Path) -> Result<(Self, Arc<Recorder>), ReadError> {
         let recorder = Arc::new(Recorder::new(dir)?);
         Ok((Self { recorder: Some(Arc::clone(&recorder)), ..self.clone() }, recorder))
@@ -153,7 +161,11 @@ impl Root {
     }
 
     /// Reads a file whole and parses it.
-    pub fn parse<T>(&self, path: &str, parse: impl FnOnce(&str) -> Result<T, ParseError>) -> Result<T, ReadError> {
+    pub fn parse<T>(
+        &self,
+        path: &str,
+        parse: impl FnOnce(&str) -> Result<T, ParseError>,
+    ) -> Result<T, ReadError> {
         self.bytes(path, |bytes| parse(&String::from_utf8_lossy(bytes)))?
             .map_err(|source| ReadError::Parse { path: path.to_owned(), source })
     }
@@ -176,24 +188,35 @@ impl Root {
         if self.recorder.is_some() { Ok(None) } else { self.open(path).map(Some) }
     }
 
-    /// Names in a directory with their inode numbers: the same name of another object has another number. Saves nothing.
+    /// Names in a directory with their inode numbers: the same name of another object has another
+    /// number. Saves nothing.
     pub(crate) fn inodes(&self, path: &str) -> Result<Vec<(String, u64)>, ReadError> {
-        let inode =
-            |entry: io::Result<DirEntry>| entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.ino()));
-        let listed = std::fs::read_dir(self.path(path)).and_then(|entries| entries.map(inode).collect());
+        let inode = |entry: io::Result<DirEntry>| {
+            entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.ino()))
+        };
+        let listed =
+            std::fs::read_dir(self.path(path)).and_then(|entries| entries.map(inode).collect());
         let mut inodes: Vec<(String, u64)> = listed.map_err(|e| ReadError::from_io(path, e))?;
         inodes.sort();
         Ok(inodes)
     }
 
     /// Reads a large file line by line through a bounded buffer.
-    pub fn lines(&self, path: &str, line: impl FnMut(&[u8]) -> Result<(), ParseError>) -> Result<(), ReadError> {
+    pub fn lines(
+        &self,
+        path: &str,
+        line: impl FnMut(&[u8]) -> Result<(), ParseError>,
+    ) -> Result<(), ReadError> {
         let mut file = self.open(path)?;
         let save = self.recorder.as_deref().map(|recorder| recorder.create(path)).transpose()?;
         crate::lines::read_lines(&mut file, save, line).map_err(|error| match error {
             crate::lines::LinesError::Read(source) => ReadError::from_io(path, source),
-            crate::lines::LinesError::Save(source) => ReadError::Save { path: path.to_owned(), source },
-            crate::lines::LinesError::Parse(source) => ReadError::Parse { path: path.to_owned(), source },
+            crate::lines::LinesError::Save(source) => {
+                ReadError::Save { path: path.to_owned(), source }
+            }
+            crate::lines::LinesError::Parse(source) => {
+                ReadError::Parse { path: path.to_owned(), source }
+            }
         })
     }
 
@@ -233,11 +256,14 @@ impl Root {
         Ok(target)
     }
 
-    /// Where a symbolic link leads, as a path on the machine that was read; the path itself if it is no link.
+    /// Where a symbolic link leads, as a path on the machine that was read; the path itself if it
+    /// is no link.
     pub fn resolve(&self, path: &str) -> Result<String, ReadError> {
         match self.link(path) {
             Ok(target) => Ok(join(path, &target)),
-            Err(ReadError::Io { source, .. }) if source.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            Err(ReadError::Io { source, .. })
+                if source.raw_os_error() == Some(Errno::INVAL.raw_os_error()) =>
+            {
                 Ok(path.to_owned())
             }
             Err(e) => Err(e),
@@ -266,14 +292,16 @@ impl Root {
             };
         }
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let at = Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
+        let at =
+            Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
         if let Some(recorder) = &self.recorder {
             recorder.at(at);
         }
         Ok(at)
     }
 
-    /// What the kernel answers by ioctl or netlink: asked when live, else read from the tree's `name`.
+    /// What the kernel answers by ioctl or netlink: asked when live, else read from the tree's
+    /// `name`.
     pub(crate) fn answer<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -302,7 +330,8 @@ impl Root {
     fn bytes<T>(&self, path: &str, take: impl FnOnce(&[u8]) -> T) -> Result<T, ReadError> {
         let mut file = self.open(path)?;
         let (mut page, mut large) = ([0; 4096], Vec::new());
-        let contents = read_whole(&mut file, &mut page, &mut large).map_err(|e| self.failed(path, e))?;
+        let contents =
+            read_whole(&mut file, &mut page, &mut large).map_err(|e| self.failed(path, e))?;
         if let Some(recorder) = &self.recorder {
             recorder.file(path, contents)?;
         }
@@ -325,8 +354,13 @@ impl Root {
     }
 }
 
-/// Reads to the end, into `page` if it fits (a page is as much as a file of sysfs can hold), else into `large`.
-fn read_whole<'a>(file: &mut File, page: &'a mut [u8], large: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
+/// Reads to the end, into `page` if it fits (a page is as much as a file of sysfs can hold), else
+/// into `large`.
+fn read_whole<'a>(
+    file: &mut File,
+    page: &'a mut [u8],
+    large: &'a mut Vec<u8>,
+) -> io::Result<&'a [u8]> {
     let mut filled = 0;
     while filled < page.len() {
         match file.read(&mut page[filled..]) {
@@ -344,12 +378,17 @@ fn read_whole<'a>(file: &mut File, page: &'a mut [u8], large: &'a mut Vec<u8>) -
 fn uptime(text: &str) -> Result<Duration, ParseError> {
     let seconds = text.split_ascii_whitespace().next().and_then(|word| word.parse::<f64>().ok());
     let valid = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
-    valid.ok_or_else(|| ParseError { line: 1, column: 1, what: "expected seconds since boot".to_owned() })
+    valid.ok_or_else(|| ParseError {
+        line: 1,
+        column: 1,
+        what: "expected seconds since boot".to_owned(),
+    })
 }
 
 /// The path that `target`, a link at `path`, leads to, without `.` and `..`.
 pub(crate) fn join(path: &str, target: &str) -> String {
-    let start = if target.starts_with('/') { "" } else { path.rsplit_once('/').map_or("", |(dir, _)| dir) };
+    let start =
+        if target.starts_with('/') { "" } else { path.rsplit_once('/').map_or("", |(dir, _)| dir) };
     let mut parts: Vec<&str> = start.split('/').filter(|part| !part.is_empty()).collect();
     for part in target.split('/') {
         match part {

@@ -1,7 +1,8 @@
 //! Samples all TCP sockets of this thread's network namespace, for attribution without eBPF.
 //!
-//! `sock_diag` tells bytes and inode, `/proc` the holders, `pidfd_getfd` the NAPI. Two samples make an attribution:
-//! `core::sock_diag::attribute`. Listing sockets needs no privilege; other users' processes need root.
+//! `sock_diag` tells bytes and inode, `/proc` the holders, `pidfd_getfd` the NAPI. Two samples make
+//! an attribution: `core::sock_diag::attribute`. Listing sockets needs no privilege; other users'
+//! processes need root.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,7 +35,8 @@ pub enum SockDiagError {
     Proc(#[source] io::Error),
 }
 
-/// Samples all connected TCP sockets; those that have read something since `before` are asked for their NAPI too.
+/// Samples all connected TCP sockets; those that have read something since `before` are asked for
+/// their NAPI too.
 pub fn sample(before: Option<&Sample>) -> Result<Sample, SockDiagError> {
     let proc = Path::new("/proc");
     let mut socket = NetlinkSocket::new();
@@ -52,8 +54,10 @@ pub fn sample(before: Option<&Sample>) -> Result<Sample, SockDiagError> {
         sample.refused = ask_incoming(&mut sample.sockets, before, &holders).err().map(refusal);
     }
     let tgids: BTreeSet<u32> = holders.values().flat_map(BTreeMap::keys).copied().collect();
-    sample.processes = tgids.iter().filter_map(|tgid| Some((*tgid, sock_owners::process(proc, *tgid)?))).collect();
-    sample.owners = holders.into_iter().map(|(inode, fds)| (inode, fds.into_keys().collect())).collect();
+    sample.processes =
+        tgids.iter().filter_map(|tgid| Some((*tgid, sock_owners::process(proc, *tgid)?))).collect();
+    sample.owners =
+        holders.into_iter().map(|(inode, fds)| (inode, fds.into_keys().collect())).collect();
     Ok(sample)
 }
 
@@ -103,8 +107,9 @@ fn tcp_socket(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<(u64
     let info = attributes.get_tcp_info().ok()?;
     let id = &message.sockid;
     // states that a FIN of the peer leads to
-    let fin_received =
-        [TcpState::CloseWait, TcpState::LastAck, TcpState::Closing].iter().any(|state| *state as u8 == message.state);
+    let fin_received = [TcpState::CloseWait, TcpState::LastAck, TcpState::Closing]
+        .iter()
+        .any(|state| *state as u8 == message.state);
     let socket = TcpSocket {
         inode: message.inode,
         local: SocketAddr::new(address(message.family, &id.src), id.sport()),
@@ -134,7 +139,8 @@ pub(crate) fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
 /// All addresses of the namespace, by interface index.
 pub(crate) fn addresses(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u32, Vec<IpAddr>>> {
     let mut addresses: BTreeMap<u32, Vec<IpAddr>> = BTreeMap::new();
-    let mut replies = netlink.request(&rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::new()))?;
+    let mut replies =
+        netlink.request(&rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::new()))?;
     while let Some(reply) = replies.recv() {
         let (header, attributes) = reply?;
         // IFA_ADDRESS is the peer's on a point-to-point link; v6 has no IFA_LOCAL then
@@ -146,7 +152,11 @@ pub(crate) fn addresses(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u32,
 }
 
 /// Asks the sockets that have read something since; the last refusal, if any process refused.
-fn ask_incoming(sockets: &mut BTreeMap<u64, TcpSocket>, before: &Sample, holders: &Holders) -> Result<(), Errno> {
+fn ask_incoming(
+    sockets: &mut BTreeMap<u64, TcpSocket>,
+    before: &Sample,
+    holders: &Holders,
+) -> Result<(), Errno> {
     let mut result = Ok(());
     let mut processes = BTreeMap::new();
     for (cookie, socket) in sockets {
@@ -154,7 +164,11 @@ fn ask_incoming(sockets: &mut BTreeMap<u64, TcpSocket>, before: &Sample, holders
         let holder = holders.get(&socket.inode).and_then(|fds| fds.first_key_value());
         let Some((tgid, fd)) = holder.filter(|_| socket.read_bytes > earlier) else { continue };
         let process = processes.entry(*tgid).or_insert_with(|| pidfd::Process::open(*tgid));
-        match process.as_ref().map_err(|errno| *errno).and_then(|process| process.incoming(*fd, *cookie)) {
+        match process
+            .as_ref()
+            .map_err(|errno| *errno)
+            .and_then(|process| process.incoming(*fd, *cookie))
+        {
             Ok(incoming) => socket.incoming = incoming,
             // gone since
             Err(Errno::SRCH | Errno::BADF) => {}

@@ -1,4 +1,5 @@
-//! Which processes hold which sockets, and where their threads run: `/proc/<pid>/{fd,comm,cgroup,task}`.
+//! Which processes hold which sockets, and where their threads run:
+//! `/proc/<pid>/{fd,comm,cgroup,task}`.
 //!
 //! Processes come and go while this reads: what is gone, or may not be seen, is left out.
 
@@ -19,7 +20,9 @@ pub(crate) fn holders(proc: &Path, wanted: &BTreeSet<u32>) -> io::Result<Holders
     for tgid in numbered(fs::read_dir(proc)?) {
         let Ok(fds) = fs::read_dir(proc.join(tgid.to_string()).join("fd")) else { continue };
         for entry in fds.flatten() {
-            let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
             let inode = fs::read_link(entry.path()).ok().and_then(|link| socket_inode(&link));
             if let Some(inode) = inode.filter(|inode| wanted.contains(inode)) {
                 holders.entry(inode).or_default().entry(tgid).or_insert(fd);

@@ -22,7 +22,8 @@ pub fn topology(root: &Root) -> Result<Topology, ReadError> {
         None => online_one_by_one(root, &present)?,
     };
     let nodes = nodes(root)?;
-    let performance = root.optional("/sys/devices/cpu_core/cpus", cpu_lists::list)?.unwrap_or_default();
+    let performance =
+        root.optional("/sys/devices/cpu_core/cpus", cpu_lists::list)?.unwrap_or_default();
     let efficiency = efficiency_cpus(root)?;
     let mut cpus = BTreeMap::new();
     for cpu in present.iter() {
@@ -48,11 +49,14 @@ pub fn topology(root: &Root) -> Result<Topology, ReadError> {
     })
 }
 
-/// Slow cores of hybrid Intel machines; `cpu_lowpower` (6.13 and later) are those outside the last-level cache.
+/// Slow cores of hybrid Intel machines; `cpu_lowpower` (6.13 and later) are those outside the
+/// last-level cache.
 fn efficiency_cpus(root: &Root) -> Result<CpuSet, ReadError> {
     let mut cpus = CpuSet::new();
     for pmu in ["cpu_atom", "cpu_lowpower"] {
-        cpus = cpus.or(&root.optional(&format!("/sys/devices/{pmu}/cpus"), cpu_lists::list)?.unwrap_or_default());
+        cpus = cpus.or(&root
+            .optional(&format!("/sys/devices/{pmu}/cpus"), cpu_lists::list)?
+            .unwrap_or_default());
     }
     Ok(cpus)
 }
@@ -72,7 +76,9 @@ fn online_cpu(root: &Root, cpu: CpuId) -> Result<Cpu, ReadError> {
     let alone = CpuSet::from_iter([cpu]);
     let shared = |new: &str, old: &str| -> Result<CpuSet, ReadError> {
         for name in [new, old] {
-            if let Some(set) = list_or_mask(root, &format!("{CPUS}/cpu{cpu}/topology/{name}"), "_list", "")? {
+            if let Some(set) =
+                list_or_mask(root, &format!("{CPUS}/cpu{cpu}/topology/{name}"), "_list", "")?
+            {
                 return Ok(set.or(&alone));
             }
         }
@@ -117,7 +123,10 @@ fn caches(root: &Root, cpu: CpuId) -> Result<BTreeMap<u32, CpuSet>, ReadError> {
         let Some(level) = root.optional(&format!("{index}/level"), scalar::number)? else {
             continue;
         };
-        if level == 1 || root.optional(&format!("{index}/type"), scalar::word)?.as_deref() == Some("Instruction") {
+        if level == 1
+            || root.optional(&format!("{index}/type"), scalar::word)?.as_deref()
+                == Some("Instruction")
+        {
             continue;
         }
         if let Some(cpus) = list_or_mask(root, &format!("{index}/shared_cpu"), "_list", "_map")? {
@@ -137,14 +146,20 @@ fn nodes(root: &Root) -> Result<BTreeMap<NodeId, Node>, ReadError> {
     for node in numbered(&names, "node") {
         let dir = format!("{NODES}/node{node}");
         let cpus = list_or_mask(root, &format!("{dir}/cpu"), "list", "map")?.unwrap_or_default();
-        let distances = root.optional(&format!("{dir}/distance"), node_distance)?.unwrap_or_default();
+        let distances =
+            root.optional(&format!("{dir}/distance"), node_distance)?.unwrap_or_default();
         nodes.insert(NodeId(node), Node { cpus, distances });
     }
     Ok(nodes)
 }
 
 /// Reads the list if there is one, else the mask: old kernels have masks only.
-fn list_or_mask(root: &Root, path: &str, list: &str, mask: &str) -> Result<Option<CpuSet>, ReadError> {
+fn list_or_mask(
+    root: &Root,
+    path: &str,
+    list: &str,
+    mask: &str,
+) -> Result<Option<CpuSet>, ReadError> {
     match root.optional(&format!("{path}{list}"), cpu_lists::list)? {
         Some(cpus) => Ok(Some(cpus)),
         None => root.optional(&format!("{path}{mask}"), cpu_lists::mask),
@@ -153,7 +168,8 @@ fn list_or_mask(root: &Root, path: &str, list: &str, mask: &str) -> Result<Optio
 
 /// The numbers after `prefix`, ascending.
 pub(crate) fn numbered(names: &[String], prefix: &str) -> Vec<u32> {
-    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.strip_prefix(prefix)?.parse().ok()).collect();
+    let mut numbers: Vec<u32> =
+        names.iter().filter_map(|name| name.strip_prefix(prefix)?.parse().ok()).collect();
     numbers.sort_unstable();
     numbers
 }

@@ -83,7 +83,8 @@ pub struct Entry {
     pub settles_as: Value,
     /// Why, for people.
     pub reason: String,
-    /// A command that is not netsilo's may write anything: whatever the knob says, it is to be restored.
+    /// A command that is not netsilo's may write anything: whatever the knob says, it is to be
+    /// restored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whatever: bool,
 }
@@ -99,7 +100,13 @@ impl Entry {
             return self;
         }
         let old = today(self.old);
-        Self { old_raw: format!("{old}\n"), old, new: today(self.new), settles_as: today(self.settles_as), ..self }
+        Self {
+            old_raw: format!("{old}\n"),
+            old,
+            new: today(self.new),
+            settles_as: today(self.settles_as),
+            ..self
+        }
     }
 }
 
@@ -195,7 +202,11 @@ impl Transaction {
 
     /// The deadline of its confirmation, while one is awaited.
     pub fn awaits_confirmation(&self) -> Option<Duration> {
-        if matches!(self.state, State::Undone(_) | State::Confirmed) { None } else { self.confirm_by }
+        if matches!(self.state, State::Undone(_) | State::Confirmed) {
+            None
+        } else {
+            self.confirm_by
+        }
     }
 }
 
@@ -226,8 +237,11 @@ impl History {
     /// Reads a journal; a last line without its line end never happened.
     pub fn replay(bytes: &[u8]) -> Result<Self, BadLine> {
         let whole_bytes = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        let mut history = Self { whole_bytes, torn_bytes: bytes.len() - whole_bytes, ..Self::default() };
-        for (number, line) in bytes[..whole_bytes].split_inclusive(|&byte| byte == b'\n').enumerate() {
+        let mut history =
+            Self { whole_bytes, torn_bytes: bytes.len() - whole_bytes, ..Self::default() };
+        for (number, line) in
+            bytes[..whole_bytes].split_inclusive(|&byte| byte == b'\n').enumerate()
+        {
             let bad = |why: String| BadLine { line: number + 1, why };
             let record = serde_json::from_slice(line).map_err(|e| bad(e.to_string()))?;
             history.take(record).map_err(bad)?;
@@ -241,10 +255,14 @@ impl History {
             Record::Boot { version, .. } if version != VERSION => {
                 return Err(format!("version {version}; this netsilo knows {VERSION}"));
             }
-            Record::Boot { .. } if self.boot_id.is_some() => return Err("a second beginning".into()),
+            Record::Boot { .. } if self.boot_id.is_some() => {
+                return Err("a second beginning".into());
+            }
             Record::Boot { boot_id, .. } => self.boot_id = Some(boot_id),
             _ if self.boot_id.is_none() => return Err("the boot id is missing before it".into()),
-            Record::Begin { transaction: u64::MAX, .. } => return Err("no transaction could follow this one".into()),
+            Record::Begin { transaction: u64::MAX, .. } => {
+                return Err("no transaction could follow this one".into());
+            }
             Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
                 let entries: Vec<Entry> = entries.into_iter().map(Entry::of_today).collect();
                 if self.transactions.iter().any(|t| t.id >= id) {
@@ -263,7 +281,9 @@ impl History {
             }
             Record::Wrote { transaction, entry, raw } => {
                 let written = self.find(transaction)?.written.get_mut(entry);
-                *written.ok_or_else(|| format!("transaction {transaction} has no entry {entry}"))? = Some(raw);
+                *written
+                    .ok_or_else(|| format!("transaction {transaction} has no entry {entry}"))? =
+                    Some(raw);
             }
             Record::Done { transaction } => self.find(transaction)?.state = State::Done,
             Record::Failed { transaction, .. } => self.find(transaction)?.state = State::Failed,
@@ -279,7 +299,10 @@ impl History {
     }
 
     fn find(&mut self, id: u64) -> Result<&mut Transaction, String> {
-        self.transactions.iter_mut().find(|t| t.id == id).ok_or_else(|| format!("transaction {id} never began"))
+        self.transactions
+            .iter_mut()
+            .find(|t| t.id == id)
+            .ok_or_else(|| format!("transaction {id} never began"))
     }
 }
 
@@ -305,7 +328,13 @@ mod tests {
             reason: "rfs".into(),
             whatever: false,
         };
-        line(&Record::Begin { transaction, pid: 7, origin: Origin::Operator, confirm_by: None, entries: vec![entry] })
+        line(&Record::Begin {
+            transaction,
+            pid: 7,
+            origin: Origin::Operator,
+            confirm_by: None,
+            entries: vec![entry],
+        })
     }
 
     #[test]
@@ -318,20 +347,37 @@ mod tests {
             assert_eq!((torn.torn_bytes, &torn.transactions), (cut, &before.transactions));
         }
         let after = History::replay((whole + &wrote).as_bytes()).unwrap();
-        assert_eq!((after.torn_bytes, &after.transactions[0].written), (0, &vec![Some("1024\n".into())]));
+        assert_eq!(
+            (after.torn_bytes, &after.transactions[0].written),
+            (0, &vec![Some("1024\n".into())])
+        );
     }
 
     #[test]
     fn a_line_that_does_not_fit_is_named() {
         let message = |text: String| History::replay(text.as_bytes()).unwrap_err().to_string();
-        assert_eq!(message(begin(1)), "line 1 is not a journal record: the boot id is missing before it");
-        assert!(message(boot() + "x\n" + &begin(1)).starts_with("line 2 is not a journal record: expected value"));
+        assert_eq!(
+            message(begin(1)),
+            "line 1 is not a journal record: the boot id is missing before it"
+        );
+        assert!(
+            message(boot() + "x\n" + &begin(1))
+                .starts_with("line 2 is not a journal record: expected value")
+        );
         let done = line(&Record::Done { transaction: 3 });
-        assert_eq!(message(boot() + &done), "line 2 is not a journal record: transaction 3 never began");
+        assert_eq!(
+            message(boot() + &done),
+            "line 2 is not a journal record: transaction 3 never began"
+        );
         assert!(message(boot() + &begin(2) + &begin(2)).contains("not newer"));
-        assert!(message(boot() + &begin(u64::MAX)).ends_with("no transaction could follow this one"));
+        assert!(
+            message(boot() + &begin(u64::MAX)).ends_with("no transaction could follow this one")
+        );
         let other = line(&Record::Boot { version: 9, boot_id: "b".into() });
-        assert_eq!(message(other), "line 1 is not a journal record: version 9; this netsilo knows 1");
+        assert_eq!(
+            message(other),
+            "line 1 is not a journal record: version 9; this netsilo knows 1"
+        );
     }
 
     proptest::proptest! {

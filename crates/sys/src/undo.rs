@@ -1,4 +1,5 @@
-//! Restoring: exactly what is still ours, newest transaction first, all errors collected, never stopped at the first.
+//! Restoring: exactly what is still ours, newest transaction first, all errors collected, never
+//! stopped at the first.
 
 use std::path::Path;
 
@@ -27,7 +28,8 @@ pub enum Which {
 pub enum Fate {
     /// It has its old value again, byte for byte.
     Restored,
-    /// It has its old value again, but the kernel prints it in another way now; or what comes to the same.
+    /// It has its old value again, but the kernel prints it in another way now; or what comes to
+    /// the same.
     Reworded(String),
     /// It had its old value already.
     WasOld,
@@ -71,8 +73,9 @@ impl Undone {
 
 /// Takes transactions back; an empty answer means that there was nothing to undo.
 ///
-/// A transaction of which something could not be restored stays open, so that the next `undo` tries again, unless the
-/// operator says to `forget` it (an old CPU that is offline for good would keep it open for ever).
+/// A transaction of which something could not be restored stays open, so that the next `undo` tries
+/// again, unless the operator says to `forget` it (an old CPU that is offline for good would keep
+/// it open for ever).
 pub fn undo(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -96,7 +99,8 @@ pub fn undo(
         let stuck: Vec<Target> = all.iter().flat_map(Undone::failures).cloned().collect();
         let undone = take_back(kernel, &transaction, &stuck, watch);
         all.push(undone);
-        // Values chain: what an older transaction wrote comes to light only when all newer ones are gone.
+        // Values chain: what an older transaction wrote comes to light only when all newer ones are
+        // gone.
         if all.iter().all(Undone::is_complete) || forget {
             journal.undone(transaction.id, by)?;
         }
@@ -104,7 +108,8 @@ pub fn undo(
     Ok(all)
 }
 
-/// Restores the knobs of one transaction in reverse order, but those stuck at the value of a newer one.
+/// Restores the knobs of one transaction in reverse order, but those stuck at the value of a newer
+/// one.
 pub(crate) fn take_back(
     kernel: &dyn Kernel,
     transaction: &Transaction,
@@ -128,10 +133,11 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
     let target = &entry.target;
     let failed = |e: KnobError| if e.is_gone() { Fate::Gone(e) } else { Fate::Failed(e) };
     let read_back = written.and_then(|raw| knob::parse(target, raw).ok());
-    let now = match knob::read_settled(kernel, target, read_back.as_ref().unwrap_or(&entry.settles_as)) {
-        Ok(now) => now,
-        Err(e) => return failed(e),
-    };
+    let now =
+        match knob::read_settled(kernel, target, read_back.as_ref().unwrap_or(&entry.settles_as)) {
+            Ok(now) => now,
+            Err(e) => return failed(e),
+        };
     if now.value == entry.old {
         return Fate::WasOld;
     }
@@ -144,17 +150,24 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
     match knob::read_settled(kernel, target, &entry.old) {
         Ok(after) if after.raw == entry.old_raw => Fate::Restored,
         Ok(after) if after.value == entry.old => Fate::Reworded(after.raw),
-        Ok(after) if knob::is_as_good(kernel, target, &after.value, &entry.old) => Fate::Reworded(after.raw),
+        Ok(after) if knob::is_as_good(kernel, target, &after.value, &entry.old) => {
+            Fate::Reworded(after.raw)
+        }
         Ok(after) => Fate::Ignored(after.value),
         Err(e) => failed(e),
     }
 }
 
-/// Whether a value is the one that we wrote: as read back; or, if we died before reading it back, as it must have been.
+/// Whether a value is the one that we wrote: as read back; or, if we died before reading it back,
+/// as it must have been.
 fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
     match read_back {
         _ if entry.whatever => true,
         Some(read_back) => now == read_back,
-        None => *now == entry.new || *now == entry.settles_as || knob::may_round_to(&entry.target, &entry.new, now),
+        None => {
+            *now == entry.new
+                || *now == entry.settles_as
+                || knob::may_round_to(&entry.target, &entry.new, now)
+        }
     }
 }

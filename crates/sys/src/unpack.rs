@@ -1,4 +1,5 @@
-//! Unpacking a bundle that may come from anyone: nothing is written or linked outside of it, and no more than fits.
+//! Unpacking a bundle that may come from anyone: nothing is written or linked outside of it, and no
+//! more than fits.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -34,7 +35,12 @@ pub(crate) fn unpack(file: File, dir: &Path) -> Result<(), UnpackError> {
     unpack_within(file, dir, MOST_BYTES, MOST_ENTRIES)
 }
 
-fn unpack_within(file: File, dir: &Path, mut bytes_left: u64, most_entries: usize) -> Result<(), UnpackError> {
+fn unpack_within(
+    file: File,
+    dir: &Path,
+    mut bytes_left: u64,
+    most_entries: usize,
+) -> Result<(), UnpackError> {
     // the archive's own headers count too: a bomb may be made of them
     let unpacked = zstd::Decoder::new(file)?.take(bytes_left);
     let mut archive = tar::Archive::new(unpacked);
@@ -90,7 +96,8 @@ fn plain(path: &Path) -> Option<PathBuf> {
 
 /// Whether a link at `inner` stays in its sample (`0/`, `1/`).
 ///
-/// `..` only in front: behind a name it could climb out of wherever that name, a link itself, leads.
+/// `..` only in front: behind a name it could climb out of wherever that name, a link itself,
+/// leads.
 fn stays_inside(inner: &Path, target: &Path) -> bool {
     let up = target.components().take_while(|c| matches!(c, Component::ParentDir)).count();
     let depth = inner.components().count() - 1;
@@ -149,7 +156,10 @@ mod tests {
         assert!(refused(&[("0/l", E::Symlink, "/etc")]).contains("links out"));
         assert!(refused(&[("0/l", E::Symlink, "../1/x")]).contains("links out"));
         assert!(refused(&[("0/a/l", E::Symlink, "b/../../../x")]).contains("links out"));
-        assert!(refused(&[("0/p/l", E::Symlink, "../sys"), ("0/p/l/x", E::Regular, "")]).contains("through a link"));
+        assert!(
+            refused(&[("0/p/l", E::Symlink, "../sys"), ("0/p/l/x", E::Regular, "")])
+                .contains("through a link")
+        );
         assert!(refused(&[("0/h", E::Link, "0/x")]).contains("neither file"));
         assert!(refused(&[("0/f", E::Fifo, "")]).contains("neither file"));
         assert!(refused(&[("0/d", E::Char, "")]).contains("neither file"));
@@ -158,7 +168,8 @@ mod tests {
     #[test]
     fn a_file_may_not_come_twice() {
         assert!(
-            refused(&[("0/x", tar::EntryType::Regular, ""), ("0/x", tar::EntryType::Regular, "")]).contains("exists")
+            refused(&[("0/x", tar::EntryType::Regular, ""), ("0/x", tar::EntryType::Regular, "")])
+                .contains("exists")
         );
     }
 
@@ -166,12 +177,18 @@ mod tests {
     fn sizes_are_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let lie = bundle(|archive| {
-            archive.append(&header("0/x", tar::EntryType::Regular, "", 1 << 40), io::empty()).unwrap()
+            archive
+                .append(&header("0/x", tar::EntryType::Regular, "", 1 << 40), io::empty())
+                .unwrap()
         });
         assert!(matches!(unpack(lie, dir.path()), Err(UnpackError::TooLarge)));
         let long = bundle(|archive| {
-            archive.append(&header("0/x", tar::EntryType::Regular, "", 9000), &[0; 9000][..]).unwrap();
-            archive.append(&header("0/y", tar::EntryType::Regular, "", 9000), &[0; 9000][..]).unwrap();
+            archive
+                .append(&header("0/x", tar::EntryType::Regular, "", 9000), &[0; 9000][..])
+                .unwrap();
+            archive
+                .append(&header("0/y", tar::EntryType::Regular, "", 9000), &[0; 9000][..])
+                .unwrap();
         });
         assert!(unpack_within(long, dir.path(), 10_000, 10).is_err());
         let many = bundle(|archive| {
@@ -186,7 +203,12 @@ mod tests {
     fn sysfs_links_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let file = bundle(|archive| {
-            let link = header("0/sys/class/net/eth0", tar::EntryType::Symlink, "../../devices/pci/net/eth0", 0);
+            let link = header(
+                "0/sys/class/net/eth0",
+                tar::EntryType::Symlink,
+                "../../devices/pci/net/eth0",
+                0,
+            );
             archive.append(&link, io::empty()).unwrap();
         });
         unpack(file, dir.path()).unwrap();
@@ -199,6 +221,11 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"hello").unwrap();
         file.rewind().unwrap();
-        assert!(unpack(file, Path::new("/nonexistent")).unwrap_err().to_string().starts_with("cannot unpack it"));
+        assert!(
+            unpack(file, Path::new("/nonexistent"))
+                .unwrap_err()
+                .to_string()
+                .starts_with("cannot unpack it")
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Waiting until interrupts really arrive where they were sent.
 //!
-//! On x86 a new affinity takes effect with the next interrupt, which still arrives on the old CPU and is moved then
-//! (`irq_move_irq`); `effective_affinity` shows the old CPU until that moment. So count interrupts, and say so when there
-//! were none to tell by.
+//! On x86 a new affinity takes effect with the next interrupt, which still arrives on the old CPU
+//! and is moved then (`irq_move_irq`); `effective_affinity` shows the old CPU until that moment. So
+//! count interrupts, and say so when there were none to tell by.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,10 +49,15 @@ struct MovedIrq {
 impl Moved {
     /// Notes the counters of interrupts and the CPUs that they were sent to.
     pub fn note(kernel: &dyn Kernel, irqs: impl IntoIterator<Item = (Irq, CpuSet)>) -> Self {
-        Self(irqs.into_iter().map(|(irq, cpus)| MovedIrq { irq, cpus, before: counts(kernel, irq) }).collect())
+        Self(
+            irqs.into_iter()
+                .map(|(irq, cpus)| MovedIrq { irq, cpus, before: counts(kernel, irq) })
+                .collect(),
+        )
     }
 
-    /// Waits until each interrupt has arrived on a CPU that it was sent to, or the time is over; `watch` hears of each.
+    /// Waits until each interrupt has arrived on a CPU that it was sent to, or the time is over;
+    /// `watch` hears of each.
     pub fn wait(
         self,
         kernel: &dyn Kernel,
@@ -89,7 +94,11 @@ impl MovedIrq {
             (_, Err(e)) => return Arrival::Unknown(e.to_string()),
         };
         // A counter wraps at 32 bits: different is grown.
-        let grown: CpuSet = now.iter().filter(|&(cpu, n)| before.get(cpu) != Some(n)).map(|(&cpu, _)| cpu).collect();
+        let grown: CpuSet = now
+            .iter()
+            .filter(|&(cpu, n)| before.get(cpu) != Some(n))
+            .map(|(&cpu, _)| cpu)
+            .collect();
         match (grown.and(&self.cpus).lowest(), grown.lowest()) {
             (Some(there), _) => Arrival::Arrived(there),
             (None, Some(elsewhere)) => Arrival::StillElsewhere(elsewhere),

@@ -49,8 +49,8 @@ impl Waiter {
         Ok(Self { stop, reload, signals, ears, events: Vec::new(), woken: false })
     }
 
-    /// Lets time pass until it is over or something comes: a signal, or an event that matters. `beat` is called at least
-    /// once in each `pulse`.
+    /// Lets time pass until it is over or something comes: a signal, or an event that matters.
+    /// `beat` is called at least once in each `pulse`.
     pub fn pass(
         &mut self,
         length: Duration,
@@ -73,7 +73,11 @@ impl Waiter {
     pub fn take(&mut self) -> Woken {
         self.woken = false;
         let taken = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
-        Woken { stop: taken(&self.stop), reload: taken(&self.reload), events: std::mem::take(&mut self.events) }
+        Woken {
+            stop: taken(&self.stop),
+            reload: taken(&self.reload),
+            events: std::mem::take(&mut self.events),
+        }
     }
 
     fn is_woken(&self) -> bool {
@@ -88,7 +92,8 @@ impl Waiter {
             .chain(ears)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        let timeout =
+            Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         // Interrupted by a signal: its flag is set.
         let _ = poll(&mut fds, Some(&timeout));
         let mut buffer = [0; 64];

@@ -24,10 +24,21 @@ const KNOWN: &[Known] = &[
     known("cri-o", "crio", &[WriterKnob::LaterDevices]),
     // runs google_set_multiqueue at boot
     known("google guest agent", "google_guest_agent", &[WriterKnob::LaterDevices]),
-    known("google_set_multiqueue", "google_set_multiqueue", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
-    known("perftune.py", "perftune.py", &[WriterKnob::IrqAffinity, WriterKnob::Rps, WriterKnob::Xps]),
+    known(
+        "google_set_multiqueue",
+        "google_set_multiqueue",
+        &[WriterKnob::IrqAffinity, WriterKnob::Xps],
+    ),
+    known(
+        "perftune.py",
+        "perftune.py",
+        &[WriterKnob::IrqAffinity, WriterKnob::Rps, WriterKnob::Xps],
+    ),
     known("set_irq_affinity", "set_irq_affinity", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
-    Known { option: Some("--netdev-irq-balance"), ..known("scx_layered", "scx_layered", &[WriterKnob::IrqAffinity]) },
+    Known {
+        option: Some("--netdev-irq-balance"),
+        ..known("scx_layered", "scx_layered", &[WriterKnob::IrqAffinity])
+    },
 ];
 
 const fn known(name: &'static str, file: &'static str, writes: &'static [WriterKnob]) -> Known {
@@ -38,7 +49,8 @@ const fn known(name: &'static str, file: &'static str, writes: &'static [WriterK
 pub(crate) const LINK_KEYS: &[&str] = &["IRQAffinityPolicy=", "ReceivePacketSteeringCPUMask="];
 
 /// Where systemd looks for `.link` files.
-const LINK_DIRS: &[&str] = &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
+const LINK_DIRS: &[&str] =
+    &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
 
 /// All that run now.
 pub fn running(root: &Root) -> Result<Vec<Writer>, ReadError> {
@@ -50,8 +62,11 @@ pub fn running(root: &Root) -> Result<Vec<Writer>, ReadError> {
 
 /// All that are found.
 pub(crate) fn writers(notes: &Notes<'_>, processes: &[Process]) -> Vec<Writer> {
-    let mut writers: Vec<Writer> = processes.iter().filter_map(|process| writer(notes, process)).collect();
-    if let Some(udev) = processes.iter().find(|p| p.comm == "systemd-udevd" || p.comm == "(udev-worker)") {
+    let mut writers: Vec<Writer> =
+        processes.iter().filter_map(|process| writer(notes, process)).collect();
+    if let Some(udev) =
+        processes.iter().find(|p| p.comm == "systemd-udevd" || p.comm == "(udev-worker)")
+    {
         writers.extend(link_files(notes, udev));
     }
     writers.sort();
@@ -69,7 +84,8 @@ fn writer(notes: &Notes<'_>, process: &Process) -> Option<Writer> {
     let words: Vec<&str> = words.split('\0').collect();
     // options of the interpreter may stand before the script
     let mut scripts = words.iter().skip(1).take(3).filter_map(|word| word.rsplit('/').next());
-    let known = by_comm.or_else(|| scripts.find_map(|script| KNOWN.iter().find(|known| known.file == script)))?;
+    let known = by_comm
+        .or_else(|| scripts.find_map(|script| KNOWN.iter().find(|known| known.file == script)))?;
     if known.option.is_some_and(|option| !words.contains(&option)) {
         return None;
     }
@@ -79,7 +95,8 @@ fn writer(notes: &Notes<'_>, process: &Process) -> Option<Writer> {
     Some(Writer { name: known.name.to_owned(), pid: process.pid, writes: known.writes.to_vec() })
 }
 
-/// Whether `comm` is that of a file: the kernel keeps 15 bytes of its name, also of a script that is run by itself.
+/// Whether `comm` is that of a file: the kernel keeps 15 bytes of its name, also of a script that
+/// is run by itself.
 fn is_comm(file: &str, comm: &str) -> bool {
     file == comm || comm.len() == 15 && file.starts_with(comm)
 }
@@ -98,7 +115,10 @@ fn link_files(notes: &Notes<'_>, udev: &Process) -> Vec<Writer> {
         for name in names.iter().filter(|name| name.ends_with(".link")) {
             let path = format!("{dir}/{name}");
             let text = root.read(&path).unwrap_or_default();
-            if text.lines().any(|line| LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key))) {
+            if text
+                .lines()
+                .any(|line| LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key)))
+            {
                 notes.get(&path, |_| Ok(()));
                 notes.get(&format!("/proc/{}/comm", udev.pid), |_| Ok(()));
                 writers.push(Writer {

@@ -1,4 +1,5 @@
-//! Which netdevs have an XDP program, by rtnetlink (`RTM_GETLINK`, `IFLA_XDP`) in this thread's network namespace.
+//! Which netdevs have an XDP program, by rtnetlink (`RTM_GETLINK`, `IFLA_XDP`) in this thread's
+//! network namespace.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,7 +8,8 @@ use netlink_bindings::rt_link::{Ifinfomsg, Request};
 use netlink_socket2::NetlinkSocket;
 use netsilo_core::host::Xdp;
 
-/// `RTEXT_FILTER_SKIP_STATS` of `include/uapi/linux/rtnetlink.h`: the kernel need not gather counters.
+/// `RTEXT_FILTER_SKIP_STATS` of `include/uapi/linux/rtnetlink.h`: the kernel need not gather
+/// counters.
 const SKIP_STATS: u32 = 1 << 3;
 
 /// By interface index; devices without a program are not in it.

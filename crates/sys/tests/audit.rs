@@ -1,4 +1,5 @@
-//! What the audit reads of a host: a fixture with more files, and every fixture through the diagnosis.
+//! What the audit reads of a host: a fixture with more files, and every fixture through the
+//! diagnosis.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -23,7 +24,14 @@ fn fixtures() -> PathBuf {
 fn audit_of(name: &str, files: &[(&str, &str)]) -> Audit {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
-    assert!(Command::new("cp").arg("-a").args([&fixtures().join(name), &tree]).status().unwrap().success());
+    assert!(
+        Command::new("cp")
+            .arg("-a")
+            .args([&fixtures().join(name), &tree])
+            .status()
+            .unwrap()
+            .success()
+    );
     for (path, text) in files {
         let path = tree.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -49,10 +57,14 @@ fn links_are_read_from_the_device_up_to_the_root_port() {
             ]
         })
         .collect();
-    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+    let files: Vec<(&str, &str)> =
+        files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
     let audit = audit_of("synthetic-mlx5_core", &files);
     let links = &audit.netdevs["eth0"].pcie;
-    assert_eq!(links.iter().map(|link| link.address.as_str()).collect::<Vec<_>>(), ["0000:08:00.0", "0000:00:02.0"]);
+    assert_eq!(
+        links.iter().map(|link| link.address.as_str()).collect::<Vec<_>>(),
+        ["0000:08:00.0", "0000:00:02.0"]
+    );
     assert_eq!(links[0].mbps(), Some(4 * 7876));
     assert_eq!(links[1].current_width, Some(8));
     assert!(!audit.netdevs["eth0"].virtual_function);
@@ -77,12 +89,19 @@ fn limits_power_and_forwarding_are_read_and_what_is_not_there_is_none() {
         (format!("{cpu}/cpuidle/state1/time"), "900\n"),
         ("sys/fs/resctrl/mon_data/mon_L3_00/mbm_total_bytes".to_owned(), "123456\n"),
     ];
-    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+    let files: Vec<(&str, &str)> =
+        files.iter().map(|(path, text)| (path.as_str(), *text)).collect();
     let audit = audit_of("synthetic-mlx5_core", &files);
     let netdev = &audit.netdevs["eth0"];
     let limits = &netdev.tx_queues[&0];
-    assert_eq!((limits.limit_bytes, limits.limit_max_bytes, limits.tx_timeouts), (Some(30280), None, Some(3)));
-    assert_eq!((netdev.bridge_port, netdev.ipv4_forwarding, netdev.ipv6_forwarding), (true, Some(true), None));
+    assert_eq!(
+        (limits.limit_bytes, limits.limit_max_bytes, limits.tx_timeouts),
+        (Some(30280), None, Some(3))
+    );
+    assert_eq!(
+        (netdev.bridge_port, netdev.ipv4_forwarding, netdev.ipv6_forwarding),
+        (true, Some(true), None)
+    );
     let power = &audit.cpus[&CpuId(0)];
     assert_eq!(
         (power.governor.as_deref(), power.current_khz, power.max_khz),

@@ -1,4 +1,5 @@
-//! What the readers make of the hosts in `fixtures/`: captured ones, and one per driver written from its source.
+//! What the readers make of the hosts in `fixtures/`: captured ones, and one per driver written
+//! from its source.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -23,11 +24,19 @@ fn told(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     let mut line = |line: String| writeln!(text, "{line}").unwrap();
     let topology = &snapshot.topology;
-    line(format!("kernel {} cpus {} of {}", snapshot.machine.release, topology.online, topology.possible));
-    let softnet = snapshot.cpus.iter().filter_map(|(cpu, c)| Some((cpu, c.softnet?.processed, c.softnet?.input_qlen)));
+    line(format!(
+        "kernel {} cpus {} of {}",
+        snapshot.machine.release, topology.online, topology.possible
+    ));
+    let softnet = snapshot
+        .cpus
+        .iter()
+        .filter_map(|(cpu, c)| Some((cpu, c.softnet?.processed, c.softnet?.input_qlen)));
     line(format!(
         "softnet {:?}",
-        softnet.map(|(cpu, n, q)| format!("{cpu}:{n}{}", if q.is_some() { "+" } else { "" })).collect::<Vec<_>>()
+        softnet
+            .map(|(cpu, n, q)| format!("{cpu}:{n}{}", if q.is_some() { "+" } else { "" }))
+            .collect::<Vec<_>>()
     ));
     for netdev in snapshot.netdevs.iter().filter(|netdev| netdev.device_path.is_some()) {
         line(device(netdev));
@@ -58,7 +67,10 @@ fn told(snapshot: &Snapshot) -> String {
         let cpus = format!("{} -> {}", option(&state.requested), option(&state.effective));
         let hint = state.hint.as_ref().map(|hint| format!(" hint {hint}")).unwrap_or_default();
         let actions = state.actions.join(", ");
-        line(format!("irq {irq} [{}] {actions}: {cpus}{hint} {:?} {:?}", state.chip, state.writable, state.counts));
+        line(format!(
+            "irq {irq} [{}] {actions}: {cpus}{hint} {:?} {:?}",
+            state.chip, state.writable, state.counts
+        ));
     }
     snapshot.gaps.iter().for_each(|gap| line(format!("gap {}: {}", gap.what, gap.why)));
     text
@@ -66,7 +78,8 @@ fn told(snapshot: &Snapshot) -> String {
 
 fn device(netdev: &Netdev) -> String {
     let driver = netdev.driver.as_deref().unwrap_or("-");
-    let (bus, path) = (netdev.bus.as_deref().unwrap_or("-"), netdev.device_path.as_deref().unwrap_or("-"));
+    let (bus, path) =
+        (netdev.bus.as_deref().unwrap_or("-"), netdev.device_path.as_deref().unwrap_or("-"));
     let (node, speed) = (option(&netdev.node), option(&netdev.speed_mbps));
     format!(
         "{} {driver} {bus} at {path} node {node} speed {speed} up {} irqs {:?}",
@@ -103,8 +116,10 @@ fn captured_hosts_read_as_before() {
 
 #[test]
 fn drivers_that_were_not_captured_read_as_their_sources_say() {
-    let mut names: Vec<String> =
-        std::fs::read_dir(fixture("")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = std::fs::read_dir(fixture(""))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.retain(|name| name.starts_with("synthetic-"));
     names.sort();
     assert!(names.len() >= 13, "{names:?}");
@@ -139,12 +154,16 @@ fn a_host_of_320_cpus_reads_whole() {
     let big = big_host::BigHost { cpus: 320, irqs: 40, netdevs: 2, queues: 8 };
     big.write(dir.path()).unwrap();
     let snapshot = snapshot(&Root::at(dir.path()).unwrap()).unwrap();
-    assert_eq!((snapshot.topology.online.len(), snapshot.topology.nr_cpu_ids, snapshot.cpus.len()), (320, 320, 320));
+    assert_eq!(
+        (snapshot.topology.online.len(), snapshot.topology.nr_cpu_ids, snapshot.cpus.len()),
+        (320, 320, 320)
+    );
     assert_eq!(snapshot.default_smp_affinity.as_ref().map(|cpus| cpus.len()), Some(320));
     let last = netsilo_core::cpuset::CpuId(319);
     let row = &snapshot.irqs[&netsilo_core::host::Irq(31)];
     assert_eq!((row.counts[&last], row.counts.len()), (1319, 20));
     assert_eq!(snapshot.topology.cpus[&last].llc.to_string(), "304-319");
-    let irqs: Vec<u32> = snapshot.netdevs[1].rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to.0)).collect();
+    let irqs: Vec<u32> =
+        snapshot.netdevs[1].rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to.0)).collect();
     assert_eq!(irqs, (38..46).collect::<Vec<u32>>());
 }

@@ -1,6 +1,7 @@
 //! What ethtool, netdev netlink and sock_diag tell of NICs with several queues, in the lab.
 //!
-//! This program runs three times at once: it boots the guest, is the server in it, and the client at its peer.
+//! This program runs three times at once: it boots the guest, is the server in it, and the client
+//! at its peer.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // clippy.toml's leave covers test functions only
 
@@ -41,7 +42,8 @@ fn virtio_has_no_rss_and_its_sockets_name_one_napi_per_queue() {
     serve(Kernel::V6_12, NicModel::VirtioNet, "virtio_server");
 }
 
-/// Boots a guest, runs one of the servers below in it and the client at its peer; both must succeed.
+/// Boots a guest, runs one of the servers below in it and the client at its peer; both must
+/// succeed.
 fn serve(kernel: Kernel, model: NicModel, server: &str) {
     // one guest at a time, whatever the number of test threads
     static GUEST: Mutex<()> = Mutex::new(());
@@ -56,7 +58,10 @@ fn serve(kernel: Kernel, model: NicModel, server: &str) {
 /// The command that runs one of the ignored tests below.
 fn role(test: &str, address: SocketAddr) -> String {
     let program = std::env::current_exe().unwrap();
-    format!("NETSILO_TEST_ADDRESS={address} exec '{}' --ignored --exact {test} --nocapture", program.display())
+    format!(
+        "NETSILO_TEST_ADDRESS={address} exec '{}' --ignored --exact {test} --nocapture",
+        program.display()
+    )
 }
 
 fn address() -> String {
@@ -66,7 +71,8 @@ fn address() -> String {
 #[test]
 #[ignore = "runs at the guest's peer"]
 fn client() {
-    let connect = || (0..600).find_map(|_| TcpStream::connect(address()).ok().or_else(pause)).unwrap();
+    let connect =
+        || (0..600).find_map(|_| TcpStream::connect(address()).ok().or_else(pause)).unwrap();
     let connections: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect()).collect();
     for mut connection in &connections {
         connection.read_exact(&mut [0]).unwrap();
@@ -87,7 +93,8 @@ fn pause() -> Option<TcpStream> {
 /// The client ends when the connections are dropped.
 fn receive() -> (Vec<TcpStream>, Sample, Sample) {
     let listener = TcpListener::bind(address()).unwrap();
-    let mut connections: Vec<TcpStream> = (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
+    let mut connections: Vec<TcpStream> =
+        (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
     let before = sock_diag::sample(None).unwrap();
     // a socket that still receives is not sampled in one moment
     for connection in &mut connections {
@@ -111,7 +118,8 @@ fn virtio_server() {
     assert_eq!(told.channels.value().unwrap().combined, Some(Limit { current: 4, max: 4 }));
     assert!(told.rss.reason().is_some() && told.link.value().unwrap().speed_mbps.is_none());
     let genl = netdev_genl::read().unwrap();
-    let napis: BTreeSet<NapiId> = genl.value().unwrap().napis.iter().map(|napi| NapiId(napi.id)).collect();
+    let napis: BTreeSet<NapiId> =
+        genl.value().unwrap().napis.iter().map(|napi| NapiId(napi.id)).collect();
     assert!(by_napi.keys().all(|napi| napis.contains(napi)), "{by_napi:?} {napis:?}");
 }
 
@@ -134,10 +142,15 @@ fn igb_server() {
     }
     let queues: BTreeSet<u32> = pairs.iter().map(|(queue, _)| *queue).collect();
     let napis: BTreeSet<NapiId> = pairs.iter().map(|(_, napi)| *napi).collect();
-    // the hash is linear: 32 neighbouring ports fall on 2, 4 or 8 queues, as the random key will have it
-    assert!(queues.len() > 1 && queues.len() == pairs.len() && napis.len() == pairs.len(), "{pairs:?}");
+    // the hash is linear: 32 neighbouring ports fall on 2, 4 or 8 queues, as the random key will
+    // have it
+    assert!(
+        queues.len() > 1 && queues.len() == pairs.len() && napis.len() == pairs.len(),
+        "{pairs:?}"
+    );
 
-    // without the sockets' own word, reckoning gives the same bytes to the same napis, where queues name theirs
+    // without the sockets' own word, reckoning gives the same bytes to the same napis, where queues
+    // name theirs
     if netdev.rx_queues.iter().all(|queue| queue.napi.is_some()) {
         after.sockets.values_mut().for_each(|socket| socket.incoming = None);
         let reckoned = attribute(&before, &after, &steerings);
@@ -148,7 +161,9 @@ fn igb_server() {
 
 fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<NapiId, u64> {
     let mut bytes = BTreeMap::new();
-    for read in attribution.consumption.iter().filter(|read| read.consumer.tgid == std::process::id()) {
+    for read in
+        attribution.consumption.iter().filter(|read| read.consumer.tgid == std::process::id())
+    {
         assert_eq!(read.resolved, resolved);
         *bytes.entry(read.napi.unwrap()).or_default() += read.bytes;
     }
@@ -157,7 +172,8 @@ fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<Napi
 
 /// The NIC, after checking what ethtool and netlink tell of it.
 fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
-    let ifindex: u32 = std::fs::read_to_string("/sys/class/net/eth0/ifindex").unwrap().trim().parse().unwrap();
+    let ifindex: u32 =
+        std::fs::read_to_string("/sys/class/net/eth0/ifindex").unwrap().trim().parse().unwrap();
     let told = ethtool::read("eth0").unwrap();
     let hashed = |flow| told.flow_hash[&flow].value().unwrap().to_string();
     assert_eq!((hashed(FlowType::Tcp4).as_str(), hashed(FlowType::Udp4).as_str()), ("sdfn", "sd"));
@@ -172,7 +188,11 @@ fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
 
     let napi = |index| genl.and_then(|told| told.rx_napi(ifindex, index));
     let edge = |to| Edge { to, source: EdgeSource::NetdevGenl, confidence: Confidence::Certain };
-    let queue = |index| RxQueue { index, napi: napi(index).map(|napi| edge(NapiId(napi.id))), ..RxQueue::default() };
+    let queue = |index| RxQueue {
+        index,
+        napi: napi(index).map(|napi| edge(NapiId(napi.id))),
+        ..RxQueue::default()
+    };
     // a kernel that names a queue's napi names its irq too, for this driver (7.2)
     assert!((0..8).filter_map(napi).all(|napi| napi.irq.is_some()));
     Netdev {

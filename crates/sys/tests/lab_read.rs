@@ -1,4 +1,5 @@
-//! The readers on real kernels, in the lab: this program boots the guest and runs one of its ignored tests in it.
+//! The readers on real kernels, in the lab: this program boots the guest and runs one of its
+//! ignored tests in it.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -23,9 +24,11 @@ fn every_kernel_reads_as_it_behaves() {
     // one guest at a time, whatever the number of test threads
     static GUEST: Mutex<()> = Mutex::new(());
     let _guest = GUEST.lock();
-    for (kernel, nic) in
-        [(Kernel::V6_1, NicModel::VirtioNet), (Kernel::V6_12, NicModel::Igb), (Kernel::Newest, NicModel::Vmxnet3)]
-    {
+    for (kernel, nic) in [
+        (Kernel::V6_1, NicModel::VirtioNet),
+        (Kernel::V6_12, NicModel::Igb),
+        (Kernel::Newest, NicModel::Vmxnet3),
+    ] {
         let lab = Lab::boot(&Spec::new(kernel, nic)).unwrap();
         let program = std::env::current_exe().unwrap();
         let inside = format!("exec '{}' --ignored --nocapture --test-threads 1", program.display());
@@ -43,7 +46,10 @@ fn eth0(snapshot: &Snapshot) -> &Netdev {
 }
 
 fn has_netlink(snapshot: &Snapshot) -> bool {
-    !snapshot.gaps.iter().any(|gap| gap.what == "netdev netlink" && gap.why.contains("kernel < 6.8"))
+    !snapshot
+        .gaps
+        .iter()
+        .any(|gap| gap.what == "netdev netlink" && gap.why.contains("kernel < 6.8"))
 }
 
 #[test]
@@ -81,13 +87,18 @@ fn each_queue_has_an_interrupt_and_the_requested_cpu_is_read() {
 #[ignore = "runs in a guest of the lab"]
 fn what_is_called_writable_can_be_written() {
     let snapshot = live();
-    // before 6.11 the mode of the file tells nothing; the kernels of the lab on either side differ in netlink too
+    // before 6.11 the mode of the file tells nothing; the kernels of the lab on either side differ
+    // in netlink too
     let told_by_mode = has_netlink(&snapshot);
     for (irq, state) in &snapshot.irqs {
         let path = format!("/proc/irq/{irq}/smp_affinity_list");
         let written = fs::write(path, state.requested.as_ref().unwrap().to_string());
         if told_by_mode || eth0(&snapshot).irqs.contains(irq) {
-            assert_eq!(written.is_ok(), state.writable == Writable::Yes, "irq {irq} {state:?} {written:?}");
+            assert_eq!(
+                written.is_ok(),
+                state.writable == Writable::Yes,
+                "irq {irq} {state:?} {written:?}"
+            );
         }
     }
 }
@@ -99,15 +110,25 @@ fn kthreads_of_threaded_napi_are_found_where_they_may_run() {
     let snapshot = live();
     let netdev = eth0(&snapshot);
     assert_eq!(netdev.threaded, Some(1));
-    let threads: Vec<_> = netdev.napis.iter().filter_map(|napi| Some((napi.id, napi.thread.clone()?))).collect();
+    let threads: Vec<_> =
+        netdev.napis.iter().filter_map(|napi| Some((napi.id, napi.thread.clone()?))).collect();
     assert!(threads.len() >= netdev.rx_queues.len(), "{:?}", netdev.napis);
     let (id, thread) = threads.iter().find(|(id, _)| id.0 != 0).unwrap();
     assert_eq!(thread.comm, format!("napi/eth0-{id}"));
-    let done = Command::new("taskset").args(["-pc", "3,6", &thread.pid.to_string()]).status().unwrap();
+    let done =
+        Command::new("taskset").args(["-pc", "3,6", &thread.pid.to_string()]).status().unwrap();
     assert!(done.success());
     let after = live();
-    let again = eth0(&after).napis.iter().find(|napi| napi.id == *id).and_then(|napi| napi.thread.clone()).unwrap();
-    assert_eq!((again.pid, again.start_time, again.cpus.to_string()), (thread.pid, thread.start_time, "3,6".into()));
+    let again = eth0(&after)
+        .napis
+        .iter()
+        .find(|napi| napi.id == *id)
+        .and_then(|napi| napi.thread.clone())
+        .unwrap();
+    assert_eq!(
+        (again.pid, again.start_time, again.cpus.to_string()),
+        (thread.pid, thread.start_time, "3,6".into())
+    );
     fs::write("/sys/class/net/eth0/threaded", "0").unwrap();
 }
 

@@ -1,4 +1,5 @@
-//! A refreshed snapshot is what a whole look would have read, as far as it reads; what it cannot see makes it look again.
+//! A refreshed snapshot is what a whole look would have read, as far as it reads; what it cannot
+//! see makes it look again.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -66,9 +67,12 @@ impl Host {
 fn without_the_rest(mut whole: Snapshot) -> Snapshot {
     whole.audit = None;
     let netdevs = || whole.netdevs.iter();
-    let queues = netdevs().flat_map(|dev| dev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)));
-    let sends = netdevs().flat_map(|dev| dev.tx_queues.iter().filter_map(|tx| Some(tx.irq.as_ref()?.to)));
-    let wanted: Vec<Irq> = netdevs().flat_map(|dev| dev.irqs.iter().copied()).chain(queues).chain(sends).collect();
+    let queues =
+        netdevs().flat_map(|dev| dev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)));
+    let sends =
+        netdevs().flat_map(|dev| dev.tx_queues.iter().filter_map(|tx| Some(tx.irq.as_ref()?.to)));
+    let wanted: Vec<Irq> =
+        netdevs().flat_map(|dev| dev.irqs.iter().copied()).chain(queues).chain(sends).collect();
     let others = whole.irqs.iter().filter(|(irq, _)| !wanted.contains(irq));
     for cpu in others.filter_map(|(_, state)| state.effective.as_ref()?.single()) {
         *whole.other_vectors.entry(cpu).or_default() += 1;
@@ -140,7 +144,9 @@ fn what_was_not_read_has_no_rate() {
 
 #[test]
 fn captured_hosts_refresh_to_what_they_are() {
-    for name in ["virtio-6.1", "igb-6.12", "vmxnet3-e1000e-7.2", "synthetic-ice", "synthetic-mlx5_core"] {
+    for name in
+        ["virtio-6.1", "igb-6.12", "vmxnet3-e1000e-7.2", "synthetic-ice", "synthetic-mlx5_core"]
+    {
         let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures")).join(name);
         let root = Root::at(dir).unwrap();
         let mut refresher = Refresher::default();
@@ -159,7 +165,9 @@ fn this_machine_refreshes() {
     let second = refresher.next(&root, &first).unwrap();
     assert_eq!(refresher.whole_looks(), 1);
     assert!(second.at > first.at);
-    let names = |snapshot: &Snapshot| snapshot.netdevs.iter().map(|dev| dev.name.clone()).collect::<Vec<_>>();
+    let names = |snapshot: &Snapshot| {
+        snapshot.netdevs.iter().map(|dev| dev.name.clone()).collect::<Vec<_>>()
+    };
     assert_eq!((names(&second), second.topology), (names(&first), first.topology));
 }
 
@@ -174,11 +182,17 @@ fn what_a_refresh_cannot_see_makes_it_look_again() {
         ("an interrupt that has gone", |host| {
             let kept = |line: &&str| !line.starts_with("  31:");
             let text = fs::read_to_string(host.dir.path().join("proc/interrupts")).unwrap();
-            host.put("proc/interrupts", &(text.lines().filter(kept).collect::<Vec<_>>().join("\n") + "\n"));
-            // what the kernel says of a kept file whose object has gone cannot be made up: its name changes here
+            host.put(
+                "proc/interrupts",
+                &(text.lines().filter(kept).collect::<Vec<_>>().join("\n") + "\n"),
+            );
+            // what the kernel says of a kept file whose object has gone cannot be made up: its name
+            // changes here
             host.put("sys/kernel/irq/31/actions", "\n");
         }),
-        ("a netdev that has gone", |host| fs::remove_file(host.dir.path().join("sys/class/net/eth1")).unwrap()),
+        ("a netdev that has gone", |host| {
+            fs::remove_file(host.dir.path().join("sys/class/net/eth1")).unwrap()
+        }),
         ("a netdev of another name", |host| {
             let net = |name: &str| -> PathBuf { host.dir.path().join("sys/class/net").join(name) };
             fs::rename(net("eth1"), net("lan1")).unwrap();
@@ -222,7 +236,10 @@ fn settings_that_few_write_are_seen_a_minute_later() {
     host.edit("netdev_genl.json", r#""owners":[]"#, r#""owners":["xsk"]"#);
     host.put("proc/uptime", "221.0 0\n");
     let held = refresher.next(&host.root, &later).unwrap();
-    assert_eq!((held.netdevs[0].rx_queues[0].leased.as_deref(), refresher.whole_looks()), (Some("AF_XDP"), 2));
+    assert_eq!(
+        (held.netdevs[0].rx_queues[0].leased.as_deref(), refresher.whole_looks()),
+        (Some("AF_XDP"), 2)
+    );
 }
 
 #[test]
@@ -237,7 +254,10 @@ fn a_program_that_moves_interrupts_is_named_at_once() {
     assert!(unmoved.writers.is_empty());
     host.put("proc/irq/31/smp_affinity_list", "9\n");
     let moved = refresher.next(&host.root, &unmoved).unwrap();
-    assert_eq!(moved.writers.iter().map(|it| (it.name.as_str(), it.pid)).collect::<Vec<_>>(), [("irqbalance", 77)]);
+    assert_eq!(
+        moved.writers.iter().map(|it| (it.name.as_str(), it.pid)).collect::<Vec<_>>(),
+        [("irqbalance", 77)]
+    );
 }
 
 #[test]

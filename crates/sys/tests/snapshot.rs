@@ -41,7 +41,8 @@ fn captured(addresses: Addresses) -> (Observation, Observation) {
         after: snapshot(&capture.sample(&Root::live()).unwrap()).unwrap(),
         attribution: Attribution { lost_events: 7, ..Attribution::default() },
     };
-    let manifest = capture.write(&path, &live.attribution, &live.after.machine.release, addresses).unwrap();
+    let manifest =
+        capture.write(&path, &live.attribution, &live.after.machine.release, addresses).unwrap();
     assert_eq!((manifest.schema, manifest.with_addresses), (1, addresses == Addresses::Keep));
     (live, open(&path).unwrap())
 }
@@ -82,9 +83,13 @@ fn sysfs_tells_of_an_interrupt_what_the_table_tells() {
     assert_eq!(rows.keys().collect::<Vec<_>>(), table.keys().collect::<Vec<_>>());
     for (irq, row) in &rows {
         // x86 prints no level; elsewhere it follows
-        assert!(named(&table[irq]).0.starts_with(&row.chip) && row.actions == table[irq].actions, "{row:?}");
+        assert!(
+            named(&table[irq]).0.starts_with(&row.chip) && row.actions == table[irq].actions,
+            "{row:?}"
+        );
         for (cpu, count) in &row.counts {
-            let (first, last) = (table[irq].counts.get(cpu).copied().unwrap_or(0), later[irq].counts[cpu]);
+            let (first, last) =
+                (table[irq].counts.get(cpu).copied().unwrap_or(0), later[irq].counts[cpu]);
             assert!((first..=last).contains(count), "irq {irq} cpu {cpu}: {first} {count} {last}");
         }
     }

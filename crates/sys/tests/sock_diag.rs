@@ -1,4 +1,5 @@
-//! Bytes per consumer by sock_diag, against what the application itself counted, in network namespaces of the tests' own.
+//! Bytes per consumer by sock_diag, against what the application itself counted, in network
+//! namespaces of the tests' own.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // clippy.toml's leave covers test functions only
 
 use std::io::{Read, Write};
@@ -13,8 +14,8 @@ use netsilo_core::sock_diag::{Sample, attribute};
 use netsilo_sys::sock_diag::sample;
 use rustix::thread::{CpuSet, UnshareFlags, sched_setaffinity};
 
-/// Runs a claim in a thread with its own network namespace, on CPU 0, as the whole of what it needs; says SKIPPED when
-/// this needs a privilege that is not there.
+/// Runs a claim in a thread with its own network namespace, on CPU 0, as the whole of what it
+/// needs; says SKIPPED when this needs a privilege that is not there.
 fn in_own_netns(claim: fn()) {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "network namespaces need root");
@@ -34,12 +35,16 @@ fn in_own_netns(claim: fn()) {
 
 #[allow(unsafe_code)]
 fn unshare_net() {
-    // SAFETY: CLONE_NEWNET alone changes no memory, descriptor or credential that other threads rely on.
+    // SAFETY: CLONE_NEWNET alone changes no memory, descriptor or credential that other threads
+    // rely on.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
 }
 
 fn ip(arguments: &str) {
-    assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
+    assert!(
+        Command::new("ip").args(arguments.split(' ')).status().unwrap().success(),
+        "ip {arguments}"
+    );
 }
 
 fn own(attribution: &Attribution) -> Vec<&Consumption> {
@@ -65,7 +70,9 @@ fn bytes_are_those_that_the_application_read() {
             client.write_all(&[7; 1000]).unwrap();
             server.read_exact(&mut [0; 1000]).unwrap();
             let before = sample(None).unwrap();
-            let writer = thread::spawn(move || client.write_all(&vec![7; 3_000_000]).map(|()| client).unwrap());
+            let writer = thread::spawn(move || {
+                client.write_all(&vec![7; 3_000_000]).map(|()| client).unwrap()
+            });
             let mut read = 0;
             while read < 2_999_000 {
                 read += server.read(&mut [0; 4096]).unwrap();
@@ -75,8 +82,14 @@ fn bytes_are_those_that_the_application_read() {
             assert_eq!(bytes(&before, &after), read as u64, "{address}");
             let attribution = attribute(&before, &after, &[]);
             let [consumption] = own(&attribution)[..] else { panic!("{attribution:?}") };
-            assert_eq!((attribution.source, consumption.resolved), (Source::SockDiag, Resolved::Local));
-            assert_eq!((consumption.consumer_cpu, consumption.protocol_cpu), (CpuId(0), Some(CpuId(0))));
+            assert_eq!(
+                (attribution.source, consumption.resolved),
+                (Source::SockDiag, Resolved::Local)
+            );
+            assert_eq!(
+                (consumption.consumer_cpu, consumption.protocol_cpu),
+                (CpuId(0), Some(CpuId(0)))
+            );
             assert_eq!(u64::from(consumption.consumer.netns), own_netns());
             drop(client);
         }
@@ -143,7 +156,10 @@ fn a_peer_beyond_a_veth_is_not_local() {
         assert_eq!(bytes(&before, &after), 100_000);
         assert!(after.addresses.values().flatten().any(|own| own.to_string() == "192.0.2.1"));
         let attribution = attribute(&before, &after, &[]);
-        assert!(own(&attribution).iter().all(|read| read.resolved == Resolved::Unresolved), "{attribution:?}");
+        assert!(
+            own(&attribution).iter().all(|read| read.resolved == Resolved::Unresolved),
+            "{attribution:?}"
+        );
         drop(to_peer);
         sender.join().unwrap();
     });

@@ -1,4 +1,5 @@
-//! Topologies of real machines (from the hwloc project, `fixtures/topologies/COPYING.hwloc`), against lstopo's word.
+//! Topologies of real machines (from the hwloc project, `fixtures/topologies/COPYING.hwloc`),
+//! against lstopo's word.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -53,7 +54,9 @@ fn lstopo(name: &str) -> Counts {
                     .map(str::to_owned)
                     .or(Some(line.trim().to_lowercase()))
             })
-            .filter_map(|line| line.strip_prefix("depth ")?.split_once(':').map(|(_, rest)| rest.to_owned()))
+            .filter_map(|line| {
+                line.strip_prefix("depth ")?.split_once(':').map(|(_, rest)| rest.to_owned())
+            })
             .find_map(|rest| {
                 let mut words = rest.split_whitespace();
                 let count = words.next()?.parse().ok()?;
@@ -90,7 +93,8 @@ fn counts_are_those_of_lstopo() {
 
 #[test]
 fn nodes_that_the_firmware_numbers_wrongly_leave_the_rest_right() {
-    let (ours, theirs) = (counted(&read("8em64t-2s2ca2c-buggynuma")), lstopo("8em64t-2s2ca2c-buggynuma"));
+    let (ours, theirs) =
+        (counted(&read("8em64t-2s2ca2c-buggynuma")), lstopo("8em64t-2s2ca2c-buggynuma"));
     // lstopo drops the nodes, which overlap
     assert_eq!(Counts { nodes: theirs.nodes, ..ours }, theirs);
 }
@@ -110,7 +114,8 @@ fn offline_cpus_are_present_and_share_nothing_known() {
 #[test]
 fn slow_cores_of_hybrid_machines_share_an_l2() {
     let hybrid = read("20em64t-hybrid-1p6c2t+2ca4co1t");
-    let four = hybrid.cpus.values().filter(|cpu| cpu.l2.len() == 4 && cpu.siblings.len() == 1).count();
+    let four =
+        hybrid.cpus.values().filter(|cpu| cpu.l2.len() == 4 && cpu.siblings.len() == 1).count();
     assert_eq!(four, 8);
     let gb10 = read("nvidia-dgx-gb10");
     let capacities: BTreeSet<_> = gb10.cpus.values().filter_map(|cpu| cpu.capacity).collect();

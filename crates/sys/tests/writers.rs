@@ -36,7 +36,11 @@ fn host(processes: &[(u32, &str, &str)], files: &[(&str, &str)]) -> Snapshot {
 }
 
 fn found(processes: &[(u32, &str, &str)]) -> Vec<(String, u32, Vec<WriterKnob>)> {
-    host(processes, &[]).writers.into_iter().map(|writer| (writer.name, writer.pid, writer.writes)).collect()
+    host(processes, &[])
+        .writers
+        .into_iter()
+        .map(|writer| (writer.name, writer.pid, writer.writes))
+        .collect()
 }
 
 #[test]
@@ -67,19 +71,29 @@ fn a_script_is_known_by_its_name_behind_the_interpreter() {
         (24, "set_irq_affinit", "/bin/bash /usr/local/bin/set_irq_affinity eth0"),
         (25, "bash", "bash ./set_irq_affinity eth0"),
     ]);
-    let names: Vec<(&str, u32)> = found.iter().map(|(name, pid, _)| (name.as_str(), *pid)).collect();
-    assert_eq!(names, [("perftune.py", 21), ("set_irq_affinity", 24), ("set_irq_affinity", 25), ("tuned", 20)]);
+    let names: Vec<(&str, u32)> =
+        found.iter().map(|(name, pid, _)| (name.as_str(), *pid)).collect();
+    assert_eq!(
+        names,
+        [("perftune.py", 21), ("set_irq_affinity", 24), ("set_irq_affinity", 25), ("tuned", 20)]
+    );
 }
 
 #[test]
 fn scx_layered_writes_only_when_told_to() {
     assert_eq!(found(&[(5, "scx_layered", "scx_layered f:/etc/layers.json")]), []);
-    assert_eq!(found(&[(5, "scx_layered", "scx_layered --netdev-irq-balance f:/etc/layers.json")]).len(), 1);
+    assert_eq!(
+        found(&[(5, "scx_layered", "scx_layered --netdev-irq-balance f:/etc/layers.json")]).len(),
+        1
+    );
 }
 
 #[test]
 fn udev_writes_what_link_files_tell_it() {
-    let link = ("etc/systemd/network/10-rps.link", "[Match]\nDriver=igb\n[Link]\nReceivePacketSteeringCPUMask=0-3\n");
+    let link = (
+        "etc/systemd/network/10-rps.link",
+        "[Match]\nDriver=igb\n[Link]\nReceivePacketSteeringCPUMask=0-3\n",
+    );
     let other = ("usr/lib/systemd/network/99-default.link", "[Link]\nNamePolicy=keep\n");
     let udev = (300, "systemd-udevd", "/usr/lib/systemd/systemd-udevd");
     let writers = host(&[udev], &[link, other]).writers;

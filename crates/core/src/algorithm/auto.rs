@@ -1,8 +1,9 @@
 //! Least cost by the model ([`super::model`]), for all vectors together.
 //!
-//! It weighs what the other algorithms each assume: near the consumer or on its CPU is decided by how busy that CPU is
-//! and what a wakeup costs; apart from it, by whether there is a free core as near; not at all, by whether anything
-//! gains. The reason names the algorithm that would have said the same.
+//! It weighs what the other algorithms each assume: near the consumer or on its CPU is decided by
+//! how busy that CPU is and what a wakeup costs; apart from it, by whether there is a free core as
+//! near; not at all, by whether anything gains. The reason names the algorithm that would have said
+//! the same.
 
 use super::model::Model;
 use super::{Room, Suggestion, Vector, bytes_per_s, consumer_in_words};

@@ -1,13 +1,16 @@
-//! As few CPUs as the softirq time needs, apart from the consumers: the rest of the machine is not interrupted at all.
+//! As few CPUs as the softirq time needs, apart from the consumers: the rest of the machine is not
+//! interrupted at all.
 //!
-//! How many follows from the load measured; which follows from the device's node, from who reads, and from what they are
-//! busy with. A set that is in use stays while it is neither too small nor much too large.
+//! How many follows from the load measured; which follows from the device's node, from who reads,
+//! and from what they are busy with. A set that is in use stays while it is neither too small nor
+//! much too large.
 
 use super::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::notes::plural;
 
-/// A dedicated CPU is to be busy with the vectors for this share of its time, so that bursts find room.
+/// A dedicated CPU is to be busy with the vectors for this share of its time, so that bursts find
+/// room.
 const FILL: f64 = 0.60;
 /// The set in use is large enough while its CPUs are filled to no more than this on average,
 const TOO_FULL: f64 = 0.75;

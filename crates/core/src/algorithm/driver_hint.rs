@@ -1,4 +1,5 @@
-//! Where the driver suggests (`affinity_hint`): its own idea of one queue per CPU, made when it was set up.
+//! Where the driver suggests (`affinity_hint`): its own idea of one queue per CPU, made when it was
+//! set up.
 
 use super::{Room, Suggestion, Vector};
 

@@ -1,4 +1,5 @@
-//! The least busy CPU of the device's node, then of other nodes: what balancers do that know no flows.
+//! The least busy CPU of the device's node, then of other nodes: what balancers do that know no
+//! flows.
 
 use super::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
 use crate::assignment::SMT_LOSS;
@@ -40,7 +41,8 @@ fn place(vector: &Vector, at: Option<CpuId>, floor: &Floor<'_>) -> Option<CpuId>
     let nearest = vector.pool.iter().map(far).min()?;
     let rank = |cpu: &CpuId| (crowd(floor, *cpu), at != Some(*cpu), *cpu);
     let best = vector.pool.iter().filter(|cpu| far(*cpu) == nearest).min_by_key(rank)?;
-    // One that this plan has put somewhere stays there for less, so that the next one finds no reason to move it.
+    // One that this plan has put somewhere stays there for less, so that the next one finds no
+    // reason to move it.
     let margin = if at == vector.present { WORTH_MOVING } else { WORTH_MOVING / 2.0 };
     let good_enough = |cpu: &CpuId| far(*cpu) == nearest && crowd(floor, *cpu) <= crowd(floor, best) + millionths(margin);
     at.filter(good_enough).or(Some(best))

@@ -1,4 +1,5 @@
-//! From vectors and the room there is to the [`Problem`] that the solver solves: what each CPU would cost for each vector.
+//! From vectors and the room there is to the [`Problem`] that the solver solves: what each CPU
+//! would cost for each vector.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,8 @@ impl Model {
     /// What it costs to place these vectors.
     pub fn of(room: &Room<'_>, vectors: &[Vector]) -> Self {
         let topology = room.topology;
-        let cpus: Vec<CpuId> = topology.online.iter().filter(|cpu| topology.cpus.contains_key(cpu)).collect();
+        let cpus: Vec<CpuId> =
+            topology.online.iter().filter(|cpu| topology.cpus.contains_key(cpu)).collect();
         let places: Vec<Place> = cpus.iter().map(|cpu| place(*cpu, room)).collect();
         let fixed = Vec::with_capacity(vectors.len() * places.len());
         let mut problem = Problem { places, fixed, ..Problem::default() };
@@ -48,7 +50,11 @@ impl Model {
                 continue;
             }
             let first = problem.fixed.len();
-            problem.fixed.extend(Row::of(vector, room, topology).costs_on(&cpus, &problem.places, &ground));
+            problem.fixed.extend(Row::of(vector, room, topology).costs_on(
+                &cpus,
+                &problem.places,
+                &ground,
+            ));
             let here = home.map_or(0.0, |home| f64::from(problem.fixed[first + home]));
             let here = if here.is_finite() { here } else { 0.0 };
             let moving = MOVING_LEAST + MOVING_LOAD * vector.load * SECOND_NS + MOVING_COST * here;
@@ -66,8 +72,8 @@ impl Model {
         Self { problem, cpus }
     }
 
-    /// What each vector gains by being there and not where it is now (ns/s), all others being there too; `None` where
-    /// that is not known.
+    /// What each vector gains by being there and not where it is now (ns/s), all others being there
+    /// too; `None` where that is not known.
     pub fn gains(&self, at: &[Option<CpuId>]) -> Vec<Option<f64>> {
         solver::gains(&self.problem, &self.places(at))
     }
@@ -76,18 +82,24 @@ impl Model {
         at.iter().map(|cpu| cpu.and_then(|cpu| self.cpus.binary_search(&cpu).ok())).collect()
     }
 
-    /// What a placement costs (ns/s); vectors that are nowhere, or where they may not be, are left out of account.
+    /// What a placement costs (ns/s); vectors that are nowhere, or where they may not be, are left
+    /// out of account.
     pub fn cost(&self, at: &[Option<CpuId>]) -> f64 {
         let at = self.places(at);
         let known: Vec<usize> = (0..at.len()).filter(|item| at[*item].is_some()).collect();
         let number = |item: usize| known.binary_search(&item).ok();
         let problem = &self.problem;
         let width = problem.places.len();
-        let pair = |pair: &Pair| Some(Pair { from: number(pair.from)?, to: number(pair.to)?, ..*pair });
+        let pair =
+            |pair: &Pair| Some(Pair { from: number(pair.from)?, to: number(pair.to)?, ..*pair });
         let part = Problem {
             places: problem.places.clone(),
             items: known.iter().map(|item| problem.items[*item].clone()).collect(),
-            fixed: known.iter().flat_map(|item| &problem.fixed[item * width..(item + 1) * width]).copied().collect(),
+            fixed: known
+                .iter()
+                .flat_map(|item| &problem.fixed[item * width..(item + 1) * width])
+                .copied()
+                .collect(),
             pairs: problem.pairs.iter().filter_map(pair).collect(),
         };
         let places: Vec<usize> = at.iter().flatten().copied().collect();
@@ -99,7 +111,11 @@ fn place(cpu: CpuId, room: &Room<'_>) -> Place {
     let known = room.topology.cpus.get(&cpu);
     // A CPU of which nothing is known counts as busy.
     let busy = room.busy.get(&cpu).copied().unwrap_or(1.0);
-    Place { levels: known.map_or([cpu.0; 4], |known| levels(cpu, known)), busy, slowdown: known.map_or(1.0, slowdown) }
+    Place {
+        levels: known.map_or([cpu.0; 4], |known| levels(cpu, known)),
+        busy,
+        slowdown: known.map_or(1.0, slowdown),
+    }
 }
 
 /// Numbers of what a CPU shares: the lowest CPU of its core and caches, and its node.
@@ -143,8 +159,8 @@ impl Ground {
 struct Row<'a> {
     vector: &'a Vector,
     costs: &'a Costs,
-    /// Cost by what the CPU shares with each reader, added up over the readers: on their CPU, and on each of their
-    /// cores, caches and nodes; and anywhere.
+    /// Cost by what the CPU shares with each reader, added up over the readers: on their CPU, and
+    /// on each of their cores, caches and nodes; and anywhere.
     on: BTreeMap<CpuId, f64>,
     levels: [BTreeMap<u32, f64>; 4],
     anywhere: f64,
@@ -154,7 +170,14 @@ struct Row<'a> {
 impl<'a> Row<'a> {
     fn of(vector: &'a Vector, room: &Room<'a>, topology: &'a Topology) -> Self {
         let costs = room.costs;
-        let mut row = Self { vector, costs, on: BTreeMap::new(), levels: Default::default(), anywhere: 0.0, topology };
+        let mut row = Self {
+            vector,
+            costs,
+            on: BTreeMap::new(),
+            levels: Default::default(),
+            anywhere: 0.0,
+            topology,
+        };
         // Under RPS the protocol and the wakeup are on the CPUs that the packets are handed on to.
         let alike: BTreeMap<CpuId, f64> = vector.handed_on.iter().map(|cpu| (cpu, 1.0)).collect();
         let receivers = if alike.is_empty() { &vector.read_on } else { &alike };
@@ -173,7 +196,9 @@ impl<'a> Row<'a> {
         let at = |distance: Distance| cost.at(distance) * times;
         let steps = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node, Distance::Remote];
         self.anywhere += at(Distance::Remote);
-        for ((level, number), step) in self.levels.iter_mut().zip(levels(cpu, known)).zip(steps.windows(2)) {
+        for ((level, number), step) in
+            self.levels.iter_mut().zip(levels(cpu, known)).zip(steps.windows(2))
+        {
             *level.entry(number).or_default() += at(step[0]) - at(step[1]);
         }
         *self.on.entry(cpu).or_default() += at(Distance::SameCpu) - at(Distance::Smt);
@@ -197,8 +222,7 @@ impl<'a> Row<'a> {
             if !self.vector.pool.contains(cpus[place]) {
                 return f32::INFINITY;
             }
-            let is_far =
-                matches!((self.vector.node, ground.nodes[place]), (Some(device), Some(node)) if device != node);
+            let is_far = matches!((self.vector.node, ground.nodes[place]), (Some(device), Some(node)) if device != node);
             let readers = self.anywhere + shared[place] + on[place];
             let slow = self.vector.load * (places[place].slowdown - 1.0) * SECOND_NS;
             // Differences of sums: what is nothing must not be a little less than that.
@@ -209,7 +233,8 @@ impl<'a> Row<'a> {
 }
 
 impl Vector {
-    /// Wakeups per second of readers that sleep on a CPU: counted; else one per poll that finds them asleep.
+    /// Wakeups per second of readers that sleep on a CPU: counted; else one per poll that finds
+    /// them asleep.
     fn wakes_on(&self, cpu: CpuId, share: f64, room: &Room<'_>) -> f64 {
         if let Some(wakes) = self.wakes.as_ref().filter(|_| self.handed_on.is_empty()) {
             return wakes.get(&cpu).copied().unwrap_or(0.0);

@@ -1,13 +1,15 @@
-//! Close to the weighted consumers, never on their own CPU or its SMT sibling, sharing the closest cache.
+//! Close to the weighted consumers, never on their own CPU or its SMT sibling, sharing the closest
+//! cache.
 //!
-//! In this order: an idle core on the consumers' last-level cache that nobody reads on; the least busy core on it that
-//! is not the consumers'; the same two on the rest of the node; else it stays, with the reason. On the way: a core
-//! without a queue before one that has one, the same level 2 cache before another, the present CPU before a new one,
-//! the lowest CPU last.
+//! In this order: an idle core on the consumers' last-level cache that nobody reads on; the least
+//! busy core on it that is not the consumers'; the same two on the rest of the node; else it stays,
+//! with the reason. On the way: a core without a queue before one that has one, the same level 2
+//! cache before another, the present CPU before a new one, the lowest CPU last.
 //!
-//! **Who moves.** First each is judged with all others where they are. Who is well placed stays, the others are placed
-//! anew, the heaviest first. Then whoever that made worse off moves on, the lightest first, until all are well placed.
-//! An order of placing alone would not do: two queues of about the same load would change places with each measurement.
+//! **Who moves.** First each is judged with all others where they are. Who is well placed stays,
+//! the others are placed anew, the heaviest first. Then whoever that made worse off moves on, the
+//! lightest first, until all are well placed. An order of placing alone would not do: two queues of
+//! about the same load would change places with each measurement.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +37,8 @@ struct Claim {
 /// Where it is in truth.
 const AT_HOME: Claim = Claim { idle_below: IDLE_LEAVES, idle_stays: IDLE_STAYS, margin: WORTH_MOVING };
 
-/// Where it was just put: what it would still gain elsewhere is then clearly less than what the next plan asks for.
+/// Where it was just put: what it would still gain elsewhere is then clearly less than what the
+/// next plan asks for.
 const JUST_PUT: Claim =
     Claim { idle_below: IDLE_BELOW, idle_stays: (IDLE_BELOW + IDLE_STAYS) / 2.0, margin: WORTH_MOVING / 2.0 };
 
@@ -120,8 +123,8 @@ impl<'a> Wish<'a> {
         }
     }
 
-    /// The nearest CPUs that there are, and what they share with most of the reading; before them the cache where it
-    /// is already, if hardly less is read there.
+    /// The nearest CPUs that there are, and what they share with most of the reading; before them
+    /// the cache where it is already, if hardly less is read there.
     fn zone(&self, at: Option<CpuId>) -> (CpuSet, &'static str) {
         let best = &self.caches.llcs[self.best];
         let read = |llc: &usize| self.read_under.get(llc).copied().unwrap_or(0.0);
@@ -184,7 +187,8 @@ impl<'a> Seating<'a> {
         }
     }
 
-    /// Gives each with a wish the place that is best for it, where that is clearly better than the one it has.
+    /// Gives each with a wish the place that is best for it, where that is clearly better than the
+    /// one it has.
     fn settle(&mut self, wishes: &[Option<&Wish<'_>>]) {
         let order = heaviest_first(wishes);
         let mut badly_placed = Vec::new();
@@ -237,7 +241,8 @@ impl<'a> Seating<'a> {
         zone.iter().filter(|cpu| floor.core_busy_below(*cpu, limit(*cpu))).min_by_key(rank)
     }
 
-    /// The least busy core, the present one if it is hardly busier; then the CPU of it that is not read on.
+    /// The least busy core, the present one if it is hardly busier; then the CPU of it that is not
+    /// read on.
     fn least_busy(&self, zone: &CpuSet, at: Option<CpuId>, claim: &Claim) -> Option<CpuId> {
         let floor = &self.floor;
         let rank = |cpu: &CpuId| {

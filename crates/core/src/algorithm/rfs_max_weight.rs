@@ -1,4 +1,5 @@
-//! The CPU of the heaviest consumer, as a kernel proposal of 2011 had it: where most of a queue's data is read.
+//! The CPU of the heaviest consumer, as a kernel proposal of 2011 had it: where most of a queue's
+//! data is read.
 
 use super::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
 use crate::silo::heaviest;
@@ -19,7 +20,8 @@ fn place(vector: &Vector) -> Suggestion {
     let Some(best) = heaviest(consumer.cpus.iter().filter_map(allowed)) else {
         return Suggestion::Leave(format!("its consumer {words}, outside the allowed cpus {}", vector.pool));
     };
-    // Two consumers of about the same weight would take turns in being the heaviest: what counts is what is read there.
+    // Two consumers of about the same weight would take turns in being the heaviest: what counts is
+    // what is read there.
     let most = consumer.bytes_per_s * consumer.cpus.get(&best).copied().unwrap_or(0.0);
     let read = |cpu| vector.read_on.get(&cpu).copied().unwrap_or(0.0);
     let enough = |cpu: &_| vector.pool.contains(*cpu) && read(*cpu) >= most * (1.0 - WORTH_MOVING);

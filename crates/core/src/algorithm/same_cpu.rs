@@ -1,6 +1,8 @@
-//! The CPU where most is read, by all consumers together: nobody has to be woken across CPUs, and no line travels.
+//! The CPU where most is read, by all consumers together: nobody has to be woken across CPUs, and
+//! no line travels.
 //!
-//! Right for consumers that leave their CPU idle; a busy one loses the time that polling takes from it.
+//! Right for consumers that leave their CPU idle; a busy one loses the time that polling takes from
+//! it.
 
 use super::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
 use crate::silo::heaviest;

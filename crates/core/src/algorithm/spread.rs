@@ -1,6 +1,8 @@
-//! One queue per core, on the device's node first, spread evenly over its caches; SMT siblings when the cores run out.
+//! One queue per core, on the device's node first, spread evenly over its caches; SMT siblings when
+//! the cores run out.
 //!
-//! It looks at neither traffic nor consumers, so the same machine gets the same placement whatever it is doing.
+//! It looks at neither traffic nor consumers, so the same machine gets the same placement whatever
+//! it is doing.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +18,8 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     for vector in vectors {
         let seen_from = candidates.entry((vector.node, &vector.pool));
         let candidates = seen_from.or_insert_with(|| all_candidates(vector, &floor));
-        // The CPU with fewest queues, nearest to the device, then with fewest on its core and its caches.
+        // The CPU with fewest queues, nearest to the device, then with fewest on its core and its
+        // caches.
         let rank = |candidate: &&Candidate| {
             let Candidate { cpu, distance, slow, shared } = **candidate;
             (floor.queues_at(cpu), distance, crowds.around(shared), slow, vector.present != Some(cpu), cpu)
@@ -72,7 +75,8 @@ impl Crowds {
     }
 }
 
-/// Distance of the CPU's node from the device's (10 is local); a device without a node is at home everywhere.
+/// Distance of the CPU's node from the device's (10 is local); a device without a node is at home
+/// everywhere.
 pub(super) fn distance(device: Option<NodeId>, floor: &Floor<'_>, cpu: CpuId) -> u32 {
     const LOCAL: u32 = 10;
     const FAR: u32 = 255;

@@ -1,9 +1,11 @@
-//! A placement of least cost, nearly: local search from where everything is, and from a placement made from nothing.
+//! A placement of least cost, nearly: local search from where everything is, and from a placement
+//! made from nothing.
 //!
-//! A step is the best move of one item or the exchange of two. Where no step gains any more, each item in turn is held
-//! at each of the places next best for it while the others find theirs anew, as far as [`WORK`] allows. Nothing is
-//! random, so the same problem has the same answer. And the answer is its own: asked again with everything where
-//! the answer put it, the solver moves nothing, as it goes on from its own answers until it finds no better one.
+//! A step is the best move of one item or the exchange of two. Where no step gains any more, each
+//! item in turn is held at each of the places next best for it while the others find theirs anew,
+//! as far as [`WORK`] allows. Nothing is random, so the same problem has the same answer. And the
+//! answer is its own: asked again with everything where the answer put it, the solver moves
+//! nothing, as it goes on from its own answers until it finds no better one.
 
 use std::borrow::Cow;
 
@@ -12,7 +14,8 @@ use super::{Pair, Problem, SECOND_NS, SMT_LOSS, pressure, slope};
 /// A step has to gain more than this (ns/s): rounding must not decide.
 const LEAST: f64 = 1.0;
 
-/// Another placement altogether has to be better by this share of the cost than the one reached from where all is.
+/// Another placement altogether has to be better by this share of the cost than the one reached
+/// from where all is.
 const ALTOGETHER: f64 = 0.01;
 
 /// How often the search goes on from its own answer at most.
@@ -21,7 +24,8 @@ const ROUNDS: usize = 4;
 /// Rounds of local search at most; each ends when nothing gains any more.
 const SWEEPS: usize = 32;
 
-/// How many prices are asked for at most while items are held elsewhere, about; large problems are left as they are.
+/// How many prices are asked for at most while items are held elsewhere, about; large problems are
+/// left as they are.
 const WORK: usize = 20_000;
 
 /// At how many places an item is held.
@@ -49,7 +53,8 @@ pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
     places
 }
 
-/// What each item gains by being where it is and not at its home (ns/s), all others being where they are.
+/// What each item gains by being where it is and not at its home (ns/s), all others being where
+/// they are.
 pub fn gains(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
     let mut search = Search::new(problem, None);
     for (item, place) in at.iter().enumerate() {
@@ -69,8 +74,9 @@ pub fn gains(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
 fn without_the_homeless(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>) {
     let width = problem.places.len();
     let row = |item: usize| &problem.fixed[item * width..(item + 1) * width];
-    let kept: Vec<usize> =
-        (0..problem.items.len()).filter(|item| row(*item).iter().any(|cost| cost.is_finite())).collect();
+    let kept: Vec<usize> = (0..problem.items.len())
+        .filter(|item| row(*item).iter().any(|cost| cost.is_finite()))
+        .collect();
     if kept.len() == problem.items.len() {
         return (Cow::Borrowed(problem), kept);
     }
@@ -93,7 +99,8 @@ fn from_nothing(problem: &Problem) -> Vec<usize> {
     search.at
 }
 
-/// From where all is, and from a placement made from nothing (kept in `anew`), the better of what can be reached.
+/// From where all is, and from a placement made from nothing (kept in `anew`), the better of what
+/// can be reached.
 fn search(problem: &Problem, homes: &[Option<usize>], anew: &mut Option<Vec<usize>>) -> Vec<usize> {
     let mut home = Search::new(problem, Some(homes));
     let empty = home.clone();
@@ -124,7 +131,8 @@ struct Search<'a> {
     choices: usize,
     at: Vec<usize>,
     busy: Vec<f64>,
-    /// What the first share of load added to a CPU costs there by crowding, slow CPUs reckoned in (ns/s).
+    /// What the first share of load added to a CPU costs there by crowding, slow CPUs reckoned in
+    /// (ns/s).
     crowd: Vec<f64>,
     /// The other CPUs of each CPU's core.
     siblings: Vec<Vec<usize>>,
@@ -150,8 +158,16 @@ impl<'a> Search<'a> {
         let busy = problem.places.iter().map(|place| place.busy).collect();
         let crowd = vec![0.0; problem.places.len()];
         let choices = problem.fixed.iter().filter(|cost| cost.is_finite()).count();
-        let mut search =
-            Self { problem, homes, choices, at: vec![NOWHERE; problem.items.len()], busy, crowd, siblings, pairs };
+        let mut search = Self {
+            problem,
+            homes,
+            choices,
+            at: vec![NOWHERE; problem.items.len()],
+            busy,
+            crowd,
+            siblings,
+            pairs,
+        };
         (0..problem.places.len()).for_each(|place| search.crowd_anew(place));
         search
     }
@@ -170,12 +186,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What it costs at least, wherever everything is, asked while nothing is anywhere: each item where it would be
-    /// cheapest if it were the only one, as each that is there already only makes the next one dearer.
+    /// What it costs at least, wherever everything is, asked while nothing is anywhere: each item
+    /// where it would be cheapest if it were the only one, as each that is there already only makes
+    /// the next one dearer.
     fn least(&self) -> f64 {
         let cheapest = |item: usize| {
-            let prices =
-                self.row(item).zip(&self.crowd).map(|(alone, crowd)| alone + crowd * self.problem.items[item].load);
+            let prices = self
+                .row(item)
+                .zip(&self.crowd)
+                .map(|(alone, crowd)| alone + crowd * self.problem.items[item].load);
             prices.fold(f64::INFINITY, f64::min)
         };
         (0..self.at.len()).map(cheapest).sum()
@@ -183,13 +202,16 @@ impl<'a> Search<'a> {
 
     /// What it costs, beyond what the CPUs are crowded by anyway.
     fn total(&self) -> f64 {
-        let alone: f64 = self.at.iter().enumerate().map(|(item, place)| self.alone(item, *place)).sum();
+        let alone: f64 =
+            self.at.iter().enumerate().map(|(item, place)| self.alone(item, *place)).sum();
         let crowd: f64 = self.busy.iter().map(|busy| pressure(*busy)).sum();
-        let beside =
-            |(place, busy): (usize, &f64)| busy * self.siblings[place].iter().map(|at| self.busy[*at]).sum::<f64>();
+        let beside = |(place, busy): (usize, &f64)| {
+            busy * self.siblings[place].iter().map(|at| self.busy[*at]).sum::<f64>()
+        };
         // Each pair is met from both ends.
         let beside: f64 = self.busy.iter().enumerate().map(beside).sum::<f64>() / 2.0;
-        let pair = |pair: &Pair| pair.cost.at(self.problem.distance(self.at[pair.from], self.at[pair.to]));
+        let pair =
+            |pair: &Pair| pair.cost.at(self.problem.distance(self.at[pair.from], self.at[pair.to]));
         let pairs: f64 = self.pairs.iter().flatten().map(pair).sum::<f64>() / 2.0;
         alone + (crowd + SMT_LOSS * beside) * SECOND_NS + pairs
     }
@@ -240,9 +262,11 @@ impl<'a> Search<'a> {
         self.alone(item, place) + (crowd + SMT_LOSS * load * core) * SECOND_NS + pairs
     }
 
-    /// The best place for an item that is nowhere, with its price; `at` if nothing is better than it.
+    /// The best place for an item that is nowhere, with its price; `at` if nothing is better than
+    /// it.
     fn best(&self, item: usize, at: Option<usize>) -> (usize, f64) {
-        let mut best = at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
+        let mut best =
+            at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
         let load = self.problem.items[item].load;
         for (place, (alone, crowd)) in self.row(item).zip(&self.crowd).enumerate() {
             // The more is there the more the next costs, and pairs only add to it.
@@ -312,7 +336,8 @@ impl<'a> Search<'a> {
     fn next_best(&mut self, item: usize) -> Vec<usize> {
         let from = self.leave(item);
         let places = (0..self.problem.places.len()).filter(|place| *place != from);
-        let mut prices: Vec<(f64, usize)> = places.map(|place| (self.price(item, place), place)).collect();
+        let mut prices: Vec<(f64, usize)> =
+            places.map(|place| (self.price(item, place), place)).collect();
         self.sit(item, from);
         prices.retain(|(price, _)| price.is_finite());
         prices.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

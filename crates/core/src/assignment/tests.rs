@@ -12,7 +12,10 @@ fn optimum(problem: &Problem) -> f64 {
         let mut digit = |_| (number % width, number /= width).0;
         problem.items.iter().map(&mut digit).collect()
     };
-    (0..all).map(placement).map(|at| problem.cost(&at) + problem.moving(&at)).fold(f64::INFINITY, f64::min)
+    (0..all)
+        .map(placement)
+        .map(|at| problem.cost(&at) + problem.moving(&at))
+        .fold(f64::INFINITY, f64::min)
 }
 
 fn places(grid: Grid, busy: &[f64]) -> Vec<Place> {
@@ -84,7 +87,8 @@ fn nothing_is_placed_where_it_may_not_be() {
     let places = places(Grid { l2s: 2, ..Grid::default() }, &[0.0]);
     let free = f32::INFINITY;
     let items = vec![Item { load: 0.5, home: Some(0), moving: 1e9 }; 3];
-    let problem = Problem { places, items, fixed: vec![free, 0.0, free, free, 0.0, free], pairs: Vec::new() };
+    let problem =
+        Problem { places, items, fixed: vec![free, 0.0, free, free, 0.0, free], pairs: Vec::new() };
     assert_eq!(solve(&problem), [Some(1), None, Some(0)]);
 }
 

@@ -7,12 +7,20 @@ use crate::host::{Netdev, Snapshot, Writable};
 use crate::part::Part;
 
 impl Target {
-    /// All knobs that a snapshot has a value of, and that can be written. Rules and RSS contexts are not among them.
+    /// All knobs that a snapshot has a value of, and that can be written. Rules and RSS contexts
+    /// are not among them.
     pub fn all_in(snapshot: &Snapshot) -> Vec<Self> {
-        let mut all = vec![Self::DefaultSmpAffinity, Self::RpsSockFlowEntries, Self::RpsDefaultMask];
+        let mut all =
+            vec![Self::DefaultSmpAffinity, Self::RpsSockFlowEntries, Self::RpsDefaultMask];
         all.extend(SYSCTLS.iter().map(|name| Self::Sysctl { name: (*name).to_owned() }));
-        for (irq, state) in snapshot.irqs.iter().filter(|(_, state)| state.writable == Writable::Yes) {
-            let netdev = snapshot.netdevs.iter().find(|netdev| netdev.irqs.contains(irq)).map(NetdevIdentity::of);
+        for (irq, state) in
+            snapshot.irqs.iter().filter(|(_, state)| state.writable == Writable::Yes)
+        {
+            let netdev = snapshot
+                .netdevs
+                .iter()
+                .find(|netdev| netdev.irqs.contains(irq))
+                .map(NetdevIdentity::of);
             all.push(Self::IrqAffinity { irq: *irq, action: state.actions.join(","), netdev });
         }
         snapshot.netdevs.iter().for_each(|netdev| of_netdev(netdev, &mut all));
@@ -27,9 +35,15 @@ fn of_netdev(device: &Netdev, all: &mut Vec<Target>) {
         all.push(Target::RpsCpus { netdev: netdev(), queue: rx.index });
         all.push(Target::RpsFlowCnt { netdev: netdev(), queue: rx.index });
     }
-    all.extend(device.tx_queues.iter().map(|tx| Target::XpsCpus { netdev: netdev(), queue: tx.index }));
+    all.extend(
+        device.tx_queues.iter().map(|tx| Target::XpsCpus { netdev: netdev(), queue: tx.index }),
+    );
     let threads = device.napis.iter().filter_map(|napi| napi.thread.as_ref());
-    all.extend(threads.map(|it| Target::NapiThread { pid: it.pid, comm: it.comm.clone(), start_time: it.start_time }));
+    all.extend(threads.map(|it| Target::NapiThread {
+        pid: it.pid,
+        comm: it.comm.clone(),
+        start_time: it.start_time,
+    }));
     all.extend([
         Target::Mtu { netdev: netdev() },
         Target::NapiDeferHardIrqs { netdev: netdev() },
@@ -58,14 +72,22 @@ pub fn only_read(snapshot: &Snapshot) -> BTreeMap<String, String> {
     for netdev in &snapshot.netdevs {
         let name = &netdev.name;
         all.insert(format!("{name} state"), if netdev.up { "up".into() } else { "down".into() });
-        all.insert(format!("{name} master"), netdev.master.clone().unwrap_or_else(|| "none".into()));
+        all.insert(
+            format!("{name} master"),
+            netdev.master.clone().unwrap_or_else(|| "none".into()),
+        );
         all.insert(format!("{name} address"), netdev.mac.clone().unwrap_or_default());
-        all.insert(format!("{name} xdp"), netdev.xdp.map_or_else(|| "none".into(), |xdp| format!("{xdp:?}")));
+        all.insert(
+            format!("{name} xdp"),
+            netdev.xdp.map_or_else(|| "none".into(), |xdp| format!("{xdp:?}")),
+        );
         for tx in &netdev.tx_queues {
             let queues = tx.xps_rxqs.as_ref().map_or_else(|| "none".into(), ToString::to_string);
             all.insert(format!("{name} tx-{} xps_rxqs", tx.index), queues);
         }
-        if let Some(Part::Value(rules)) = netdev.ethtool.as_ref().map(|ethtool| &ethtool.ntuple_rules) {
+        if let Some(Part::Value(rules)) =
+            netdev.ethtool.as_ref().map(|ethtool| &ethtool.ntuple_rules)
+        {
             all.insert(format!("{name} number of ntuple rules"), rules.to_string());
         }
     }
@@ -77,7 +99,10 @@ pub fn only_read(snapshot: &Snapshot) -> BTreeMap<String, String> {
     for qdisc in audit.qdiscs.value().into_iter().flatten() {
         let netdev = snapshot.netdevs.iter().find(|netdev| netdev.ifindex == qdisc.ifindex);
         let name = netdev.map_or("?", |netdev| netdev.name.as_str());
-        all.insert(format!("{name} qdisc below {:x}", qdisc.parent), format!("{} {:x}", qdisc.kind, qdisc.handle));
+        all.insert(
+            format!("{name} qdisc below {:x}", qdisc.parent),
+            format!("{} {:x}", qdisc.kind, qdisc.handle),
+        );
     }
     all
 }
@@ -90,8 +115,13 @@ mod tests {
 
     #[test]
     fn what_can_be_written_and_has_a_value_is_there_once() {
-        let irq = |writable| IrqState { requested: Some(CpuSet::first(2)), writable, ..IrqState::default() };
-        let rx = RxQueue { rps_cpus: Some(CpuSet::new()), rps_flow_cnt: Some(0), ..RxQueue::default() };
+        let irq = |writable| IrqState {
+            requested: Some(CpuSet::first(2)),
+            writable,
+            ..IrqState::default()
+        };
+        let rx =
+            RxQueue { rps_cpus: Some(CpuSet::new()), rps_flow_cnt: Some(0), ..RxQueue::default() };
         let netdev = Netdev {
             name: "eth0".into(),
             irqs: vec![Irq(7)],
@@ -107,10 +137,17 @@ mod tests {
         };
         snapshot.net.sysctls.insert("net.core.rmem_max".into(), "1".into());
         snapshot.net.sysctls.insert("net.ipv4.ip_forward".into(), "1".into());
-        let names: Vec<String> = Target::all_in(&snapshot).iter().map(ToString::to_string).collect();
+        let names: Vec<String> =
+            Target::all_in(&snapshot).iter().map(ToString::to_string).collect();
         assert_eq!(
             names,
-            ["net.core.rmem_max", "irq 7 ()", "eth0 rx-0 rps_cpus", "eth0 rx-0 rps_flow_cnt", "eth0 mtu"]
+            [
+                "net.core.rmem_max",
+                "irq 7 ()",
+                "eth0 rx-0 rps_cpus",
+                "eth0 rx-0 rps_flow_cnt",
+                "eth0 mtu"
+            ]
         );
         let read = only_read(&snapshot);
         assert_eq!((read["eth0 xdp"].as_str(), read["eth0 state"].as_str()), ("none", "down"));

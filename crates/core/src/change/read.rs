@@ -8,14 +8,18 @@ use crate::host::Snapshot;
 use crate::part::Part;
 
 impl Target {
-    /// Its value in a snapshot; `None` when the snapshot does not have it, or has another one in its place.
+    /// Its value in a snapshot; `None` when the snapshot does not have it, or has another one in
+    /// its place.
     pub fn value_in(&self, snapshot: &Snapshot) -> Option<Value> {
-        let device = |identity: &NetdevIdentity| snapshot.netdevs.iter().find(|netdev| identity.is(netdev));
-        let rx =
-            |identity: &NetdevIdentity, queue: &u32| device(identity)?.rx_queues.iter().find(|rx| rx.index == *queue);
+        let device =
+            |identity: &NetdevIdentity| snapshot.netdevs.iter().find(|netdev| identity.is(netdev));
+        let rx = |identity: &NetdevIdentity, queue: &u32| {
+            device(identity)?.rx_queues.iter().find(|rx| rx.index == *queue)
+        };
         match self {
             Self::IrqAffinity { irq, action, .. } => {
-                let state = snapshot.irqs.get(irq).filter(|state| state.actions.join(",") == *action)?;
+                let state =
+                    snapshot.irqs.get(irq).filter(|state| state.actions.join(",") == *action)?;
                 state.requested.clone().map(Value::Cpus)
             }
             Self::DefaultSmpAffinity => snapshot.default_smp_affinity.clone().map(Value::Cpus),
@@ -35,17 +39,23 @@ impl Target {
             | Self::RssTable { .. }
             | Self::RssKey { .. }
             | Self::RssHash { .. } => self.value_of(device(self.netdev()?)?.ethtool.as_ref()?),
-            Self::Mtu { netdev } => Some(device(netdev)?.mtu).filter(|mtu| *mtu > 0).map(Value::Count),
-            Self::NapiDeferHardIrqs { netdev } => device(netdev)?.napi_defer_hard_irqs.map(Value::Count),
-            Self::GroFlushTimeout { netdev } => {
-                device(netdev)?.gro_flush_timeout.and_then(|it| u32::try_from(it).ok()).map(Value::Count)
+            Self::Mtu { netdev } => {
+                Some(device(netdev)?.mtu).filter(|mtu| *mtu > 0).map(Value::Count)
             }
+            Self::NapiDeferHardIrqs { netdev } => {
+                device(netdev)?.napi_defer_hard_irqs.map(Value::Count)
+            }
+            Self::GroFlushTimeout { netdev } => device(netdev)?
+                .gro_flush_timeout
+                .and_then(|it| u32::try_from(it).ok())
+                .map(Value::Count),
             Self::Threaded { netdev } => device(netdev)?.threaded.map(Value::Count),
             Self::Sysctl { name } => snapshot.net.sysctls.get(name).map(|text| Value::words(text)),
             Self::NapiThread { pid, start_time, .. } => {
                 let napis = snapshot.netdevs.iter().flat_map(|netdev| &netdev.napis);
                 let mut threads = napis.filter_map(|napi| napi.thread.as_ref());
-                let thread = threads.find(|thread| thread.pid == *pid && thread.start_time == *start_time)?;
+                let thread = threads
+                    .find(|thread| thread.pid == *pid && thread.start_time == *start_time)?;
                 Some(Value::Cpus(thread.cpus.clone()))
             }
             // Consumers' settings are in no snapshot, nor are rules and contexts one by one.
@@ -54,7 +64,8 @@ impl Target {
         }
     }
 
-    /// Sets it in a snapshot; an interrupt's new affinity is in force at once. Nothing happens where it does not exist.
+    /// Sets it in a snapshot; an interrupt's new affinity is in force at once. Nothing happens
+    /// where it does not exist.
     fn set_in(&self, snapshot: &mut Snapshot, value: &Value) {
         let (cpus, count) = match value {
             Value::Cpus(cpus) => (Some(cpus.clone()), None),
@@ -64,12 +75,15 @@ impl Target {
         if self.value_in(snapshot).is_none() {
             return;
         }
-        let device =
-            |snapshot: &Snapshot, identity: &NetdevIdentity| snapshot.netdevs.iter().position(|n| identity.is(n));
+        let device = |snapshot: &Snapshot, identity: &NetdevIdentity| {
+            snapshot.netdevs.iter().position(|n| identity.is(n))
+        };
         match self {
             Self::IrqAffinity { irq, .. } => {
-                let effective =
-                    cpus.as_ref().and_then(|cpus| cpus.and(&snapshot.topology.online).lowest()).map(CpuSet::of);
+                let effective = cpus
+                    .as_ref()
+                    .and_then(|cpus| cpus.and(&snapshot.topology.online).lowest())
+                    .map(CpuSet::of);
                 if let Some(state) = snapshot.irqs.get_mut(irq) {
                     (state.requested, state.effective) = (cpus, effective);
                 }
@@ -88,7 +102,9 @@ impl Target {
             }
             Self::XpsCpus { netdev, queue } => {
                 let Some(at) = device(snapshot, netdev) else { return };
-                if let Some(tx) = snapshot.netdevs[at].tx_queues.iter_mut().find(|tx| tx.index == *queue) {
+                if let Some(tx) =
+                    snapshot.netdevs[at].tx_queues.iter_mut().find(|tx| tx.index == *queue)
+                {
                     tx.xps_cpus = cpus;
                 }
             }
@@ -123,7 +139,10 @@ impl Target {
             }
             Self::NapiThread { pid, .. } => {
                 let napis = snapshot.netdevs.iter_mut().flat_map(|netdev| &mut netdev.napis);
-                for thread in napis.filter_map(|napi| napi.thread.as_mut()).filter(|thread| thread.pid == *pid) {
+                for thread in napis
+                    .filter_map(|napi| napi.thread.as_mut())
+                    .filter(|thread| thread.pid == *pid)
+                {
                     thread.cpus = cpus.clone().unwrap_or_default();
                 }
             }
@@ -135,11 +154,15 @@ impl Target {
     /// The value of a knob of ethtool's.
     fn value_of(&self, ethtool: &Ethtool) -> Option<Value> {
         match self {
-            Self::Offload { feature, .. } => ethtool.feature(feature).map(|it| Value::Switch(it.active)),
+            Self::Offload { feature, .. } => {
+                ethtool.feature(feature).map(|it| Value::Switch(it.active))
+            }
             Self::Channels { .. } => Some(Value::Settings(ethtool.channels.value()?.settings())),
             Self::Rings { .. } => Some(Value::Settings(ethtool.rings.value()?.settings())),
             Self::Coalesce { .. } => Some(Value::Settings(ethtool.coalesce.value()?.settings())),
-            Self::FlowHash { flow_type, .. } => ethtool.flow_hash.get(flow_type)?.value().copied().map(Value::Fields),
+            Self::FlowHash { flow_type, .. } => {
+                ethtool.flow_hash.get(flow_type)?.value().copied().map(Value::Fields)
+            }
             Self::RssTable { context: 0, .. } => {
                 let table = &ethtool.rss.value()?.indirection;
                 (!table.is_empty()).then(|| Value::Table(Table(table.clone())))
@@ -184,7 +207,9 @@ impl Target {
 
     fn set_rss(&self, rss: &mut Rss, value: &Value) {
         match (self, value) {
-            (Self::RssTable { context: 0, .. }, Value::Table(table)) => rss.indirection.clone_from(&table.0),
+            (Self::RssTable { context: 0, .. }, Value::Table(table)) => {
+                rss.indirection.clone_from(&table.0)
+            }
             (Self::RssKey { .. }, Value::Key(key)) => rss.key = Some(key.0.clone()),
             (Self::RssHash { .. }, Value::Words(words)) => {
                 if let Some((function, input_xfrm)) = Rss::hash_of_words(words) {
@@ -218,8 +243,18 @@ mod tests {
         let absent = || "not asked for".to_owned();
         let ethtool = Ethtool {
             driver: Part::Absent(absent()),
-            channels: Part::Value(Channels { rx: None, tx: None, other: limit(1), combined: limit(8) }),
-            rings: Part::Value(Rings { rx: limit(256), rx_mini: None, rx_jumbo: None, tx: limit(256) }),
+            channels: Part::Value(Channels {
+                rx: None,
+                tx: None,
+                other: limit(1),
+                combined: limit(8),
+            }),
+            rings: Part::Value(Rings {
+                rx: limit(256),
+                rx_mini: None,
+                rx_jumbo: None,
+                tx: limit(256),
+            }),
             coalesce: Part::Value(Coalesce { rx_coalesce_usecs: 3, ..Coalesce::default() }),
             features: Part::Value(vec![Feature {
                 name: "rx-lro".into(),
@@ -261,18 +296,42 @@ mod tests {
         let table = |queues: &[u32]| Value::Table(Table(queues.to_vec()));
         let of = || netdev.clone();
         let knobs = [
-            (Target::Channels { netdev: of() }, settings("combined=8 other=1"), settings("combined=4 other=1")),
+            (
+                Target::Channels { netdev: of() },
+                settings("combined=8 other=1"),
+                settings("combined=4 other=1"),
+            ),
             (Target::Rings { netdev: of() }, settings("rx=256 tx=256"), settings("rx=4096 tx=256")),
-            (Target::Coalesce { netdev: of() }, settings("rx-usecs=3"), settings("rx-usecs=50 rx-frames=8")),
-            (Target::Offload { netdev: of(), feature: "rx-lro".into() }, Value::Switch(true), Value::Switch(false)),
+            (
+                Target::Coalesce { netdev: of() },
+                settings("rx-usecs=3"),
+                settings("rx-usecs=50 rx-frames=8"),
+            ),
+            (
+                Target::Offload { netdev: of(), feature: "rx-lro".into() },
+                Value::Switch(true),
+                Value::Switch(false),
+            ),
             (
                 Target::FlowHash { netdev: of(), flow_type: FlowType::Udp4 },
                 Value::Fields("sd".parse().unwrap()),
                 Value::Fields("sdfn".parse().unwrap()),
             ),
-            (Target::RssTable { netdev: of(), context: 0 }, table(&[0, 1, 0, 1]), table(&[0, 1, 1, 1])),
-            (Target::RssKey { netdev: of() }, Value::Key(Key(vec![1, 2])), Value::Key(Key(vec![3, 4]))),
-            (Target::RssHash { netdev: of() }, Value::words("toeplitz"), Value::words("toeplitz symmetric-xor")),
+            (
+                Target::RssTable { netdev: of(), context: 0 },
+                table(&[0, 1, 0, 1]),
+                table(&[0, 1, 1, 1]),
+            ),
+            (
+                Target::RssKey { netdev: of() },
+                Value::Key(Key(vec![1, 2])),
+                Value::Key(Key(vec![3, 4])),
+            ),
+            (
+                Target::RssHash { netdev: of() },
+                Value::words("toeplitz"),
+                Value::words("toeplitz symmetric-xor"),
+            ),
             (Target::NapiDeferHardIrqs { netdev: of() }, Value::Count(0), Value::Count(2)),
             (Target::GroFlushTimeout { netdev: of() }, Value::Count(0), Value::Count(20_000)),
             (Target::Mtu { netdev: of() }, Value::Count(1500), Value::Count(9000)),
@@ -303,7 +362,10 @@ mod tests {
         snapshot.netdevs[0].ethtool = None;
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
         assert_eq!(Target::Rings { netdev: netdev.clone() }.value_in(&snapshot), None);
-        assert_eq!(Target::Sysctl { name: "net.core.netdev_budget".into() }.value_in(&snapshot), None);
+        assert_eq!(
+            Target::Sysctl { name: "net.core.netdev_budget".into() }.value_in(&snapshot),
+            None
+        );
         let change = Change {
             target: Target::Rings { netdev },
             old: Value::Count(0),

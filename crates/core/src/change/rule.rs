@@ -48,7 +48,8 @@ impl FlowRule {
         Self { flow, src_ip: None, dst_ip: None, src_port: None, dst_port: Some(port), to }
     }
 
-    /// Whether a driver could be asked for it: a protocol with ports, addresses of its family, something to go by.
+    /// Whether a driver could be asked for it: a protocol with ports, addresses of its family,
+    /// something to go by.
     pub fn is_sound(&self) -> bool {
         let v4 = match self.flow {
             FlowType::Tcp4 | FlowType::Udp4 | FlowType::Sctp4 => true,
@@ -56,7 +57,10 @@ impl FlowRule {
             FlowType::AhEsp4 | FlowType::AhEsp6 => return false,
         };
         let fits = |ip: &Option<IpAddr>| ip.is_none_or(|ip| ip.is_ipv4() == v4);
-        let some = self.src_ip.is_some() || self.dst_ip.is_some() || self.src_port.is_some() || self.dst_port.is_some();
+        let some = self.src_ip.is_some()
+            || self.dst_ip.is_some()
+            || self.src_port.is_some()
+            || self.dst_port.is_some();
         let somewhere = !matches!(&self.to, Steer::Queues(queues) if queues.is_empty());
         some && somewhere && fits(&self.src_ip) && fits(&self.dst_ip)
     }
@@ -82,7 +86,9 @@ impl FromStr for FlowRule {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let refuse = || ValueError::new(text, WANTED);
         let mut words = text.split_whitespace();
-        let flow = words.next().and_then(|word| FlowType::ALL.into_iter().find(|flow| flow.as_str() == word));
+        let flow = words
+            .next()
+            .and_then(|word| FlowType::ALL.into_iter().find(|flow| flow.as_str() == word));
         let mut rule = Self {
             flow: flow.ok_or_else(refuse)?,
             src_ip: None,
@@ -101,7 +107,9 @@ impl FromStr for FlowRule {
                 "src-port" => rule.src_port = Some(port()?),
                 "dst-port" => rule.dst_port = Some(port()?),
                 "action" => rule.to = Steer::Queue(value.parse().map_err(|_| refuse())?),
-                "queues" => rule.to = Steer::Queues(CpuSet::parse_list(value).map_err(|_| refuse())?),
+                "queues" => {
+                    rule.to = Steer::Queues(CpuSet::parse_list(value).map_err(|_| refuse())?)
+                }
                 _ => return Err(refuse()),
             }
             steered |= matches!(name, "action" | "queues");

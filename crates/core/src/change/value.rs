@@ -1,4 +1,5 @@
-//! A knob's [`Value`]: numbers, switches, sets, and the structures of ethtool, written as people write them.
+//! A knob's [`Value`]: numbers, switches, sets, and the structures of ethtool, written as people
+//! write them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,7 +57,8 @@ impl fmt::Display for Value {
     }
 }
 
-/// Numbers with the names that they have on ethtool's command line; a number that is not named is 0.
+/// Numbers with the names that they have on ethtool's command line; a number that is not named is
+/// 0.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Settings(BTreeMap<String, u32>);
@@ -91,7 +93,8 @@ impl Settings {
     /// Only what is another number in `other`.
     #[must_use]
     pub fn unlike(&self, other: &Self) -> Self {
-        let differing = self.names().chain(other.names()).filter(|name| self.get(name) != other.get(name));
+        let differing =
+            self.names().chain(other.names()).filter(|name| self.get(name) != other.get(name));
         differing.map(|name| (name.to_owned(), self.get(name))).collect()
     }
 }
@@ -144,7 +147,8 @@ impl FromStr for Settings {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let refuse = || ValueError::new(text, "a list of settings like `rx=4096 tx=512`");
         let setting = |word: &str| {
-            let (name, number) = word.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(refuse)?;
+            let (name, number) =
+                word.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(refuse)?;
             let number = match number {
                 "on" if is_switch(name) => 1,
                 "off" if is_switch(name) => 0,
@@ -172,7 +176,8 @@ impl Table {
         Self((0..buckets as u64).map(|bucket| (bucket % u64::from(queues.max(1))) as u32).collect())
     }
 
-    /// What `ethtool -X weight` makes: to each queue as many buckets in a row as its weight asks for.
+    /// What `ethtool -X weight` makes: to each queue as many buckets in a row as its weight asks
+    /// for.
     pub fn weighted(buckets: usize, weights: &[u32]) -> Self {
         let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
         let mut table = Vec::with_capacity(buckets);
@@ -195,11 +200,14 @@ impl Table {
         shares
     }
 
-    /// Whether it looks like a driver's own: every queue has its equal share, either by turns or in one block.
+    /// Whether it looks like a driver's own: every queue has its equal share, either by turns or in
+    /// one block.
     pub fn looks_like_default(&self) -> bool {
         let queues = self.shares();
         let equal = Self::equal(self.0.len(), queues.len() as u32);
-        *self == equal || *self == Self::weighted(self.0.len(), &vec![1; queues.len()]) || *self == self.in_blocks()
+        *self == equal
+            || *self == Self::weighted(self.0.len(), &vec![1; queues.len()])
+            || *self == self.in_blocks()
     }
 
     /// The equal blocks of igb and its kin: `bucket * queues / buckets`.
@@ -253,7 +261,10 @@ impl FromStr for Table {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let refuse = |_| ValueError::new(text, "a list of rx queues");
-        text.split_whitespace().map(|queue| queue.parse().map_err(refuse)).collect::<Result<_, _>>().map(Self)
+        text.split_whitespace()
+            .map(|queue| queue.parse().map_err(refuse))
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 }
 
@@ -277,10 +288,16 @@ impl FromStr for Key {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let refuse = || ValueError::new(text, "a key like `6d:5a:56:da`");
         let byte = |digits: &str| match digits.len() {
-            1 | 2 if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) => u8::from_str_radix(digits, 16).ok(),
+            1 | 2 if digits.bytes().all(|digit| digit.is_ascii_hexdigit()) => {
+                u8::from_str_radix(digits, 16).ok()
+            }
             _ => None,
         };
-        text.trim().split(':').map(|digits| byte(digits).ok_or_else(refuse)).collect::<Result<_, _>>().map(Self)
+        text.trim()
+            .split(':')
+            .map(|digits| byte(digits).ok_or_else(refuse))
+            .collect::<Result<_, _>>()
+            .map(Self)
     }
 }
 
@@ -297,7 +314,10 @@ mod tests {
         assert_eq!(settings, "rx=4096 tx=512 rx-mini=0".parse().unwrap(), "0 of it is none of it");
         assert_eq!(settings.clone().with("tx", 256).unlike(&settings).to_string(), "tx=256");
         let adaptive: Settings = "adaptive-rx=on rx-usecs=3".parse().unwrap();
-        assert_eq!((adaptive.get("adaptive-rx"), adaptive.to_string().as_str()), (1, "adaptive-rx=on rx-usecs=3"));
+        assert_eq!(
+            (adaptive.get("adaptive-rx"), adaptive.to_string().as_str()),
+            (1, "adaptive-rx=on rx-usecs=3")
+        );
         for bad in ["rx", "rx=", "=4", "rx=-1", "rx=on", "rx=4096,"] {
             assert!(bad.parse::<Settings>().is_err(), "{bad}");
         }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The writes of the last minute: a sliding window, so that no 60 seconds ever hold more than the budget.
+/// The writes of the last minute: a sliding window, so that no 60 seconds ever hold more than the
+/// budget.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Budget(VecDeque<(Duration, usize)>);
 

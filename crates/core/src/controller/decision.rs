@@ -204,7 +204,8 @@ pub struct Compared {
     pub before: f64,
     /// Mean after.
     pub after: f64,
-    /// After relative to before (cost: ratio; locality: difference): the lower end of the 99% interval.
+    /// After relative to before (cost: ratio; locality: difference): the lower end of the 99%
+    /// interval.
     pub low: f64,
     /// The upper end.
     pub high: f64,

@@ -1,4 +1,5 @@
-//! What the kernel announced lately: an event explains that a knob no longer has our value, without another writer.
+//! What the kernel announced lately: an event explains that a knob no longer has our value, without
+//! another writer.
 
 use std::time::Duration;
 

@@ -11,13 +11,15 @@ use crate::change::{Change, Target, Value};
 /// Windows in a row that have to want the same before it is done.
 pub(super) const WINDOWS_WANTED: u32 = 2;
 
-/// So many when the readers go elsewhere all the time, or after what was taken back: a quarter of an hour.
+/// So many when the readers go elsewhere all the time, or after what was taken back: a quarter of
+/// an hour.
 const WINDOWS_OF_NOISE: u32 = 90;
 
 /// A refused knob is tried again after this time, which doubles with each refusal.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// The consumers came after their interrupt when this much more of the data is read on its core than when it was put there.
+/// The consumers came after their interrupt when this much more of the data is read on its core
+/// than when it was put there.
 const CAME: f64 = 0.3;
 
 /// Consumers that come after their interrupt are believed to do so for this time.
@@ -30,11 +32,13 @@ pub(super) struct Knob {
     pub(super) ours: Option<Value>,
     /// When it was last seen to have that value.
     pub(super) seen_ours: Duration,
-    /// An event took our value away, or set the knob up anew: what is wanted for it is a re-application.
+    /// An event took our value away, or set the knob up anew: what is wanted for it is a
+    /// re-application.
     reset_at: Option<Duration>,
     /// The value that it took.
     lost: Option<Value>,
-    /// When that event was announced, and whether our value was seen again since: then the event explains no more.
+    /// When that event was announced, and whether our value was seen again since: then the event
+    /// explains no more.
     lost_to: Option<(Duration, bool)>,
     /// Someone else wrote it.
     pub(super) yielded: Option<Yielded>,
@@ -59,7 +63,8 @@ pub(super) struct Knob {
     refused: Option<(Duration, String)>,
     /// Share of the data that was read on the core of its CPU when it was put there.
     read_there: Option<f64>,
-    /// Whether its consumers came after it since its last change, and how often they did since the last calm.
+    /// Whether its consumers came after it since its last change, and how often they did since the
+    /// last calm.
     came: bool,
     times_came: u32,
     /// The write that was last asked for, and not made: nobody may be there who writes.
@@ -141,16 +146,22 @@ impl Knob {
             self.asked = None;
         }
         let asked = self.windows_asked();
-        // Who was content for long and is not now, window after window, only has not made up its mind where to.
+        // Who was content for long and is not now, window after window, only has not made up its
+        // mind where to.
         let changed = workload == Workload::Changed;
-        let decided = matches!(workload, Workload::Changed | Workload::JustChanged) && self.doubt == 0;
+        let decided =
+            matches!(workload, Workload::Changed | Workload::JustChanged) && self.doubt == 0;
         let previous = self.want.take();
         self.want = match (previous, wanted) {
             (Some(want), Some(change))
                 if (decided && want.is_fresh() || same(&want.change.new, &change.new))
                     && (want.is_fresh() || !changed) =>
             {
-                Some(Want { change: change.clone(), windows: want.windows.saturating_add(1), ..want })
+                Some(Want {
+                    change: change.clone(),
+                    windows: want.windows.saturating_add(1),
+                    ..want
+                })
             }
             (previous, wanted) => {
                 if previous.is_some_and(|want| want.is_fresh() && want.windows < asked) {
@@ -158,7 +169,13 @@ impl Knob {
                 }
                 let settled = matches!(workload, Workload::JustChanged | Workload::Same);
                 let noise = self.content && settled;
-                wanted.map(|change| Want { change: change.clone(), windows: 1, workload, noise, since: now })
+                wanted.map(|change| Want {
+                    change: change.clone(),
+                    windows: 1,
+                    workload,
+                    noise,
+                    since: now,
+                })
             }
         };
         self.content = wanted.is_none() || self.content && !changed;
@@ -171,7 +188,8 @@ impl Knob {
         }
     }
 
-    /// One wish that went away is forgiven: a window may have been half of the old workload and half of the new.
+    /// One wish that went away is forgiven: a window may have been half of the old workload and
+    /// half of the new.
     fn windows_asked(&self) -> u32 {
         match self.want.as_ref().map(|want| want.workload).unwrap_or_default() {
             Workload::Changed => WINDOWS_WANTED.max(1 + self.doubt).min(WINDOWS_OF_NOISE),
@@ -186,7 +204,8 @@ impl Knob {
         self.times_came = 0;
         self.doubt = self.doubt.saturating_sub(1);
         self.level = self.level.saturating_sub(1);
-        self.hold_off = if self.level == 0 { Duration::ZERO } else { policy.hold_off_at(self.level - 1) };
+        self.hold_off =
+            if self.level == 0 { Duration::ZERO } else { policy.hold_off_at(self.level - 1) };
     }
 
     /// The consumers read this share on its core now.
@@ -198,9 +217,15 @@ impl Knob {
         }
     }
 
-    /// Whether what is wanted may be written now, and if not, why. `stays` tells that it would stay under its
-    /// last-level cache, `gain` what the cost model says.
-    pub(super) fn may(&self, now: Duration, stays: bool, gain: Option<i64>, policy: &Policy) -> Result<(), Hold> {
+    /// Whether what is wanted may be written now, and if not, why. `stays` tells that it would stay
+    /// under its last-level cache, `gain` what the cost model says.
+    pub(super) fn may(
+        &self,
+        now: Duration,
+        stays: bool,
+        gain: Option<i64>,
+        policy: &Policy,
+    ) -> Result<(), Hold> {
         let Some(want) = &self.want else { return Err(Hold::NotLong(0, WINDOWS_WANTED)) };
         if let Some(yielded) = &self.yielded {
             return Err(Hold::Yielded(yielded.writer.clone()));
@@ -235,7 +260,8 @@ impl Knob {
 
     /// Whether the reason to hold it is another one than was told last.
     pub(super) fn is_news(&mut self, hold: Option<&Hold>) -> bool {
-        let hold = hold.filter(|hold| !matches!(hold, Hold::NotLong(..) | Hold::Noise)).map(discriminant);
+        let hold =
+            hold.filter(|hold| !matches!(hold, Hold::NotLong(..) | Hold::Noise)).map(discriminant);
         let news = hold.is_some() && hold != self.told;
         if hold.is_some() || self.want.is_none() {
             self.told = hold;
@@ -248,9 +274,16 @@ impl Knob {
         self.asked.replace(value.clone()).as_ref() == Some(value)
     }
 
-    /// A change of ours is in force. The first one after a calm is free; from the second on each doubles the time for
-    /// which the next wish has to be steady.
-    pub(super) fn moved(&mut self, now: Duration, old: &Value, new: Value, read_there: Option<f64>, policy: &Policy) {
+    /// A change of ours is in force. The first one after a calm is free; from the second on each
+    /// doubles the time for which the next wish has to be steady.
+    pub(super) fn moved(
+        &mut self,
+        now: Duration,
+        old: &Value,
+        new: Value,
+        read_there: Option<f64>,
+        policy: &Policy,
+    ) {
         let (again, lost) = (self.reset_at.take().is_some(), self.lost.take());
         if !again {
             self.moves += 1;
@@ -265,7 +298,8 @@ impl Knob {
             (self.read_there, self.came) = (read_there, false);
         }
         (self.ours, self.seen_ours, self.calm_since) = (Some(new), now, now);
-        (self.want, self.told, self.refused, self.refusals, self.asked) = (None, None, None, 0, None);
+        (self.want, self.told, self.refused, self.refusals, self.asked) =
+            (None, None, None, 0, None);
         self.content = true;
     }
 
@@ -297,7 +331,8 @@ impl Knob {
         (self.yielded, self.ours, self.want, self.content) = (None, None, None, false);
     }
 
-    /// What was wanted before of a knob that has this value: in the last window, or what an event has taken away.
+    /// What was wanted before of a knob that has this value: in the last window, or what an event
+    /// has taken away.
     pub(super) fn wanted_before(&self, target: &Target, old: Value) -> Option<Change> {
         if let Some(lost) = self.lost.as_ref().filter(|lost| self.is_reset() && **lost != old) {
             let reason = "it was there before".to_owned();
@@ -332,7 +367,11 @@ impl Knob {
     /// Whether there is nothing to remember of it.
     pub(super) fn is_blank(&self) -> bool {
         let history = self.doubt > 0 || self.moves > 0 || self.level > 0 || self.is_reset();
-        self.ours.is_none() && self.want.is_none() && self.yielded.is_none() && self.refused.is_none() && !history
+        self.ours.is_none()
+            && self.want.is_none()
+            && self.yielded.is_none()
+            && self.refused.is_none()
+            && !history
     }
 }
 
@@ -363,15 +402,27 @@ impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Yielded(writer) => write!(f, "left to another writer ({writer})"),
-            Self::Refused(until, why) => write!(f, "refused ({why}); tried again at {} s", until.as_secs()),
-            Self::SmallGain(ns) => write!(f, "gains only {:.3} ms of cpu time per second", *ns as f64 / 1e6),
+            Self::Refused(until, why) => {
+                write!(f, "refused ({why}); tried again at {} s", until.as_secs())
+            }
+            Self::SmallGain(ns) => {
+                write!(f, "gains only {:.3} ms of cpu time per second", *ns as f64 / 1e6)
+            }
             Self::Came => f.write_str("its consumers came after it when it moved, and would again"),
-            Self::Noise => f.write_str("nothing has changed that could be the reason: within the noise of measuring"),
+            Self::Noise => f.write_str(
+                "nothing has changed that could be the reason: within the noise of measuring",
+            ),
             Self::NotLong(windows, asked) => write!(f, "wanted for {windows} of {asked} windows"),
             Self::Restless(until) => {
-                write!(f, "it moved lately, and again: to be wanted steadily until {} s", until.as_secs())
+                write!(
+                    f,
+                    "it moved lately, and again: to be wanted steadily until {} s",
+                    until.as_secs()
+                )
             }
-            Self::Dwell(until) => write!(f, "it had that value just before; not before {} s", until.as_secs()),
+            Self::Dwell(until) => {
+                write!(f, "it had that value just before; not before {} s", until.as_secs())
+            }
             Self::Budget(most) => write!(f, "{most} changes were made within a minute"),
             Self::Reverting => f.write_str("what it has is being taken back"),
             Self::Waits => f.write_str("waits for the interrupts of its netdev"),

@@ -8,7 +8,8 @@ use crate::plan::Goal;
 
 /// What the operator wants, and how carefully it is kept.
 ///
-/// Times are whole seconds in the configuration. The defaults are those of `docs/controller.md`, with the reasons.
+/// Times are whole seconds in the configuration. The defaults are those of `docs/controller.md`,
+/// with the reasons.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
@@ -19,24 +20,28 @@ pub struct Policy {
     /// So long a knob keeps its value before it may go back to one that it had lately.
     #[serde(with = "seconds")]
     pub dwell: Duration,
-    /// So long without a wish for a change, and what was learned of a knob is forgotten: the next change is a first one.
+    /// So long without a wish for a change, and what was learned of a knob is forgotten: the next
+    /// change is a first one.
     #[serde(with = "seconds")]
     pub calm: Duration,
-    /// After its second change without a calm, a knob has to be wanted otherwise without a break for so long before it
-    /// is changed again; it doubles with each further change.
+    /// After its second change without a calm, a knob has to be wanted otherwise without a break
+    /// for so long before it is changed again; it doubles with each further change.
     #[serde(with = "seconds")]
     pub hold_off: Duration,
     /// It doubles up to here.
     #[serde(with = "seconds")]
     pub hold_off_most: Duration,
-    /// No more writes than this in any 60 seconds; reverts and what a reset undid count too, but are not held up by it.
+    /// No more writes than this in any 60 seconds; reverts and what a reset undid count too, but
+    /// are not held up by it.
     pub changes_per_minute: u32,
-    /// So long a knob that someone else has written is left to them; `None` means until reconfigured.
+    /// So long a knob that someone else has written is left to them; `None` means until
+    /// reconfigured.
     #[serde(with = "seconds::optional")]
     pub yield_for: Option<Duration>,
     /// Windows that are compared with those before, once something was written.
     pub verify_windows: u32,
-    /// What was written is taken back when it is sure that a received megabyte costs more by this share.
+    /// What was written is taken back when it is sure that a received megabyte costs more by this
+    /// share.
     pub worse_by: f64,
 }
 
@@ -73,11 +78,16 @@ mod seconds {
 
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        duration: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(duration.as_secs())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
         u64::deserialize(deserializer).map(Duration::from_secs)
     }
 

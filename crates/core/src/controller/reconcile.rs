@@ -1,4 +1,5 @@
-//! What knobs say, compared with what we wrote: ours still, set up anew by an event, gone, or someone else's now.
+//! What knobs say, compared with what we wrote: ours still, set up anew by an event, gone, or
+//! someone else's now.
 
 use std::time::Duration;
 
@@ -24,7 +25,11 @@ impl Controller {
                 }
                 continue;
             };
-            let over = knob.yielded.as_ref().zip(self.policy.yield_for).is_some_and(|(y, most)| y.since + most <= now);
+            let over = knob
+                .yielded
+                .as_ref()
+                .zip(self.policy.yield_for)
+                .is_some_and(|(y, most)| y.since + most <= now);
             match &knob.ours {
                 _ if over => self.regain(now, &target, "it was left to them for long enough"),
                 Some(ours) if *ours == value => knob.is_ours(now),
@@ -42,7 +47,8 @@ impl Controller {
     /// A knob no longer has our value: an event's doing, or someone's.
     fn differs(&mut self, now: Duration, target: &Target, ours: Value, value: Value) {
         let Some(knob) = self.knobs.get_mut(target) else { return };
-        let behind = self.events.behind(target, knob.seen_ours).filter(|(at, _)| !knob.is_past(*at));
+        let behind =
+            self.events.behind(target, knob.seen_ours).filter(|(at, _)| !knob.is_past(*at));
         let Some((at, event)) = behind else {
             return self.yield_to_others(now, target, ours, value);
         };
@@ -51,9 +57,16 @@ impl Controller {
         self.say(now, Some(target), What::Reset, why);
     }
 
-    pub(super) fn yield_to_others(&mut self, now: Duration, target: &Target, ours: Value, theirs: Value) {
+    pub(super) fn yield_to_others(
+        &mut self,
+        now: Duration,
+        target: &Target,
+        ours: Value,
+        theirs: Value,
+    ) {
         let writer = likely_writer(&self.writers, target);
-        let why = format!("{ours} -> {theirs}, written by someone else (likely {writer}): left to them");
+        let why =
+            format!("{ours} -> {theirs}, written by someone else (likely {writer}): left to them");
         let knob = self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, false));
         knob.regain();
         knob.yielded = Some(Yielded { ours, theirs, writer, since: now });
@@ -88,7 +101,8 @@ fn likely_writer(writers: &[Writer], target: &Target) -> String {
         Target::Sysctl { .. } => Some(WriterKnob::Sysctls),
         _ => None,
     };
-    let names = writers.iter().filter(|writer| kind.is_some_and(|kind| writer.writes.contains(&kind)));
+    let names =
+        writers.iter().filter(|writer| kind.is_some_and(|kind| writer.writes.contains(&kind)));
     let names: Vec<&str> = names.map(|writer| writer.name.as_str()).collect();
     if names.is_empty() { "unknown".into() } else { names.join(", ") }
 }

@@ -1,4 +1,5 @@
-//! At rest: nothing that is wanted can be made, and as long as a window shows what was seen then, the same plan holds.
+//! At rest: nothing that is wanted can be made, and as long as a window shows what was seen then,
+//! the same plan holds.
 //!
 //! Asking for a plan is the dearest part of a window by far; a host at rest pays for looking only.
 
@@ -11,7 +12,8 @@ use crate::change::Change;
 use crate::cost::Costs;
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::{
-    Irq, IrqState, Napi, NetSettings, Netdev, Observation, RxQueue, Snapshot, TxQueue, Writable, Writer,
+    Irq, IrqState, Napi, NetSettings, Netdev, Observation, RxQueue, Snapshot, TxQueue, Writable,
+    Writer,
 };
 use crate::plan::Plan;
 use crate::rates::Rates;
@@ -19,7 +21,8 @@ use crate::rates::Rates;
 /// So many windows at most go by the same plan: five minutes.
 const WINDOWS: u32 = 30;
 
-/// A CPU is busy for so much more or less of its time: less is noise of clock ticks and of measuring.
+/// A CPU is busy for so much more or less of its time: less is noise of clock ticks and of
+/// measuring.
 const BUSY: f64 = 0.10;
 
 /// What a plan is made from, as far as it does not change from window to window by itself.
@@ -75,7 +78,12 @@ impl Rest {
     }
 
     /// Another window of it, if that is of the same; else it is over.
-    pub(super) fn goes_on(self, pattern: &Pattern, rates: &Rates, observation: &Observation) -> Option<Self> {
+    pub(super) fn goes_on(
+        self,
+        pattern: &Pattern,
+        rates: &Rates,
+        observation: &Observation,
+    ) -> Option<Self> {
         let same = self.windows < WINDOWS
             && self.seen.settings.are_those_of(&observation.after)
             && !pattern.differs(&self.seen.pattern)
@@ -101,7 +109,10 @@ fn busy(rates: &Rates, observation: &Observation) -> BTreeMap<CpuId, f64> {
 
 fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {
     now.len() != then.len()
-        || now.iter().zip(then).any(|((cpu, now), (known, then))| cpu != known || (now - then).abs() > BUSY)
+        || now
+            .iter()
+            .zip(then)
+            .any(|((cpu, now), (known, then))| cpu != known || (now - then).abs() > BUSY)
 }
 
 impl Settings {

@@ -1,4 +1,5 @@
-//! A machine in a closed loop with a controller: what is written moves the load, and the task scheduler moves the readers.
+//! A machine in a closed loop with a controller: what is written moves the load, and the task
+//! scheduler moves the readers.
 //!
 //! All chance comes from a seed, so that each run can be had again.
 
@@ -20,13 +21,16 @@ pub(super) struct Chance(u64);
 
 impl Chance {
     pub(super) fn new(seed: u64) -> Self {
-        let mixed = (seed ^ (seed >> 30)).wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (seed ^ (seed >> 30))
+            .wrapping_add(0x9e37_79b9_7f4a_7c15)
+            .wrapping_mul(0xbf58_476d_1ce4_e5b9);
         Self(mixed ^ (mixed >> 27))
     }
 
     /// 0 up to, without, `n`.
     pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n.max(1)
     }
 
@@ -61,7 +65,8 @@ pub(super) struct Scheduler {
     pub(super) push: f64,
     /// It goes to any CPU of its last-level cache.
     pub(super) wander: f64,
-    /// It goes to another last-level cache as soon as its interrupt is on the one where it is: an adversary.
+    /// It goes to another last-level cache as soon as its interrupt is on the one where it is: an
+    /// adversary.
     pub(super) flee: f64,
 }
 
@@ -82,7 +87,8 @@ pub(super) struct World {
     pub(super) scheduler: Scheduler,
     /// Each measure is off by up to this share.
     pub(super) noise: f64,
-    /// Polling on any CPU but the first one of an interrupt costs so much more: what the model does not know.
+    /// Polling on any CPU but the first one of an interrupt costs so much more: what the model does
+    /// not know.
     pub(super) penalty: f64,
     pub(super) now: Duration,
     pub(super) made: Vec<Made>,
@@ -110,13 +116,20 @@ impl World {
         }
     }
 
-    /// A random machine with a random workload: in one of three its queues are polled by kthreads, in one of three its tx
-    /// queues have interrupts of their own.
+    /// A random machine with a random workload: in one of three its queues are polled by kthreads,
+    /// in one of three its tx queues have interrupts of their own.
     pub(super) fn random(policy: Policy, seed: u64) -> Self {
         let mut chance = Chance::new(seed);
         let kind = chance.below(3);
         let (threaded, tx_apart) = (kind == 1, kind == 2);
-        let grid = |nodes, llcs, l2s, cores, threads| Grid { nodes, llcs, l2s, cores, threads, siblings_apart: false };
+        let grid = |nodes, llcs, l2s, cores, threads| Grid {
+            nodes,
+            llcs,
+            l2s,
+            cores,
+            threads,
+            siblings_apart: false,
+        };
         let grid = chance.one_of(&[
             grid(1, 1, 2, 1, 1),
             grid(1, 1, 4, 1, 2),
@@ -140,7 +153,11 @@ impl World {
                 tx_irq: tx_apart.then_some(60 + at),
                 tx_cpus: if tx_apart { CpuSet::of(chance.cpu_of(&all)) } else { CpuSet::new() },
                 xps_cpus: Some(CpuSet::new()),
-                kthread_cpus: if threaded { CpuSet::of(chance.cpu_of(&all)) } else { CpuSet::new() },
+                kthread_cpus: if threaded {
+                    CpuSet::of(chance.cpu_of(&all))
+                } else {
+                    CpuSet::new()
+                },
                 packets_per_s,
                 load: packets_per_s as f64 / 1e5 * 0.8 / f64::from(count),
                 readers: (0..=chance.below(3)).map(|_| reader(chance)).collect(),
@@ -148,8 +165,13 @@ impl World {
             }
         };
         let queues = (0..count).map(|at| queue(at, &mut chance)).collect();
-        let netdev =
-            SceneNetdev { name: "eth0".into(), driver: "igb".into(), threaded, queues, ..SceneNetdev::default() };
+        let netdev = SceneNetdev {
+            name: "eth0".into(),
+            driver: "igb".into(),
+            threaded,
+            queues,
+            ..SceneNetdev::default()
+        };
         Self::new(Scene { grid, netdevs: vec![netdev], ..Scene::default() }, policy, seed)
     }
 
@@ -160,7 +182,13 @@ impl World {
     /// The workload shifts for good: readers start anew wherever chance has it.
     pub(super) fn shift(&mut self) {
         let all = self.topology().online.clone();
-        for reader in self.scene.netdevs.iter_mut().flat_map(|netdev| &mut netdev.queues).flat_map(|q| &mut q.readers) {
+        for reader in self
+            .scene
+            .netdevs
+            .iter_mut()
+            .flat_map(|netdev| &mut netdev.queues)
+            .flat_map(|q| &mut q.readers)
+        {
             reader.cpu = self.chance.cpu_of(&all);
         }
     }
@@ -168,9 +196,11 @@ impl World {
     /// One window; what is decided is written, and said to be in force.
     pub(super) fn step(&mut self) -> Decision {
         let decision = self.look();
-        let changes: Vec<Change> = decision.revert.iter().chain(&decision.writes.changes).cloned().collect();
+        let changes: Vec<Change> =
+            decision.revert.iter().chain(&decision.writes.changes).cloned().collect();
         self.write(&changes);
-        let in_force = |change: &Change| (change.target.clone(), Written::InForce(change.new.clone()));
+        let in_force =
+            |change: &Change| (change.target.clone(), Written::InForce(change.new.clone()));
         self.controller.wrote(self.now, &changes.iter().map(in_force).collect::<Vec<_>>());
         decision
     }
@@ -202,7 +232,11 @@ impl World {
 
     fn write(&mut self, changes: &[Change]) {
         for change in changes {
-            assert_eq!(change.target.value_in(&self.settings), Some(change.old.clone()), "a write by old data");
+            assert_eq!(
+                change.target.value_in(&self.settings),
+                Some(change.old.clone()),
+                "a write by old data"
+            );
             assert_ne!(change.old, change.new, "a write that changes nothing");
         }
         self.settings = apply_to(&self.settings, changes);
@@ -233,15 +267,29 @@ impl World {
         for (queue, waker) in queues.zip(wakers.iter().flatten()) {
             let Some(waker) = *waker else { continue };
             for reader in &mut queue.readers {
-                let load: f64 = loads.iter().filter(|(cpu, _)| *cpu == Some(reader.cpu)).map(|(_, load)| load).sum();
+                let load: f64 = loads
+                    .iter()
+                    .filter(|(cpu, _)| *cpu == Some(reader.cpu))
+                    .map(|(_, load)| load)
+                    .sum();
                 let near = topology.llc_of(reader.cpu);
                 if chance.happens(scheduler.pull) {
-                    reader.cpu = if chance.happens(0.5) { waker } else { chance.cpu_of(&topology.llc_of(waker)) };
-                } else if load > 0.8 && chance.happens(scheduler.push) || chance.happens(scheduler.wander) {
+                    reader.cpu = if chance.happens(0.5) {
+                        waker
+                    } else {
+                        chance.cpu_of(&topology.llc_of(waker))
+                    };
+                } else if load > 0.8 && chance.happens(scheduler.push)
+                    || chance.happens(scheduler.wander)
+                {
                     reader.cpu = chance.cpu_of(&near);
                 } else if near.contains(waker) && chance.happens(scheduler.flee) {
                     let elsewhere = topology.online.minus(&near);
-                    reader.cpu = if elsewhere.is_empty() { chance.cpu_of(&near) } else { chance.cpu_of(&elsewhere) };
+                    reader.cpu = if elsewhere.is_empty() {
+                        chance.cpu_of(&near)
+                    } else {
+                        chance.cpu_of(&elsewhere)
+                    };
                 }
             }
         }
@@ -258,12 +306,16 @@ impl World {
                 queue.load = chance.noisy(queue.load, noise) * if moved { penalty } else { 1.0 };
                 queue.packets_per_s = chance.noisy(queue.packets_per_s as f64, noise) as u64;
                 for forward in &mut queue.forwards {
-                    forward.packets_per_s = chance.noisy(forward.packets_per_s as f64, noise) as u64;
+                    forward.packets_per_s =
+                        chance.noisy(forward.packets_per_s as f64, noise) as u64;
                     forward.bytes_per_s = forward.packets_per_s * 500;
                 }
                 for reader in &mut queue.readers {
                     reader.bytes_per_s = chance.noisy(reader.bytes_per_s as f64, noise) as u64;
-                    scene.busy.push(Busy { cpus: CpuSet::of(reader.cpu), usr: chance.noisy(READING, noise) });
+                    scene.busy.push(Busy {
+                        cpus: CpuSet::of(reader.cpu),
+                        usr: chance.noisy(READING, noise),
+                    });
                 }
             }
         }
@@ -272,8 +324,9 @@ impl World {
 
     /// How often a knob that had gone from A to B and back went to B again.
     pub(super) fn oscillations(&self) -> usize {
-        let of_knob =
-            |made: Vec<&Made>| made.windows(3).filter(|w| w[0].new == w[2].new && w[0].old == w[1].new).count();
+        let of_knob = |made: Vec<&Made>| {
+            made.windows(3).filter(|w| w[0].new == w[2].new && w[0].old == w[1].new).count()
+        };
         self.by_knob().into_iter().map(of_knob).sum()
     }
 

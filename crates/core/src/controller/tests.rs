@@ -47,8 +47,13 @@ fn scene(queues: u32) -> Scene {
         ..SceneQueue::default()
     };
     let queues = (0..queues).map(queue).collect();
-    let netdev = SceneNetdev { name: "eth0".into(), driver: "igb".into(), queues, ..SceneNetdev::default() };
-    Scene { grid: Grid { nodes: 2, l2s: 4, ..Grid::default() }, netdevs: vec![netdev], ..Scene::default() }
+    let netdev =
+        SceneNetdev { name: "eth0".into(), driver: "igb".into(), queues, ..SceneNetdev::default() };
+    Scene {
+        grid: Grid { nodes: 2, l2s: 4, ..Grid::default() },
+        netdevs: vec![netdev],
+        ..Scene::default()
+    }
 }
 
 fn small(queues: u32, seed: u64) -> World {
@@ -62,8 +67,9 @@ fn has(log: &[Entry], what: What) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
-    /// A cycle is one window: the first that is all of the new workload is followed by one that confirms it, and at the
-    /// end of that all is written. PROPTEST_CASES=5000 in a release build takes a minute.
+    /// A cycle is one window: the first that is all of the new workload is followed by one that
+    /// confirms it, and at the end of that all is written. PROPTEST_CASES=5000 in a release build
+    /// takes a minute.
     #[test]
     fn after_a_lasting_change_all_is_settled_within_two_cycles(seed: u64, algorithm in algorithms(), xps: bool) {
         let mut world = World::random(with_xps(policy(algorithm), xps), seed);
@@ -123,7 +129,12 @@ fn the_random_machines_have_all_kinds_of_knobs_that_are_placed() {
         world.steps(2);
         world.shift();
         world.steps(14);
-        let tx: Vec<Irq> = world.scene.netdevs[0].queues.iter().filter_map(|queue| queue.tx_irq).map(Irq).collect();
+        let tx: Vec<Irq> = world.scene.netdevs[0]
+            .queues
+            .iter()
+            .filter_map(|queue| queue.tx_irq)
+            .map(Irq)
+            .collect();
         kinds.extend(world.made.iter().map(|made| match &made.target {
             Target::IrqAffinity { irq, .. } if tx.contains(irq) => "tx interrupt",
             Target::IrqAffinity { .. } => "interrupt",
@@ -187,7 +198,8 @@ fn a_day_never_oscillates_with_tx_interrupts_apart() {
     a_day(AlgorithmName::Auto, scene);
 }
 
-/// Its reader leaves for the other socket whenever the interrupt comes to it: what is wanted is never to be had.
+/// Its reader leaves for the other socket whenever the interrupt comes to it: what is wanted is
+/// never to be had.
 #[test]
 fn even_an_adversary_gets_ever_rarer_changes_and_without_the_hold_off_it_would_not() {
     let flee = Scheduler { flee: 1.0, ..Scheduler::default() };
@@ -199,7 +211,11 @@ fn even_an_adversary_gets_ever_rarer_changes_and_without_the_hold_off_it_would_n
     let gaps: Vec<Duration> = moves.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.windows(2).skip(1).all(|pair| pair[1] >= pair[0]), "{gaps:?}");
 
-    let none = Policy { hold_off: Duration::ZERO, dwell: Duration::ZERO, ..policy(AlgorithmName::NearConsumer) };
+    let none = Policy {
+        hold_off: Duration::ZERO,
+        dwell: Duration::ZERO,
+        ..policy(AlgorithmName::NearConsumer)
+    };
     let mut world = World::new(scene(1), none, 3);
     world.scheduler = flee;
     world.steps(6 * HOUR);
@@ -219,7 +235,8 @@ fn a_workload_that_moves_every_hour_is_followed_every_time() {
         world.steps(HOUR - 2);
         assert_eq!(world.made.len(), made, "hour {hour}: settled after two windows");
         for irq in [30, 31] {
-            let cpu = world.settings.irqs[&Irq(irq)].requested.as_ref().and_then(CpuSet::single).unwrap();
+            let cpu =
+                world.settings.irqs[&Irq(irq)].requested.as_ref().and_then(CpuSet::single).unwrap();
             assert_eq!(cpu.0 / 4 * 4, socket, "hour {hour}: irq {irq} on the socket of its reader");
         }
     }
@@ -263,12 +280,20 @@ fn what_makes_a_megabyte_dearer_is_taken_back_and_tried_again_ever_more_rarely()
         }
     }
     assert!(reverted.is_some());
-    assert_eq!(world.settings.irqs[&Irq(30)].requested, Some(CpuSet::of(CpuId(0))), "back where it was");
+    assert_eq!(
+        world.settings.irqs[&Irq(30)].requested,
+        Some(CpuSet::of(CpuId(0))),
+        "back where it was"
+    );
     let decision = world.step();
     assert_eq!(decision.state, ControllerState::HoldOff);
     let tried = world.made.len();
     world.steps(24 * HOUR);
-    assert!(world.made.len() - tried <= 18, "at most nine tries and reverts in a day: {}", world.made.len() - tried);
+    assert!(
+        world.made.len() - tried <= 18,
+        "at most nine tries and reverts in a day: {}",
+        world.made.len() - tried
+    );
 }
 
 #[test]
@@ -287,10 +312,16 @@ fn router(penalty: f64) -> World {
     let mut scene = scene(1);
     let queue = &mut scene.netdevs[0].queues[0];
     queue.readers.clear();
-    let forward = SceneForward { to: "eth1".into(), queue: 0, packets_per_s: 50_000, bytes_per_s: 0 };
+    let forward =
+        SceneForward { to: "eth1".into(), queue: 0, packets_per_s: 50_000, bytes_per_s: 0 };
     queue.forwards = vec![forward];
     let back = SceneQueue { irq: Some(40), cpus: CpuSet::of(CpuId(6)), ..SceneQueue::default() };
-    let eth1 = SceneNetdev { name: "eth1".into(), driver: "igb".into(), queues: vec![back], ..SceneNetdev::default() };
+    let eth1 = SceneNetdev {
+        name: "eth1".into(),
+        driver: "igb".into(),
+        queues: vec![back],
+        ..SceneNetdev::default()
+    };
     scene.netdevs.push(eth1);
     let mut world = World::new(scene, policy(AlgorithmName::Auto), 9);
     world.scene.netdevs[1].queues[0].packets_per_s = 25_000;
@@ -337,13 +368,20 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     let decision = world.step();
     assert!(has(&decision.log, What::Yield));
     let [conflict] = decision.conflicts.as_slice() else { panic!("{:?}", decision.conflicts) };
-    assert_eq!((conflict.writer.as_str(), &conflict.theirs), ("tuned", &Value::Cpus(CpuSet::of(CpuId(1)))));
+    assert_eq!(
+        (conflict.writer.as_str(), &conflict.theirs),
+        ("tuned", &Value::Cpus(CpuSet::of(CpuId(1))))
+    );
     world.settings.writers = Vec::new();
     world.steps(HOUR);
     world.shift();
     let decision = world.steps(HOUR);
     assert_eq!(decision.conflicts.len(), 1);
-    assert!(world.made[made..].iter().all(|made| !matches!(made.target, Target::IrqAffinity { irq: Irq(30), .. })));
+    assert!(
+        world.made[made..]
+            .iter()
+            .all(|made| !matches!(made.target, Target::IrqAffinity { irq: Irq(30), .. }))
+    );
     let policy = world.controller.policy().clone();
     world.controller.reconfigure(policy);
     world.scene.netdevs[0].queues[0].readers[0].cpu = CpuId(6);
@@ -356,7 +394,8 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
 #[test]
 fn what_was_yielded_for_a_time_is_taken_back_after_it() {
     let yield_for = Some(Duration::from_secs(600));
-    let mut world = World::new(scene(1), Policy { yield_for, ..policy(AlgorithmName::NearConsumer) }, 5);
+    let mut world =
+        World::new(scene(1), Policy { yield_for, ..policy(AlgorithmName::NearConsumer) }, 5);
     world.steps(10);
     by_someone_else(&mut world, 30, 1);
     assert_eq!(world.step().conflicts[0].writer, "unknown");
@@ -369,8 +408,12 @@ fn what_a_reset_undid_is_written_again_at_once_and_is_no_conflict() {
     let mut world = small(2, 5);
     world.steps(10);
     let ours = world.settings.irqs.clone();
-    for event in [Event::LinkUp("eth0".into()), Event::CpuOnline(CpuId(3)), Event::Resumed, Event::Reset("eth0".into())]
-    {
+    for event in [
+        Event::LinkUp("eth0".into()),
+        Event::CpuOnline(CpuId(3)),
+        Event::Resumed,
+        Event::Reset("eth0".into()),
+    ] {
         for irq in [30, 31] {
             by_someone_else(&mut world, irq, 0);
         }
@@ -395,7 +438,11 @@ fn what_someone_writes_after_a_reset_was_repaired_is_theirs() {
     assert!(has(&world.step().log, What::Reapply), "the driver may take more than one step");
     assert_eq!(world.step().conflicts, []);
     by_someone_else(&mut world, 30, 1);
-    assert_eq!(world.step().conflicts.len(), 1, "30 s after the event, but a window has shown our value since");
+    assert_eq!(
+        world.step().conflicts.len(),
+        1,
+        "30 s after the event, but a window has shown our value since"
+    );
 }
 
 #[test]
@@ -450,7 +497,8 @@ fn an_interrupt_whose_cpu_went_offline_is_placed_anew() {
     world.steps(10);
     let cpu = world.settings.irqs[&Irq(30)].requested.as_ref().and_then(CpuSet::single).unwrap();
     Arc::make_mut(&mut world.settings.topology).online.remove(cpu);
-    world.settings.irqs.get_mut(&Irq(30)).unwrap().requested = Some(world.settings.topology.online.clone());
+    world.settings.irqs.get_mut(&Irq(30)).unwrap().requested =
+        Some(world.settings.topology.online.clone());
     world.controller.note_event(world.now, &Event::CpuOffline(cpu));
     let decision = world.step();
     assert_eq!(decision.conflicts, []);
@@ -478,7 +526,10 @@ fn a_refused_knob_is_tried_again_ever_more_rarely() {
 fn writes_that_nobody_makes_are_asked_for_again_and_told_once() {
     let mut world = small(1, 5);
     let decisions: Vec<Decision> = (0..4).map(|_| world.look()).collect();
-    assert_eq!(decisions.iter().map(|it| it.writes.changes.len()).collect::<Vec<_>>(), [0, 1, 1, 1]);
+    assert_eq!(
+        decisions.iter().map(|it| it.writes.changes.len()).collect::<Vec<_>>(),
+        [0, 1, 1, 1]
+    );
     let told: Vec<bool> = decisions.iter().map(|it| has(&it.log, What::Write)).collect();
     assert_eq!(told, [false, true, false, false], "and told once");
 }
@@ -486,7 +537,10 @@ fn writes_that_nobody_makes_are_asked_for_again_and_told_once() {
 #[test]
 fn a_policy_is_read_in_seconds_and_an_unknown_key_refused() {
     let policy: Policy = serde_json::from_str(r#"{ "dwell": 30, "yield-for": 600 }"#).unwrap();
-    assert_eq!((policy.dwell, policy.yield_for), (Duration::from_secs(30), Some(Duration::from_secs(600))));
+    assert_eq!(
+        (policy.dwell, policy.yield_for),
+        (Duration::from_secs(30), Some(Duration::from_secs(600)))
+    );
     assert_eq!(policy.hold_off, Policy::default().hold_off);
     assert!(serde_json::from_str::<Policy>(r#"{ "dwel": 30 }"#).is_err());
     let json = serde_json::to_string(&Policy::default()).unwrap();
@@ -503,7 +557,13 @@ fn a_load_that_comes_in_bursts_is_followed_as_quickly() {
     }
     world.steps(2);
     let made = world.made.len();
-    assert!(world.settings.irqs.values().all(|irq| irq.requested.as_ref().unwrap().highest() < Some(CpuId(4))));
+    assert!(
+        world
+            .settings
+            .irqs
+            .values()
+            .all(|irq| irq.requested.as_ref().unwrap().highest() < Some(CpuId(4)))
+    );
     world.steps(60);
     assert_eq!(world.made.len(), made, "{:?}", &world.made[made..]);
 }

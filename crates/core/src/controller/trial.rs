@@ -1,9 +1,10 @@
-//! Was it good? The cost of a received megabyte (of forwarded packets, where these are more) and the locality, in the
-//! windows before a batch of writes and after.
+//! Was it good? The cost of a received megabyte (of forwarded packets, where these are more) and
+//! the locality, in the windows before a batch of writes and after.
 //!
-//! Compared are the same CPUs before and after: those between which something was moved and those that read it. The
-//! interval is Student's, with a common variance, as there may be two windows before only (it was not wanted for
-//! longer): of the logarithm for costs, so that it is one of a ratio.
+//! Compared are the same CPUs before and after: those between which something was moved and those
+//! that read it. The interval is Student's, with a common variance, as there may be two windows
+//! before only (it was not wanted for longer): of the logarithm for costs, so that it is one of a
+//! ratio.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::stats;
 /// Both tails together are this improbable.
 const DOUBT: f64 = 0.01;
 
-/// No measure is taken to be steadier than this, relatively (costs) or absolutely (locality): clock ticks are no finer.
+/// No measure is taken to be steadier than this, relatively (costs) or absolutely (locality): clock
+/// ticks are no finer.
 const LEAST_DEVIATION: f64 = 0.01;
 
 /// Where the megabytes per second differ by more than this factor, it is another load.
@@ -54,7 +56,8 @@ enum Work {
     Forwarded,
 }
 
-/// What is read or forwarded is counted by this; what is forwarded has the CPU that sends it for a consumer.
+/// What is read or forwarded is counted by this; what is forwarded has the CPU that sends it for a
+/// consumer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     napi: Option<NapiId>,
@@ -111,11 +114,15 @@ impl Sample {
         let cost = |(cpu, rates): (&CpuId, &crate::rates::CpuRates)| {
             let shares = rates.shares?;
             let ticks = (shares.irq + shares.softirq) * 1e9;
-            Some((*cpu, (shares.usr + shares.nice + shares.sys) * 1e9 + interrupted(cpu).unwrap_or(ticks)))
+            Some((
+                *cpu,
+                (shares.usr + shares.nice + shares.sys) * 1e9 + interrupted(cpu).unwrap_or(ticks),
+            ))
         };
         let topology = &observation.after.topology;
         let row = |napi, protocol: Option<CpuId>, consumer| {
-            let llc = |cpu| topology.cpus.get(&cpu).is_some_and(|known| known.llc.contains(consumer));
+            let llc =
+                |cpu| topology.cpus.get(&cpu).is_some_and(|known| known.llc.contains(consumer));
             let same_llc = protocol.is_some_and(|cpu| cpu == consumer || llc(cpu));
             Row { napi, protocol, consumer, same_llc }
         };
@@ -136,20 +143,27 @@ impl Sample {
 
     /// The CPUs where data of these NAPIs is processed, read or sent on.
     fn cpus_of(&self, napis: &BTreeSet<NapiId>) -> CpuSet {
-        let rows = self.read.iter().map(|(row, _)| row).chain(self.forwarded.iter().map(|(row, _)| row));
+        let rows =
+            self.read.iter().map(|(row, _)| row).chain(self.forwarded.iter().map(|(row, _)| row));
         let rows = rows.filter(|row| row.napi.is_some_and(|napi| napis.contains(&napi)));
         rows.flat_map(|row| row.protocol.into_iter().chain([row.consumer])).collect()
     }
 
-    /// What the CPUs read or forwarded per second (bytes, packets), and the part of it that stayed under one last-level cache.
+    /// What the CPUs read or forwarded per second (bytes, packets), and the part of it that stayed
+    /// under one last-level cache.
     fn done(&self, work: Work, cpus: &CpuSet) -> (f64, f64) {
         let sum = |near: bool| -> f64 {
             let counts = |row: &Row| row.touches(cpus) && (row.same_llc || !near);
             match work {
-                Work::Read => self.read.iter().filter(|(row, _)| counts(row)).map(|(_, bytes)| bytes).sum(),
-                Work::Forwarded => {
-                    self.forwarded.iter().filter(|(row, _)| counts(row)).map(|(_, sum)| sum.packets).sum()
+                Work::Read => {
+                    self.read.iter().filter(|(row, _)| counts(row)).map(|(_, bytes)| bytes).sum()
                 }
+                Work::Forwarded => self
+                    .forwarded
+                    .iter()
+                    .filter(|(row, _)| counts(row))
+                    .map(|(_, sum)| sum.packets)
+                    .sum(),
             }
         };
         (sum(false), sum(true))
@@ -202,12 +216,17 @@ impl Trials {
         while self.recent.len() > windows {
             self.recent.pop_front();
         }
-        let (done, open) = self.open.drain(..).partition(|trial: &Trial| trial.after.len() >= windows);
+        let (done, open) =
+            self.open.drain(..).partition(|trial: &Trial| trial.after.len() >= windows);
         self.open = open;
-        done.into_iter().map(|trial: Trial| (trial.verdict(policy), trial)).map(|(v, t)| (t, v)).collect()
+        done.into_iter()
+            .map(|trial: Trial| (trial.verdict(policy), trial))
+            .map(|(v, t)| (t, v))
+            .collect()
     }
 
-    /// A batch was written. What was being measured on the same CPUs ends; the windows before are those since `since`.
+    /// A batch was written. What was being measured on the same CPUs ends; the windows before are
+    /// those since `since`.
     pub(super) fn begin(
         &mut self,
         now: Duration,
@@ -236,7 +255,11 @@ impl Trials {
     }
 
     /// Ends what is being measured of these knobs: something else has changed.
-    pub(super) fn end(&mut self, concerns: impl Fn(&Trial) -> bool, policy: &Policy) -> Vec<(Trial, Verdict)> {
+    pub(super) fn end(
+        &mut self,
+        concerns: impl Fn(&Trial) -> bool,
+        policy: &Policy,
+    ) -> Vec<(Trial, Verdict)> {
         let (ended, open) = self.open.drain(..).partition(|trial| concerns(trial));
         self.open = open;
         let ended: Vec<Trial> = ended;
@@ -255,7 +278,8 @@ impl Trials {
 impl Trial {
     fn verdict(&self, policy: &Policy) -> Verdict {
         let all = || self.before.iter().chain(&self.after);
-        let cpus = all().fold(self.cpus.clone(), |cpus, sample| cpus.or(&sample.cpus_of(&self.napis)));
+        let cpus =
+            all().fold(self.cpus.clone(), |cpus, sample| cpus.or(&sample.cpus_of(&self.napis)));
         let work = Work::of(all(), &cpus);
         let measures = |samples: &[Arc<Sample>]| -> Vec<Measure> {
             samples.iter().filter_map(|sample| Measure::of(sample, work, &cpus)).collect()
@@ -270,15 +294,23 @@ impl Trial {
             words,
         };
         if before.len() < LEAST_WINDOWS || after.len() < LEAST_WINDOWS {
-            let words = format!("not verified: {} windows before and {} after with traffic", before.len(), after.len());
+            let words = format!(
+                "not verified: {} windows before and {} after with traffic",
+                before.len(),
+                after.len()
+            );
             return verdict(VerdictResult::Unknown, None, None, words);
         }
         let each = |of: fn(&Measure) -> f64| compare(&before, &after, of);
-        let load = |measures: &[Measure]| measures.iter().map(|m| m.units).sum::<f64>() / measures.len() as f64;
+        let load = |measures: &[Measure]| {
+            measures.iter().map(|m| m.units).sum::<f64>() / measures.len() as f64
+        };
         let (load_before, load_after) = (load(&before), load(&after));
         if load_after > load_before * SAME_LOAD || load_before > load_after * SAME_LOAD {
             let per_s = work.units_per_s();
-            let words = format!("not verified: the load changed, {load_before:.1} to {load_after:.1} {per_s}");
+            let words = format!(
+                "not verified: the load changed, {load_before:.1} to {load_after:.1} {per_s}"
+            );
             return verdict(VerdictResult::Unknown, None, None, words);
         }
         let Some(cost) = each(|measure| measure.cost.ln()).map(Compared::exp) else {
@@ -307,14 +339,19 @@ impl Measure {
     fn of(sample: &Sample, work: Work, cpus: &CpuSet) -> Option<Self> {
         let (done, near) = sample.done(work, cpus);
         let (cost, units) = (sample.cost(cpus), done / work.unit());
-        (done > 0.0 && cost > 0.0).then(|| Self { cost: cost / units, units, locality: near / done })
+        (done > 0.0 && cost > 0.0).then(|| Self {
+            cost: cost / units,
+            units,
+            locality: near / done,
+        })
     }
 }
 
 fn compare(before: &[Measure], after: &[Measure], of: fn(&Measure) -> f64) -> Option<Compared> {
     let values = |measures: &[Measure]| measures.iter().map(of).collect::<Vec<_>>();
     let (values_before, values_after) = (values(before), values(after));
-    let difference = stats::difference_of_means(&values_before, &values_after, LEAST_DEVIATION, DOUBT)?;
+    let difference =
+        stats::difference_of_means(&values_before, &values_after, LEAST_DEVIATION, DOUBT)?;
     Some(Compared {
         windows_before: before.len(),
         windows_after: after.len(),
@@ -333,16 +370,26 @@ impl Compared {
     }
 }
 
-fn in_words(result: VerdictResult, work: Work, cost: &Compared, locality: Option<&Compared>) -> String {
+fn in_words(
+    result: VerdictResult,
+    work: Work,
+    cost: &Compared,
+    locality: Option<&Compared>,
+) -> String {
     let unit = work.unit_costs();
     let said = match result {
         VerdictResult::Better => format!("{unit} less"),
         VerdictResult::Worse => format!("{unit} more"),
-        VerdictResult::NoDifference | VerdictResult::Unknown if work == Work::Read => "no difference shown".to_owned(),
-        VerdictResult::NoDifference | VerdictResult::Unknown => format!("no difference shown in what {unit}"),
+        VerdictResult::NoDifference | VerdictResult::Unknown if work == Work::Read => {
+            "no difference shown".to_owned()
+        }
+        VerdictResult::NoDifference | VerdictResult::Unknown => {
+            format!("no difference shown in what {unit}")
+        }
     };
     let percent = |ratio: f64| (ratio - 1.0) * 100.0;
-    let near = locality.map(|l| format!("; {:.0}% -> {:.0}% of it on one llc", l.before * 100.0, l.after * 100.0));
+    let near = locality
+        .map(|l| format!("; {:.0}% -> {:.0}% of it on one llc", l.before * 100.0, l.after * 100.0));
     format!(
         "{said}: {:.2} -> {:.2} ms of cpu time, {:+.0}% to {:+.0}% (99%, {} windows before, {} after){}",
         cost.before / 1e6,

@@ -1,4 +1,5 @@
-//! What the controller needs to know of a window beyond the plan: which knobs belong together, and who reads where.
+//! What the controller needs to know of a window beyond the plan: which knobs belong together, and
+//! who reads where.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +18,15 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     pub(super) fn of(after: &'a Snapshot, silos: &'a Silos) -> Self {
-        let (mut by_irq, mut by_thread, mut by_queue) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut by_irq, mut by_thread, mut by_queue) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (at, silo) in silos.queues.iter().enumerate() {
-            by_irq.extend(silo.irq.as_ref().map(|edge| (edge.to, at)).filter(|(irq, _)| !by_irq.contains_key(irq)));
+            by_irq.extend(
+                silo.irq
+                    .as_ref()
+                    .map(|edge| (edge.to, at))
+                    .filter(|(irq, _)| !by_irq.contains_key(irq)),
+            );
             by_thread.extend(silo.kthread.as_ref().map(|thread| (thread.pid, at)));
             by_queue.extend(silo.queue.map(|queue| ((silo.netdev.name.as_str(), queue), at)));
         }
@@ -27,7 +34,8 @@ impl<'a> View<'a> {
         for netdev in &after.netdevs {
             for tx in &netdev.tx_queues {
                 let rx = by_queue.get(&(netdev.name.as_str(), tx.index)).copied();
-                let irq = tx.irq.as_ref().map(|edge| edge.to).filter(|irq| !by_irq.contains_key(irq));
+                let irq =
+                    tx.irq.as_ref().map(|edge| edge.to).filter(|irq| !by_irq.contains_key(irq));
                 by_irq.extend(irq.zip(rx));
             }
         }
@@ -64,26 +72,36 @@ impl<'a> View<'a> {
     }
 
     /// The NAPIs behind these knobs.
-    pub(super) fn napis<'t>(&self, targets: impl IntoIterator<Item = &'t Target>) -> BTreeSet<NapiId> {
-        targets.into_iter().filter_map(|target| Some(self.silo(target)?.napi.as_ref()?.to)).collect()
+    pub(super) fn napis<'t>(
+        &self,
+        targets: impl IntoIterator<Item = &'t Target>,
+    ) -> BTreeSet<NapiId> {
+        targets
+            .into_iter()
+            .filter_map(|target| Some(self.silo(target)?.napi.as_ref()?.to))
+            .collect()
     }
 
     /// The CPU of an interrupt or kthread now, by its settings.
     pub(super) fn cpu(&self, target: &Target) -> Option<CpuId> {
         let asked = cpu_of(&target.value_in(self.after)?);
         let in_force = || match target {
-            Target::IrqAffinity { irq, .. } => self.after.irqs.get(irq)?.effective.as_ref()?.single(),
+            Target::IrqAffinity { irq, .. } => {
+                self.after.irqs.get(irq)?.effective.as_ref()?.single()
+            }
             _ => None,
         };
         asked.or_else(in_force)
     }
 
-    /// Share of the silo's bytes that are read on this CPU's core; `None` when nobody is known to read.
+    /// Share of the silo's bytes that are read on this CPU's core; `None` when nobody is known to
+    /// read.
     pub(super) fn read_on_core_of(&self, target: &Target, cpu: CpuId) -> Option<f64> {
         let read_on = self.silo(target)?.read_on();
         let all: f64 = read_on.values().sum();
         let core = self.after.topology.core_of(cpu);
-        let here: f64 = read_on.iter().filter(|(cpu, _)| core.contains(**cpu)).map(|(_, bytes)| bytes).sum();
+        let here: f64 =
+            read_on.iter().filter(|(cpu, _)| core.contains(**cpu)).map(|(_, bytes)| bytes).sum();
         (all > 0.0).then(|| here / all)
     }
 
@@ -93,7 +111,8 @@ impl<'a> View<'a> {
         self.cpu(target).zip(cpu_of(value)).is_some_and(|(now, then)| llc(now).contains(then))
     }
 
-    /// Whether two values of a knob are as good as one wish: the same, or both under the same other last-level cache.
+    /// Whether two values of a knob are as good as one wish: the same, or both under the same other
+    /// last-level cache.
     pub(super) fn same_wish(&self, target: &Target, a: &Value, b: &Value) -> bool {
         let llc = |value| cpu_of(value).map(|cpu| self.after.topology.llc_of(cpu));
         a == b || (llc(a).is_some() && llc(a) == llc(b) && !self.stays_on_llc(target, a))

@@ -4,7 +4,8 @@ use super::growth::{all_well, setting, sum};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::host::Netdev;
 
-/// ENA's counters of packets that were held back or dropped because the instance was over its allowance, and of what.
+/// ENA's counters of packets that were held back or dropped because the instance was over its
+/// allowance, and of what.
 const ENA_LIMITS: &[(&str, &str)] = &[
     ("bw_in_allowance_exceeded", "inbound bandwidth"),
     ("bw_out_allowance_exceeded", "outbound bandwidth"),

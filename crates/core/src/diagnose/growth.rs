@@ -1,4 +1,5 @@
-//! What the audit's families ask of all that was seen: counters that grew, rates, shares; and how their findings are made.
+//! What the audit's families ask of all that was seen: counters that grew, rates, shares; and how
+//! their findings are made.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,11 @@ impl<'a> Seen<'a> {
 
     /// Netdevs that are up.
     pub(super) fn running(&self) -> impl Iterator<Item = &'a Netdev> {
-        self.observation.after.netdevs.iter().filter(|netdev| netdev.up && netdev.carrier != Some(false))
+        self.observation
+            .after
+            .netdevs
+            .iter()
+            .filter(|netdev| netdev.up && netdev.carrier != Some(false))
     }
 
     /// One of a netdev's statistics, per second.
@@ -42,8 +47,13 @@ impl<'a> Seen<'a> {
         if seconds > 0.0 { growth as f64 / seconds } else { 0.0 }
     }
 
-    /// By how much the driver's counters grew whose names fit, by name; those that stood still are left out.
-    pub(super) fn driver_counters(&self, netdev: &Netdev, fits: impl Fn(&str) -> bool) -> BTreeMap<&'a str, u64> {
+    /// By how much the driver's counters grew whose names fit, by name; those that stood still are
+    /// left out.
+    pub(super) fn driver_counters(
+        &self,
+        netdev: &Netdev,
+        fits: impl Fn(&str) -> bool,
+    ) -> BTreeMap<&'a str, u64> {
         let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
         let old = self.observation.before.netdevs.iter().find(same);
         let new = self.observation.after.netdevs.iter().find(same);
@@ -64,12 +74,14 @@ impl<'a> Seen<'a> {
 
     /// The queueing disciplines of a netdev: each as it was, how it is now. New ones are not in it.
     pub(super) fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
-        let Some((Part::Value(old), Part::Value(new))) = self.audits().map(|(old, new)| (&old.qdiscs, &new.qdiscs))
+        let Some((Part::Value(old), Part::Value(new))) =
+            self.audits().map(|(old, new)| (&old.qdiscs, &new.qdiscs))
         else {
             return Vec::new();
         };
         let same = |new: &Qdisc, old: &&Qdisc| {
-            (old.ifindex, old.handle, old.parent) == (new.ifindex, new.handle, new.parent) && old.kind == new.kind
+            (old.ifindex, old.handle, old.parent) == (new.ifindex, new.handle, new.parent)
+                && old.kind == new.kind
         };
         let own = new.iter().filter(|qdisc| qdisc.ifindex == netdev.ifindex);
         own.filter_map(|new| Some((old.iter().find(|old| same(new, old))?, new))).collect()
@@ -82,16 +94,21 @@ impl<'a> Seen<'a> {
         else {
             return Vec::new();
         };
-        let old: BTreeMap<u64, &Connection> = old.kept.iter().map(|old| (old.cookie, old)).collect();
+        let old: BTreeMap<u64, &Connection> =
+            old.kept.iter().map(|old| (old.cookie, old)).collect();
         new.kept.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
     }
 
-    /// The share of a CPU's time in softirqs: measured, else by its clock ticks; and where that is from.
+    /// The share of a CPU's time in softirqs: measured, else by its clock ticks; and where that is
+    /// from.
     pub(super) fn softirq(&self, cpu: CpuId) -> Option<(f64, &'static str)> {
         let attribution = &self.observation.attribution;
         let elapsed = attribution.elapsed.as_secs_f64();
         if let Some(time) = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0) {
-            return Some(((time.softirq_ns() as f64 / 1e9 / elapsed).min(1.0), "irq:softirq_entry, softirq_exit"));
+            return Some((
+                (time.softirq_ns() as f64 / 1e9 / elapsed).min(1.0),
+                "irq:softirq_entry, softirq_exit",
+            ));
         }
         Some((self.rates.cpus.get(&cpu)?.shares?.softirq, "/proc/stat"))
     }
@@ -103,12 +120,19 @@ impl<'a> Seen<'a> {
         polled.filter_map(|cpu| Some((*cpu, self.softirq(*cpu)?.0))).collect()
     }
 
-    /// The share of the receive work's samples that fell in these stages; `None` where there are too few to tell.
+    /// The share of the receive work's samples that fell in these stages; `None` where there are
+    /// too few to tell.
     pub(super) fn stages(&self, wanted: &[Stage]) -> Option<f64> {
-        let samples = self.observation.attribution.stages.as_ref().filter(|samples| samples.refused.is_none())?;
+        let samples = self
+            .observation
+            .attribution
+            .stages
+            .as_ref()
+            .filter(|samples| samples.refused.is_none())?;
         let all = || samples.cpus.values().flatten();
         let total = sum(all().map(|(_, count)| *count));
-        let of_wanted = sum(all().filter(|(stage, _)| wanted.contains(stage)).map(|(_, count)| *count));
+        let of_wanted =
+            sum(all().filter(|(stage, _)| wanted.contains(stage)).map(|(_, count)| *count));
         (total >= ENOUGH_SAMPLES).then(|| of_wanted as f64 / total as f64)
     }
 
@@ -136,7 +160,14 @@ fn stats(netdev: &Netdev) -> Option<&[(String, u64)]> {
 impl Remedy {
     /// Something to do, of which nothing else is known yet.
     pub(super) fn new(what: impl Into<String>, gain: Gain) -> Self {
-        Self { what: what.into(), gain, cost: None, not_when: None, changes: Vec::new(), interrupts_traffic: false }
+        Self {
+            what: what.into(),
+            gain,
+            cost: None,
+            not_when: None,
+            changes: Vec::new(),
+            interrupts_traffic: false,
+        }
     }
 
     pub(super) fn costs(self, cost: impl Into<String>) -> Self {
@@ -166,6 +197,10 @@ pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> O
 }
 
 /// A setting as evidence.
-pub(super) fn setting(what: impl Into<String>, text: impl Into<String>, source: impl Into<String>) -> Evidence {
+pub(super) fn setting(
+    what: impl Into<String>,
+    text: impl Into<String>,
+    source: impl Into<String>,
+) -> Evidence {
     Evidence::new(what, Measure::Text(text.into()), source)
 }

@@ -11,7 +11,8 @@ use crate::silo::Silo;
 use crate::stages::Stage;
 use crate::topology::NodeId;
 
-/// From this share of what a link carries on, it is taken for the wall: headers of its packets take the rest.
+/// From this share of what a link carries on, it is taken for the wall: headers of its packets take
+/// the rest.
 const LINK_FULL: f64 = 0.7;
 /// A CPU with this share of its time in softirqs is limited by receive work.
 const SOFTIRQ_BOUND: f64 = 0.5;
@@ -353,7 +354,8 @@ fn links(seen: &Seen<'_>) -> Vec<Evidence> {
     evidence
 }
 
-/// Memory traffic where the machine counts it; no bound of it is known, so it is told and not judged.
+/// Memory traffic where the machine counts it; no bound of it is known, so it is told and not
+/// judged.
 fn memory(seen: &Seen<'_>) -> Option<Finding> {
     let (before, after) = seen.audits()?;
     let mut evidence = Vec::new();

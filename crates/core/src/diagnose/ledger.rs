@@ -1,7 +1,8 @@
-//! The ledger of loss: where between the wire and the reader packets were lost, stage by stage, in the order of their way.
+//! The ledger of loss: where between the wire and the reader packets were lost, stage by stage, in
+//! the order of their way.
 //!
-//! What several counters count (the device, the driver, each queue) is one loss: of those the largest is taken, so that a
-//! stage's sum is a lower bound.
+//! What several counters count (the device, the driver, each queue) is one loss: of those the
+//! largest is taken, so that a stage's sum is a lower bound.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,8 @@ pub struct Ledger {
 pub struct Stage {
     /// Which.
     pub place: Place,
-    /// Packets lost there in the interval, at least; of a place where nothing is lost, how often it happened.
+    /// Packets lost there in the interval, at least; of a place where nothing is lost, how often it
+    /// happened.
     pub count: u64,
     /// The same per second.
     pub per_s: f64,
@@ -113,7 +115,9 @@ impl Place {
     /// What to do about losses there, of this subject.
     fn next(self, subject: &str) -> String {
         match self {
-            Self::Wire => format!("{subject}: frames arrive damaged: cable, transceiver, switch port"),
+            Self::Wire => {
+                format!("{subject}: frames arrive damaged: cable, transceiver, switch port")
+            }
             Self::Nic | Self::Ring => {
                 format!(
                     "{subject}: see who polls it (netsilo why {subject}), then netsilo plan --fix nic-drops:{subject}"
@@ -124,12 +128,18 @@ impl Place {
                     "{subject}: see what feeds its backlog (netsilo why {subject}), then netsilo plan --fix backlog-overflow:{subject}"
                 )
             }
-            Self::Protocol => "the protocol counters name the reason: netsilo explain protocol-drops".to_owned(),
+            Self::Protocol => {
+                "the protocol counters name the reason: netsilo explain protocol-drops".to_owned()
+            }
             Self::Listen => {
-                format!("{subject}: connections come faster than they are accepted: netsilo explain listen-overflow")
+                format!(
+                    "{subject}: connections come faster than they are accepted: netsilo explain listen-overflow"
+                )
             }
             Self::Socket => {
-                format!("{subject}: its reader is slower than its packets: netsilo explain socket-buffer-overflow")
+                format!(
+                    "{subject}: its reader is slower than its packets: netsilo explain socket-buffer-overflow"
+                )
             }
             Self::Xdp | Self::Squeeze => String::new(),
         }
@@ -147,7 +157,8 @@ impl Ledger {
         self.stages.iter().filter(|stage| stage.place.loses() && stage.count > 0)
     }
 
-    /// The stage that lost most in the interval; of two alike the earlier, as what is lost there never reaches the other.
+    /// The stage that lost most in the interval; of two alike the earlier, as what is lost there
+    /// never reaches the other.
     pub fn most_lost(&self) -> Option<&Stage> {
         self.losing().rev().max_by_key(|stage| stage.count)
     }
@@ -162,7 +173,11 @@ impl Ledger {
         Some(match self.losing().count() {
             1 => step,
             // never "100%" of what several lost
-            _ => format!("{step} ({:.0}% of all losses: {})", share.floor().min(99.0), stage.place.label()),
+            _ => format!(
+                "{step} ({:.0}% of all losses: {})",
+                share.floor().min(99.0),
+                stage.place.label()
+            ),
         })
     }
 }
@@ -170,7 +185,9 @@ impl Ledger {
 impl Stage {
     /// Lines of a subject that grew in the interval.
     pub fn grown<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = &'a Line> {
-        self.lines.iter().filter(move |line| line.subject == subject && line.count.is_some_and(|count| count > 0))
+        self.lines.iter().filter(move |line| {
+            line.subject == subject && line.count.is_some_and(|count| count > 0)
+        })
     }
 
     /// What each subject lost in the interval, at least.
@@ -195,7 +212,8 @@ pub fn ledger(seen: &Seen<'_>) -> Ledger {
     protocol_lines(seen, &mut book);
     socket_lines(seen, &mut book);
     let seconds = seen.rates.elapsed.as_secs_f64();
-    let stages: Vec<Stage> = book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
+    let stages: Vec<Stage> =
+        book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
     let mut ledger = Ledger { stages, next: None };
     ledger.next = ledger.next_step();
     ledger
@@ -210,7 +228,8 @@ fn stage(place: Place, mut lines: Vec<Line>, seconds: f64) -> Stage {
         }
         subjects.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
     };
-    let (count, since_boot) = (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
+    let (count, since_boot) =
+        (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
     lines.retain(|line| line.since_boot > 0);
     let per_s = if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
     Stage { place, count, per_s, since_boot, lines }
@@ -224,7 +243,11 @@ const STATISTICS: &[(&str, Place, &str)] = &[
     ("rx_missed_errors", Place::Nic, ""),
     ("rx_over_errors", Place::Ring, ""),
     ("rx_fifo_errors", Place::Ring, ""),
-    ("rx_dropped", Place::Protocol, "of the backlog, by the driver, or of a protocol that nobody handles"),
+    (
+        "rx_dropped",
+        Place::Protocol,
+        "of the backlog, by the driver, or of a protocol that nobody handles",
+    ),
 ];
 
 fn netdev_lines(seen: &Seen<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
@@ -282,8 +305,20 @@ fn cpu_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
         let rates = seen.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
         let rows = [
             (Place::Backlog, "dropped", rates.dropped_per_s, softnet.dropped, ""),
-            (Place::Backlog, "flow_limit_count", rates.flow_limit_per_s, softnet.flow_limit_count, "part of dropped"),
-            (Place::Squeeze, "time_squeeze", rates.time_squeeze_per_s, softnet.time_squeeze, "not a loss"),
+            (
+                Place::Backlog,
+                "flow_limit_count",
+                rates.flow_limit_per_s,
+                softnet.flow_limit_count,
+                "part of dropped",
+            ),
+            (
+                Place::Squeeze,
+                "time_squeeze",
+                rates.time_squeeze_per_s,
+                softnet.time_squeeze,
+                "not a loss",
+            ),
         ];
         for (place, counter, per_s, since_boot, aside) in rows {
             book.entry(place).or_default().push(Line {
@@ -309,7 +344,12 @@ const PROTOCOLS: &[(&str, Place, &str, &str)] = &[
     ("UdpInCsumErrors", Place::Protocol, "udp checksums", ""),
     ("TcpInCsumErrors", Place::Protocol, "tcp checksums", ""),
     ("TcpExtPFMemallocDrop", Place::Protocol, "memory reserve", ""),
-    ("TcpExtIPReversePathFilter", Place::Protocol, "rp_filter", "refused by a rule, not for want of room"),
+    (
+        "TcpExtIPReversePathFilter",
+        Place::Protocol,
+        "rp_filter",
+        "refused by a rule, not for want of room",
+    ),
     ("UdpNoPorts", Place::Protocol, "udp", "nobody listens on the port"),
     ("TcpExtListenOverflows", Place::Listen, "tcp", ""),
     ("TcpExtListenDrops", Place::Listen, "tcp", ""),
@@ -353,7 +393,9 @@ fn socket_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
             SocketKind::Udp => (Place::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
             SocketKind::TcpListen => (Place::Listen, "sock_diag", "ListenDrops"),
         };
-        let counted = book.get(&place).is_some_and(|lines| lines.iter().any(|line| line.counter.ends_with(within)));
+        let counted = book
+            .get(&place)
+            .is_some_and(|lines| lines.iter().any(|line| line.counter.ends_with(within)));
         book.entry(place).or_default().push(Line {
             subject: socket.label(),
             counter: "sk_drops".to_owned(),
@@ -383,14 +425,17 @@ mod tests {
     }
 
     fn host() -> Observation {
-        let netdev = SceneNetdev { name: "eth0".into(), driver: "igb".into(), ..SceneNetdev::default() };
+        let netdev =
+            SceneNetdev { name: "eth0".into(), driver: "igb".into(), ..SceneNetdev::default() };
         Scene { netdevs: vec![netdev], ..Scene::default() }.observation()
     }
 
     #[test]
     fn a_loss_that_several_counters_count_is_one_loss() {
         let mut host = host();
-        for (counter, lost) in [("rx_missed_errors", 0), ("rx_fifo_errors", 40), ("rx_over_errors", 50)] {
+        for (counter, lost) in
+            [("rx_missed_errors", 0), ("rx_fifo_errors", 40), ("rx_over_errors", 50)]
+        {
             host.before.netdevs[0].statistics.insert(counter.into(), 1000);
             host.after.netdevs[0].statistics.insert(counter.into(), 1000 + lost);
         }
@@ -414,7 +459,11 @@ mod tests {
         assert!(next.starts_with("eth0: see who polls it"), "{next}");
         assert!(next.ends_with("(99% of all losses: ring: no descriptor free)"), "{next}");
         host.after.netdevs[0].statistics.insert("rx_crc_errors".into(), 997);
-        assert_eq!(drawn_up(&host).most_lost().unwrap().place, Place::Wire, "of two alike the earlier");
+        assert_eq!(
+            drawn_up(&host).most_lost().unwrap().place,
+            Place::Wire,
+            "of two alike the earlier"
+        );
     }
 
     #[test]
@@ -431,9 +480,17 @@ mod tests {
         let mut host = host();
         host.before.protocols = [("UdpRcvbufErrors".to_owned(), 5)].into();
         host.after.protocols = [("UdpRcvbufErrors".to_owned(), 35)].into();
-        let socket =
-            LosingSocket { kind: SocketKind::Udp, port: 53, inode: 7, drops: 29, queued: 0, limit: None, holder: None };
-        (host.before.losing_sockets, host.after.losing_sockets) = (Some(vec![]), Some(vec![socket]));
+        let socket = LosingSocket {
+            kind: SocketKind::Udp,
+            port: 53,
+            inode: 7,
+            drops: 29,
+            queued: 0,
+            limit: None,
+            holder: None,
+        };
+        (host.before.losing_sockets, host.after.losing_sockets) =
+            (Some(vec![]), Some(vec![socket]));
         let ledger = drawn_up(&host);
         let stage = ledger.stage(Place::Socket).unwrap();
         assert_eq!((stage.count, stage.lines.len()), (30, 2));

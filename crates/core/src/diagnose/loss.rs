@@ -1,4 +1,5 @@
-//! What is lost between the NIC and the reader, by the [ledger](super::ledger), with what would mend the stage that loses.
+//! What is lost between the NIC and the reader, by the [ledger](super::ledger), with what would
+//! mend the stage that loses.
 
 mod device;
 mod reader;
@@ -137,7 +138,8 @@ fn flow_limit(seen: &Seen<'_>, subject: &str, lost: u64, evidence: Vec<Evidence>
     }
 }
 
-/// NET_RX stops with work left, on a CPU that loses packets or has no time left; else a squeeze is nothing to mend.
+/// NET_RX stops with work left, on a CPU that loses packets or has no time left; else a squeeze is
+/// nothing to mend.
 fn squeezed(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Squeeze) else { return Vec::new() };
     let squeeze = |line: &super::ledger::Line| {

@@ -1,6 +1,8 @@
-//! What drivers call the packets that they, or their devices, could not keep: `ethtool -S` names by driver.
+//! What drivers call the packets that they, or their devices, could not keep: `ethtool -S` names by
+//! driver.
 //!
-//! Read off the drivers' sources; a name that a driver does not have costs nothing. `{n}` stands for a number.
+//! Read off the drivers' sources; a name that a driver does not have costs nothing. `{n}` stands
+//! for a number.
 
 use super::ledger::Place;
 
@@ -18,7 +20,12 @@ const fn lost(drivers: &'static [&'static str], name: &'static str, place: Place
     Row { drivers, name, place, aside: "" }
 }
 
-const fn shown(drivers: &'static [&'static str], name: &'static str, place: Place, aside: &'static str) -> Row {
+const fn shown(
+    drivers: &'static [&'static str],
+    name: &'static str,
+    place: Place,
+    aside: &'static str,
+) -> Row {
     Row { drivers, name, place, aside }
 }
 
@@ -28,7 +35,12 @@ const LIMIT: &str = "a limit of the instance: queued or dropped by the provider"
 const ROWS: &[Row] = &[
     lost(&["igb", "igc", "e1000e", "e1000", "ixgbe"], "rx_missed_errors", Place::Nic),
     lost(&["igb", "igc"], "rx_queue_{n}_drops", Place::Ring),
-    shown(&["igb", "igc", "e1000e", "e1000"], "rx_no_buffer_count", Place::Ring, "waited in the NIC for a descriptor"),
+    shown(
+        &["igb", "igc", "e1000e", "e1000"],
+        "rx_no_buffer_count",
+        Place::Ring,
+        "waited in the NIC for a descriptor",
+    ),
     shown(&["igb", "igc"], "rx_queue_{n}_alloc_failed", Place::Ring, NO_MEMORY),
     lost(&["ixgbe"], "rx_no_dma_resources", Place::Ring),
     shown(&["ixgbe"], "alloc_rx_page_failed", Place::Ring, NO_MEMORY),
@@ -40,7 +52,12 @@ const ROWS: &[Row] = &[
     lost(&["mlx5_core"], "rx_out_of_buffer", Place::Ring),
     lost(&["mlx5_core"], "rx_discards_phy", Place::Nic),
     lost(&["mlx5_core"], "rx_prio{n}_discards", Place::Nic),
-    shown(&["mlx5_core"], "rx_steer_missed_packets", Place::Nic, "meant for nobody here: they matched no flow"),
+    shown(
+        &["mlx5_core"],
+        "rx_steer_missed_packets",
+        Place::Nic,
+        "meant for nobody here: they matched no flow",
+    ),
     shown(&["mlx5_core"], "rx_buff_alloc_err", Place::Ring, NO_MEMORY),
     shown(&["mlx5_core"], "rx_xdp_drop", Place::Xdp, ""),
     lost(&["bnxt_en"], "rx_total_discard_pkts", Place::Ring),
@@ -68,7 +85,12 @@ const ROWS: &[Row] = &[
     lost(&["vmxnet3"], "drv dropped rx total", Place::Ring),
     shown(&["vmxnet3"], "rx buf alloc fail", Place::Ring, NO_MEMORY),
     lost(&["hv_netvsc"], "rx_no_memory", Place::Ring),
-    shown(&["hv_netvsc"], "rx_comp_busy", Place::Ring, "completions that the host could not take at once"),
+    shown(
+        &["hv_netvsc"],
+        "rx_comp_busy",
+        Place::Ring,
+        "completions that the host could not take at once",
+    ),
     shown(&["hv_netvsc"], "rx_queue_{n}_xdp_drop", Place::Xdp, ""),
     lost(&["mana"], "hc_rx_discards_no_wqe", Place::Ring),
     lost(&["mana"], "hc_rx_pkt_drop_phy", Place::Nic),
@@ -86,8 +108,8 @@ const ROWS: &[Row] = &[
     lost(&["enic"], "rx_no_bufs", Place::Ring),
 ];
 
-/// Drivers that count what had no descriptor apart from what the NIC itself could not keep. The others' NICs fill up
-/// because they wait for a descriptor.
+/// Drivers that count what had no descriptor apart from what the NIC itself could not keep. The
+/// others' NICs fill up because they wait for a descriptor.
 const RING_APART: &[&str] = &["bnxt_en", "ena", "mana", "mlx5_core", "sfc", "virtio_net"];
 
 /// Whether drops in this driver's NIC say nothing of its ring.
@@ -109,7 +131,9 @@ impl Row {
     fn fits(&self, name: &str) -> bool {
         let Some((before, after)) = self.name.split_once("{n}") else { return self.name == name };
         let number = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+        number.is_some_and(|number| {
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
     }
 }
 

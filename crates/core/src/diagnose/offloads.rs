@@ -56,7 +56,8 @@ fn stream(seen: &Seen<'_>, netdev: &Netdev, direction: &str) -> Option<(f64, f64
     Some((packets, seen.rate(netdev, &format!("{direction}_bytes"))? / packets))
 }
 
-/// Merged packets cannot be sent on: their size is above the next device's MTU, and the headers' order is lost.
+/// Merged packets cannot be sent on: their size is above the next device's MTU, and the headers'
+/// order is lost.
 fn lro_forwarding(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     const LRO: &str = "rx-lro";
     if !is_on(netdev, LRO) {

@@ -1,4 +1,5 @@
-//! Whether receive work is near those who read, by the cost model: what `plan` would move, as a finding.
+//! Whether receive work is near those who read, by the cost model: what `plan` would move, as a
+//! finding.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ use crate::topology::Distance;
 
 /// What is moved, by netdev; and that nothing is worth moving, where there is traffic.
 pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
-    // A finding is what is so; whether another program owns the knob is said when it is to be written.
+    // A finding is what is so; whether another program owns the knob is said when it is to be
+    // written.
     let goal = Goal { costs: seen.costs.clone(), even_if_owned: true, ..Goal::default() };
     let plan = plan_of(seen.observation, seen.rates, seen.silos, &goal);
     let mut moved: BTreeMap<&str, Vec<&Placement>> = BTreeMap::new();
@@ -99,7 +101,8 @@ mod tests {
     use crate::grid::Grid;
     use crate::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 
-    /// A queue on CPU 0 of core 0-1, read on `reader`, which is busy; the other cores of the cache idle.
+    /// A queue on CPU 0 of core 0-1, read on `reader`, which is busy; the other cores of the cache
+    /// idle.
     fn beside(reader: u32, load: f64, usr: f64) -> Vec<Finding> {
         let reader = Reader { comm: "server".into(), cpu: CpuId(reader), bytes_per_s: 1_000_000, ..Reader::default() };
         let busy = vec![Busy { cpus: CpuSet::of(reader.cpu), usr }];

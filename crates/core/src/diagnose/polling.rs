@@ -7,7 +7,8 @@ use crate::change::{Change, NetdevIdentity, Target, Value};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::Netdev;
 
-/// What makes readers poll, of all sockets: those that wait in `poll`, `select` or `epoll_wait`, and those that read.
+/// What makes readers poll, of all sockets: those that wait in `poll`, `select` or `epoll_wait`,
+/// and those that read.
 const BUSY: [&str; 2] = ["net.core.busy_poll", "net.core.busy_read"];
 /// CPUs that idle for less than this, on the average, have no time to spend on waiting.
 const NO_ROOM: f64 = 0.2;
@@ -58,7 +59,8 @@ fn busy_poll(seen: &Seen<'_>) -> Option<Finding> {
     })
 }
 
-/// Interrupts that are to stay off after a poll, without the timer that would poll instead: they do not stay off.
+/// Interrupts that are to stay off after a poll, without the timer that would poll instead: they do
+/// not stay off.
 fn half_on(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     // Where each NAPI has its own values, these are in force (6.13).
     let napis = seen.after().audit.iter().flat_map(|audit| netdev.napis.iter().filter_map(|napi| audit.napis.get(&napi.id)));

@@ -1,4 +1,5 @@
-//! Verdicts that are sure enough to be findings: what would help where something is full, and what is on and hurts.
+//! Verdicts that are sure enough to be findings: what would help where something is full, and what
+//! is on and hurts.
 
 use std::collections::BTreeMap;
 

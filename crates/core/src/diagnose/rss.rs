@@ -1,4 +1,5 @@
-//! What a NIC's hash leaves out: UDP on one queue for want of ports, and the two directions of a connection on two CPUs.
+//! What a NIC's hash leaves out: UDP on one queue for want of ports, and the two directions of a
+//! connection on two CPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,12 +24,14 @@ const ENOUGH_FLOWS: usize = 4;
 const BUSY: f64 = 0.8;
 /// A CPU that has time for others' packets.
 const IDLE: f64 = 0.5;
-/// Datagrams in pieces, as a share of the UDP packets, from which hashing by ports reorders a traffic that matters.
+/// Datagrams in pieces, as a share of the UDP packets, from which hashing by ports reorders a
+/// traffic that matters.
 const FRAGMENTS: f64 = 0.01;
 /// Connections of which both directions were seen, and the part of them that two CPUs process.
 const ENOUGH_PAIRS: usize = 8;
 const APART: f64 = 0.3;
-/// Drivers whose NICs have one hash for both directions (`input_xfrm`): ice, iavf, mlx5, sfc (kernel 6.8 to 6.17).
+/// Drivers whose NICs have one hash for both directions (`input_xfrm`): ice, iavf, mlx5, sfc
+/// (kernel 6.8 to 6.17).
 const SYMMETRIC: [&str; 4] = ["ice", "iavf", "mlx5_core", "sfc"];
 /// Drivers that name UDP's fields but cannot change them.
 const FIXED_FIELDS: [&str; 1] = ["bnx2"];
@@ -109,7 +112,8 @@ pub(super) fn relief(silo: Option<&Silo>, part: f64, basis: &str) -> Gain {
     }
 }
 
-/// RPS for one queue, on CPUs of the same cache that have time: what a NIC's hash can't, the kernel's own may.
+/// RPS for one queue, on CPUs of the same cache that have time: what a NIC's hash can't, the
+/// kernel's own may.
 pub(super) fn rps(seen: &Seen<'_>, netdev: &Netdev, queue: u32, why: &str) -> Remedy {
     let what = format!("let RPS spread {} rx-{queue}: {why}", netdev.name);
     let not_when = Some("the other cpus have no idle time: each packet costs an interrupt and a softirq more".to_owned());
@@ -273,7 +277,8 @@ fn asymmetric(seen: &Seen<'_>) -> Option<Finding> {
     })
 }
 
-/// One hash for both directions: by the NIC's own transform, or by a key that repeats itself every 16 bits.
+/// One hash for both directions: by the NIC's own transform, or by a key that repeats itself every
+/// 16 bits.
 fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
     let gain = || Gain::Unknown("what connection tracking or inspection loses by two CPUs was not measured".into());
     let not_when = Some("nothing on this machine looks at both directions together (connection tracking, NAT, intrusion detection)".to_owned());

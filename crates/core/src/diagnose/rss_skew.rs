@@ -1,4 +1,5 @@
-//! How unevenly a NIC's indirection table loads its queues: what another table mends, and what none can.
+//! How unevenly a NIC's indirection table loads its queues: what another table mends, and what none
+//! can.
 
 use super::rss::{SOURCE, relief, severity, silo_of};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};

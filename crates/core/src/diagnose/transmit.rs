@@ -62,7 +62,8 @@ fn grown(old: &Qdisc, new: &Qdisc) -> (u64, u32, u32) {
     (packets, new.drops.wrapping_sub(old.drops), new.requeues.wrapping_sub(old.requeues))
 }
 
-/// The sums of a netdev: of its root discipline, which counts its children's too (`mq`, classful ones).
+/// The sums of a netdev: of its root discipline, which counts its children's too (`mq`, classful
+/// ones).
 fn root<'a>(seen: &Seen<'a>, netdev: &Netdev) -> Option<(&'a Qdisc, &'a Qdisc)> {
     seen.qdiscs(netdev).into_iter().find(|(_, new)| new.is_root())
 }

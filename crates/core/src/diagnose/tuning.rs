@@ -118,7 +118,8 @@ fn speed_of(seen: &Seen<'_>, connection: &Connection) -> Option<f64> {
     Some(f64::from(seen.after().netdevs.iter().find(own)?.speed_mbps?) * 125_000.0)
 }
 
-/// The share of its sending time, of at least a tenth of the interval, in which something held a connection up.
+/// The share of its sending time, of at least a tenth of the interval, in which something held a
+/// connection up.
 fn held_up(seen: &Seen<'_>, old: &Connection, new: &Connection, limited: fn(&Connection) -> u64) -> Option<f64> {
     let busy = new.busy_usecs.checked_sub(old.busy_usecs)? as f64 / 1e6;
     let limited = limited(new).checked_sub(limited(old))? as f64 / 1e6;

@@ -88,7 +88,8 @@ fn remedy(seen: &Seen<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken:
     }
 }
 
-/// VXLAN and Geneve make the source port of the flow inside: hashing by ports tells the inner flows apart.
+/// VXLAN and Geneve make the source port of the flow inside: hashing by ports tells the inner flows
+/// apart.
 fn by_source_port(seen: &Seen<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken: &Concentrated) -> Remedy {
     let v6 = flows.iter().any(|flow| flow.v6);
     let flow_type = kind.flow_type(v6).filter(|flow_type| fields(netdev, *flow_type).is_some());

@@ -1,7 +1,8 @@
 //! The silos of a map as a flow: from queues through interrupts and CPUs to those who read.
 //!
-//! What goes from one to the next is known at each of them, not along the whole way: a queue's packets are shared out in
-//! proportion (to polls by CPU, to bytes by reader and by the reader's CPU).
+//! What goes from one to the next is known at each of them, not along the whole way: a queue's
+//! packets are shared out in proportion (to polls by CPU, to bytes by reader and by the reader's
+//! CPU).
 
 use std::collections::BTreeMap;
 
@@ -80,11 +81,16 @@ impl FlowMap {
                 }
             });
         }
-        let mut places: Vec<Place> = links.keys().flat_map(|(from, to)| [from.clone(), to.clone()]).collect();
+        let mut places: Vec<Place> =
+            links.keys().flat_map(|(from, to)| [from.clone(), to.clone()]).collect();
         places.sort();
         places.dedup();
         let index = |place: &Place| places.binary_search(place).unwrap_or_default();
-        let links = links.iter().map(|((from, to), per_s)| Link { from: index(from), to: index(to), per_s: *per_s });
+        let links = links.iter().map(|((from, to), per_s)| Link {
+            from: index(from),
+            to: index(to),
+            per_s: *per_s,
+        });
         let links = links.collect();
         Self { load: map.load.clone(), setting: map.setting.clone(), in_packets, places, links }
     }
@@ -97,20 +103,31 @@ fn is_steered(silo: &Silo) -> bool {
 }
 
 /// Tells each step of a queue's packets.
-fn follow(silo: &Silo, at: u32, in_packets: bool, steered: bool, step: &mut impl FnMut(&Place, &Place, f64)) {
+fn follow(
+    silo: &Silo,
+    at: u32,
+    in_packets: bool,
+    steered: bool,
+    step: &mut impl FnMut(&Place, &Place, f64),
+) {
     let interrupts = silo.interrupts_per_s.clone().unwrap_or_default();
-    let all = if in_packets { silo.packets_per_s.unwrap_or(0.0) } else { interrupts.values().sum() };
+    let all =
+        if in_packets { silo.packets_per_s.unwrap_or(0.0) } else { interrupts.values().sum() };
     let queue = Place { stage: Stage::Queue, order: at, name: silo.label() };
     let irq = silo.irq.as_ref().map(|irq| irq.to.0);
     let irq_name = irq.map_or_else(|| "no irq known".to_owned(), |irq| format!("irq {irq}"));
     let irq = Place { stage: Stage::Irq, order: irq.unwrap_or(u32::MAX), name: irq_name };
     step(&queue, &irq, all);
-    let polls: BTreeMap<CpuId, f64> =
-        if in_packets { silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s)).collect() } else { interrupts };
+    let polls: BTreeMap<CpuId, f64> = if in_packets {
+        silo.polls.iter().map(|(cpu, poll)| (*cpu, poll.packets_per_s)).collect()
+    } else {
+        interrupts
+    };
     for (polled, share) in shares(&polls) {
         let polled = on(Stage::Polled, polled);
         step(&irq, &polled, all * share);
-        let protocol = if silo.protocol_cpus.is_empty() { Vec::new() } else { shares(&silo.protocol_cpus) };
+        let protocol =
+            if silo.protocol_cpus.is_empty() { Vec::new() } else { shares(&silo.protocol_cpus) };
         if !steered || protocol.is_empty() {
             leave(silo, &polled, all * share, step);
             continue;
@@ -134,7 +151,8 @@ fn leave(silo: &Silo, from: &Place, packets: f64, step: &mut impl FnMut(&Place, 
         }
     }
     for forward in &silo.forwards {
-        let to = Place { stage: Stage::Consumer, order: 1, name: format!("out by {}", forward.label()) };
+        let to =
+            Place { stage: Stage::Consumer, order: 1, name: format!("out by {}", forward.label()) };
         step(from, &to, packets * forward.share);
     }
 }
@@ -170,16 +188,21 @@ mod tests {
 
     fn told(map: &FlowMap) -> Vec<String> {
         let name = |at: usize| &map.places[at].name;
-        map.links.iter().map(|it| format!("{} > {} {:.0}", name(it.from), name(it.to), it.per_s)).collect()
+        map.links
+            .iter()
+            .map(|it| format!("{} > {} {:.0}", name(it.from), name(it.to), it.per_s))
+            .collect()
     }
 
     #[test]
     fn a_queues_packets_go_through_its_interrupt_and_cpus_to_its_readers() {
-        let map = map(r#"{ "grid": { "l2s": 4 }, "netdevs": [{ "name": "eth0", "driver": "igb", "queues": [
+        let map = map(
+            r#"{ "grid": { "l2s": 4 }, "netdevs": [{ "name": "eth0", "driver": "igb", "queues": [
             { "irq": 41, "cpus": "0", "packets_per_s": 9000, "load": 0.1, "readers": [
                 { "comm": "redis", "cpu": 3, "bytes_per_s": 3000 }, { "comm": "nginx", "cpu": 0, "bytes_per_s": 1000 }] },
             { "irq": 42, "cpus": "1", "packets_per_s": 1000, "load": 0.1, "readers": [
-                { "comm": "redis", "cpu": 3, "bytes_per_s": 500 }] }] }] }"#);
+                { "comm": "redis", "cpu": 3, "bytes_per_s": 500 }] }] }] }"#,
+        );
         assert!(map.in_packets);
         insta::assert_snapshot!(told(&map).join("\n"), @r"
         eth0 rx-0 > irq 41 9000
@@ -196,10 +219,12 @@ mod tests {
 
     #[test]
     fn what_leaves_again_goes_out_by_its_device() {
-        let map = map(r#"{ "grid": { "l2s": 2 }, "netdevs": [{ "name": "eth0", "driver": "igb", "queues": [
+        let map = map(
+            r#"{ "grid": { "l2s": 2 }, "netdevs": [{ "name": "eth0", "driver": "igb", "queues": [
             { "irq": 41, "cpus": "0", "packets_per_s": 9000, "load": 0.1, "forwards": [
                 { "to": "eth1", "queue": 2, "packets_per_s": 9000, "bytes_per_s": 900000 }] }] },
-            { "name": "eth1", "driver": "igb", "queues": [{ "irq": 51, "cpus": "1" }] }] }"#);
+            { "name": "eth1", "driver": "igb", "queues": [{ "irq": 51, "cpus": "1" }] }] }"#,
+        );
         insta::assert_snapshot!(told(&map).join("\n"), @r"
         eth0 rx-0 > irq 41 9000
         irq 41 > polled on cpu 0 9000
@@ -209,7 +234,8 @@ mod tests {
 
     #[test]
     fn under_rps_the_cpu_that_runs_the_protocol_stands_between() {
-        let polls = |cpu| (CpuId(cpu), crate::silo::PollRate { polls_per_s: 1.0, packets_per_s: 100.0 });
+        let polls =
+            |cpu| (CpuId(cpu), crate::silo::PollRate { polls_per_s: 1.0, packets_per_s: 100.0 });
         let consumer = crate::silo::ConsumerShare {
             comm: "redis".into(),
             share: 1.0,
@@ -225,7 +251,8 @@ mod tests {
             ..Silo::default()
         };
         let silos = crate::silo::Silos { queues: vec![silo], ..Default::default() };
-        let map = FlowMap::of(&Map { load: "a".into(), setting: "rps".into(), silos, sampled: None });
+        let map =
+            FlowMap::of(&Map { load: "a".into(), setting: "rps".into(), silos, sampled: None });
         insta::assert_snapshot!(told(&map).join("\n"), @r"
          rx-0 > no irq known 100
         no irq known > polled on cpu 0 100

@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::load::Latency;
 
 /// Which percentiles are told: as many nines as a run of seconds can show.
-pub const PERCENTILES: [f64; 12] = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
+pub const PERCENTILES: [f64; 12] =
+    [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
 
-/// All responses of all rounds, each counted once: the runs' histograms are added, their percentiles are not averaged.
+/// All responses of all rounds, each counted once: the runs' histograms are added, their
+/// percentiles are not averaged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Merged {
     /// How many responses.
@@ -20,7 +22,8 @@ pub struct Merged {
     pub mean_ns: f64,
     /// The longest.
     pub max_ns: u64,
-    /// Percent and nanoseconds, to three digits. A percentile that has no ten responses beyond it is left out.
+    /// Percent and nanoseconds, to three digits. A percentile that has no ten responses beyond it
+    /// is left out.
     pub percentiles_ns: Vec<(f64, u64)>,
     /// Histograms that could not be read, and are not among them.
     pub unreadable: usize,
@@ -30,7 +33,8 @@ impl Merged {
     /// All of these; `None` where there is nothing.
     pub(super) fn of<'a>(latencies: impl Iterator<Item = &'a Latency>) -> Option<Self> {
         let mut all = Histogram::<u64>::new(3).ok()?;
-        let unreadable = latencies.filter(|latency| read(latency).is_none_or(|it| all.add(it).is_err())).count();
+        let unreadable =
+            latencies.filter(|latency| read(latency).is_none_or(|it| all.add(it).is_err())).count();
         let count = all.len();
         let shown = |percent: &f64| count as f64 * (1.0 - percent / 100.0) >= 10.0;
         let at = |percent: f64| (percent, all.value_at_percentile(percent));
@@ -61,7 +65,9 @@ pub(super) mod tests {
         values_ns.into_iter().for_each(|ns| histogram.record(ns).unwrap());
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(&histogram, &mut bytes).unwrap();
-        let at = |percent: &str| (percent.to_owned(), histogram.value_at_percentile(percent.parse().unwrap()));
+        let at = |percent: &str| {
+            (percent.to_owned(), histogram.value_at_percentile(percent.parse().unwrap()))
+        };
         Latency {
             count: histogram.len(),
             mean_ns: histogram.mean(),
@@ -75,10 +81,18 @@ pub(super) mod tests {
     fn each_response_counts_once_however_many_rounds_there_were() {
         let (few, many) = (latency(vec![1_000_000; 100]), latency(vec![1000; 900]));
         let merged = Merged::of([&few, &many].into_iter()).unwrap();
-        let at = |percent: f64| merged.percentiles_ns.iter().find(|(it, _)| *it == percent).map(|(_, ns)| *ns);
+        let at = |percent: f64| {
+            merged.percentiles_ns.iter().find(|(it, _)| *it == percent).map(|(_, ns)| *ns)
+        };
         let close = |ns: Option<u64>, to: u64| ns.is_some_and(|ns| ns.abs_diff(to) <= to / 500);
-        assert!(merged.count == 1000 && close(at(75.0), 1000) && close(at(95.0), 1_000_000), "{merged:?}");
-        assert!(at(99.0).is_some() && at(99.9).is_none(), "one response in a thousand is no percentile: {merged:?}");
+        assert!(
+            merged.count == 1000 && close(at(75.0), 1000) && close(at(95.0), 1_000_000),
+            "{merged:?}"
+        );
+        assert!(
+            at(99.0).is_some() && at(99.9).is_none(),
+            "one response in a thousand is no percentile: {merged:?}"
+        );
         let broken = Latency { histogram: "no histogram".into(), ..few.clone() };
         let told = Merged::of([&few, &broken].into_iter()).unwrap();
         assert_eq!((told.count, told.unreadable), (100, 1));

@@ -73,9 +73,11 @@ pub enum Measure {
     MedianLatency,
     /// The latency below which 99 % are, the same.
     P99Latency,
-    /// CPU time that was not idle: nanoseconds per transaction or packet, seconds per gigabyte (milliseconds per megabyte).
+    /// CPU time that was not idle: nanoseconds per transaction or packet, seconds per gigabyte
+    /// (milliseconds per megabyte).
     CpuTime,
-    /// Packets that a machine between received per second, by the counters of the netdevs under test.
+    /// Packets that a machine between received per second, by the counters of the netdevs under
+    /// test.
     Received,
     /// The same CPU time in nanoseconds for each of these.
     CpuReceived,
@@ -123,7 +125,9 @@ impl Measure {
     pub fn better(self) -> Option<Better> {
         match self {
             Self::Rate => Some(Better::Higher),
-            Self::Lost | Self::MedianLatency | Self::P99Latency | Self::CpuTime => Some(Better::Lower),
+            Self::Lost | Self::MedianLatency | Self::P99Latency | Self::CpuTime => {
+                Some(Better::Lower)
+            }
             Self::CpuReceived | Self::SoftirqReceived => Some(Better::Lower),
             _ => None,
         }
@@ -169,11 +173,12 @@ impl Measure {
         }
     }
 
-    /// What a trial comes to; `None` where it was not measured, or nothing was done that it could be told for. Packets that a
-    /// machine between received are those of the netdevs `counted`.
+    /// What a trial comes to; `None` where it was not measured, or nothing was done that it could
+    /// be told for. Packets that a machine between received are those of the netdevs `counted`.
     pub fn of(self, trial: &Trial, work: Work, counted: &[String]) -> Option<f64> {
         let done = work.per_s(trial, counted)?;
-        let of = |per_s: Option<f64>, done: f64| Some(per_s? / done).filter(|each| each.is_finite());
+        let of =
+            |per_s: Option<f64>, done: f64| Some(per_s? / done).filter(|each| each.is_finite());
         let each = |per_s: Option<f64>| of(per_s, done);
         let received = || received(trial, counted);
         let side = || trial.under_test();
@@ -181,9 +186,9 @@ impl Measure {
             // all are lost, and the same time is told for each packet received
             Self::Lost | Self::CpuTime if work == Work::Dropped => None,
             Self::Rate => Some(if work == Work::Megabyte { done * 1e6 } else { done }),
-            Self::Lost => {
-                crate::stats::mean(&trial.runs.iter().filter_map(|run| run.figures().lost).collect::<Vec<_>>())
-            }
+            Self::Lost => crate::stats::mean(
+                &trial.runs.iter().filter_map(|run| run.figures().lost).collect::<Vec<_>>(),
+            ),
             Self::MedianLatency => latency(trial, "50"),
             Self::P99Latency => latency(trial, "99"),
             Self::CpuTime => {
@@ -192,21 +197,29 @@ impl Measure {
             }
             Self::Received => received(),
             Self::CpuReceived => of(side()?.busy_cpus(), received()?).map(|seconds| seconds * 1e9),
-            Self::SoftirqReceived => of(true_softirq(side()?), received()?).map(|seconds| seconds * 1e9),
+            Self::SoftirqReceived => {
+                of(true_softirq(side()?), received()?).map(|seconds| seconds * 1e9)
+            }
             Self::NetRx => each(sum(side()?, |cpu| cpu.net_rx_per_s)),
             Self::Ipis => each(sum(side()?, |cpu| cpu.cal_per_s)),
             Self::Interrupts => each(side()?.interrupts_per_s),
             Self::ContextSwitches => each(side()?.context_switches_per_s),
             Self::HandedOver => each(sum(side()?, |cpu| softnet(cpu).received_rps_per_s)),
             Self::BusiestCpu => {
-                let most = side()?.rates.cpus.values().filter_map(|cpu| cpu.net_rx_per_s).reduce(f64::max)?;
+                let most = side()?
+                    .rates
+                    .cpus
+                    .values()
+                    .filter_map(|cpu| cpu.net_rx_per_s)
+                    .reduce(f64::max)?;
                 Some(most / sum(side()?, |cpu| cpu.net_rx_per_s)?).filter(|share| share.is_finite())
             }
         }
     }
 }
 
-/// Packets that these netdevs of a machine between received per second; `None` where one of them was not counted.
+/// Packets that these netdevs of a machine between received per second; `None` where one of them
+/// was not counted.
 fn received(trial: &Trial, counted: &[String]) -> Option<f64> {
     let netdevs = &trial.between.as_ref()?.rates.netdevs;
     let one = |name: &String| netdevs.get(name)?.get("rx_packets").copied();
@@ -216,7 +229,8 @@ fn received(trial: &Trial, counted: &[String]) -> Option<f64> {
 /// How many CPUs were in softirqs, by their entry and exit; `None` where eBPF did not measure.
 fn true_softirq(side: &Side) -> Option<f64> {
     let all: u64 = side.true_times.values().map(CpuTime::softirq_ns).sum();
-    (all > 0 && !side.true_elapsed.is_zero()).then(|| all as f64 / 1e9 / side.true_elapsed.as_secs_f64())
+    (all > 0 && !side.true_elapsed.is_zero())
+        .then(|| all as f64 / 1e9 / side.true_elapsed.as_secs_f64())
 }
 
 /// softnet_stat of a CPU, where it was read.
@@ -230,6 +244,7 @@ fn sum(side: &Side, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
 }
 
 fn latency(trial: &Trial, percent: &str) -> Option<f64> {
-    let latencies = trial.runs.iter().filter_map(|run| run.latency.as_ref()?.percentiles_ns.get(percent));
+    let latencies =
+        trial.runs.iter().filter_map(|run| run.latency.as_ref()?.percentiles_ns.get(percent));
     crate::stats::mean(&latencies.map(|ns| *ns as f64).collect::<Vec<_>>())
 }

@@ -1,8 +1,9 @@
 //! What came of an experiment: figures by setting and load, what differs, and how sure that is.
 //!
-//! A setting is compared with the first one, under one load, by the rounds in which both have a result. The verdict is that of
-//! Wilcoxon's signed ranks ([`signed_rank`]): a coin put each round in order, so the interval is exact whatever drifts. It is one of
-//! a number of rounds fixed beforehand; the looks of `netsilo ab` are not needed.
+//! A setting is compared with the first one, under one load, by the rounds in which both have a
+//! result. The verdict is that of Wilcoxon's signed ranks ([`signed_rank`]): a coin put each round
+//! in order, so the interval is exact whatever drifts. It is one of a number of rounds fixed
+//! beforehand; the looks of `netsilo ab` are not needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,7 +127,8 @@ pub struct Measured {
 /// A setting against the first one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Against {
-    /// By ratio (changes are relative, 0.1 is 10 % more) where all values of both are above 0; else by difference.
+    /// By ratio (changes are relative, 0.1 is 10 % more) where all values of both are above 0; else
+    /// by difference.
     pub scale: Scale,
     /// Rounds that both have.
     pub rounds: usize,
@@ -134,7 +136,8 @@ pub struct Against {
     pub change: f64,
     /// The interval of the signed ranks that the verdict is from; `None` where rounds are too few.
     pub interval: Option<Estimate>,
-    /// The bootstrap's interval of the same, to be read, not decided by; of rates only, and `None` below five rounds.
+    /// The bootstrap's interval of the same, to be read, not decided by; of rates only, and `None`
+    /// below five rounds.
     pub bootstrap: Option<Estimate>,
     /// What it comes to.
     pub verdict: Verdict,
@@ -216,26 +219,35 @@ impl Results {
         let mut strangers = 0;
         for record in records {
             match record {
-                Record::Trial(trial) if steps.contains(&trial.step) => drop(trials.insert(&trial.step, trial)),
+                Record::Trial(trial) if steps.contains(&trial.step) => {
+                    drop(trials.insert(&trial.step, trial))
+                }
                 Record::Failed(it) if steps.contains(&it.step) => drop(failed.insert(&it.step, it)),
                 Record::Map(map) if experiment.has(&map.load, &map.setting) => {}
                 _ => strangers += 1,
             }
         }
         failed.retain(|step, _| !trials.contains_key(step));
-        let loads: Vec<UnderLoad> = experiment.loads.iter().map(|load| under(experiment, load, &trials)).collect();
+        let loads: Vec<UnderLoad> =
+            experiment.loads.iter().map(|load| under(experiment, load, &trials)).collect();
         let not_tried = experiment.steps().into_iter();
-        let stages: Vec<StageCosts> = last_maps(experiment, records).filter_map(StageCosts::of).collect();
+        let stages: Vec<StageCosts> =
+            last_maps(experiment, records).filter_map(StageCosts::of).collect();
         Self {
             version: 1,
             kind: experiment.kind,
-            reference: experiment.settings.first().map_or_else(String::new, |setting| setting.name.clone()),
+            reference: experiment
+                .settings
+                .first()
+                .map_or_else(String::new, |setting| setting.name.clone()),
             rounds: experiment.rounds,
             doubt: DOUBT,
             times_mean_nothing: experiment.machine.times_mean_nothing.clone(),
             rates: chance(&loads, |measure| measure == Measure::Rate),
             others: chance(&loads, |measure| measure != Measure::Rate),
-            not_tried: not_tried.filter(|it| !trials.contains_key(it) && !failed.contains_key(it)).collect(),
+            not_tried: not_tried
+                .filter(|it| !trials.contains_key(it) && !failed.contains_key(it))
+                .collect(),
             early_drops: early_drops(experiment, &loads, &stages),
             loads,
             maps: last_maps(experiment, records).map(FlowMap::of).collect(),
@@ -248,27 +260,36 @@ impl Results {
 
 impl Experiment {
     fn has(&self, load: &str, setting: &str) -> bool {
-        self.loads.iter().any(|it| it.name == load) && self.settings.iter().any(|it| it.name == setting)
+        self.loads.iter().any(|it| it.name == load)
+            && self.settings.iter().any(|it| it.name == setting)
     }
 }
 
 /// The last map of each load and setting, in the experiment's order.
-fn last_maps<'a>(experiment: &'a Experiment, records: &'a [Record]) -> impl Iterator<Item = &'a Map> {
+fn last_maps<'a>(
+    experiment: &'a Experiment,
+    records: &'a [Record],
+) -> impl Iterator<Item = &'a Map> {
     let last = |load: &str, setting: &str| {
         records.iter().rev().find_map(|record| match record {
             Record::Map(map) if map.load == load && map.setting == setting => Some(&**map),
             _ => None,
         })
     };
-    let pairs = experiment.loads.iter().flat_map(|load| experiment.settings.iter().map(move |it| (load, it)));
+    let pairs = experiment
+        .loads
+        .iter()
+        .flat_map(|load| experiment.settings.iter().map(move |it| (load, it)));
     pairs.filter_map(move |(load, setting)| last(&load.name, &setting.name))
 }
 
 fn chance(loads: &[UnderLoad], of: impl Fn(Measure) -> bool) -> Chance {
     let cells = loads.iter().flat_map(|load| &load.settings);
     let measured = cells.flat_map(|cell| &cell.measures).filter(|it| of(it.measure));
-    let given: Vec<Verdict> =
-        measured.filter_map(|it| Some(it.against.as_ref()?.verdict)).filter(|it| it.is_given()).collect();
+    let given: Vec<Verdict> = measured
+        .filter_map(|it| Some(it.against.as_ref()?.verdict))
+        .filter(|it| it.is_given())
+        .collect();
     let differ = given.iter().filter(|verdict| verdict.differs()).count();
     Chance { made: given.len(), differ, by_chance: given.len() as f64 * DOUBT }
 }
@@ -276,7 +297,8 @@ fn chance(loads: &[UnderLoad], of: impl Fn(Measure) -> bool) -> Chance {
 fn under(experiment: &Experiment, load: &Load, trials: &BTreeMap<&Step, &Trial>) -> UnderLoad {
     let work = Work::of(load);
     let of = |setting: &str| -> Vec<&Trial> {
-        let here = trials.values().filter(|it| it.step.load == load.name && it.step.setting == setting);
+        let here =
+            trials.values().filter(|it| it.step.load == load.name && it.step.setting == setting);
         here.copied().collect()
     };
     let first = experiment.settings.first().map(|setting| of(&setting.name)).unwrap_or_default();
@@ -288,21 +310,32 @@ fn under(experiment: &Experiment, load: &Load, trials: &BTreeMap<&Step, &Trial>)
     let cell = |(at, setting): (usize, &super::Setting)| {
         let trials = of(&setting.name);
         let measure = |measure: Measure| {
-            let (rounds, base) = (by_round(measure, &trials), (at > 0).then(|| by_round(measure, &first)));
-            measured(measure, work, is_emulated && measure.is_time(), rounds, base.as_ref(), experiment.seed)
+            let (rounds, base) =
+                (by_round(measure, &trials), (at > 0).then(|| by_round(measure, &first)));
+            measured(
+                measure,
+                work,
+                is_emulated && measure.is_time(),
+                rounds,
+                base.as_ref(),
+                experiment.seed,
+            )
         };
         let rates: Vec<f64> = by_round(Measure::Rate, &trials).into_values().collect();
         Cell {
             setting: setting.name.clone(),
             measures: Measure::ALL.into_iter().filter_map(measure).collect(),
-            latency: Merged::of(trials.iter().flat_map(|it| &it.runs).filter_map(|run| run.latency.as_ref())),
+            latency: Merged::of(
+                trials.iter().flat_map(|it| &it.runs).filter_map(|run| run.latency.as_ref()),
+            ),
             cpus: cpus(&trials),
             steadiness: steadiness(&rates),
         }
     };
     let here = trials.values().filter(|trial| trial.step.load == load.name);
-    let both_ends =
-        here.flat_map(|it| it.runs.iter().filter(|_| it.between.is_none())).any(|run| run.is_on_one_machine());
+    let both_ends = here
+        .flat_map(|it| it.runs.iter().filter(|_| it.between.is_none()))
+        .any(|run| run.is_on_one_machine());
     UnderLoad {
         load: load.name.clone(),
         spec: load.spec.clone(),
@@ -343,7 +376,8 @@ fn against(
     rounds: &BTreeMap<u32, f64>,
     draws: Draws,
 ) -> Option<Against> {
-    let pairs: Vec<(f64, f64)> = rounds.iter().filter_map(|(round, b)| Some((*base.get(round)?, *b))).collect();
+    let pairs: Vec<(f64, f64)> =
+        rounds.iter().filter_map(|(round, b)| Some((*base.get(round)?, *b))).collect();
     let is_ratio = pairs.iter().all(|(a, b)| *a > 0.0 && *b > 0.0);
     let scale = if is_ratio { Scale::Ratio } else { Scale::Difference };
     let difference = |(a, b): &(f64, f64)| if is_ratio { (b / a).ln() } else { b - a };
@@ -362,7 +396,8 @@ fn against(
         },
     };
     let is_rate = measure == Measure::Rate;
-    let again = is_rate.then(|| bootstrap::interval(&differences, signed_rank::middle, draws)).flatten();
+    let again =
+        is_rate.then(|| bootstrap::interval(&differences, signed_rank::middle, draws)).flatten();
     Some(Against {
         scale,
         rounds: pairs.len(),
@@ -375,16 +410,24 @@ fn against(
 
 fn cpus(trials: &[&Trial]) -> BTreeMap<CpuId, CpuMean> {
     let sides: Vec<_> = trials.iter().filter_map(|trial| trial.under_test()).collect();
-    let cpus: BTreeSet<CpuId> = sides.iter().flat_map(|side| side.rates.cpus.keys().copied()).collect();
+    let cpus: BTreeSet<CpuId> =
+        sides.iter().flat_map(|side| side.rates.cpus.keys().copied()).collect();
     let mean_of = |cpu: CpuId| {
         let rates = || sides.iter().filter_map(move |side| side.rates.cpus.get(&cpu));
         let true_share = |of: fn(&crate::attribution::CpuTime) -> u64| {
-            let seen = sides.iter().filter(|side| !side.true_times.is_empty() && !side.true_elapsed.is_zero());
-            let share =
-                seen.map(|side| side.true_times.get(&cpu).map_or(0, of) as f64 / 1e9 / side.true_elapsed.as_secs_f64());
+            let seen = sides
+                .iter()
+                .filter(|side| !side.true_times.is_empty() && !side.true_elapsed.is_zero());
+            let share = seen.map(|side| {
+                side.true_times.get(&cpu).map_or(0, of) as f64
+                    / 1e9
+                    / side.true_elapsed.as_secs_f64()
+            });
             mean(&share.collect::<Vec<_>>())
         };
-        let rate = |of: fn(&crate::rates::CpuRates) -> Option<f64>| mean(&rates().filter_map(of).collect::<Vec<_>>());
+        let rate = |of: fn(&crate::rates::CpuRates) -> Option<f64>| {
+            mean(&rates().filter_map(of).collect::<Vec<_>>())
+        };
         CpuMean {
             shares: mean_shares(&rates().filter_map(|it| it.shares).collect::<Vec<_>>()),
             true_irq: true_share(|time| time.hardirq_ns),

@@ -1,4 +1,5 @@
-//! Policy scripts for `irqbalance --policyscript`: keys as in irqbalance(1) 1.9.2 (`ban`, `balance_level`, `numa_node`).
+//! Policy scripts for `irqbalance --policyscript`: keys as in irqbalance(1) 1.9.2 (`ban`,
+//! `balance_level`, `numa_node`).
 
 use std::fmt::Write as _;
 
@@ -7,7 +8,8 @@ use crate::plan::Plan;
 
 const NAME: &str = "netsilo-irqbalance-policy";
 
-/// irqbalance leaves alone the interrupts that the plan has a place for, moved or not, and balances all others.
+/// irqbalance leaves alone the interrupts that the plan has a place for, moved or not, and balances
+/// all others.
 pub fn irqbalance_policy(plan: &Plan) -> File {
     let mut text = "#!/bin/sh\n\
         # Written by `netsilo export irqbalance-policy`: irqbalance leaves these interrupts alone, netsilo places them.\n\

@@ -35,12 +35,17 @@ fn lines(change: &Change) -> String {
         // They belong to what runs now, and to no device; interrupts were said before.
         None if matches!(
             change.target,
-            Target::IrqAffinity { .. } | Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. }
+            Target::IrqAffinity { .. }
+                | Target::ThreadAffinity { .. }
+                | Target::CgroupCpuset { .. }
         ) =>
         {
             String::new()
         }
-        None => format!("# left out, ethtool has no words for it that can be said twice: {}\n", change.target),
+        None => format!(
+            "# left out, ethtool has no words for it that can be said twice: {}\n",
+            change.target
+        ),
     }
 }
 
@@ -59,7 +64,9 @@ fn line(change: &Change) -> Option<String> {
     };
     Some(match &change.target {
         Target::DefaultSmpAffinity => format!("put /proc/irq/default_smp_affinity {value} {what}"),
-        Target::RpsSockFlowEntries => format!("put /proc/sys/net/core/rps_sock_flow_entries {value} {what}"),
+        Target::RpsSockFlowEntries => {
+            format!("put /proc/sys/net/core/rps_sock_flow_entries {value} {what}")
+        }
         Target::RpsDefaultMask => format!("put /proc/sys/net/core/rps_default_mask {value} {what}"),
         Target::Sysctl { name } => format!("put {} {} {what}", sysctl_path(name)?, quoted(&value)),
         Target::RpsCpus { netdev, queue: n } => queue(netdev, &format!("rx-{n}/rps_cpus")),
@@ -69,8 +76,12 @@ fn line(change: &Change) -> Option<String> {
         Target::GroFlushTimeout { netdev } => setting(netdev, "gro_flush_timeout"),
         Target::Mtu { netdev } => setting(netdev, "mtu"),
         Target::Threaded { netdev } => setting(netdev, "threaded"),
-        Target::NapiThread { comm, .. } => format!("kthread {} {value} '{}'", quoted(comm), change.new),
-        Target::Offload { netdev, feature } => ethtool(netdev, "-K", &format!("{} {value}", quoted(feature))),
+        Target::NapiThread { comm, .. } => {
+            format!("kthread {} {value} '{}'", quoted(comm), change.new)
+        }
+        Target::Offload { netdev, feature } => {
+            ethtool(netdev, "-K", &format!("{} {value}", quoted(feature)))
+        }
         Target::Channels { netdev } => ethtool(netdev, "-L", &arguments(change)?),
         Target::Rings { netdev } => ethtool(netdev, "-G", &arguments(change)?),
         Target::Coalesce { netdev } => ethtool(netdev, "-C", &arguments(change)?),
@@ -92,14 +103,20 @@ fn line(change: &Change) -> Option<String> {
             }
         },
         // A rule or a context would be there once more with each run.
-        Target::RssTable { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => return None,
-        Target::IrqAffinity { .. } | Target::ThreadAffinity { .. } | Target::CgroupCpuset { .. } => return None,
+        Target::RssTable { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
+            return None;
+        }
+        Target::IrqAffinity { .. }
+        | Target::ThreadAffinity { .. }
+        | Target::CgroupCpuset { .. } => return None,
     })
 }
 
 /// The settings that change, as ethtool takes them: `rx 4096 tx 512`.
 fn arguments(change: &Change) -> Option<String> {
-    let (Value::Settings(old), Value::Settings(new)) = (&change.old, &change.new) else { return None };
+    let (Value::Settings(old), Value::Settings(new)) = (&change.old, &change.new) else {
+        return None;
+    };
     let words = new.unlike(old).to_string();
     Some(
         words
@@ -135,11 +152,20 @@ mod tests {
             change(rss(), none(), table(&[0, 0, 0, 1])),
             change(rss(), none(), table(&[1, 0, 1, 1])),
             change(Target::NapiDeferHardIrqs { netdev: netdev() }, none(), Value::Count(3)),
-            change(Target::NtupleRule { netdev: netdev(), rule }, Value::Switch(false), Value::Switch(true)),
-            change(Target::Rings { netdev: netdev() }, settings("rx=256 tx=256"), settings("rx=4096 tx=256")),
+            change(
+                Target::NtupleRule { netdev: netdev(), rule },
+                Value::Switch(false),
+                Value::Switch(true),
+            ),
+            change(
+                Target::Rings { netdev: netdev() },
+                settings("rx=256 tx=256"),
+                settings("rx=4096 tx=256"),
+            ),
         ];
         let text = script(&Plan { changes, ..Plan::default() }).text;
-        let lines: Vec<&str> = text[FUNCTIONS.len()..].lines().filter(|line| *line != "# because").collect();
+        let lines: Vec<&str> =
+            text[FUNCTIONS.len()..].lines().filter(|line| *line != "# because").collect();
         assert_eq!(
             lines,
             [

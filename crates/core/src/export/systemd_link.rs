@@ -1,8 +1,8 @@
 //! `.link` files for systemd-udevd: keys as in systemd.link(5).
 //!
-//! Of all that a plan may hold they can express RPS (`ReceivePacketSteeringCPUMask=`, 256), one set for all queues, and
-//! `NTupleFilter=` alone.
-//! `IRQAffinityPolicy=` of newer versions knows `single` and `spread` only, not where each interrupt shall be.
+//! Of all that a plan may hold they can express RPS (`ReceivePacketSteeringCPUMask=`, 256), one set
+//! for all queues, and `NTupleFilter=` alone. `IRQAffinityPolicy=` of newer versions knows `single`
+//! and `spread` only, not where each interrupt shall be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -25,7 +25,9 @@ pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {
             (Target::RpsCpus { netdev, .. }, Value::Cpus(cpus)) => {
                 netdevs.entry(netdev).or_default().rps.push(cpus);
             }
-            (Target::Offload { netdev, feature }, Value::Switch(on)) if feature == NTUPLE_FILTER => {
+            (Target::Offload { netdev, feature }, Value::Switch(on))
+                if feature == NTUPLE_FILTER =>
+            {
                 netdevs.entry(netdev).or_default().ntuple = Some(*on);
             }
             (Target::RpsFlowCnt { netdev, .. }, _) => {
@@ -57,11 +59,15 @@ pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {
 /// What belongs to no netdev, and where it can be set for good.
 fn elsewhere(target: &Target) -> Option<&'static str> {
     match target {
-        Target::DefaultSmpAffinity => Some("default_smp_affinity: the kernel's command line, irqaffinity="),
+        Target::DefaultSmpAffinity => {
+            Some("default_smp_affinity: the kernel's command line, irqaffinity=")
+        }
         Target::RpsSockFlowEntries => Some("net.core.rps_sock_flow_entries: sysctl.d"),
         Target::RpsDefaultMask => Some("net.core.rps_default_mask: sysctl.d"),
         Target::Sysctl { .. } => Some("sysctls: sysctl.d"),
-        Target::NapiThread { .. } => Some("NAPI kthreads: nowhere, their names change with each reset"),
+        Target::NapiThread { .. } => {
+            Some("NAPI kthreads: nowhere, their names change with each reset")
+        }
         _ => None,
     }
 }
@@ -92,7 +98,8 @@ impl Wanted<'_> {
         for what in &self.beyond {
             let _ = writeln!(text, "# not expressible here: {what}");
         }
-        // The first file that matches is the only one: what the default file says must be said again.
+        // The first file that matches is the only one: what the default file says must be said
+        // again.
         let _ = write!(
             text,
             "[Match]\n{}\n\n\
@@ -115,7 +122,8 @@ impl Wanted<'_> {
     }
 }
 
-/// udev's `ID_PATH` of a PCI device, of a virtio one that of its PCI parent (`udev-builtin-path_id.c`); else the kernel's name.
+/// udev's `ID_PATH` of a PCI device, of a virtio one that of its PCI parent
+/// (`udev-builtin-path_id.c`); else the kernel's name.
 fn matched(netdev: &NetdevIdentity) -> String {
     let path = netdev.device_path.as_deref().unwrap_or_default();
     let mut parts = path.rsplit('/').skip_while(|part| part.starts_with("virtio"));
@@ -137,11 +145,21 @@ mod tests {
 
     #[test]
     fn a_netdev_is_matched_by_its_pci_path_or_else_by_its_name() {
-        let matched =
-            |path: Option<&str>| matched(&NetdevIdentity { name: "eth0".into(), device_path: path.map(str::to_owned) });
-        assert_eq!(matched(Some("/devices/pci0000:80/0000:80:00.0/0000:81:00.0")), "Path=pci-0000:81:00.0");
-        assert_eq!(matched(Some("/devices/pci0000:00/0000:00:04.0/virtio1")), "Path=pci-0000:00:04.0");
-        assert_eq!(matched(Some("/devices/LNXSYSTM:00/VMBUS:00/f8615163-0000-1000")), "OriginalName=eth0");
+        let matched = |path: Option<&str>| {
+            matched(&NetdevIdentity { name: "eth0".into(), device_path: path.map(str::to_owned) })
+        };
+        assert_eq!(
+            matched(Some("/devices/pci0000:80/0000:80:00.0/0000:81:00.0")),
+            "Path=pci-0000:81:00.0"
+        );
+        assert_eq!(
+            matched(Some("/devices/pci0000:00/0000:00:04.0/virtio1")),
+            "Path=pci-0000:00:04.0"
+        );
+        assert_eq!(
+            matched(Some("/devices/LNXSYSTM:00/VMBUS:00/f8615163-0000-1000")),
+            "OriginalName=eth0"
+        );
         assert_eq!(matched(None), "OriginalName=eth0");
     }
 }

@@ -1,4 +1,5 @@
-//! A tuned profile: plugins `sysctl`, `sysfs`, `net` and `irq` (the last is not in tuned 2.20 yet, later versions have it).
+//! A tuned profile: plugins `sysctl`, `sysfs`, `net` and `irq` (the last is not in tuned 2.20 yet,
+//! later versions have it).
 //!
 //! tuned remembers the old values itself and restores them when the profile is left.
 
@@ -23,13 +24,18 @@ pub fn tuned(plan: &Plan) -> File {
         }
     }
     for (name, features) in offloads(plan) {
-        let _ = write!(text, "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures={}\n", features.join(" "));
+        let _ = write!(
+            text,
+            "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures={}\n",
+            features.join(" ")
+        );
     }
     for change in plan.changes.iter().filter(|change| is_left_out(&change.target)) {
         let _ = writeln!(text, "\n# left out, `netsilo export script` has it: {}", change.target);
     }
     text.push_str(&irqs(plan));
-    let threads: Vec<&str> = plan.changes.iter().filter_map(|change| kthread(&change.target)).collect();
+    let threads: Vec<&str> =
+        plan.changes.iter().filter_map(|change| kthread(&change.target)).collect();
     if !threads.is_empty() {
         let _ = writeln!(
             text,
@@ -71,7 +77,9 @@ fn sysfs(plan: &Plan) -> String {
     for change in &plan.changes {
         let (netdev, file) = match &change.target {
             Target::RpsCpus { netdev, queue } => (netdev, format!("queues/rx-{queue}/rps_cpus")),
-            Target::RpsFlowCnt { netdev, queue } => (netdev, format!("queues/rx-{queue}/rps_flow_cnt")),
+            Target::RpsFlowCnt { netdev, queue } => {
+                (netdev, format!("queues/rx-{queue}/rps_flow_cnt"))
+            }
             Target::XpsCpus { netdev, queue } => (netdev, format!("queues/tx-{queue}/xps_cpus")),
             Target::NapiDeferHardIrqs { netdev } => (netdev, "napi_defer_hard_irqs".into()),
             Target::GroFlushTimeout { netdev } => (netdev, "gro_flush_timeout".into()),
@@ -104,8 +112,11 @@ fn irqs(plan: &Plan) -> String {
          # numbers otherwise. A profile that uses plugin scheduler needs irq_process=false there.\n",
     );
     if let Some((cpus, change)) = default.and_then(|it| Some((cpus_of(&it.new)?, it))) {
-        let _ =
-            writeln!(text, "# {}\n[irq_default]\ntype=irq\ndevices=DEFAULT\naffinity={cpus}", one_line(&change.reason));
+        let _ = writeln!(
+            text,
+            "# {}\n[irq_default]\ntype=irq\ndevices=DEFAULT\naffinity={cpus}",
+            one_line(&change.reason)
+        );
     }
     for it in interrupts {
         let (irq, cpus) = (it.irq, it.cpus);

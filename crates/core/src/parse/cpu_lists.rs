@@ -1,6 +1,7 @@
 //! Files that hold a set of CPUs (or of queues), as a list or as a mask.
 //!
-//! Some kernels end the lists and masks of nodes and caches with a NUL behind the newline (seen in a 5.15 on arm64).
+//! Some kernels end the lists and masks of nodes and caches with a NUL behind the newline (seen in
+//! a 5.15 on arm64).
 
 use super::ParseError;
 use crate::cpuset::{CpuSet, CpuSetError};
@@ -21,12 +22,17 @@ pub fn mask(text: &str) -> Result<CpuSet, ParseError> {
     CpuSet::parse_mask(text.trim_end_matches('\0')).map_err(|error| at(text, error))
 }
 
-/// The position in the text as it stands in the file: a set is read without the white space around it.
+/// The position in the text as it stands in the file: a set is read without the white space around
+/// it.
 fn at(text: &str, error: CpuSetError) -> ParseError {
     let offset = text.len() - text.trim_start().len() + error.at;
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    ParseError::new(before.matches('\n').count() + 1, offset - line_start + 1, error.kind.to_string())
+    ParseError::new(
+        before.matches('\n').count() + 1,
+        offset - line_start + 1,
+        error.kind.to_string(),
+    )
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
-//! `/proc/interrupts` (`kernel/irq/proc.c:show_interrupts`), by bytes and line by line: 22.8 MB at 512 CPUs x 4000 IRQs.
+//! `/proc/interrupts` (`kernel/irq/proc.c:show_interrupts`), by bytes and line by line: 22.8 MB at
+//! 512 CPUs x 4000 IRQs.
 //!
-//! The header names the CPUs: only online ones have a column. The kernel prints each count as a space and ten
-//! right-aligned digits, and most are zero; that cell is recognised whole. Other widths are read too.
+//! The header names the CPUs: only online ones have a column. The kernel prints each count as a
+//! space and ten right-aligned digits, and most are zero; that cell is recognised whole. Other
+//! widths are read too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +18,8 @@ pub struct Interrupts {
     pub cpus: Vec<CpuId>,
     /// Device interrupts.
     pub irqs: BTreeMap<Irq, Row>,
-    /// The architecture's own rows (`LOC`, `CAL`, `IPI0`); those with one total for all CPUs (`ERR`) are left out.
+    /// The architecture's own rows (`LOC`, `CAL`, `IPI0`); those with one total for all CPUs
+    /// (`ERR`) are left out.
     pub arch: BTreeMap<String, BTreeMap<CpuId, u64>>,
 }
 
@@ -25,7 +28,8 @@ pub struct Interrupts {
 pub struct Row {
     /// Interrupts taken, by CPU; zeros are left out.
     pub counts: BTreeMap<CpuId, u64>,
-    /// Controller, hardware number and trigger, with single spaces (`PCI-MSIX-0000:00:04.0 1-edge`).
+    /// Controller, hardware number and trigger, with single spaces (`PCI-MSIX-0000:00:04.0
+    /// 1-edge`).
     pub chip: String,
     /// The names that the drivers gave.
     pub actions: Vec<String>,
@@ -87,10 +91,15 @@ impl<'a> Reader<'a> {
                     return Err(self.torn(end, counts.cells));
                 }
                 let (chip, actions) = description(&String::from_utf8_lossy(&line[end..]));
-                if chip.bytes().next().is_some_and(|b| b.is_ascii_digit()) && chip.bytes().all(|b| b.is_ascii_digit()) {
+                if chip.bytes().next().is_some_and(|b| b.is_ascii_digit())
+                    && chip.bytes().all(|b| b.is_ascii_digit())
+                {
                     return Err(self.torn(end, counts.cells + 1));
                 }
-                self.read.irqs.insert(irq, Row { counts: counts.nonzero.into_iter().collect(), chip, actions });
+                self.read.irqs.insert(
+                    irq,
+                    Row { counts: counts.nonzero.into_iter().collect(), chip, actions },
+                );
             }
             Some(_) => {}
             None => {
@@ -127,7 +136,9 @@ impl<'a> Reader<'a> {
     fn counts(&self, line: &[u8], mut at: usize) -> Result<(Counts, usize), ParseError> {
         let mut counts = Counts::default();
         for &cpu in &self.read.cpus {
-            if line[at..].starts_with(ZERO_CELL) && !line.get(at + ZERO_CELL.len()).is_some_and(u8::is_ascii_digit) {
+            if line[at..].starts_with(ZERO_CELL)
+                && !line.get(at + ZERO_CELL.len()).is_some_and(u8::is_ascii_digit)
+            {
                 at += ZERO_CELL.len();
                 counts.cells += 1;
                 continue;
@@ -165,7 +176,9 @@ fn header(line: &[u8]) -> Result<Vec<CpuId>, ParseError> {
     let text = String::from_utf8_lossy(line);
     let cpu = |(at, word): (usize, &str)| {
         let number = word.strip_prefix("CPU").and_then(|n| n.parse().ok());
-        number.map(CpuId).ok_or_else(|| ParseError::new(1, at + 1, format!("expected CPU<n>, found {word:?}")))
+        number
+            .map(CpuId)
+            .ok_or_else(|| ParseError::new(1, at + 1, format!("expected CPU<n>, found {word:?}")))
     };
     let cpus: Vec<CpuId> = super::words(&text).map(cpu).collect::<Result<_, _>>()?;
     if cpus.is_empty() {
@@ -180,8 +193,9 @@ fn irq_number(label: &[u8]) -> Option<Irq> {
 
 /// Splits what follows the counts into controller and actions.
 ///
-/// `%8s` controller, hardware number (absent without irq domain), `Level` or `Edge` (not on x86), `-` and the name of
-/// the flow (glued to the number on x86), two spaces, actions. Controller names may hold single spaces.
+/// `%8s` controller, hardware number (absent without irq domain), `Level` or `Edge` (not on x86),
+/// `-` and the name of the flow (glued to the number on x86), two spaces, actions. Controller names
+/// may hold single spaces.
 fn description(text: &str) -> (String, Vec<String>) {
     let mut chip: Vec<&str> = Vec::new();
     let mut end = 0;
@@ -189,13 +203,18 @@ fn description(text: &str) -> (String, Vec<String>) {
         let gap = at - end;
         let belongs = match chip.len() {
             0 => true,
-            _ if word.starts_with(|c: char| c.is_ascii_digit()) => !chip.last().is_some_and(|w| is_hwirq(w)),
+            _ if word.starts_with(|c: char| c.is_ascii_digit()) => {
+                !chip.last().is_some_and(|w| is_hwirq(w))
+            }
             _ if word.starts_with('-') => true,
             _ if word == "Level" || word == "Edge" => chip.last().is_some_and(|w| is_hwirq(w)),
             _ => gap == 1 && !chip.iter().skip(1).any(|w| is_hwirq(w) || w.starts_with('-')),
         };
         if !belongs {
-            let actions = text[at..].split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+            let actions = text[at..]
+                .split(',')
+                .map(|name| name.trim().to_owned())
+                .filter(|name| !name.is_empty());
             return (chip.join(" "), actions.collect());
         }
         chip.push(word);
@@ -237,7 +256,8 @@ mod tests {
     #[test]
     fn chip_and_actions_are_told_apart() {
         let read = interrupts(X86.as_bytes()).unwrap();
-        let row = |irq| (read.irqs[&Irq(irq)].chip.as_str(), read.irqs[&Irq(irq)].actions.join("|"));
+        let row =
+            |irq| (read.irqs[&Irq(irq)].chip.as_str(), read.irqs[&Irq(irq)].actions.join("|"));
         assert_eq!(row(0), ("IO-APIC 2-edge", "timer".into()));
         assert_eq!(row(16), ("IO-APIC 16-fasteoi", "ehci_hcd:usb1|i801_smbus".into()));
         assert_eq!(row(29), ("PCI-MSIX-0000:00:04.0 1-edge", "virtio0-input.0".into()));
@@ -250,12 +270,30 @@ mod tests {
             let (chip, actions) = description(text);
             (chip, actions.join("|"))
         };
-        assert_eq!(split("     GICv3  27 Level     arch_timer"), ("GICv3 27 Level".into(), "arch_timer".into()));
-        assert_eq!(split(" ITS-MSI 524289 Edge      nvme0q1"), ("ITS-MSI 524289 Edge".into(), "nvme0q1".into()));
-        assert_eq!(split("   xen-dyn    -event     eth0-q0-tx"), ("xen-dyn -event".into(), "eth0-q0-tx".into()));
-        assert_eq!(split("  XICS  17 Level     eth2-TxRx 3"), ("XICS 17 Level".into(), "eth2-TxRx 3".into()));
-        assert_eq!(split(" Freescale MSI  12 Edge      eth0"), ("Freescale MSI 12 Edge".into(), "eth0".into()));
-        assert_eq!(split("   IO-APIC   9-fasteoi   acpi"), ("IO-APIC 9-fasteoi".into(), "acpi".into()));
+        assert_eq!(
+            split("     GICv3  27 Level     arch_timer"),
+            ("GICv3 27 Level".into(), "arch_timer".into())
+        );
+        assert_eq!(
+            split(" ITS-MSI 524289 Edge      nvme0q1"),
+            ("ITS-MSI 524289 Edge".into(), "nvme0q1".into())
+        );
+        assert_eq!(
+            split("   xen-dyn    -event     eth0-q0-tx"),
+            ("xen-dyn -event".into(), "eth0-q0-tx".into())
+        );
+        assert_eq!(
+            split("  XICS  17 Level     eth2-TxRx 3"),
+            ("XICS 17 Level".into(), "eth2-TxRx 3".into())
+        );
+        assert_eq!(
+            split(" Freescale MSI  12 Edge      eth0"),
+            ("Freescale MSI 12 Edge".into(), "eth0".into())
+        );
+        assert_eq!(
+            split("   IO-APIC   9-fasteoi   acpi"),
+            ("IO-APIC 9-fasteoi".into(), "acpi".into())
+        );
         assert_eq!(split("    XT-PIC      timer"), ("XT-PIC".into(), "timer".into()));
     }
 
@@ -275,7 +313,10 @@ mod tests {
     fn a_row_of_another_width_than_the_header_is_refused_with_its_place() {
         let message = |text: &str| interrupts(text.as_bytes()).unwrap_err().to_string();
         let short = message("  CPU0 CPU1\n 5:   1   chip 2-edge  x\n");
-        assert_eq!(short, "line 2 column 8: 1 counts for 2 cpus: did one go on- or offline meanwhile?");
+        assert_eq!(
+            short,
+            "line 2 column 8: 1 counts for 2 cpus: did one go on- or offline meanwhile?"
+        );
         let long = message("  CPU0\n 5:   1   7  chip 2-edge  x\n");
         assert!(long.starts_with("line 2 column 8: 2 counts for 1 cpus"), "{long}");
         assert_eq!(message(""), "line 1 column 1: no header of cpus");

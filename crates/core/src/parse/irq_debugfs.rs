@@ -7,10 +7,11 @@ use crate::host::Writable;
 
 /// Whether the affinity can be written, by the flags that the kernel prints.
 ///
-/// `irq_can_set_affinity_usr` wants none of `IRQD_PER_CPU`, `IRQD_NO_BALANCING` and `IRQD_AFFINITY_MANAGED`, and a
-/// controller with `irq_set_affinity`; the last is not in this file.
+/// `irq_can_set_affinity_usr` wants none of `IRQD_PER_CPU`, `IRQD_NO_BALANCING` and
+/// `IRQD_AFFINITY_MANAGED`, and a controller with `irq_set_affinity`; the last is not in this file.
 pub fn writable(text: &str) -> Result<Writable, ParseError> {
-    let flags: BTreeSet<&str> = text.lines().map(str::trim).filter(|line| line.starts_with("IRQD_")).collect();
+    let flags: BTreeSet<&str> =
+        text.lines().map(str::trim).filter(|line| line.starts_with("IRQD_")).collect();
     if !text.lines().any(|line| line.starts_with("dstate:")) {
         return Err(ParseError::new(1, 1, "no line \"dstate:\""));
     }

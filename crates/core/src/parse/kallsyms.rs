@@ -13,10 +13,12 @@ pub struct Symbol {
 
 /// The function that each address lies in; those before the first function are left out.
 ///
-/// `None` when the kernel shows no addresses: to those without privilege all are 0 (`kernel.kptr_restrict`).
+/// `None` when the kernel shows no addresses: to those without privilege all are 0
+/// (`kernel.kptr_restrict`).
 pub fn functions(text: &str, addresses: &BTreeSet<u64>) -> Option<BTreeMap<u64, Symbol>> {
     let mut symbols: Vec<(u64, &str, Option<&str>)> = text.lines().filter_map(symbol).collect();
-    // stable, so that of several names of one address the first stays: the function itself comes before its aliases
+    // stable, so that of several names of one address the first stays: the function itself comes
+    // before its aliases
     symbols.sort_by_key(|(address, ..)| *address);
     symbols.dedup_by_key(|(address, ..)| *address);
     if symbols.is_empty() {
@@ -60,8 +62,9 @@ ffffffffc0401000 t igb_poll\t[igb]
 
     #[test]
     fn an_address_lies_in_the_function_that_begins_before_it() {
-        let named =
-            |name: &str, module: Option<&str>| Some(Symbol { name: name.into(), module: module.map(str::to_owned) });
+        let named = |name: &str, module: Option<&str>| {
+            Some(Symbol { name: name.into(), module: module.map(str::to_owned) })
+        };
         assert_eq!(at(0xffffffff810001ff), named("ip_rcv", None));
         assert_eq!(at(0xffffffff81000200), named("ip_forward", None));
         assert_eq!(at(0xffffffff81000001), named("_text", None));

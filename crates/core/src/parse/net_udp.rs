@@ -1,4 +1,5 @@
-//! `/proc/net/udp`, `/proc/net/udp6` (`net/ipv4/udp.c:udp4_format_sock`): the UDP sockets of one network namespace.
+//! `/proc/net/udp`, `/proc/net/udp6` (`net/ipv4/udp.c:udp4_format_sock`): the UDP sockets of one
+//! network namespace.
 //!
 //! Addresses are not taken: what a socket has lost is counted by its port and its holder.
 
@@ -25,18 +26,27 @@ pub fn net_udp(text: &str) -> Result<Vec<UdpSocket>, ParseError> {
 fn socket((line, number): (&str, usize)) -> Result<UdpSocket, ParseError> {
     let words: Vec<(usize, &str)> = super::words(line).collect();
     let word = |n: usize, name: &str| {
-        let missing = || ParseError::new(number, line.len() + 1, format!("no column {} ({name})", n + 1));
+        let missing =
+            || ParseError::new(number, line.len() + 1, format!("no column {} ({name})", n + 1));
         words.get(n).copied().ok_or_else(missing)
     };
     let hexadecimal = |(at, word): (usize, &str)| {
-        let digits = word.rsplit_once(':').map(|(_, digits)| digits).and_then(|d| u32::from_str_radix(d, 16).ok());
+        let digits = word
+            .rsplit_once(':')
+            .map(|(_, digits)| digits)
+            .and_then(|d| u32::from_str_radix(d, 16).ok());
         digits.ok_or_else(|| {
-            ParseError::new(number, at + 1, format!("expected hexadecimal after a colon, found {word:?}"))
+            ParseError::new(
+                number,
+                at + 1,
+                format!("expected hexadecimal after a colon, found {word:?}"),
+            )
         })
     };
     let local = word(1, "local_address")?;
-    let port = u16::try_from(hexadecimal(local)?)
-        .map_err(|_| ParseError::new(number, local.0 + 1, format!("expected a port, found {:?}", local.1)))?;
+    let port = u16::try_from(hexadecimal(local)?).map_err(|_| {
+        ParseError::new(number, local.0 + 1, format!("expected a port, found {:?}", local.1))
+    })?;
     Ok(UdpSocket {
         port,
         queued: hexadecimal(word(4, "tx_queue:rx_queue")?)?,
@@ -66,6 +76,11 @@ mod tests {
         let cut = HEADER.to_owned() + "  205: 0100007F:1F90 00000000:0000 07\n";
         let message = net_udp(&cut).unwrap_err().to_string();
         assert_eq!(message, "line 2 column 38: no column 5 (tx_queue:rx_queue)");
-        assert!(net_udp("h\n1: 2\n").unwrap_err().to_string().contains("expected hexadecimal after a colon"));
+        assert!(
+            net_udp("h\n1: 2\n")
+                .unwrap_err()
+                .to_string()
+                .contains("expected hexadecimal after a colon")
+        );
     }
 }

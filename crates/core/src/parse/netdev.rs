@@ -5,7 +5,8 @@ use super::ParseError;
 /// `IFF_UP` of `include/uapi/linux/if.h`, in `flags`.
 pub const IFF_UP: u32 = 1;
 
-/// `address`: the hardware address in lower case; `None` where the device has none (an empty line, as of tun).
+/// `address`: the hardware address in lower case; `None` where the device has none (an empty line,
+/// as of tun).
 ///
 /// Ethernet has 6 bytes, InfiniBand 20.
 pub fn address(text: &str) -> Result<Option<String>, ParseError> {
@@ -16,7 +17,11 @@ pub fn address(text: &str) -> Result<Option<String>, ParseError> {
     let mut at = 0;
     for byte in text.split(':') {
         if byte.len() != 2 || !byte.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(ParseError::new(1, at + 1, format!("expected two hexadecimal digits, found {byte:?}")));
+            return Err(ParseError::new(
+                1,
+                at + 1,
+                format!("expected two hexadecimal digits, found {byte:?}"),
+            ));
         }
         at += byte.len() + 1;
     }

@@ -1,4 +1,5 @@
-//! `/sys/devices/system/node/node<n>/distance`: distances to each online node, in ascending order of node number.
+//! `/sys/devices/system/node/node<n>/distance`: distances to each online node, in ascending order
+//! of node number.
 
 use super::ParseError;
 

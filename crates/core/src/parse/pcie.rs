@@ -2,8 +2,8 @@
 
 use super::ParseError;
 
-/// `current_link_speed`, `max_link_speed` in MT/s: `8.0 GT/s PCIe`, on older kernels `8 GT/s`; what is no PCIe link
-/// (`Unknown`, `66 MHz PCI`) is `None` (`drivers/pci/probe.c:pci_speed_string`).
+/// `current_link_speed`, `max_link_speed` in MT/s: `8.0 GT/s PCIe`, on older kernels `8 GT/s`; what
+/// is no PCIe link (`Unknown`, `66 MHz PCI`) is `None` (`drivers/pci/probe.c:pci_speed_string`).
 pub fn link_speed(text: &str) -> Result<Option<u32>, ParseError> {
     let text = text.trim();
     let Some((number, _)) = text.split_once(" GT/s") else { return Ok(None) };
@@ -14,12 +14,19 @@ pub fn link_speed(text: &str) -> Result<Option<u32>, ParseError> {
     }
     let whole: u32 = whole.parse().map_err(|_| expected(text))?;
     let tenth: u32 = tenth.parse().map_err(|_| expected(text))?;
-    let mtps = whole.checked_mul(1000).and_then(|mtps| mtps.checked_add(tenth * 100)).ok_or_else(|| expected(text))?;
+    let mtps = whole
+        .checked_mul(1000)
+        .and_then(|mtps| mtps.checked_add(tenth * 100))
+        .ok_or_else(|| expected(text))?;
     Ok((mtps > 0).then_some(mtps))
 }
 
 fn expected(text: &str) -> ParseError {
-    ParseError::new(1, 1, format!("expected a link speed such as \"8.0 GT/s PCIe\", found {text:?}"))
+    ParseError::new(
+        1,
+        1,
+        format!("expected a link speed such as \"8.0 GT/s PCIe\", found {text:?}"),
+    )
 }
 
 /// `current_link_width`, `max_link_width`: 0 (virtual functions) and 255 (unknown) are `None`.
@@ -28,7 +35,8 @@ pub fn link_width(text: &str) -> Result<Option<u32>, ParseError> {
     Ok(Some(width).filter(|&width| width != 0 && width < 255))
 }
 
-/// A virtio device's `features`: one digit per bit, the first is bit 0 (`drivers/virtio/virtio.c:features_show`).
+/// A virtio device's `features`: one digit per bit, the first is bit 0
+/// (`drivers/virtio/virtio.c:features_show`).
 pub fn virtio_features(text: &str) -> Result<Vec<u32>, ParseError> {
     let text = text.trim();
     if let Some(at) = text.bytes().position(|b| !matches!(b, b'0' | b'1')) {
@@ -49,7 +57,9 @@ mod tests {
         assert_eq!(link_speed("Unknown\n"), Ok(None));
         assert_eq!(link_speed("66 MHz PCI\n"), Ok(None));
         assert!(
-            link_speed("fast GT/s\n").is_err() && link_speed("-2.5 GT/s").is_err() && link_speed("1.25 GT/s").is_err()
+            link_speed("fast GT/s\n").is_err()
+                && link_speed("-2.5 GT/s").is_err()
+                && link_speed("1.25 GT/s").is_err()
         );
     }
 

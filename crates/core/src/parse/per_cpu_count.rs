@@ -1,4 +1,5 @@
-//! `/sys/kernel/irq/<n>/per_cpu_count` (`kernel/irq/irqdesc.c:per_cpu_count_show`): counts of one interrupt.
+//! `/sys/kernel/irq/<n>/per_cpu_count` (`kernel/irq/irqdesc.c:per_cpu_count_show`): counts of one
+//! interrupt.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,11 @@ pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u6
     let mut at = 0;
     for cpu in possible.iter() {
         let cell = cells.next().ok_or_else(|| {
-            ParseError::new(1, text.len() + 1, format!("no count for cpu {cpu} of {} possible ones", possible.len()))
+            ParseError::new(
+                1,
+                text.len() + 1,
+                format!("no count for cpu {cpu} of {} possible ones", possible.len()),
+            )
         })?;
         let count = super::decimal(1, (at, cell))?;
         if count != 0 {
@@ -27,8 +32,8 @@ pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u6
     Ok(counts)
 }
 
-/// The same, in one walk over the bytes: there are as many numbers as CPUs, nearly all of them 0. `None` where something
-/// is not as it should be, which the careful way then names.
+/// The same, in one walk over the bytes: there are as many numbers as CPUs, nearly all of them 0.
+/// `None` where something is not as it should be, which the careful way then names.
 fn plain(text: &str, possible: &CpuSet) -> Option<Vec<(CpuId, u64)>> {
     let mut counts = Vec::new();
     let mut bytes = text.bytes();

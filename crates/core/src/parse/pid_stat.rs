@@ -24,15 +24,17 @@ pub struct PidStat {
 /// Reads the line.
 pub fn pid_stat(text: &str) -> Result<PidStat, ParseError> {
     let open = text.find('(').ok_or_else(|| ParseError::new(1, 1, "no '(' before the name"))?;
-    let close = text.rfind(')').ok_or_else(|| ParseError::new(1, open + 1, "no ')' after the name"))?;
-    let comm = text.get(open + 1..close).ok_or_else(|| ParseError::new(1, open + 1, "no ')' after the name"))?;
+    let close =
+        text.rfind(')').ok_or_else(|| ParseError::new(1, open + 1, "no ')' after the name"))?;
+    let comm = text
+        .get(open + 1..close)
+        .ok_or_else(|| ParseError::new(1, open + 1, "no ')' after the name"))?;
     let rest = &text[close + 1..];
     let field = |number: usize, name: &str| {
         // the state is field 3, the first after the name
-        super::words(rest)
-            .nth(number - 3)
-            .map(|(at, word)| (close + 1 + at, word))
-            .ok_or_else(|| ParseError::new(1, text.trim_end().len() + 1, format!("no field {number} ({name})")))
+        super::words(rest).nth(number - 3).map(|(at, word)| (close + 1 + at, word)).ok_or_else(
+            || ParseError::new(1, text.trim_end().len() + 1, format!("no field {number} ({name})")),
+        )
     };
     let flags: u32 = super::decimal(1, field(9, "flags")?)?;
     Ok(PidStat {
@@ -49,17 +51,24 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_parentheses() {
-        let read = pid_stat("17 (a) (b) ) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n").unwrap();
+        let read = pid_stat("17 (a) (b) ) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n")
+            .unwrap();
         assert_eq!((read.comm.as_str(), read.kthread, read.start_time), ("a) (b) ", true, 345));
-        let user = pid_stat("17 (sh) S 2 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n").unwrap();
+        let user =
+            pid_stat("17 (sh) S 2 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n").unwrap();
         assert!(!user.kthread && !user.bound);
-        let bound = pid_stat("17 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n").unwrap();
+        let bound =
+            pid_stat("17 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n")
+                .unwrap();
         assert!(bound.kthread && bound.bound);
     }
 
     #[test]
     fn a_missing_field_is_named() {
-        assert_eq!(pid_stat("1 (x) S 1\n").unwrap_err().to_string(), "line 1 column 10: no field 9 (flags)");
+        assert_eq!(
+            pid_stat("1 (x) S 1\n").unwrap_err().to_string(),
+            "line 1 column 10: no field 9 (flags)"
+        );
         assert!(pid_stat("1 )x( S").is_err());
     }
 }

@@ -8,7 +8,8 @@ pub fn cpus_allowed(text: &str) -> Result<CpuSet, ParseError> {
     for (line, number) in text.lines().zip(1..) {
         const KEY: &str = "Cpus_allowed_list:";
         if let Some(list) = line.strip_prefix(KEY) {
-            let error = |e: ParseError| ParseError { line: number, column: KEY.len() + e.column, ..e };
+            let error =
+                |e: ParseError| ParseError { line: number, column: KEY.len() + e.column, ..e };
             return super::cpu_lists::list(list).map_err(error);
         }
     }
@@ -28,7 +29,8 @@ mod tests {
 
     #[test]
     fn the_place_of_a_bad_range_is_that_in_the_file() {
-        let message = cpus_allowed("Name:\tx\nCpus_allowed_list:\t0-3,x\n").unwrap_err().to_string();
+        let message =
+            cpus_allowed("Name:\tx\nCpus_allowed_list:\t0-3,x\n").unwrap_err().to_string();
         assert_eq!(message, "line 2 column 24: unexpected 'x'");
     }
 }

@@ -17,8 +17,9 @@ pub fn number_or_none(text: &str) -> Result<Option<u32>, ParseError> {
 pub fn hexadecimal(text: &str) -> Result<u32, ParseError> {
     let text = text.trim();
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    u32::from_str_radix(digits, 16)
-        .map_err(|_| ParseError::new(1, 1, format!("expected a hexadecimal number, found {text:?}")))
+    u32::from_str_radix(digits, 16).map_err(|_| {
+        ParseError::new(1, 1, format!("expected a hexadecimal number, found {text:?}"))
+    })
 }
 
 /// The text without the newline; never fails.

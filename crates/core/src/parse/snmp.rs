@@ -1,11 +1,13 @@
-//! `/proc/net/snmp`, `/proc/net/netstat` (`net/ipv4/proc.c`) and `/proc/net/snmp6` (`net/ipv6/proc.c`): counters of the
-//! protocols in one network namespace, by the names that `nstat` gives them (`UdpRcvbufErrors`, `TcpExtListenDrops`).
+//! `/proc/net/snmp`, `/proc/net/netstat` (`net/ipv4/proc.c`) and `/proc/net/snmp6`
+//! (`net/ipv6/proc.c`): counters of the protocols in one network namespace, by the names that
+//! `nstat` gives them (`UdpRcvbufErrors`, `TcpExtListenDrops`).
 
 use std::collections::BTreeMap;
 
 use super::ParseError;
 
-/// `snmp` and `netstat`: pairs of lines, names and then values, each begun by the protocol and a colon.
+/// `snmp` and `netstat`: pairs of lines, names and then values, each begun by the protocol and a
+/// colon.
 ///
 /// A negative value is no counter (`Tcp: MaxConn` is -1) and is left out.
 pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
@@ -24,7 +26,11 @@ pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
         };
         for (_, name) in names {
             let Some(word) = words.next() else {
-                return Err(ParseError::new(line, values.len() + 1, format!("no value of {prefix}{name}")));
+                return Err(ParseError::new(
+                    line,
+                    values.len() + 1,
+                    format!("no value of {prefix}{name}"),
+                ));
             };
             // an unsigned long, or a long where -1 has a meaning
             if !word.1.starts_with('-') {
@@ -40,7 +46,9 @@ pub fn snmp6(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
     let counter = |(line, number): (&str, usize)| {
         let mut words = super::words(line);
         let (_, name) = words.next()?;
-        let value = words.next().ok_or_else(|| ParseError::new(number, line.len() + 1, format!("no value of {name}")));
+        let value = words
+            .next()
+            .ok_or_else(|| ParseError::new(number, line.len() + 1, format!("no value of {name}")));
         Some(value.and_then(|word| Ok((name.to_owned(), super::decimal(number, word)?))))
     };
     text.lines().zip(1..).filter_map(counter).collect()
@@ -58,18 +66,27 @@ mod tests {
         assert!(!read.contains_key("TcpMaxConn"), "-1 is no count");
         let netstat = snmp("TcpExt: ListenOverflows ListenDrops\nTcpExt: 3 5 9\n").unwrap();
         assert_eq!((netstat["TcpExtListenOverflows"], netstat["TcpExtListenDrops"]), (3, 5));
-        assert_eq!(snmp6("Udp6RcvbufErrors                \t4\nIp6InReceives 9\n").unwrap()["Udp6RcvbufErrors"], 4);
+        assert_eq!(
+            snmp6("Udp6RcvbufErrors                \t4\nIp6InReceives 9\n").unwrap()["Udp6RcvbufErrors"],
+            4
+        );
     }
 
     #[test]
     fn what_is_missing_is_named() {
         let message = |text| snmp(text).unwrap_err().to_string();
-        assert_eq!(message("Udp: InErrors\n"), "line 2 column 1: no line of values after the line of names");
+        assert_eq!(
+            message("Udp: InErrors\n"),
+            "line 2 column 1: no line of values after the line of names"
+        );
         assert_eq!(
             message("Udp: InErrors\nTcp: 1\n"),
             "line 2 column 1: expected the values of \"Udp:\", found \"Tcp:\""
         );
         assert_eq!(message("Udp: A B\nUdp: 1\n"), "line 2 column 7: no value of UdpB");
-        assert_eq!(snmp6("Ip6InReceives\n").unwrap_err().to_string(), "line 1 column 14: no value of Ip6InReceives");
+        assert_eq!(
+            snmp6("Ip6InReceives\n").unwrap_err().to_string(),
+            "line 1 column 14: no value of Ip6InReceives"
+        );
     }
 }

@@ -21,7 +21,9 @@ fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, Cou
     let mut lines = text.lines().zip(1..);
     let cpu = |(at, word): (usize, &str)| {
         let number = word.strip_prefix("CPU").and_then(|n| n.parse().ok());
-        number.map(CpuId).ok_or_else(|| ParseError::new(1, at + 1, format!("expected CPU<n>, found {word:?}")))
+        number
+            .map(CpuId)
+            .ok_or_else(|| ParseError::new(1, at + 1, format!("expected CPU<n>, found {word:?}")))
     };
     let cpus: Vec<CpuId> = match lines.next() {
         Some((header, _)) => super::words(header).map(cpu).collect::<Result<_, _>>()?,
@@ -30,12 +32,18 @@ fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, Cou
     let mut read: Vec<(Arc<str>, Vec<u64>)> = Vec::new();
     for (line, number) in lines {
         let mut words = super::words(line);
-        let Some(name) = words.next().and_then(|(_, word)| word.strip_suffix(':')).filter(|name| wanted(name)) else {
+        let Some(name) =
+            words.next().and_then(|(_, word)| word.strip_suffix(':')).filter(|name| wanted(name))
+        else {
             continue;
         };
         let count = |cpu: &CpuId| {
             let cell = words.next().ok_or_else(|| {
-                ParseError::new(number, line.len() + 1, format!("{name} has no count for cpu {cpu} of {}", cpus.len()))
+                ParseError::new(
+                    number,
+                    line.len() + 1,
+                    format!("{name} has no count for cpu {cpu} of {}", cpus.len()),
+                )
             })?;
             super::decimal(number, cell)
         };

@@ -11,7 +11,8 @@ pub fn stat(text: &str) -> Result<BTreeMap<CpuId, CpuStat>, ParseError> {
     let mut read = BTreeMap::new();
     for (line, number) in text.lines().zip(1..) {
         let mut words = super::words(line);
-        let Some(cpu) = words.next().and_then(|(_, word)| word.strip_prefix("cpu")?.parse().ok()) else {
+        let Some(cpu) = words.next().and_then(|(_, word)| word.strip_prefix("cpu")?.parse().ok())
+        else {
             continue;
         };
         let mut next = |name: &str| match words.next() {
@@ -51,7 +52,9 @@ pub struct Events {
 pub fn events(text: &str) -> Events {
     let row = |name: &str| {
         let mut rows = text.lines().map(str::split_ascii_whitespace);
-        rows.find_map(|mut words| words.next().filter(|word| *word == name).and(words.next()))?.parse().ok()
+        rows.find_map(|mut words| words.next().filter(|word| *word == name).and(words.next()))?
+            .parse()
+            .ok()
     };
     Events { context_switches: row("ctxt"), interrupts: row("intr") }
 }
@@ -69,14 +72,24 @@ mod tests {
 
     #[test]
     fn the_total_is_not_a_cpu() {
-        let read = stat("cpu  9 9 9 9 9 9 9 9 9 9\ncpu3 1 2 3 4 5 6 7 8 9 10 11\nintr 5 0 0\n").unwrap();
+        let read =
+            stat("cpu  9 9 9 9 9 9 9 9 9 9\ncpu3 1 2 3 4 5 6 7 8 9 10 11\nintr 5 0 0\n").unwrap();
         assert_eq!(read.len(), 1);
-        assert_eq!((read[&CpuId(3)].user, read[&CpuId(3)].softirq, read[&CpuId(3)].guest_nice), (1, 7, 10));
+        assert_eq!(
+            (read[&CpuId(3)].user, read[&CpuId(3)].softirq, read[&CpuId(3)].guest_nice),
+            (1, 7, 10)
+        );
     }
 
     #[test]
     fn a_missing_column_is_named() {
-        assert_eq!(stat("cpu0 1 2 3\n").unwrap_err().to_string(), "line 1 column 11: no column idle");
-        assert_eq!(stat("intr 5\n").unwrap_err().to_string(), "line 1 column 1: no line \"cpu<n>\"");
+        assert_eq!(
+            stat("cpu0 1 2 3\n").unwrap_err().to_string(),
+            "line 1 column 11: no column idle"
+        );
+        assert_eq!(
+            stat("intr 5\n").unwrap_err().to_string(),
+            "line 1 column 1: no line \"cpu<n>\""
+        );
     }
 }

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 /// The pairs; lines without `=` are ignored.
 pub fn uevent(text: &str) -> BTreeMap<String, String> {
     // not lines(), which takes a carriage return at the end for a part of the line's end
-    text.split('\n').filter_map(|line| line.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+    text.split('\n')
+        .filter_map(|line| line.split_once('='))
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -15,7 +18,10 @@ mod tests {
     #[test]
     fn values_may_hold_equal_signs() {
         let read = uevent("DEVTYPE=bridge\nOF=a=b\njunk\n");
-        assert_eq!((read["DEVTYPE"].as_str(), read["OF"].as_str(), read.len()), ("bridge", "a=b", 2));
+        assert_eq!(
+            (read["DEVTYPE"].as_str(), read["OF"].as_str(), read.len()),
+            ("bridge", "a=b", 2)
+        );
         assert_eq!(uevent("A=b\r\n")["A"], "b\r");
     }
 }

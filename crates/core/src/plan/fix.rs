@@ -17,12 +17,14 @@ pub struct Mend {
     pub subject: Option<String>,
 }
 
-/// As typed: `udp-one-queue`, `udp-one-queue:eth0`; in a subject, `/` stands for a space (`ring-full:eth0/rx-3`).
+/// As typed: `udp-one-queue`, `udp-one-queue:eth0`; in a subject, `/` stands for a space
+/// (`ring-full:eth0/rx-3`).
 impl FromStr for Mend {
     type Err = UnknownFinding;
 
     fn from_str(text: &str) -> Result<Self, UnknownFinding> {
-        let (id, subject) = text.split_once(':').map_or((text, None), |(id, subject)| (id, Some(subject)));
+        let (id, subject) =
+            text.split_once(':').map_or((text, None), |(id, subject)| (id, Some(subject)));
         Ok(Self { id: id.parse()?, subject: subject.map(|subject| subject.replace('/', " ")) })
     }
 }
@@ -41,18 +43,21 @@ impl Mend {
     }
 
     fn means(&self, finding: &Finding) -> bool {
-        self.id == finding.id && self.subject.as_ref().is_none_or(|subject| *subject == finding.subject)
+        self.id == finding.id
+            && self.subject.as_ref().is_none_or(|subject| *subject == finding.subject)
     }
 }
 
 /// What mends these findings: of each, the first remedy that netsilo can write.
 ///
-/// What another change would make void is left for a plan of its own. What is not found, or has no such remedy, is left alone with the reason; of two remedies that want different things of
-/// one knob, the graver finding's is taken.
+/// What another change would make void is left for a plan of its own. What is not found, or has no
+/// such remedy, is left alone with the reason; of two remedies that want different things of one
+/// knob, the graver finding's is taken.
 pub fn fix(check: &Check, mends: &[Mend], after: &Snapshot, even_if_owned: bool) -> Plan {
     let mut plan = Plan { even_if_owned, ..Plan::default() };
     for mend in mends {
-        let found: Vec<&Finding> = check.findings.iter().filter(|finding| mend.means(finding)).collect();
+        let found: Vec<&Finding> =
+            check.findings.iter().filter(|finding| mend.means(finding)).collect();
         if found.is_empty() {
             plan.leave(&mend.to_string(), "not found now: nothing to mend");
         }
@@ -61,8 +66,10 @@ pub fn fix(check: &Check, mends: &[Mend], after: &Snapshot, even_if_owned: bool)
         }
     }
     let owners = plan.owners(&after.writers);
-    let owners: Vec<(String, &str)> =
-        owners.iter().map(|owner| (format!("{} (pid {})", owner.name, owner.pid), owner.name.as_str())).collect();
+    let owners: Vec<(String, &str)> = owners
+        .iter()
+        .map(|owner| (format!("{} (pid {})", owner.name, owner.pid), owner.name.as_str()))
+        .collect();
     for (subject, name) in &owners {
         let reason = format!(
             "it is running and writes these settings too: stop {name}, or act all the same with --even-if-owned"
@@ -76,14 +83,18 @@ pub fn fix(check: &Check, mends: &[Mend], after: &Snapshot, even_if_owned: bool)
     plan
 }
 
-/// What a change of channels would make void waits for a plan of its own, made when the new queues are there.
+/// What a change of channels would make void waits for a plan of its own, made when the new queues
+/// are there.
 fn first_things_first(plan: &mut Plan) {
     let (now, later) = held_back(std::mem::take(&mut plan.changes));
     for change in &now {
         let void = later.iter().filter(|other| change.target.voids(&other.target));
         let void: Vec<String> = void.map(|other| other.target.to_string()).collect();
         if !void.is_empty() {
-            let why = format!("{} makes new queues: apply that first, then plan the same again", change.target);
+            let why = format!(
+                "{} makes new queues: apply that first, then plan the same again",
+                change.target
+            );
             plan.leave(&void.join(", "), &why);
         }
     }
@@ -101,9 +112,10 @@ fn mend_one(plan: &mut Plan, finding: &Finding) {
     };
     for change in &remedy.changes {
         match plan.changes.iter().find(|known| known.target == change.target) {
-            None => {
-                plan.changes.push(Change { reason: format!("{}: {}", finding.id, change.reason), ..change.clone() })
-            }
+            None => plan.changes.push(Change {
+                reason: format!("{}: {}", finding.id, change.reason),
+                ..change.clone()
+            }),
             Some(known) if known.new == change.new => {}
             Some(known) => {
                 let reason = format!(
@@ -172,16 +184,27 @@ mod tests {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
         let (old, reason) = (Value::Settings("combined=1".parse().unwrap()), String::new());
         let new = Value::Settings("combined=4".parse().unwrap());
-        let channels = Change { target: Target::Channels { netdev: netdev() }, old, new, reason: reason.clone() };
+        let channels = Change {
+            target: Target::Channels { netdev: netdev() },
+            old,
+            new,
+            reason: reason.clone(),
+        };
         let target = Target::RpsCpus { netdev: netdev(), queue: 0 };
         let (old, new) = (Value::Cpus(CpuSet::new()), Value::Cpus(CpuSet::of(CpuId(1))));
         let rps = Change { target, old, new, reason };
-        let check = checked(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
+        let check =
+            checked(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
         let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);
-        let targets: Vec<String> = plan.changes.iter().map(|change| change.target.to_string()).collect();
+        let targets: Vec<String> =
+            plan.changes.iter().map(|change| change.target.to_string()).collect();
         assert!(targets.len() == 2 && targets.contains(&"eth0 channels".to_owned()), "{targets:?}");
         assert_eq!(plan.unchanged[0].subject, "eth0 rx-0 rps_cpus", "{:?}", plan.unchanged);
-        assert!(plan.unchanged[0].reason.starts_with("eth0 channels makes new queues"), "{:?}", plan.unchanged);
+        assert!(
+            plan.unchanged[0].reason.starts_with("eth0 channels makes new queues"),
+            "{:?}",
+            plan.unchanged
+        );
     }
 
     #[test]
@@ -206,9 +229,16 @@ mod tests {
 
     #[test]
     fn two_remedies_that_want_different_things_of_one_knob_are_not_both_taken() {
-        let check = checked(vec![finding("a", vec![to(1)]), finding("b", vec![to(2)]), finding("c", vec![to(1)])]);
+        let check = checked(vec![
+            finding("a", vec![to(1)]),
+            finding("b", vec![to(2)]),
+            finding("c", vec![to(1)]),
+        ]);
         let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);
-        assert_eq!(plan.changes.iter().map(|change| change.new.clone()).collect::<Vec<_>>(), [Value::Count(1)]);
+        assert_eq!(
+            plan.changes.iter().map(|change| change.new.clone()).collect::<Vec<_>>(),
+            [Value::Count(1)]
+        );
         assert_eq!(
             plan.refusals.iter().map(|it| (it.subject.as_str(), it.cause)).collect::<Vec<_>>(),
             [("far-from-consumers:b", Cause::Contradicted)]

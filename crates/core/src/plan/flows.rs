@@ -12,9 +12,11 @@ use crate::silo::{Silo, Silos};
 use crate::verdict;
 
 /// Drivers that implement `ndo_rx_flow_steer` (read off the sources of 6.1 to 7.2).
-const ARFS_DRIVERS: [&str; 8] = ["bnxt_en", "enic", "hns3", "ice", "mlx4_en", "mlx5_core", "qede", "sfc"];
+const ARFS_DRIVERS: [&str; 8] =
+    ["bnxt_en", "enic", "hns3", "ice", "mlx4_en", "mlx5_core", "qede", "sfc"];
 
-/// Queues whose readers are spread have to bring this share of a netdev's data before that is said of the netdev.
+/// Queues whose readers are spread have to bring this share of a netdev's data before that is said
+/// of the netdev.
 const MOST: f64 = 0.8;
 
 pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
@@ -38,9 +40,15 @@ pub(super) fn arfs(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut
                     format!("{driver} has no aRFS; --rfs does the same in software"),
                 );
             }
-            None => plan.refuse(&subject, Cause::NoSuchKnob, "its driver cannot steer flows".into()),
+            None => {
+                plan.refuse(&subject, Cause::NoSuchKnob, "its driver cannot steer flows".into())
+            }
             Some(feature) if feature.fixed() && feature.active != on => {
-                plan.refuse(&subject, Cause::NoSuchKnob, "its driver does not let it be changed".into());
+                plan.refuse(
+                    &subject,
+                    Cause::NoSuchKnob,
+                    "its driver does not let it be changed".into(),
+                );
             }
             Some(_) if on && table == 0 => {
                 plan.refuse(
@@ -55,35 +63,62 @@ pub(super) fn arfs(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut
                         "aRFS: the device takes each flow to the queue whose interrupt is on its reader's cpu{}",
                         said(verdict::arfs(seen, netdev))
                     ),
-                    false => "aRFS off: the device's hash chooses the queue of each flow".to_owned(),
+                    false => {
+                        "aRFS off: the device's hash chooses the queue of each flow".to_owned()
+                    }
                 };
-                let target = Target::Offload { netdev: NetdevIdentity::of(netdev), feature: NTUPLE_FILTER.into() };
+                let target = Target::Offload {
+                    netdev: NetdevIdentity::of(netdev),
+                    feature: NTUPLE_FILTER.into(),
+                };
                 plan.set(target, Value::Switch(feature.active), Value::Switch(on), reason);
             }
         }
     }
 }
 
-/// Says so where every queue feeds every worker: moving interrupts gains nothing there, moving flows might.
-pub(super) fn advise(snapshot: &Snapshot, silos: &Silos, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+/// Says so where every queue feeds every worker: moving interrupts gains nothing there, moving
+/// flows might.
+pub(super) fn advise(
+    snapshot: &Snapshot,
+    silos: &Silos,
+    netdevs: &[&Netdev],
+    goal: &Goal,
+    plan: &mut Plan,
+) {
     let llcs = snapshot.topology.llc_groups().len();
     for netdev in netdevs {
-        let read = |silo: &&Silo| silo.queue.is_some() && silo.netdev.is(netdev) && silo.bytes_per_s > Some(0.0);
+        let read = |silo: &&Silo| {
+            silo.queue.is_some() && silo.netdev.is(netdev) && silo.bytes_per_s > Some(0.0)
+        };
         let queues: Vec<&Silo> = silos.queues.iter().filter(read).collect();
         let bytes = |silo: &Silo| silo.bytes_per_s.unwrap_or(0.0);
-        let spread = |silo: &Silo| silo.concentration.is_some_and(|concentration| concentration.is_spread(llcs));
+        let spread = |silo: &Silo| {
+            silo.concentration.is_some_and(|concentration| concentration.is_spread(llcs))
+        };
         let all: f64 = queues.iter().map(|silo| bytes(silo)).sum();
         let alike: Vec<&Silo> = queues.into_iter().filter(|silo| spread(silo)).collect();
         let heaviest = alike.iter().max_by(|a, b| bytes(a).total_cmp(&bytes(b)));
-        let Some((heaviest, at)) = heaviest.and_then(|silo| Some((silo, silo.concentration?))) else { continue };
+        let Some((heaviest, at)) = heaviest.and_then(|silo| Some((silo, silo.concentration?)))
+        else {
+            continue;
+        };
         if alike.iter().map(|silo| bytes(silo)).sum::<f64>() >= all * MOST {
-            plan.advice
-                .push(Advice { subject: netdev.name.clone(), text: advice(snapshot, netdev, heaviest, at, goal) });
+            plan.advice.push(Advice {
+                subject: netdev.name.clone(),
+                text: advice(snapshot, netdev, heaviest, at, goal),
+            });
         }
     }
 }
 
-fn advice(snapshot: &Snapshot, netdev: &Netdev, silo: &Silo, at: Concentration, goal: &Goal) -> String {
+fn advice(
+    snapshot: &Snapshot,
+    netdev: &Netdev,
+    silo: &Silo,
+    at: Concentration,
+    goal: &Goal,
+) -> String {
     let comm = silo.consumers.first().map_or("its workers", |consumer| consumer.comm.as_str());
     let udp = silo.consumers.iter().any(|consumer| consumer.protocols.contains(&Protocol::Udp));
     let mut text = format!(

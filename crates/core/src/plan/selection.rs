@@ -5,10 +5,12 @@ use crate::host::{Netdev, Snapshot};
 use crate::plan::{Cause, Goal, Plan};
 use crate::topology::Topology;
 
-/// The netdevs that the goal names, or all that are up and have rx queues with interrupts or kthreads.
+/// The netdevs that the goal names, or all that are up and have rx queues with interrupts or
+/// kthreads.
 pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal, plan: &mut Plan) -> Vec<&'a Netdev> {
     if goal.netdevs.is_empty() {
-        let chosen: Vec<_> = snapshot.netdevs.iter().filter(|netdev| netdev.up && placeable(netdev)).collect();
+        let chosen: Vec<_> =
+            snapshot.netdevs.iter().filter(|netdev| netdev.up && placeable(netdev)).collect();
         if chosen.is_empty() {
             plan.leave("netdevs", "none that is up has an rx queue with a known interrupt");
         }
@@ -26,13 +28,16 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal, plan: &mut Plan) 
 }
 
 fn placeable(netdev: &Netdev) -> bool {
-    netdev.rx_queues.iter().any(|queue| queue.irq.is_some()) || netdev.napis.iter().any(|napi| napi.thread.is_some())
+    netdev.rx_queues.iter().any(|queue| queue.irq.is_some())
+        || netdev.napis.iter().any(|napi| napi.thread.is_some())
 }
 
 fn no_such_netdev(name: &str, snapshot: &Snapshot) -> String {
     let names: Vec<&str> = snapshot.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
     match (nearest(name, &names), names.as_slice()) {
-        (Some(nearest), _) => format!("no such netdev; did you mean {nearest}? there are {}", names.join(", ")),
+        (Some(nearest), _) => {
+            format!("no such netdev; did you mean {nearest}? there are {}", names.join(", "))
+        }
         (None, []) => "no such netdev; there are none in this network namespace".into(),
         (None, _) => format!("no such netdev; there are {}", names.join(", ")),
     }
@@ -67,7 +72,11 @@ pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<
         if !apart.is_empty() {
             plan.leave(
                 "cpus",
-                &format!("{} {}: nothing is placed there", cpus_are(&apart), why_apart(topology, &apart)),
+                &format!(
+                    "{} {}: nothing is placed there",
+                    cpus_are(&apart),
+                    why_apart(topology, &apart)
+                ),
             );
         }
         if cpus.is_empty() {
@@ -92,21 +101,34 @@ pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<
 /// Whether the operator may name these CPUs for a knob; refusals say why not.
 pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &mut Plan) -> bool {
     if cpus.is_empty() {
-        plan.refuse(subject, Cause::EmptyMask, "no cpu is left; the kernel refuses an empty set".into());
+        plan.refuse(
+            subject,
+            Cause::EmptyMask,
+            "no cpu is left; the kernel refuses an empty set".into(),
+        );
         return false;
     }
     let online = all_online(topology, subject, cpus, plan);
     let apart = cpus.and(&topology.set_apart());
     if !apart.is_empty() {
         let why = why_apart(topology, &apart);
-        let reason = format!("{} {why}: hands off; allowed are {}", cpus_are(&apart), topology.housekeeping());
+        let reason = format!(
+            "{} {why}: hands off; allowed are {}",
+            cpus_are(&apart),
+            topology.housekeeping()
+        );
         plan.refuse(subject, Cause::IsolatedCpu, reason);
     }
     online && apart.is_empty()
 }
 
 /// Whether all CPUs are online; a refusal names those that are not.
-pub(super) fn all_online(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &mut Plan) -> bool {
+pub(super) fn all_online(
+    topology: &Topology,
+    subject: &str,
+    cpus: &CpuSet,
+    plan: &mut Plan,
+) -> bool {
     let offline = cpus.minus(&topology.online);
     if !offline.is_empty() {
         let possible = offline.minus(&topology.possible).is_empty();

@@ -1,5 +1,5 @@
-//! Flows of a listening port taken to queues of one's choice, by rules of the device: an ntuple rule for one queue, a rule
-//! that leads to an RSS context for several.
+//! Flows of a listening port taken to queues of one's choice, by rules of the device: an ntuple
+//! rule for one queue, a rule that leads to an RSS context for several.
 //!
 //! Which port is whose is told by the operator: what eBPF counts has no ports.
 
@@ -77,7 +77,8 @@ impl Steering {
     }
 }
 
-/// Whether a netdev's driver says that it can steer flows: the offload is on, or can be switched on.
+/// Whether a netdev's driver says that it can steer flows: the offload is on, or can be switched
+/// on.
 pub(super) fn can_steer(netdev: &Netdev) -> bool {
     let feature = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
     feature.is_some_and(|feature| feature.active || !feature.fixed())
@@ -97,7 +98,10 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
                     format!("{driver} takes no rules for flows; --rfs moves them in software"),
                 );
             } else if wish.queues.highest().is_some_and(|queue| queue.0 as usize >= queues) {
-                let reason = format!("it has {queues} rx queues: choose from 0 to {}", queues.saturating_sub(1));
+                let reason = format!(
+                    "it has {queues} rx queues: choose from 0 to {}",
+                    queues.saturating_sub(1)
+                );
                 plan.refuse(&subject, Cause::OutOfRange, reason);
             } else {
                 rules(netdev, wish, plan);
@@ -113,20 +117,32 @@ fn rules(netdev: &Netdev, wish: &Steering, plan: &mut Plan) {
             plan.set(target, Value::Switch(old), Value::Switch(true), reason);
         }
     };
-    let active = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER)).is_some_and(|it| it.active);
+    let active = netdev
+        .ethtool
+        .as_ref()
+        .and_then(|ethtool| ethtool.feature(NTUPLE_FILTER))
+        .is_some_and(|it| it.active);
     let offload = Target::Offload { netdev: identity(), feature: NTUPLE_FILTER.into() };
     switched_on(plan, offload, active, "rules for flows need it".into());
     let to = match wish.queues.single() {
         Some(queue) => Steer::Queue(queue.0),
         None => {
             let context = Target::RssContext { netdev: identity(), queues: wish.queues.clone() };
-            switched_on(plan, context, false, format!("spreads flows over queues {} alone", wish.queues));
+            switched_on(
+                plan,
+                context,
+                false,
+                format!("spreads flows over queues {} alone", wish.queues),
+            );
             Steer::Queues(wish.queues.clone())
         }
     };
     for flow in wish.flows() {
         let rule = FlowRule::to_port(flow, wish.port, to.clone());
-        let reason = format!("flows to port {} come through rx queues {}, as asked for", wish.port, wish.queues);
+        let reason = format!(
+            "flows to port {} come through rx queues {}, as asked for",
+            wish.port, wish.queues
+        );
         switched_on(plan, Target::NtupleRule { netdev: identity(), rule }, false, reason);
     }
 }
@@ -141,11 +157,26 @@ mod tests {
 
     /// A netdev with four queues that may steer flows, or not.
     fn netdev(available: bool) -> Netdev {
-        let feature =
-            Feature { name: NTUPLE_FILTER.into(), available, requested: false, active: false, never_changed: false };
+        let feature = Feature {
+            name: NTUPLE_FILTER.into(),
+            available,
+            requested: false,
+            active: false,
+            never_changed: false,
+        };
         let absent = r#"{"absent":"not asked"}"#;
-        let parts =
-            ["driver", "channels", "rings", "coalesce", "features", "rss", "rx_rings", "ntuple_rules", "link", "stats"];
+        let parts = [
+            "driver",
+            "channels",
+            "rings",
+            "coalesce",
+            "features",
+            "rss",
+            "rx_rings",
+            "ntuple_rules",
+            "link",
+            "stats",
+        ];
         let parts: Vec<String> = parts.iter().map(|part| format!("\"{part}\":{absent}")).collect();
         let mut ethtool: crate::ethtool::Ethtool =
             serde_json::from_str(&format!("{{{},\"flow_hash\":{{}}}}", parts.join(","))).unwrap();
@@ -161,7 +192,10 @@ mod tests {
     }
 
     fn planned(netdev: &Netdev, wishes: &[&str]) -> Plan {
-        let goal = Goal { steer: wishes.iter().map(|wish| wish.parse().unwrap()).collect(), ..Goal::default() };
+        let goal = Goal {
+            steer: wishes.iter().map(|wish| wish.parse().unwrap()).collect(),
+            ..Goal::default()
+        };
         let mut plan = Plan::default();
         steer(&[netdev], &goal, &mut plan);
         Plan { changes: ordered(plan.changes), ..plan }
@@ -170,7 +204,8 @@ mod tests {
     #[test]
     fn a_port_goes_to_a_queue_by_a_rule_and_to_several_by_a_context() {
         let plan = planned(&netdev(true), &["443/tcp=2-3", "53/udp=0"]);
-        let targets: Vec<String> = plan.changes.iter().map(|change| change.target.to_string()).collect();
+        let targets: Vec<String> =
+            plan.changes.iter().map(|change| change.target.to_string()).collect();
         assert_eq!(
             targets,
             [
@@ -182,13 +217,19 @@ mod tests {
                 "eth0 rule udp6 dst-port 53 action 0",
             ]
         );
-        assert!(plan.changes.iter().all(|change| change.new == Value::Switch(true)) && plan.refusals.is_empty());
+        assert!(
+            plan.changes.iter().all(|change| change.new == Value::Switch(true))
+                && plan.refusals.is_empty()
+        );
     }
 
     #[test]
     fn a_driver_without_rules_and_a_queue_that_is_not_there_are_refused() {
         let plan = planned(&netdev(false), &["443/tcp=2"]);
-        assert_eq!(plan.refusals[0].reason, "ice takes no rules for flows; --rfs moves them in software");
+        assert_eq!(
+            plan.refusals[0].reason,
+            "ice takes no rules for flows; --rfs moves them in software"
+        );
         let plan = planned(&netdev(true), &["443/tcp=3-4"]);
         assert_eq!(
             (plan.refusals[0].reason.as_str(), plan.changes.len()),

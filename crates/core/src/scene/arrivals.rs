@@ -25,19 +25,28 @@ pub struct SceneRss {
 
 impl SceneRss {
     pub(super) fn ethtool(&self, driver: &str, queues: u32) -> Ethtool {
-        let table = if self.table.is_empty() { Table::equal(self.entries, queues).0 } else { self.table.clone() };
+        let table = if self.table.is_empty() {
+            Table::equal(self.entries, queues).0
+        } else {
+            self.table.clone()
+        };
         let rss = Rss {
             function: Some(HashFunction::Toeplitz),
             key: self.key.clone().map(|key| key.0),
             indirection: table,
             input_xfrm: 0,
         };
-        let driver = Driver { driver: driver.to_owned(), version: None, fw_version: None, bus_info: None };
+        let driver =
+            Driver { driver: driver.to_owned(), version: None, fw_version: None, bus_info: None };
         Ethtool {
             driver: Part::Value(driver),
             rss: Part::Value(rss),
             rx_rings: Part::Value(queues),
-            flow_hash: self.fields.iter().map(|(flow, fields)| (*flow, Part::Value(*fields))).collect(),
+            flow_hash: self
+                .fields
+                .iter()
+                .map(|(flow, fields)| (*flow, Part::Value(*fields)))
+                .collect(),
             ..Ethtool::untold("a scene does not say")
         }
     }
@@ -66,9 +75,14 @@ pub struct SceneFlow {
 }
 
 impl SceneFlow {
-    pub(super) fn flows<'a>(&'a self, from: &'a Flow, table: &'a [u32]) -> impl Iterator<Item = Flow> + 'a {
+    pub(super) fn flows<'a>(
+        &'a self,
+        from: &'a Flow,
+        table: &'a [u32],
+    ) -> impl Iterator<Item = Flow> + 'a {
         (0..self.count.max(1)).map(move |n| {
-            let hash = self.hash.map(|hash| hash.wrapping_add(self.hash_step.wrapping_mul(n.into())));
+            let hash =
+                self.hash.map(|hash| hash.wrapping_add(self.hash_step.wrapping_mul(n.into())));
             let by_table = || table.get(hash.unwrap_or(0) as usize % table.len().max(1)).copied();
             let ends = self.ends.map(|asked| {
                 let mut ends = asked.ends;

@@ -1,8 +1,9 @@
 //! The bootstrap: the interval of any figure, from drawing the sample again and again.
 //!
-//! BCa (bias-corrected and accelerated) rather than percentiles: measured times are skewed, and where their figure is biased or
-//! its spread grows with it, percentiles lie to one side. It is the same for a ratio and its logarithm. It promises nothing for
-//! a sample that was stopped by looking at it: that is what [`super::sequential`] is for.
+//! BCa (bias-corrected and accelerated) rather than percentiles: measured times are skewed, and
+//! where their figure is biased or its spread grows with it, percentiles lie to one side. It is the
+//! same for a ratio and its logarithm. It promises nothing for a sample that was stopped by looking
+//! at it: that is what [`super::sequential`] is for.
 
 use fastrand::Rng;
 use statrs::distribution::{ContinuousCDF, Normal};
@@ -29,9 +30,13 @@ impl Default for Draws {
     }
 }
 
-/// A figure of a sample (for pairs: of their differences) and its BCa interval; `None` below [`LEAST`] values, or if the figure
-/// of some draw is not a number.
-pub fn interval(sample: &[f64], figure: impl Fn(&[f64]) -> Option<f64>, draws: Draws) -> Option<Estimate> {
+/// A figure of a sample (for pairs: of their differences) and its BCa interval; `None` below
+/// [`LEAST`] values, or if the figure of some draw is not a number.
+pub fn interval(
+    sample: &[f64],
+    figure: impl Fn(&[f64]) -> Option<f64>,
+    draws: Draws,
+) -> Option<Estimate> {
     if sample.len() < LEAST {
         return None;
     }
@@ -67,7 +72,8 @@ fn draw(sample: &[f64], figure: &impl Fn(&[f64]) -> Option<f64>, draws: Draws) -
 /// How the spread of the figure grows with it, from leaving out each value once.
 fn acceleration(sample: &[f64], figure: &impl Fn(&[f64]) -> Option<f64>) -> Option<f64> {
     let without = |n: usize| {
-        let rest: Vec<f64> = sample.iter().enumerate().filter(|(at, _)| *at != n).map(|(_, value)| *value).collect();
+        let rest: Vec<f64> =
+            sample.iter().enumerate().filter(|(at, _)| *at != n).map(|(_, value)| *value).collect();
         figure(&rest)
     };
     let figures: Vec<f64> = (0..sample.len()).map(without).collect::<Option<_>>()?;
@@ -95,7 +101,8 @@ mod tests {
     fn the_mean_is_covered_nearly_as_often_as_promised() {
         let normal = covered(Noise::Normal, 20, 0.0, mean);
         assert!((0.86..=0.98).contains(&normal), "{normal}");
-        // The mean of skewed values is what the bootstrap is worst at; compare logarithms, or middles.
+        // The mean of skewed values is what the bootstrap is worst at; compare logarithms, or
+        // middles.
         let skewed = covered(Noise::LogNormal, 40, 0.5f64.exp(), mean);
         assert!(skewed >= 0.80, "{skewed}");
     }

@@ -1,8 +1,10 @@
-//! When to stop comparing: early when it is clear, early when it is hopeless, and never more often wrong than promised.
+//! When to stop comparing: early when it is clear, early when it is hopeless, and never more often
+//! wrong than promised.
 //!
-//! The differences are looked at a few times, at numbers of pairs fixed beforehand; each look has its share of the doubt and an
-//! exact interval ([`super::signed_rank`]). All intervals together hold the truth with the confidence promised, whichever look is
-//! the last. A confidence sequence would allow a look after each pair and takes two to four times as many of them; here a pair
+//! The differences are looked at a few times, at numbers of pairs fixed beforehand; each look has
+//! its share of the doubt and an exact interval ([`super::signed_rank`]). All intervals together
+//! hold the truth with the confidence promised, whichever look is the last. A confidence sequence
+//! would allow a look after each pair and takes two to four times as many of them; here a pair
 //! costs seconds and a look nothing.
 
 use serde::{Deserialize, Serialize};
@@ -60,12 +62,18 @@ pub struct Look {
 impl Rules {
     /// The numbers of pairs to look at: few, so that the doubt need not be shared among many.
     pub fn looks(&self) -> Vec<usize> {
-        // The first look that has an interval depends on the number of looks, and the other way round.
+        // The first look that has an interval depends on the number of looks, and the other way
+        // round.
         let from = |first: usize| {
-            let grown = std::iter::successors(Some(first as f64), |n| Some(n * GROWTH)).map(|n| n.round() as usize);
-            grown.take_while(|n| (*n as f64) < self.most as f64 / GROWTH.sqrt()).chain([self.most]).collect::<Vec<_>>()
+            let grown = std::iter::successors(Some(first as f64), |n| Some(n * GROWTH))
+                .map(|n| n.round() as usize);
+            grown
+                .take_while(|n| (*n as f64) < self.most as f64 / GROWTH.sqrt())
+                .chain([self.most])
+                .collect::<Vec<_>>()
         };
-        let fits = |looks: &Vec<usize>| looks[0] >= signed_rank::fewest(self.doubt / looks.len() as f64);
+        let fits =
+            |looks: &Vec<usize>| looks[0] >= signed_rank::fewest(self.doubt / looks.len() as f64);
         (1..=self.most).map(from).find(fits).unwrap_or_else(|| vec![self.most])
     }
 
@@ -99,14 +107,16 @@ impl Rules {
         }
     }
 
-    /// Even an estimate that grows by two of its deviations would not leave the interval that all pairs would give, and
-    /// that interval would not be below what matters either. This can only make a difference be shown less often.
+    /// Even an estimate that grows by two of its deviations would not leave the interval that all
+    /// pairs would give, and that interval would not be below what matters either. This can only
+    /// make a difference be shown less often.
     fn is_hopeless(&self, pairs: usize, estimate: &Estimate, doubt: f64) -> bool {
         let used = pairs as f64 / self.most as f64;
         let half = (estimate.high - estimate.low) / 2.0;
         let at_the_end = half * used.sqrt();
         let deviation = half / normal_quantile(1.0 - doubt / 2.0) * (1.0 - used).sqrt();
-        let (least, most) = (estimate.value.abs() - 2.0 * deviation, estimate.value.abs() + 2.0 * deviation);
+        let (least, most) =
+            (estimate.value.abs() - 2.0 * deviation, estimate.value.abs() + 2.0 * deviation);
         used >= HOPE && most < at_the_end && least.max(0.0) + at_the_end > self.matters
     }
 }
@@ -116,13 +126,18 @@ mod tests {
     use super::super::simulate::{Noise, share};
     use super::*;
 
-    /// Pairs in thrown order, while all drifts and what one pair has the next one has a part of; until it stops.
+    /// Pairs in thrown order, while all drifts and what one pair has the next one has a part of;
+    /// until it stops.
     fn run(rules: Rules, noise: Noise, truth: f64, rng: &mut fastrand::Rng) -> Look {
         let (mut differences, mut weather) = (Vec::new(), 0.0);
         loop {
             weather = 0.8 * weather + noise.sample(rng) * 0.5;
             let (first, second) = (noise.sample(rng), noise.sample(rng) + 0.1 + weather);
-            differences.push(if rng.bool() { second + truth - first } else { first + truth - second });
+            differences.push(if rng.bool() {
+                second + truth - first
+            } else {
+                first + truth - second
+            });
             if let Some(look @ Look { stop: Some(_), .. }) = rules.look(&differences) {
                 return look;
             }
@@ -141,7 +156,9 @@ mod tests {
     fn the_truth_is_missed_no_more_often_than_promised_whenever_it_stops() {
         for noise in Noise::ALL {
             for truth in [0.0, 1.5] {
-                let covered = share(300, |rng| run(Rules::default(), noise, truth, rng).estimate.unwrap().holds(truth));
+                let covered = share(300, |rng| {
+                    run(Rules::default(), noise, truth, rng).estimate.unwrap().holds(truth)
+                });
                 assert!(covered >= 0.945, "{noise:?} {truth}: {covered}");
             }
         }
@@ -168,8 +185,11 @@ mod tests {
 
     #[test]
     fn giving_up_seldom_costs_a_difference_that_would_have_been_shown() {
-        // About two deviations of a pair's difference over the square root of 60 are shown in most runs.
-        let shown = share(200, |rng| run(Rules::default(), Noise::Normal, 1.2, rng).stop == Some(Stop::Clear));
+        // About two deviations of a pair's difference over the square root of 60 are shown in most
+        // runs.
+        let shown = share(200, |rng| {
+            run(Rules::default(), Noise::Normal, 1.2, rng).stop == Some(Stop::Clear)
+        });
         assert!(shown > 0.75, "{shown}");
     }
 
@@ -181,6 +201,9 @@ mod tests {
         assert_eq!(rules.look(&same[..7]), None);
         assert_eq!(rules.last_look(&same[..7]), None);
         let few = Rules { most: 3, ..rules };
-        assert_eq!(few.look(&same[..3]).unwrap(), Look { pairs: 3, estimate: None, stop: Some(Stop::Used) });
+        assert_eq!(
+            few.look(&same[..3]).unwrap(),
+            Look { pairs: 3, estimate: None, stop: Some(Stop::Used) }
+        );
     }
 }

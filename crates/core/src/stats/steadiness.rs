@@ -1,4 +1,5 @@
-//! What speaks against a measurement: values that drift, single ones far off, neighbours that are alike.
+//! What speaks against a measurement: values that drift, single ones far off, neighbours that are
+//! alike.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
@@ -20,10 +21,11 @@ const LEAST: usize = 8;
 /// How steady values were, in the order in which they were measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Steadiness {
-    /// How much they rose from first to last (Theil and Sen's line), relative to their median; `None` where that may be chance
-    /// (Mann and Kendall's test at 1 %).
+    /// How much they rose from first to last (Theil and Sen's line), relative to their median;
+    /// `None` where that may be chance (Mann and Kendall's test at 1 %).
     pub drift: Option<f64>,
-    /// Which of them are far off: more than 5 deviations (from the median of deviations) from the median.
+    /// Which of them are far off: more than 5 deviations (from the median of deviations) from the
+    /// median.
     pub outliers: Vec<usize>,
     /// How alike neighbours are, 1 being the same; `None` where that may be chance.
     pub neighbours_alike: Option<f64>,
@@ -31,7 +33,11 @@ pub struct Steadiness {
 
 /// How steady these values were.
 pub fn steadiness(values: &[f64]) -> Steadiness {
-    Steadiness { drift: drift(values), outliers: outliers(values), neighbours_alike: neighbours_alike(values) }
+    Steadiness {
+        drift: drift(values),
+        outliers: outliers(values),
+        neighbours_alike: neighbours_alike(values),
+    }
 }
 
 fn drift(values: &[f64]) -> Option<f64> {
@@ -40,7 +46,8 @@ fn drift(values: &[f64]) -> Option<f64> {
     }
     let pairs = || (0..values.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
     let rises = pairs().map(|(a, b)| (values[b] - values[a]) / (b - a) as f64).collect::<Vec<_>>();
-    let balance: f64 = rises.iter().map(|rise| if *rise == 0.0 { 0.0 } else { rise.signum() }).sum();
+    let balance: f64 =
+        rises.iter().map(|rise| if *rise == 0.0 { 0.0 } else { rise.signum() }).sum();
     let n = values.len() as f64;
     let deviation = (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0).sqrt();
     let z = (balance.abs() - 1.0).max(0.0) / deviation;

@@ -14,7 +14,8 @@ use crate::topology::Distance;
 pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::Rps;
     let Some(handed) = Handed::of(work) else {
-        let because = "it is on, but what it hands on was not counted (received_rps, polls of the backlog)";
+        let because =
+            "it is on, but what it hands on was not counted (received_rps, polls of the backlog)";
         return Verdict::new(work, remedy, Outcome::Unknown, because);
     };
     let off = Effect::of(work, &CpuSet::new(), |sight| handed.back(work, sight));
@@ -26,11 +27,20 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
         gain if gain.best <= -super::CLEAR => Outcome::Help,
         _ => Outcome::NoClearChange,
     };
-    let costs = format!("it sends {:.0} ipis/s, {} of a cpu with the lines that move", added.ipis, percent(added.time));
+    let costs = format!(
+        "it sends {:.0} ipis/s, {} of a cpu with the lines that move",
+        added.ipis,
+        percent(added.time)
+    );
     let because = match outcome {
-        Outcome::Hurt => format!("it is on and {}: {costs}, and relieves nothing that is full", off.now(work)),
+        Outcome::Hurt => {
+            format!("it is on and {}: {costs}, and relieves nothing that is full", off.now(work))
+        }
         Outcome::Help => {
-            format!("it is on and carries {} of a cpu away from what would be full; {costs}", percent(handed.time()))
+            format!(
+                "it is on and carries {} of a cpu away from what would be full; {costs}",
+                percent(handed.time())
+            )
         }
         _ => format!("it is on; {}; {costs}", off.now(work)),
     };
@@ -44,27 +54,45 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
     };
     let mut reasons = machine(work, &handed.targets());
     reasons.extend([
-        Evidence::new("ipis for rps", Measure::PerSecond(added.ipis), "/proc/net/softnet_stat received_rps"),
-        Evidence::new("protocol work on other cpus", Measure::Share(handed.time()), "eBPF softirq and napi_poll"),
-        Evidence::new("added by handing on", Measure::Share(added.time), work.costs.source_in_words()),
+        Evidence::new(
+            "ipis for rps",
+            Measure::PerSecond(added.ipis),
+            "/proc/net/softnet_stat received_rps",
+        ),
+        Evidence::new(
+            "protocol work on other cpus",
+            Measure::Share(handed.time()),
+            "eBPF softirq and napi_poll",
+        ),
+        Evidence::new(
+            "added by handing on",
+            Measure::Share(added.time),
+            work.costs.source_in_words(),
+        ),
     ]);
     Verdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
 }
 
 /// What RPS hands on now, by CPU.
 struct Handed {
-    /// Share of the CPU's time that works off its backlog, packets and interrupts received per second.
+    /// Share of the CPU's time that works off its backlog, packets and interrupts received per
+    /// second.
     to: BTreeMap<CpuId, (f64, f64, f64)>,
 }
 
 impl Handed {
     fn of(work: &Work<'_>) -> Option<Self> {
-        let masks = work.silos.iter().filter_map(|silo| silo.rps_cpus.clone()).reduce(|all, cpus| all.or(&cpus))?;
+        let masks = work
+            .silos
+            .iter()
+            .filter_map(|silo| silo.rps_cpus.clone())
+            .reduce(|all, cpus| all.or(&cpus))?;
         let attribution = &work.seen.observation.attribution;
         let seconds = attribution.elapsed.as_secs_f64();
         let mut to = BTreeMap::new();
         for cpu in masks.iter().filter(|cpu| !work.own.contains_key(cpu)) {
-            let received = work.seen.rates.cpus.get(&cpu).and_then(|rates| rates.softnet?.received_rps_per_s);
+            let received =
+                work.seen.rates.cpus.get(&cpu).and_then(|rates| rates.softnet?.received_rps_per_s);
             let polls = attribution.polls.iter().filter(|poll| poll.cpu == cpu);
             let (mut backlog, mut all) = (0.0, 0.0);
             for poll in polls {

@@ -8,7 +8,8 @@ use crate::change::{NetdevIdentity, Target, Value};
 use crate::diagnose::{Evidence, Gain, Measure};
 use crate::host::Netdev;
 
-/// Counters of what found no room at the NIC; a driver counts some of them twice, so the greatest is taken.
+/// Counters of what found no room at the NIC; a driver counts some of them twice, so the greatest
+/// is taken.
 const LOST: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
 /// Packets of one run of the softirq.
 const BUDGET: &str = "net.core.netdev_budget";
@@ -21,12 +22,21 @@ const SQUEEZED: f64 = 0.01;
 pub(super) fn ring(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::BiggerRing;
     let Some(lost) = lost(work) else {
-        return Verdict::new(work, remedy, Outcome::Unknown, "its driver does not count what found no room");
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::Unknown,
+            "its driver does not count what found no room",
+        );
     };
-    let reasons =
-        vec![Evidence::new("packets that found no room", Measure::PerSecond(lost), "/sys/class/net/*/statistics")];
-    let no_change =
-        |because: &str| Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(reasons.clone());
+    let reasons = vec![Evidence::new(
+        "packets that found no room",
+        Measure::PerSecond(lost),
+        "/sys/class/net/*/statistics",
+    )];
+    let no_change = |because: &str| {
+        Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(reasons.clone())
+    };
     let rings = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
     let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
     match rings {
@@ -40,13 +50,15 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
                 limit.current, limit.max
             );
             let edit = |old: &Value| match old {
-                Value::Settings(rings) => {
-                    Some(Value::Settings(rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max))))
-                }
+                Value::Settings(rings) => Some(Value::Settings(
+                    rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)),
+                )),
                 _ => None,
             };
             let target = Target::Rings { netdev: NetdevIdentity::of(work.netdev) };
-            let verdict = Verdict::new(work, remedy, Outcome::Help, because).bound(losses(lost)).reasons(reasons);
+            let verdict = Verdict::new(work, remedy, Outcome::Help, because)
+                .bound(losses(lost))
+                .reasons(reasons);
             verdict.writes(work, target, edit, "twice the ring holds twice the burst").not_when(
                 "the data should stay in the cache (a ring larger than what the device may write there), or latency counts more than loss",
             )
@@ -54,7 +66,8 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
     }
 }
 
-/// More packets before the softirq gives way. What is left is taken up again at once, by ksoftirqd if need be.
+/// More packets before the softirq gives way. What is left is taken up again at once, by ksoftirqd
+/// if need be.
 pub(super) fn budget(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::BiggerBudget;
     let rates = work.own.keys().filter_map(|cpu| work.seen.rates.cpus.get(cpu));
@@ -66,7 +79,12 @@ pub(super) fn budget(work: &Work<'_>) -> Verdict {
         }
     }
     if !known {
-        return Verdict::new(work, remedy, Outcome::Unknown, "which cpu polls it, or its squeezes, are not known");
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::Unknown,
+            "which cpu polls it, or its squeezes, are not known",
+        );
     }
     let share = if runs > 0.0 { squeezes / runs } else { 0.0 };
     let source = "/proc/net/softnet_stat time_squeeze";
@@ -76,27 +94,37 @@ pub(super) fn budget(work: &Work<'_>) -> Verdict {
     ];
     let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
     let lost = lost(work).unwrap_or(0.0);
-    let verdict = |outcome, because: &str| Verdict::new(work, remedy, outcome, because).reasons(reasons.clone());
+    let verdict = |outcome, because: &str| {
+        Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+    };
     if share < SQUEEZED {
         verdict(Outcome::NoClearChange, "hardly a run used its budget up")
     } else if lost <= 0.0 {
-        verdict(Outcome::NoClearChange, "runs use it up, but nothing is lost: what is left is polled again at once")
+        verdict(
+            Outcome::NoClearChange,
+            "runs use it up, but nothing is lost: what is left is polled again at once",
+        )
     } else if full {
         verdict(
             Outcome::NoClearChange,
             "the cpu that polls it is full: a longer run takes its time from what is left of others'",
         )
     } else {
-        verdict(Outcome::Help, "runs end with work left while packets are lost, and the cpu that polls has time")
-            .bound(losses(lost))
-            .writes(work, Target::Sysctl { name: BUDGET.into() }, twice, "runs end with work left")
-            .not_when("applications on that cpu need to run soon: they wait for the end of each run")
+        verdict(
+            Outcome::Help,
+            "runs end with work left while packets are lost, and the cpu that polls has time",
+        )
+        .bound(losses(lost))
+        .writes(work, Target::Sysctl { name: BUDGET.into() }, twice, "runs end with work left")
+        .not_when("applications on that cpu need to run soon: they wait for the end of each run")
     }
 }
 
 fn twice(old: &Value) -> Option<Value> {
     match old {
-        Value::Words(words) => Some(Value::Words(words.parse::<u32>().ok()?.checked_mul(2)?.to_string())),
+        Value::Words(words) => {
+            Some(Value::Words(words.parse::<u32>().ok()?.checked_mul(2)?.to_string()))
+        }
         _ => None,
     }
 }
@@ -105,19 +133,33 @@ fn twice(old: &Value) -> Option<Value> {
 pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::BusyPoll;
     let idle = work.mean_idle(&work.cpus());
-    let reasons =
-        vec![Evidence::new(format!("all {} cpus idle", work.loads.len()), Measure::Share(idle), "/proc/stat")];
+    let reasons = vec![Evidence::new(
+        format!("all {} cpus idle", work.loads.len()),
+        Measure::Share(idle),
+        "/proc/stat",
+    )];
     let sysctls = &work.seen.observation.after.net.sysctls;
     let on = BUSY.iter().find(|name| sysctls.get(**name).is_some_and(|value| value.trim() != "0"));
-    let verdict = |outcome, because: &str| Verdict::new(work, remedy, outcome, because).reasons(reasons.clone());
+    let verdict = |outcome, because: &str| {
+        Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+    };
     if let Some(name) = on {
         verdict(Outcome::NoClearChange, &format!("it is on ({name})"))
     } else if rps_is_on(work) {
-        verdict(Outcome::NoClearChange, "RPS is on: a reader that polls finds packets only where they are polled")
+        verdict(
+            Outcome::NoClearChange,
+            "RPS is on: a reader that polls finds packets only where they are polled",
+        )
     } else if 1.0 - idle >= FULL {
-        verdict(Outcome::Hurt, &format!("it spends idle time, and the cpus have {} of it left", percent(idle)))
+        verdict(
+            Outcome::Hurt,
+            &format!("it spends idle time, and the cpus have {} of it left", percent(idle)),
+        )
     } else {
-        verdict(Outcome::Unknown, "it buys latency with cpu time, and latency is not measured by looking at a machine")
+        verdict(
+            Outcome::Unknown,
+            "it buys latency with cpu time, and latency is not measured by looking at a machine",
+        )
     }
 }
 
@@ -134,7 +176,9 @@ fn lost(work: &Work<'_>) -> Option<f64> {
 fn queue_drops(netdev: &Netdev, before: &[Netdev]) -> Option<f64> {
     let sum = |netdev: &Netdev| -> Option<u64> {
         let stats = netdev.ethtool.as_ref()?.stats.value()?;
-        let drops = stats.iter().filter(|(name, _)| name.starts_with("rx_queue_") && name.ends_with("_drops"));
+        let drops = stats
+            .iter()
+            .filter(|(name, _)| name.starts_with("rx_queue_") && name.ends_with("_drops"));
         Some(drops.map(|(_, count)| *count).fold(0, u64::saturating_add))
     };
     let old = before.iter().find(|old| old.ifindex == netdev.ifindex && old.name == netdev.name)?;

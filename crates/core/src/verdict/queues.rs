@@ -21,18 +21,30 @@ const ONE_QUEUE: f64 = 0.8;
 pub(super) fn spread(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::SpreadInterrupts;
     let queues = busy_queues(work);
-    let managed = |silo: &&Silo| silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes);
+    let managed =
+        |silo: &&Silo| silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes);
     if work.own.is_empty() {
-        return Verdict::new(work, remedy, Outcome::Unknown, "which cpu polls which queue is not known");
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::Unknown,
+            "which cpu polls which queue is not known",
+        );
     }
     if queues.iter().all(managed) {
-        return Verdict::new(work, remedy, Outcome::NoClearChange, "its interrupts cannot be moved");
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::NoClearChange,
+            "its interrupts cannot be moved",
+        );
     }
     if queues.len() < 2 {
-        let because = match (queues.len(), work.silos.iter().filter(|silo| silo.queue.is_some()).count()) {
-            (_, 1) => "it has one queue: on another cpu it is one queue still",
-            _ => "one queue brings all packets: its cpu would change, not its load",
-        };
+        let because =
+            match (queues.len(), work.silos.iter().filter(|silo| silo.queue.is_some()).count()) {
+                (_, 1) => "it has one queue: on another cpu it is one queue still",
+                _ => "one queue brings all packets: its cpu would change, not its load",
+            };
         return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(shares(work));
     }
     let own: Vec<f64> = queues.iter().map(|silo| silo.own_share.values().sum()).collect();
@@ -40,7 +52,11 @@ pub(super) fn spread(work: &Work<'_>) -> Verdict {
     let because = match effect.outcome() {
         Outcome::Help => {
             let (queues, cpus) = (queues.len(), work.own.len());
-            format!("{}: {queues} queues have {cpus} cpu(s) between them ({})", effect.now(work), effect.between())
+            format!(
+                "{}: {queues} queues have {cpus} cpu(s) between them ({})",
+                effect.now(work),
+                effect.between()
+            )
         }
         _ => format!("{}; spread wider: {}", effect.now(work), effect.between()),
     };
@@ -53,21 +69,34 @@ pub(super) fn spread(work: &Work<'_>) -> Verdict {
 /// More channels, where the device has them.
 pub(super) fn more(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::MoreQueues;
-    let no_change = |because: String| Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(shares(work));
+    let no_change = |because: String| {
+        Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(shares(work))
+    };
     let Some(limit) = channels(work) else {
         return no_change("its driver does not let the number of queues be changed".into());
     };
     let wanted = limit.max.min(work.cpus().len() as u32);
     if limit.current >= wanted {
-        let why =
-            if limit.max < 2 { "the device has one" } else { "it has as many as it can have, or as there are cpus" };
+        let why = if limit.max < 2 {
+            "the device has one"
+        } else {
+            "it has as many as it can have, or as there are cpus"
+        };
         return no_change(why.into());
     }
     if work.own.is_empty() {
-        return Verdict::new(work, remedy, Outcome::Unknown, "which cpu polls which queue is not known");
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::Unknown,
+            "which cpu polls which queue is not known",
+        );
     }
     let all: f64 = work.all();
-    let heaviest = busy_queues(work).iter().map(|silo| silo.own_share.values().sum::<f64>()).fold(0.0, f64::max)
+    let heaviest = busy_queues(work)
+        .iter()
+        .map(|silo| silo.own_share.values().sum::<f64>())
+        .fold(0.0, f64::max)
         / all.max(f64::MIN_POSITIVE);
     if limit.current > 1 && heaviest >= ONE_QUEUE {
         let because = format!(
@@ -96,20 +125,32 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
     });
     let near = effect.before.is_near();
     let outcome = match effect.outcome() {
-        Outcome::NoClearChange if near && work.flows.is_none() && effect.gain.likely >= super::CLEAR => {
+        Outcome::NoClearChange
+            if near && work.flows.is_none() && effect.gain.likely >= super::CLEAR =>
+        {
             Outcome::Unknown
         }
         outcome => outcome,
     };
     let because = match outcome {
         Outcome::Help => {
-            format!("{}: {} of {wanted} possible queues ({})", effect.now(work), limit.current, effect.between())
+            format!(
+                "{}: {} of {wanted} possible queues ({})",
+                effect.now(work),
+                limit.current,
+                effect.between()
+            )
         }
         Outcome::Unknown => format!(
             "{}; whether more queues relieve it hangs on how many flows there are, which was not counted",
             effect.now(work)
         ),
-        _ => format!("{}; {wanted} queues instead of {}: {}", effect.now(work), limit.current, effect.between()),
+        _ => format!(
+            "{}; {wanted} queues instead of {}: {}",
+            effect.now(work),
+            limit.current,
+            effect.between()
+        ),
     };
     let bound = match outcome {
         Outcome::Unknown => Gain::Unknown("how many flows there are was not counted".into()),
@@ -153,7 +194,9 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
         return no_change("it is on".into());
     }
     let queues = busy_queues(work);
-    let fixed = queues.iter().all(|silo| silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes));
+    let fixed = queues
+        .iter()
+        .all(|silo| silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes));
     if !fixed || queues.len() < 2 || work.own.is_empty() {
         let why = if queues.len() < 2 {
             "one queue is one kthread: one cpu at a time, as now"
@@ -164,7 +207,11 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
     }
     let shares: Vec<f64> = queues.iter().map(|silo| silo.own_share.values().sum()).collect();
     let effect = spread_out(work, &|_| shares.clone());
-    let because = format!("{}; its interrupts cannot be moved, kthreads can: {}", effect.now(work), effect.between());
+    let because = format!(
+        "{}; its interrupts cannot be moved, kthreads can: {}",
+        effect.now(work),
+        effect.between()
+    );
     let verdict = Verdict::new(work, remedy, effect.outcome(), because)
         .bound(effect.bound("what is full stays full"))
         .reasons(self::shares(work))
@@ -223,12 +270,14 @@ fn channels(work: &Work<'_>) -> Option<Limit> {
     channels.combined.filter(|limit| limit.max > 0).or(channels.rx)
 }
 
-/// UDP whose ports the hash ignores: flows between two hosts stay on one queue, however many there are.
+/// UDP whose ports the hash ignores: flows between two hosts stay on one queue, however many there
+/// are.
 fn ports_not_hashed(work: &Work<'_>) -> Option<String> {
     let mut bytes: BTreeMap<Protocol, f64> = BTreeMap::new();
     for consumer in work.silos.iter().flat_map(|silo| &silo.consumers) {
         for protocol in &consumer.protocols {
-            *bytes.entry(*protocol).or_default() += consumer.bytes_per_s / consumer.protocols.len() as f64;
+            *bytes.entry(*protocol).or_default() +=
+                consumer.bytes_per_s / consumer.protocols.len() as f64;
         }
     }
     let of = |protocol| bytes.get(&protocol).copied().unwrap_or(0.0);

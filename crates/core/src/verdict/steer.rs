@@ -1,7 +1,8 @@
 //! RPS, RFS and aRFS: protocol work on another CPU than the one that polls.
 //!
-//! The CPU that polls puts a packet on the other CPU's backlog, and once per run sends an inter-processor interrupt to each CPU
-//! whose backlog is not being worked off already (`net/core/dev.c:net_rps_action_and_irq_enable`).
+//! The CPU that polls puts a packet on the other CPU's backlog, and once per run sends an
+//! inter-processor interrupt to each CPU whose backlog is not being worked off already
+//! (`net/core/dev.c:net_rps_action_and_irq_enable`).
 
 use std::collections::BTreeMap;
 
@@ -25,10 +26,12 @@ const QUEUE_LINES: f64 = 2.0;
 const ONE_FLOW: f64 = 0.9;
 /// CPU time of a packet in the receive path, where packets were not counted, in nanoseconds.
 const PACKET_NS: Range = Range { worst: 1_000.0, likely: 4_000.0, best: 10_000.0 };
-/// Packets of a poll, where polls were not counted: from one to all that a NAPI may take (`NAPI_POLL_WEIGHT`).
+/// Packets of a poll, where polls were not counted: from one to all that a NAPI may take
+/// (`NAPI_POLL_WEIGHT`).
 const PACKETS_OF_A_POLL: Range = Range { worst: 1.0, likely: 8.0, best: 64.0 };
 
-/// Share of a netdev's packets by the CPU that shall run their protocol; what is missing to 1 stays where it is polled.
+/// Share of a netdev's packets by the CPU that shall run their protocol; what is missing to 1 stays
+/// where it is polled.
 type Weights = BTreeMap<CpuId, f64>;
 
 /// What handing packets on adds.
@@ -43,20 +46,26 @@ pub(super) struct Added {
 
 /// Whether any queue with traffic hands its packets on by RPS.
 pub(super) fn rps_is_on(work: &Work<'_>) -> bool {
-    work.silos.iter().any(|silo| silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()))
+    work.silos.iter().any(|silo| {
+        silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty())
+    })
 }
 
-/// Where RPS would put work: CPUs with room that do not poll this netdev, near before far, no sibling of a full one.
+/// Where RPS would put work: CPUs with room that do not poll this netdev, near before far, no
+/// sibling of a full one.
 pub(super) fn targets(work: &Work<'_>) -> CpuSet {
     let topology = &work.seen.observation.after.topology;
-    let polls: CpuSet = work.own.iter().filter(|(_, share)| **share > 0.01).map(|(cpu, _)| *cpu).collect();
+    let polls: CpuSet =
+        work.own.iter().filter(|(_, share)| **share > 0.01).map(|(cpu, _)| *cpu).collect();
     let others = work.cpus().minus(&topology.set_apart()).minus(&polls);
     let narrower = |cpus: &CpuSet, keep: &dyn Fn(CpuId) -> bool| {
         let kept: CpuSet = cpus.iter().filter(|cpu| keep(*cpu)).collect();
         if kept.is_empty() { cpus.clone() } else { kept }
     };
     let roomy = narrower(&others, &|cpu| work.idle(cpu) >= ROOM);
-    let near = narrower(&roomy, &|cpu| polls.iter().any(|poller| topology.distance(poller, cpu) <= Distance::Node));
+    let near = narrower(&roomy, &|cpu| {
+        polls.iter().any(|poller| topology.distance(poller, cpu) <= Distance::Node)
+    });
     narrower(&near, &|cpu| !topology.core_of(cpu).intersects(&polls))
 }
 
@@ -67,10 +76,16 @@ pub(super) fn rps_onto(work: &Work<'_>, targets: &CpuSet) -> Verdict {
         return unknown;
     }
     if targets.is_empty() {
-        return Verdict::new(work, remedy, Outcome::NoClearChange, "there is no other cpu to hand packets to");
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::NoClearChange,
+            "there is no other cpu to hand packets to",
+        );
     }
-    steered(work, remedy, targets, &|sight| (hashed(work, targets, sight), 0.0))
-        .not_when("the cpus that it goes to have no idle time left, or one flow brings most of the packets")
+    steered(work, remedy, targets, &|sight| (hashed(work, targets, sight), 0.0)).not_when(
+        "the cpus that it goes to have no idle time left, or one flow brings most of the packets",
+    )
 }
 
 /// RFS, each flow to its reader; what it cannot steer stays.
@@ -82,18 +97,26 @@ pub(super) fn rfs(work: &Work<'_>) -> Verdict {
     };
     if in_force(work) {
         let because = "it is on, and sockets that it can steer are read";
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(steerable(follows));
+        return Verdict::new(work, remedy, Outcome::NoClearChange, because)
+            .reasons(steerable(follows));
     }
-    steered(work, remedy, &readers(work), &|sight| (to_readers(work, follows, sight), nearer(work, follows, sight)))
-        .with(steerable(follows))
-        .not_when("its readers do not sleep between packets, or move from cpu to cpu all the time")
+    steered(work, remedy, &readers(work), &|sight| {
+        (to_readers(work, follows, sight), nearer(work, follows, sight))
+    })
+    .with(steerable(follows))
+    .not_when("its readers do not sleep between packets, or move from cpu to cpu all the time")
 }
 
 /// RFS for what it can steer, RPS for the rest.
 pub(super) fn both(work: &Work<'_>, targets: &CpuSet) -> Verdict {
     let remedy = RemedyName::RpsAndRfs;
     if rps_is_on(work) || in_force(work) {
-        return Verdict::new(work, remedy, Outcome::NoClearChange, "one of them is on: see its own line");
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::NoClearChange,
+            "one of them is on: see its own line",
+        );
     }
     let follows = match work.steerable() {
         None => match unmeasured(work, remedy) {
@@ -115,7 +138,8 @@ pub(super) fn both(work: &Work<'_>, targets: &CpuSet) -> Verdict {
         .not_when("the cpus of the readers have no idle time left")
 }
 
-/// The device takes each flow to the queue nearest its reader: all of the work moves, and no interrupt is sent for it.
+/// The device takes each flow to the queue nearest its reader: all of the work moves, and no
+/// interrupt is sent for it.
 pub(super) fn arfs(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::Arfs;
     let driver = work.netdev.driver.as_deref().unwrap_or("its driver");
@@ -128,7 +152,8 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
     };
     let ntuple = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
     if in_force(work) && ntuple.is_some_and(|feature| feature.active) {
-        return Verdict::new(work, remedy, Outcome::NoClearChange, "it is on").reasons(steerable(follows));
+        return Verdict::new(work, remedy, Outcome::NoClearChange, "it is on")
+            .reasons(steerable(follows));
     }
     let polled: CpuSet = work
         .silos
@@ -137,16 +162,21 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
         .flat_map(|cpus| cpus.iter().collect::<Vec<_>>())
         .collect();
     if polled.len() < 2 {
-        let because =
-            format!("all its queues are polled by cpu {polled}: there is no nearer one, spread its interrupts first");
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(steerable(follows));
+        let because = format!(
+            "all its queues are polled by cpu {polled}: there is no nearer one, spread its interrupts first"
+        );
+        return Verdict::new(work, remedy, Outcome::NoClearChange, because)
+            .reasons(steerable(follows));
     }
     let after = |sight: Sight| {
         let mut loads = work.loads.clone();
         for (from, own) in &work.own {
             for (reader, share) in work.readers() {
                 let topology = &work.seen.observation.after.topology;
-                let Some(to) = polled.iter().min_by_key(|cpu| topology.distance(*cpu, reader)) else { continue };
+                let Some(to) = polled.iter().min_by_key(|cpu| topology.distance(*cpu, reader))
+                else {
+                    continue;
+                };
                 add(&mut loads, *from, -own * share * follows.of(sight));
                 add(&mut loads, to, own * share * follows.of(sight));
             }
@@ -156,11 +186,21 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
     let effect = Effect::of(work, &polled, after);
     let saved = work.distance_cost().map_or(0.0, |cost| cost * follows.best);
     let because = match effect.outcome() {
-        Outcome::Help => format!("{}; its readers are on other cpus ({})", effect.now(work), effect.between()),
-        _ => format!("{}; nearer to the readers saves {} of a cpu at most", effect.now(work), percent(saved)),
+        Outcome::Help => {
+            format!("{}; its readers are on other cpus ({})", effect.now(work), effect.between())
+        }
+        _ => format!(
+            "{}; nearer to the readers saves {} of a cpu at most",
+            effect.now(work),
+            percent(saved)
+        ),
     };
     let mut reasons = steerable(follows);
-    reasons.push(Evidence::new("the way from protocol to reader", Measure::Share(saved), work.costs.source_in_words()));
+    reasons.push(Evidence::new(
+        "the way from protocol to reader",
+        Measure::Share(saved),
+        work.costs.source_in_words(),
+    ));
     let bound = match effect.outcome() {
         Outcome::Help => effect.bound("nothing moves"),
         _ if saved > 0.0 => Gain::AtMost {
@@ -193,9 +233,10 @@ fn follows(work: &Work<'_>, remedy: RemedyName) -> Result<Range, Box<Verdict>> {
         return Err(Box::new(unknown));
     }
     match work.steerable() {
-        None if work.silos.iter().any(|silo| !silo.forwards.is_empty()) => {
-            Err(Box::new(verdict(Outcome::NoClearChange, "nobody here reads what arrives: it is forwarded")))
-        }
+        None if work.silos.iter().any(|silo| !silo.forwards.is_empty()) => Err(Box::new(verdict(
+            Outcome::NoClearChange,
+            "nobody here reads what arrives: it is forwarded",
+        ))),
         None => Err(Box::new(verdict(Outcome::Unknown, "who reads what arrives is not known"))),
         Some(follows) if follows.best < 0.1 => {
             let because = format!(
@@ -216,14 +257,16 @@ fn steerable(follows: Range) -> Vec<Evidence> {
 /// Whether RFS is on: it needs the table, and each queue its part of it.
 pub(super) fn in_force(work: &Work<'_>) -> bool {
     let table = work.seen.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
-    table > 0 && work.silos.iter().any(|silo| silo.has_traffic() && silo.rps_flow_cnt.unwrap_or(0) > 0)
+    table > 0
+        && work.silos.iter().any(|silo| silo.has_traffic() && silo.rps_flow_cnt.unwrap_or(0) > 0)
 }
 
 fn readers(work: &Work<'_>) -> CpuSet {
     work.readers().into_keys().filter(|cpu| work.loads.contains_key(cpu)).collect()
 }
 
-/// Flows spread over CPUs by hash: the heaviest stays whole, and there are no more places than flows.
+/// Flows spread over CPUs by hash: the heaviest stays whole, and there are no more places than
+/// flows.
 fn hashed(work: &Work<'_>, targets: &CpuSet, sight: Sight) -> Weights {
     let flows = work.flows.unwrap_or(Flows {
         least: 1,
@@ -260,7 +303,12 @@ fn nearer(work: &Work<'_>, follows: Range, sight: Sight) -> f64 {
 }
 
 /// The verdict on moving protocol work: to which CPUs by which part, and what that saves.
-fn steered(work: &Work<'_>, remedy: RemedyName, fixed: &CpuSet, to: &dyn Fn(Sight) -> (Weights, f64)) -> Verdict {
+fn steered(
+    work: &Work<'_>,
+    remedy: RemedyName,
+    fixed: &CpuSet,
+    to: &dyn Fn(Sight) -> (Weights, f64),
+) -> Verdict {
     let fixed = fixed.or(&work.own.keys().copied().collect());
     let effect = Effect::of(work, &fixed, |sight| {
         let (weights, saved) = to(sight);
@@ -268,8 +316,10 @@ fn steered(work: &Work<'_>, remedy: RemedyName, fixed: &CpuSet, to: &dyn Fn(Sigh
     });
     let (weights, saved) = to(Sight::Likely);
     let (_, added) = hand_on(work, &weights, saved, Sight::Likely);
-    let targets: CpuSet = weights.keys().copied().filter(|cpu| !work.own.contains_key(cpu)).collect();
-    let one_flow = work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.best >= ONE_FLOW);
+    let targets: CpuSet =
+        weights.keys().copied().filter(|cpu| !work.own.contains_key(cpu)).collect();
+    let one_flow =
+        work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.best >= ONE_FLOW);
     // Handed on to one CPU, many flows gain something too: but one flow is no case for RPS.
     let many_would_help = effect.before.is_near() && effect.gain.likely >= super::CLEAR;
     let hangs_on_flows = work.flows.is_none() && remedy == RemedyName::Rps;
@@ -283,14 +333,24 @@ fn steered(work: &Work<'_>, remedy: RemedyName, fixed: &CpuSet, to: &dyn Fn(Sigh
     let idle = percent(work.mean_idle(&targets));
     let because = match outcome {
         Outcome::Help => {
-            format!("{} while cpus {targets} are idle {idle} of the time ({})", effect.now(work), effect.between())
+            format!(
+                "{} while cpus {targets} are idle {idle} of the time ({})",
+                effect.now(work),
+                effect.between()
+            )
         }
         Outcome::Hurt => format!("{}; it relieves none and adds {adds}", effect.now(work)),
         Outcome::Unknown => {
-            format!("{}; whether it helps hangs on how many flows there are, which was not counted", effect.now(work))
+            format!(
+                "{}; whether it helps hangs on how many flows there are, which was not counted",
+                effect.now(work)
+            )
         }
         Outcome::NoClearChange if one_flow => {
-            format!("one flow brings nearly all: it is not spread, at best pipelined ({})", effect.between())
+            format!(
+                "one flow brings nearly all: it is not spread, at best pipelined ({})",
+                effect.between()
+            )
         }
         Outcome::NoClearChange if effect.before.is_near() => {
             format!("{}; {} ({adds})", effect.now(work), effect.between())
@@ -303,7 +363,11 @@ fn steered(work: &Work<'_>, remedy: RemedyName, fixed: &CpuSet, to: &dyn Fn(Sigh
     };
     let mut reasons = machine(work, &targets);
     reasons.extend(split(work));
-    reasons.push(Evidence::new("ipis it would send", Measure::PerSecond(added.ipis), "the model (docs/verdicts.md)"));
+    reasons.push(Evidence::new(
+        "ipis it would send",
+        Measure::PerSecond(added.ipis),
+        "the model (docs/verdicts.md)",
+    ));
     if let Some(packets) = work.packets_per_s.filter(|packets| *packets > 0.0) {
         reasons.push(Evidence::new(
             "ipis per packet",
@@ -324,7 +388,10 @@ fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loa
     let topology = &work.seen.observation.after.topology;
     let (all, movable) = (work.all().max(f64::MIN_POSITIVE), work.movable.of(sight));
     let packets = work.packets_per_s.unwrap_or(all * 1e9 / PACKET_NS.of(sight));
-    let polls = work.polls_per_s.unwrap_or(packets / PACKETS_OF_A_POLL.of(sight)).max(packets / PACKETS_OF_A_POLL.best);
+    let polls = work
+        .polls_per_s
+        .unwrap_or(packets / PACKETS_OF_A_POLL.of(sight))
+        .max(packets / PACKETS_OF_A_POLL.best);
     let (mut loads, mut added) = (work.loads.clone(), Added::default());
     for (from, own) in &work.own {
         let part = own / all;
@@ -332,14 +399,17 @@ fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loa
             let distance = topology.distance(*from, *to);
             let work_off = own * movable * share;
             // A backlog that is being worked off needs no interrupt.
-            let idle_backlog = if sight == Sight::Worst { 1.0 } else { 1.0 - (all * movable * share).min(0.9) };
+            let idle_backlog =
+                if sight == Sight::Worst { 1.0 } else { 1.0 - (all * movable * share).min(0.9) };
             let of_a_poll = (packets / polls.max(f64::MIN_POSITIVE)).max(1.0);
             let ipis = polls * part * (1.0 - (1.0 - share).powf(of_a_poll)) * idle_backlog;
             let handed = packets * part * share;
             let ipi = ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(sight) / 1e9;
             let line = work.costs.line_ns.at(distance) / 1e9;
-            let (here, there) =
-                (ipi / 2.0 + handed * QUEUE_LINES * line, ipi / 2.0 + handed * work.costs.lines_per_packet * line);
+            let (here, there) = (
+                ipi / 2.0 + handed * QUEUE_LINES * line,
+                ipi / 2.0 + handed * work.costs.lines_per_packet * line,
+            );
             let crowded = if sight == Sight::Best {
                 0.0
             } else {
@@ -347,7 +417,11 @@ fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loa
             };
             add(&mut loads, *from, here - work_off);
             add(&mut loads, *to, work_off + there + crowded - saved * part * share);
-            added = Added { packets: added.packets + handed, ipis: added.ipis + ipis, time: added.time + here + there };
+            added = Added {
+                packets: added.packets + handed,
+                ipis: added.ipis + ipis,
+                time: added.time + here + there,
+            };
         }
     }
     (loads, added)
@@ -355,10 +429,13 @@ fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loa
 
 /// Who is busy with it, and who could take some of it.
 pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
-    let measured = work.silos.iter().any(|silo| silo.softirq.is_some_and(|softirq| softirq.measured));
-    let source = if measured { "eBPF (softirq_entry, irq_handler_entry)" } else { "/proc/stat, sampled" };
+    let measured =
+        work.silos.iter().any(|silo| silo.softirq.is_some_and(|softirq| softirq.measured));
+    let source =
+        if measured { "eBPF (softirq_entry, irq_handler_entry)" } else { "/proc/stat, sampled" };
     let mut reasons = Vec::new();
-    if let Some((cpu, load)) = work.dispatcher().and_then(|cpu| Some((cpu, work.loads.get(&cpu)?))) {
+    if let Some((cpu, load)) = work.dispatcher().and_then(|cpu| Some((cpu, work.loads.get(&cpu)?)))
+    {
         let full = if load.bound >= FULL { ", full" } else { "" };
         reasons.push(Evidence::new(
             format!("cpu {cpu} in interrupts and softirqs{full}"),
@@ -380,21 +457,46 @@ pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
         "/proc/stat",
     ));
     if work.sibling_busy(targets.lowest().unwrap_or_default()) > 0.0 {
-        let busy: f64 = targets.iter().map(|cpu| work.sibling_busy(cpu)).sum::<f64>() / targets.len().max(1) as f64;
-        reasons.push(Evidence::new("their hardware siblings busy", Measure::Share(busy), "/proc/stat"));
+        let busy: f64 = targets.iter().map(|cpu| work.sibling_busy(cpu)).sum::<f64>()
+            / targets.len().max(1) as f64;
+        reasons.push(Evidence::new(
+            "their hardware siblings busy",
+            Measure::Share(busy),
+            "/proc/stat",
+        ));
     }
     if let Some(packets) = work.packets_per_s {
-        reasons.push(Evidence::new("packets", Measure::PerSecond(packets), "tp_btf/napi_poll, or rx_packets"));
+        reasons.push(Evidence::new(
+            "packets",
+            Measure::PerSecond(packets),
+            "tp_btf/napi_poll, or rx_packets",
+        ));
         if let Some(polls) = work.polls_per_s.filter(|polls| *polls > 0.0) {
             let each = Measure::Text(format!("{:.1}", packets / polls));
-            reasons.push(Evidence::new("packets per poll", each, "tp_btf/napi_poll, or /proc/interrupts"));
+            reasons.push(Evidence::new(
+                "packets per poll",
+                each,
+                "tp_btf/napi_poll, or /proc/interrupts",
+            ));
         }
     }
     let queues = work.silos.iter().filter(|silo| silo.has_traffic()).count();
-    reasons.push(Evidence::new("queues with traffic", Measure::Count(queues as u64), "napi_poll, or /proc/interrupts"));
+    reasons.push(Evidence::new(
+        "queues with traffic",
+        Measure::Count(queues as u64),
+        "napi_poll, or /proc/interrupts",
+    ));
     if let Some(flows) = &work.flows {
-        reasons.push(Evidence::new("flows, at least", Measure::Count(flows.least as u64), flows.source));
-        reasons.push(Evidence::new("of the heaviest, at most", Measure::Share(flows.heaviest.worst), flows.source));
+        reasons.push(Evidence::new(
+            "flows, at least",
+            Measure::Count(flows.least as u64),
+            flows.source,
+        ));
+        reasons.push(Evidence::new(
+            "of the heaviest, at most",
+            Measure::Share(flows.heaviest.worst),
+            flows.source,
+        ));
     }
     if work.is_guest() == Some(true) {
         reasons.push(Evidence::new(

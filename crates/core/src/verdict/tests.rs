@@ -1,4 +1,5 @@
-//! The published experiments that the model is held to, and laws that hold for any host. `docs/verdicts.md` has their sources.
+//! The published experiments that the model is held to, and laws that hold for any host.
+//! `docs/verdicts.md` has their sources.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,9 @@ use crate::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 use crate::silo::silos;
 use crate::stages::{Stage, StageSamples};
 
-/// How many packets a poll returned is in none of the sources: what is said has to hold for any number that can be. A CPU
-/// that is busy 91% of the time with packets that come at random finds 11 at a time, 1 / (1 - 0.91).
+/// How many packets a poll returned is in none of the sources: what is said has to hold for any
+/// number that can be. A CPU that is busy 91% of the time with packets that come at random finds 11
+/// at a time, 1 / (1 - 0.91).
 const POLLS: [u64; 4] = [8, 11, 16, 64];
 
 fn set(list: &str) -> CpuSet {
@@ -27,7 +29,10 @@ fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> 
     let rates = rates(&observation.before, &observation.after);
     let silos = silos(observation, &rates);
     let seen = Seen { observation, rates: &rates, silos: &silos, costs: &Costs::default() };
-    verdicts(&seen).into_iter().map(|verdict| ((verdict.subject.clone(), verdict.remedy), verdict)).collect()
+    verdicts(&seen)
+        .into_iter()
+        .map(|verdict| ((verdict.subject.clone(), verdict.remedy), verdict))
+        .collect()
 }
 
 /// Verdicts on eth0.
@@ -39,7 +44,8 @@ fn eth0(observation: &Observation) -> BTreeMap<RemedyName, Verdict> {
         .collect()
 }
 
-/// As mpstat printed it, by CPU: %usr, %sys, %soft, %idle, in this order; the softirq time is taken for true.
+/// As mpstat printed it, by CPU: %usr, %sys, %soft, %idle, in this order; the softirq time is taken
+/// for true.
 fn with_shares(mut observation: Observation, cpus: &[[f64; 4]]) -> Observation {
     for (cpu, [usr, sys, soft, idle]) in cpus.iter().enumerate() {
         let cpu = CpuId(cpu as u32);
@@ -53,7 +59,8 @@ fn with_shares(mut observation: Observation, cpus: &[[f64; 4]]) -> Observation {
         };
         observation.after.cpus.get_mut(&cpu).unwrap().stat = stat;
         let seconds = observation.attribution.elapsed.as_secs_f64();
-        observation.attribution.cpu_time.entry(cpu).or_default().net_rx_ns = (soft / 100.0 * seconds * 1e9) as u64;
+        observation.attribution.cpu_time.entry(cpu).or_default().net_rx_ns =
+            (soft / 100.0 * seconds * 1e9) as u64;
     }
     observation
 }
@@ -94,9 +101,11 @@ struct Server {
 }
 
 impl Server {
-    /// TCP, everything on CPU 0, at the rate that follows from the only absolute one that is published: 256-byte transactions
-    /// fill the wire (360448 per second) with affinity, 88% more than without.
-    const TCP: Self = Self { irqs: [0; 8], packets: [190_700 / 8; 8], connected: true, packet_bytes: 67 };
+    /// TCP, everything on CPU 0, at the rate that follows from the only absolute one that is
+    /// published: 256-byte transactions fill the wire (360448 per second) with affinity, 88% more
+    /// than without.
+    const TCP: Self =
+        Self { irqs: [0; 8], packets: [190_700 / 8; 8], connected: true, packet_bytes: 67 };
 
     fn observe(&self, cpus: &[[f64; 4]], packets_per_poll: u64) -> Observation {
         let grid = Grid { nodes: 2, l2s: 4, threads: 2, siblings_apart: true, ..Grid::default() };
@@ -120,17 +129,27 @@ impl Server {
             ..SceneQueue::default()
         };
         let packets: u64 = self.packets.iter().sum();
-        let both = |name: &str, value: u64| [(format!("rx_{name}"), value), (format!("tx_{name}"), value)];
+        let both =
+            |name: &str, value: u64| [(format!("rx_{name}"), value), (format!("tx_{name}"), value)];
         let netdev = SceneNetdev {
             name: "eth0".into(),
             driver: "bnx2".into(),
             queues: (0..8).map(queue).collect(),
             speed_mbps: Some(1000),
-            per_s: both("packets", packets).into_iter().chain(both("bytes", packets * self.packet_bytes)).collect(),
+            per_s: both("packets", packets)
+                .into_iter()
+                .chain(both("bytes", packets * self.packet_bytes))
+                .collect(),
             ..SceneNetdev::default()
         };
         let (netdevs, virtual_machine) = (vec![netdev], Some(false));
-        let scene = Scene { grid, netdevs, virtual_machine, rps_sock_flow_entries: Some(0), ..Scene::default() };
+        let scene = Scene {
+            grid,
+            netdevs,
+            virtual_machine,
+            rps_sock_flow_entries: Some(0),
+            ..Scene::default()
+        };
         with_shares(scene.observation(), cpus)
     }
 }
@@ -179,10 +198,15 @@ fn tcp_of_one_byte_gains_by_rps_with_rfs_and_by_spreading_interrupts() {
     for polls in POLLS {
         let said = eth0(&Server::TCP.observe(&NONE, polls));
         for remedy in [RemedyName::Rps, RemedyName::RpsAndRfs, RemedyName::SpreadInterrupts] {
-            assert_eq!(said[&remedy].outcome, Outcome::Help, "{polls} a poll: {}", said[&remedy].because);
+            assert_eq!(
+                said[&remedy].outcome,
+                Outcome::Help,
+                "{polls} a poll: {}",
+                said[&remedy].because
+            );
         }
-        // Measured: +200% and +443%. With the same work for each packet as before the cpus carry 5.2 times as much; they
-        // carried 5.4 times, as fuller polls take less for each packet.
+        // Measured: +200% and +443%. With the same work for each packet as before the cpus carry
+        // 5.2 times as much; they carried 5.4 times, as fuller polls take less for each packet.
         assert!(bound(&said[&RemedyName::RpsAndRfs]) >= 2.0, "{:?}", said[&RemedyName::RpsAndRfs]);
         assert!(
             bound(&said[&RemedyName::SpreadInterrupts]) >= 4.43 * 0.93,
@@ -198,9 +222,15 @@ fn tcp_of_256_bytes_gains_until_the_wire_is_full_whatever_the_remedy() {
     let server = Server { packet_bytes: 322, ..Server::TCP };
     for polls in POLLS {
         let said = eth0(&server.observe(&NONE, polls));
-        for (remedy, measured) in [(RemedyName::RpsAndRfs, 0.89), (RemedyName::SpreadInterrupts, 0.88)] {
+        for (remedy, measured) in
+            [(RemedyName::RpsAndRfs, 0.89), (RemedyName::SpreadInterrupts, 0.88)]
+        {
             assert_eq!(said[&remedy].outcome, Outcome::Help, "{}", said[&remedy].because);
-            assert!((bound(&said[&remedy]) - measured).abs() < 0.02, "{remedy}: {:?}", said[&remedy].bound);
+            assert!(
+                (bound(&said[&remedy]) - measured).abs() < 0.02,
+                "{remedy}: {:?}",
+                said[&remedy].bound
+            );
         }
     }
     let full = Server { packets: [360_448 / 8; 8], ..server };
@@ -219,8 +249,18 @@ fn udp_whose_ports_are_not_hashed_gains_nothing_by_spreading_interrupts_but_by_r
         let said = eth0(&server.observe(&NONE, polls));
         // Measured: -8% and +94%.
         assert_eq!(said[&RemedyName::SpreadInterrupts].outcome, Outcome::NoClearChange);
-        assert_eq!(said[&RemedyName::Rps].outcome, Outcome::Help, "{}", said[&RemedyName::Rps].because);
-        assert_eq!(said[&RemedyName::RpsAndRfs].outcome, Outcome::Help, "{}", said[&RemedyName::RpsAndRfs].because);
+        assert_eq!(
+            said[&RemedyName::Rps].outcome,
+            Outcome::Help,
+            "{}",
+            said[&RemedyName::Rps].because
+        );
+        assert_eq!(
+            said[&RemedyName::RpsAndRfs].outcome,
+            Outcome::Help,
+            "{}",
+            said[&RemedyName::RpsAndRfs].because
+        );
         let rfs = &said[&RemedyName::Rfs];
         assert_eq!(rfs.outcome, Outcome::NoClearChange);
         assert!(rfs.because.contains("unconnected"), "{}", rfs.because);
@@ -242,9 +282,14 @@ fn where_spread_interrupts_have_filled_all_cpus_rps_on_top_does_not_help() {
     }
 }
 
-/// `rps_guest_cpu_before`: four virtual CPUs, one queue, a service that takes all CPU time. After RPS the throughput fell.
-const GUEST: [[f64; 4]; 4] =
-    [[73.25, 21.5, 0.0, 5.25], [58.85, 14.46, 23.44, 3.24], [74.5, 20.0, 0.0, 5.5], [74.25, 21.0, 0.0, 4.75]];
+/// `rps_guest_cpu_before`: four virtual CPUs, one queue, a service that takes all CPU time. After
+/// RPS the throughput fell.
+const GUEST: [[f64; 4]; 4] = [
+    [73.25, 21.5, 0.0, 5.25],
+    [58.85, 14.46, 23.44, 3.24],
+    [74.5, 20.0, 0.0, 5.5],
+    [74.25, 21.0, 0.0, 4.75],
+];
 
 fn guest(packets_per_s: u64, packets_per_poll: u64, virtual_machine: Option<bool>) -> Scene {
     let readers = (0..4).map(|cpu| Reader {
@@ -263,23 +308,37 @@ fn guest(packets_per_s: u64, packets_per_poll: u64, virtual_machine: Option<bool
         readers: readers.collect(),
         ..SceneQueue::default()
     };
-    let netdev =
-        SceneNetdev { name: "eth0".into(), driver: "virtio_net".into(), queues: vec![queue], ..SceneNetdev::default() };
-    Scene { grid: Grid { l2s: 4, ..Grid::default() }, netdevs: vec![netdev], virtual_machine, ..Scene::default() }
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues: vec![queue],
+        ..SceneNetdev::default()
+    };
+    Scene {
+        grid: Grid { l2s: 4, ..Grid::default() },
+        netdevs: vec![netdev],
+        virtual_machine,
+        ..Scene::default()
+    }
 }
 
 #[test]
 fn rps_hurts_a_guest_whose_cpus_are_all_busy() {
-    for (packets, virtual_machine) in [(20_000, Some(true)), (60_000, Some(true)), (100_000, None)] {
+    for (packets, virtual_machine) in [(20_000, Some(true)), (60_000, Some(true)), (100_000, None)]
+    {
         for polls in [1, 2, 4, 8] {
-            let said = eth0(&with_shares(guest(packets, polls, virtual_machine).observation(), &GUEST));
+            let said =
+                eth0(&with_shares(guest(packets, polls, virtual_machine).observation(), &GUEST));
             let rps = &said[&RemedyName::Rps];
             assert_eq!(rps.outcome, Outcome::Hurt, "{packets}/s, {polls} a poll: {rps:?}");
             assert!(matches!(rps.bound, Gain::Nothing(_)) && rps.changes.is_empty());
         }
     }
     for polls in POLLS {
-        let said = eth0(&with_flows(with_shares(guest(20_000, polls, Some(false)).observation(), &GUEST), 1000));
+        let said = eth0(&with_flows(
+            with_shares(guest(20_000, polls, Some(false)).observation(), &GUEST),
+            1000,
+        ));
         assert_ne!(said[&RemedyName::Rps].outcome, Outcome::Help);
     }
 }
@@ -292,7 +351,10 @@ fn rps_that_is_on_in_such_a_guest_is_switched_off_and_where_it_relieves_a_full_c
     scene.busy = vec![Busy { cpus: set("0-3"), usr: 0.75 }];
     let rps = &eth0(&scene.observation())[&RemedyName::Rps];
     assert_eq!(rps.outcome, Outcome::Hurt, "{rps:?}");
-    assert_eq!(rps.changes.iter().map(|change| change.new.clone()).collect::<Vec<_>>(), [Value::Cpus(CpuSet::new())]);
+    assert_eq!(
+        rps.changes.iter().map(|change| change.new.clone()).collect::<Vec<_>>(),
+        [Value::Cpus(CpuSet::new())]
+    );
     let on = &mut scene.netdevs[0].queues[0];
     (on.load, on.handed_load) = (0.5, 0.6);
     scene.busy.clear();
@@ -309,7 +371,12 @@ fn saturated(load: f64) -> Observation {
         packets_per_s: 400_000,
         packets_per_poll: 32,
         load,
-        readers: vec![Reader { comm: "server".into(), cpu: CpuId(5), bytes_per_s: 1000, ..Reader::default() }],
+        readers: vec![Reader {
+            comm: "server".into(),
+            cpu: CpuId(5),
+            bytes_per_s: 1000,
+            ..Reader::default()
+        }],
         ..SceneQueue::default()
     };
     let netdev = SceneNetdev {
@@ -329,7 +396,8 @@ fn saturated(load: f64) -> Observation {
 }
 
 #[test]
-fn one_full_cpu_with_idle_neighbours_and_many_flows_is_helped_one_flow_is_not_and_unknown_flows_are_unknown() {
+fn one_full_cpu_with_idle_neighbours_and_many_flows_is_helped_one_flow_is_not_and_unknown_flows_are_unknown()
+ {
     let rps = |observation: &Observation| eth0(observation)[&RemedyName::Rps].clone();
     let many = rps(&with_flows(saturated(0.95), 500));
     assert_eq!(many.outcome, Outcome::Help, "{many:?}");
@@ -351,18 +419,27 @@ fn all_softirqs_on_one_cpu_is_no_reason_by_itself() {
 }
 
 #[test]
-fn rps_helps_where_much_of_the_softirq_can_move_by_measurement_and_hurts_where_next_to_nothing_can() {
+fn rps_helps_where_much_of_the_softirq_can_move_by_measurement_and_hurts_where_next_to_nothing_can()
+{
     let with = |driver, protocol| {
         let mut observation = with_flows(saturated(0.95), 500);
-        let cpus = [(CpuId(0), [(Stage::DriverGro, driver), (Stage::LocalDelivery, protocol)].into())].into();
-        observation.attribution.stages = Some(StageSamples { per_s: 499, cpus, ..StageSamples::default() });
+        let cpus =
+            [(CpuId(0), [(Stage::DriverGro, driver), (Stage::LocalDelivery, protocol)].into())]
+                .into();
+        observation.attribution.stages =
+            Some(StageSamples { per_s: 499, cpus, ..StageSamples::default() });
         eth0(&observation)[&RemedyName::Rps].clone()
     };
     let (much, little) = (with(1000, 3000), with(3900, 100));
-    assert_eq!((much.outcome, little.outcome), (Outcome::Help, Outcome::Hurt), "{much:?}\n{little:?}");
+    assert_eq!(
+        (much.outcome, little.outcome),
+        (Outcome::Help, Outcome::Hurt),
+        "{much:?}\n{little:?}"
+    );
 }
 
-/// `forward_idle`: a bridge with one-way traffic of 64-byte frames; all interrupts on cpu 0, then one netdev's on each.
+/// `forward_idle`: a bridge with one-way traffic of 64-byte frames; all interrupts on cpu 0, then
+/// one netdev's on each.
 #[test]
 fn a_forwarder_of_one_way_traffic_gains_nothing_by_moving_the_interrupts_of_the_other_side() {
     let eth = |name: &str, irq, cpu: &str, packets_per_s, to: &str| SceneNetdev {
@@ -386,20 +463,36 @@ fn a_forwarder_of_one_way_traffic_gains_nothing_by_moving_the_interrupts_of_the_
         ..SceneNetdev::default()
     };
     let observe = |second: &str, idle: [f64; 2], back: u64| {
-        let netdevs = vec![eth("eth0", 16, "0", 250_000, "eth1"), eth("eth1", 17, second, back, "eth0")];
+        let netdevs =
+            vec![eth("eth0", 16, "0", 250_000, "eth1"), eth("eth1", 17, second, back, "eth0")];
         let scene = Scene { grid: Grid { l2s: 2, ..Grid::default() }, netdevs, ..Scene::default() };
         with_shares(scene.observation(), &idle.map(|idle| [0.5, 0.5, 99.0 - idle, idle]))
     };
     for (second, idle) in [("0", [1.0, 99.0]), ("1", [2.0, 73.0])] {
         let observation = observe(second, idle, 0);
         let said = judged(&observation);
-        assert_eq!(said[&("eth0".to_owned(), RemedyName::SpreadInterrupts)].outcome, Outcome::NoClearChange);
-        assert!(!said.contains_key(&("eth1".to_owned(), RemedyName::SpreadInterrupts)), "nothing arrives there");
-        assert_eq!(said[&("eth0".to_owned(), RemedyName::Rfs)].outcome, Outcome::NoClearChange, "nobody reads");
+        assert_eq!(
+            said[&("eth0".to_owned(), RemedyName::SpreadInterrupts)].outcome,
+            Outcome::NoClearChange
+        );
+        assert!(
+            !said.contains_key(&("eth1".to_owned(), RemedyName::SpreadInterrupts)),
+            "nothing arrives there"
+        );
+        assert_eq!(
+            said[&("eth0".to_owned(), RemedyName::Rfs)].outcome,
+            Outcome::NoClearChange,
+            "nobody reads"
+        );
         let rps = |flows| eth0(&with_flows(observation.clone(), flows))[&RemedyName::Rps].clone();
         assert_eq!(rps(1).outcome, Outcome::NoClearChange);
-        // Not published; what can be moved there was not measured either, and at the least it is at the edge of a gain.
-        assert!(matches!(rps(500).outcome, Outcome::Help | Outcome::NoClearChange), "{:?}", rps(500));
+        // Not published; what can be moved there was not measured either, and at the least it is at
+        // the edge of a gain.
+        assert!(
+            matches!(rps(500).outcome, Outcome::Help | Outcome::NoClearChange),
+            "{:?}",
+            rps(500)
+        );
     }
 }
 
@@ -421,7 +514,10 @@ fn a_ring_that_overflows_is_lengthened_only_if_its_cpu_has_time() {
     };
     let helped = with(0.3, 1000);
     assert_eq!((helped.outcome, helped.changes.len()), (Outcome::Help, 1), "{helped:?}");
-    assert_eq!((with(0.3, 0).outcome, with(0.95, 1000).outcome), (Outcome::NoClearChange, Outcome::NoClearChange));
+    assert_eq!(
+        (with(0.3, 0).outcome, with(0.95, 1000).outcome),
+        (Outcome::NoClearChange, Outcome::NoClearChange)
+    );
 }
 
 #[test]

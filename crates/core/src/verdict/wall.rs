@@ -1,15 +1,17 @@
-//! How far the load can grow until something is full: one CPU's interrupt work, all CPUs together, or the link.
+//! How far the load can grow until something is full: one CPU's interrupt work, all CPUs together,
+//! or the link.
 //!
-//! These are the asymptotic bounds of queueing theory (Denning and Buzen 1978): no arrangement carries more than its fullest
-//! resource. A remedy moves work and adds some; what it gains is the bound afterwards against the bound before.
+//! These are the asymptotic bounds of queueing theory (Denning and Buzen 1978): no arrangement
+//! carries more than its fullest resource. A remedy moves work and adds some; what it gains is the
+//! bound afterwards against the bound before.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::cpuset::{CpuId, CpuSet};
 
-/// From this share of its time on a CPU is at its wall: at 80% a poll waits four times as long as it runs (M/M/1), and bursts
-/// overflow.
+/// From this share of its time on a CPU is at its wall: at 80% a poll waits four times as long as
+/// it runs (M/M/1), and bursts overflow.
 pub(super) const FULL: f64 = 0.8;
 
 /// How one CPU's time is used, each a share of what the hypervisor leaves it.
@@ -55,14 +57,17 @@ impl fmt::Display for Limit {
 }
 
 impl Wall {
-    /// The nearest wall. On CPUs that are `fixed` applications stay where they are; on all others the scheduler finds them
-    /// a place.
+    /// The nearest wall. On CPUs that are `fixed` applications stay where they are; on all others
+    /// the scheduler finds them a place.
     pub(super) fn of(loads: &Loads, fixed: &CpuSet, link: Option<f64>) -> Self {
         let all: f64 = loads.values().map(|load| load.busy.max(load.bound)).sum();
         let machine = (Limit::Machine, all / (loads.len().max(1)) as f64);
         let link = (Limit::Link, link.unwrap_or(0.0));
         let cpus = loads.iter().map(|(cpu, load)| {
-            (Limit::Cpu(*cpu), if fixed.contains(*cpu) { load.busy.max(load.bound) } else { load.bound })
+            (
+                Limit::Cpu(*cpu),
+                if fixed.contains(*cpu) { load.busy.max(load.bound) } else { load.bound },
+            )
         });
         let fullest = cpus.fold(machine, |most, it| if it.1 > most.1 { it } else { most });
         let (at, use_of_it) = if link.1 > fullest.1 { link } else { fullest };

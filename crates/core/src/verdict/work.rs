@@ -14,7 +14,8 @@ use crate::verdict::wall::{CpuLoad, Loads};
 
 /// What an Ethernet frame takes of the wire beside what the netdev counts: preamble, checksum, gap.
 const FRAME_BYTES: f64 = 24.0;
-/// A share that is known by samples is off by no more than this many standard errors, in 95 of 100 cases.
+/// A share that is known by samples is off by no more than this many standard errors, in 95 of 100
+/// cases.
 const DEVIATIONS: f64 = 2.0;
 /// The part of a softirq after driver and GRO where it was not sampled (docs/verdicts.md).
 const MOVABLE: Range = Range { worst: 0.3, likely: 0.5, best: 0.85 };
@@ -98,15 +99,20 @@ pub(super) struct Work<'a> {
 impl<'a> Work<'a> {
     /// `None` when nothing arrived on it, or nothing has a rate.
     pub(super) fn of(seen: &'a Seen<'a>, netdev: &'a Netdev) -> Option<Self> {
-        let silos: Vec<&Silo> = seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
-        if seen.rates.elapsed.is_zero() || !netdev.up || !silos.iter().any(|silo| silo.has_traffic()) {
+        let silos: Vec<&Silo> =
+            seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+        if seen.rates.elapsed.is_zero()
+            || !netdev.up
+            || !silos.iter().any(|silo| silo.has_traffic())
+        {
             return None;
         }
         let mut own: BTreeMap<CpuId, f64> = BTreeMap::new();
         for (cpu, share) in silos.iter().flat_map(|silo| &silo.own_share) {
             *own.entry(*cpu).or_default() += share;
         }
-        let (movable, samples) = movable(&seen.observation.attribution, &own, are_small(seen, netdev));
+        let (movable, samples) =
+            movable(&seen.observation.attribution, &own, are_small(seen, netdev));
         let mut work = Self {
             loads: loads(seen, netdev, &silos, &own),
             packets_per_s: packets(seen, netdev, &silos),
@@ -147,12 +153,20 @@ impl<'a> Work<'a> {
     /// How idle the others of its core are: what a hardware thread gets of its core hangs on them.
     pub(super) fn sibling_busy(&self, cpu: CpuId) -> f64 {
         let siblings = self.seen.observation.after.topology.core_of(cpu).minus(&CpuSet::of(cpu));
-        siblings.iter().filter_map(|other| self.loads.get(&other)).map(|load| load.busy.min(1.0)).sum()
+        siblings
+            .iter()
+            .filter_map(|other| self.loads.get(&other))
+            .map(|load| load.busy.min(1.0))
+            .sum()
     }
 
     /// The mean idle share of CPUs.
     pub(super) fn mean_idle(&self, cpus: &CpuSet) -> f64 {
-        let idle: Vec<f64> = cpus.iter().filter(|cpu| self.loads.contains_key(cpu)).map(|cpu| self.idle(cpu)).collect();
+        let idle: Vec<f64> = cpus
+            .iter()
+            .filter(|cpu| self.loads.contains_key(cpu))
+            .map(|cpu| self.idle(cpu))
+            .collect();
         idle.iter().sum::<f64>() / idle.len().max(1) as f64
     }
 
@@ -163,12 +177,14 @@ impl<'a> Work<'a> {
 
     /// What was read of it, by consumer.
     fn read(&self) -> impl Iterator<Item = &'a Consumption> {
-        let napis: Vec<_> = self.silos.iter().filter_map(|silo| silo.napi.as_ref().map(|edge| edge.to)).collect();
+        let napis: Vec<_> =
+            self.silos.iter().filter_map(|silo| silo.napi.as_ref().map(|edge| edge.to)).collect();
         let rows = self.seen.observation.attribution.consumption.iter();
         rows.filter(move |row| row.bytes > 0 && row.napi.is_some_and(|napi| napis.contains(&napi)))
     }
 
-    /// Share of the bytes that RFS can steer: those of connected sockets. `None` when nobody was seen to read.
+    /// Share of the bytes that RFS can steer: those of connected sockets. `None` when nobody was
+    /// seen to read.
     pub(super) fn steerable(&self) -> Option<Range> {
         let (mut all, mut connected, mut unknown) = (0.0, 0.0, 0.0);
         for row in self.read() {
@@ -201,8 +217,13 @@ impl<'a> Work<'a> {
     pub(super) fn wakeups_elsewhere(&self) -> Option<f64> {
         let mut sum = None;
         for silo in &self.silos {
-            for consumer in silo.consumers.iter().filter(|consumer| consumer.wakeups_per_s.is_some()) {
-                let away = consumer.wakeups_on.iter().filter(|(cpu, _)| !silo.protocol_cpus.contains_key(cpu));
+            for consumer in
+                silo.consumers.iter().filter(|consumer| consumer.wakeups_per_s.is_some())
+            {
+                let away = consumer
+                    .wakeups_on
+                    .iter()
+                    .filter(|(cpu, _)| !silo.protocol_cpus.contains_key(cpu));
                 *sum.get_or_insert(0.0) += away.map(|(_, rate)| rate).sum::<f64>();
             }
         }
@@ -218,19 +239,27 @@ impl<'a> Work<'a> {
             .iter()
             .flat_map(|silo| {
                 let of_all = silo.locality.bytes_per_s / bytes.max(f64::MIN_POSITIVE);
-                silo.locality.shares.iter().map(move |(distance, share)| (of_all * share, *distance))
+                silo.locality
+                    .shares
+                    .iter()
+                    .map(move |(distance, share)| (of_all * share, *distance))
             })
             .map(|(share, distance)| share * self.costs.line_ns.at(distance))
             .sum();
         (bytes > 0.0).then_some(packets * self.costs.lines_per_packet * lines / 1e9)
     }
 
-    /// How sure a cost in nanoseconds is: measured on this machine, or the table, which is the order of things.
+    /// How sure a cost in nanoseconds is: measured on this machine, or the table, which is the
+    /// order of things.
     pub(super) fn interrupt_cost(&self) -> Range {
         match (&self.costs.source, self.is_guest()) {
-            (CostSource::Table, Some(true)) => Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::IPI_IN_A_GUEST },
+            (CostSource::Table, Some(true)) => {
+                Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::IPI_IN_A_GUEST }
+            }
             (CostSource::Table, Some(false)) => Range { worst: 2.0, likely: 1.0, best: 0.5 },
-            (CostSource::Table, None) => Range { worst: Costs::IPI_IN_A_GUEST, likely: 1.0, best: 0.5 },
+            (CostSource::Table, None) => {
+                Range { worst: Costs::IPI_IN_A_GUEST, likely: 1.0, best: 0.5 }
+            }
             _ => Range::exactly(1.0),
         }
     }
@@ -245,12 +274,15 @@ fn costs(seen: &Seen<'_>) -> Costs {
 fn loads(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo], own: &BTreeMap<CpuId, f64>) -> Loads {
     let topology = &seen.observation.after.topology;
     let counts = topology.online.minus(&topology.set_apart()).or(&own.keys().copied().collect());
-    let threaded = netdev.threaded.is_some_and(|mode| mode > 0) || silos.iter().any(|silo| silo.kthread.is_some());
+    let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
+        || silos.iter().any(|silo| silo.kthread.is_some());
     let load = |cpu: CpuId| {
         let shares = seen.rates.cpus.get(&cpu)?.shares?;
         let elapsed = seen.observation.attribution.elapsed.as_secs_f64();
         let time = seen.observation.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
-        let interrupted = time.map_or(shares.irq + shares.softirq, |time| time.interrupted_ns() as f64 / 1e9 / elapsed);
+        let interrupted = time.map_or(shares.irq + shares.softirq, |time| {
+            time.interrupted_ns() as f64 / 1e9 / elapsed
+        });
         // What the hypervisor takes is no room of ours.
         let room = (1.0 - shares.steal).max(0.05);
         // One kthread runs on one CPU at a time: a wall like that of a softirq.
@@ -264,12 +296,15 @@ fn loads(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo], own: &BTreeMap<CpuId
 
 fn packets(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
     let polled: Option<f64> = silos.iter().map(|silo| silo.packets_per_s).sum();
-    polled.filter(|rate| *rate > 0.0).or_else(|| seen.rates.netdevs.get(&netdev.name)?.get("rx_packets").copied())
+    polled
+        .filter(|rate| *rate > 0.0)
+        .or_else(|| seen.rates.netdevs.get(&netdev.name)?.get("rx_packets").copied())
 }
 
 /// Polls as counted, else interrupts: each of them begins one.
 fn polls(silos: &[&Silo]) -> Option<f64> {
-    let polls: f64 = silos.iter().flat_map(|silo| silo.polls.values()).map(|rate| rate.polls_per_s).sum();
+    let polls: f64 =
+        silos.iter().flat_map(|silo| silo.polls.values()).map(|rate| rate.polls_per_s).sum();
     let interrupts = || {
         let all: Vec<f64> = silos
             .iter()
@@ -289,10 +324,17 @@ fn are_small(seen: &Seen<'_>, netdev: &Netdev) -> bool {
         .is_some_and(|(packets, bytes)| bytes > 0.0 && bytes <= packets * SMALL_BYTES)
 }
 
-/// What another CPU could take, by samples of the CPUs that poll, else by what is known of others' machines.
-fn movable(attribution: &Attribution, own: &BTreeMap<CpuId, f64>, small: bool) -> (Range, Option<f64>) {
+/// What another CPU could take, by samples of the CPUs that poll, else by what is known of others'
+/// machines.
+fn movable(
+    attribution: &Attribution,
+    own: &BTreeMap<CpuId, f64>,
+    small: bool,
+) -> (Range, Option<f64>) {
     let documented = (if small { MOVABLE_OF_SMALL } else { MOVABLE }, None);
-    let Some(stages) = attribution.stages.as_ref().filter(|stages| stages.refused.is_none()) else { return documented };
+    let Some(stages) = attribution.stages.as_ref().filter(|stages| stages.refused.is_none()) else {
+        return documented;
+    };
     let mut by_stage: BTreeMap<Stage, f64> = BTreeMap::new();
     for (stage, samples) in own.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
         *by_stage.entry(*stage).or_default() += *samples as f64;
@@ -317,8 +359,10 @@ fn movable(attribution: &Attribution, own: &BTreeMap<CpuId, f64>, small: bool) -
 
 /// As they were counted where they arrive; else by who reads.
 fn flows(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
-    let packets: Vec<u64> =
-        rss::flows_of(seen.observation, netdev).map(|flow| flow.packets).filter(|it| *it > 0).collect();
+    let packets: Vec<u64> = rss::flows_of(seen.observation, netdev)
+        .map(|flow| flow.packets)
+        .filter(|it| *it > 0)
+        .collect();
     let all = packets.iter().copied().fold(0, u64::saturating_add);
     let missed = seen.observation.attribution.flows_missed;
     match packets.iter().max() {
@@ -352,7 +396,9 @@ fn readers(silos: &[&Silo]) -> Option<Flows> {
 fn link(seen: &Seen<'_>, netdev: &Netdev) -> Option<f64> {
     let rates = seen.rates.netdevs.get(&netdev.name)?;
     let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;
-    let used = |bytes: &str, packets: &str| Some((rates.get(bytes)? + rates.get(packets)? * FRAME_BYTES) / speed);
+    let used = |bytes: &str, packets: &str| {
+        Some((rates.get(bytes)? + rates.get(packets)? * FRAME_BYTES) / speed)
+    };
     let both = [used("rx_bytes", "rx_packets"), used("tx_bytes", "tx_packets")];
     both.into_iter().flatten().reduce(f64::max)
 }

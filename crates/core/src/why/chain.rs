@@ -1,4 +1,5 @@
-//! The chain from an rx queue to the CPU that processes it: interrupt, NAPI, softirq or kthread, RPS, readers.
+//! The chain from an rx queue to the CPU that processes it: interrupt, NAPI, softirq or kthread,
+//! RPS, readers.
 
 use super::{Because, Cause};
 use crate::cpuset::{CpuId, CpuSet};
@@ -16,7 +17,13 @@ pub(crate) struct Look<'a> {
 }
 
 /// Why a queue is processed on this CPU, step by step.
-pub fn queue_chain(observation: &Observation, rates: &Rates, silos: &Silos, silo: &Silo, cpu: CpuId) -> Vec<Because> {
+pub fn queue_chain(
+    observation: &Observation,
+    rates: &Rates,
+    silos: &Silos,
+    silo: &Silo,
+    cpu: CpuId,
+) -> Vec<Because> {
     chain(&Look { observation, rates, silos }, silo, Some(cpu))
 }
 
@@ -33,8 +40,11 @@ pub(super) fn queue(look: &Look<'_>, silo: &Silo, cpu: CpuId) -> Cause {
 
 /// A queue on the CPU that polls it most, or would.
 pub(super) fn queue_anywhere(look: &Look<'_>, silo: &Silo) -> Cause {
-    let polled = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s.max(rate.polls_per_s))));
-    let interrupted = || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
+    let polled = heaviest(
+        silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s.max(rate.polls_per_s))),
+    );
+    let interrupted =
+        || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
     let cpu = polled.or_else(interrupted);
     let place = cpu.map_or_else(|| "idle".to_owned(), |cpu| format!("on cpu {cpu}"));
     Cause {
@@ -58,7 +68,11 @@ pub(super) fn interrupt(look: &Look<'_>, irq: Irq) -> Option<Cause> {
         estimated: false,
         evidence: rows
             .map(|(cpu, rate)| {
-                Evidence::new(format!("interrupts on cpu {cpu}"), Measure::PerSecond(*rate), "/proc/interrupts")
+                Evidence::new(
+                    format!("interrupts on cpu {cpu}"),
+                    Measure::PerSecond(*rate),
+                    "/proc/interrupts",
+                )
             })
             .collect(),
         because: placed(look, irq, state, cpu),
@@ -68,13 +82,22 @@ pub(super) fn interrupt(look: &Look<'_>, irq: Irq) -> Option<Cause> {
 fn evidence(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
     if let Some(rate) = cpu.and_then(|cpu| silo.polls.get(&cpu)) {
-        evidence.push(Evidence::new("packets polled", Measure::PerSecond(rate.packets_per_s), "tp_btf/napi_poll"));
-        evidence.push(Evidence::new("polls", Measure::PerSecond(rate.polls_per_s), "tp_btf/napi_poll"));
+        evidence.push(Evidence::new(
+            "packets polled",
+            Measure::PerSecond(rate.packets_per_s),
+            "tp_btf/napi_poll",
+        ));
+        evidence.push(Evidence::new(
+            "polls",
+            Measure::PerSecond(rate.polls_per_s),
+            "tp_btf/napi_poll",
+        ));
     }
     if let Some(rate) = cpu.and_then(|cpu| silo.interrupts_per_s.as_ref()?.get(&cpu)) {
         evidence.push(Evidence::new("interrupts", Measure::PerSecond(*rate), "/proc/interrupts"));
     }
-    let elsewhere = silo.polls.iter().filter(|(other, rate)| Some(**other) != cpu && rate.packets_per_s > 0.0);
+    let elsewhere =
+        silo.polls.iter().filter(|(other, rate)| Some(**other) != cpu && rate.packets_per_s > 0.0);
     let elsewhere: CpuSet = elsewhere.map(|(cpu, _)| *cpu).collect();
     if !elsewhere.is_empty() {
         let text = Measure::Text(format!("cpus {elsewhere}"));
@@ -89,7 +112,11 @@ fn evidence(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
 
 fn chain(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Because> {
     let mut because = Vec::new();
-    match silo.irq.as_ref().and_then(|edge| Some((edge.to, look.observation.after.irqs.get(&edge.to)?))) {
+    match silo
+        .irq
+        .as_ref()
+        .and_then(|edge| Some((edge.to, look.observation.after.irqs.get(&edge.to)?)))
+    {
         Some((irq, state)) => because.extend(placed(look, irq, state, cpu)),
         None => because.push(no_interrupt(look, silo)),
     }
@@ -107,22 +134,36 @@ fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Ve
     let mut because = Vec::new();
     let name = format!("its interrupt, irq {irq} ({}),", state.actions.join(", "));
     let Some(requested) = &state.requested else {
-        return vec![Because::new(format!("{name} has no affinity to be read"), file("smp_affinity_list"))];
+        return vec![Because::new(
+            format!("{name} has no affinity to be read"),
+            file("smp_affinity_list"),
+        )];
     };
     because.push(Because::new(
-        format!("{name} is asked for on {}: {}", cpus(requested), who_asked(look, state, requested)),
+        format!(
+            "{name} is asked for on {}: {}",
+            cpus(requested),
+            who_asked(look, state, requested)
+        ),
         file("smp_affinity_list"),
     ));
     let Some(effective) = &state.effective else { return because };
     let in_force = file("effective_affinity_list");
-    let came = |cpu: CpuId| look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu));
+    let came =
+        |cpu: CpuId| look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu));
     if !effective.is_empty() && !effective.intersects(requested) {
         because.push(Because::new(
-            format!("it is still in force on {}: it moves when its next interrupt comes", cpus(effective)),
+            format!(
+                "it is still in force on {}: it moves when its next interrupt comes",
+                cpus(effective)
+            ),
             in_force,
         ));
     } else if requested.len() > 1 && effective.len() == 1 {
-        because.push(Because::new(format!("of these its controller delivers to one: {}", cpus(effective)), in_force));
+        because.push(Because::new(
+            format!("of these its controller delivers to one: {}", cpus(effective)),
+            in_force,
+        ));
     } else if let Some(cpu) = cpu.filter(|cpu| !effective.contains(*cpu) && came(*cpu)) {
         because.push(Because::new(
             format!(
@@ -177,7 +218,9 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
                 Some(cpu) => format!(
                     "the cpu that takes the interrupt puts the NAPI on its own poll list: NET_RX runs on cpu {cpu}"
                 ),
-                None => "the cpu that takes the interrupt puts the NAPI on its own poll list".to_owned(),
+                None => {
+                    "the cpu that takes the interrupt puts the NAPI on its own poll list".to_owned()
+                }
             },
             "net/core/dev.c:____napi_schedule",
         ),
@@ -186,23 +229,29 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
 
 /// Polled here, though no interrupt came here.
 fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
-    let cpu =
-        cpu.filter(|cpu| silo.kthread.is_none() && silo.polls.get(cpu).is_some_and(|rate| rate.polls_per_s > 0.0))?;
+    let cpu = cpu.filter(|cpu| {
+        silo.kthread.is_none() && silo.polls.get(cpu).is_some_and(|rate| rate.polls_per_s > 0.0)
+    })?;
     let came = silo.interrupts_per_s.as_ref()?;
     if came.get(&cpu).is_some_and(|rate| *rate > 0.0) {
         return None;
     }
     let sysctls = &look.observation.after.net.sysctls;
     let busy_poll = ["net.core.busy_poll", "net.core.busy_read"].into_iter();
-    let busy_polls = busy_poll.filter_map(|name| sysctls.get(name)).any(|value| value.trim() != "0");
+    let busy_polls =
+        busy_poll.filter_map(|name| sysctls.get(name)).any(|value| value.trim() != "0");
     let reads_here = silo.consumers.iter().any(|consumer| consumer.cpus.contains_key(&cpu));
     let text = match (busy_polls, reads_here) {
-        (true, true) => "no interrupt came here, but busy polling is on and a reader runs here: it polls by itself",
+        (true, true) => {
+            "no interrupt came here, but busy polling is on and a reader runs here: it polls by itself"
+        }
         (_, true) => {
             "no interrupt came here, and a reader runs here: its socket may poll by itself (SO_BUSY_POLL), or the NAPI never \
              ran dry here, with its interrupt off"
         }
-        _ => "no interrupt came here: the NAPI never ran dry, and stays on this cpu's poll list with its interrupt off",
+        _ => {
+            "no interrupt came here: the NAPI never ran dry, and stays on this cpu's poll list with its interrupt off"
+        }
     };
     Some(Because::new(text, "/proc/interrupts, tp_btf/napi_poll"))
 }
@@ -222,7 +271,10 @@ fn steered(look: &Look<'_>, silo: &Silo) -> Vec<Because> {
     }
     let entries = look.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     if silo.rps_flow_cnt.is_some_and(|count| count > 0) && entries > 0 {
-        because.push(Because::new("RFS hands a flow to the cpu where it was read last", "rps_flow_cnt"));
+        because.push(Because::new(
+            "RFS hands a flow to the cpu where it was read last",
+            "rps_flow_cnt",
+        ));
     }
     because
 }
@@ -230,10 +282,13 @@ fn steered(look: &Look<'_>, silo: &Silo) -> Vec<Because> {
 /// What leaves again from here.
 fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
     let here = silo.forwards.iter().filter(|to| cpu.is_none_or(|cpu| to.cpu == cpu));
-    let to: Vec<String> = here.take(3).map(|to| format!("{:.0}% by {}", to.share * 100.0, to.label())).collect();
+    let to: Vec<String> =
+        here.take(3).map(|to| format!("{:.0}% by {}", to.share * 100.0, to.label())).collect();
     (!to.is_empty()).then(|| {
-        let text =
-            format!("it forwards: {}; bridge or routing, netfilter and sending run in the same softirq", to.join(", "));
+        let text = format!(
+            "it forwards: {}; bridge or routing, netfilter and sending run in the same softirq",
+            to.join(", ")
+        );
         Because::new(text, "net:netif_receive_skb, net:net_dev_queue")
     })
 }
@@ -244,7 +299,8 @@ fn read(silo: &Silo) -> Option<Because> {
         format!("{} on {} ({:.0}%)", consumer.comm, self::cpus(&cpus), consumer.share * 100.0)
     };
     let readers: Vec<String> = silo.consumers.iter().take(3).map(reader).collect();
-    (!readers.is_empty()).then(|| Because::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
+    (!readers.is_empty())
+        .then(|| Because::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
 }
 
 /// `cpu 3`, `cpus 0-3`.

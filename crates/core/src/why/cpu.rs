@@ -33,20 +33,25 @@ pub(crate) fn ksoftirqd(observation: &Observation, elapsed: f64, cpu: CpuId) -> 
     let old = observation.before.ksoftirqd.get(&cpu)?;
     let new = observation.after.ksoftirqd.get(&cpu).filter(|_| elapsed > 0.0)?;
     let share = |old: u64, new: u64| Some((new.checked_sub(old)? as f64 / 1e9 / elapsed).min(1.0));
-    Some(Ksoftirqd { ran: share(old.run_ns, new.run_ns)?, waited: share(old.wait_ns, new.wait_ns)? })
+    Some(Ksoftirqd {
+        ran: share(old.run_ns, new.run_ns)?,
+        waited: share(old.wait_ns, new.wait_ns)?,
+    })
 }
 
 /// All that takes its time, the dearest first.
 pub(super) fn causes(look: &Look<'_>, cpu: CpuId) -> Vec<Cause> {
     let split = CpuSplit::of(look.observation, look.rates, cpu);
     let on_it = |silo: &&Silo| {
-        let interrupted = silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
+        let interrupted =
+            silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
         silo.polls.contains_key(&cpu) || (silo.packets_per_s.is_none() && interrupted)
     };
     let mut causes: Vec<Cause> =
         look.silos.queues.iter().filter(on_it).map(|silo| chain::queue(look, silo, cpu)).collect();
     let polls = Polls::on(look, cpu);
-    let net_rx = split.measured.map_or_else(|| split.ticks.map(|ticks| ticks.softirq), |it| Some(it.net_rx));
+    let net_rx =
+        split.measured.map_or_else(|| split.ticks.map(|ticks| ticks.softirq), |it| Some(it.net_rx));
     causes.extend(backlog(look, cpu, &polls, net_rx));
     causes.extend(polls.others.iter().map(|poll| other_poll(look, poll, &polls, net_rx)));
     causes.extend(split.measured.and_then(|it| net_tx(look, cpu, it)));
@@ -99,7 +104,9 @@ impl<'a> Polls<'a> {
 fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) -> Option<Cause> {
     let softnet = look.rates.cpus.get(&cpu).and_then(|rates| rates.softnet).unwrap_or_default();
     let handed = softnet.received_rps_per_s.filter(|rate| *rate > 0.0);
-    let aimed = |silo: &&Silo| silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu));
+    let aimed = |silo: &&Silo| {
+        silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu))
+    };
     let sources: Vec<&Silo> = look.silos.queues.iter().filter(aimed).collect();
     if polls.backlog == 0 && handed.is_none() {
         return None;
@@ -111,17 +118,28 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
         evidence.push(Evidence::new("packets of the backlog", rate, "tp_btf/napi_poll"));
     }
     evidence.extend(handed.map(|rate| {
-        Evidence::new("times woken by another cpu for RPS", Measure::PerSecond(rate), "/proc/net/softnet_stat")
+        Evidence::new(
+            "times woken by another cpu for RPS",
+            Measure::PerSecond(rate),
+            "/proc/net/softnet_stat",
+        )
     }));
     let dropped = softnet.dropped_per_s.filter(|rate| *rate > 0.0);
     evidence.extend(dropped.map(|rate| {
-        Evidence::new("packets dropped by the full backlog", Measure::PerSecond(rate), "/proc/net/softnet_stat")
+        Evidence::new(
+            "packets dropped by the full backlog",
+            Measure::PerSecond(rate),
+            "/proc/net/softnet_stat",
+        )
     }));
     let mut because: Vec<Because> = sources
         .iter()
         .map(|silo| {
             let targets = silo.rps_cpus.as_ref().map(cpus).unwrap_or_default();
-            let text = format!("rps_cpus of {} is {targets}: the hash of a flow chooses one of them", silo.label());
+            let text = format!(
+                "rps_cpus of {} is {targets}: the hash of a flow chooses one of them",
+                silo.label()
+            );
             Because::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
         })
         .collect();
@@ -132,7 +150,13 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
         ));
     }
     let share = polls.share(polls.backlog, net_rx);
-    Some(Cause { what: "backlog (RPS, loopback, veth)".into(), share, estimated: true, evidence, because })
+    Some(Cause {
+        what: "backlog (RPS, loopback, veth)".into(),
+        share,
+        estimated: true,
+        evidence,
+        because,
+    })
 }
 
 /// A NAPI of no rx queue here: transmit completions, a container's device.
@@ -150,12 +174,19 @@ fn other_poll(look: &Look<'_>, poll: &Poll, polls: &Polls<'_>, net_rx: Option<f6
         }
         _ => {
             let text = "a virtual device is polled on the cpu that sent to it";
-            (format!("{} napi {}", poll.netdev, poll.napi), vec![Because::new(text, "net/core/dev.c:napi_schedule")])
+            (
+                format!("{} napi {}", poll.netdev, poll.napi),
+                vec![Because::new(text, "net/core/dev.c:napi_schedule")],
+            )
         }
     };
     let evidence = vec![
         Evidence::new("polls", Measure::PerSecond(poll.polls as f64 / seconds), "tp_btf/napi_poll"),
-        Evidence::new("packets polled", Measure::PerSecond(poll.packets as f64 / seconds), "tp_btf/napi_poll"),
+        Evidence::new(
+            "packets polled",
+            Measure::PerSecond(poll.packets as f64 / seconds),
+            "tp_btf/napi_poll",
+        ),
     ];
     Cause { what, share: polls.share(poll.packets, net_rx), estimated: true, evidence, because }
 }
@@ -166,9 +197,11 @@ fn transmit(look: &Look<'_>, poll: &Poll) -> Vec<Because> {
     let mut because = Vec::new();
     for tx in netdev.into_iter().flat_map(|netdev| &netdev.tx_queues) {
         let Some(irq) = tx.irq.as_ref().map(|edge| edge.to) else { continue };
-        let came = look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&poll.cpu));
+        let came =
+            look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&poll.cpu));
         if came {
-            let text = format!("the completion interrupt of tx-{}, irq {irq}, comes here", tx.index);
+            let text =
+                format!("the completion interrupt of tx-{}, irq {irq}, comes here", tx.index);
             because.push(Because::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
         }
     }
@@ -187,7 +220,11 @@ fn net_tx(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
         what: "NET_TX".into(),
         share: Some(measured.net_tx),
         estimated: false,
-        evidence: vec![Evidence::new("NET_TX softirqs", Measure::PerSecond(rate), "/proc/softirqs")],
+        evidence: vec![Evidence::new(
+            "NET_TX softirqs",
+            Measure::PerSecond(rate),
+            "/proc/softirqs",
+        )],
         because: vec![Because::new(
             "qdiscs that were held up send from here, and packets whose sending ended are freed: on the cpu that rescheduled \
              the qdisc, or that ran the completion",
@@ -198,37 +235,56 @@ fn net_tx(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
 
 /// Softirqs that are not the network's.
 fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
-    let (old, new) = (look.observation.before.cpus.get(&cpu)?, look.observation.after.cpus.get(&cpu)?);
+    let (old, new) =
+        (look.observation.before.cpus.get(&cpu)?, look.observation.after.cpus.get(&cpu)?);
     let seconds = look.rates.elapsed.as_secs_f64();
     let rate = |(name, new): (&Arc<str>, u64)| {
-        let grown = new.checked_sub(old.softirqs.get(name)?).filter(|grown| *grown > 0 && seconds > 0.0)?;
+        let grown =
+            new.checked_sub(old.softirqs.get(name)?).filter(|grown| *grown > 0 && seconds > 0.0)?;
         (!name.starts_with("NET_")).then(|| (name.to_string(), grown as f64 / seconds))
     };
     let mut rates: Vec<(String, f64)> = new.softirqs.iter().filter_map(rate).collect();
     rates.sort_by(|a, b| b.1.total_cmp(&a.1));
     let reason = |name: &str| {
         Some(match name {
-            "TIMER" => {
-                ("TIMER: timers of the wheel that were armed on this cpu", "kernel/time/timer.c:run_timer_softirq")
+            "TIMER" => (
+                "TIMER: timers of the wheel that were armed on this cpu",
+                "kernel/time/timer.c:run_timer_softirq",
+            ),
+            "HRTIMER" => (
+                "HRTIMER: high-resolution timers armed on this cpu",
+                "kernel/time/hrtimer.c:hrtimer_run_softirq",
+            ),
+            "SCHED" => {
+                ("SCHED: load balancing, for this cpu and those that idle", "kernel/sched/fair.c")
             }
-            "HRTIMER" => {
-                ("HRTIMER: high-resolution timers armed on this cpu", "kernel/time/hrtimer.c:hrtimer_run_softirq")
+            "RCU" => {
+                ("RCU: callbacks of what was freed on this cpu", "kernel/rcu/tree.c:rcu_core_si")
             }
-            "SCHED" => ("SCHED: load balancing, for this cpu and those that idle", "kernel/sched/fair.c"),
-            "RCU" => ("RCU: callbacks of what was freed on this cpu", "kernel/rcu/tree.c:rcu_core_si"),
-            "BLOCK" => ("BLOCK: disk requests that this cpu made, or whose interrupt came here", "block/blk-mq.c"),
-            "TASKLET" | "HI" => ("TASKLET: drivers' tasklets scheduled on this cpu", "kernel/softirq.c:tasklet_action"),
+            "BLOCK" => (
+                "BLOCK: disk requests that this cpu made, or whose interrupt came here",
+                "block/blk-mq.c",
+            ),
+            "TASKLET" | "HI" => (
+                "TASKLET: drivers' tasklets scheduled on this cpu",
+                "kernel/softirq.c:tasklet_action",
+            ),
             _ => return None,
         })
     };
-    let because = rates.iter().filter_map(|(name, _)| reason(name)).map(|(text, source)| Because::new(text, source));
+    let because = rates
+        .iter()
+        .filter_map(|(name, _)| reason(name))
+        .map(|(text, source)| Because::new(text, source));
     (!rates.is_empty() || measured.other_softirq > 0.0).then(|| Cause {
         what: "other softirqs".into(),
         share: Some(measured.other_softirq),
         estimated: false,
         evidence: rates
             .iter()
-            .map(|(name, rate)| Evidence::new(name.clone(), Measure::PerSecond(*rate), "/proc/softirqs"))
+            .map(|(name, rate)| {
+                Evidence::new(name.clone(), Measure::PerSecond(*rate), "/proc/softirqs")
+            })
             .collect(),
         because: because.collect(),
     })
@@ -236,24 +292,39 @@ fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
 
 /// Handlers of device interrupts that came here.
 fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<Cause> {
-    let rate = |(irq, rates): (&Irq, &crate::rates::IrqRates)| Some((*irq, *rates.per_s.get(&cpu)?));
-    let mut rates: Vec<(Irq, f64)> = look.rates.irqs.iter().filter_map(rate).filter(|(_, rate)| *rate > 0.0).collect();
+    let rate =
+        |(irq, rates): (&Irq, &crate::rates::IrqRates)| Some((*irq, *rates.per_s.get(&cpu)?));
+    let mut rates: Vec<(Irq, f64)> =
+        look.rates.irqs.iter().filter_map(rate).filter(|(_, rate)| *rate > 0.0).collect();
     rates.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let action =
-        |irq: Irq| look.observation.after.irqs.get(&irq).map(|state| state.actions.join(", ")).unwrap_or_default();
-    let spread: BTreeMap<bool, usize> = rates.iter().fold(BTreeMap::new(), |mut spread, (irq, _)| {
-        let state = look.observation.after.irqs.get(irq);
-        let wide = state.and_then(|state| state.requested.as_ref()).is_some_and(|cpus| cpus.len() > 1);
-        *spread.entry(wide).or_default() += 1;
-        spread
-    });
+    let action = |irq: Irq| {
+        look.observation
+            .after
+            .irqs
+            .get(&irq)
+            .map(|state| state.actions.join(", "))
+            .unwrap_or_default()
+    };
+    let spread: BTreeMap<bool, usize> =
+        rates.iter().fold(BTreeMap::new(), |mut spread, (irq, _)| {
+            let state = look.observation.after.irqs.get(irq);
+            let wide =
+                state.and_then(|state| state.requested.as_ref()).is_some_and(|cpus| cpus.len() > 1);
+            *spread.entry(wide).or_default() += 1;
+            spread
+        });
     let mut because = Vec::new();
     if let Some(wide) = spread.get(&true) {
-        let text = format!("{wide} of these interrupts are asked for on several cpus; the controller chose this one");
+        let text = format!(
+            "{wide} of these interrupts are asked for on several cpus; the controller chose this one"
+        );
         because.push(Because::new(text, "/proc/irq/*/effective_affinity_list"));
     }
     if let Some(one) = spread.get(&false) {
-        because.push(Because::new(format!("{one} are asked for on one cpu"), "/proc/irq/*/smp_affinity_list"));
+        because.push(Because::new(
+            format!("{one} are asked for on one cpu"),
+            "/proc/irq/*/smp_affinity_list",
+        ));
     }
     (!rates.is_empty()).then(|| Cause {
         what: "handlers of device interrupts".into(),
@@ -263,7 +334,11 @@ fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<C
             .iter()
             .take(IRQS_NAMED)
             .map(|(irq, rate)| {
-                Evidence::new(format!("irq {irq} ({})", action(*irq)), Measure::PerSecond(*rate), "/proc/interrupts")
+                Evidence::new(
+                    format!("irq {irq} ({})", action(*irq)),
+                    Measure::PerSecond(*rate),
+                    "/proc/interrupts",
+                )
             })
             .collect(),
         because,
@@ -280,8 +355,16 @@ fn ipis(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
         Measure::PerSecond(count as f64 / seconds),
         "irq_vectors, ipi tracepoints",
     )];
-    evidence.push(Evidence::new("of them for RPS", Measure::PerSecond(rps), "/proc/net/softnet_stat"));
-    evidence.extend(rates.cal_per_s.map(|rate| Evidence::new("CAL", Measure::PerSecond(rate), "/proc/interrupts")));
+    evidence.push(Evidence::new(
+        "of them for RPS",
+        Measure::PerSecond(rps),
+        "/proc/net/softnet_stat",
+    ));
+    evidence.extend(
+        rates
+            .cal_per_s
+            .map(|rate| Evidence::new("CAL", Measure::PerSecond(rate), "/proc/interrupts")),
+    );
     let mut because = Vec::new();
     if rps > 0.0 {
         because.push(Because::new(

@@ -135,7 +135,8 @@ pub(crate) fn run(consume: &Consume) -> Result<Consumed> {
     let comm = format!("c-{}", mode.map(|mode| mode.get_name().to_owned()).unwrap_or_default());
     socket::set_comm(&comm)?;
     let started = Instant::now();
-    let flows_of = |index: u16| (0..consume.flows).filter(|flow| flow % consume.ports == index).count();
+    let flows_of =
+        |index: u16| (0..consume.flows).filter(|flow| flow % consume.ports == index).count();
     let sockets = std::thread::scope(|scope| {
         let listen = |index: u16| {
             scope.spawn(move || {
@@ -166,13 +167,18 @@ pub(crate) fn run(consume: &Consume) -> Result<Consumed> {
 
 /// Accepts `flows` connections and gives each a thread.
 fn tcp(consume: &Consume, port: u16, first: usize, flows: usize) -> Result<Vec<ConsumedSocket>> {
-    let listener =
-        TcpListener::bind((consume.bind, port)).with_context(|| format!("cannot listen on tcp port {port}"))?;
-    rustix::net::sockopt::set_socket_timeout(&listener, rustix::net::sockopt::Timeout::Recv, Some(consume.patience()))?;
+    let listener = TcpListener::bind((consume.bind, port))
+        .with_context(|| format!("cannot listen on tcp port {port}"))?;
+    rustix::net::sockopt::set_socket_timeout(
+        &listener,
+        rustix::net::sockopt::Timeout::Recv,
+        Some(consume.patience()),
+    )?;
     std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for flow in 0..flows {
-            let (stream, _) = listener.accept().with_context(|| format!("only {flow} of {flows} flows came"))?;
+            let (stream, _) =
+                listener.accept().with_context(|| format!("only {flow} of {flows} flows came"))?;
             handles.push(scope.spawn(move || {
                 consume.pin(first + flow * usize::from(consume.ports))?;
                 stream.set_read_timeout(Some(consume.patience()))?;

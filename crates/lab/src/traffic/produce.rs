@@ -88,8 +88,10 @@ fn tcp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
     let connect = |flow| socket::connect(produce.destination(flow), PATIENCE);
     let streams = (0..produce.flows).map(connect).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
-        let handles: Vec<_> =
-            streams.into_iter().map(|stream| scope.spawn(move || tcp_flow(produce, stream))).collect();
+        let handles: Vec<_> = streams
+            .into_iter()
+            .map(|stream| scope.spawn(move || tcp_flow(produce, stream)))
+            .collect();
         let join = |handle: std::thread::ScopedJoinHandle<'_, Result<ProducedFlow>>| {
             handle.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a flow's thread panicked")))
         };
@@ -117,7 +119,8 @@ fn tcp_flow(produce: &Produce, mut stream: TcpStream) -> Result<ProducedFlow> {
     }
     stream.shutdown(Shutdown::Write)?;
     // Until the consumer has taken all and closed: then nothing of ours is under way any more.
-    std::io::copy(&mut stream, &mut std::io::sink()).with_context(|| format!("{to} broke the connection"))?;
+    std::io::copy(&mut stream, &mut std::io::sink())
+        .with_context(|| format!("{to} broke the connection"))?;
     Ok(ProducedFlow { local_port: stream.local_addr()?.port(), port: to.port(), bytes: sent })
 }
 
@@ -139,8 +142,9 @@ fn udp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
             if rest == 0 {
                 continue;
             }
-            flow.bytes +=
-                udp::send(socket, &block[..rest]).with_context(|| format!("cannot send to port {}", flow.port))? as u64;
+            flow.bytes += udp::send(socket, &block[..rest])
+                .with_context(|| format!("cannot send to port {}", flow.port))?
+                as u64;
             next += pause;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }

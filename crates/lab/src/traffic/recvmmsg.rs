@@ -10,16 +10,22 @@ use std::os::fd::AsRawFd;
 const BATCH: usize = 16;
 const DATAGRAM_BYTES: usize = 65536;
 
-/// Up to 16 datagrams: length and IPv4 sender of each; none if nothing came before the socket's timeout.
+/// Up to 16 datagrams: length and IPv4 sender of each; none if nothing came before the socket's
+/// timeout.
 #[allow(unsafe_code)]
 pub(crate) fn receive(socket: &UdpSocket) -> Result<Vec<(usize, SocketAddr)>> {
     let mut buffers = vec![0_u8; BATCH * DATAGRAM_BYTES];
     // SAFETY: all-zero is a valid value of these C structures.
     let (mut senders, mut vectors, mut messages) = unsafe {
-        ([zeroed::<libc::sockaddr_in>(); BATCH], [zeroed::<libc::iovec>(); BATCH], [zeroed::<libc::mmsghdr>(); BATCH])
+        (
+            [zeroed::<libc::sockaddr_in>(); BATCH],
+            [zeroed::<libc::iovec>(); BATCH],
+            [zeroed::<libc::mmsghdr>(); BATCH],
+        )
     };
     for (index, buffer) in buffers.chunks_mut(DATAGRAM_BYTES).enumerate() {
-        vectors[index] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        vectors[index] =
+            libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let header = &mut messages[index].msg_hdr;
         header.msg_iov = &raw mut vectors[index];
         header.msg_iovlen = 1;

@@ -1,4 +1,5 @@
-//! Sends a request, waits for the response, and again: on many connections at once, for a given time.
+//! Sends a request, waits for the response, and again: on many connections at once, for a given
+//! time.
 
 use super::{PATIENCE, Proto, socket, udp};
 use anyhow::{Context, Result, bail};
@@ -98,7 +99,8 @@ pub(crate) fn run(client: &RrClient) -> Result<RrReport> {
     socket::set_comm(&format!("rr-client-{}", client.proto))?;
     let ports = (0..client.ports).cycle().map(|offset| client.port.saturating_add(offset));
     let to = ports.map(|port| SocketAddr::new(client.dest, port));
-    let mut flows = to.take(client.connections).map(|to| Flow::new(client, to)).collect::<Result<Vec<_>>>()?;
+    let mut flows =
+        to.take(client.connections).map(|to| Flow::new(client, to)).collect::<Result<Vec<_>>>()?;
     let mut report = RrReport {
         proto: client.proto,
         seconds: 0.0,
@@ -117,7 +119,12 @@ pub(crate) fn run(client: &RrClient) -> Result<RrReport> {
     Ok(report)
 }
 
-fn exchange(client: &RrClient, flows: &mut [Flow], report: &mut RrReport, started: Instant) -> Result<()> {
+fn exchange(
+    client: &RrClient,
+    flows: &mut [Flow],
+    report: &mut RrReport,
+    started: Instant,
+) -> Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (key, flow) in (0..).zip(flows.iter_mut()) {
         epoll::add(&poll, &*flow, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
@@ -246,7 +253,9 @@ impl Flow {
         report.received_bytes += length as u64;
         match &self.socket {
             Socket::Tcp(_) => self.missing = self.missing.saturating_sub(length),
-            Socket::Udp(_) if length == client.response_bytes && buffer[0] == self.sequence => self.missing = 0,
+            Socket::Udp(_) if length == client.response_bytes && buffer[0] == self.sequence => {
+                self.missing = 0
+            }
             Socket::Udp(_) => {}
         }
         let complete = self.missing == 0 && self.sent_at.is_some();

@@ -87,7 +87,11 @@ pub(crate) fn run(server: &RrServer) -> Result<()> {
 }
 
 /// Each worker a process: this program again, for one CPU.
-fn processes<'a>(server: &RrServer, workers: impl Iterator<Item = (u16, &'a usize)>, stop: &AtomicBool) -> Result<()> {
+fn processes<'a>(
+    server: &RrServer,
+    workers: impl Iterator<Item = (u16, &'a usize)>,
+    stop: &AtomicBool,
+) -> Result<()> {
     let mut children = Vec::new();
     for (port, cpu) in workers {
         let mut command = Command::new(std::env::current_exe()?);
@@ -154,14 +158,21 @@ fn wait(poll: impl rustix::fd::AsFd, events: &mut Vec<epoll::Event>) -> Result<(
     }
 }
 
-fn udp(server: &RrServer, socket: &UdpSocket, stop: &AtomicBool, served: &mut RrServed) -> Result<()> {
+fn udp(
+    server: &RrServer,
+    socket: &UdpSocket,
+    stop: &AtomicBool,
+    served: &mut RrServed,
+) -> Result<()> {
     socket.set_read_timeout(Some(std::time::Duration::from_millis(200)))?;
     let mut request = vec![0; 65536];
     let mut response = vec![0; server.response_bytes.max(1)];
     while !stop.load(Ordering::Relaxed) {
         let (length, from) = match socket.recv_from(&mut request) {
             Ok(received) => received,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -200,7 +211,12 @@ struct Client {
     owed: usize,
 }
 
-fn tcp(server: &RrServer, listener: &TcpListener, stop: &AtomicBool, served: &mut RrServed) -> Result<()> {
+fn tcp(
+    server: &RrServer,
+    listener: &TcpListener,
+    stop: &AtomicBool,
+    served: &mut RrServed,
+) -> Result<()> {
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     listener.set_nonblocking(true)?;
     epoll::add(&poll, listener, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
@@ -215,7 +231,12 @@ fn tcp(server: &RrServer, listener: &TcpListener, stop: &AtomicBool, served: &mu
                     stream.set_nonblocking(true)?;
                     stream.set_nodelay(true)?;
                     let key = stream.as_raw_fd().cast_unsigned().into();
-                    epoll::add(&poll, &stream, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
+                    epoll::add(
+                        &poll,
+                        &stream,
+                        epoll::EventData::new_u64(key),
+                        epoll::EventFlags::IN,
+                    )?;
                     clients.insert(key, Client { stream, received: 0, owed: 0 });
                 }
             } else if let Some(client) = clients.get_mut(&key) {

@@ -11,7 +11,8 @@ pub(crate) fn cpu_list(text: &str) -> Result<CpuList, String> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| text.trim().parse::<usize>().map_err(|_| format!("{text:?} is not a cpu"));
+        let number =
+            |text: &str| text.trim().parse::<usize>().map_err(|_| format!("{text:?} is not a cpu"));
         cpus.extend(number(first)?..=number(last)?);
     }
     Ok(CpuList(cpus))
@@ -34,7 +35,8 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
 /// Names the calling thread, and if it is the first one, the process; the kernel keeps 15 bytes.
 pub(crate) fn set_comm(name: &str) -> Result<()> {
     let name: String = name.chars().take(15).collect();
-    rustix::thread::set_name(&std::ffi::CString::new(name)?).context("cannot set the process's name")
+    rustix::thread::set_name(&std::ffi::CString::new(name)?)
+        .context("cannot set the process's name")
 }
 
 /// Connects, and waits for a server that is not there yet.
@@ -71,10 +73,17 @@ fn int_option(socket: impl AsFd, option: libc::c_int) -> Result<libc::c_int> {
     let mut length = libc::socklen_t::try_from(size_of_val(&value))?;
     // SAFETY: both pointers are to live locals, and `length` is the size of `value`.
     let failed = unsafe {
-        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length)
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
     };
     if failed != 0 {
-        return Err(std::io::Error::last_os_error()).with_context(|| format!("cannot read socket option {option}"));
+        return Err(std::io::Error::last_os_error())
+            .with_context(|| format!("cannot read socket option {option}"));
     }
     Ok(value)
 }

@@ -1,7 +1,7 @@
 //! Flows over UDP with a beginning and an end, and the ways to receive them.
 //!
-//! An empty datagram opens a flow, and after data ends it; the consumer answers each with one, so that
-//! the producer can repeat what got lost. Empty ones add nothing to any count of bytes.
+//! An empty datagram opens a flow, and after data ends it; the consumer answers each with one, so
+//! that the producer can repeat what got lost. Empty ones add nothing to any count of bytes.
 
 use super::consume::{Consume, ConsumedSocket, Mode};
 use super::{PATIENCE, socket};
@@ -25,19 +25,25 @@ pub(crate) fn open(to: SocketAddr, patience: Duration) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends a datagram. That nobody answers for the other end just now (ARP, a slow guest) is told on the sender's socket, once.
+/// Sends a datagram. That nobody answers for the other end just now (ARP, a slow guest) is told on
+/// the sender's socket, once.
 pub(crate) fn send(socket: &UdpSocket, datagram: &[u8]) -> std::io::Result<usize> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match socket.send(datagram) {
-            Err(error) if is_passing(&error) && Instant::now() < deadline => std::thread::sleep(REPEAT),
+            Err(error) if is_passing(&error) && Instant::now() < deadline => {
+                std::thread::sleep(REPEAT)
+            }
             sent => return sent,
         }
     }
 }
 
 fn is_passing(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::ConnectionRefused)
+    matches!(
+        error.kind(),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::ConnectionRefused
+    )
 }
 
 /// Ends a flow. A consumer that has gone already had all its flows ended.
@@ -60,7 +66,9 @@ fn shake(socket: &UdpSocket, patience: Duration, refusal_ends: bool) -> Result<A
         match socket.send(&[]).and_then(|_| socket.recv(&mut [0; 16])) {
             Ok(_) => return Ok(Answer::Came),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) if refusal_ends && error.kind() == ErrorKind::ConnectionRefused => return Ok(Answer::Refused),
+            Err(error) if refusal_ends && error.kind() == ErrorKind::ConnectionRefused => {
+                return Ok(Answer::Refused);
+            }
             // Nobody there yet, or no way to it.
             Err(_) => std::thread::sleep(REPEAT),
         }
@@ -84,7 +92,8 @@ struct Receiver {
 
 /// Receives until `consume.flows` flows have ended, or nothing more comes.
 pub(crate) fn consume(consume: &Consume, port: u16, flows: usize) -> Result<ConsumedSocket> {
-    let socket = UdpSocket::bind((consume.bind, port)).with_context(|| format!("cannot listen on udp port {port}"))?;
+    let socket = UdpSocket::bind((consume.bind, port))
+        .with_context(|| format!("cannot listen on udp port {port}"))?;
     // Best effort: what does not fit is lost and counted nowhere.
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20);
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
@@ -104,7 +113,8 @@ pub(crate) fn consume(consume: &Consume, port: u16, flows: usize) -> Result<Cons
     told.incoming_cpu = socket::incoming_cpu(&socket)?;
     told.flows = flows.into_iter().map(|(from, flow)| (from.port(), flow.bytes)).collect();
     // A socket with several flows has no one peer.
-    told.peer_port = if let [(port, _)] = told.flows.iter().collect::<Vec<_>>()[..] { *port } else { 0 };
+    told.peer_port =
+        if let [(port, _)] = told.flows.iter().collect::<Vec<_>>()[..] { *port } else { 0 };
     answer_repeats(&socket);
     Ok(told)
 }
@@ -132,7 +142,10 @@ impl Receiver {
         };
         match received {
             Ok((_, length, from)) => {
-                let from = from.map(SocketAddr::try_from).transpose()?.context("a datagram from nowhere")?;
+                let from = from
+                    .map(SocketAddr::try_from)
+                    .transpose()?
+                    .context("a datagram from nowhere")?;
                 self.take(length, from)?;
                 if mode == Mode::UdpConnected && !self.connected {
                     self.socket.connect(from)?;
@@ -140,7 +153,9 @@ impl Receiver {
                 }
                 Ok(true)
             }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNREFUSED) => Ok(false),
+            Err(
+                rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNREFUSED,
+            ) => Ok(false),
             Err(error) => Err(error).context("cannot receive"),
         }
     }
@@ -160,7 +175,8 @@ impl Receiver {
         self.told.calls += 1;
         if length == 0 {
             flow.ended = flow.bytes > 0;
-            let answered = if self.connected { self.socket.send(&[]) } else { self.socket.send_to(&[], from) };
+            let answered =
+                if self.connected { self.socket.send(&[]) } else { self.socket.send_to(&[], from) };
             // One that is lost is asked for again.
             if answered.is_err_and(|error| !is_passing(&error)) {
                 bail!("cannot answer {from}");

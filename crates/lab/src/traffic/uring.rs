@@ -6,7 +6,11 @@ use io_uring::{IoUring, opcode, types};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 
-pub(crate) fn receive(stream: &TcpStream, buffer: &mut [u8], told: &mut ConsumedSocket) -> Result<()> {
+pub(crate) fn receive(
+    stream: &TcpStream,
+    buffer: &mut [u8],
+    told: &mut ConsumedSocket,
+) -> Result<()> {
     let mut ring = IoUring::new(2).context("no io_uring here (kernel.io_uring_disabled?)")?;
     while told.took(recv(&mut ring, stream, buffer)?) {}
     Ok(())
@@ -15,13 +19,15 @@ pub(crate) fn receive(stream: &TcpStream, buffer: &mut [u8], told: &mut Consumed
 #[allow(unsafe_code)]
 fn recv(ring: &mut IoUring, stream: &TcpStream, buffer: &mut [u8]) -> Result<usize> {
     let length = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
-    let entry = opcode::Recv::new(types::Fd(stream.as_raw_fd()), buffer.as_mut_ptr(), length).build();
+    let entry =
+        opcode::Recv::new(types::Fd(stream.as_raw_fd()), buffer.as_mut_ptr(), length).build();
     // SAFETY: `buffer` and `stream` outlive the request: this function waits for its completion.
     unsafe { ring.submission().push(&entry) }.context("the io_uring is full")?;
     ring.submit_and_wait(1)?;
     let done = ring.completion().next().context("io_uring woke without a completion")?;
     match usize::try_from(done.result()) {
         Ok(length) => Ok(length),
-        Err(_) => Err(std::io::Error::from_raw_os_error(-done.result())).context("cannot receive by io_uring"),
+        Err(_) => Err(std::io::Error::from_raw_os_error(-done.result()))
+            .context("cannot receive by io_uring"),
     }
 }

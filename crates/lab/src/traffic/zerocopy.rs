@@ -23,7 +23,11 @@ struct Request {
     recv_skip_hint: u32,
 }
 
-pub(crate) fn receive(stream: &TcpStream, buffer: &mut [u8], told: &mut ConsumedSocket) -> Result<()> {
+pub(crate) fn receive(
+    stream: &TcpStream,
+    buffer: &mut [u8],
+    told: &mut ConsumedSocket,
+) -> Result<()> {
     let window = Window::new(stream)?;
     let mut stream = stream;
     loop {
@@ -55,16 +59,21 @@ impl Window {
     fn new(stream: impl AsFd) -> Result<Self> {
         let null = std::ptr::null_mut();
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let address = unsafe { mmap(null, WINDOW_BYTES, ProtFlags::READ, MapFlags::SHARED, stream, 0) };
+        let address =
+            unsafe { mmap(null, WINDOW_BYTES, ProtFlags::READ, MapFlags::SHARED, stream, 0) };
         Ok(Self(address.context("cannot map a socket")?))
     }
 
     /// Bytes mapped, and bytes that must be read before more can be mapped.
     fn receive(&self, stream: &TcpStream) -> Result<(usize, usize)> {
-        let mut request = Request { address: self.0 as u64, length: u32::try_from(WINDOW_BYTES)?, recv_skip_hint: 0 };
+        let mut request = Request {
+            address: self.0 as u64,
+            length: u32::try_from(WINDOW_BYTES)?,
+            recv_skip_hint: 0,
+        };
         let mut size = libc::socklen_t::try_from(size_of::<Request>())?;
-        // SAFETY: `request` is the structure the option wants, `size` its size; the pages it maps into the window
-        // replace earlier ones, and no reference into the window exists.
+        // SAFETY: `request` is the structure the option wants, `size` its size; the pages it maps
+        // into the window replace earlier ones, and no reference into the window exists.
         let failed = unsafe {
             libc::getsockopt(
                 stream.as_raw_fd(),

@@ -1,6 +1,8 @@
-//! What comes in by `eth0` and leaves by `eth1`, or the other way: bridged, routed, and with addresses translated.
+//! What comes in by `eth0` and leaves by `eth1`, or the other way: bridged, routed, and with
+//! addresses translated.
 //!
-//! Each way of counting is checked against the two NICs' own counters: queue by queue where the driver has some.
+//! Each way of counting is checked against the two NICs' own counters: queue by queue where the
+//! driver has some.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +54,9 @@ impl Seen {
             happens();
             let after = ["eth0", "eth1"].map(|netdev| counters(lab, netdev));
             grown = [0, 1].map(|i: usize| {
-                let growth = |(name, after): (&String, &u64)| (name.clone(), after - before[i].get(name).unwrap_or(&0));
+                let growth = |(name, after): (&String, &u64)| {
+                    (name.clone(), after - before[i].get(name).unwrap_or(&0))
+                };
                 after[i].iter().map(growth).collect()
             });
         });
@@ -73,13 +77,19 @@ fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Consumed {
     pass_or_lose(lab, proto, address, traffic, 8)
 }
 
-/// The same, where the consumer waits no longer than so many seconds for what may have been dropped.
+/// The same, where the consumer waits no longer than so many seconds for what may have been
+/// dropped.
 fn pass_or_lose(lab: &Lab, proto: &str, address: &str, traffic: Traffic, idle: u32) -> Consumed {
     let Traffic { flows, bytes } = traffic;
     let mode = if proto == "udp" { "udp-unconnected" } else { "recv" };
     let ports = format!("--port 7000 --ports {flows} --flows {flows}");
-    let consumer = lab.peer(1).unwrap().traffic(&format!("consume --mode {mode} {ports} --idle {idle}")).unwrap();
-    let produce = format!("produce --proto {proto} --dest {address} {ports} --bytes {bytes} --rate 5000");
+    let consumer = lab
+        .peer(1)
+        .unwrap()
+        .traffic(&format!("consume --mode {mode} {ports} --idle {idle}"))
+        .unwrap();
+    let produce =
+        format!("produce --proto {proto} --dest {address} {ports} --bytes {bytes} --rate 5000");
     lab.peer(0).unwrap().traffic(&produce).unwrap().wait(PATIENCE).unwrap().ok().unwrap();
     serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap()
 }
@@ -98,23 +108,30 @@ fn what_is_routed_is_attributed_queue_to_queue(lab: &Lab, model: NicModel) {
     a_stream_is_counted_in_packets_as_on_the_wire(lab);
 }
 
-/// The kernel merges what comes (GRO), or the host sends large pieces: all the same, headers are counted for each packet.
+/// The kernel merges what comes (GRO), or the host sends large pieces: all the same, headers are
+/// counted for each packet.
 fn a_stream_is_counted_in_packets_as_on_the_wire(lab: &Lab) {
     let traffic = Traffic { flows: 2, bytes: 300_000 };
     let seen = Seen::while_it_happens(lab, || _ = pass(lab, "tcp", "10.77.1.1", traffic));
     let rows = seen.to("eth1");
     let (packets, bytes) = (packets(&rows), rows.iter().map(|row| row.bytes).sum::<u64>());
-    // Ethernet, IPv4, TCP with a timestamp; SYNs have 8 bytes more, what was sent again is twice there
+    // Ethernet, IPv4, TCP with a timestamp; SYNs have 8 bytes more, what was sent again is twice
+    // there
     let payload = bytes - packets * (14 + 20 + 32);
-    assert!((600_000..700_000).contains(&payload), "{payload} bytes in {packets} packets: {rows:#?}");
+    assert!(
+        (600_000..700_000).contains(&payload),
+        "{payload} bytes in {packets} packets: {rows:#?}"
+    );
     assert!(packets > 600_000 / 1448, "{packets}");
 }
 
 /// The NAT rewrites addresses; a packet is found by its place in memory all the same.
 fn what_is_translated_is_attributed_too(lab: &Lab, model: NicModel) {
-    lab.sh("nft 'add table ip nat; add chain ip nat out { type nat hook postrouting priority 100; }; \
-            add rule ip nat out oifname eth1 masquerade'")
-        .unwrap();
+    lab.sh(
+        "nft 'add table ip nat; add chain ip nat out { type nat hook postrouting priority 100; }; \
+            add rule ip nat out oifname eth1 masquerade'",
+    )
+    .unwrap();
     let seen = Seen::while_it_happens(lab, || {
         let consumed = pass(lab, "udp", "10.77.1.1", DATAGRAMS);
         assert!(consumed.bytes > 0);
@@ -127,7 +144,9 @@ fn what_is_translated_is_attributed_too(lab: &Lab, model: NicModel) {
 fn what_is_dropped_early_spends_no_time_in_later_stages(lab: &Lab) {
     let stages = |idle| {
         let traffic = Traffic { flows: 16, bytes: 400 * 1024 };
-        let attribution = traced_with(lab, "STAGES=1", || _ = pass_or_lose(lab, "udp", "10.77.1.1", traffic, idle));
+        let attribution = traced_with(lab, "STAGES=1", || {
+            _ = pass_or_lose(lab, "udp", "10.77.1.1", traffic, idle)
+        });
         let samples = attribution.stages.unwrap();
         assert_eq!((samples.refused.clone(), samples.per_s > 0), (None, true), "{samples:#?}");
         let line = Stages::of(&samples, 1.0).total;
@@ -149,11 +168,16 @@ fn what_is_dropped_early_spends_no_time_in_later_stages(lab: &Lab) {
 }
 
 fn what_is_bridged_is_attributed_too(lab: &Lab, model: NicModel) {
-    lab.sh("echo 0 > /proc/sys/net/ipv4/ip_forward; ip link add br0 type bridge; ip link set br0 up; \
-            for eth in eth0 eth1; do ip address flush dev $eth; ip link set $eth master br0; done")
-        .unwrap();
+    lab.sh(
+        "echo 0 > /proc/sys/net/ipv4/ip_forward; ip link add br0 type bridge; ip link set br0 up; \
+            for eth in eth0 eth1; do ip address flush dev $eth; ip link set $eth master br0; done",
+    )
+    .unwrap();
     lab.peer(0).unwrap().sh("ip route flush 10.77.1.0/24").unwrap();
-    lab.peer(1).unwrap().sh("ip route flush 10.77.0.0/24; ip address add 10.77.0.3/24 dev tap1").unwrap();
+    lab.peer(1)
+        .unwrap()
+        .sh("ip route flush 10.77.0.0/24; ip address add 10.77.0.3/24 dev tap1")
+        .unwrap();
     let seen = Seen::while_it_happens(lab, || _ = pass(lab, "udp", "10.77.0.3", DATAGRAMS));
     counted_as_the_nics_count(&seen, model);
 }
@@ -170,14 +194,24 @@ fn counted_as_the_nics_count(seen: &Seen, model: NicModel) {
         // some of the strays are full frames
         assert!(bytes.abs_diff(told) <= STRAY * 400, "{bytes} {told}");
         let other = &grown[1 - at];
-        assert!(sent.abs_diff(other["rx_packets"]) <= STRAY, "{sent} came by the other: {other:#?}");
+        assert!(
+            sent.abs_diff(other["rx_packets"]) <= STRAY,
+            "{sent} came by the other: {other:#?}"
+        );
         // the first packet to a neighbour waits until that has told its address
         let waited = packets(rows.iter().filter(|row| row.napi.is_none()));
         assert!(waited <= STRAY, "{rows:#?}");
         for row in rows.iter().filter(|row| row.napi.is_some()) {
-            let polled: Vec<_> = attribution.polls.iter().filter(|poll| Some(poll.napi) == row.napi).collect();
-            assert!(!polled.is_empty() && polled.iter().all(|poll| poll.netdev != netdev), "{row:#?} {polled:#?}");
-            assert!(row.rx_queue.is_some() && polled.iter().any(|poll| poll.cpu == row.poll_cpu), "{row:#?}");
+            let polled: Vec<_> =
+                attribution.polls.iter().filter(|poll| Some(poll.napi) == row.napi).collect();
+            assert!(
+                !polled.is_empty() && polled.iter().all(|poll| poll.netdev != netdev),
+                "{row:#?} {polled:#?}"
+            );
+            assert!(
+                row.rx_queue.is_some() && polled.iter().any(|poll| poll.cpu == row.poll_cpu),
+                "{row:#?}"
+            );
         }
         if model == NicModel::Igb {
             by_queue(&rows, |row| row.tx_queue, &grown[at], "tx_queue");
@@ -185,13 +219,19 @@ fn counted_as_the_nics_count(seen: &Seen, model: NicModel) {
         }
     }
     assert!(packets(&seen.to("eth1")) >= 16 * 40, "{:#?}", attribution.forwarded);
-    let queues: std::collections::BTreeSet<_> = seen.to("eth1").iter().map(|row| row.rx_queue).collect();
+    let queues: std::collections::BTreeSet<_> =
+        seen.to("eth1").iter().map(|row| row.rx_queue).collect();
     assert!(queues.len() > 1, "several queues were used: {queues:?}");
     assert!(attribution.lost_events <= FEW, "{} events lost", attribution.lost_events);
 }
 
 /// Against `tx_queue_0_packets` and so on of igb.
-fn by_queue(rows: &[&Forwarded], queue: impl Fn(&Forwarded) -> u32, grown: &BTreeMap<String, u64>, kind: &str) {
+fn by_queue(
+    rows: &[&Forwarded],
+    queue: impl Fn(&Forwarded) -> u32,
+    grown: &BTreeMap<String, u64>,
+    kind: &str,
+) {
     let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
     for row in rows {
         *sums.entry(queue(row)).or_default() += row.packets;
@@ -205,10 +245,12 @@ fn by_queue(rows: &[&Forwarded], queue: impl Fn(&Forwarded) -> u32, grown: &BTre
 fn a_report_has_no_stray_napi(lab: &Lab, seen: &Seen) {
     let snapshot: Snapshot = serde_json::from_str(&lab.sh("cat /tmp/snapshot").unwrap()).unwrap();
     let attribution = seen.attribution.clone();
-    let report = Report::of(&Observation { before: snapshot.clone(), after: snapshot, attribution });
+    let report =
+        Report::of(&Observation { before: snapshot.clone(), after: snapshot, attribution });
     for netdev in report.netdevs.iter().filter(|netdev| netdev.name.starts_with("eth")) {
         // address resolution alone may have come through a queue that nothing else came through
-        let busy = netdev.queues.iter().filter(|silo| silo.packets_per_s.is_some_and(|rate| rate > 20.0));
+        let busy =
+            netdev.queues.iter().filter(|silo| silo.packets_per_s.is_some_and(|rate| rate > 20.0));
         for silo in busy {
             assert!(silo.queue.is_some() && !silo.forwards.is_empty(), "{silo:#?}");
         }

@@ -1,6 +1,8 @@
-//! eBPF attribution of queues, in guests whose NICs have some, against what the applications and the NIC counted themselves.
+//! eBPF attribution of queues, in guests whose NICs have some, against what the applications and
+//! the NIC counted themselves.
 //!
-//! This program boots the guest, and is the tracer in it. Bytes on the host's own kernel: `crates/sys/tests/attribution`.
+//! This program boots the guest, and is the tracer in it. Bytes on the host's own kernel:
+//! `crates/sys/tests/attribution`.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests too
 
@@ -52,14 +54,16 @@ fn newest_kernel_with_virtio_net() {
     });
 }
 
-/// Boots a guest with two NICs, one guest at a time: what its own programs read by the first one, then what it forwards between both.
+/// Boots a guest with two NICs, one guest at a time: what its own programs read by the first one,
+/// then what it forwards between both.
 fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
     static TURN: Mutex<()> = Mutex::new(());
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let _turn: MutexGuard<'_, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let lab = Lab::boot(&Spec { nics: vec![Nic::from(model); 2], ..Spec::new(kernel, model) }).unwrap();
+    let lab =
+        Lab::boot(&Spec { nics: vec![Nic::from(model); 2], ..Spec::new(kernel, model) }).unwrap();
     claims(&lab);
     forwarding::is_attributed(&lab, model);
 }
@@ -69,11 +73,13 @@ fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
     traced_with(lab, "", happens)
 }
 
-/// The same with `STAGES=1`, which samples stages too, or `RUNQUEUE=1`, which times how long readers wait for a CPU.
+/// The same with `STAGES=1`, which samples stages too, or `RUNQUEUE=1`, which times how long
+/// readers wait for a CPU.
 fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
     let program = std::env::current_exe().unwrap();
-    let tracer = format!("{options} exec '{}' --ignored --exact tracer --nocapture >&2", program.display());
+    let tracer =
+        format!("{options} exec '{}' --ignored --exact tracer --nocapture >&2", program.display());
     let tracer = lab.spawn(&tracer).unwrap();
     lab.sh("cat /tmp/attached").unwrap();
     happens();
@@ -88,7 +94,12 @@ fn tracer() {
     let [stages, runqueue] = ["STAGES", "RUNQUEUE"].map(|name| std::env::var_os(name).is_some());
     let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::default() });
     // opening a fifo waits for the other end
-    std::fs::OpenOptions::new().write(true).open("/tmp/attached").unwrap().write_all(b"yes").unwrap();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open("/tmp/attached")
+        .unwrap()
+        .write_all(b"yes")
+        .unwrap();
     std::fs::File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
     let attribution = tracer.read().unwrap();
     std::fs::write("/tmp/attribution", serde_json::to_vec(&attribution).unwrap()).unwrap();
@@ -96,17 +107,21 @@ fn tracer() {
     std::fs::write("/tmp/snapshot", serde_json::to_vec(&snapshot).unwrap()).unwrap();
 }
 
-/// Receives what the peer sends, in the guest (behind `prefix`, a command) at `address`: what the application counted.
+/// Receives what the peer sends, in the guest (behind `prefix`, a command) at `address`: what the
+/// application counted.
 fn passed(lab: &Lab, prefix: &str, address: &str, mode: &str, traffic: Traffic) -> Consumed {
     let program = traffic::program().unwrap();
     let program = program.display();
     let Traffic { flows, bytes } = traffic;
     let proto = if mode.starts_with("udp") { "udp" } else { "tcp" };
     let ports = format!("--port 7000 --ports {flows} --flows {flows}");
-    let consumer = lab.spawn(&format!("{prefix} '{program}' traffic consume --mode {mode} {ports} --cpus 5")).unwrap();
+    let consumer = lab
+        .spawn(&format!("{prefix} '{program}' traffic consume --mode {mode} {ports} --cpus 5"))
+        .unwrap();
     let produce = format!("produce --proto {proto} --dest {address} {ports} --bytes {bytes}");
     lab.peer(0).unwrap().traffic(&produce).unwrap().wait(PATIENCE).unwrap().ok().unwrap();
-    let consumed: Consumed = serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap();
+    let consumed: Consumed =
+        serde_json::from_str(&consumer.wait(PATIENCE).unwrap().ok().unwrap().text()).unwrap();
     assert_eq!(consumed.bytes, u64::from(flows) * bytes, "{mode}");
     consumed
 }
@@ -131,10 +146,12 @@ fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
     let mut consumed = Vec::new();
     let attribution = traced(lab, || {
         for mode in TCP_MODES {
-            consumed.push((mode, passed(lab, "", &address, mode, Traffic { flows: 8, bytes: 50_001 })));
+            consumed
+                .push((mode, passed(lab, "", &address, mode, Traffic { flows: 8, bytes: 50_001 })));
         }
         for mode in UDP_MODES {
-            consumed.push((mode, passed(lab, "", &address, mode, Traffic { flows: 4, bytes: 20_001 })));
+            consumed
+                .push((mode, passed(lab, "", &address, mode, Traffic { flows: 4, bytes: 20_001 })));
         }
     });
     for (mode, truth) in &consumed {
@@ -146,22 +163,34 @@ fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
                 (read.protocol == Protocol::Udp, read.resolved, read.approximate),
                 (udp, Resolved::Direct, false)
             );
-            assert!(read.napi.is_some() && read.rx_queue.is_some() && read.protocol_cpu.is_some(), "{mode}: {read:#?}");
-            assert_eq!((read.consumer_cpu, read.consumer.comm.as_str()), (CpuId(5), truth.comm.as_str()));
+            assert!(
+                read.napi.is_some() && read.rx_queue.is_some() && read.protocol_cpu.is_some(),
+                "{mode}: {read:#?}"
+            );
+            assert_eq!(
+                (read.consumer_cpu, read.consumer.comm.as_str()),
+                (CpuId(5), truth.comm.as_str())
+            );
             assert!(!udp || read.poll_cpu == read.protocol_cpu, "without RPS: {read:#?}");
         }
     }
     a_queue_has_one_napi_which_its_device_polls(&attribution);
-    assert!(attribution.lost_events <= FEW || preempts(lab), "{} events lost", attribution.lost_events);
+    assert!(
+        attribution.lost_events <= FEW || preempts(lab),
+        "{} events lost",
+        attribution.lost_events
+    );
     let refused: Vec<_> = attribution.hooks.iter().filter(|hook| hook.refused.is_some()).collect();
     assert!(refused.is_empty(), "{refused:#?}");
     assert!(attribution.cpu_time.values().any(|time| time.net_rx_runs > 0 && time.hardirqs > 0));
 }
 
-/// Events that may be lost where no task is preempted: an interrupt that comes while a program runs for a task meets it at work.
+/// Events that may be lost where no task is preempted: an interrupt that comes while a program runs
+/// for a task meets it at work.
 const FEW: u64 = 4;
 
-/// All bytes were counted, or it is announced that events were lost: hardly ever but on the kernel that preempts itself (7.2).
+/// All bytes were counted, or it is announced that events were lost: hardly ever but on the kernel
+/// that preempts itself (7.2).
 fn accounted(lab: &Lab, attribution: &Attribution, counted: u64, truth: &Consumed) {
     let few = attribution.lost_events <= FEW || preempts(lab);
     let announced = few && attribution.lost_events > 0 && counted < truth.bytes;
@@ -188,13 +217,19 @@ fn a_queue_has_one_napi_which_its_device_polls(attribution: &Attribution) {
         let polls = attribution.polls.iter().find(|poll| poll.napi == napi).unwrap();
         assert_eq!(polls.netdev, "eth0");
         // the poller, where there was only one, is one of those
-        let cpus: Vec<_> = attribution.polls.iter().filter(|poll| poll.napi == napi).map(|poll| poll.cpu).collect();
+        let cpus: Vec<_> = attribution
+            .polls
+            .iter()
+            .filter(|poll| poll.napi == napi)
+            .map(|poll| poll.cpu)
+            .collect();
         assert!(read.poll_cpu.is_none_or(|cpu| cpus.contains(&cpu)), "{read:#?} {cpus:?}");
     }
     assert!(napis.len() > 1, "several queues were used: {napis:?}");
 }
 
-/// igb keeps a flow on its queue, so that the napi that a socket names at its end is that of all its bytes.
+/// igb keeps a flow on its queue, so that the napi that a socket names at its end is that of all
+/// its bytes.
 fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
     lab.sh("ethtool -N eth0 rx-flow-hash udp4 sdfn").unwrap();
     let address = Lab::guest_address(0).to_string();
@@ -231,7 +266,10 @@ fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
     let mut consumed = Vec::new();
     let attribution = traced(lab, || {
         for mode in ["recv", "udp-connected", "udp-unconnected"] {
-            consumed.push((mode, passed(lab, inside, "10.78.0.2", mode, Traffic { flows: 8, bytes: 100_001 })));
+            consumed.push((
+                mode,
+                passed(lab, inside, "10.78.0.2", mode, Traffic { flows: 8, bytes: 100_001 }),
+            ));
         }
     });
     let netns: u32 = lab.sh("stat -Lc %i /run/netns/inside").unwrap().trim().parse().unwrap();
@@ -249,19 +287,23 @@ fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
     lab.sh("ip netns del inside; echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
 }
 
-/// The NIC's interrupts on CPU 1, the server on CPU 5: each time that it slept, it was woken from there. A threaded NAPI wakes it too.
-/// Nobody else reads in the guest, so each time that it came onto its CPU is one wait, and there are no others.
+/// The NIC's interrupts on CPU 1, the server on CPU 5: each time that it slept, it was woken from
+/// there. A threaded NAPI wakes it too. Nobody else reads in the guest, so each time that it came
+/// onto its CPU is one wait, and there are no others.
 fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
     interrupts_on_cpu_1(lab);
-    let server = |proto| lab.traffic(&format!("rr-server --proto {proto} --port 7100 --cpus 5")).unwrap();
+    let server =
+        |proto| lab.traffic(&format!("rr-server --proto {proto} --port 7100 --cpus 5")).unwrap();
     let client = |proto, seconds| {
         let to = format!("--dest {} --port 7100 --duration {seconds}", Lab::guest_address(0));
-        let client = lab.peer(0).unwrap().traffic(&format!("rr-client --proto {proto} {to}")).unwrap();
+        let client =
+            lab.peer(0).unwrap().traffic(&format!("rr-client --proto {proto} {to}")).unwrap();
         client.wait(PATIENCE).unwrap().ok().unwrap().text().into_owned()
     };
     for (proto, threaded) in [("tcp", false), ("udp", false), ("tcp", true)] {
         let kthreads = "for pid in $(pgrep '^napi/eth0'); do taskset -pc 1 $pid; done";
-        lab.sh(&format!("echo {} > /sys/class/net/eth0/threaded; {kthreads}", u32::from(threaded))).unwrap();
+        lab.sh(&format!("echo {} > /sys/class/net/eth0/threaded; {kthreads}", u32::from(threaded)))
+            .unwrap();
         let comm = format!("rr-{proto}-7100");
         let served = server(proto);
         // also moves the interrupts, each when the next one comes
@@ -278,13 +320,19 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
         // until it has read it is not known; while the tracer ends it goes on
         let at_most = Times::of(lab, &comm).came - before.came + 20;
         let about = came * 19 / 20..=at_most;
-        assert!(about.contains(&waits), "{proto}, threaded {threaded}: {waits} waits, came onto its cpu {came} times");
+        assert!(
+            about.contains(&waits),
+            "{proto}, threaded {threaded}: {waits} waits, came onto its cpu {came} times"
+        );
         served.stop().unwrap();
-        let reader = attribution.consumption.iter().find(|read| read.consumer.comm == comm).unwrap();
-        let woken: Vec<_> = attribution.wakeups.iter().filter(|w| w.tgid == reader.consumer.tgid).collect();
+        let reader =
+            attribution.consumption.iter().find(|read| read.consumer.comm == comm).unwrap();
+        let woken: Vec<_> =
+            attribution.wakeups.iter().filter(|w| w.tgid == reader.consumer.tgid).collect();
         let across = woken.iter().filter(|w| (w.waker_cpu, w.sleeper_cpu) == (CpuId(1), CpuId(5)));
         let across: u64 = across.map(|wakeup| wakeup.count).sum();
-        // it may be woken before it has quite fallen asleep, and sleep for other reasons; a connection's begin and end wake it too
+        // it may be woken before it has quite fallen asleep, and sleep for other reasons; a
+        // connection's begin and end wake it too
         let about = slept * 19 / 20..=transactions + 20;
         assert!(
             slept > 20 && about.contains(&across),
@@ -324,7 +372,8 @@ fn interrupts_on_cpu_1(lab: &Lab) {
 
 /// All protocol work on CPU 7, which takes no interrupt of the NIC.
 fn under_rps_both_cpus_are_told(lab: &Lab) {
-    lab.sh("for queue in /sys/class/net/eth0/queues/rx-*; do echo 80 > $queue/rps_cpus; done").unwrap();
+    lab.sh("for queue in /sys/class/net/eth0/queues/rx-*; do echo 80 > $queue/rps_cpus; done")
+        .unwrap();
     interrupts_on_cpu_1(lab);
     let address = Lab::guest_address(0).to_string();
     // an interrupt moves when the next one comes, on each queue
@@ -332,7 +381,10 @@ fn under_rps_both_cpus_are_told(lab: &Lab) {
     let mut consumed = Vec::new();
     let attribution = traced(lab, || {
         for mode in ["recv", "udp-connected", "udp-unconnected"] {
-            consumed.push((mode, passed(lab, "", &address, mode, Traffic { flows: 8, bytes: 100_001 })));
+            consumed.push((
+                mode,
+                passed(lab, "", &address, mode, Traffic { flows: 8, bytes: 100_001 }),
+            ));
         }
     });
     for (mode, truth) in &consumed {
@@ -341,10 +393,16 @@ fn under_rps_both_cpus_are_told(lab: &Lab) {
         let steered = sum(reads.iter().filter(|read| read.protocol_cpu == Some(CpuId(7))));
         assert_eq!(steered, sum(&reads), "{mode}: {reads:#?}");
         if mode.starts_with("udp") {
-            let polled = sum(reads.iter().filter(|read| read.poll_cpu.is_some_and(|cpu| cpu != CpuId(7))));
+            let polled =
+                sum(reads.iter().filter(|read| read.poll_cpu.is_some_and(|cpu| cpu != CpuId(7))));
             assert_eq!(polled, sum(&reads), "{mode}: {reads:#?}");
         }
     }
-    assert!(attribution.cpu_time[&CpuId(7)].ipis > 0, "RPS kicks by IPI: {:#?}", attribution.cpu_time);
-    lab.sh("for queue in /sys/class/net/eth0/queues/rx-*; do echo 0 > $queue/rps_cpus; done").unwrap();
+    assert!(
+        attribution.cpu_time[&CpuId(7)].ipis > 0,
+        "RPS kicks by IPI: {:#?}",
+        attribution.cpu_time
+    );
+    lab.sh("for queue in /sys/class/net/eth0/queues/rx-*; do echo 0 > $queue/rps_cpus; done")
+        .unwrap();
 }

@@ -62,8 +62,13 @@ impl Setting {
             Self::File(path) => load(path).map(Some),
             Self::Plan(algorithm) => {
                 let observation = seen.context("nothing was looked at")?;
-                let Some(algorithm) = *algorithm else { return goal.plan(observation, false).map(Some) };
-                anyhow::ensure!(!goal.mends(), "{algorithm} places, --fix does not: write plan alone beside --fix");
+                let Some(algorithm) = *algorithm else {
+                    return goal.plan(observation, false).map(Some);
+                };
+                anyhow::ensure!(
+                    !goal.mends(),
+                    "{algorithm} places, --fix does not: write plan alone beside --fix"
+                );
                 Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_here()? })))
             }
         }

@@ -55,7 +55,9 @@ impl fmt::Display for Nothing {
         write!(f, "no {measure} in {}: {why}", humantime::format_duration(*window))?;
         match *why {
             NoNumber::TooFewWaits(waits) => match long_enough(*window, waits) {
-                Some(longer) => write!(f, "; look longer (--each {})", humantime::format_duration(longer)),
+                Some(longer) => {
+                    write!(f, "; look longer (--each {})", humantime::format_duration(longer))
+                }
                 None => write!(f, "; they hardly ever wait"),
             },
             _ => Ok(()),
@@ -63,7 +65,8 @@ impl fmt::Display for Nothing {
     }
 }
 
-/// The window that probably has waits enough, at the pace of this one; `None` where pairs of it would take hours.
+/// The window that probably has waits enough, at the pace of this one; `None` where pairs of it
+/// would take hours.
 fn long_enough(window: Duration, waits: u64) -> Option<Duration> {
     let seconds = (window.as_secs_f64() * 1.5 * LEAST_WAITS as f64 / waits as f64).ceil();
     (seconds <= 60.0).then(|| Duration::from_secs(seconds as u64))
@@ -73,7 +76,9 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Command(words) => f.write_str(&words.join(" ")),
-            Self::Workload { measure, window } => write!(f, "{measure} in {}", humantime::format_duration(*window)),
+            Self::Workload { measure, window } => {
+                write!(f, "{measure} in {}", humantime::format_duration(*window))
+            }
         }
     }
 }
@@ -140,7 +145,10 @@ fn command(words: &[String], stop: &AtomicBool) -> Result<Option<f64>> {
             None => thread::sleep(LOOK),
         }
     };
-    let said = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).context("reading its output")?;
+    let said = reader
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        .context("reading its output")?;
     if !status.success() {
         bail!("{}: {status}", words.join(" "));
     }
@@ -152,7 +160,9 @@ fn command(words: &[String], stop: &AtomicBool) -> Result<Option<f64>> {
 
 /// The last word that is one.
 fn last_number(said: &str) -> Option<f64> {
-    said.split_whitespace().rev().find_map(|word| word.parse().ok().filter(|number: &f64| number.is_finite()))
+    said.split_whitespace()
+        .rev()
+        .find_map(|word| word.parse().ok().filter(|number: &f64| number.is_finite()))
 }
 
 #[cfg(test)]
@@ -166,9 +176,12 @@ mod tests {
             Source::Command(words).value(&AtomicBool::new(false))
         };
         assert_eq!(value("echo run 1; echo rate 12.5 per second").unwrap(), Some(12.5));
-        assert!(value("echo none").unwrap_err().to_string().contains("printed no number: \"none\""));
+        assert!(
+            value("echo none").unwrap_err().to_string().contains("printed no number: \"none\"")
+        );
         assert!(value("echo 1; exit 3").unwrap_err().to_string().contains("exit status: 3"));
-        let missing = Source::Command(vec!["/no/such/program".into()]).value(&AtomicBool::new(false));
+        let missing =
+            Source::Command(vec!["/no/such/program".into()]).value(&AtomicBool::new(false));
         assert_eq!(missing.unwrap_err().to_string(), "cannot start /no/such/program");
     }
 

@@ -65,7 +65,10 @@ fn stopped(told: &Told<'_>) -> String {
     let Told { comparison, question, .. } = told;
     let pairs = plural(comparison.pairs.len(), "pair");
     if told.interrupted {
-        return format!("interrupted after {pairs}; the interval is of the first {}", comparison.pairs_used);
+        return format!(
+            "interrupted after {pairs}; the interval is of the first {}",
+            comparison.pairs_used
+        );
     }
     let most = question.rules.most;
     match comparison.stop {
@@ -82,7 +85,10 @@ fn stopped(told: &Told<'_>) -> String {
 fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(drift) = steadiness.drift {
-        notes.push(format!("{name} drifted by {:+.1}% from the first pair to the last", drift * 100.0));
+        notes.push(format!(
+            "{name} drifted by {:+.1}% from the first pair to the last",
+            drift * 100.0
+        ));
     }
     if let Some(alike) = steadiness.neighbours_alike {
         notes.push(format!("{name} comes in waves: neighbours are alike ({alike:.2})"));
@@ -122,16 +128,34 @@ mod tests {
     use super::*;
 
     fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> String {
-        let pairs: Vec<Pair> = (0..n).map(|n| Pair { a: values(n).0, b: values(n).1, b_first: n % 3 == 0 }).collect();
-        let question = Question { rules: Rules::default(), scale: Scale::Ratio, better: Better::Higher, seed: 1 };
+        let pairs: Vec<Pair> =
+            (0..n).map(|n| Pair { a: values(n).0, b: values(n).1, b_first: n % 3 == 0 }).collect();
+        let question = Question {
+            rules: Rules::default(),
+            scale: Scale::Ratio,
+            better: Better::Higher,
+            seed: 1,
+        };
         let comparison = question.compare(&pairs);
-        let (a, b, measured) = (&Setting::None, &Setting::Plan(None), "netsilo bench run".to_owned());
-        render(&Told { version: 1, a, b, measured, unit: None, question, interrupted, comparison: &comparison })
+        let (a, b, measured) =
+            (&Setting::None, &Setting::Plan(None), "netsilo bench run".to_owned());
+        render(&Told {
+            version: 1,
+            a,
+            b,
+            measured,
+            unit: None,
+            question,
+            interrupted,
+            comparison: &comparison,
+        })
     }
 
     #[test]
     fn a_clear_difference_and_what_speaks_against_it() {
-        let values = |n: usize| (1e5 + 4000.0 * n as f64, if n == 5 { 9e5 } else { 1.2e5 + 4100.0 * n as f64 });
+        let values = |n: usize| {
+            (1e5 + 4000.0 * n as f64, if n == 5 { 9e5 } else { 1.2e5 + 4100.0 * n as f64 })
+        };
         insta::assert_snapshot!(told(values, 8, false));
     }
 

@@ -1,4 +1,5 @@
-//! Loads that the machine between drops where they come in: what the rest of their way costs is the difference.
+//! Loads that the machine between drops where they come in: what the rest of their way costs is the
+//! difference.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,8 @@ pub(super) fn dropped_early(made: &Made<'_>, load: Load) -> Result<Option<Load>>
     }
 }
 
-/// While the answer lives, drops what a load's senders send where it comes in; `None` of a load that is passed on.
+/// While the answer lives, drops what a load's senders send where it comes in; `None` of a load
+/// that is passed on.
 pub(super) fn drop_early(how: &How, load: &Load) -> Result<Option<EarlyDrop>> {
     let flows = dropped_flows(how, load)?;
     Ok(if flows.is_empty() { None } else { Some(EarlyDrop::of(&flows)?) })
@@ -37,9 +39,12 @@ pub(super) fn rule_by_hand(how: &How, load: &Load) -> Result<String> {
     for (from, to) in dropped_flows(how, load)? {
         let ip = if from.is_ipv4() { "ip" } else { "ip6" };
         let rule = format!("{ip} saddr {from} {ip} daddr {to} meta l4proto udp drop");
-        let table =
-            format!("table {ip} early {{ chain in {{ type filter hook prerouting priority -300; {rule}; }}; }}");
-        text += &format!("# meanwhile on the machine under test (a bridge: table bridge early)\nnft '{table}'\n");
+        let table = format!(
+            "table {ip} early {{ chain in {{ type filter hook prerouting priority -300; {rule}; }}; }}"
+        );
+        text += &format!(
+            "# meanwhile on the machine under test (a bridge: table bridge early)\nnft '{table}'\n"
+        );
     }
     Ok(text)
 }
@@ -47,7 +52,9 @@ pub(super) fn rule_by_hand(how: &How, load: &Load) -> Result<String> {
 /// Who sends what is dropped, and to whom.
 fn dropped_flows(how: &How, load: &Load) -> Result<Vec<(IpAddr, IpAddr)>> {
     let ends = |sender: &Sender| {
-        let (Some(from), Some(to)) = (&sender.agent, &sender.against) else { bail!("this machine is one of its ends") };
+        let (Some(from), Some(to)) = (&sender.agent, &sender.against) else {
+            bail!("this machine is one of its ends")
+        };
         Ok((super::address(from)?.ip(), super::address(to)?.ip()))
     };
     let senders = how.senders.iter().take(load.senders as usize).filter(|_| load.early_drop);

@@ -45,7 +45,11 @@ pub(super) struct With {
 
 impl With {
     /// Makes the experiment, or goes on with one; each of the others loads this machine.
-    pub(super) fn run(&self, kind: Kind, define: impl FnOnce(&mut Made<'_>) -> Result<Defined>) -> Result<Exit> {
+    pub(super) fn run(
+        &self,
+        kind: Kind,
+        define: impl FnOnce(&mut Made<'_>) -> Result<Defined>,
+    ) -> Result<Exit> {
         self.common.run(kind, self.hardware.even_if_owned(), self.senders(), define)
     }
 
@@ -82,7 +86,8 @@ pub(super) struct Common {
     /// Measure the true interrupt times with eBPF: it costs a little
     #[arg(long)]
     bpf: bool,
-    /// Do not look who processes and who reads, which takes a short trial more for each setting and load
+    /// Do not look who processes and who reads, which takes a short trial more for each setting and
+    /// load
     #[arg(long)]
     no_map: bool,
     /// Do not ask
@@ -133,11 +138,15 @@ impl Common {
         define: impl FnOnce(&mut Made<'_>) -> Result<Defined>,
     ) -> Result<Exit> {
         let (stop, asking) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-            // while it is asked, nothing is written and nothing to be put back: the answer may be to go
+        for signal in
+            [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
+            // while it is asked, nothing is written and nothing to be put back: the answer may be
+            // to go
             signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&asking))
                 .context("cannot await signals")?;
-            signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
+            signal_hook::flag::register(signal, Arc::clone(&stop))
+                .context("cannot await signals")?;
         }
         if let Some(dir) = &self.resume {
             return self.go_on(kind, dir, even_if_owned, &stop, &asking);
@@ -145,11 +154,16 @@ impl Common {
         let how = How { senders, bpf: self.bpf, maps: !self.no_map, work_usecs: 0, pinned: None };
         // before anything else: nobody waits for a plan to hear that there is no server
         let mut here = None;
-        for other in how.senders.iter().filter_map(|sender| sender.agent.as_ref().or(sender.against.as_ref())) {
+        for other in how
+            .senders
+            .iter()
+            .filter_map(|sender| sender.agent.as_ref().or(sender.against.as_ref()))
+        {
             here = Some(netsilo_sys::load::here(super::address(other)?)?);
         }
         let root = Root::live();
-        let mut observer = Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
+        let mut observer =
+            Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
         let seen = observer.next(&root, crate::observe::INTERVAL, pass_time)?;
         drop(observer);
         let mut made = Made { seen, how, counted: Vec::new(), place: &self.place, stop: &stop };
@@ -161,7 +175,9 @@ impl Common {
             kind,
             netsilo: env!("CARGO_PKG_VERSION").into(),
             command: std::env::args().collect(),
-            started_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            started_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |time| time.as_secs()),
             settings,
             loads,
             rounds: self.rounds,
@@ -171,17 +187,25 @@ impl Common {
         };
         experiment.check().map_err(|why| Stop(Exit::Usage, why))?;
         if experiment.settings.iter().all(|setting| setting.changes.is_empty()) {
-            let message =
-                "no setting changes anything here: there is nothing to compare (name a netdev with --netdev?)";
+            let message = "no setting changes anything here: there is nothing to compare (name a netdev with --netdev?)";
             return Err(Stop(Exit::Refused, message.into()).into());
         }
         self.agree(&experiment, experiment.steps().len(), even_if_owned, &asking)?;
         let dir = self.output.clone().unwrap_or_else(|| default_folder(kind));
         let commands = commands(&experiment, &how, here)?;
         let folder = Folder::create(&dir, &experiment, &how, &commands)?;
-        capture::save(&dir.join(MACHINE), crate::observe::INTERVAL, Counting::Continuous, Addresses::Replace)?;
+        capture::save(
+            &dir.join(MACHINE),
+            crate::observe::INTERVAL,
+            Counting::Continuous,
+            Addresses::Replace,
+        )?;
         let steps = experiment.steps();
-        Runner { experiment: &experiment, how: &how, place: &self.place, stop: &stop }.run(folder, steps, &[])
+        Runner { experiment: &experiment, how: &how, place: &self.place, stop: &stop }.run(
+            folder,
+            steps,
+            &[],
+        )
     }
 
     /// Goes on with a run.
@@ -194,7 +218,12 @@ impl Common {
         asking: &AtomicBool,
     ) -> Result<Exit> {
         let (folder, experiment, how, records) = Folder::open(dir)?;
-        ensure!(experiment.kind == kind, "{} holds a run of bench {}", dir.display(), experiment.kind);
+        ensure!(
+            experiment.kind == kind,
+            "{} holds a run of bench {}",
+            dir.display(),
+            experiment.kind
+        );
         let root = Root::live();
         let seen = netsilo_sys::snapshot(&root).context("cannot read this machine")?;
         let now = machine(&Observation { after: seen, ..Observation::default() })?;
@@ -206,7 +235,8 @@ impl Common {
             return Ok(Exit::Ok);
         }
         self.agree(&experiment, left.len(), even_if_owned, asking)?;
-        Runner { experiment: &experiment, how: &how, place: &self.place, stop }.run(folder, left, &records)
+        Runner { experiment: &experiment, how: &how, place: &self.place, stop }
+            .run(folder, left, &records)
     }
 
     /// What the settings change must be as it was when the run began, or they would be others.
@@ -225,14 +255,21 @@ impl Common {
     }
 
     /// Shows what will be done, and asks.
-    fn agree(&self, experiment: &Experiment, trials: usize, even_if_owned: bool, asking: &AtomicBool) -> Result<()> {
+    fn agree(
+        &self,
+        experiment: &Experiment,
+        trials: usize,
+        even_if_owned: bool,
+        asking: &AtomicBool,
+    ) -> Result<()> {
         out::text(&shown(experiment))?;
         for setting in &experiment.settings {
             let plan = Plan { changes: setting.changes.clone(), even_if_owned, ..Plan::default() };
             refuse_owned(&plan, &self.place)?;
         }
         let time = runner::time_of(experiment, trials);
-        let question = format!("make {}, some {}", count(trials, "trial"), humantime::format_duration(time));
+        let question =
+            format!("make {}, some {}", count(trials, "trial"), humantime::format_duration(time));
         asking.store(true, Ordering::Relaxed);
         let agreed = self.yes || agreed(&question)?;
         asking.store(false, Ordering::Relaxed);
@@ -243,7 +280,12 @@ impl Common {
     }
 
     /// A load of this test, so long.
-    pub(super) fn spec(&self, test: Test, instances: usize, instances_as: Option<InstancesAs>) -> Spec {
+    pub(super) fn spec(
+        &self,
+        test: Test,
+        instances: usize,
+        instances_as: Option<InstancesAs>,
+    ) -> Spec {
         let spec = Spec { warm_up: self.warm_up, ..Spec::usual(test, self.duration) };
         super::filled(spec, instances, instances_as)
     }
@@ -255,7 +297,10 @@ fn without_twins(settings: Vec<Setting>) -> Vec<Setting> {
     for setting in settings {
         match all.iter().find(|other| other.changes == setting.changes) {
             Some(other) => {
-                out::note(&format!("{}: writes the same as {} here, so it is not tried", setting.name, other.name));
+                out::note(&format!(
+                    "{}: writes the same as {} here, so it is not tried",
+                    setting.name, other.name
+                ));
             }
             None => all.push(setting),
         }
@@ -296,7 +341,10 @@ fn same_machine(then: &Machine, now: &Machine) -> Result<()> {
             .collect::<Vec<_>>()
     };
     for ((what, then), (_, now)) in known(then).into_iter().zip(known(now)) {
-        ensure!(then == now, "the run was begun on another machine: its {what} is {then}, not {now}; begin a new run");
+        ensure!(
+            then == now,
+            "the run was begun on another machine: its {what} is {then}, not {now}; begin a new run"
+        );
     }
     Ok(())
 }
@@ -326,10 +374,14 @@ fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<
     let mut seen = Vec::new();
     for Sender { agent, against } in &how.senders {
         let may_load = if agent.is_some() { against } else { &None };
-        let Some(agent) = agent.as_ref().or(against.as_ref()).filter(|agent| !seen.contains(agent)) else { continue };
+        let Some(agent) = agent.as_ref().or(against.as_ref()).filter(|agent| !seen.contains(agent))
+        else {
+            continue;
+        };
         seen.push(agent);
         let address = super::address(agent)?;
-        let may_load = may_load.as_ref().map_or_else(String::new, |other| format!(" --may-load {other}"));
+        let may_load =
+            may_load.as_ref().map_or_else(String::new, |other| format!(" --may-load {other}"));
         let _ = writeln!(
             text,
             "\n# at {agent}\nnetsilo bench serve --bind {} --port {}{may_load}",
@@ -338,23 +390,46 @@ fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<
         );
     }
     let under_test = || here.map(|address| address.to_string());
-    let to = how.senders.first().and_then(|sender| sender.against.clone()).or_else(under_test).unwrap_or_default();
+    let to = how
+        .senders
+        .first()
+        .and_then(|sender| sender.against.clone())
+        .or_else(under_test)
+        .unwrap_or_default();
     if how.senders.iter().any(|sender| sender.against.is_none()) {
-        let work = if how.work_usecs > 0 { format!(" --work-usecs {}", how.work_usecs) } else { String::new() };
+        let work = if how.work_usecs > 0 {
+            format!(" --work-usecs {}", how.work_usecs)
+        } else {
+            String::new()
+        };
         let pinned = how.pinned.map_or_else(String::new, |CpuId(cpu)| format!("taskset -c {cpu} "));
-        let _ = writeln!(text, "\n# each load by hand; its server\n{pinned}netsilo bench serve --bind {to}{work}");
+        let _ = writeln!(
+            text,
+            "\n# each load by hand; its server\n{pinned}netsilo bench serve --bind {to}{work}"
+        );
     }
     for load in &experiment.loads {
-        let times = if load.senders > 1 { format!(", {} times at once", load.senders) } else { String::new() };
-        let _ = writeln!(text, "\n# {}{times}\n{}", load.name, super::run_command(&load.spec, &to, how.bpf));
+        let times = if load.senders > 1 {
+            format!(", {} times at once", load.senders)
+        } else {
+            String::new()
+        };
+        let _ = writeln!(
+            text,
+            "\n# {}{times}\n{}",
+            load.name,
+            super::run_command(&load.spec, &to, how.bpf)
+        );
         text += &super::early_drop::rule_by_hand(how, load)?;
     }
     Ok(text)
 }
 
 fn words(command: &[String]) -> String {
-    let plain =
-        |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c));
+    let plain = |word: &str| {
+        !word.is_empty()
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c))
+    };
     let quoted = |word: &String| {
         if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
     };

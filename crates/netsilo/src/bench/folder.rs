@@ -1,4 +1,5 @@
-//! A run's folder: what was to be tried, how it is made, and a line for each result, written when it comes.
+//! A run's folder: what was to be tried, how it is made, and a line for each result, written when
+//! it comes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -66,7 +67,9 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
             Err(error) => {
                 // each line is a text of its own, with a line 1
                 let why = error.to_string();
-                let why = why.strip_suffix(&format!(" at line 1 column {}", error.column())).unwrap_or(&why);
+                let why = why
+                    .strip_suffix(&format!(" at line 1 column {}", error.column()))
+                    .unwrap_or(&why);
                 bail!("{}:{number}:{}: no record: {why}", path.display(), error.column());
             }
         }
@@ -85,8 +88,16 @@ pub(super) struct Folder {
 
 impl Folder {
     /// Makes a new one.
-    pub(super) fn create(path: &Path, experiment: &Experiment, how: &How, commands: &str) -> Result<Self> {
-        let taken = format!("{}: write to another folder (-o), or go on with this run by --resume", path.display());
+    pub(super) fn create(
+        path: &Path,
+        experiment: &Experiment,
+        how: &How,
+        commands: &str,
+    ) -> Result<Self> {
+        let taken = format!(
+            "{}: write to another folder (-o), or go on with this run by --resume",
+            path.display()
+        );
         ensure!(!path.join(EXPERIMENT).exists(), "a run is in {taken}");
         fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
         put(&path.join(COMMANDS), commands.as_bytes())?;
@@ -109,7 +120,9 @@ impl Folder {
         let file = path.join(RECORDS);
         let records = OpenOptions::new().create(true).append(true).open(&file);
         let records = records.with_context(|| format!("cannot write {}", file.display()))?;
-        if rustix::fs::flock(&records, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+        if rustix::fs::flock(&records, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .is_err()
+        {
             bail!("another netsilo writes to {} now", path.display());
         }
         Ok(Self { path: path.to_owned(), records })
@@ -146,7 +159,9 @@ fn take<T: DeserializeOwned>(path: &Path) -> Result<T> {
 
 fn bytes(path: &Path, unless_there: &str) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => anyhow!("{} is not there: {unless_there}", path.display()),
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            anyhow!("{} is not there: {unless_there}", path.display())
+        }
         _ => anyhow!(error).context(format!("cannot read {}", path.display())),
     })
 }

@@ -1,4 +1,5 @@
-//! `netsilo bench forward`: this machine is between two others, and passes on what one sends to the other, or drops it early.
+//! `netsilo bench forward`: this machine is between two others, and passes on what one sends to the
+//! other, or drops it early.
 
 use anyhow::{Context as _, Result};
 use netsilo_core::experiment::{Kind, Load};
@@ -42,20 +43,24 @@ pub(crate) struct Args {
 
 /// Makes it, or goes on with it.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    let sender =
-        |agent: &Option<String>, against: &Option<String>| Sender { agent: agent.clone(), against: against.clone() };
+    let sender = |agent: &Option<String>, against: &Option<String>| Sender {
+        agent: agent.clone(),
+        against: against.clone(),
+    };
     let senders = match (&args.from, args.one_way) {
         (None, _) => Vec::new(),
         (_, true) => vec![sender(&args.from, &args.to)],
         (_, false) => vec![sender(&args.from, &args.to), sender(&args.to, &args.from)],
     };
-    args.common.run(Kind::Forward, args.hardware.even_if_owned(), senders, |made| define(args, made))
+    args.common
+        .run(Kind::Forward, args.hardware.even_if_owned(), senders, |made| define(args, made))
 }
 
 fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let spec = args.common.spec(Test::Forward, args.instances, None);
     let spec = Spec { send_bytes: args.send_bytes, rate_per_s: args.rate, ..spec };
-    let one_way = Load { name: "one way".into(), spec: spec.clone(), senders: 1, early_drop: false };
+    let one_way =
+        Load { name: "one way".into(), spec: spec.clone(), senders: 1, early_drop: false };
     let mut loads = vec![one_way.clone()];
     if !args.one_way {
         loads.push(Load { name: "two ways".into(), spec, senders: 2, early_drop: false });
@@ -65,9 +70,19 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let mut all = vec![settings::none("none")];
     let together = format!("all interrupts on cpu {first}");
     all.extend(settings::of("together", &together, &hardware.on(first), seen)?);
-    all.extend(settings::of("apart", "each queue's interrupt on a cpu of its own", &hardware.affinity(), seen)?);
+    all.extend(settings::of(
+        "apart",
+        "each queue's interrupt on a cpu of its own",
+        &hardware.affinity(),
+        seen,
+    )?);
     let rps = hardware.rps(hardware.goal(), seen);
-    all.extend(settings::of("rps", "each flow's way through the stack spread over all cpus by software", &rps, seen)?);
+    all.extend(settings::of(
+        "rps",
+        "each flow's way through the stack spread over all cpus by software",
+        &rps,
+        seen,
+    )?);
     if let Some(load) = loads.last() {
         all.extend(settings::own("plan", hardware, made, load)?);
     }

@@ -19,7 +19,8 @@ pub(super) struct Requests {
     /// How many at once [default: 64, of matrix 100,500,1500]
     #[arg(short = 'n', long, value_name = "N,..", value_delimiter = ',')]
     instances: Vec<usize>,
-    /// What they are: threads, processes, multiplexed [default: threads up to two per CPU, beyond that multiplexed]
+    /// What they are: threads, processes, multiplexed [default: threads up to two per CPU, beyond
+    /// that multiplexed]
     #[arg(long, value_name = "WHAT", value_parser = super::instances_as)]
     instances_as: Option<InstancesAs>,
     /// Take a UDP request for lost after this time
@@ -29,7 +30,13 @@ pub(super) struct Requests {
 
 impl Requests {
     /// All of them, with these where nothing is said.
-    pub(super) fn loads(&self, common: &Common, tests: &[Test], requests: &[usize], instances: &[usize]) -> Vec<Load> {
+    pub(super) fn loads(
+        &self,
+        common: &Common,
+        tests: &[Test],
+        requests: &[usize],
+        instances: &[usize],
+    ) -> Vec<Load> {
         fn or<'a, T>(said: &'a [T], usual: &'a [T]) -> &'a [T] {
             if said.is_empty() { usual } else { said }
         }
@@ -41,7 +48,13 @@ impl Requests {
                     let (request_bytes, response_bytes) = (*bytes, *bytes);
                     // of a stream it is what is sent in one call
                     let send_bytes = if test.has_responses() { spec.send_bytes } else { *bytes };
-                    let spec = Spec { request_bytes, response_bytes, send_bytes, lost_after: self.lost_after, ..spec };
+                    let spec = Spec {
+                        request_bytes,
+                        response_bytes,
+                        send_bytes,
+                        lost_after: self.lost_after,
+                        ..spec
+                    };
                     let name = format!("{test} {bytes} B x {instances}");
                     loads.push(Load { name, spec, senders: 1, early_drop: false });
                 }

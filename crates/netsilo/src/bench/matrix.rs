@@ -1,4 +1,5 @@
-//! `netsilo bench matrix`: settings under requests and responses of several sizes and numbers of instances.
+//! `netsilo bench matrix`: settings under requests and responses of several sizes and numbers of
+//! instances.
 
 use anyhow::Result;
 use netsilo_core::experiment::{Kind, Load, Setting};
@@ -21,7 +22,8 @@ pub(crate) struct Args {
     /// What to compare; the others are compared with the first
     #[arg(short, long, value_name = "NAME,..", value_delimiter = ',', default_values = SETTINGS)]
     settings: Vec<String>,
-    /// Compare what this command (sh's words) changes, too; it is run once, what it changes is taken back
+    /// Compare what this command (sh's words) changes, too; it is run once, what it changes is
+    /// taken back
     #[arg(long, value_name = "NAME=COMMAND")]
     config: Vec<Peer>,
     #[command(flatten)]
@@ -55,14 +57,29 @@ fn setting(name: &str, args: &Args, made: &Made<'_>, loads: &[Load]) -> Result<O
     let (hardware, seen) = (&args.with.hardware, &made.seen);
     match name {
         "none" => Ok(Some(settings::none(name))),
-        "irq-affinity" => settings::of(name, "each queue's interrupt on a cpu of its own", &hardware.affinity(), seen),
+        "irq-affinity" => settings::of(
+            name,
+            "each queue's interrupt on a cpu of its own",
+            &hardware.affinity(),
+            seen,
+        ),
         "rps+rfs" => {
             let goal = hardware.rfs(hardware.goal(), seen);
-            settings::of(name, "protocol work spread over all cpus by software, flows to their readers", &goal, seen)
+            settings::of(
+                name,
+                "protocol work spread over all cpus by software, flows to their readers",
+                &goal,
+                seen,
+            )
         }
         "both" => {
             let goal = hardware.rfs(hardware.affinity(), seen);
-            settings::of(name, "each queue's interrupt on a cpu of its own, and RPS and RFS", &goal, seen)
+            settings::of(
+                name,
+                "each queue's interrupt on a cpu of its own, and RPS and RFS",
+                &goal,
+                seen,
+            )
         }
         _ => {
             // where it matters most: the last load has the most instances

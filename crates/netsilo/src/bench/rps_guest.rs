@@ -1,4 +1,5 @@
-//! `netsilo bench rps-guest`: few CPUs, few queues, and a service that keeps them busy: does RPS help or hurt?
+//! `netsilo bench rps-guest`: few CPUs, few queues, and a service that keeps them busy: does RPS
+//! help or hurt?
 
 use anyhow::{Context as _, Result};
 use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
@@ -58,7 +59,10 @@ fn work_that_saturates(made: &mut Made<'_>, load: &Load) -> Result<u64> {
     loop {
         made.how.work_usecs = usecs;
         let busy = made.busy(load)?;
-        out::note(&format!("{usecs} us of work for each request keep {:.0}% of the cpus busy", busy * 100.0));
+        out::note(&format!(
+            "{usecs} us of work for each request keep {:.0}% of the cpus busy",
+            busy * 100.0
+        ));
         if busy >= BUSY || usecs * 2 > MOST_WORK_USECS {
             return Ok(usecs);
         }

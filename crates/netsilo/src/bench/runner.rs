@@ -1,4 +1,5 @@
-//! Makes an experiment's trials, one after the other; whatever end it comes to, all is as it was found.
+//! Makes an experiment's trials, one after the other; whatever end it comes to, all is as it was
+//! found.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -39,10 +40,12 @@ const OVERHEAD: Duration = Duration::from_secs(2);
 /// How long a trial that only looks who reads where counts, at most.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How long one counts in which stages are sampled: at 499 samples a second a stage with a tenth of a CPU has 500.
+/// How long one counts in which stages are sampled: at 499 samples a second a stage with a tenth of
+/// a CPU has 500.
 const SAMPLE: Duration = Duration::from_secs(10);
 
-/// How long a sender may be out of reach after a change: a driver that sets itself up anew takes its link away.
+/// How long a sender may be out of reach after a change: a driver that sets itself up anew takes
+/// its link away.
 const AWAY: Duration = Duration::from_secs(60);
 
 /// What all trials need to know.
@@ -71,15 +74,21 @@ pub(super) fn observe(how: &How, load: &Load, stop: &AtomicBool) -> Result<Obser
 
 /// Which share of this machine's CPU time a short load takes, with nothing set.
 pub(super) fn busy(how: &How, load: &Load, stop: &AtomicBool) -> Result<f64> {
-    let (runs, between) = with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
-    let side = between.as_ref().or_else(|| runs.first().map(|run| &run.server.side)).context("nothing was measured")?;
+    let (runs, between) =
+        with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
+    let side = between
+        .as_ref()
+        .or_else(|| runs.first().map(|run| &run.server.side))
+        .context("nothing was measured")?;
     let busy = side.busy_cpus().context("no cpu time was counted")?;
     Ok(busy / side.rates.cpus.len().max(1) as f64)
 }
 
-/// Whether all that a load's senders send is dropped early here; a short trial shows it, with nothing set.
+/// Whether all that a load's senders send is dropped early here; a short trial shows it, with
+/// nothing set.
 pub(super) fn is_dropped(how: &How, load: &Load, stop: &AtomicBool) -> Result<()> {
-    let (runs, _) = with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
+    let (runs, _) =
+        with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
     none_arrived(&runs)
 }
 
@@ -107,7 +116,11 @@ struct Ends<'a> {
 }
 
 /// Does something while this machine answers loads.
-fn with_ends<T>(how: &How, stop: &AtomicBool, work: impl FnOnce(&Ends<'_>) -> Result<T>) -> Result<T> {
+fn with_ends<T>(
+    how: &How,
+    stop: &AtomicBool,
+    work: impl FnOnce(&Ends<'_>) -> Result<T>,
+) -> Result<T> {
     let mut servers: Vec<(IpAddr, Server)> = Vec::new();
     let mut to = Vec::new();
     for sender in &how.senders {
@@ -119,7 +132,12 @@ fn with_ends<T>(how: &How, stop: &AtomicBool, work: impl FnOnce(&Ends<'_>) -> Re
         let here = load::here(super::address(agent)?)?;
         if !servers.iter().any(|(address, _)| *address == here) {
             let address = SocketAddr::new(here, 0);
-            let bind = Bind { address, work_usecs: how.work_usecs, workers: super::cpus(), pinned: how.pinned };
+            let bind = Bind {
+                address,
+                work_usecs: how.work_usecs,
+                workers: super::cpus(),
+                pinned: how.pinned,
+            };
             servers.push((here, Server::bind(bind)?));
         }
         let server = servers.iter().find(|(address, _)| *address == here).context("no server")?;
@@ -150,7 +168,9 @@ impl Ends<'_> {
     fn reach(&self) -> Result<(), LoadError> {
         let until = Instant::now() + AWAY;
         for sender in &self.how.senders {
-            let Some(Ok(agent)) = sender.agent.as_ref().or(sender.against.as_ref()).map(|it| super::address(it)) else {
+            let Some(Ok(agent)) =
+                sender.agent.as_ref().or(sender.against.as_ref()).map(|it| super::address(it))
+            else {
                 continue;
             };
             while let Err(error) = load::here(agent) {
@@ -182,7 +202,12 @@ impl Ends<'_> {
     }
 
     /// Makes a load, by all its senders at once; what this machine did, where it is neither end.
-    fn make(&self, load: &Load, spec: &Spec, watch: &mut dyn FnMut(Tick)) -> Result<(Vec<Run>, Option<Side>)> {
+    fn make(
+        &self,
+        load: &Load,
+        spec: &Spec,
+        watch: &mut dyn FnMut(Tick),
+    ) -> Result<(Vec<Run>, Option<Side>)> {
         let _dropped = drop_early(self.how, load)?;
         let failed = AtomicBool::new(false);
         let go_on = || {
@@ -203,8 +228,9 @@ impl Ends<'_> {
         let (mut before, mut between) = (None, None);
         let made = thread::scope(|scope| {
             let ask = &ask;
-            let others: Vec<_> =
-                (1..load.senders as usize).map(|sender| scope.spawn(move || ask(sender, &mut |_| {}))).collect();
+            let others: Vec<_> = (1..load.senders as usize)
+                .map(|sender| scope.spawn(move || ask(sender, &mut |_| {})))
+                .collect();
             let first = ask(0, &mut |tick| {
                 if is_between && tick.counted == Some(Duration::ZERO) {
                     before = Some(Before::take(self.how.bpf));
@@ -214,9 +240,9 @@ impl Ends<'_> {
                 watch(tick);
             });
             let mut all = vec![first];
-            all.extend(
-                others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
-            );
+            all.extend(others.into_iter().map(|other| {
+                other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }));
             all
         });
         // those that were broken off for another's sake know nothing
@@ -232,24 +258,38 @@ impl Ends<'_> {
     /// What is seen of this machine under a load; nothing of it counts.
     fn observe(&self, load: &Load) -> Result<Observation> {
         let root = Root::live();
-        let mut observer = Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
+        let mut observer =
+            Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
         self.make(load, &shortened(load, LOOK), &mut |_| {})?;
         Ok(observer.next(&root, Duration::ZERO, |_| {})?)
     }
 
-    /// Where receive work spends its time under a load, for the packets that these netdevs receive. What looks at each packet does
-    /// not run meanwhile: it would be part of what it measures.
+    /// Where receive work spends its time under a load, for the packets that these netdevs receive.
+    /// What looks at each packet does not run meanwhile: it would be part of what it measures.
     fn sample(&self, load: &Load, netdevs: &[String]) -> Result<Option<Sampled>> {
         let root = Root::live();
-        let options = bpf::Options { containers: false, forwarding: false, stages: true, ..bpf::Options::default() };
+        let options = bpf::Options {
+            containers: false,
+            forwarding: false,
+            stages: true,
+            ..bpf::Options::default()
+        };
         let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
         self.make(load, &shortened(load, SAMPLE), &mut |_| {})?;
-        let Observation { before, after, attribution } = observer.next(&root, Duration::ZERO, |_| {})?;
+        let Observation { before, after, attribution } =
+            observer.next(&root, Duration::ZERO, |_| {})?;
         let count = |snapshot: &Snapshot, name: &String| {
-            snapshot.netdevs.iter().find(|netdev| netdev.name == *name)?.statistics.get("rx_packets").copied()
+            snapshot
+                .netdevs
+                .iter()
+                .find(|netdev| netdev.name == *name)?
+                .statistics
+                .get("rx_packets")
+                .copied()
         };
         let received = |name: &String| count(&after, name)?.checked_sub(count(&before, name)?);
-        let softirq: u64 = attribution.cpu_time.values().map(|time| time.net_rx_ns + time.net_tx_ns).sum();
+        let softirq: u64 =
+            attribution.cpu_time.values().map(|time| time.net_rx_ns + time.net_tx_ns).sum();
         Ok(attribution.stages.map(|samples| Sampled {
             stages: Stages::of(&samples, attribution.elapsed.as_secs_f64()),
             received: netdevs.iter().map(received).sum(),
@@ -260,21 +300,33 @@ impl Ends<'_> {
 
 impl Runner<'_> {
     /// Makes these steps, and writes down each.
-    pub(super) fn run(&self, mut folder: Folder, steps: Vec<Step>, records: &[Record]) -> Result<Exit> {
+    pub(super) fn run(
+        &self,
+        mut folder: Folder,
+        steps: Vec<Step>,
+        records: &[Record],
+    ) -> Result<Exit> {
         let mut switch = Switch::new(self.place)?;
         let bar = Progress::new(self.experiment, &steps);
-        let made =
-            with_ends(self.how, self.stop, |ends| self.all(ends, &mut switch, &mut folder, &steps, records, &bar));
+        let made = with_ends(self.how, self.stop, |ends| {
+            self.all(ends, &mut switch, &mut folder, &steps, records, &bar)
+        });
         bar.bar.finish_and_clear();
         // what could not be restored is worse news than what could not be measured
         switch.take_back()?;
         let failed = made?;
         let dir = folder.path().display();
         if self.stop.load(Ordering::Relaxed) {
-            out::text(&format!("interrupted; all is as it was found. Go on with it: --resume {dir}\n"))?;
+            out::text(&format!(
+                "interrupted; all is as it was found. Go on with it: --resume {dir}\n"
+            ))?;
             return Ok(Exit::Refused);
         }
-        let without = if failed > 0 { format!(", {failed} without a result (--resume {dir})") } else { String::new() };
+        let without = if failed > 0 {
+            format!(", {failed} without a result (--resume {dir})")
+        } else {
+            String::new()
+        };
         out::text(&format!("{} in {dir}{without}\n", count(steps.len(), "trial")))?;
         Ok(Exit::Ok)
     }
@@ -294,7 +346,9 @@ impl Runner<'_> {
         for (n, step) in steps.iter().enumerate() {
             bar.begin(n, step);
             pass(self.experiment.pause, self.stop);
-            let (Some(setting), Some(load)) = (self.setting(step), self.load(step)) else { continue };
+            let (Some(setting), Some(load)) = (self.setting(step), self.load(step)) else {
+                continue;
+            };
             if let Err(error) = switch.put(&setting.changes) {
                 let why = refused(error)?;
                 (failed, in_a_row) = (failed + 1, in_a_row + 1);
@@ -323,7 +377,8 @@ impl Runner<'_> {
                     let why = error.to_string();
                     bar.note(&format!("{}, {}: {why}", step.setting, step.load));
                     (failed, in_a_row) = (failed + 1, in_a_row + 1);
-                    folder.append(&Record::Failed(Failed { step: step.clone(), why: why.clone() }))?;
+                    folder
+                        .append(&Record::Failed(Failed { step: step.clone(), why: why.clone() }))?;
                     give_up(in_a_row, &why)?;
                 }
             }
@@ -340,7 +395,8 @@ impl Runner<'_> {
     }
 
     fn trial(&self, ends: &Ends<'_>, step: &Step, load: &Load, bar: &Progress) -> Result<Trial> {
-        let started_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+        let started_ms =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         let (runs, between) = ends.make(load, &load.spec, &mut |tick| bar.tick(load, tick))?;
         if load.early_drop {
             none_arrived(&runs)?;
@@ -348,12 +404,20 @@ impl Runner<'_> {
         Ok(Trial { step: step.clone(), started_ms, runs, between })
     }
 
-    /// A short trial that only shows who processes and who reads; of a machine between, another one that shows in which stages.
-    fn map(&self, ends: &Ends<'_>, setting: &Setting, load: &Load, folder: &mut Folder) -> Result<()> {
+    /// A short trial that only shows who processes and who reads; of a machine between, another one
+    /// that shows in which stages.
+    fn map(
+        &self,
+        ends: &Ends<'_>,
+        setting: &Setting,
+        load: &Load,
+        folder: &mut Folder,
+    ) -> Result<()> {
         let seen = ends.observe(load)?;
         let silos = silos(&seen, &rates(&seen.before, &seen.after));
         let counted = &self.experiment.machine.counted;
-        let sampled = if self.experiment.kind == Kind::Forward { ends.sample(load, counted)? } else { None };
+        let sampled =
+            if self.experiment.kind == Kind::Forward { ends.sample(load, counted)? } else { None };
         let (load, setting) = (load.name.clone(), setting.name.clone());
         folder.append(&Record::Map(Box::new(Map { load, setting, silos, sampled })))
     }
@@ -382,7 +446,8 @@ fn give_up(in_a_row: usize, why: &str) -> Result<()> {
     bail!(Stop(Exit::Refused, message))
 }
 
-/// A bar on stderr that moves with the time that the trials take; where there is no terminal, a line for each.
+/// A bar on stderr that moves with the time that the trials take; where there is no terminal, a
+/// line for each.
 struct Progress {
     bar: ProgressBar,
     /// When each trial begins, in milliseconds.
@@ -417,7 +482,13 @@ impl Progress {
 
     fn tick(&self, load: &Load, tick: Tick) {
         let Some(counted) = tick.counted.filter(|counted| !counted.is_zero()) else { return };
-        let begun = self.begins.iter().rev().find(|begin| **begin <= self.bar.position()).copied().unwrap_or(0);
+        let begun = self
+            .begins
+            .iter()
+            .rev()
+            .find(|begin| **begin <= self.bar.position())
+            .copied()
+            .unwrap_or(0);
         let into = self.lead_in + (load.spec.warm_up + counted).as_millis() as u64;
         self.bar.set_position(begun + into);
     }
@@ -430,8 +501,13 @@ impl Progress {
             .map(|figures| figures.transactions_per_s.unwrap_or(figures.bytes_per_s))
             .sum();
         let Step { round, load, setting } = &trial.step;
-        let what =
-            format!("{}/{} round {}, {setting}, {load}: {}/s", n + 1, self.trials, round + 1, units::count(rate));
+        let what = format!(
+            "{}/{} round {}, {setting}, {load}: {}/s",
+            n + 1,
+            self.trials,
+            round + 1,
+            units::count(rate)
+        );
         if self.bar.is_hidden() {
             out::note(&what);
         }

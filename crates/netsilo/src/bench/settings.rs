@@ -1,4 +1,5 @@
-//! The settings that experiments compare, as plans of netsilo's own: where interrupts go, what RPS and RFS do.
+//! The settings that experiments compare, as plans of netsilo's own: where interrupts go, what RPS
+//! and RFS do.
 
 use anyhow::{Result, bail};
 use netsilo_core::cost::Costs;
@@ -10,7 +11,8 @@ use netsilo_core::plan::{AlgorithmName, Goal, plan};
 use super::experiment::Made;
 use crate::out;
 
-/// Entries of the RFS table: more than any load here has flows, and what the kernel's own documentation begins with.
+/// Entries of the RFS table: more than any load here has flows, and what the kernel's own
+/// documentation begins with.
 const RFS_ENTRIES: u32 = 32_768;
 
 /// What the operator says of the machine under test.
@@ -19,7 +21,8 @@ pub(super) struct Hardware {
     /// Set these netdevs only [default: all that are up and have queues with interrupts]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     netdev: Vec<String>,
-    /// Place interrupts, and spread by RPS, on these CPUs only (list or mask) [default: all that are not set apart]
+    /// Place interrupts, and spread by RPS, on these CPUs only (list or mask) [default: all that
+    /// are not set apart]
     #[arg(long, value_name = "CPUS", value_parser = crate::plan::some_cpus)]
     cpus: Option<CpuSet>,
     /// Write although another program (irqbalance) writes the same knobs
@@ -67,10 +70,18 @@ impl Hardware {
     }
 
     /// The netdevs that are meant.
-    pub(super) fn netdevs<'a>(&'a self, snapshot: &'a Snapshot) -> impl Iterator<Item = &'a Netdev> {
-        let with_irqs = |netdev: &Netdev| netdev.up && netdev.rx_queues.iter().any(|rx| rx.irq.is_some());
+    pub(super) fn netdevs<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+    ) -> impl Iterator<Item = &'a Netdev> {
+        let with_irqs =
+            |netdev: &Netdev| netdev.up && netdev.rx_queues.iter().any(|rx| rx.irq.is_some());
         snapshot.netdevs.iter().filter(move |netdev| {
-            if self.netdev.is_empty() { with_irqs(netdev) } else { self.netdev.contains(&netdev.name) }
+            if self.netdev.is_empty() {
+                with_irqs(netdev)
+            } else {
+                self.netdev.contains(&netdev.name)
+            }
         })
     }
 
@@ -82,25 +93,43 @@ impl Hardware {
 
 /// As it was found.
 pub(super) fn none(name: &str) -> Setting {
-    Setting { name: name.into(), what: "as it was found".into(), changes: Vec::new(), command: None }
+    Setting {
+        name: name.into(),
+        what: "as it was found".into(),
+        changes: Vec::new(),
+        command: None,
+    }
 }
 
 /// A setting that a goal comes to; `None`, and said why, where it changes nothing.
-pub(super) fn of(name: &str, what: &str, goal: &Goal, observation: &Observation) -> Result<Option<Setting>> {
+pub(super) fn of(
+    name: &str,
+    what: &str,
+    goal: &Goal,
+    observation: &Observation,
+) -> Result<Option<Setting>> {
     let plan = plan(observation, goal);
-    if let Some(refusal) = plan.refusals.iter().find(|refusal| refusal.cause == netsilo_core::plan::Cause::OtherOwner) {
+    if let Some(refusal) =
+        plan.refusals.iter().find(|refusal| refusal.cause == netsilo_core::plan::Cause::OtherOwner)
+    {
         let message = format!("{name}: {}: {}", refusal.subject, refusal.reason);
         return Err(crate::exit::Stop(crate::exit::Exit::OtherOwner, message).into());
     }
     for refusal in &plan.refusals {
         out::note(&format!("{name}: left out: {}: {}", refusal.subject, refusal.reason));
     }
-    let setting = Setting { name: name.into(), what: what.into(), changes: plan.changes, command: None };
+    let setting =
+        Setting { name: name.into(), what: what.into(), changes: plan.changes, command: None };
     Ok(unless_void(setting))
 }
 
 /// netsilo's own plan, made by what is seen under a load with nothing set.
-pub(super) fn own(name: &str, hardware: &Hardware, made: &Made<'_>, load: &Load) -> Result<Option<Setting>> {
+pub(super) fn own(
+    name: &str,
+    hardware: &Hardware,
+    made: &Made<'_>,
+    load: &Load,
+) -> Result<Option<Setting>> {
     let seen = made.under(load)?;
     let goal = hardware.by(AlgorithmName::default(), crate::plan::costs_for(false)?);
     of(name, &format!("netsilo's own plan, made under {}", load.name), &goal, &seen)

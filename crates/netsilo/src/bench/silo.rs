@@ -1,4 +1,5 @@
-//! `netsilo bench silo`: one stream, and its interrupt far from the CPU that reads it, near to it, and on it.
+//! `netsilo bench silo`: one stream, and its interrupt far from the CPU that reads it, near to it,
+//! and on it.
 
 use std::cmp::Reverse;
 
@@ -36,8 +37,13 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
 fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let topology = &made.seen.after.topology;
     let pool = topology.housekeeping();
-    let reader = args.reader.map(CpuId).or_else(|| pool.highest()).context("no cpu is there to read")?;
-    ensure!(topology.online.contains(reader), "cpu {reader} is not online; online are {}", topology.online);
+    let reader =
+        args.reader.map(CpuId).or_else(|| pool.highest()).context("no cpu is there to read")?;
+    ensure!(
+        topology.online.contains(reader),
+        "cpu {reader} is not online; online are {}",
+        topology.online
+    );
     let farthest = pool.iter().max_by_key(|cpu| (topology.distance(*cpu, reader), Reverse(*cpu)));
     let farthest = farthest.context("no cpu is there to process")?;
     let distance = topology.distance(farthest, reader).label();
@@ -46,12 +52,16 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let first = loads.first().context("no load is named")?;
     let seen = made.under(first)?;
     let mut all = vec![settings::none("static")];
-    let worst =
-        format!("its interrupt on cpu {farthest}, as far as can be from its reader on cpu {reader} ({distance})");
+    let worst = format!(
+        "its interrupt on cpu {farthest}, as far as can be from its reader on cpu {reader} ({distance})"
+    );
     all.extend(settings::of("worst", &worst, &args.with.hardware.on(farthest), &seen)?);
     for (algorithm, what) in [
         (AlgorithmName::SameCpu, format!("its interrupt where it is read, on cpu {reader}")),
-        (AlgorithmName::NearConsumer, format!("its interrupt near its reader on cpu {reader}, on another core")),
+        (
+            AlgorithmName::NearConsumer,
+            format!("its interrupt near its reader on cpu {reader}, on another core"),
+        ),
     ] {
         let goal = args.with.hardware.by(algorithm, crate::plan::costs_for(false)?);
         all.extend(settings::of(algorithm.as_str(), &what, &goal, &seen)?);

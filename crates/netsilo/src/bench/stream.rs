@@ -1,4 +1,5 @@
-//! `netsilo bench stream`: as much as goes, one way: sizes, sendfile, offloads, MTUs, socket buffers, one sender or two.
+//! `netsilo bench stream`: as much as goes, one way: sizes, sendfile, offloads, MTUs, socket
+//! buffers, one sender or two.
 
 use anyhow::Result;
 use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
@@ -11,13 +12,17 @@ use super::folder::Sender;
 use super::settings;
 use crate::exit::Exit;
 
-/// What ethtool calls an offload, and the kernel's names of what belongs to it (`netdev_features_strings`).
+/// What ethtool calls an offload, and the kernel's names of what belongs to it
+/// (`netdev_features_strings`).
 const OFFLOADS: [(&str, &[&str]); 5] = [
     ("tso", &["tx-tcp-segmentation", "tx-tcp6-segmentation"]),
     ("gro", &["rx-gro"]),
     ("lro", &["rx-lro"]),
     ("sg", &["tx-scatter-gather"]),
-    ("checksum", &["rx-checksum", "tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"]),
+    (
+        "checksum",
+        &["rx-checksum", "tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"],
+    ),
 ];
 
 /// Arguments of `netsilo bench stream`.
@@ -56,7 +61,9 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     let here = |sender: Sender| Sender { agent: None, against: sender.agent };
     let senders = args.with.senders();
     let senders = if args.send { senders.into_iter().map(here).collect() } else { senders };
-    args.with.common.run(Kind::Stream, args.with.hardware.even_if_owned(), senders, |made| define(args, made))
+    args.with
+        .common
+        .run(Kind::Stream, args.with.hardware.even_if_owned(), senders, |made| define(args, made))
 }
 
 fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
@@ -64,32 +71,56 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let mut all = vec![settings::none("none")];
     for name in &args.offloads {
         settings::known(name, &OFFLOADS.map(|(name, _)| name))?;
-        let features = OFFLOADS.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, features)| features);
+        let features = OFFLOADS
+            .iter()
+            .find(|(known, _)| known == name)
+            .map_or(&[][..], |(_, features)| features);
         all.extend(offload(name, features, args.with.hardware.netdevs(snapshot)));
     }
-    all.extend(args.mtus.iter().filter_map(|bytes| mtu(*bytes, args.with.hardware.netdevs(snapshot))));
+    all.extend(
+        args.mtus.iter().filter_map(|bytes| mtu(*bytes, args.with.hardware.netdevs(snapshot))),
+    );
     all.extend(args.buffers.iter().filter_map(|bytes| buffers(*bytes, snapshot)));
     Ok(Defined { settings: all, loads: loads(args) })
 }
 
 /// An offload the other way round than it is.
-fn offload<'a>(name: &str, features: &[&str], netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
+fn offload<'a>(
+    name: &str,
+    features: &[&str],
+    netdevs: impl Iterator<Item = &'a Netdev>,
+) -> Option<Setting> {
     let mut changes = Vec::new();
     for netdev in netdevs {
-        for feature in features.iter().filter_map(|feature| netdev.ethtool.as_ref()?.feature(feature)) {
+        for feature in
+            features.iter().filter_map(|feature| netdev.ethtool.as_ref()?.feature(feature))
+        {
             if feature.never_changed || !feature.available {
                 continue;
             }
-            let target = Target::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.name.clone() };
+            let target = Target::Offload {
+                netdev: NetdevIdentity::of(netdev),
+                feature: feature.name.clone(),
+            };
             let (old, new) = (Value::Switch(feature.active), Value::Switch(!feature.active));
-            changes.push(Change { target, old, new, reason: format!("{name} the other way round") });
+            changes.push(Change {
+                target,
+                old,
+                new,
+                reason: format!("{name} the other way round"),
+            });
         }
     }
     // all of one kind the same way: what is on goes off, or else what is off goes on
     let on = changes.iter().any(|change| change.old == Value::Switch(true));
     changes.retain(|change| change.old == Value::Switch(on));
     let word = if on { "off" } else { "on" };
-    let setting = Setting { name: format!("{name} {word}"), what: format!("{name} {word}"), changes, command: None };
+    let setting = Setting {
+        name: format!("{name} {word}"),
+        what: format!("{name} {word}"),
+        changes,
+        command: None,
+    };
     settings::unless_void(setting)
 }
 
@@ -115,9 +146,15 @@ fn buffers(most: u32, snapshot: &Snapshot) -> Option<Setting> {
         let [least, usual, _] = numbers[..] else { return None };
         let most = u64::from(most);
         let new = Value::Words(format!("{} {} {most}", least.min(most), usual.min(most)));
-        Some(Change { target, old: Value::Words(old), new, reason: format!("buffers up to {most} bytes") })
+        Some(Change {
+            target,
+            old: Value::Words(old),
+            new,
+            reason: format!("buffers up to {most} bytes"),
+        })
     };
-    let changes = ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"].into_iter().filter_map(change).collect();
+    let changes =
+        ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"].into_iter().filter_map(change).collect();
     let what = format!("TCP socket buffers of {most} bytes at most");
     settings::unless_void(Setting { name: format!("buffers {most}"), what, changes, command: None })
 }
@@ -125,7 +162,10 @@ fn buffers(most: u32, snapshot: &Snapshot) -> Option<Setting> {
 fn loads(args: &Args) -> Vec<Load> {
     let mut loads = Vec::new();
     for test in &args.tests {
-        for zero_copy in [false, true].into_iter().filter(|zero| !zero || (args.zero_copy && test.may_zero_copy())) {
+        for zero_copy in [false, true]
+            .into_iter()
+            .filter(|zero| !zero || (args.zero_copy && test.may_zero_copy()))
+        {
             for send_bytes in &args.send_bytes {
                 for senders in &args.senders {
                     let usual = args.with.common.spec(*test, 1, None);
@@ -150,7 +190,8 @@ mod tests {
         let mut snapshot = Snapshot::default();
         snapshot.net.sysctls.insert("net.ipv4.tcp_rmem".into(), "4096\t131072\t6291456".into());
         let setting = buffers(65_536, &snapshot).unwrap();
-        let told: Vec<String> = setting.changes.iter().map(|it| format!("{} {}", it.target, it.new)).collect();
+        let told: Vec<String> =
+            setting.changes.iter().map(|it| format!("{} {}", it.target, it.new)).collect();
         assert_eq!(told, ["net.ipv4.tcp_rmem 4096 65536 65536"]);
         assert!(buffers(65_536, &Snapshot::default()).is_none());
     }

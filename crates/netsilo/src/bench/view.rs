@@ -37,7 +37,10 @@ pub(crate) fn render(run: &Run) -> String {
         line("zero copy", words);
     }
     if let Some((client, server)) = figures.cpu_ns_per_transaction {
-        line("cpu time", both(run, |ns| format!("{:.1} us", ns / 1e3), "transaction", client, server));
+        line(
+            "cpu time",
+            both(run, |ns| format!("{:.1} us", ns / 1e3), "transaction", client, server),
+        );
     }
     if let Some((client, server)) = figures.cpu_s_per_gigabyte {
         line("cpu time", both(run, |s| format!("{s:.2} s"), "gigabyte", client, server));
@@ -55,10 +58,12 @@ fn zero_copy(run: &Run) -> Option<String> {
     let loopback = run.address.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback());
     let always = if loopback { ", as always on loopback" } else { "" };
     let open = totals.zerocopy_sends.saturating_sub(totals.zerocopy_completed);
-    let open = if open > 0 { format!("; of {} it has not told the end", of(open)) } else { String::new() };
+    let open =
+        if open > 0 { format!("; of {} it has not told the end", of(open)) } else { String::new() };
     let (sends, copied) = (count(totals.zerocopy_sends as f64), of(totals.zerocopy_copied));
-    (totals.zerocopy_sends > 0)
-        .then(|| format!("{sends} sends; the kernel copied {copied} of them all the same{always}{open}"))
+    (totals.zerocopy_sends > 0).then(|| {
+        format!("{sends} sends; the kernel copied {copied} of them all the same{always}{open}")
+    })
 }
 
 fn head(run: &Run) -> String {
@@ -69,7 +74,11 @@ fn head(run: &Run) -> String {
         format!("{} bytes a call", spec.send_bytes)
     };
     let served = &run.server;
-    let work = if served.work_usecs > 0 { format!(", {} us of work each", served.work_usecs) } else { String::new() };
+    let work = if served.work_usecs > 0 {
+        format!(", {} us of work each", served.work_usecs)
+    } else {
+        String::new()
+    };
     let served_as = served.instances_as.map_or_else(String::new, |kind| format!(" ({kind})"));
     format!(
         "{} of {}, {what}, {:.1} s\n  client        {}\n  server        {} at {}{served_as}{work}\n",
@@ -92,11 +101,16 @@ fn both(run: &Run, unit: impl Fn(f64) -> String, per: &str, client: f64, server:
 
 fn latencies(latency: &Latency) -> Table {
     let mut table = plain();
-    let mut percentiles: Vec<(f64, u64)> =
-        latency.percentiles_ns.iter().filter_map(|(name, ns)| Some((name.parse().ok()?, *ns))).collect();
+    let mut percentiles: Vec<(f64, u64)> = latency
+        .percentiles_ns
+        .iter()
+        .filter_map(|(name, ns)| Some((name.parse().ok()?, *ns)))
+        .collect();
     percentiles.sort_by(|a, b| a.0.total_cmp(&b.0));
     let names = percentiles.iter().map(|(percent, _)| format!("p{percent}"));
-    table.set_header(["latency (us)".to_owned(), "mean".into()].into_iter().chain(names).chain(["max".into()]));
+    table.set_header(
+        ["latency (us)".to_owned(), "mean".into()].into_iter().chain(names).chain(["max".into()]),
+    );
     let us = |ns: f64| format!("{:.1}", ns / 1e3);
     let values = percentiles.iter().map(|(_, ns)| us(*ns as f64));
     let last = us(latency.max_ns as f64);
@@ -115,8 +129,19 @@ fn sides(run: &Run) -> String {
 /// One machine: per CPU, and as a whole.
 fn side(name: &str, side: &Side) -> String {
     let mut table = plain();
-    let mut header =
-        vec!["cpu", "usr", "sys", "irq", "softirq", "steal", "idle", "NET_RX/s", "IPI/s", "packets/s", "rps/s"];
+    let mut header = vec![
+        "cpu",
+        "usr",
+        "sys",
+        "irq",
+        "softirq",
+        "steal",
+        "idle",
+        "NET_RX/s",
+        "IPI/s",
+        "packets/s",
+        "rps/s",
+    ];
     let seconds = side.true_elapsed.as_secs_f64();
     let is_true = !side.true_times.is_empty() && seconds > 0.0;
     if is_true {
@@ -144,8 +169,11 @@ fn side(name: &str, side: &Side) -> String {
     );
     let lost = ["rx_dropped", "rx_missed_errors", "rx_fifo_errors", "tx_dropped"];
     for (netdev, counters) in &side.rates.netdevs {
-        let told = lost.iter().filter_map(|name| Some((name, counters.get(*name).filter(|rate| **rate > 0.0)?)));
-        let told: Vec<String> = told.map(|(name, rate)| format!("{name} {}/s", count(*rate))).collect();
+        let told = lost
+            .iter()
+            .filter_map(|name| Some((name, counters.get(*name).filter(|rate| **rate > 0.0)?)));
+        let told: Vec<String> =
+            told.map(|(name, rate)| format!("{name} {}/s", count(*rate))).collect();
         if !told.is_empty() {
             let _ = writeln!(text, "{netdev}: {}", told.join(", "));
         }
@@ -154,7 +182,9 @@ fn side(name: &str, side: &Side) -> String {
 }
 
 fn booked(rates: &CpuRates) -> Vec<String> {
-    let share = |of: fn(&netsilo_core::rates::Shares) -> f64| or_dash(rates.shares, |shares| percent(of(&shares)));
+    let share = |of: fn(&netsilo_core::rates::Shares) -> f64| {
+        or_dash(rates.shares, |shares| percent(of(&shares)))
+    };
     let softnet = rates.softnet.unwrap_or_default();
     vec![
         share(|it| it.usr + it.nice),
@@ -177,7 +207,10 @@ fn plain() -> Table {
 }
 
 fn right(table: &mut Table) {
-    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+        .column_iter_mut()
+        .skip(1)
+        .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
 }
 
 #[cfg(test)]
@@ -222,7 +255,13 @@ mod tests {
             spec,
             address: "192.0.2.7:12870".into(),
             seconds: 10.0,
-            totals: Totals { requests: 410_010, responses: 410_000, lost: 10, late: 3, ..Totals::default() },
+            totals: Totals {
+                requests: 410_010,
+                responses: 410_000,
+                lost: 10,
+                late: 3,
+                ..Totals::default()
+            },
             counted: Totals { responses: 400_000, ..Totals::default() },
             per_second: vec![40_000; 10],
             latency: Some(Latency {
@@ -245,10 +284,18 @@ mod tests {
         let mut one = run;
         one.server.side.boot_id = one.client.boot_id.clone();
         assert!(render(&one).contains("per transaction, both ends on one machine"));
-        (one.totals.zerocopy_sends, one.totals.zerocopy_completed, one.totals.zerocopy_copied) = (2000, 2000, 500);
-        assert!(render(&one).contains("2.00k sends; the kernel copied 25% of them all the same\n"), "{}", render(&one));
+        (one.totals.zerocopy_sends, one.totals.zerocopy_completed, one.totals.zerocopy_copied) =
+            (2000, 2000, 500);
+        assert!(
+            render(&one).contains("2.00k sends; the kernel copied 25% of them all the same\n"),
+            "{}",
+            render(&one)
+        );
         (one.address, one.totals.zerocopy_completed) = ("127.0.0.1:12870".into(), 1000);
         let text = render(&one);
-        assert!(text.contains("all the same, as always on loopback; of 50% it has not told the end\n"), "{text}");
+        assert!(
+            text.contains("all the same, as always on loopback; of 50% it has not told the end\n"),
+            "{text}"
+        );
     }
 }

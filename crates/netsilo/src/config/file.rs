@@ -1,4 +1,5 @@
-//! What one configuration file says: every key, each of which may be missing; and what is wrong with it, with its line.
+//! What one configuration file says: every key, each of which may be missing; and what is wrong
+//! with it, with its line.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -171,12 +172,16 @@ impl std::error::Error for BadConfig {}
 /// Reads one file's text.
 pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
     let bad = |at: Option<usize>, why: String| {
-        let line = at.map(|at| text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1);
+        let line =
+            at.map(|at| text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1);
         BadConfig { file: file.to_owned(), line, why }
     };
-    let parsed: File =
-        toml::from_str(text).map_err(|error| bad(error.span().map(|span| span.start), in_words(error.message())))?;
-    if parsed.netdev.iter().any(|it| it.name.is_none() && it.mac.is_none() && it.driver.is_none() && it.path.is_none())
+    let parsed: File = toml::from_str(text)
+        .map_err(|error| bad(error.span().map(|span| span.start), in_words(error.message())))?;
+    if parsed
+        .netdev
+        .iter()
+        .any(|it| it.name.is_none() && it.mac.is_none() && it.driver.is_none() && it.path.is_none())
     {
         let at = text.find("[[netdev]]");
         return Err(bad(at, "a [[netdev]] needs a condition: name, mac, driver or path".into()));
@@ -200,7 +205,10 @@ fn in_words(message: &str) -> String {
 }
 
 /// A value written as text.
-fn text<'de, D: Deserializer<'de>, T>(from: D, parse: impl Fn(&str) -> anyhow::Result<T>) -> Result<T, D::Error> {
+fn text<'de, D: Deserializer<'de>, T>(
+    from: D,
+    parse: impl Fn(&str) -> anyhow::Result<T>,
+) -> Result<T, D::Error> {
     let text = String::deserialize(from)?;
     parse(&text).map_err(|why| D::Error::custom(format!("{text:?}: {why:#}")))
 }
@@ -215,7 +223,12 @@ fn some<'de, D: Deserializer<'de>, T>(
 fn between(text: &str, least: Duration, most: Duration) -> anyhow::Result<Duration> {
     let time = humantime::parse_duration(text)?;
     let shown = humantime::format_duration;
-    anyhow::ensure!((least..=most).contains(&time), "choose between {} and {}", shown(least), shown(most));
+    anyhow::ensure!(
+        (least..=most).contains(&time),
+        "choose between {} and {}",
+        shown(least),
+        shown(most)
+    );
     Ok(time)
 }
 
@@ -230,7 +243,8 @@ fn span<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error
 fn yielding<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Yield>, D::Error> {
     some(from, |text| match text {
         "forever" => Ok(Yield::Forever),
-        _ => between(text, Duration::from_secs(1), Duration::from_secs(30 * 24 * 3600)).map(Yield::For),
+        _ => between(text, Duration::from_secs(1), Duration::from_secs(30 * 24 * 3600))
+            .map(Yield::For),
     })
 }
 
@@ -238,7 +252,11 @@ fn yielding<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Yield>, D::Erro
 fn share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     let share = f64::deserialize(from)?;
     let fits = (0.0..=1.0).contains(&share);
-    if fits { Ok(Some(share)) } else { Err(D::Error::custom(format!("{share}: a share of one, 0.0 to 1.0"))) }
+    if fits {
+        Ok(Some(share))
+    } else {
+        Err(D::Error::custom(format!("{share}: a share of one, 0.0 to 1.0")))
+    }
 }
 
 fn some_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
@@ -258,9 +276,10 @@ fn window<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Window>, D::Error
 fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Metrics>, D::Error> {
     some(from, |text| match text {
         "off" => Ok(Metrics::Off),
-        _ => {
-            Ok(Metrics::At(text.parse().map_err(|_| anyhow::anyhow!("write off, or an address like 127.0.0.1:9798"))?))
-        }
+        _ => Ok(Metrics::At(
+            text.parse()
+                .map_err(|_| anyhow::anyhow!("write off, or an address like 127.0.0.1:9798"))?,
+        )),
     })
 }
 
@@ -301,8 +320,12 @@ fn pattern<'de, D: Deserializer<'de>>(from: D) -> Result<Option<glob::Pattern>, 
 fn mac<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     some(from, |text| {
         let bytes: Vec<&str> = text.split(':').collect();
-        let valid = |byte: &&str| byte.len() == 2 && byte.bytes().all(|digit| digit.is_ascii_hexdigit());
-        anyhow::ensure!(bytes.len() >= 6 && bytes.iter().all(valid), "write a hardware address like 52:54:00:12:34:56");
+        let valid =
+            |byte: &&str| byte.len() == 2 && byte.bytes().all(|digit| digit.is_ascii_hexdigit());
+        anyhow::ensure!(
+            bytes.len() >= 6 && bytes.iter().all(valid),
+            "write a hardware address like 52:54:00:12:34:56"
+        );
         Ok(text.to_ascii_lowercase())
     })
 }

@@ -76,7 +76,8 @@ fn later_files_win_key_by_key_and_rules_add_up() {
     write("conf.d/10-early.toml", "interval = \"30s\"\n[goal]\ncpus = \"5\"");
     write("conf.d/README", "no toml");
     let config = load(dir.path()).unwrap();
-    let names: Vec<_> = config.files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+    let names: Vec<_> =
+        config.files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["netsilo.toml", "10-early.toml", "20-late.toml"]);
     assert_eq!(
         (config.interval, &config.policy.goal.cpus, config.policy.goal.rfs),
@@ -92,15 +93,24 @@ fn later_files_win_key_by_key_and_rules_add_up() {
 
 #[test]
 fn a_netdev_is_known_by_name_mac_driver_and_path_and_all_must_fit() {
-    let fits = |rule: &str| !parse(&format!("[[netdev]]\n{rule}")).unwrap().overrides(&eth0()).is_empty();
-    for rule in
-        ["name = \"eth*\"", "mac = \"52:54:00:AB:CD:00\"", "driver = \"virtio_*\"", "path = \"*/0000:00:04.0/*\""]
-    {
+    let fits =
+        |rule: &str| !parse(&format!("[[netdev]]\n{rule}")).unwrap().overrides(&eth0()).is_empty();
+    for rule in [
+        "name = \"eth*\"",
+        "mac = \"52:54:00:AB:CD:00\"",
+        "driver = \"virtio_*\"",
+        "path = \"*/0000:00:04.0/*\"",
+    ] {
         assert!(fits(rule), "{rule}");
-        assert!(!fits(&format!("{rule}\nname = \"ens5\"").replacen("name = \"eth*\"\n", "", 1)), "{rule}");
+        assert!(
+            !fits(&format!("{rule}\nname = \"ens5\"").replacen("name = \"eth*\"\n", "", 1)),
+            "{rule}"
+        );
     }
     assert!(
-        !fits("driver = \"igb\"") && !fits("mac = \"52:54:00:ab:cd:01\"") && !fits("path = \"/devices/platform/*\"")
+        !fits("driver = \"igb\"")
+            && !fits("mac = \"52:54:00:ab:cd:01\"")
+            && !fits("path = \"/devices/platform/*\"")
     );
 }
 
@@ -112,7 +122,12 @@ fn a_queue_goes_before_its_netdev_and_the_last_rule_counts() {
     );
     let overrides = config.unwrap().overrides(&eth0());
     let told = overrides.iter().map(|it| {
-        (it.queues.as_ref().map(CpuSet::to_string), it.algorithm, it.cpus.as_ref().map(CpuSet::to_string), it.leave)
+        (
+            it.queues.as_ref().map(CpuSet::to_string),
+            it.algorithm,
+            it.cpus.as_ref().map(CpuSet::to_string),
+            it.leave,
+        )
     });
     let spread = Some(AlgorithmName::Spread);
     assert_eq!(
@@ -127,7 +142,9 @@ fn a_queue_goes_before_its_netdev_and_the_last_rule_counts() {
 
 #[test]
 fn what_is_not_managed_is_left_where_it_is() {
-    let leaves = |text: &str| parse(text).unwrap().overrides(&eth0()).iter().map(|it| it.leave).collect::<Vec<_>>();
+    let leaves = |text: &str| {
+        parse(text).unwrap().overrides(&eth0()).iter().map(|it| it.leave).collect::<Vec<_>>()
+    };
     assert_eq!(leaves("[goal]\nmanage = false"), [true]);
     assert_eq!(leaves("[goal]\nmanage = false\n[[netdev]]\ndriver = \"virtio_net\""), [false]);
     assert_eq!(leaves("[[netdev]]\nname = \"eth0\"\nmanage = false"), [true]);
@@ -147,7 +164,9 @@ proptest::proptest! {
 
 #[test]
 fn weights_given_here_count_before_those_measured() {
-    let six = |remote: &str| format!("same_cpu = 0\nsmt = 1\nl2 = 2\nllc = 3\nnode = 4\nremote = {remote}\n");
+    let six = |remote: &str| {
+        format!("same_cpu = 0\nsmt = 1\nl2 = 2\nllc = 3\nnode = 4\nremote = {remote}\n")
+    };
     let config = parse(&format!("[costs.line_ns]\n{}", six("500"))).unwrap();
     let costs = config.goal(&[], &Costs::of_a_guest()).costs;
     assert_eq!((costs.line_ns.remote, costs.ipi_ns), (500.0, Costs::default().ipi_ns));

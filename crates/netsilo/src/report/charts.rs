@@ -1,6 +1,8 @@
-//! Charts, as the library's options. All values are made here; the page's script only hands them on.
+//! Charts, as the library's options. All values are made here; the page's script only hands them
+//! on.
 //!
-//! Texts from outside stand in options as plain texts: tooltips are drawn (`richText`), never made of HTML.
+//! Texts from outside stand in options as plain texts: tooltips are drawn (`richText`), never made
+//! of HTML.
 
 use netsilo_core::experiment::flow_map::{FlowMap, Stage};
 use netsilo_core::experiment::measure::Measure;
@@ -28,11 +30,13 @@ pub(super) struct Chart {
     pub(super) option: Value,
 }
 
-/// Bars of one measure, a row a setting, loads one below the other; whiskers are intervals, dots are rounds.
+/// Bars of one measure, a row a setting, loads one below the other; whiskers are intervals, dots
+/// are rounds.
 pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: Measure) -> Option<Chart> {
     let mut rows = Rows::default();
     for load in loads {
-        let measured: Vec<_> = load.settings.iter().map(|cell| (cell, cell.measured(measure))).collect();
+        let measured: Vec<_> =
+            load.settings.iter().map(|cell| (cell, cell.measured(measure))).collect();
         if measured.iter().all(|(_, it)| it.is_none()) {
             continue;
         }
@@ -56,7 +60,11 @@ pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: Measure) -> Optio
 fn label(load: &UnderLoad, loads: &[&UnderLoad]) -> String {
     let instances = load.spec.instances;
     let is_alone = loads.iter().filter(|it| it.spec.instances == instances).count() == 1;
-    if is_alone && loads.len() > 1 { crate::apply::count(instances, "instance") } else { load.load.clone() }
+    if is_alone && loads.len() > 1 {
+        crate::apply::count(instances, "instance")
+    } else {
+        load.load.clone()
+    }
 }
 
 /// The rows of a bar chart, from top to bottom.
@@ -71,7 +79,8 @@ struct Rows {
 
 impl Rows {
     fn head(&mut self, text: &str) {
-        self.left.push(json!({ "value": text, "textStyle": { "fontWeight": "bold", "fontSize": 13 } }));
+        self.left
+            .push(json!({ "value": text, "textStyle": { "fontWeight": "bold", "fontSize": 13 } }));
         self.right.push(json!(""));
     }
 
@@ -83,7 +92,10 @@ impl Rows {
             return;
         };
         let value = words::value(measured.measure, load.work, measured.median);
-        let change = measured.against.as_ref().map(|it| format!("  {} {}", words::change(it), words::sign(it.verdict)));
+        let change = measured
+            .against
+            .as_ref()
+            .map(|it| format!("  {} {}", words::change(it), words::sign(it.verdict)));
         self.right.push(json!(value + &change.unwrap_or_default()));
         self.bars.push(json!({ "value": [measured.median, row], "itemStyle": { "color": color } }));
         if let Some(interval) = measured.interval {
@@ -100,18 +112,24 @@ impl Rows {
         if unit.starts_with("1/") {
             return unit.into();
         }
-        let Some((scale, prefix, word)) = scales.into_iter().find(|(scale, _, _)| most >= *scale) else {
+        let Some((scale, prefix, word)) = scales.into_iter().find(|(scale, _, _)| most >= *scale)
+        else {
             return unit.into();
         };
         let divide = |value: &mut Value| *value = json!(value.as_f64().map(|value| value / scale));
         self.bars.iter_mut().for_each(|bar| divide(&mut bar["value"][0]));
         self.dots.iter_mut().for_each(|dot| divide(&mut dot[0]));
-        self.whiskers.iter_mut().flat_map(|it| it.as_array_mut()).flat_map(|it| &mut it[..2]).for_each(divide);
+        self.whiskers
+            .iter_mut()
+            .flat_map(|it| it.as_array_mut())
+            .flat_map(|it| &mut it[..2])
+            .for_each(divide);
         match unit {
             "B/s" => format!("{prefix}{unit}"),
-            "ns/transaction" | "ns/packet" => {
-                unit.replace("ns", ["s", "ms", "µs"][scales.iter().position(|it| it.0 == scale).unwrap_or(0)])
-            }
+            "ns/transaction" | "ns/packet" => unit.replace(
+                "ns",
+                ["s", "ms", "µs"][scales.iter().position(|it| it.0 == scale).unwrap_or(0)],
+            ),
             _ => format!("{word}{unit}"),
         }
     }
@@ -141,23 +159,31 @@ impl Rows {
             ],
         });
         // on a telephone names are cut short, so that bars are left
-        let widths =
-            |left, right| json!({ "yAxis": [{ "axisLabel": { "width": left } }, { "axisLabel": { "width": right } }] });
-        let media =
-            [json!({ "query": { "maxWidth": 480 }, "option": widths(96, 140) }), json!({ "option": widths(190, 150) })];
+        let widths = |left, right| json!({ "yAxis": [{ "axisLabel": { "width": left } }, { "axisLabel": { "width": right } }] });
+        let media = [
+            json!({ "query": { "maxWidth": 480 }, "option": widths(96, 140) }),
+            json!({ "option": widths(190, 150) }),
+        ];
         json!({ "baseOption": base, "media": media })
     }
 }
 
 /// What each CPU did, a strip for each setting.
 pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
-    let cells: Vec<_> =
-        load.settings.iter().filter(|cell| cell.cpus.values().any(|cpu| cpu.shares.is_some())).collect();
+    let cells: Vec<_> = load
+        .settings
+        .iter()
+        .filter(|cell| cell.cpus.values().any(|cpu| cpu.shares.is_some()))
+        .collect();
     let top = |at: usize| 66 + at * (STRIP + 50);
     let per_strip = |make: &dyn Fn(usize) -> Value| (0..cells.len()).map(make).collect::<Vec<_>>();
     let names = |at: usize| cells[at].cpus.keys().map(ToString::to_string).collect::<Vec<_>>();
-    let series =
-        |at: usize| palette::STATES.into_iter().enumerate().map(move |(state, (name, color))| (at, state, name, color));
+    let series = |at: usize| {
+        palette::STATES
+            .into_iter()
+            .enumerate()
+            .map(move |(state, (name, color))| (at, state, name, color))
+    };
     let series: Vec<Value> = (0..cells.len())
         .flat_map(series)
         .map(|(at, state, name, color)| {
@@ -189,27 +215,41 @@ pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
         })),
         "series": series,
     });
-    let says = format!("{}: usr, sys, irq, softirq, steal and idle time of each CPU, by setting", load.load);
+    let says = format!(
+        "{}: usr, sys, irq, softirq, steal and idle time of each CPU, by setting",
+        load.load
+    );
     (!cells.is_empty()).then(|| Chart { says, height: top(cells.len()) - 20, option })
 }
 
 /// In the order of [`palette::STATES`], together 1.
 pub(super) fn parts(shares: &Shares) -> [f64; 6] {
-    [shares.usr + shares.nice, shares.sys, shares.irq, shares.softirq, shares.steal, shares.idle + shares.iowait]
+    [
+        shares.usr + shares.nice,
+        shares.sys,
+        shares.irq,
+        shares.softirq,
+        shares.steal,
+        shares.idle + shares.iowait,
+    ]
 }
 
-/// What each stage costs for each packet, stacked, a row for each setting; shares of the samples where no packets were counted.
+/// What each stage costs for each packet, stacked, a row for each setting; shares of the samples
+/// where no packets were counted.
 pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
     let in_time = costs.iter().any(|it| it.ns_per_packet.is_some());
-    let value = |cost: &StageCost| if in_time { cost.ns_per_packet } else { Some(cost.share * 100.0) };
-    let series = stages::Stage::ALL.into_iter().zip(palette::RECEIVE_STAGES).filter_map(|(stage, color)| {
-        let data: Vec<_> = costs.iter().map(|it| it.stages.get(&stage).and_then(value).map(rounded)).collect();
-        let is_any = data.iter().any(Option::is_some);
-        is_any.then(|| {
-            json!({ "type": "bar", "name": stage.label(), "stack": "stages", "barWidth": 16,
+    let value =
+        |cost: &StageCost| if in_time { cost.ns_per_packet } else { Some(cost.share * 100.0) };
+    let series =
+        stages::Stage::ALL.into_iter().zip(palette::RECEIVE_STAGES).filter_map(|(stage, color)| {
+            let data: Vec<_> =
+                costs.iter().map(|it| it.stages.get(&stage).and_then(value).map(rounded)).collect();
+            let is_any = data.iter().any(Option::is_some);
+            is_any.then(|| {
+                json!({ "type": "bar", "name": stage.label(), "stack": "stages", "barWidth": 16,
                     "itemStyle": { "color": color }, "data": data })
-        })
-    });
+            })
+        });
     let series: Vec<Value> = series.collect();
     let names: Vec<_> = costs.iter().map(|it| it.setting.as_str()).collect();
     let unit = if in_time { "ns for each packet received" } else { "% of the samples" };
@@ -230,12 +270,18 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
 
 /// Latencies by percentile, a line for each setting.
 pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
-    let cells: Vec<_> =
-        load.settings.iter().enumerate().filter_map(|(at, it)| Some((at, it, it.latency.as_ref()?))).collect();
+    let cells: Vec<_> = load
+        .settings
+        .iter()
+        .enumerate()
+        .filter_map(|(at, it)| Some((at, it, it.latency.as_ref()?)))
+        .collect();
     let longest = cells.iter().max_by_key(|(_, _, merged)| merged.percentiles_ns.len())?;
-    let all = || cells.iter().flat_map(|(_, _, merged)| merged.percentiles_ns.iter().map(|(_, ns)| *ns));
+    let all =
+        || cells.iter().flat_map(|(_, _, merged)| merged.percentiles_ns.iter().map(|(_, ns)| *ns));
     let is_wide = all().max()? / all().min()?.max(1) > 200;
-    let percents: Vec<String> = longest.2.percentiles_ns.iter().map(|(percent, _)| percent.to_string()).collect();
+    let percents: Vec<String> =
+        longest.2.percentiles_ns.iter().map(|(percent, _)| percent.to_string()).collect();
     let line = |(at, cell, merged): &(usize, &netsilo_core::experiment::results::Cell, &_)| {
         let merged: &netsilo_core::experiment::latency::Merged = merged;
         let us = |(_, ns): &(f64, u64)| rounded(*ns as f64 / 1e3);
@@ -257,18 +303,26 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
         "yAxis": { "type": "log", "logBase": if is_wide { 10 } else { 2 }, "name": "µs", "nameGap": 8, "axisLabel": { "hideOverlap": true } },
         "series": cells.iter().map(line).collect::<Vec<_>>(),
     });
-    Some(Chart { says: format!("{}: latency by percentile, by setting", load.load), height: 300, option })
+    Some(Chart {
+        says: format!("{}: latency by percentile, by setting", load.load),
+        height: 300,
+        option,
+    })
 }
 
 /// The way of the packets.
 pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
-    let stages: Vec<Stage> = map.places.iter().map(|place| place.stage).fold(Vec::new(), |mut stages, stage| {
-        if stages.last() != Some(&stage) {
-            stages.push(stage);
-        }
-        stages
-    });
-    let most = stages.iter().map(|stage| map.places.iter().filter(|place| place.stage == *stage).count()).max()?;
+    let stages: Vec<Stage> =
+        map.places.iter().map(|place| place.stage).fold(Vec::new(), |mut stages, stage| {
+            if stages.last() != Some(&stage) {
+                stages.push(stage);
+            }
+            stages
+        });
+    let most = stages
+        .iter()
+        .map(|stage| map.places.iter().filter(|place| place.stage == *stage).count())
+        .max()?;
     let depth = |stage: Stage| stages.iter().position(|it| *it == stage).unwrap_or_default();
     let nodes = map.places.iter().enumerate().map(|(at, place)| {
         let is_last = place.stage == Stage::Consumer;
@@ -298,7 +352,8 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
             "nodes": nodes.collect::<Vec<_>>(), "links": links.collect::<Vec<_>>(),
         }],
     });
-    let says = format!("{}, {}: from queues by interrupts and CPUs to readers", map.load, map.setting);
+    let says =
+        format!("{}, {}: from queues by interrupts and CPUs to readers", map.load, map.setting);
     Some(Chart { says, height: (most * 26 + 40).max(160), option })
 }
 

@@ -26,10 +26,16 @@ pub(super) struct Folder {
 pub(super) fn read(folder: &Path) -> Result<Folder> {
     let Found { experiment, records, torn, .. } = folder::read(folder)?;
     let path = folder.join(RECORDS);
-    let note = torn.map(|line| format!("{}:{line}: the last line is torn, and left out", path.display()));
+    let note =
+        torn.map(|line| format!("{}:{line}: the last line is torn, and left out", path.display()));
     let commands = std::fs::read_to_string(folder.join(COMMANDS)).ok();
     let lines = |text: String| text.lines().map(visible).collect::<Vec<_>>().join("\n");
-    Ok(Folder { experiment: tamed(experiment)?, records: tamed(records)?, commands: commands.map(lines), note })
+    Ok(Folder {
+        experiment: tamed(experiment)?,
+        records: tamed(records)?,
+        commands: commands.map(lines),
+        note,
+    })
 }
 
 /// The same with all its texts harmless.

@@ -36,10 +36,9 @@ pub(super) fn render(folder: &Folder, results: &Results) -> String {
     }
     text += &stages(results);
     list(&mut text, "What speaks against it", &words::doubts(results));
-    let failed = results
-        .failed
-        .iter()
-        .map(|it| format!("round {}, {}, {}: {}", it.step.round + 1, it.step.load, it.step.setting, it.why));
+    let failed = results.failed.iter().map(|it| {
+        format!("round {}, {}, {}: {}", it.step.round + 1, it.step.load, it.step.setting, it.why)
+    });
     list(&mut text, "Failed", &failed.collect::<Vec<_>>());
     text
 }
@@ -56,8 +55,12 @@ fn list(text: &mut String, title: &str, lines: &[String]) {
 /// One row a load, one column a setting.
 fn verdicts(results: &Results) -> String {
     let Some(first) = results.loads.first() else { return String::new() };
-    let mut rows =
-        vec![["load".to_owned()].into_iter().chain(first.settings.iter().map(|it| it.setting.clone())).collect()];
+    let mut rows = vec![
+        ["load".to_owned()]
+            .into_iter()
+            .chain(first.settings.iter().map(|it| it.setting.clone()))
+            .collect(),
+    ];
     for load in &results.loads {
         let told = |cell: &Cell| {
             let Some(rate) = cell.measured(Measure::Rate) else { return "no result".to_owned() };
@@ -70,7 +73,8 @@ fn verdicts(results: &Results) -> String {
 
 /// One row a measure, one column a setting.
 fn figures(load: &UnderLoad) -> String {
-    let header = ["".to_owned()].into_iter().chain(load.settings.iter().map(|cell| cell.setting.clone()));
+    let header =
+        ["".to_owned()].into_iter().chain(load.settings.iter().map(|cell| cell.setting.clone()));
     let mut rows: Vec<Vec<String>> = vec![header.collect()];
     for measure in Measure::ALL {
         let measured: Vec<_> = load.settings.iter().map(|cell| cell.measured(measure)).collect();
@@ -79,7 +83,8 @@ fn figures(load: &UnderLoad) -> String {
         }
         let cell = |it: &Option<&netsilo_core::experiment::results::Measured>| {
             let Some(it) = it else { return "-".to_owned() };
-            let against = it.against.as_ref().map(|against| format!("; {}", words::briefly(against)));
+            let against =
+                it.against.as_ref().map(|against| format!("; {}", words::briefly(against)));
             words::value(measure, load.work, it.median) + &against.unwrap_or_default()
         };
         let name = measure.name(load.work);
@@ -92,9 +97,15 @@ fn figures(load: &UnderLoad) -> String {
 fn stages(results: &Results) -> String {
     let mut text = String::new();
     for load in &results.loads {
-        let costs: Vec<&StageCosts> = results.stages.iter().filter(|it| it.load == load.load).collect();
+        let costs: Vec<&StageCosts> =
+            results.stages.iter().filter(|it| it.load == load.load).collect();
         if costs.iter().any(|it| it.samples > 0) {
-            let _ = writeln!(text, "\n## Stages of receive work: {}\n\n{}", plain(&load.load), stage_costs(&costs));
+            let _ = writeln!(
+                text,
+                "\n## Stages of receive work: {}\n\n{}",
+                plain(&load.load),
+                stage_costs(&costs)
+            );
         }
     }
     for EarlyDrop { load, dropped, settings } in &results.early_drops {
@@ -102,11 +113,22 @@ fn stages(results: &Results) -> String {
         let mut rows = vec![words.map(str::to_owned).to_vec()];
         for spared in settings {
             for (name, it) in words::ways(spared) {
-                let (passed_on, dropped) = (nanoseconds(it.passed_on_ns), nanoseconds(it.dropped_ns));
-                rows.push(vec![spared.setting.clone(), name.into(), passed_on, dropped, words::less(it)]);
+                let (passed_on, dropped) =
+                    (nanoseconds(it.passed_on_ns), nanoseconds(it.dropped_ns));
+                rows.push(vec![
+                    spared.setting.clone(),
+                    name.into(),
+                    passed_on,
+                    dropped,
+                    words::less(it),
+                ]);
             }
         }
-        let title = format!("What the way after raw PREROUTING costs: {} against {}", plain(load), plain(dropped));
+        let title = format!(
+            "What the way after raw PREROUTING costs: {} against {}",
+            plain(load),
+            plain(dropped)
+        );
         let _ = writeln!(text, "\n## {title}\n\n{}", table(&rows));
     }
     for note in words::not_sampled(results) {

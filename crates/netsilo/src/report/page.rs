@@ -1,4 +1,5 @@
-//! Results as a page: one file that needs no network. What is said is in [`words`], what is drawn in [`charts`].
+//! Results as a page: one file that needs no network. What is said is in [`words`], what is drawn
+//! in [`charts`].
 //!
 //! Maud escapes every text; what the script gets is JSON in which nothing can end its element.
 
@@ -51,8 +52,11 @@ pub(super) fn render(folder: &Folder, results: &Results) -> String {
         ("maps", "The way of the packets", maps(results, &mut options)),
         ("details", "Machine, commands and raw figures", details::render(folder, results)),
     ];
-    let sections: Vec<_> = sections.into_iter().filter(|(_, _, content)| !content.0.is_empty()).collect();
-    let data = json!({ "themes": palette::themes(), "options": options.0 }).to_string().replace('<', "\\u003c");
+    let sections: Vec<_> =
+        sections.into_iter().filter(|(_, _, content)| !content.0.is_empty()).collect();
+    let data = json!({ "themes": palette::themes(), "options": options.0 })
+        .to_string()
+        .replace('<', "\\u003c");
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -135,7 +139,9 @@ fn groups(results: &Results) -> Vec<(String, Vec<&UnderLoad>)> {
         let spec = &load.spec;
         let size = match (spec.test.has_responses(), spec.request_bytes == spec.response_bytes) {
             (true, true) => format!("{} B", spec.request_bytes),
-            (true, false) => format!("{} B asked, {} B answered", spec.request_bytes, spec.response_bytes),
+            (true, false) => {
+                format!("{} B asked, {} B answered", spec.request_bytes, spec.response_bytes)
+            }
             (false, _) => format!("{} B a call", spec.send_bytes),
         };
         let title = format!("{}, {size}", spec.test);
@@ -177,7 +183,8 @@ fn figure(title: &str, chart: &Chart, table: &Markup, options: &mut Options) -> 
 }
 
 fn cpus(results: &Results, options: &mut Options) -> Markup {
-    let drawn: Vec<_> = results.loads.iter().filter_map(|load| Some((load, charts::cpus(load)?))).collect();
+    let drawn: Vec<_> =
+        results.loads.iter().filter_map(|load| Some((load, charts::cpus(load)?))).collect();
     html! {
         @if !drawn.is_empty() {
             p {
@@ -222,8 +229,13 @@ fn is_anything(measured: &Measured) -> bool {
 }
 
 fn stages(results: &Results, options: &mut Options) -> Markup {
-    let of = |load: &UnderLoad| results.stages.iter().filter(|it| it.load == load.load).collect::<Vec<_>>();
-    let drawn = results.loads.iter().filter_map(|load| Some((load, charts::stages(&load.load, &of(load))?)));
+    let of = |load: &UnderLoad| {
+        results.stages.iter().filter(|it| it.load == load.load).collect::<Vec<_>>()
+    };
+    let drawn = results
+        .loads
+        .iter()
+        .filter_map(|load| Some((load, charts::stages(&load.load, &of(load))?)));
     let drawn: Vec<_> = drawn.collect();
     html! {
         @if !drawn.is_empty() {
@@ -241,7 +253,8 @@ fn stages(results: &Results, options: &mut Options) -> Markup {
 }
 
 fn latency(results: &Results, options: &mut Options) -> Markup {
-    let drawn: Vec<_> = results.loads.iter().filter_map(|load| Some((load, charts::latencies(load)?))).collect();
+    let drawn: Vec<_> =
+        results.loads.iter().filter_map(|load| Some((load, charts::latencies(load)?))).collect();
     html! {
         @if !drawn.is_empty() {
             p {
@@ -255,10 +268,18 @@ fn latency(results: &Results, options: &mut Options) -> Markup {
 
 fn maps(results: &Results, options: &mut Options) -> Markup {
     let of = |load: &UnderLoad| {
-        results.maps.iter().filter(|map| map.load == load.load && !map.links.is_empty()).collect::<Vec<_>>()
+        results
+            .maps
+            .iter()
+            .filter(|map| map.load == load.load && !map.links.is_empty())
+            .collect::<Vec<_>>()
     };
-    let drawn: Vec<_> =
-        results.loads.iter().map(|load| (load, of(load))).filter(|(_, maps)| !maps.is_empty()).collect();
+    let drawn: Vec<_> = results
+        .loads
+        .iter()
+        .map(|load| (load, of(load)))
+        .filter(|(_, maps)| !maps.is_empty())
+        .collect();
     html! {
         @if !drawn.is_empty() {
             p { "From the rx queue by its interrupt to the CPU that polls it, and on to the CPU and the program that reads. A queue's packets \

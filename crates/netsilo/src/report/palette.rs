@@ -1,10 +1,12 @@
-//! Colours that people tell apart, whatever their eyes and whether it is night: after Paul Tol's and Okabe and Ito's schemes. No
-//! meaning is in a colour alone: bars and rows carry their names, lines their symbols, stacked parts their patterns.
+//! Colours that people tell apart, whatever their eyes and whether it is night: after Paul Tol's
+//! and Okabe and Ito's schemes. No meaning is in a colour alone: bars and rows carry their names,
+//! lines their symbols, stacked parts their patterns.
 
 use serde_json::{Value, json};
 
 /// Of settings, the first being what the others are compared with.
-const SETTINGS: [&str; 8] = ["#8a8f98", "#3b78b5", "#d98200", "#2f9e63", "#b5478f", "#4aa9c9", "#c8502f", "#8c7a1f"];
+const SETTINGS: [&str; 8] =
+    ["#8a8f98", "#3b78b5", "#d98200", "#2f9e63", "#b5478f", "#4aa9c9", "#c8502f", "#8c7a1f"];
 
 /// Symbols of settings in lines.
 const SYMBOLS: [&str; 6] = ["circle", "rect", "triangle", "diamond", "emptyCircle", "emptyRect"];
@@ -20,7 +22,8 @@ pub(super) const STATES: [(&str, &str); 6] = [
 ];
 
 /// Places on a packet's way, by stage.
-pub(super) const STAGES: [&str; 6] = ["#3b78b5", "#8a8f98", "#d98200", "#b5478f", "#2f9e63", "#4aa9c9"];
+pub(super) const STAGES: [&str; 6] =
+    ["#3b78b5", "#8a8f98", "#d98200", "#b5478f", "#2f9e63", "#4aa9c9"];
 
 /// Stages of receive work, in the order of a packet's way.
 pub(super) const RECEIVE_STAGES: [&str; 7] =

@@ -11,7 +11,8 @@ use crate::apply::count as plural;
 use crate::units;
 
 /// What counts say where times say nothing.
-const IN_COUNTS: [Measure; 4] = [Measure::BusiestCpu, Measure::NetRx, Measure::Ipis, Measure::HandedOver];
+const IN_COUNTS: [Measure; 4] =
+    [Measure::BusiestCpu, Measure::NetRx, Measure::Ipis, Measure::HandedOver];
 
 /// A value with its unit, to three digits.
 pub(super) fn value(measure: Measure, work: Work, value: f64) -> String {
@@ -20,7 +21,9 @@ pub(super) fn value(measure: Measure, work: Work, value: f64) -> String {
         (Measure::Rate | Measure::Received, _) => format!("{}/s", units::count(value)),
         (Measure::Lost | Measure::BusiestCpu, _) => units::percent(value),
         (Measure::CpuTime, Work::Megabyte) => format!("{} s", units::small(value)),
-        (Measure::MedianLatency | Measure::P99Latency | Measure::CpuTime, _) => units::nanoseconds(value),
+        (Measure::MedianLatency | Measure::P99Latency | Measure::CpuTime, _) => {
+            units::nanoseconds(value)
+        }
         (Measure::CpuReceived | Measure::SoftirqReceived, _) => units::nanoseconds(value),
         _ => units::small(value),
     }
@@ -78,27 +81,34 @@ pub(super) fn sign(verdict: Verdict) -> &'static str {
 
 /// The change, its interval and the verdict: `+9.8% (+9.1% .. +10.4%): better`.
 pub(super) fn against(against: &Against) -> String {
-    let interval = against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
+    let interval =
+        against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
     format!("{}{}: {}", change(against), interval.unwrap_or_default(), verdict(against.verdict))
 }
 
 /// The change with its interval, and what it comes to where that is told from an interval.
 pub(super) fn briefly(against: &Against) -> String {
-    let interval = against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
+    let interval =
+        against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
     let verdict = against.interval.map(|_| format!(": {}", verdict(against.verdict)));
     format!("{}{}{}", change(against), interval.unwrap_or_default(), verdict.unwrap_or_default())
 }
 
 /// For each setting but the first, what it changed, in sentences.
 pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
-    let names = results.loads.first().map(|load| load.settings.iter().skip(1).map(|cell| cell.setting.clone()));
-    let measures: &[Measure] = if results.times_mean_nothing.is_some() { &IN_COUNTS } else { &[Measure::Rate] };
-    let sentences = |setting: &str| measures.iter().filter_map(|it| sentence(results, setting, *it)).collect();
+    let names = results
+        .loads
+        .first()
+        .map(|load| load.settings.iter().skip(1).map(|cell| cell.setting.clone()));
+    let measures: &[Measure] =
+        if results.times_mean_nothing.is_some() { &IN_COUNTS } else { &[Measure::Rate] };
+    let sentences =
+        |setting: &str| measures.iter().filter_map(|it| sentence(results, setting, *it)).collect();
     names.into_iter().flatten().map(|name| (name.clone(), sentences(&name))).collect()
 }
 
-/// `transactions per second, under 4 loads: better under 3 (+4.0% to +31%), no difference shown under 1`; `... : better under all
-/// 4 loads (+4.0% to +31%)`.
+/// `transactions per second, under 4 loads: better under 3 (+4.0% to +31%), no difference shown
+/// under 1`; `... : better under all 4 loads (+4.0% to +31%)`.
 fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String> {
     let all: Vec<(&UnderLoad, &Against)> = results
         .loads
@@ -117,7 +127,8 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
         Verdict::TimesMeanNothing,
     ];
     let part = |kind: Verdict| {
-        let of: Vec<&Against> = all.iter().map(|(_, it)| *it).filter(|it| it.verdict == kind).collect();
+        let of: Vec<&Against> =
+            all.iter().map(|(_, it)| *it).filter(|it| it.verdict == kind).collect();
         // where it is not judged, the change is still worth knowing
         let told = kind.differs() || kind == Verdict::TooFewRounds;
         let range = if told { range(&of) } else { String::new() };
@@ -131,7 +142,8 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
     };
     let parts: Vec<String> = kinds.into_iter().filter_map(part).collect();
     let name = if is_alike { measure.name(first.work) } else { every_work(measure) };
-    let loads = if parts.len() > 1 { format!(", under {} loads", all.len()) } else { String::new() };
+    let loads =
+        if parts.len() > 1 { format!(", under {} loads", all.len()) } else { String::new() };
     Some(format!("{name}{loads}: {}", parts.join(", ")))
 }
 
@@ -139,7 +151,9 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
 pub(super) fn every_work(measure: Measure) -> String {
     match measure {
         Measure::Rate => "work done per second".into(),
-        Measure::Received | Measure::CpuReceived | Measure::SoftirqReceived => measure.name(Work::Packet),
+        Measure::Received | Measure::CpuReceived | Measure::SoftirqReceived => {
+            measure.name(Work::Packet)
+        }
         _ => measure.name(Work::Packet).replace("per packet", "per piece of work"),
     }
 }
@@ -156,15 +170,20 @@ fn range(of: &[&Against]) -> String {
     }
 }
 
-/// What is told of stages under a load: a row for each stage that some sample found, and what they come to; a cell for each of the settings.
+/// What is told of stages under a load: a row for each stage that some sample found, and what they
+/// come to; a cell for each of the settings.
 pub(super) fn stage_rows(costs: &[&StageCosts]) -> Vec<(&'static str, Vec<String>)> {
-    let row = |name, of: &dyn Fn(&StageCosts) -> String| (name, costs.iter().map(|it| of(it)).collect());
+    let row =
+        |name, of: &dyn Fn(&StageCosts) -> String| (name, costs.iter().map(|it| of(it)).collect());
     let found = |it: &Stage| costs.iter().any(|costs| costs.stages.contains_key(it));
     let stages = Stage::ALL.into_iter().filter(found);
-    let mut rows: Vec<_> =
-        stages.map(|it| row(it.label(), &|costs| units::or_dash(costs.stages.get(&it), stage))).collect();
+    let mut rows: Vec<_> = stages
+        .map(|it| row(it.label(), &|costs| units::or_dash(costs.stages.get(&it), stage)))
+        .collect();
     rows.push(row("all", &|it| units::or_dash(it.ns_per_packet, units::nanoseconds)));
-    rows.push(row("NET_RX and NET_TX, by eBPF", &|it| units::or_dash(it.softirq_ns_per_packet, units::nanoseconds)));
+    rows.push(row("NET_RX and NET_TX, by eBPF", &|it| {
+        units::or_dash(it.softirq_ns_per_packet, units::nanoseconds)
+    }));
     rows.push(row("samples", &|it| it.samples.to_string()));
     rows
 }
@@ -173,13 +192,16 @@ pub(super) fn stage_rows(costs: &[&StageCosts]) -> Vec<(&'static str, Vec<String
 fn stage(cost: &StageCost) -> String {
     let share = units::percent(cost.share);
     let Some(ns) = cost.ns_per_packet else { return share };
-    let within = cost.within_ns.map(|ns| format!(" ±{}", units::nanoseconds(ns))).unwrap_or_default();
+    let within =
+        cost.within_ns.map(|ns| format!(" ±{}", units::nanoseconds(ns))).unwrap_or_default();
     format!("{}{within} ({share})", units::nanoseconds(ns))
 }
 
 /// How much less it is, with its interval or the reason that there is none.
 pub(super) fn less(difference: &Difference) -> String {
-    let interval = difference.interval.map(|it| format!(" ({} .. {})", signed_time(it.low), signed_time(it.high)));
+    let interval = difference
+        .interval
+        .map(|it| format!(" ({} .. {})", signed_time(it.low), signed_time(it.high)));
     signed_time(difference.less_ns) + &interval.unwrap_or_default()
 }
 
@@ -203,7 +225,8 @@ pub(super) fn not_sampled(results: &Results) -> Vec<String> {
     let told = |costs: &StageCosts| {
         let who = format!("{}, {}", costs.load, costs.setting);
         let refused = costs.refused.as_ref().map(|why| format!("{who}: stages not known: {why}"));
-        let lost = (costs.lost > 0).then(|| format!("{who}: {} found no room", plural(costs.lost as usize, "sample")));
+        let lost = (costs.lost > 0)
+            .then(|| format!("{who}: {} found no room", plural(costs.lost as usize, "sample")));
         [refused, lost]
     };
     results.stages.iter().flat_map(told).flatten().collect()
@@ -234,10 +257,15 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     if results.rounds < 6 {
         let few = plural(results.rounds as usize, "round");
         let is = if results.rounds == 1 { "is" } else { "are" };
-        caveats.push(format!("{few} {is} too few for an interval: from 6 rounds on there are verdicts."));
+        caveats.push(format!(
+            "{few} {is} too few for an interval: from 6 rounds on there are verdicts."
+        ));
     }
     if !results.failed.is_empty() {
-        caveats.push(format!("{} failed; they are named below.", plural(results.failed.len(), "trial")));
+        caveats.push(format!(
+            "{} failed; they are named below.",
+            plural(results.failed.len(), "trial")
+        ));
     }
     if !results.not_tried.is_empty() {
         caveats.push(format!(
@@ -252,7 +280,9 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
         ));
     }
     if results.loads.iter().any(|load| load.both_ends) {
-        caveats.push("Both ends ran on one machine: what is told of its CPUs is the work of both.".into());
+        caveats.push(
+            "Both ends ran on one machine: what is told of its CPUs is the work of both.".into(),
+        );
     }
     caveats
 }
@@ -265,17 +295,24 @@ pub(super) fn doubts(results: &Results) -> Vec<String> {
             let who = format!("{}, {}", load.load, cell.setting);
             let steadiness = &cell.steadiness;
             if let Some(drift) = steadiness.drift {
-                doubts.push(format!("{who}: drifted by {:+.1}% from the first round to the last", drift * 100.0));
+                doubts.push(format!(
+                    "{who}: drifted by {:+.1}% from the first round to the last",
+                    drift * 100.0
+                ));
             }
             if steadiness.neighbours_alike.is_some() {
                 doubts.push(format!("{who}: comes in waves, neighbouring rounds are alike"));
             }
             if !steadiness.outliers.is_empty() {
-                doubts.push(format!("{who}: {} far off", plural(steadiness.outliers.len(), "round")));
+                doubts
+                    .push(format!("{who}: {} far off", plural(steadiness.outliers.len(), "round")));
             }
             let unreadable = cell.latency.as_ref().map_or(0, |it| it.unreadable);
             if unreadable > 0 {
-                doubts.push(format!("{who}: {} could not be read", plural(unreadable, "latency histogram")));
+                doubts.push(format!(
+                    "{who}: {} could not be read",
+                    plural(unreadable, "latency histogram")
+                ));
             }
         }
     }

@@ -1,4 +1,5 @@
-//! What the hints say: where each vector should be, changed only when the controller decides to move it.
+//! What the hints say: where each vector should be, changed only when the controller decides to
+//! move it.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,8 @@ use netsilo_core::plan::Placement;
 pub(crate) struct Advice(BTreeMap<Irq, Placement>);
 
 impl Advice {
-    /// Takes a window's placements: of interrupts that are new, that stay where they are, and that are to move now.
+    /// Takes a window's placements: of interrupts that are new, that stay where they are, and that
+    /// are to move now.
     pub(crate) fn take(&mut self, placements: &[Placement], writes: &[Change]) {
         let moves_now = |irq: Irq| {
             writes.iter().any(|change| matches!(&change.target, Target::IrqAffinity { irq: it, .. } if *it == irq))
@@ -71,13 +73,23 @@ mod tests {
             advice.take(&[placement], writes);
             advice.placements()[0].cpus.to_string()
         };
-        let target = Target::IrqAffinity { irq: Irq(27), action: "virtio0-input.0".into(), netdev: None };
-        let write = Change { target, old: Value::Cpus(set("1")), new: Value::Cpus(set("3")), reason: String::new() };
+        let target =
+            Target::IrqAffinity { irq: Irq(27), action: "virtio0-input.0".into(), netdev: None };
+        let write = Change {
+            target,
+            old: Value::Cpus(set("1")),
+            new: Value::Cpus(set("3")),
+            reason: String::new(),
+        };
         assert_eq!(cpus_after(placement("1", true), &[]), "1", "new");
         assert_eq!(cpus_after(placement("2", true), &[]), "1", "wanted only");
         assert_eq!(cpus_after(placement("3", true), &[write]), "3", "decided");
         assert_eq!(cpus_after(placement("4", false), &[]), "4", "it is there already");
-        assert_eq!(cpus_after(Placement { action: "eth0-rx".into(), ..placement("5", true) }, &[]), "5", "another one");
+        assert_eq!(
+            cpus_after(Placement { action: "eth0-rx".into(), ..placement("5", true) }, &[]),
+            "5",
+            "another one"
+        );
         let basis = |text: &str| Placement { basis: text.into(), ..placement("5", false) };
         assert_eq!(cpus_after(basis("33% busy"), &[]), "5");
         advice.take(&[basis("34% busy")], &[]);

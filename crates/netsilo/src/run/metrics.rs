@@ -1,4 +1,5 @@
-//! The daemon's metrics, in the text format that every Prometheus reads. Base units, and labels from closed sets only.
+//! The daemon's metrics, in the text format that every Prometheus reads. Base units, and labels
+//! from closed sets only.
 
 use std::sync::atomic::AtomicU64;
 
@@ -67,17 +68,33 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
         "Whether the newest configuration is in force",
         mode(status.config.error.is_none()),
     );
-    gauge("netsilo_vectors", "Interrupts and NAPI kthreads that have a place", status.placements.len() as f64);
+    gauge(
+        "netsilo_vectors",
+        "Interrupts and NAPI kthreads that have a place",
+        status.placements.len() as f64,
+    );
     let elsewhere = status.placements.iter().filter(|placement| placement.moves).count();
-    gauge("netsilo_vectors_elsewhere", "Those of them that are not where they should be", elsewhere as f64);
-    gauge("netsilo_pending_changes", "Changes that are wanted and not in force", status.pending.len() as f64);
+    gauge(
+        "netsilo_vectors_elsewhere",
+        "Those of them that are not where they should be",
+        elsewhere as f64,
+    );
+    gauge(
+        "netsilo_pending_changes",
+        "Changes that are wanted and not in force",
+        status.pending.len() as f64,
+    );
     gauge("netsilo_held_changes", "Changes that are wanted and held", status.held.len() as f64);
     gauge(
         "netsilo_conflicts",
         "Knobs that someone else has written and that are left to them",
         status.conflicts.len() as f64,
     );
-    gauge("netsilo_window_duration_seconds", "Length of the last observation window", last_window_seconds);
+    gauge(
+        "netsilo_window_duration_seconds",
+        "Length of the last observation window",
+        last_window_seconds,
+    );
     gauge(
         "process_resident_memory_bytes",
         "Memory of this process in RAM",
@@ -100,8 +117,16 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     };
     let totals = &status.totals;
     counter("netsilo_windows", "Observation windows looked at", status.windows as f64);
-    counter("netsilo_changes", "Knobs written, reverts and repetitions among them", totals.changes as f64);
-    counter("netsilo_reverts", "Changes taken back because they made it worse", totals.reverts as f64);
+    counter(
+        "netsilo_changes",
+        "Knobs written, reverts and repetitions among them",
+        totals.changes as f64,
+    );
+    counter(
+        "netsilo_reverts",
+        "Changes taken back because they made it worse",
+        totals.reverts as f64,
+    );
     counter(
         "netsilo_reapplied",
         "Changes written again after a reset had undone them (drift)",
@@ -115,25 +140,42 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
         totals.events as f64,
     );
     counter("netsilo_hint_writes", "Hint files written or removed", totals.hints as f64);
-    counter("netsilo_config_reloads", "Configurations taken after the start", totals.reloads as f64);
-    counter("netsilo_config_reload_failures", "Configurations refused after the start", totals.bad_reloads as f64);
-    counter("process_cpu_seconds", "CPU time of this process, user and system", status.own.cpu.as_secs_f64());
+    counter(
+        "netsilo_config_reloads",
+        "Configurations taken after the start",
+        totals.reloads as f64,
+    );
+    counter(
+        "netsilo_config_reload_failures",
+        "Configurations refused after the start",
+        totals.bad_reloads as f64,
+    );
+    counter(
+        "process_cpu_seconds",
+        "CPU time of this process, user and system",
+        status.own.cpu.as_secs_f64(),
+    );
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = encode_registry(&mut text, &registry);
     plain(&text)
 }
 
-/// From OpenMetrics, where a counter's family lacks the `_total` of its samples and a help text ends with a full stop,
-/// to the older format, which promtool checks and every version of Prometheus reads.
+/// From OpenMetrics, where a counter's family lacks the `_total` of its samples and a help text
+/// ends with a full stop, to the older format, which promtool checks and every version of
+/// Prometheus reads.
 fn plain(text: &str) -> String {
-    let counters: Vec<&str> =
-        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let counters: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
     let mut plain = String::new();
     for line in text.lines() {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         match words.as_slice() {
-            ["#", kind, name, rest] if counters.contains(name) => plain += &format!("# {kind} {name}_total {rest}\n"),
+            ["#", kind, name, rest] if counters.contains(name) => {
+                plain += &format!("# {kind} {name}_total {rest}\n")
+            }
             _ => plain += &format!("{line}\n"),
         }
     }

@@ -1,5 +1,5 @@
-//! Serves what the daemon last said: its status on a socket, its metrics over HTTP. Both read only, each in a thread of
-//! its own, so that a slow reader holds nothing up.
+//! Serves what the daemon last said: its status on a socket, its metrics over HTTP. Both read only,
+//! each in a thread of its own, so that a slow reader holds nothing up.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -61,8 +61,10 @@ impl StatusSocket {
     /// Takes the place of a dead daemon's socket; only the holder of the instance's lock may do so.
     pub(crate) fn open(path: &Path, board: Board) -> Result<Self> {
         let _ = std::fs::remove_file(path);
-        let listener = UnixListener::bind(path).with_context(|| format!("cannot listen at {}", path.display()))?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).context("opening the socket to all")?;
+        let listener = UnixListener::bind(path)
+            .with_context(|| format!("cannot listen at {}", path.display()))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
+            .context("opening the socket to all")?;
         let serve = move || {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };
@@ -70,7 +72,10 @@ impl StatusSocket {
                 let _ = stream.write_all(board.text(Shown::status).as_bytes());
             }
         };
-        std::thread::Builder::new().name("status".into()).spawn(serve).context("starting a thread")?;
+        std::thread::Builder::new()
+            .name("status".into())
+            .spawn(serve)
+            .context("starting a thread")?;
         Ok(Self(path.to_owned()))
     }
 }
@@ -90,8 +95,8 @@ pub(crate) struct MetricsServer {
 impl MetricsServer {
     /// Serves the text at `/metrics`.
     pub(crate) fn open(address: SocketAddr, board: Board) -> Result<Self> {
-        let server =
-            Server::http(address).map_err(|error| anyhow::anyhow!("cannot serve metrics at {address}: {error}"))?;
+        let server = Server::http(address)
+            .map_err(|error| anyhow::anyhow!("cannot serve metrics at {address}: {error}"))?;
         let server = Arc::new(server);
         let requests = Arc::clone(&server);
         let serve = move || {
@@ -100,7 +105,10 @@ impl MetricsServer {
                 let _ = answer(request, &board);
             }
         };
-        std::thread::Builder::new().name("metrics".into()).spawn(serve).context("starting a thread")?;
+        std::thread::Builder::new()
+            .name("metrics".into())
+            .spawn(serve)
+            .context("starting a thread")?;
         Ok(Self { address, server })
     }
 }
@@ -116,7 +124,9 @@ fn answer(request: Request, board: &Board) -> std::io::Result<()> {
     match (request.method(), path) {
         (Method::Get | Method::Head, "/metrics") => {
             let mut text = Response::from_string(board.text(Shown::metrics));
-            if let Ok(kind) = Header::from_bytes("Content-Type", "text/plain; version=0.0.4; charset=utf-8") {
+            if let Ok(kind) =
+                Header::from_bytes("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            {
                 text.add_header(kind);
             }
             request.respond(text)

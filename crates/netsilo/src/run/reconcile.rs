@@ -1,4 +1,5 @@
-//! After an announcement of the kernel: a new window at once, a short one, so that what a driver has forgotten is back soon.
+//! After an announcement of the kernel: a new window at once, a short one, so that what a driver
+//! has forgotten is back soon.
 
 use std::collections::BTreeSet;
 #[cfg(test)]
@@ -33,8 +34,15 @@ impl Reconcile {
 
     /// Whether the window in which these events came is of no use, and a new one is to begin.
     ///
-    /// A link that never comes to rest keeps the others from being looked at no longer than an interval.
-    pub(crate) fn disturbs(&mut self, root: &Root, events: &[Event], now: Duration, interval: Duration) -> bool {
+    /// A link that never comes to rest keeps the others from being looked at no longer than an
+    /// interval.
+    pub(crate) fn disturbs(
+        &mut self,
+        root: &Root,
+        events: &[Event],
+        now: Duration,
+        interval: Duration,
+    ) -> bool {
         if !events.iter().any(|event| self.matters(root, event)) {
             self.since = None;
             return false;
@@ -47,10 +55,13 @@ impl Reconcile {
         patient
     }
 
-    /// Whether an event can move interrupts: netdevs without a device have none (containers come and go all the time).
+    /// Whether an event can move interrupts: netdevs without a device have none (containers come
+    /// and go all the time).
     pub(crate) fn matters(&self, root: &Root, event: &Event) -> bool {
-        let on_a_device =
-            |name: &String| self.devices.contains(name) || root.path(&format!("/sys/class/net/{name}/device")).exists();
+        let on_a_device = |name: &String| {
+            self.devices.contains(name)
+                || root.path(&format!("/sys/class/net/{name}/device")).exists()
+        };
         match event {
             Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => on_a_device(name),
             Event::NetdevAdded(name) | Event::NetdevRemoved(name) => on_a_device(name),
@@ -74,8 +85,13 @@ mod tests {
     #[test]
     fn what_matters_begins_a_short_window_until_it_is_quiet() {
         let mut reconcile = Reconcile::default();
-        reconcile.know(&[Netdev { name: "ens5".into(), device_path: Some("/devices/x".into()), ..Netdev::default() }]);
-        let (down, veth) = ([Event::LinkDown("ens5".into())], [Event::NetdevAdded("veth-9a".into())]);
+        reconcile.know(&[Netdev {
+            name: "ens5".into(),
+            device_path: Some("/devices/x".into()),
+            ..Netdev::default()
+        }]);
+        let (down, veth) =
+            ([Event::LinkDown("ens5".into())], [Event::NetdevAdded("veth-9a".into())]);
         let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
         assert_eq!(window_after(&veth, 100, &mut reconcile), (false, long));
         assert_eq!(window_after(&down, 101, &mut reconcile), (true, short));
@@ -87,7 +103,8 @@ mod tests {
     fn a_link_that_never_rests_does_not_keep_the_others_from_being_looked_at() {
         let mut reconcile = Reconcile::default();
         let resumed = [Event::Resumed];
-        let looked_at = (100..150).filter(|at| !window_after(&resumed, *at, &mut reconcile).0).count();
+        let looked_at =
+            (100..150).filter(|at| !window_after(&resumed, *at, &mut reconcile).0).count();
         assert!(looked_at >= 4, "{looked_at}");
     }
 }

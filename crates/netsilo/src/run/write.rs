@@ -1,4 +1,5 @@
-//! Writing what the controller decided, through the same transaction as `apply`, and telling it what became of it.
+//! Writing what the controller decided, through the same transaction as `apply`, and telling it
+//! what became of it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -30,16 +31,19 @@ pub(crate) enum Stopped {
     NotNow(String),
 }
 
-/// Writes changes as transactions of the daemon's: one, unless some of the knobs stand in the way of the others.
+/// Writes changes as transactions of the daemon's: one, unless some of the knobs stand in the way
+/// of the others.
 pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -> Batch {
     let mut batch = Batch::default();
     while !changes.is_empty() {
         let before = batch.outcomes.len();
-        let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+        let mut options =
+            Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
         match apply_for(Origin::Daemon, kernel, dir, &changes, &mut options, &mut |_| {}) {
             Ok(applied) => {
-                let said =
-                    |target: &Target| applied.settled.iter().find(|(it, _)| it == target).map(|(_, value)| value);
+                let said = |target: &Target| {
+                    applied.settled.iter().find(|(it, _)| it == target).map(|(_, value)| value)
+                };
                 for change in &changes {
                     let value = said(&change.target).unwrap_or(&change.new).clone();
                     batch.outcomes.push((change.target.clone(), Written::InForce(value)));
@@ -50,15 +54,21 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
                 }
                 return batch;
             }
-            Err(ApplyError::Drifted(drifts)) => batch.outcomes.extend(drifts.into_iter().map(drifted)),
-            Err(ApplyError::Restored { why: WriteError::Knob(error), .. }) => batch.outcomes.push(refused(&error)),
+            Err(ApplyError::Drifted(drifts)) => {
+                batch.outcomes.extend(drifts.into_iter().map(drifted))
+            }
+            Err(ApplyError::Restored { why: WriteError::Knob(error), .. }) => {
+                batch.outcomes.push(refused(&error))
+            }
             Err(error) => {
                 batch.stopped = Some(stopped(&error));
                 return batch;
             }
         }
         // Without those that failed; each round leaves at least one out.
-        changes.retain(|change| !batch.outcomes[before..].iter().any(|(target, _)| *target == change.target));
+        changes.retain(|change| {
+            !batch.outcomes[before..].iter().any(|(target, _)| *target == change.target)
+        });
         if batch.outcomes.len() == before {
             return batch;
         }
@@ -81,18 +91,24 @@ fn refused(error: &KnobError) -> (Target, Written) {
 fn stopped(error: &ApplyError) -> Stopped {
     match error {
         ApplyError::NoPermission(_) => Stopped::NoPermission(error.to_string()),
-        ApplyError::Journal(journal) if journal.is_permission() => Stopped::NoPermission(error.to_string()),
+        ApplyError::Journal(journal) if journal.is_permission() => {
+            Stopped::NoPermission(error.to_string())
+        }
         _ => Stopped::NotNow(error.to_string()),
     }
 }
 
-/// Restores what an earlier writer left half written, unless its guard will; what was done, in words.
+/// Restores what an earlier writer left half written, unless its guard will; what was done, in
+/// words.
 pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Option<String>> {
-    let transactions = journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
-    let unfinished = transactions.iter().find(|it| it.is_unfinished() && it.awaits_confirmation().is_none());
+    let transactions =
+        journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    let unfinished =
+        transactions.iter().find(|it| it.is_unfinished() && it.awaits_confirmation().is_none());
     let Some(id) = unfinished.map(|it| it.id) else { return Ok(None) };
     let undone = undo(kernel, dir, Which::Only(id), false, By::Daemon, &mut |_, _| {})?;
-    let left: Vec<String> = undone.iter().flat_map(|it| it.failures()).map(ToString::to_string).collect();
+    let left: Vec<String> =
+        undone.iter().flat_map(|it| it.failures()).map(ToString::to_string).collect();
     let words = format!("transaction {id} was written half and is restored");
     Ok(Some(if left.is_empty() { words } else { format!("{words}, but for {}", left.join(", ")) }))
 }

@@ -38,12 +38,23 @@ pub(crate) fn render(status: &Status) -> String {
         )
     });
     section(&mut text, "left to others", conflicts);
-    section(&mut text, "refused", status.refusals.iter().map(|it| format!("{}: {}", it.subject, it.reason)));
-    section(&mut text, "advice", status.advice.iter().map(|it| format!("{}: {}", it.subject, it.text)));
+    section(
+        &mut text,
+        "refused",
+        status.refusals.iter().map(|it| format!("{}: {}", it.subject, it.reason)),
+    );
+    section(
+        &mut text,
+        "advice",
+        status.advice.iter().map(|it| format!("{}: {}", it.subject, it.text)),
+    );
     section(
         &mut text,
         "last verified",
-        status.verification.iter().map(|it| format!("{} ago: {}", ago(status, it.written_at), it.words)),
+        status
+            .verification
+            .iter()
+            .map(|it| format!("{} ago: {}", ago(status, it.written_at), it.words)),
     );
     let log = status.log.iter().rev().take(DECISIONS).rev();
     section(&mut text, "decisions", log.map(|entry| decision(status, entry)));
@@ -58,8 +69,12 @@ fn head(status: &Status) -> String {
         Mode::ObserveOnly(why) => format!("observes only: {why}"),
     };
     let up = span(status.at.saturating_sub(status.started));
-    let mut text =
-        format!("netsilo {} (pid {}), up {up}: {}, {mode}\n", status.version, status.pid, state(status.state));
+    let mut text = format!(
+        "netsilo {} (pid {}), up {up}: {}, {mode}\n",
+        status.version,
+        status.pid,
+        state(status.state)
+    );
     let config = &status.config;
     let files: Vec<String> = config.files.iter().map(|file| file.display().to_string()).collect();
     let files = if files.is_empty() { "defaults".to_owned() } else { files.join(", ") };
@@ -85,12 +100,18 @@ fn head(status: &Status) -> String {
     };
     let locality = &status.locality;
     let near = |distance: &Distance| {
-        locality.shares.get(distance).map(|share| format!("{} {}", distance.label(), percent(*share)))
+        locality
+            .shares
+            .get(distance)
+            .map(|share| format!("{} {}", distance.label(), percent(*share)))
     };
     let near: Vec<String> = Distance::ALL.iter().filter_map(near).collect();
     let near = if near.is_empty() { String::new() } else { format!(": {}", near.join(", ")) };
     let _ = writeln!(text, "read: {}{near} (by {by})", bytes_per_s(locality.bytes_per_s));
-    let memory = status.own.resident_bytes.map_or(String::new(), |bytes| format!(", {} MB", bytes / 1_000_000));
+    let memory = status
+        .own
+        .resident_bytes
+        .map_or(String::new(), |bytes| format!(", {} MB", bytes / 1_000_000));
     let _ = writeln!(text, "own cost: {:.1} s of CPU{memory}", status.own.cpu.as_secs_f64());
     text
 }
@@ -131,7 +152,9 @@ fn decision(status: &Status, entry: &Entry) -> String {
 
 /// A decision in one line.
 pub(crate) fn words(entry: &Entry) -> String {
-    let what = serde_json::to_value(entry.what).ok().and_then(|what| what.as_str().map(|what| what.replace('_', " ")));
+    let what = serde_json::to_value(entry.what)
+        .ok()
+        .and_then(|what| what.as_str().map(|what| what.replace('_', " ")));
     let what = what.unwrap_or_default();
     match &entry.target {
         Some(target) => format!("{target}: {what}: {}", entry.why),

@@ -1,11 +1,14 @@
-//! Bundles made of a fixture: virtio-net with four queues, all of whose packets come on rx-3 and are read on another node.
+//! Bundles made of a fixture: virtio-net with four queues, all of whose packets come on rx-3 and
+//! are read on another node.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source};
+use netsilo_core::attribution::{
+    Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source,
+};
 use netsilo_core::cpuset::CpuId;
 use netsilo_core::host::NapiId;
 use netsilo_sys::bundle::{Addresses, Capture};
@@ -16,7 +19,10 @@ pub(crate) static VIRTIO: LazyLock<String> = LazyLock::new(|| bundle("virtio", &
 
 /// The same host with irqbalance running.
 pub(crate) static OWNED: LazyLock<String> = LazyLock::new(|| {
-    bundle("owned", &[("proc/812/comm", "irqbalance\n"), ("proc/812/cmdline", "/usr/sbin/irqbalance\0")])
+    bundle(
+        "owned",
+        &[("proc/812/comm", "irqbalance\n"), ("proc/812/cmdline", "/usr/sbin/irqbalance\0")],
+    )
 });
 
 fn bundle(name: &str, more: &[(&str, &str)]) -> String {
@@ -35,13 +41,17 @@ fn bundle(name: &str, more: &[(&str, &str)]) -> String {
 /// A copy of the fixture as it was at that second after boot; the CPUs are idle, but for CPU 1.
 fn write_tree(tree: &Path, second: u64, more: &[(&str, &str)]) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/virtio-6.1");
-    assert!(Command::new("cp").arg("-a").args([fixture.as_path(), tree]).status().unwrap().success());
+    assert!(
+        Command::new("cp").arg("-a").args([fixture.as_path(), tree]).status().unwrap().success()
+    );
     let ticks = |cpu: u64| if cpu == 1 { (second * 90, second * 10) } else { (0, second * 100) };
     let stat = |cpu| format!("cpu{cpu} {} 0 0 {} 0 0 0 0 0 0\n", ticks(cpu).0, ticks(cpu).1);
     let stat: String = [0, 1, 2, 3, 4, 6, 7].map(stat).concat();
     let uptime = format!("{second}.00 9.00\n");
     // the time in `tree.json` would go before that in `uptime`
-    for (path, text) in [("tree.json", "{}"), ("proc/uptime", &uptime), ("proc/stat", &stat)].iter().chain(more) {
+    for (path, text) in
+        [("tree.json", "{}"), ("proc/uptime", &uptime), ("proc/stat", &stat)].iter().chain(more)
+    {
         let path = tree.join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
@@ -51,7 +61,15 @@ fn write_tree(tree: &Path, second: u64, more: &[(&str, &str)]) {
 /// rx-3 is polled on CPU 7, redis reads it on CPU 0.
 fn attribution() -> Attribution {
     let (napi, polled, read) = (NapiId(8196), CpuId(7), CpuId(0));
-    let poll = Poll { napi, netdev: "eth0".into(), ifindex: 2, netns: 0, cpu: polled, polls: 9000, packets: 30_000 };
+    let poll = Poll {
+        napi,
+        netdev: "eth0".into(),
+        ifindex: 2,
+        netns: 0,
+        cpu: polled,
+        polls: 9000,
+        packets: 30_000,
+    };
     let consumption = Consumption {
         napi: Some(napi),
         rx_queue: Some(3),

@@ -1,4 +1,5 @@
-//! The page in headless Chromium: nothing on the console, the figures drawn are those of the records, and there is something to see.
+//! The page in headless Chromium: nothing on the console, the figures drawn are those of the
+//! records, and there is something to see.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,18 @@ use crate::{folder, forward_folder, made_up, report};
 /// Chromium's names.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Where it is; `None` where it is not, having said so. Where nothing may be skipped that is a failure.
+/// Where it is; `None` where it is not, having said so. Where nothing may be skipped that is a
+/// failure.
 fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).flat_map(|dir| NAMES.map(|name| dir.join(name))).find(|it| it.is_file());
+    let found = std::env::split_paths(&path)
+        .flat_map(|dir| NAMES.map(|name| dir.join(name)))
+        .find(|it| it.is_file());
     if found.is_none() {
-        assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "no chromium, and NETSILO_NO_SKIP is set");
+        assert!(
+            std::env::var_os("NETSILO_NO_SKIP").is_none(),
+            "no chromium, and NETSILO_NO_SKIP is set"
+        );
         let _ = writeln!(std::io::stderr(), "SKIPPED: chromium is not installed");
     }
     found
@@ -29,7 +36,13 @@ fn browse(chromium: &Path, page: &Path, arguments: &[&str]) -> String {
     let output = Command::new("timeout")
         .args(["--kill-after=5", "300"])
         .arg(chromium)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"])
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+        ])
         .args(["--enable-logging=stderr", "--virtual-time-budget=10000"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .args(arguments)
@@ -38,14 +51,21 @@ fn browse(chromium: &Path, page: &Path, arguments: &[&str]) -> String {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     let console: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
-    assert!(output.status.success() && console.is_empty(), "{}: {console:#?}\n{said}", output.status);
+    assert!(
+        output.status.success() && console.is_empty(),
+        "{}: {console:#?}\n{said}",
+        output.status
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The texts that charts have drawn, in order.
 fn drawn(dom: &str) -> Vec<String> {
-    let texts = dom.split("<text").skip(1).filter_map(|it| it.split_once('>')?.1.split_once("</text>"));
-    texts.map(|(text, _)| text.replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")).collect()
+    let texts =
+        dom.split("<text").skip(1).filter_map(|it| it.split_once('>')?.1.split_once("</text>"));
+    texts
+        .map(|(text, _)| text.replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
+        .collect()
 }
 
 /// `118k/s  +3.1% ▲` as 118000.
@@ -88,7 +108,10 @@ fn what_a_browser_shows_is_what_was_recorded() {
     let places = text.matches(" data-chart=").count();
     let first = dom.split_once("data-first=\"").unwrap().1;
     let at_first: usize = first.split('"').next().unwrap().parse().unwrap();
-    assert!(at_first > 15 && at_first < places, "{at_first} of {places} charts are drawn before any fold is opened");
+    assert!(
+        at_first > 15 && at_first < places,
+        "{at_first} of {places} charts are drawn before any fold is opened"
+    );
     assert_eq!(dom.matches("<svg").count(), places, "each chart is drawn, and nothing else");
 
     let labels: Vec<f64> = drawn(&dom).iter().filter_map(|it| rate(it)).collect();
@@ -102,12 +125,20 @@ fn what_a_browser_shows_is_what_was_recorded() {
         .map(|(load, it)| raw(load, it))
         .collect();
     assert_eq!(labels.len(), raw.len(), "{labels:?}");
-    assert!(labels.iter().zip(&raw).all(|(label, raw)| is_near(*label, *raw, 0.005)), "{labels:?}\n{raw:?}");
+    assert!(
+        labels.iter().zip(&raw).all(|(label, raw)| is_near(*label, *raw, 0.005)),
+        "{labels:?}\n{raw:?}"
+    );
 
     let results: Results = serde_json::from_slice(&report(folder.path(), &["-j"]).stdout).unwrap();
-    let values: Vec<f64> =
-        dom.split("data-value=\"").skip(1).map(|it| it.split('"').next().unwrap().parse().unwrap()).collect();
-    for measured in results.loads.iter().flat_map(|load| &load.settings).flat_map(|cell| &cell.measures) {
+    let values: Vec<f64> = dom
+        .split("data-value=\"")
+        .skip(1)
+        .map(|it| it.split('"').next().unwrap().parse().unwrap())
+        .collect();
+    for measured in
+        results.loads.iter().flat_map(|load| &load.settings).flat_map(|cell| &cell.measures)
+    {
         assert!(
             values.iter().any(|value| is_near(*value, measured.median, 1e-12)),
             "{}: {}",
@@ -116,7 +147,10 @@ fn what_a_browser_shows_is_what_was_recorded() {
         );
     }
     let texts = drawn(&dom).join("\n");
-    assert!(texts.contains("</script><script>"), "the name of a setting stands in charts as it is: {texts}");
+    assert!(
+        texts.contains("</script><script>"),
+        "the name of a setting stands in charts as it is: {texts}"
+    );
     assert!(texts.contains("redis<b>'b'"), "a reader's name stands in the way of packets: {texts}");
 }
 
@@ -132,7 +166,9 @@ fn a_stages_cost_stands_in_its_chart_and_in_its_table() {
     // two loads; each has its bars' legend
     assert_eq!(section.matches("<svg").count(), 2, "{section}");
     let texts = drawn(section);
-    for (stage, times) in [("driver + GRO", 2), ("bridge / IP", 2), ("netfilter", 2), ("qdisc + xmit", 1)] {
+    for (stage, times) in
+        [("driver + GRO", 2), ("bridge / IP", 2), ("netfilter", 2), ("qdisc + xmit", 1)]
+    {
         assert_eq!(texts.iter().filter(|text| *text == stage).count(), times, "{stage}: {texts:?}");
     }
     // 500 samples of 499 a second, 7 million packets
@@ -160,7 +196,11 @@ fn by_day_and_by_night_there_is_something_to_see_and_paper_has_all_of_it() {
     let paper = folder.path().join("report.pdf");
     browse(&chromium, &page, &[&format!("--print-to-pdf={}", paper.display())]);
     let pdf = std::fs::read(&paper).unwrap();
-    let pages = pdf.windows(11).filter(|it| it.starts_with(b"/Type /Page")).filter(|it| !it.ends_with(b"s")).count();
+    let pages = pdf
+        .windows(11)
+        .filter(|it| it.starts_with(b"/Type /Page"))
+        .filter(|it| !it.ends_with(b"s"))
+        .count();
     assert!(pages >= 5, "{pages} pages");
 }
 
@@ -174,6 +214,7 @@ fn seen(picture: &Path) -> f64 {
     let pixels: Vec<&[u8]> = pixels.chunks_exact(samples).collect();
     let colors: std::collections::BTreeSet<&[u8]> = pixels.iter().copied().collect();
     assert!(colors.len() > 200, "only {} colours: the page is blank", colors.len());
-    let sum: f64 = pixels.iter().map(|it| it[..3].iter().map(|c| f64::from(*c)).sum::<f64>() / 3.0).sum();
+    let sum: f64 =
+        pixels.iter().map(|it| it[..3].iter().map(|c| f64::from(*c)).sum::<f64>() / 3.0).sum();
     sum / 255.0 / pixels.len() as f64
 }

@@ -83,7 +83,9 @@ pub(crate) fn experiment(times_mean_nothing: Option<&str>) -> Experiment {
         version: 1,
         kind: Kind::Matrix,
         netsilo: "0.1.0".into(),
-        command: ["netsilo", "bench", "matrix", "192.0.2.7", "-c", "it's"].map(str::to_owned).into(),
+        command: ["netsilo", "bench", "matrix", "192.0.2.7", "-c", "it's"]
+            .map(str::to_owned)
+            .into(),
         started_s: 1_795_297_200,
         settings: SETTINGS.map(setting).into(),
         loads: loads(),
@@ -102,7 +104,9 @@ fn latency(base_ns: f64) -> Latency {
     }
     let mut bytes = Vec::new();
     V2DeflateSerializer::new().serialize(&histogram, &mut bytes).unwrap();
-    let at = |percent: &str| (percent.to_owned(), histogram.value_at_percentile(percent.parse().unwrap()));
+    let at = |percent: &str| {
+        (percent.to_owned(), histogram.value_at_percentile(percent.parse().unwrap()))
+    };
     Latency {
         count: histogram.len(),
         mean_ns: histogram.mean(),
@@ -154,18 +158,30 @@ pub(crate) fn trial(load_at: usize, load: &Load, setting: usize, round: u32) -> 
     let count = (per_s * 10.0) as u64;
     let has_responses = load.spec.test.has_responses();
     let (transactions, pieces) = if has_responses { (count, 0) } else { (0, count) };
-    let arrived = Totals { received_bytes: pieces, datagrams_received: pieces, ..Totals::default() };
+    let arrived =
+        Totals { received_bytes: pieces, datagrams_received: pieces, ..Totals::default() };
     let run = Run {
         version: 1,
         spec: load.spec.clone(),
         address: "192.0.2.7:12870".into(),
         seconds: 10.0,
-        totals: Totals { requests: transactions, responses: transactions, datagrams_sent: pieces, ..Totals::default() },
+        totals: Totals {
+            requests: transactions,
+            responses: transactions,
+            datagrams_sent: pieces,
+            ..Totals::default()
+        },
         counted: Totals { responses: transactions, ..Totals::default() },
         per_second: vec![],
-        latency: has_responses.then(|| latency(5e8 / per_s * [1.0, 0.97, 0.9, 1.0][setting] * 10.0)),
+        latency: has_responses
+            .then(|| latency(5e8 / per_s * [1.0, 0.97, 0.9, 1.0][setting] * 10.0)),
         client: Side { boot_id: "client1".into(), ..Side::default() },
-        server: Served { totals: arrived, counted: arrived, side: side(setting, per_s, round), ..Served::default() },
+        server: Served {
+            totals: arrived,
+            counted: arrived,
+            side: side(setting, per_s, round),
+            ..Served::default()
+        },
     };
     let step = Step { round, load: load.name.clone(), setting: SETTINGS[setting].into() };
     Record::Trial(Box::new(Trial {
@@ -186,20 +202,31 @@ fn map(load: &str, setting: usize) -> Record {
     let queue = |queue: u32| {
         let polled = if setting == 0 { 0 } else { queue };
         let packets = 20_000.0 + 3_000.0 * f64::from(queue);
-        let everywhere = || (0..CPUS).map(|cpu| (CpuId(cpu), 1.0 / f64::from(CPUS))).collect::<BTreeMap<_, _>>();
+        let everywhere =
+            || (0..CPUS).map(|cpu| (CpuId(cpu), 1.0 / f64::from(CPUS))).collect::<BTreeMap<_, _>>();
         Silo {
             netdev: NetdevIdentity { name: "eth0".into(), ..NetdevIdentity::default() },
             queue: Some(queue),
-            irq: Some(Edge { to: Irq(41 + queue), source: EdgeSource::NetdevGenl, confidence: Confidence::Certain }),
+            irq: Some(Edge {
+                to: Irq(41 + queue),
+                source: EdgeSource::NetdevGenl,
+                confidence: Confidence::Certain,
+            }),
             packets_per_s: Some(packets),
-            polls: [(CpuId(polled), PollRate { polls_per_s: 900.0, packets_per_s: packets })].into(),
+            polls: [(CpuId(polled), PollRate { polls_per_s: 900.0, packets_per_s: packets })]
+                .into(),
             protocol_cpus: if setting == 2 { everywhere() } else { [(CpuId(polled), 1.0)].into() },
             consumers: vec![if setting == 1 { reader(&[polled]) } else { reader(&[1, 3, 5]) }],
             ..Silo::default()
         }
     };
     let silos = Silos { queues: (0..4).map(queue).collect(), ..Silos::default() };
-    Record::Map(Box::new(Map { load: load.into(), setting: SETTINGS[setting].into(), silos, sampled: None }))
+    Record::Map(Box::new(Map {
+        load: load.into(),
+        setting: SETTINGS[setting].into(),
+        silos,
+        sampled: None,
+    }))
 }
 
 /// All records: one trial of `FORWARD` failed.
@@ -211,7 +238,10 @@ pub(crate) fn records() -> Vec<Record> {
             for (setting, name) in SETTINGS.into_iter().enumerate() {
                 if at == 5 && setting == 1 && round == 4 {
                     let step = Step { round, load: load.name.clone(), setting: name.into() };
-                    records.push(Record::Failed(Failed { step, why: "the server is gone\nok: <all is well>".into() }));
+                    records.push(Record::Failed(Failed {
+                        step,
+                        why: "the server is gone\nok: <all is well>".into(),
+                    }));
                 } else {
                     records.push(trial(at, load, setting, round));
                 }
@@ -221,14 +251,20 @@ pub(crate) fn records() -> Vec<Record> {
     records
 }
 
-/// A machine between: packets that are passed on and the same dropped early, and where receive work spends its time.
+/// A machine between: packets that are passed on and the same dropped early, and where receive work
+/// spends its time.
 pub(crate) fn forward() -> (Experiment, Vec<Record>) {
     let mut experiment = experiment(None);
     experiment.kind = Kind::Forward;
     experiment.settings.truncate(2);
     experiment.machine.counted = vec!["eth0".into()];
     let (name, spec) = ("one way".to_owned(), Spec::usual(Test::Forward, Duration::from_secs(10)));
-    let dropped = Load { name: format!("{name}, dropped early"), spec: spec.clone(), senders: 1, early_drop: true };
+    let dropped = Load {
+        name: format!("{name}, dropped early"),
+        spec: spec.clone(),
+        senders: 1,
+        early_drop: true,
+    };
     experiment.loads = vec![Load { name, spec, senders: 1, early_drop: false }, dropped];
     let mut records = Vec::new();
     for load in &experiment.loads {
@@ -242,14 +278,18 @@ pub(crate) fn forward() -> (Experiment, Vec<Record>) {
 
 /// A trial in which the machine under test was between, and received 700 000 packets per second.
 fn between(load: &Load, setting: usize, round: u32) -> Record {
-    let Record::Trial(mut trial) = trial(5, load, setting, round) else { return map(&load.name, setting) };
+    let Record::Trial(mut trial) = trial(5, load, setting, round) else {
+        return map(&load.name, setting);
+    };
     let mut side = trial.runs[0].server.side.clone();
-    side.rates.netdevs = [("eth0".to_owned(), [("rx_packets".to_owned(), 700_000.0)].into())].into();
+    side.rates.netdevs =
+        [("eth0".to_owned(), [("rx_packets".to_owned(), 700_000.0)].into())].into();
     if load.early_drop {
         let server = &mut trial.runs[0].server;
         (server.totals, server.counted) = Default::default();
         for shares in side.rates.cpus.values_mut().filter_map(|cpu| cpu.shares.as_mut()) {
-            (shares.softirq, shares.idle) = (shares.softirq * 0.25, shares.idle + shares.softirq * 0.75);
+            (shares.softirq, shares.idle) =
+                (shares.softirq * 0.25, shares.idle + shares.softirq * 0.75);
         }
     }
     trial.between = Some(side);
@@ -265,8 +305,10 @@ fn sampled(load: &Load, setting: usize) -> Record {
     ];
     let on = if setting == 0 { 1 } else { 4 };
     let part = |count: u64| count / u64::from(on);
-    let cpu = |cpu: u32| (CpuId(cpu), all.iter().map(|(stage, count)| (*stage, part(*count))).collect());
-    let samples = StageSamples { per_s: 499, cpus: (0..on).map(cpu).collect(), ..StageSamples::default() };
+    let cpu =
+        |cpu: u32| (CpuId(cpu), all.iter().map(|(stage, count)| (*stage, part(*count))).collect());
+    let samples =
+        StageSamples { per_s: 499, cpus: (0..on).map(cpu).collect(), ..StageSamples::default() };
     let sampled = Sampled {
         stages: Stages::of(&samples, 10.0),
         received: Some(7_000_000),
@@ -278,8 +320,10 @@ fn sampled(load: &Load, setting: usize) -> Record {
 
 /// Writes such a folder.
 pub(crate) fn write(folder: &Path, experiment: &Experiment, records: &[Record]) {
-    let lines: Vec<String> = records.iter().map(|record| serde_json::to_string(record).unwrap() + "\n").collect();
-    std::fs::write(folder.join(EXPERIMENT), serde_json::to_string_pretty(experiment).unwrap()).unwrap();
+    let lines: Vec<String> =
+        records.iter().map(|record| serde_json::to_string(record).unwrap() + "\n").collect();
+    std::fs::write(folder.join(EXPERIMENT), serde_json::to_string_pretty(experiment).unwrap())
+        .unwrap();
     std::fs::write(folder.join(RECORDS), lines.concat()).unwrap();
     std::fs::write(folder.join("commands.txt"), "# here\nnetsilo bench matrix <all>\n").unwrap();
 }

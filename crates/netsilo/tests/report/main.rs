@@ -72,15 +72,22 @@ fn where_times_mean_nothing_counts_are_what_is_concluded_from() {
     let all = results.loads.iter().flat_map(|load| &load.settings).flat_map(|cell| &cell.measures);
     for measured in all {
         let Some(against) = &measured.against else { continue };
-        assert_eq!(against.verdict == Verdict::TimesMeanNothing, measured.measure.is_time(), "{}", measured.name);
+        assert_eq!(
+            against.verdict == Verdict::TimesMeanNothing,
+            measured.measure.is_time(),
+            "{}",
+            measured.name
+        );
     }
 }
 
 #[test]
 fn too_few_rounds_have_no_verdict_but_tell_the_change() {
     let folder = TempDir::new().unwrap();
-    let first_round: Vec<_> =
-        made_up::records().into_iter().filter(|it| matches!(it, Record::Trial(it) if it.step.round == 0)).collect();
+    let first_round: Vec<_> = made_up::records()
+        .into_iter()
+        .filter(|it| matches!(it, Record::Trial(it) if it.step.round == 0))
+        .collect();
     let experiment = Experiment { rounds: 1, ..made_up::experiment(None) };
     made_up::write(folder.path(), &experiment, &first_round);
     let output = report(folder.path(), &[]);
@@ -105,7 +112,10 @@ fn a_torn_last_line_is_left_out_and_said() {
     let output = report(folder.path(), &[]);
     let lines = text.lines().count();
     let said = stderr(&output).replace(&folder.path().display().to_string(), "RUN");
-    assert_eq!(said, format!("netsilo: RUN/records.jsonl:{lines}: the last line is torn, and left out\n"));
+    assert_eq!(
+        said,
+        format!("netsilo: RUN/records.jsonl:{lines}: the last line is torn, and left out\n")
+    );
     assert!(stdout(&output).contains("1 trial not made yet"), "{}", stdout(&output));
 }
 
@@ -128,14 +138,25 @@ fn a_page_is_written_whole_and_needs_no_other_file() {
     assert_eq!((output.status.code(), stdout(&output), stderr(&output)), (Some(0), "", ""));
     let text = std::fs::read_to_string(&page).unwrap();
     assert!(!text.contains(made_up::HOSTILE), "a setting's name is not escaped");
-    assert!(!text.contains("redis<b>") && !text.contains('\u{1b}'), "a reader's name is not escaped");
+    assert!(
+        !text.contains("redis<b>") && !text.contains('\u{1b}'),
+        "a reader's name is not escaped"
+    );
     let outside = ["src=\"http", "href=\"http", "url(", "@import", "<link rel=\"stylesheet"];
     let head = text.split("<script").next().unwrap();
-    assert!(!outside.iter().any(|it| head.contains(it)), "the page asks for something from outside");
-    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert!(
+        !outside.iter().any(|it| head.contains(it)),
+        "the page asks for something from outside"
+    );
+    let names: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(names.len(), 4, "{names:?}");
     assert!(text.contains("netsilo bench matrix &lt;all&gt;"), "the commands are missing");
     let nowhere = report(folder.path(), &["-o", "/nonexistent/report.html"]);
     assert_eq!(nowhere.status.code(), Some(1));
-    assert!(stderr(&nowhere).starts_with("netsilo: cannot write /nonexistent/report.html: "), "{}", stderr(&nowhere));
+    assert!(
+        stderr(&nowhere).starts_with("netsilo: cannot write /nonexistent/report.html: "),
+        "{}",
+        stderr(&nowhere)
+    );
 }

@@ -16,7 +16,8 @@ fn measuring(host: &Host, there: &str, elsewhere: &str) -> String {
 
 fn ab(host: &Host, more: &[&str], script: &str) -> Output {
     let plan = host.root().join("plan.json");
-    let mut arguments = vec!["--b", plan.to_str().unwrap(), "--yes", "--settle", "0s", "--warm-up", "0"];
+    let mut arguments =
+        vec!["--b", plan.to_str().unwrap(), "--yes", "--settle", "0s", "--warm-up", "0"];
     arguments.extend(more);
     arguments.extend(["--", "sh", "-c", script]);
     host.run("ab", &arguments)
@@ -33,10 +34,20 @@ fn what_makes_a_difference_is_shown_and_taken_back() {
     let host = Host::new();
     let script = measuring(&host, "echo 120", "echo 100");
     let told = compared(&host, &[], &script);
-    assert_eq!((&told["verdict"], &told["stop"], &told["pairs_used"]), (&"better".into(), &"clear".into(), &8.into()));
+    assert_eq!(
+        (&told["verdict"], &told["stop"], &told["pairs_used"]),
+        (&"better".into(), &"clear".into(), &8.into())
+    );
     assert!((told["change"]["value"].as_f64().unwrap() - 0.2).abs() < 1e-9, "{told}");
     // B is in force when B is measured, and only then
-    assert!(told["pairs"].as_array().unwrap().iter().all(|pair| pair["a"] == 100.0 && pair["b"] == 120.0), "{told}");
+    assert!(
+        told["pairs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|pair| pair["a"] == 100.0 && pair["b"] == 120.0),
+        "{told}"
+    );
     let cost = compared(&host, &["--lower-is-better"], &script);
     assert_eq!(cost["verdict"], "worse");
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
@@ -45,7 +56,8 @@ fn what_makes_a_difference_is_shown_and_taken_back() {
     let (code, text) = said(&ab(&host, &[], &script));
     assert_eq!(code, Some(0));
     assert!(
-        text.contains("B is 20.0% higher (+20.0% .. +20.0%, 95%): better") && text.contains("after 8 pairs: clear"),
+        text.contains("B is 20.0% higher (+20.0% .. +20.0%, 95%): better")
+            && text.contains("after 8 pairs: clear"),
         "{text}"
     );
 }
@@ -61,7 +73,9 @@ fn what_makes_none_is_said_to_show_none() {
 #[test]
 fn a_command_that_fails_or_is_silent_ends_it_with_all_as_before() {
     let host = Host::new();
-    for (script, why) in [("exit 3", "exit status: 3"), ("echo none", "printed no number"), ("echo 0", "above 0")] {
+    for (script, why) in
+        [("exit 3", "exit status: 3"), ("echo none", "printed no number"), ("echo 0", "above 0")]
+    {
         let script = measuring(&host, script, "echo 1");
         let (code, text) = said(&ab(&host, &[], &script));
         assert!(code == Some(1) && text.contains(why), "{code:?} {text}");
@@ -77,11 +91,16 @@ fn interrupted_it_takes_back_what_it_has_switched_on() {
     let plan = host.root().join("plan.json");
     let script = measuring(&host, "sleep 600", "echo 1");
     let arguments = ["--b", plan.to_str().unwrap(), "--yes", "--", "sh", "-c", &script];
-    let child = host.verb("ab", &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child =
+        host.verb("ab", &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     host.until("b is in force", |host| host.affinities() == ["10", "10"]);
     kill(child.id().cast_signed(), Signal::INT).unwrap();
     let (code, text) = said(&child.wait_with_output().unwrap());
-    assert_eq!((code, host.affinities()), (Some(1), ["01\n".to_owned(), "01\n".to_owned()]), "{text}");
+    assert_eq!(
+        (code, host.affinities()),
+        (Some(1), ["01\n".to_owned(), "01\n".to_owned()]),
+        "{text}"
+    );
     assert!(text.contains("interrupted after 0 pairs"), "{text}");
 }
 
@@ -96,7 +115,11 @@ fn killed_it_leaves_a_transaction_that_undo_takes_back() {
     child.kill().unwrap();
     child.wait().unwrap();
     let (code, text) = said(&host.run("undo", &[]));
-    assert_eq!((code, host.affinities()), (Some(0), ["01\n".to_owned(), "01\n".to_owned()]), "{text}");
+    assert_eq!(
+        (code, host.affinities()),
+        (Some(0), ["01\n".to_owned(), "01\n".to_owned()]),
+        "{text}"
+    );
 }
 
 #[test]
@@ -108,7 +131,11 @@ fn a_plan_that_is_verified_first_is_in_force_unless_it_was_worse() {
     let told = ["not verified: nothing is received", "no difference shown", ": better", ": worse"];
     assert!(told.iter().any(|words| text.contains(words)), "{text}");
     let (expected, in_force) = if worse { (1, "01\n") } else { (0, "10") };
-    assert_eq!((code, host.affinities()), (Some(expected), [in_force.to_owned(), in_force.to_owned()]), "{text}");
+    assert_eq!(
+        (code, host.affinities()),
+        (Some(expected), [in_force.to_owned(), in_force.to_owned()]),
+        "{text}"
+    );
     let open = host.records("begin").len() - host.records("undone").len();
     assert_eq!(open, usize::from(!worse), "{text}");
 }

@@ -1,4 +1,5 @@
-//! `apply --confirm-within`: the guard outlives the terminal, the command line and a hanging `apply`.
+//! `apply --confirm-within`: the guard outlives the terminal, the command line and a hanging
+//! `apply`.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -30,7 +31,8 @@ fn restored_by_the_guard(host: &Host) {
     host.until("the guard ends", |host| host.guards().is_empty());
 }
 
-/// Ends an apply that is not confirmed; on a machine that is too busy for this to come before the deadline, one with more time.
+/// Ends an apply that is not confirmed; on a machine that is too busy for this to come before the
+/// deadline, one with more time.
 fn ended_before_the_deadline(end: impl Fn(&Host, &str)) -> Host {
     for within in ["2s", "10s", "60s"] {
         let host = Host::new();
@@ -143,13 +145,18 @@ fn undo_restores_after_a_kill_in_the_middle_of_writing() {
     let mut apply = host.hanging_apply("01\n", &["--yes"]);
     let (code, text) = said(&host.run("undo", &[]));
     assert_eq!(code, Some(1));
-    assert!(text.contains(&format!("another netsilo (pid {}) is changing settings now", apply.id())), "{text}");
+    assert!(
+        text.contains(&format!("another netsilo (pid {}) is changing settings now", apply.id())),
+        "{text}"
+    );
     apply.kill().unwrap();
     apply.wait().unwrap();
     let (code, text) = said(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(1));
     assert!(
-        text.contains("an earlier apply (transaction 1) did not come to its end; run `netsilo undo` first"),
+        text.contains(
+            "an earlier apply (transaction 1) did not come to its end; run `netsilo undo` first"
+        ),
         "{text}"
     );
     assert_eq!(said(&host.run("undo", &[])).0, Some(0));

@@ -22,8 +22,7 @@ impl Host {
             host.put(&format!("sys/kernel/irq/{irq}/per_cpu_count"), "9,0,0,0,0,0,0,0\n");
         }
         let change = |irq: u32, n: u32| {
-            let target =
-                json!({ "knob": "irq_affinity", "irq": irq, "action": format!("virtio0-input.{n}"), "netdev": null });
+            let target = json!({ "knob": "irq_affinity", "irq": irq, "action": format!("virtio0-input.{n}"), "netdev": null });
             json!({ "target": target, "old": { "cpus": "0" }, "new": { "cpus": "4" }, "reason": "rx follows its reader" })
         };
         host.put("plan.json", &json!({ "changes": [change(27, 0), change(28, 1)] }).to_string());
@@ -81,13 +80,15 @@ impl Host {
         self.verb(verb, more).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// Starts an apply that hangs in writing the second knob, with the lock in its hand; all others find this text there.
+    /// Starts an apply that hangs in writing the second knob, with the lock in its hand; all others
+    /// find this text there.
     pub(crate) fn hanging_apply(&self, text: &str, more: &[&str]) -> Child {
         let (knob, pipe) = (self.affinity_file(28), self.root().join("pipe"));
         std::fs::remove_file(&knob).unwrap();
         rustix::fs::mknodat(CWD, &knob, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let apply = self.start("apply", more);
-        // It reads the old value first, which comes through the pipe, and then hangs in opening the pipe for writing.
+        // It reads the old value first, which comes through the pipe, and then hangs in opening the
+        // pipe for writing.
         std::fs::write(&knob, "01\n").unwrap();
         self.until("the first knob is written", |host| host.records("wrote").len() == 1);
         std::fs::rename(&knob, pipe).unwrap();
@@ -111,25 +112,30 @@ impl Host {
     pub(crate) fn guards(&self) -> Vec<i32> {
         let state = self.state().to_string_lossy().into_owned();
         let of_this_host = |pid: &i32| {
-            let cmdline = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let cmdline =
+                std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let mut words = cmdline.split('\0');
             words.nth(1) == Some("guard") && words.any(|word| word == state)
         };
-        let pids = std::fs::read_dir("/proc").unwrap().filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
+        let pids = std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|e| e.unwrap().file_name().to_str()?.parse().ok());
         pids.filter(of_this_host).collect()
     }
 
     /// The journal's records of this kind.
     pub(crate) fn records(&self, kind: &str) -> Vec<serde_json::Value> {
         let journal = std::fs::read_to_string(self.state().join("journal")).unwrap_or_default();
-        let records = journal.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let records =
+            journal.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         records.filter(|record| record["record"] == kind).collect()
     }
 
     /// Waits until something holds; fails the test after two minutes.
     pub(crate) fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let log = || std::fs::read_to_string(self.state().join("guard.log")).unwrap_or_default();
-        until(what, || holds(self), |it| *it).unwrap_or_else(|error| panic!("{error}; guard.log: {}", log()));
+        until(what, || holds(self), |it| *it)
+            .unwrap_or_else(|error| panic!("{error}; guard.log: {}", log()));
     }
 }
 

@@ -27,7 +27,8 @@ fn change(knob: &str, queue: u32, old: Value, new: Value) -> Value {
     json!({ "target": { "knob": knob, "netdev": netdev, "queue": queue }, "old": old, "new": new, "reason": "test" })
 }
 
-/// Applies with the state folder on a file system of 8 KiB, a page for the lock and one for the journal, which is kept.
+/// Applies with the state folder on a file system of 8 KiB, a page for the lock and one for the
+/// journal, which is kept.
 fn apply_with_little_space(host: &Host) -> (Option<i32>, String) {
     let script = format!(
         "mount -t tmpfs -o size=8k,mode=700 tmpfs {state}; (exec {apply}); code=$?; cp {state}/journal {kept}; exit $code",
@@ -50,14 +51,23 @@ fn a_full_disk_under_the_journal_is_a_failed_write() {
     let begun: usize = journal.split_inclusive('\n').take(2).map(str::len).sum();
     // The whole plan fits just so, the first record after it does not.
     let padding = "x".repeat(4096 - 30 - begun);
-    host.edit_plan(|plan| plan["changes"][0]["reason"] = format!("rx follows its reader{padding}").into());
+    host.edit_plan(|plan| {
+        plan["changes"][0]["reason"] = format!("rx follows its reader{padding}").into()
+    });
     let (code, text) = apply_with_little_space(&host);
     assert_eq!(code, Some(20), "{text}");
-    assert!(text.contains("cannot append to") && text.contains("No space left on device"), "{text}");
+    assert!(
+        text.contains("cannot append to") && text.contains("No space left on device"),
+        "{text}"
+    );
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
     std::fs::copy(host.root().join("journal"), host.state().join("journal")).unwrap();
     let (code, text) = said(&host.run("undo", &[]));
-    assert_eq!((code, host.affinities()), (Some(0), ["01\n".to_owned(), "01\n".to_owned()]), "{text}");
+    assert_eq!(
+        (code, host.affinities()),
+        (Some(0), ["01\n".to_owned(), "01\n".to_owned()]),
+        "{text}"
+    );
 }
 
 #[test]
@@ -81,13 +91,22 @@ fn queues_of_a_real_netdev_change_and_come_back_byte_for_byte() {
     let output = script.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("v0 rx-0 rps_flow_cnt: 64 -> 1000, which the kernel made 1024"), "{said}");
+    assert!(
+        said.contains("v0 rx-0 rps_flow_cnt: 64 -> 1000, which the kernel made 1024"),
+        "{said}"
+    );
     let text = String::from_utf8(output.stdout).unwrap();
-    let [before, applied, after] = text.split_terminator("--\n").collect::<Vec<_>>()[..] else { panic!("{text}") };
+    let [before, applied, after] = text.split_terminator("--\n").collect::<Vec<_>>()[..] else {
+        panic!("{text}")
+    };
     assert_eq!(after, before);
-    for line in
-        ["rx-0/rps_cpus 3", "rx-1/rps_cpus 0", "rx-0/rps_flow_cnt 1024", "rx-1/rps_flow_cnt 8", "tx-1/xps_cpus 1"]
-    {
+    for line in [
+        "rx-0/rps_cpus 3",
+        "rx-1/rps_cpus 0",
+        "rx-0/rps_flow_cnt 1024",
+        "rx-1/rps_flow_cnt 8",
+        "tx-1/xps_cpus 1",
+    ] {
         assert!(applied.contains(&format!("/{line}\n")), "{line} in {applied}");
         assert!(!before.contains(&format!("/{line}\n")), "{line} in {before}");
     }

@@ -14,11 +14,18 @@ fn apply_says_what_it_does_and_undo_takes_it_back() {
     let (code, text) = said(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("irq 27 (virtio0-input.0): 0 -> 4"), "{text}");
-    assert!(text.contains("transaction 1: 2 changes applied; `netsilo undo` takes them back"), "{text}");
+    assert!(
+        text.contains("transaction 1: 2 changes applied; `netsilo undo` takes them back"),
+        "{text}"
+    );
     assert!(text.contains("irq 28: no interrupt came"), "{text}");
     assert_eq!(host.affinities(), ["10", "10"]);
     let (code, text) = said(&host.run("undo", &[]));
-    assert_eq!((code, host.affinities()), (Some(0), ["01\n".to_owned(), "01\n".to_owned()]), "{text}");
+    assert_eq!(
+        (code, host.affinities()),
+        (Some(0), ["01\n".to_owned(), "01\n".to_owned()]),
+        "{text}"
+    );
     assert!(text.contains("transaction 1: 2 of 2 settings restored"), "{text}");
     assert_eq!(said(&host.run("undo", &[])), (Some(0), "nothing to undo\n".into()));
 }
@@ -48,7 +55,8 @@ fn json_tells_the_outcome_to_programs() {
 #[test]
 fn a_failed_write_ends_with_20_and_all_as_before() {
     let host = Host::new();
-    // A file of the kernel that reads as a mask and that not even root can write: EACCES (kernfs_fop_open).
+    // A file of the kernel that reads as a mask and that not even root can write: EACCES
+    // (kernfs_fop_open).
     let stubborn = "/sys/devices/system/cpu/kernel_max";
     std::fs::remove_file(host.affinity_file(28)).unwrap();
     std::os::unix::fs::symlink(stubborn, host.affinity_file(28)).unwrap();
@@ -86,7 +94,10 @@ fn a_plan_that_is_out_of_date_ends_with_1() {
     host.put("proc/irq/28/smp_affinity", "08\n");
     let (code, text) = said(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(1));
-    assert!(text.contains("irq 28 (virtio0-input.1) was 0 when the plan was made and is 3 now"), "{text}");
+    assert!(
+        text.contains("irq 28 (virtio0-input.1) was 0 when the plan was made and is 3 now"),
+        "{text}"
+    );
     assert_eq!(host.affinities(), ["01\n", "08\n"]);
 }
 
@@ -97,7 +108,10 @@ fn another_owner_that_runs_now_ends_with_30() {
     host.put("proc/812/cmdline", "/usr/sbin/irqbalance\0--foreground\0");
     let (code, text) = said(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(30), "{text}");
-    assert!(text.contains("irqbalance (pid 812) writes these settings too: stop it first"), "{text}");
+    assert!(
+        text.contains("irqbalance (pid 812) writes these settings too: stop it first"),
+        "{text}"
+    );
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
     host.edit_plan(|plan| plan["even_if_owned"] = true.into());
     assert_eq!(said(&host.run("apply", &["--yes"])).0, Some(0));
@@ -109,7 +123,8 @@ fn a_plan_of_nothing_but_refusals_ends_as_plan_does() {
     for (cause, expected) in [("other_owner", 30), ("managed_irq", 1)] {
         host.edit_plan(|plan| {
             plan["changes"] = serde_json::json!([]);
-            plan["refusals"] = serde_json::json!([{ "subject": "irq 29", "cause": cause, "reason": "because" }]);
+            plan["refusals"] =
+                serde_json::json!([{ "subject": "irq 29", "cause": cause, "reason": "because" }]);
         });
         let (code, text) = said(&host.run("apply", &[]));
         assert_eq!((code, text.contains("irq 29: because")), (Some(expected), true), "{text}");
@@ -133,7 +148,10 @@ fn on_a_terminal_apply_asks_first() {
     for no in ["n\n", "\n"] {
         let (code, text) = on_a_terminal(&host, no);
         assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains("apply 2 changes? [y/N]") && text.contains("nothing was written"), "{text}");
+        assert!(
+            text.contains("apply 2 changes? [y/N]") && text.contains("nothing was written"),
+            "{text}"
+        );
         assert_eq!(host.affinities(), ["01\n", "01\n"]);
     }
     let (code, text) = on_a_terminal(&host, "y\n");
@@ -147,7 +165,8 @@ fn whoever_is_not_root_is_told_so_before_anything_is_written() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     if !rustix::process::geteuid().is_root() {
-        let (code, text) = said(&host.verb("apply", &["--yes", "--state-dir", "/proc/netsilo"]).output().unwrap());
+        let (code, text) =
+            said(&host.verb("apply", &["--yes", "--state-dir", "/proc/netsilo"]).output().unwrap());
         return assert_eq!(code, Some(77), "{text}");
     }
     // As nobody, from a place where nobody may run it.
@@ -156,7 +175,11 @@ fn whoever_is_not_root_is_told_so_before_anything_is_written() {
     let as_nobody = |state: &str| {
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
-        command.args(["apply", "--yes", "--root"]).arg(host.root()).arg("--plan").arg(host.root().join("plan.json"));
+        command
+            .args(["apply", "--yes", "--root"])
+            .arg(host.root())
+            .arg("--plan")
+            .arg(host.root().join("plan.json"));
         said(&command.args(["--state-dir", state]).output().unwrap())
     };
     let (code, text) = as_nobody(&host.root().join("run/netsilo").to_string_lossy());

@@ -1,9 +1,17 @@
-//! How good placement is on larger problems: the solver, `spread`, a balancer's least-loaded rule and a vendor script's round-robin, all by
-//! the same cost, against the optimum; or, where that is not found in time, against what no placement can be less than.
+//! How good placement is on larger problems: the solver, `spread`, a balancer's least-loaded rule
+//! and a vendor script's round-robin, all by the same cost, against the optimum; or, where that is
+//! not found in time, against what no placement can be less than.
 //!
-//! `make bench-exact`, or `cargo bench -p netsilo-sys --features highs --bench exact -- SECONDS SEEDS`.
+//! `make bench-exact`, or `cargo bench -p netsilo-sys --features highs --bench exact -- SECONDS
+//! SEEDS`.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "a benchmark")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a benchmark"
+)]
 
 #[path = "../../tests/placing/made.rs"]
 mod made;
@@ -52,7 +60,8 @@ struct Case {
 }
 
 impl Case {
-    /// The solver's; at most that, where the optimum is not known, as it falls when the least rises.
+    /// The solver's; at most that, where the optimum is not known, as it falls when the least
+    /// rises.
     fn gap(&self) -> f64 {
         gap(self.costs[0], self.least, self.costs[1])
     }
@@ -87,11 +96,16 @@ fn main() {
     let machines = MACHINES.map(|name| (name, trees::read(name)));
     for (queues, cpus) in SIZES {
         let mut cases = Vec::new();
-        for (name, topology) in machines.iter().filter(|(_, topology)| topology.housekeeping().len() >= cpus) {
+        for (name, topology) in
+            machines.iter().filter(|(_, topology)| topology.housekeeping().len() >= cpus)
+        {
             for seed in 0..seeds {
                 let case = case(topology, queues, cpus, 3000 + seed, Duration::from_secs(limit));
                 let (least, most) = (case.least_gap() * 100.0, case.gap() * 100.0);
-                eprintln!("{queues} on {cpus} of {name}, seed {seed}: {least:.3}% .. {most:.3}%, {:.1?}", case.exact);
+                eprintln!(
+                    "{queues} on {cpus} of {name}, seed {seed}: {least:.3}% .. {most:.3}%, {:.1?}",
+                    case.exact
+                );
                 cases.push(case);
             }
         }
@@ -120,14 +134,21 @@ fn row(queues: usize, cpus: usize, cases: &[Case]) {
         [0, 1, 2, 3].map(|way| percent(mean(&|case| case.costs[way] - case.least)));
     let known = cases.iter().filter(|case| case.is_optimum).count();
     let gaps = |optimum: bool| {
-        let mut gaps: Vec<f64> =
-            cases.iter().filter(|case| case.is_optimum == optimum).map(|case| case.gap() * 100.0).collect();
+        let mut gaps: Vec<f64> = cases
+            .iter()
+            .filter(|case| case.is_optimum == optimum)
+            .map(|case| case.gap() * 100.0)
+            .collect();
         gaps.sort_by(f64::total_cmp);
         let Some(worst) = gaps.last() else { return "-".to_owned() };
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         format!("{:.3}% {mean:.3}% {worst:.3}%", gaps[gaps.len() / 2])
     };
-    let at_least = cases.iter().filter(|case| !case.is_optimum).map(|case| case.least_gap() * 100.0).reduce(f64::max);
+    let at_least = cases
+        .iter()
+        .filter(|case| !case.is_optimum)
+        .map(|case| case.least_gap() * 100.0)
+        .reduce(f64::max);
     let at_least = at_least.map_or_else(|| "-".to_owned(), |gap| format!("{gap:.3}%"));
     let times = |of: fn(&Case) -> Duration| {
         let mut times: Vec<Duration> = cases.iter().map(of).collect();

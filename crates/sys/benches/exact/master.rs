@@ -1,15 +1,20 @@
 //! The least cost of a placement, or what it cannot be less than.
 //!
-//! Dantzig and Wolfe: one column for each set of items that a core may be given, of which only those are made that pay. The linear program
-//! over the columns so far says what each item is worth where; sets that cost a core less than they are worth become columns; when
-//! there are none any more, no placement costs less than that program's optimum. Of a placement better than the best known each column
-//! costs at most the difference beyond its worth: the integer program over all of these finds it, or proves that there is none.
+//! Dantzig and Wolfe: one column for each set of items that a core may be given, of which only
+//! those are made that pay. The linear program over the columns so far says what each item is worth
+//! where; sets that cost a core less than they are worth become columns; when there are none any
+//! more, no placement costs less than that program's optimum. Of a placement better than the best
+//! known each column costs at most the difference beyond its worth: the integer program over all of
+//! these finds it, or proves that there is none.
 
 use std::time::{Duration, Instant};
 
 use good_lp::solvers::{DualValues as _, SolutionStatus, SolutionWithDual as _};
 use good_lp::variable::ProblemVariables;
-use good_lp::{Expression, Solution as _, SolverModel as _, Variable, WithInitialSolution as _, highs, variable};
+use good_lp::{
+    Expression, Solution as _, SolverModel as _, Variable, WithInitialSolution as _, highs,
+    variable,
+};
 use netsilo_core::assignment::Problem;
 
 use crate::made::total;
@@ -61,7 +66,11 @@ struct Relaxed {
 /// The best that can be known in a given time, from some placements.
 pub(crate) fn solve(problem: &Problem, known: &[Vec<usize>], limit: Duration) -> Answer {
     let ground = Ground::of(problem);
-    let at = known.iter().min_by(|a, b| total(problem, a).total_cmp(&total(problem, b))).unwrap().clone();
+    let at = known
+        .iter()
+        .min_by(|a, b| total(problem, a).total_cmp(&total(problem, b)))
+        .unwrap()
+        .clone();
     let until = Instant::now() + limit;
     let mut master = Master { ties: Ties::of(problem), ground, until, columns: Vec::new(), at };
     known.iter().for_each(|at| master.columns.extend(master.ground.columns(at)));
@@ -81,7 +90,8 @@ pub(crate) fn solve(problem: &Problem, known: &[Vec<usize>], limit: Duration) ->
 }
 
 impl Master<'_> {
-    /// Makes columns until none pays; says below what no placement is (hundredths of a CPU), and the last prices unless time ran out.
+    /// Makes columns until none pays; says below what no placement is (hundredths of a CPU), and
+    /// the last prices unless time ran out.
     fn bound(&mut self) -> (f64, Option<Relaxed>) {
         let mut bound = f64::NEG_INFINITY;
         loop {
@@ -90,7 +100,14 @@ impl Master<'_> {
             let (mut below, mut out_of_time) = (0.0, false);
             for core in 0..self.ground.cores.len() {
                 let wanted = (-PAYS, ROUND);
-                let sets = Sets::of(&self.ground, core, &relaxed.worth, wanted, relaxed.of_cores[core], self.until);
+                let sets = Sets::of(
+                    &self.ground,
+                    core,
+                    &relaxed.worth,
+                    wanted,
+                    relaxed.of_cores[core],
+                    self.until,
+                );
                 out_of_time |= sets.out_of_time;
                 below += sets.least().unwrap_or(0.0);
                 new.extend(sets.columns(&self.ground, core));
@@ -109,14 +126,23 @@ impl Master<'_> {
         }
     }
 
-    /// All columns that a placement better than the best known may have; `None` if they are too many.
+    /// All columns that a placement better than the best known may have; `None` if they are too
+    /// many.
     fn all_within(&self, relaxed: &Relaxed) -> Option<Vec<Column>> {
-        let slack = total(self.ground.problem, &self.at) / UNIT - relaxed.cost + PAYS * self.ground.cores.len() as f64;
+        let slack = total(self.ground.problem, &self.at) / UNIT - relaxed.cost
+            + PAYS * self.ground.cores.len() as f64;
         let present = self.ground.columns(&self.at);
         let mut all = present.clone();
         for core in 0..self.ground.cores.len() {
             let wanted = (slack, COLUMNS);
-            let sets = Sets::of(&self.ground, core, &relaxed.worth, wanted, relaxed.of_cores[core], self.until);
+            let sets = Sets::of(
+                &self.ground,
+                core,
+                &relaxed.worth,
+                wanted,
+                relaxed.of_cores[core],
+                self.until,
+            );
             if sets.too_many || sets.out_of_time || all.len() > COLUMNS {
                 return None;
             }
@@ -125,7 +151,8 @@ impl Master<'_> {
         Some(all)
     }
 
-    /// The program over the columns that there are, of which parts may be chosen; `None` if time runs out.
+    /// The program over the columns that there are, of which parts may be chosen; `None` if time
+    /// runs out.
     fn relaxed(&self) -> Option<Relaxed> {
         let program = Program::of(&self.ground, &self.ties, &self.columns, false);
         let (cost, rows) = (program.cost.clone(), program.rows);
@@ -143,7 +170,10 @@ impl Master<'_> {
         let (of_items, rest) = dual.split_at(items);
         let (of_cores, of_ties) = rest.split_at(self.ground.cores.len());
         let shown = of_items.iter().chain(of_cores).sum::<f64>() + self.ties.apart;
-        assert!((shown - value).abs() <= 1e-5 * (1.0 + value.abs()), "the prices do not add up: {shown} for {value}");
+        assert!(
+            (shown - value).abs() <= 1e-5 * (1.0 + value.abs()),
+            "the prices do not add up: {shown} for {value}"
+        );
         let places = self.ground.problem.places.len();
         let at = |item: usize, place: usize| {
             of_items[item] - self.ties.rows_of(item, place).map(|row| of_ties[row]).sum::<f64>()
@@ -153,7 +183,8 @@ impl Master<'_> {
         Some(Relaxed { cost: value, worth, of_cores: of_cores.iter().map(|dual| -dual).collect() })
     }
 
-    /// Looks for the best placement of these columns; true if there is no better one of them than the best known afterwards.
+    /// Looks for the best placement of these columns; true if there is no better one of them than
+    /// the best known afterwards.
     fn whole(&mut self, columns: &[Column]) -> bool {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -169,10 +200,16 @@ impl Master<'_> {
             .collect();
         let chosen = program.chosen;
         let model = program.variables.minimise(program.cost).using(highs).with_all(program.rows);
-        let model = model.set_mip_rel_gap(0.0).unwrap().set_time_limit(left.as_secs_f64()).with_initial_solution(start);
+        let model = model
+            .set_mip_rel_gap(0.0)
+            .unwrap()
+            .set_time_limit(left.as_secs_f64())
+            .with_initial_solution(start);
         let Ok(solution) = model.solve() else { return false };
         let mut at = vec![usize::MAX; self.ground.problem.items.len()];
-        for (_, column) in chosen.iter().zip(columns).filter(|(chosen, _)| solution.value(**chosen) > 0.5) {
+        for (_, column) in
+            chosen.iter().zip(columns).filter(|(chosen, _)| solution.value(**chosen) > 0.5)
+        {
             column.sites.iter().for_each(|(item, place)| at[*item] = *place);
         }
         if total(self.ground.problem, &at) < total(self.ground.problem, &self.at) {
@@ -215,8 +252,9 @@ impl Program {
             tie.rows.iter().for_each(|row| tied[*row].add_mul(1.0, saved));
         }
         let rows = items.into_iter().map(|row| row.eq(1.0));
-        let rows =
-            rows.chain(cores.into_iter().map(|row| row.leq(1.0))).chain(tied.into_iter().map(|row| row.leq(0.0)));
+        let rows = rows
+            .chain(cores.into_iter().map(|row| row.leq(1.0)))
+            .chain(tied.into_iter().map(|row| row.leq(0.0)));
         Self { variables, chosen, cost, rows: rows.collect() }
     }
 }

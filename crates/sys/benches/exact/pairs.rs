@@ -1,4 +1,5 @@
-//! Pairs of items, of which one hands packets to the other: what they save by what their places share.
+//! Pairs of items, of which one hands packets to the other: what they save by what their places
+//! share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,8 @@ use netsilo_core::topology::Distance;
 
 use crate::sets::UNIT;
 
-/// Two items save something if both are on the places of one group: a CPU, or what shares a core, a cache, a node.
+/// Two items save something if both are on the places of one group: a CPU, or what shares a core, a
+/// cache, a node.
 pub(crate) struct Tie {
     pub(crate) saving: f64,
     /// The rows of both: each may save there only as far as it is there.
@@ -28,7 +30,8 @@ pub(crate) struct Ties {
 impl Ties {
     pub(crate) fn of(problem: &Problem) -> Self {
         let mut all = Self::default();
-        let levels: Vec<Vec<Vec<usize>>> = (0..Distance::ALL.len() - 1).map(|level| groups(problem, level)).collect();
+        let levels: Vec<Vec<Vec<usize>>> =
+            (0..Distance::ALL.len() - 1).map(|level| groups(problem, level)).collect();
         for pair in &problem.pairs {
             if pair.from == pair.to {
                 all.apart += pair.cost.same_cpu / UNIT;
@@ -38,7 +41,9 @@ impl Ties {
             for (groups, apart) in levels.iter().zip(Distance::ALL.windows(2)) {
                 let saving = (pair.cost.at(apart[1]) - pair.cost.at(apart[0])) / UNIT;
                 assert!(saving >= 0.0, "what is nearer costs more");
-                groups.iter().for_each(|places| all.add(problem, [pair.from, pair.to], places, saving));
+                groups
+                    .iter()
+                    .for_each(|places| all.add(problem, [pair.from, pair.to], places, saving));
             }
         }
         all
@@ -52,7 +57,9 @@ impl Ties {
         let rows = [self.rows, self.rows + 1];
         self.rows += 2;
         for (row, item) in rows.into_iter().zip(items) {
-            places.iter().for_each(|place| self.rows_of.entry((item, *place)).or_default().push(row));
+            places
+                .iter()
+                .for_each(|place| self.rows_of.entry((item, *place)).or_default().push(row));
         }
         self.ties.push(Tie { saving, rows });
     }
@@ -71,7 +78,8 @@ fn groups(problem: &Problem, level: usize) -> Vec<Vec<usize>> {
         if seen.contains(&place) {
             continue;
         }
-        let group: Vec<usize> = (0..problem.places.len()).filter(|other| nearer(place, *other)).collect();
+        let group: Vec<usize> =
+            (0..problem.places.len()).filter(|other| nearer(place, *other)).collect();
         assert!(group.iter().all(|place| seen.insert(*place)), "what shares a cache is no group");
         groups.push(group);
     }

@@ -1,6 +1,7 @@
 //! One core: what it costs by the items that it is given, and which of them are worth that.
 //!
-//! CPUs of different cores do not crowd each other, so cores only meet in that each item is on one of them, and in pairs of items.
+//! CPUs of different cores do not crowd each other, so cores only meet in that each item is on one
+//! of them, and in pairs of items.
 
 use std::time::Instant;
 
@@ -45,7 +46,12 @@ impl<'a> Ground<'a> {
             let sites = at.iter().copied().enumerate().filter(|(_, place)| places.contains(place));
             self.column(core, sites.collect())
         };
-        self.cores.iter().enumerate().map(column).filter(|column| !column.sites.is_empty()).collect()
+        self.cores
+            .iter()
+            .enumerate()
+            .map(column)
+            .filter(|column| !column.sites.is_empty())
+            .collect()
     }
 
     fn column(&self, core: usize, sites: Vec<(usize, usize)>) -> Column {
@@ -69,8 +75,14 @@ impl<'a> Crowd<'a> {
         let (problem, places) = (ground.problem, ground.cores[core].as_slice());
         let level = problem.places[places[0]].levels[0];
         let others = (0..problem.places.len()).filter(|at| problem.places[*at].levels[0] == level);
-        let beside = others.filter(|at| !places.contains(at)).map(|at| problem.places[at].busy).sum();
-        Self { problem, places, busy: places.iter().map(|at| problem.places[*at].busy).collect(), beside }
+        let beside =
+            others.filter(|at| !places.contains(at)).map(|at| problem.places[at].busy).sum();
+        Self {
+            problem,
+            places,
+            busy: places.iter().map(|at| problem.places[*at].busy).collect(),
+            beside,
+        }
     }
 
     fn thread(&self, place: usize) -> usize {
@@ -120,7 +132,8 @@ pub(crate) struct Sets<'a> {
 }
 
 impl<'a> Sets<'a> {
-    /// All sets that cost at most `most` beyond what they and the core are worth; the best `keep` of them if there are more.
+    /// All sets that cost at most `most` beyond what they and the core are worth; the best `keep`
+    /// of them if there are more.
     pub(crate) fn of(
         ground: &'a Ground<'a>,
         core: usize,
@@ -132,7 +145,18 @@ impl<'a> Sets<'a> {
         let crowd = Crowd::of(ground, core);
         let (taken, found) = (Vec::new(), Vec::new());
         let (too_many, out_of_time) = (false, false);
-        let mut sets = Self { crowd, worth, most, keep, until, looked: 0, taken, found, too_many, out_of_time };
+        let mut sets = Self {
+            crowd,
+            worth,
+            most,
+            keep,
+            until,
+            looked: 0,
+            taken,
+            found,
+            too_many,
+            out_of_time,
+        };
         let all: Vec<usize> = (0..ground.problem.items.len()).collect();
         sets.extend(&all, of_the_core);
         sets.found.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -154,8 +178,8 @@ impl<'a> Sets<'a> {
         })
     }
 
-    /// What is taken, with some of these. The more is taken the more each further one costs, so what one gains now is the most
-    /// that it gains later.
+    /// What is taken, with some of these. The more is taken the more each further one costs, so
+    /// what one gains now is the most that it gains later.
     fn extend(&mut self, items: &[usize], beyond: f64) {
         self.looked += 1;
         if self.looked.is_multiple_of(LOOK) && Instant::now() > self.until {
@@ -167,7 +191,9 @@ impl<'a> Sets<'a> {
             self.worth[item * width + self.crowd.places[thread]] - self.crowd.price(item, thread)
         };
         let threads = self.crowd.places.len();
-        let best = |item: usize| (0..threads).map(|thread| gain(item, thread)).fold(f64::NEG_INFINITY, f64::max);
+        let best = |item: usize| {
+            (0..threads).map(|thread| gain(item, thread)).fold(f64::NEG_INFINITY, f64::max)
+        };
         let mut gains: Vec<(f64, usize)> = items.iter().map(|item| (best(*item), *item)).collect();
         let mut left: f64 = gains.iter().map(|(gain, _)| gain.max(0.0)).sum();
         gains.retain(|(gain, _)| beyond - left - gain.min(0.0) <= self.most);

@@ -1,4 +1,5 @@
-//! A made-up host of any size, as a tree that `Root::at` reads: for benchmarks, and tests beyond 256 CPUs.
+//! A made-up host of any size, as a tree that `Root::at` reads: for benchmarks, and tests beyond
+//! 256 CPUs.
 
 use std::fmt::Write;
 use std::fs;
@@ -47,7 +48,8 @@ impl BigHost {
             }
             put(format_args!(" PCI-MSIX-{}  {n:>4}-edge      {}\n", self.bus(n), self.action(n)));
         }
-        for (row, name) in [("LOC", "Local timer interrupts"), ("CAL", "Function call interrupts")] {
+        for (row, name) in [("LOC", "Local timer interrupts"), ("CAL", "Function call interrupts")]
+        {
             put(format_args!(" {row}:"));
             for cpu in 0..self.cpus {
                 put(format_args!(" {:>10}", cpu + 1));
@@ -65,14 +67,21 @@ impl BigHost {
             let [user, system, idle] = [20, 10, 50].map(|ticks| START + cpus * seconds * ticks);
             format!("{user} 0 {system} {idle} 0 0 {} 0 0 0", START + seconds * softirq)
         };
-        let each = (0..self.cpus).map(|cpu| format!("cpu{cpu} {}\n", times(1, u64::from(cpu % 4) * 5)));
-        format!("cpu  {}\n{}intr 0\nctxt 0\n", times(u64::from(self.cpus), 0), each.collect::<String>())
+        let each =
+            (0..self.cpus).map(|cpu| format!("cpu{cpu} {}\n", times(1, u64::from(cpu % 4) * 5)));
+        format!(
+            "cpu  {}\n{}intr 0\nctxt 0\n",
+            times(u64::from(self.cpus), 0),
+            each.collect::<String>()
+        )
     }
 
     /// Lets time pass in a tree that was written: `/proc/interrupts` and `/proc/stat`, in place.
     #[allow(dead_code, reason = "not every user of a made-up host lets time pass")]
     pub(crate) fn pass(&self, dir: &Path, seconds: u64) -> io::Result<()> {
-        for (path, text) in [("proc/interrupts", self.interrupts_at(seconds)), ("proc/stat", self.stat_at(seconds))] {
+        for (path, text) in
+            [("proc/interrupts", self.interrupts_at(seconds)), ("proc/stat", self.stat_at(seconds))]
+        {
             fs::OpenOptions::new().write(true).open(dir.join(path))?.write_all(text.as_bytes())?;
         }
         Ok(())
@@ -104,7 +113,11 @@ impl BigHost {
         (0..self.netdevs).try_for_each(|dev| self.write_netdev(dir, dev))
     }
 
-    fn write_cpus(&self, dir: &Path, put: &impl Fn(&str, &str) -> io::Result<()>) -> io::Result<()> {
+    fn write_cpus(
+        &self,
+        dir: &Path,
+        put: &impl Fn(&str, &str) -> io::Result<()>,
+    ) -> io::Result<()> {
         let cpus = "sys/devices/system/cpu";
         for name in ["online", "present", "possible"] {
             put(&format!("{cpus}/{name}"), &format!("0-{}\n", self.cpus - 1))?;
@@ -120,13 +133,19 @@ impl BigHost {
             put(&format!("{at}/topology/physical_package_id"), &format!("{}\n", cpu / 256))?;
             put(&format!("{at}/topology/core_siblings"), &self.block_mask(cpu, 256))?;
             fs::create_dir_all(dir.join(format!("{at}/node{}", cpu / 128)))?;
-            for (index, level, kind, size) in
-                [(0, 1, "Data", 2), (1, 1, "Instruction", 2), (2, 2, "Unified", 2), (3, 3, "Unified", 16)]
-            {
+            for (index, level, kind, size) in [
+                (0, 1, "Data", 2),
+                (1, 1, "Instruction", 2),
+                (2, 2, "Unified", 2),
+                (3, 3, "Unified", 16),
+            ] {
                 put(&format!("{at}/cache/index{index}/level"), &format!("{level}\n"))?;
                 put(&format!("{at}/cache/index{index}/type"), &format!("{kind}\n"))?;
                 put(&format!("{at}/cache/index{index}/shared_cpu_list"), &block(cpu, size))?;
-                put(&format!("{at}/cache/index{index}/shared_cpu_map"), &self.block_mask(cpu, size))?;
+                put(
+                    &format!("{at}/cache/index{index}/shared_cpu_map"),
+                    &self.block_mask(cpu, size),
+                )?;
             }
         }
         for node in 0..self.cpus.div_ceil(128) {
@@ -145,9 +164,12 @@ impl BigHost {
             let device = format!("sys/devices/pci0000:00/{}", self.bus(n));
             put(dir, &format!("{device}/msi_irqs/{}", FIRST_IRQ + n), "msix\n")?;
             let class = if n / self.queues < self.netdevs { "0x020000\n" } else { "0x010802\n" };
-            for (name, value) in
-                [("class", class), ("numa_node", "0\n"), ("vendor", "0x8086\n"), ("device", "0x1592\n")]
-            {
+            for (name, value) in [
+                ("class", class),
+                ("numa_node", "0\n"),
+                ("vendor", "0x8086\n"),
+                ("device", "0x1592\n"),
+            ] {
                 put(dir, &format!("{device}/{name}"), value)?;
             }
             let link = dir.join(format!("sys/bus/pci/devices/{}", self.bus(n)));
@@ -163,7 +185,9 @@ impl BigHost {
         let at = format!("{device}/net/eth{dev}");
         let put = |path: &str, contents: &str| put(dir, &format!("{at}/{path}"), contents);
         put("ifindex", &format!("{}\n", dev + 2))?;
-        for (name, value) in [("flags", "0x1003"), ("mtu", "1500"), ("carrier", "1"), ("speed", "100000")] {
+        for (name, value) in
+            [("flags", "0x1003"), ("mtu", "1500"), ("carrier", "1"), ("speed", "100000")]
+        {
             put(name, value)?;
         }
         for name in ["rx_packets", "rx_bytes", "rx_dropped", "tx_packets", "tx_bytes"] {
@@ -177,14 +201,21 @@ impl BigHost {
             self::put(dir, &format!("{device}/msi_irqs/{irq}"), "msix\n")?;
         }
         fs::create_dir_all(dir.join("sys/class/net"))?;
-        std::os::unix::fs::symlink(format!("../../../{at}"), dir.join(format!("sys/class/net/eth{dev}")))?;
+        std::os::unix::fs::symlink(
+            format!("../../../{at}"),
+            dir.join(format!("sys/class/net/eth{dev}")),
+        )?;
         std::os::unix::fs::symlink("../..", dir.join(format!("{at}/device")))?;
-        std::os::unix::fs::symlink("../../../bus/pci/drivers/ice", dir.join(format!("{device}/driver")))
+        std::os::unix::fs::symlink(
+            "../../../bus/pci/drivers/ice",
+            dir.join(format!("{device}/driver")),
+        )
     }
 
     /// Queues and NAPIs, one of each to an interrupt.
     fn netlink(&self) -> NetdevGenl {
-        let vectors = || (0..self.netdevs).flat_map(|dev| (0..self.queues).map(move |queue| (dev, queue)));
+        let vectors =
+            || (0..self.netdevs).flat_map(|dev| (0..self.queues).map(move |queue| (dev, queue)));
         let irq = |(dev, queue): (u32, u32)| FIRST_IRQ + dev * self.queues + queue;
         let queue = |(dev, queue)| Queue {
             ifindex: dev + 2,
@@ -208,7 +239,10 @@ impl BigHost {
 
     fn softirqs(&self) -> String {
         let mut text: String = (0..self.cpus).map(|cpu| format!("       CPU{cpu}")).collect();
-        for name in ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"] {
+        for name in [
+            "HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER",
+            "RCU",
+        ] {
             let row: String = (0..self.cpus).map(|cpu| format!(" {:>10}", cpu * 3)).collect();
             text.push_str(&format!("\n{name:>12}:{row}"));
         }

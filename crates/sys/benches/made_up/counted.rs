@@ -1,9 +1,12 @@
-//! What eBPF would have counted on a made-up host: each queue is polled on one CPU and read by processes on others.
+//! What eBPF would have counted on a made-up host: each queue is polled on one CPU and read by
+//! processes on others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source};
+use netsilo_core::attribution::{
+    Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source,
+};
 use netsilo_core::cpuset::CpuId;
 use netsilo_core::host::{NapiId, Snapshot};
 
@@ -15,7 +18,9 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
     let netdevs = after.netdevs.iter();
     let queues: Vec<(&str, u32, NapiId)> = netdevs
         .flat_map(|dev| {
-            dev.rx_queues.iter().filter_map(|rx| Some((dev.name.as_str(), dev.ifindex, rx.napi.as_ref()?.to)))
+            dev.rx_queues
+                .iter()
+                .filter_map(|rx| Some((dev.name.as_str(), dev.ifindex, rx.napi.as_ref()?.to)))
         })
         .collect();
     let poll = |(n, (netdev, ifindex, napi)): (u32, &(&str, u32, NapiId))| Poll {
@@ -34,7 +39,12 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
         poll_cpu: None,
         protocol_cpu: None,
         consumer_cpu: CpuId(n * 7 % cpus),
-        consumer: Consumer { tgid: 5000 + n / 16, comm: format!("server-{}", n / 16), cgroup: None, netns: 0 },
+        consumer: Consumer {
+            tgid: 5000 + n / 16,
+            comm: format!("server-{}", n / 16),
+            cgroup: None,
+            netns: 0,
+        },
         protocol: Protocol::Tcp,
         bytes: u64::from(n) * 1000 + 1,
         events: 10,
@@ -42,7 +52,9 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
         connected: None,
     };
     let readers = queues.iter().flat_map(|(_, _, napi)| [*napi; READERS]);
-    let softirq = |cpu| (CpuId(cpu), CpuTime { net_rx_ns: 100_000_000, net_rx_runs: 9000, ..CpuTime::default() });
+    let softirq = |cpu| {
+        (CpuId(cpu), CpuTime { net_rx_ns: 100_000_000, net_rx_runs: 9000, ..CpuTime::default() })
+    };
     Attribution {
         source: Source::Bpf,
         elapsed,

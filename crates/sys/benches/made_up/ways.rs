@@ -16,13 +16,16 @@ pub(crate) fn ways(work: &Work, topology: &Topology, model: &Model) -> [Vec<usiz
     let room = work.room(topology);
     let by = |algorithm| -> Vec<usize> {
         let suggestions = suggest(algorithm, &room, &work.vectors);
-        let cpus =
-            suggestions.iter().zip(&work.vectors).map(|(it, vector)| Suggestion::cpu(it).or(vector.present).unwrap());
+        let cpus = suggestions
+            .iter()
+            .zip(&work.vectors)
+            .map(|(it, vector)| Suggestion::cpu(it).or(vector.present).unwrap());
         cpus.map(|cpu| model.cpus.binary_search(&cpu).unwrap()).collect()
     };
     // set_irq_affinity scripts: queue n to the nth CPU of the list.
     let pool: Vec<CpuId> = work.vectors[0].pool.iter().collect();
-    let round_robin = (0..work.vectors.len()).map(|n| model.cpus.binary_search(&pool[n % pool.len()]).unwrap());
+    let round_robin =
+        (0..work.vectors.len()).map(|n| model.cpus.binary_search(&pool[n % pool.len()]).unwrap());
     let found = solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
     [found, by(AlgorithmName::Spread), by(AlgorithmName::LeastLoaded), round_robin.collect()]
 }

@@ -1,6 +1,8 @@
-//! One setting of a netdev as a text, read and written by `SIOCETHTOOL`, as a knob that is a file would be.
+//! One setting of a netdev as a text, read and written by `SIOCETHTOOL`, as a knob that is a file
+//! would be.
 //!
-//! Texts are in ethtool's words and whole: what is written is all there is. What ethtool has no field for is 0.
+//! Texts are in ethtool's words and whole: what is written is all there is. What ethtool has no
+//! field for is 0.
 
 use std::io;
 
@@ -13,7 +15,8 @@ use netsilo_core::ethtool_rule::{self as rules, Installed};
 use rustix::io::Errno;
 
 use super::{
-    Absence, Device, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GCOALESCE, ETHTOOL_GRINGPARAM, ETHTOOL_GRXCLSRLCNT,
+    Absence, Device, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GCOALESCE, ETHTOOL_GRINGPARAM,
+    ETHTOOL_GRXCLSRLCNT,
 };
 
 // include/uapi/linux/ethtool.h
@@ -125,9 +128,15 @@ pub(crate) fn set(netdev: &str, setting: &Setting, text: &str) -> io::Result<()>
     let settings = || text.parse::<Settings>().map_err(invalid);
     match setting {
         Setting::MostChannels | Setting::MostRings => Err(unsupported()),
-        Setting::Channels => device.send(ETHTOOL_SCHANNELS, &encode::channels(&settings()?).map_err(invalid)?),
-        Setting::Rings => device.send(ETHTOOL_SRINGPARAM, &encode::rings(&settings()?).map_err(invalid)?),
-        Setting::Coalesce => device.send(ETHTOOL_SCOALESCE, &encode::coalesce(&settings()?).map_err(invalid)?),
+        Setting::Channels => {
+            device.send(ETHTOOL_SCHANNELS, &encode::channels(&settings()?).map_err(invalid)?)
+        }
+        Setting::Rings => {
+            device.send(ETHTOOL_SRINGPARAM, &encode::rings(&settings()?).map_err(invalid)?)
+        }
+        Setting::Coalesce => {
+            device.send(ETHTOOL_SCOALESCE, &encode::coalesce(&settings()?).map_err(invalid)?)
+        }
         Setting::Offload(name) => device.switch(name, text),
         Setting::FlowHash(flow) => {
             let letters = if text == "none" { "" } else { text };
@@ -142,8 +151,10 @@ pub(crate) fn set(netdev: &str, setting: &Setting, text: &str) -> io::Result<()>
         }
         Setting::RssKey => device.set_rss(0, RssPart::Key(&text.parse().map_err(invalid)?)),
         Setting::RssHash => {
-            let (function, input_xfrm) = Rss::hash_of_words(text).ok_or_else(|| invalid("no such hash function"))?;
-            device.send(ETHTOOL_SRSSH, &encode::rss(0, RssPart::Function(function.bit()), input_xfrm))
+            let (function, input_xfrm) =
+                Rss::hash_of_words(text).ok_or_else(|| invalid("no such hash function"))?;
+            device
+                .send(ETHTOOL_SRSSH, &encode::rss(0, RssPart::Function(function.bit()), input_xfrm))
         }
         Setting::RssContext(queues) => device.set_context(queues, switch(text)?.is_some()),
         Setting::Rule(rule) => device.set_rule(rule, switch(text)?),
@@ -194,13 +205,18 @@ impl Device {
     fn offload(&self, name: &str) -> io::Result<(Feature, usize, usize)> {
         let names = self.strings(ETH_SS_FEATURES)?;
         let index = names.iter().position(|known| known == name).ok_or(Errno::NOENT)?;
-        let feature = self.features()?.into_iter().find(|feature| feature.name == name).ok_or(Errno::NOENT)?;
+        let feature = self
+            .features()?
+            .into_iter()
+            .find(|feature| feature.name == name)
+            .ok_or(Errno::NOENT)?;
         Ok((feature, index, names.len()))
     }
 
     /// Switches an offload, as wanted and as in force; a wish that stays one is taken back.
     ///
-    /// A text that says what was requested restores just that: its effect is the kernel's to decide, as it was before.
+    /// A text that says what was requested restores just that: its effect is the kernel's to
+    /// decide, as it was before.
     fn switch(&self, name: &str, text: &str) -> io::Result<()> {
         let on = |word: &str| match word {
             "on" => Ok(true),
@@ -209,7 +225,10 @@ impl Device {
         };
         let (before, index, count) = self.offload(name)?;
         if let Some((_, requested)) = text.split_once(" [requested ") {
-            return self.send(ETHTOOL_SFEATURES, &encode::feature(index, count, on(requested.trim_end_matches(']'))?));
+            return self.send(
+                ETHTOOL_SFEATURES,
+                &encode::feature(index, count, on(requested.trim_end_matches(']'))?),
+            );
         }
         let wanted = on(text)?;
         if before.fixed() && before.active != wanted {
@@ -218,7 +237,9 @@ impl Device {
         self.send(ETHTOOL_SFEATURES, &encode::feature(index, count, wanted))?;
         if self.offload(name)?.0.active != wanted {
             self.send(ETHTOOL_SFEATURES, &encode::feature(index, count, before.requested))?;
-            return Err(io::Error::other("the driver did not follow: another offload or setting stands against it"));
+            return Err(io::Error::other(
+                "the driver did not follow: another offload or setting stands against it",
+            ));
         }
         Ok(())
     }
@@ -244,19 +265,30 @@ impl Device {
     }
 
     fn context_over(&self, queues: &CpuSet) -> io::Result<Option<u32>> {
-        Ok(self.contexts()?.into_iter().find(|(_, over)| over == queues).map(|(context, _)| context))
+        Ok(self
+            .contexts()?
+            .into_iter()
+            .find(|(_, over)| over == queues)
+            .map(|(context, _)| context))
     }
 
     /// Makes or deletes the context over just these queues.
     fn set_context(&self, queues: &CpuSet, on: bool) -> io::Result<()> {
         match (on, self.context_over(queues)?) {
             (true, Some(_)) | (false, None) => Ok(()),
-            (false, Some(context)) => self.send(ETHTOOL_SRSSH, &encode::rss(context, RssPart::Delete, 0)),
+            (false, Some(context)) => {
+                self.send(ETHTOOL_SRSSH, &encode::rss(context, RssPart::Delete, 0))
+            }
             (true, None) => {
                 let queues: Vec<u32> = queues.iter().map(|queue| queue.0).collect();
                 let buckets = self.rss_of(0)?.indirection.len();
                 let by_turns = Table::equal(buckets, queues.len() as u32).0;
-                let table = Table(by_turns.into_iter().filter_map(|turn| queues.get(turn as usize).copied()).collect());
+                let table = Table(
+                    by_turns
+                        .into_iter()
+                        .filter_map(|turn| queues.get(turn as usize).copied())
+                        .collect(),
+                );
                 self.send(ETHTOOL_SRSSH, &encode::rss(NEW_CONTEXT, RssPart::Table(&table), 0))
             }
         }
@@ -264,17 +296,21 @@ impl Device {
 
     /// The rules of the netdev.
     fn rules(&self) -> io::Result<Vec<Installed>> {
-        let count = decode::rule_count(&self.get(ETHTOOL_GRXCLSRLCNT, &[], decode::RXNFC_LEN)?).map_err(invalid)?;
+        let count = decode::rule_count(&self.get(ETHTOOL_GRXCLSRLCNT, &[], decode::RXNFC_LEN)?)
+            .map_err(invalid)?;
         if count == 0 {
             return Ok(Vec::new());
         }
         // The count lies where a rule's context does; as many locations as it says may follow.
-        let mut bytes = [ETHTOOL_GRXCLSRLALL.to_ne_bytes().to_vec(), vec![0; decode::RXNFC_LEN - 4]].concat();
+        let mut bytes =
+            [ETHTOOL_GRXCLSRLALL.to_ne_bytes().to_vec(), vec![0; decode::RXNFC_LEN - 4]].concat();
         bytes[rules::COUNT..rules::COUNT + 4].copy_from_slice(&count.to_ne_bytes());
         bytes.resize(decode::RXNFC_LEN + 4 * count as usize, 0);
         self.exchange(&mut bytes)?;
         let contexts = self.contexts().unwrap_or_default();
-        let queues = |context| contexts.iter().find(|(known, _)| *known == context).map(|(_, over)| over.clone());
+        let queues = |context| {
+            contexts.iter().find(|(known, _)| *known == context).map(|(_, over)| over.clone())
+        };
         let mut all = Vec::new();
         for location in rules::locations(&bytes).unwrap_or_default() {
             let mut bytes = rules::at(location);
@@ -308,7 +344,10 @@ impl Device {
                 let context = match &rule.to {
                     Steer::Queue(_) => 0,
                     Steer::Queues(queues) => self.context_over(queues)?.ok_or_else(|| {
-                        io::Error::new(io::ErrorKind::NotFound, format!("no rss context over queues {queues}"))
+                        io::Error::new(
+                            io::ErrorKind::NotFound,
+                            format!("no rss context over queues {queues}"),
+                        )
                     })?,
                 };
                 let location = place.map_or_else(|| self.free_location(), Ok)?;
@@ -319,17 +358,23 @@ impl Device {
         }
     }
 
-    /// Any place if the driver chooses one, else the last free one: rules that were there before win.
+    /// Any place if the driver chooses one, else the last free one: rules that were there before
+    /// win.
     fn free_location(&self) -> io::Result<u32> {
         let bytes = self.get(ETHTOOL_GRXCLSRLCNT, &[], decode::RXNFC_LEN)?;
         let (size, chooses) = rules::table_size(&bytes).ok_or(Errno::INVAL)?;
         if chooses {
             return Ok(rules::ANY_LOCATION);
         }
-        let taken: Vec<u32> = self.rules()?.into_iter().map(|installed| installed.location).collect();
+        let taken: Vec<u32> =
+            self.rules()?.into_iter().map(|installed| installed.location).collect();
         // A driver that tells no size gets the first place that is free.
         let free = |location: &u32| !taken.contains(location);
-        let found = if size == 0 { (0..=taken.len() as u32).find(free) } else { (0..size).rev().find(free) };
+        let found = if size == 0 {
+            (0..=taken.len() as u32).find(free)
+        } else {
+            (0..size).rev().find(free)
+        };
         found.ok_or_else(|| Errno::NOSPC.into())
     }
 }

@@ -40,14 +40,35 @@ pub(super) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    pub(super) fn new(spec: &Spec, work: Work, client: IpAddr, board: &'a Board, row: &'a Row) -> Self {
-        let (request, response) =
-            if spec.test.has_responses() { (spec.request_bytes, spec.response_bytes) } else { (usize::MAX, 0) };
-        Self { board, row, client, work, request, response, piece: spec.recv_bytes, closes: spec.test == Test::TcpCrr }
+    pub(super) fn new(
+        spec: &Spec,
+        work: Work,
+        client: IpAddr,
+        board: &'a Board,
+        row: &'a Row,
+    ) -> Self {
+        let (request, response) = if spec.test.has_responses() {
+            (spec.request_bytes, spec.response_bytes)
+        } else {
+            (usize::MAX, 0)
+        };
+        Self {
+            board,
+            row,
+            client,
+            work,
+            request,
+            response,
+            piece: spec.recv_bytes,
+            closes: spec.test == Test::TcpCrr,
+        }
     }
 
     fn buffer(&self) -> Vec<u8> {
-        vec![0; if self.response == 0 { self.piece } else { PIECE.min(self.request.max(self.response)) }]
+        vec![
+            0;
+            if self.response == 0 { self.piece } else { PIECE.min(self.request.max(self.response)) }
+        ]
     }
 }
 
@@ -112,9 +133,13 @@ pub(super) fn tcp(stream: Arc<TcpStream>, job: &Job<'_>) {
     while matches!(flow.go_on(&mut buffer, job), Ok(true)) {}
 }
 
-/// A thread with many connections, and those that it takes from a listener; ends when it is stopped and all are closed, or were
-/// not for long.
-pub(super) fn tcp_many(streams: Vec<Arc<TcpStream>>, listener: Option<&TcpListener>, job: &Job<'_>) -> io::Result<()> {
+/// A thread with many connections, and those that it takes from a listener; ends when it is stopped
+/// and all are closed, or were not for long.
+pub(super) fn tcp_many(
+    streams: Vec<Arc<TcpStream>>,
+    listener: Option<&TcpListener>,
+    job: &Job<'_>,
+) -> io::Result<()> {
     let mut poll = Poll::new()?;
     let mut buffer = job.buffer();
     let mut flows: Vec<Option<Flow>> = Vec::new();
@@ -178,7 +203,12 @@ fn accept(
     Ok(())
 }
 
-fn take(stream: Arc<TcpStream>, flows: &mut Vec<Option<Flow>>, free: &mut Vec<usize>, poll: &Poll) -> io::Result<()> {
+fn take(
+    stream: Arc<TcpStream>,
+    flows: &mut Vec<Option<Flow>>,
+    free: &mut Vec<usize>,
+    poll: &Poll,
+) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let key = free.pop().unwrap_or(flows.len());
     poll.add(&*stream, key, EventFlags::IN)?;
@@ -195,8 +225,12 @@ pub(super) fn udp(socket: &UdpSocket, job: &Job<'_>) {
     let mut buffer = vec![0; 65_536];
     while !job.board.is_stopped() {
         // not std's, which panics where there is no sender: a socket that was shut has none
-        let Ok((bytes, _, from)) = recvfrom(socket, &mut buffer[..], RecvFlags::empty()) else { continue };
-        let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()).filter(|from| from.ip() == job.client)
+        let Ok((bytes, _, from)) = recvfrom(socket, &mut buffer[..], RecvFlags::empty()) else {
+            continue;
+        };
+        let Some(from) = from
+            .and_then(|from| SocketAddr::try_from(from).ok())
+            .filter(|from| from.ip() == job.client)
         else {
             continue;
         };

@@ -13,7 +13,8 @@ pub fn here(server: SocketAddr) -> Result<IpAddr, LoadError> {
     Ok(control.lines.stream().local_addr().map_err(LoadError::Control)?.ip())
 }
 
-/// Asks a server for a load, and waits until it is made. When `watch` wants no more, the connection goes, and the load with it.
+/// Asks a server for a load, and waits until it is made. When `watch` wants no more, the connection
+/// goes, and the load with it.
 pub fn ask(server: SocketAddr, order: &Order, watch: &mut Watch<'_>) -> Result<Run, LoadError> {
     order.spec.check().map_err(LoadError::Spec)?;
     let mut control = Control::connect(server)?;

@@ -1,5 +1,5 @@
-//! Where those who make a load count, each in a row of their own, and are told when to begin and end: memory that threads share,
-//! and processes too.
+//! Where those who make a load count, each in a row of their own, and are told when to begin and
+//! end: memory that threads share, and processes too.
 
 use std::ffi::c_void;
 use std::io;
@@ -58,7 +58,8 @@ impl Row {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct Phase {
-    /// 1: begin. A futex: thousands that looked again and again would leave no time to start the others.
+    /// 1: begin. A futex: thousands that looked again and again would leave no time to start the
+    /// others.
     go: AtomicU32,
     /// What happens now counts.
     pub(super) counting: AtomicBool,
@@ -98,7 +99,9 @@ impl Board {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping of a file that is at least so long and that nobody shortens.
         #[allow(unsafe_code)]
-        let start = unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, memory.as_fd(), 0)? };
+        let start = unsafe {
+            mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, memory.as_fd(), 0)?
+        };
         Ok(Self { start, rows, memory })
     }
 
@@ -108,7 +111,8 @@ impl Board {
     }
 
     pub(super) fn phase(&self) -> &Phase {
-        // SAFETY: the mapping begins with a phase; all bits zero are one, and it is only written through atomics.
+        // SAFETY: the mapping begins with a phase; all bits zero are one, and it is only written
+        // through atomics.
         #[allow(unsafe_code)]
         unsafe {
             &*self.start.cast::<Phase>()
@@ -116,7 +120,8 @@ impl Board {
     }
 
     pub(super) fn rows(&self) -> &[Row] {
-        // SAFETY: so many rows follow the phase, aligned as it is; all bits zero are rows, only written through atomics.
+        // SAFETY: so many rows follow the phase, aligned as it is; all bits zero are rows, only
+        // written through atomics.
         #[allow(unsafe_code)]
         unsafe {
             std::slice::from_raw_parts(self.start.cast::<Phase>().add(1).cast::<Row>(), self.rows)

@@ -48,7 +48,8 @@ pub(super) enum Request {
 pub struct Order {
     /// What to send.
     pub spec: Spec,
-    /// Against which machine; the one that asks where it is `None`, and others only where that was allowed.
+    /// Against which machine; the one that asks where it is `None`, and others only where that was
+    /// allowed.
     pub to: Option<IpAddr>,
     /// The port of its server.
     pub port: u16,
@@ -117,7 +118,8 @@ impl Lines {
         self.reader.get_mut().write_all(&line)
     }
 
-    /// The next line; `None` where the other end has closed. A line that is too long or means nothing is `InvalidData`.
+    /// The next line; `None` where the other end has closed. A line that is too long or means
+    /// nothing is `InvalidData`.
     pub(super) fn hear<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut line = Vec::new();
         let length = self.reader.by_ref().take(self.longest).read_until(b'\n', &mut line)?;

@@ -1,5 +1,5 @@
-//! A connection for each request. The server closes first, so that the ports it leaves behind are its own: a client would soon
-//! have none left.
+//! A connection for each request. The server closes first, so that the ports it leaves behind are
+//! its own: a client would soon have none left.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,10 @@ pub(super) fn one(to: SocketAddr, spec: &Spec, tally: &mut Tally<'_>) -> io::Res
         stream.read_exact(&mut buffer[..spec.response_bytes])?;
         tally.received(spec.response_bytes);
         if stream.read(&mut buffer)? > 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a response is longer than asked for"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a response is longer than asked for",
+            ));
         }
         tally.response(sent_at, Instant::now());
     }
@@ -44,11 +47,17 @@ struct Flow {
 }
 
 /// A thread that keeps many connections going.
-pub(super) fn many(to: SocketAddr, instances: usize, spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
+pub(super) fn many(
+    to: SocketAddr,
+    instances: usize,
+    spec: &Spec,
+    tally: &mut Tally<'_>,
+) -> io::Result<()> {
     let mut poll = Poll::new()?;
     let mut buffer = vec![0; (64 << 10).min(spec.request_bytes.max(spec.response_bytes) + 1)];
-    let mut flows =
-        (0..instances).map(|key| Flow::open(key, to, spec, &poll, tally)).collect::<io::Result<Vec<Flow>>>()?;
+    let mut flows = (0..instances)
+        .map(|key| Flow::open(key, to, spec, &poll, tally))
+        .collect::<io::Result<Vec<Flow>>>()?;
     loop {
         let ready: Vec<usize> = poll.wait()?.collect();
         let stopped = tally.is_stopped();
@@ -70,7 +79,13 @@ pub(super) fn many(to: SocketAddr, instances: usize, spec: &Spec, tally: &mut Ta
 
 impl Flow {
     /// Begins to connect.
-    fn open(key: usize, to: SocketAddr, spec: &Spec, poll: &Poll, tally: &Tally<'_>) -> io::Result<Self> {
+    fn open(
+        key: usize,
+        to: SocketAddr,
+        spec: &Spec,
+        poll: &Poll,
+        tally: &Tally<'_>,
+    ) -> io::Result<Self> {
         tally.request();
         let sent_at = Instant::now();
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -91,7 +106,13 @@ impl Flow {
     }
 
     /// Sends and receives what it can; whether the server has answered and closed.
-    fn go_on(&mut self, key: usize, buffer: &mut [u8], poll: &Poll, tally: &Tally<'_>) -> io::Result<bool> {
+    fn go_on(
+        &mut self,
+        key: usize,
+        buffer: &mut [u8],
+        poll: &Poll,
+        tally: &Tally<'_>,
+    ) -> io::Result<bool> {
         if self.unsent > 0 {
             sockopt::socket_error(&self.stream)??;
             while self.unsent > 0 {

@@ -11,7 +11,8 @@ use super::serve::Event;
 /// Loads at once, at most: two senders of one experiment.
 const AT_ONCE: usize = 2;
 
-/// Makes loads for others, against themselves: who asks can only make us load the address that he asks from.
+/// Makes loads for others, against themselves: who asks can only make us load the address that he
+/// asks from.
 #[derive(Debug)]
 pub(super) struct Maker {
     also_against: Vec<IpAddr>,
@@ -23,7 +24,8 @@ impl Maker {
         Self { also_against, running: AtomicUsize::new(0) }
     }
 
-    /// Makes a load and tells the one who asked how it goes; when he has gone, or all shall stop, it ends.
+    /// Makes a load and tells the one who asked how it goes; when he has gone, or all shall stop,
+    /// it ends.
     pub(super) fn make(
         &self,
         order: &Order,
@@ -38,7 +40,11 @@ impl Maker {
         tell(Event::Making(to, Box::new(order.spec.clone())));
         let made = run(&order.spec, to, Options { bpf: order.bpf }, &mut |tick| {
             let gone = lines.say(&Reply::Tick(tick)).is_err();
-            if gone || stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if gone || stop.load(Ordering::Relaxed) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         let run = made.map_err(|error| error.to_string())?;
         tell(Event::Made(to, run.totals));
@@ -50,7 +56,9 @@ impl Maker {
         match to {
             None => Ok(from),
             Some(to) if to == from || self.also_against.contains(&to) => Ok(to),
-            Some(to) => Err(format!("this server loads {to} for nobody: start it with --may-load {to}")),
+            Some(to) => {
+                Err(format!("this server loads {to} for nobody: start it with --may-load {to}"))
+            }
         }
     }
 
@@ -78,12 +86,19 @@ mod tests {
 
     #[test]
     fn a_third_party_is_loaded_only_where_it_was_named() {
-        let [me, named, other] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|it| it.parse::<IpAddr>().unwrap());
+        let [me, named, other] =
+            ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|it| it.parse::<IpAddr>().unwrap());
         let maker = Maker::new(vec![named]);
         assert_eq!(maker.allowed(None, me), Ok(me));
-        assert_eq!((maker.allowed(Some(me), me), maker.allowed(Some(named), me)), (Ok(me), Ok(named)));
+        assert_eq!(
+            (maker.allowed(Some(me), me), maker.allowed(Some(named), me)),
+            (Ok(me), Ok(named))
+        );
         let refused = maker.allowed(Some(other), me).unwrap_err();
-        assert_eq!(refused, "this server loads 192.0.2.3 for nobody: start it with --may-load 192.0.2.3");
+        assert_eq!(
+            refused,
+            "this server loads 192.0.2.3 for nobody: start it with --may-load 192.0.2.3"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Instances that are processes: this program again, one instance each, that counts in memory shared with the first.
+//! Instances that are processes: this program again, one instance each, that counts in memory
+//! shared with the first.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -51,7 +52,12 @@ pub(super) struct Instance {
 
 impl Instance {
     /// Starts one; it opens its socket and says so.
-    pub(super) fn start(spec: &Spec, to: SocketAddr, row: usize, board: &Board) -> io::Result<Self> {
+    pub(super) fn start(
+        spec: &Spec,
+        to: SocketAddr,
+        row: usize,
+        board: &Board,
+    ) -> io::Result<Self> {
         let task = Task { spec: spec.clone(), to, row, rows: board.rows().len() };
         let mut command = Command::new("/proc/self/exe");
         command.args(["bench", "instance"]).arg(serde_json::to_string(&task)?);

@@ -123,7 +123,15 @@ pub(super) fn many(sockets: Vec<Socket>, spec: &Spec, tally: &mut Tally<'_>) -> 
     let mut poll = Poll::new()?;
     let mut buffer = vec![0; PIECE.min(spec.request_bytes.max(spec.response_bytes))];
     let now = Instant::now();
-    let flow = |socket| Flow { socket, sent_at: now, last_sent: now, unsent: 0, missing: 0, sequence: 0, asked: false };
+    let flow = |socket| Flow {
+        socket,
+        sent_at: now,
+        last_sent: now,
+        unsent: 0,
+        missing: 0,
+        sequence: 0,
+        asked: false,
+    };
     let mut flows: Vec<Flow> = sockets.into_iter().map(flow).collect();
     for (key, flow) in flows.iter_mut().enumerate() {
         match &flow.socket {
@@ -183,7 +191,13 @@ impl Flow {
     }
 
     /// Sends what is left of a request; where there is no room, waits for some.
-    fn go_on(&mut self, key: usize, buffer: &[u8], poll: &Poll, tally: &Tally<'_>) -> io::Result<()> {
+    fn go_on(
+        &mut self,
+        key: usize,
+        buffer: &[u8],
+        poll: &Poll,
+        tally: &Tally<'_>,
+    ) -> io::Result<()> {
         let Socket::Tcp(stream) = &mut self.socket else { return Ok(()) };
         while self.unsent > 0 {
             match stream.write(&buffer[..self.unsent.min(buffer.len())]) {
@@ -198,7 +212,11 @@ impl Flow {
             }
         }
         // Only a request longer than the socket's buffer ever waits for room.
-        if buffer.len() == PIECE { poll.change(stream.as_fd(), key, EventFlags::IN) } else { Ok(()) }
+        if buffer.len() == PIECE {
+            poll.change(stream.as_fd(), key, EventFlags::IN)
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes in what has come; whether that answers the request. Then `sent_at` is when it did.
@@ -214,7 +232,9 @@ impl Flow {
                 Err(error) if is_later(&error) => false,
                 Err(error) => return Err(error),
             },
-            Socket::Udp(socket) => is_response(socket.recv(buffer), buffer, self.sequence, spec, tally)?,
+            Socket::Udp(socket) => {
+                is_response(socket.recv(buffer), buffer, self.sequence, spec, tally)?
+            }
         };
         if !(answered && self.asked) {
             // only of datagrams: it was given up already

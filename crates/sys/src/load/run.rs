@@ -92,21 +92,34 @@ pub enum LoadError {
 pub type Watch<'a> = dyn FnMut(Tick) -> ControlFlow<()> + 'a;
 
 /// Makes a load and measures it.
-pub fn run(spec: &Spec, server: SocketAddr, options: Options, watch: &mut Watch<'_>) -> Result<Run, LoadError> {
+pub fn run(
+    spec: &Spec,
+    server: SocketAddr,
+    options: Options,
+    watch: &mut Watch<'_>,
+) -> Result<Run, LoadError> {
     spec.check().map_err(LoadError::Spec)?;
     allow_many_sockets();
     let mut control = Control::connect(server)?;
     let ports = control.prepare(spec)?;
     let mut to = ports.iter().map(|port| SocketAddr::new(server.ip(), *port)).cycle();
     let targets: Vec<SocketAddr> = to.by_ref().take(spec.instances).collect();
-    let rows =
-        if spec.instances_as == InstancesAs::Multiplexed { spec.workers.min(spec.instances) } else { spec.instances };
-    let board = Board::new(rows).map_err(LoadError::Board)?;
-    let latencies = Latencies::new().ok_or_else(|| LoadError::Board(io::ErrorKind::OutOfMemory.into()))?;
-    let made = if spec.instances_as == InstancesAs::Processes {
-        processes(spec, &targets, &board, &latencies, || count(spec, options, &board, &mut control, watch))?
+    let rows = if spec.instances_as == InstancesAs::Multiplexed {
+        spec.workers.min(spec.instances)
     } else {
-        threads(spec, &targets, &board, &latencies, || count(spec, options, &board, &mut control, watch))?
+        spec.instances
+    };
+    let board = Board::new(rows).map_err(LoadError::Board)?;
+    let latencies =
+        Latencies::new().ok_or_else(|| LoadError::Board(io::ErrorKind::OutOfMemory.into()))?;
+    let made = if spec.instances_as == InstancesAs::Processes {
+        processes(spec, &targets, &board, &latencies, || {
+            count(spec, options, &board, &mut control, watch)
+        })?
+    } else {
+        threads(spec, &targets, &board, &latencies, || {
+            count(spec, options, &board, &mut control, watch)
+        })?
     };
     let mut counted = made.counted;
     counted.client.own_cpus += made.children_cpu.as_secs_f64() / counted.seconds;
@@ -137,7 +150,8 @@ impl Control {
         let stream = TcpStream::connect_timeout(&server, PATIENCE)
             .map_err(|source| LoadError::NoServer { address: server, source })?;
         stream.set_read_timeout(Some(ANSWER)).map_err(LoadError::Control)?;
-        let mut control = Self { lines: Lines::new(stream, SERVER_LINE).map_err(LoadError::Control)?, server };
+        let mut control =
+            Self { lines: Lines::new(stream, SERVER_LINE).map_err(LoadError::Control)?, server };
         match control.ask(&Request::Hello { version: VERSION })? {
             Reply::Welcome { version: VERSION } => Ok(control),
             _ => Err(LoadError::Stranger(server)),
@@ -163,7 +177,9 @@ impl Control {
             Ok(Some(Reply::Refused { why })) => Err(LoadError::Refused(why)),
             Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(LoadError::Gone),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(LoadError::Stranger(self.server)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(LoadError::Stranger(self.server))
+            }
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(LoadError::Gone),
             Err(error) => Err(LoadError::Control(error)),
         }
@@ -196,7 +212,9 @@ fn count(
     let mut tell = |tick| if watch(tick).is_break() { Err(LoadError::Interrupted) } else { Ok(()) };
     let warming_up = Instant::now();
     tell(Tick { counted: None, last_second: 0 })?;
-    while let Some(left) = spec.warm_up.checked_sub(warming_up.elapsed()).filter(|left| !left.is_zero()) {
+    while let Some(left) =
+        spec.warm_up.checked_sub(warming_up.elapsed()).filter(|left| !left.is_zero())
+    {
         if board.is_stopped() {
             break;
         }
@@ -208,7 +226,9 @@ fn count(
     let phase = board.phase();
     phase.counting.store(true, Ordering::Relaxed);
     let (started, first) = (Instant::now(), board.totals());
-    let done = |totals: &Totals| if spec.test.has_responses() { totals.responses } else { totals.sent_bytes };
+    let done = |totals: &Totals| {
+        if spec.test.has_responses() { totals.responses } else { totals.sent_bytes }
+    };
     let (mut per_second, mut last) = (Vec::new(), done(&first));
     tell(Tick { counted: Some(Duration::ZERO), last_second: 0 })?;
     for second in 1.. {
@@ -235,7 +255,11 @@ fn count(
 fn pass(time: Duration, board: &Board) {
     let until = Instant::now() + time;
     while !board.is_stopped() {
-        let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { return };
+        let Some(left) =
+            until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        else {
+            return;
+        };
         sleep(left.min(Duration::from_millis(100)));
     }
 }
@@ -261,7 +285,8 @@ fn threads(
         let mut handles = Vec::new();
         for ((n, share), row) in shares.into_iter().enumerate().zip(board.rows()) {
             let worker = move || {
-                // all begin at once: while they are being started, those that run would leave little time for that
+                // all begin at once: while they are being started, those that run would leave
+                // little time for that
                 board.wait();
                 let done = work(share, spec, &mut Tally::new(board, row, latencies));
                 if done.is_err() {
@@ -312,7 +337,9 @@ fn processes(
     board.stop();
     let mut children_cpu = Duration::ZERO;
     for instance in instances {
-        let told = instance.end().map_err(|error| LoadError::Broken(format!("an instance is gone: {error}")))?;
+        let told = instance
+            .end()
+            .map_err(|error| LoadError::Broken(format!("an instance is gone: {error}")))?;
         if let Some(error) = told.error {
             return Err(LoadError::Broken(error));
         }
@@ -345,7 +372,9 @@ pub(super) fn work(share: Share, spec: &Spec, tally: &mut Tally<'_>) -> io::Resu
         (Test::TcpRr, [Socket::Tcp(stream)]) if !many => rr::tcp(stream, spec, tally),
         (Test::UdpRr, [Socket::Udp(socket)]) if !many => rr::udp(socket, spec, tally),
         (Test::TcpRr | Test::UdpRr, _) => rr::many(sockets, spec, tally),
-        (Test::TcpStream | Test::TcpSendfile, [Socket::Tcp(stream)]) if !many => stream::tcp(stream, spec, tally),
+        (Test::TcpStream | Test::TcpSendfile, [Socket::Tcp(stream)]) if !many => {
+            stream::tcp(stream, spec, tally)
+        }
         (Test::TcpStream | Test::TcpSendfile, _) => stream::tcp_many(sockets, spec, tally),
     }
 }

@@ -1,4 +1,5 @@
-//! The server: a control connection per client, each in a thread, and the workers of what it asks for.
+//! The server: a control connection per client, each in a thread, and the workers of what it asks
+//! for.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -111,7 +112,11 @@ impl Server {
     }
 
     /// Serves clients until told to stop. What happens is told from several threads.
-    pub fn serve(&self, stop: &AtomicBool, tell: &(dyn Fn(Event) + Sync)) -> Result<(), ServeError> {
+    pub fn serve(
+        &self,
+        stop: &AtomicBool,
+        tell: &(dyn Fn(Event) + Sync),
+    ) -> Result<(), ServeError> {
         let clients = AtomicUsize::new(0);
         thread::scope(|scope| {
             while !stop.load(Ordering::Relaxed) {
@@ -151,19 +156,25 @@ impl Server {
         stream.set_write_timeout(Some(PATIENCE)).map_err(words)?;
         let mut lines = Lines::new(stream, CLIENT_LINE).map_err(words)?;
         let mut session = Session { server: self, from, stop, run: None };
-        let welcomed = |request: &Request| matches!(request, Request::Hello { version: VERSION }) && !busy;
+        let welcomed =
+            |request: &Request| matches!(request, Request::Hello { version: VERSION }) && !busy;
         let first = patient(&mut lines, stop, Some(PATIENCE))?;
         match first {
             Some(request) if welcomed(&request) => {
                 lines.say(&Reply::Welcome { version: VERSION }).map_err(words)?;
             }
             Some(_) if busy => {
-                return refuse(&mut lines, format!("{CLIENTS} clients are being served: try again later"));
+                return refuse(
+                    &mut lines,
+                    format!("{CLIENTS} clients are being served: try again later"),
+                );
             }
             Some(Request::Hello { version }) => {
                 return refuse(
                     &mut lines,
-                    format!("this server speaks version {VERSION}, not {version}: use the same netsilo on both ends"),
+                    format!(
+                        "this server speaks version {VERSION}, not {version}: use the same netsilo on both ends"
+                    ),
                 );
             }
             Some(_) => return refuse(&mut lines, "the version comes first".into()),
@@ -190,7 +201,11 @@ fn refuse(lines: &mut Lines, why: String) -> Result<(), String> {
 }
 
 /// The next request; `None` when the client has gone or the server shall stop.
-fn patient(lines: &mut Lines, stop: &AtomicBool, patience: Option<Duration>) -> Result<Option<Request>, String> {
+fn patient(
+    lines: &mut Lines,
+    stop: &AtomicBool,
+    patience: Option<Duration>,
+) -> Result<Option<Request>, String> {
     let began = Instant::now();
     loop {
         if stop.load(Ordering::Relaxed) {
@@ -200,7 +215,12 @@ fn patient(lines: &mut Lines, stop: &AtomicBool, patience: Option<Duration>) -> 
             return Err("said nothing".into());
         }
         let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-        if lines.has_more() || matches!(poll(&mut [PollFd::new(lines.stream(), PollFlags::IN)], Some(&wait)), Ok(1..)) {
+        if lines.has_more()
+            || matches!(
+                poll(&mut [PollFd::new(lines.stream(), PollFlags::IN)], Some(&wait)),
+                Ok(1..)
+            )
+        {
             lines.stream().set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
             return match lines.hear() {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -248,7 +268,9 @@ impl Session<'_> {
         match (request, &mut self.run) {
             (Request::Prepare(spec), None) => {
                 spec.check()?;
-                let run = self.prepare(&spec, lines).map_err(|error| format!("cannot serve this: {error}"))?;
+                let run = self
+                    .prepare(&spec, lines)
+                    .map_err(|error| format!("cannot serve this: {error}"))?;
                 self.run.insert(run).go();
                 tell(Event::Began(self.from, spec));
                 Ok(None)
@@ -259,7 +281,9 @@ impl Session<'_> {
                 Ok(Some(Reply::Begun))
             }
             (Request::End, Some(run)) => {
-                let Some((before, totals)) = run.before.take() else { return Err("nothing was begun".into()) };
+                let Some((before, totals)) = run.before.take() else {
+                    return Err("nothing was begun".into());
+                };
                 run.served.counted = run.board.totals().since(&totals);
                 run.served.side = before.end().map_err(|error| error.to_string())?;
                 Ok(Some(Reply::Ended))
@@ -283,13 +307,15 @@ impl Session<'_> {
         }
     }
 
-    /// Opens the sockets, tells the client, takes its connections, and starts the workers, which wait.
+    /// Opens the sockets, tells the client, takes its connections, and starts the workers, which
+    /// wait.
     fn prepare(&self, spec: &Spec, lines: &mut Lines) -> io::Result<Running> {
         let here = lines.stream().local_addr()?.ip();
         let client = self.from.ip();
         // as the client's are; a connection per request has no thread that it could wait in
         let each = spec.instances_as != InstancesAs::Multiplexed && spec.test != Test::TcpCrr;
-        let count = if each { spec.instances } else { self.server.bind.workers.min(spec.instances) };
+        let count =
+            if each { spec.instances } else { self.server.bind.workers.min(spec.instances) };
         let instances_as = if each { InstancesAs::Threads } else { InstancesAs::Multiplexed };
         let work = self.server.work;
         let served = Served {
@@ -316,7 +342,11 @@ impl Session<'_> {
             for (n, socket) in run.sockets.clone().into_iter().enumerate() {
                 run.start(n, work, client, move |job| answer::udp(&socket, job))?;
             }
-            let ports = run.sockets.iter().map(|socket| Ok(socket.local_addr()?.port())).collect::<io::Result<_>>()?;
+            let ports = run
+                .sockets
+                .iter()
+                .map(|socket| Ok(socket.local_addr()?.port()))
+                .collect::<io::Result<_>>()?;
             lines.say(&Reply::Ready { ports, instances_as })?;
             return Ok(run);
         }
@@ -363,7 +393,10 @@ impl Session<'_> {
                 return Ok(stream);
             }
             if Instant::now() > until || self.stop.load(Ordering::Relaxed) {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the client's connections did not come"));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the client's connections did not come",
+                ));
             }
             let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
             let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&wait));
@@ -381,18 +414,20 @@ impl Running {
         serve: impl FnOnce(&Job<'_>) + Send + 'static,
     ) -> io::Result<()> {
         let (board, spec, pinned) = (Arc::clone(&self.board), self.spec.clone(), self.pinned);
-        let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(move || {
-            if let Some(cpu) = pinned
-                && set_thread_cpus(0, &CpuSet::of(cpu)).is_err()
-            {
-                // the client sees that nothing answers
-                return;
-            }
-            board.wait();
-            if let Some(row) = board.rows().get(row) {
-                serve(&Job::new(&spec, work, client, &board, row));
-            }
-        })?;
+        let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(
+            move || {
+                if let Some(cpu) = pinned
+                    && set_thread_cpus(0, &CpuSet::of(cpu)).is_err()
+                {
+                    // the client sees that nothing answers
+                    return;
+                }
+                board.wait();
+                if let Some(row) = board.rows().get(row) {
+                    serve(&Job::new(&spec, work, client, &board, row));
+                }
+            },
+        )?;
         self.workers.push(worker);
         Ok(())
     }
@@ -407,7 +442,9 @@ impl Running {
     fn end(mut self, stop: &AtomicBool) -> io::Result<Served> {
         if !self.sockets.is_empty() {
             let mut before = None;
-            while before != Some(self.board.totals().datagrams_received) && !stop.load(Ordering::Relaxed) {
+            while before != Some(self.board.totals().datagrams_received)
+                && !stop.load(Ordering::Relaxed)
+            {
                 before = Some(self.board.totals().datagrams_received);
                 thread::sleep(QUIET);
             }
@@ -418,7 +455,8 @@ impl Running {
         Ok(served)
     }
 
-    /// A client closes its connections before it says that it stops: workers that wait in one end by themselves, or are made to.
+    /// A client closes its connections before it says that it stops: workers that wait in one end
+    /// by themselves, or are made to.
     fn stop_workers(&mut self) {
         self.board.stop();
         self.wake(false);
@@ -433,7 +471,8 @@ impl Running {
     /// Wakes those who wait in datagram sockets, and in connections too.
     fn wake(&self, connections: bool) {
         for socket in &self.sockets {
-            // Not connected, which it complains about; those who wait in it wake all the same (`inet_shutdown`).
+            // Not connected, which it complains about; those who wait in it wake all the same
+            // (`inet_shutdown`).
             let _ = shutdown(socket, Shutdown::Both);
         }
         for stream in self.streams.iter().filter(|_| connections).filter_map(Weak::upgrade) {

@@ -27,11 +27,18 @@ impl Before {
     /// Attaches eBPF if it is allowed to, then reads.
     pub fn take(bpf: bool) -> Result<Self, ReadError> {
         let _hurry = Hurry::new();
-        let options = bpf::Options { containers: false, forwarding: false, ..bpf::Options::default() };
+        let options =
+            bpf::Options { containers: false, forwarding: false, ..bpf::Options::default() };
         let tracer = bpf.then(|| Tracer::attach(options));
         let root = Root::live();
         let snapshot = snapshot(&root)?;
-        Ok(Self { tracer, snapshot, events: kernel_events(&root), own: own_cost().cpu, at: Instant::now() })
+        Ok(Self {
+            tracer,
+            snapshot,
+            events: kernel_events(&root),
+            own: own_cost().cpu,
+            at: Instant::now(),
+        })
     }
 
     /// Reads again.
@@ -44,7 +51,9 @@ impl Before {
         let counted = self.tracer.and_then(|mut tracer| tracer.read().ok());
         let (true_times, true_elapsed) =
             counted.map_or((BTreeMap::new(), Duration::ZERO), |it| (it.cpu_time, it.elapsed));
-        let per_s = |before: Option<u64>, after: Option<u64>| Some(after?.checked_sub(before?)? as f64 / seconds);
+        let per_s = |before: Option<u64>, after: Option<u64>| {
+            Some(after?.checked_sub(before?)? as f64 / seconds)
+        };
         Ok(Side {
             hostname: after.machine.hostname.clone(),
             kernel: after.machine.release.clone(),
@@ -60,7 +69,8 @@ impl Before {
     }
 }
 
-/// While it lives, this thread goes first if it may: among thousands of instances that all want to run it would read for minutes.
+/// While it lives, this thread goes first if it may: among thousands of instances that all want to
+/// run it would read for minutes.
 pub(super) struct Hurry {
     nice: i32,
 }

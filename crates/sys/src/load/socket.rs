@@ -14,7 +14,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// How long a connection may take to be made.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// For so long a machine may leave what was sent without an answer of its kernel: one that is full of softirqs does for many seconds.
+/// For so long a machine may leave what was sent without an answer of its kernel: one that is full
+/// of softirqs does for many seconds.
 const UNHEARD: Duration = Duration::from_secs(60);
 
 /// How often those who wait look whether they shall stop.
@@ -37,20 +38,23 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Opens what an instance of this load needs; nothing if it opens a connection for each request.
+    /// Opens what an instance of this load needs; nothing if it opens a connection for each
+    /// request.
     pub(super) fn open(spec: &Spec, to: SocketAddr) -> io::Result<Option<Self>> {
         if spec.test == Test::TcpCrr {
             return Ok(None);
         }
         if !spec.test.is_udp() {
             let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-            // what streams in small sends goes out in full segments (Nagle), as with netperf and iperf3
+            // what streams in small sends goes out in full segments (Nagle), as with netperf and
+            // iperf3
             stream.set_nodelay(spec.test.has_responses())?;
             // a server's machine that is gone says nothing any more
             sockopt::set_tcp_user_timeout(&stream, UNHEARD.as_millis() as u32)?;
             return Ok(Some(Self::Tcp(stream)));
         }
-        let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let any: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0))?;
         socket.connect(to)?;
         Ok(Some(Self::Udp(socket)))
@@ -72,14 +76,23 @@ impl Poll {
         Ok(epoll::add(&self.epoll, socket, EventData::new_u64(key as u64), flags)?)
     }
 
-    pub(super) fn change(&self, socket: BorrowedFd<'_>, key: usize, flags: EventFlags) -> io::Result<()> {
+    pub(super) fn change(
+        &self,
+        socket: BorrowedFd<'_>,
+        key: usize,
+        flags: EventFlags,
+    ) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, socket, EventData::new_u64(key as u64), flags)?)
     }
 
     /// The numbers of those that are ready; none when it is time to look around.
     pub(super) fn wait(&mut self) -> io::Result<impl Iterator<Item = usize> + '_> {
         self.events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&LOOK)) {
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut self.events),
+            Some(&LOOK),
+        ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -68,8 +68,9 @@ pub(super) fn tcp(stream: &TcpStream, spec: &Spec, tally: &mut Tally<'_>) -> io:
 pub(super) fn tcp_many(sockets: Vec<Socket>, spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
     let source = Source::of(spec)?;
     let mut poll = Poll::new()?;
-    let streams =
-        sockets.into_iter().filter_map(|socket| if let Socket::Tcp(stream) = socket { Some(stream) } else { None });
+    let streams = sockets
+        .into_iter()
+        .filter_map(|socket| if let Socket::Tcp(stream) = socket { Some(stream) } else { None });
     let mut flows: Vec<(TcpStream, usize)> = streams.map(|stream| (stream, 0)).collect();
     for (key, (stream, _)) in flows.iter().enumerate() {
         stream.set_nonblocking(true)?;
@@ -99,7 +100,8 @@ pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io:
         .iter()
         .filter_map(|socket| if let Socket::Udp(socket) = socket { Some(socket) } else { None })
         .collect();
-    let mut pace = spec.rate_per_s.map(|rate| Pace::new(rate * sockets.len() as f64 / spec.instances as f64));
+    let mut pace =
+        spec.rate_per_s.map(|rate| Pace::new(rate * sockets.len() as f64 / spec.instances as f64));
     for socket in sockets.iter().cycle() {
         if tally.is_stopped() {
             break;
@@ -109,7 +111,8 @@ pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io:
                 tally.sent(bytes);
                 add(&tally.row.datagrams_sent, 1);
             }
-            // A full queue is no loss on the way; and a datagram that no one takes says so at the next send.
+            // A full queue is no loss on the way; and a datagram that no one takes says so at the
+            // next send.
             Err(error) if is_full(&error) || is_later(&error) => sleep(Duration::from_micros(50)),
             Err(error) => return Err(error),
         }

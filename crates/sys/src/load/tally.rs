@@ -26,7 +26,9 @@ pub(super) struct Latencies(Mutex<Histogram<u64>>);
 impl Latencies {
     /// Three digits, from a nanosecond to an hour.
     pub(super) fn new() -> Option<Self> {
-        Histogram::new_with_bounds(1, LONGEST_NS, 3).ok().map(|histogram| Self(Mutex::new(histogram)))
+        Histogram::new_with_bounds(1, LONGEST_NS, 3)
+            .ok()
+            .map(|histogram| Self(Mutex::new(histogram)))
     }
 
     fn take(&self, batch: &mut Vec<u64>) {
@@ -37,7 +39,9 @@ impl Latencies {
     /// Adds those of another process; nothing of what is no histogram.
     pub(super) fn add(&self, histogram: &str) -> bool {
         let Some(bytes) = base64::decode(histogram) else { return false };
-        let Ok(other) = Deserializer::new().deserialize::<u64, _>(&mut bytes.as_slice()) else { return false };
+        let Ok(other) = Deserializer::new().deserialize::<u64, _>(&mut bytes.as_slice()) else {
+            return false;
+        };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(other).is_ok()
     }
 
@@ -46,7 +50,9 @@ impl Latencies {
         let histogram = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(&histogram, &mut bytes).ok()?;
-        let at = |percent: &str| Some((percent.to_owned(), histogram.value_at_percentile(percent.parse().ok()?)));
+        let at = |percent: &str| {
+            Some((percent.to_owned(), histogram.value_at_percentile(percent.parse().ok()?)))
+        };
         (!histogram.is_empty()).then(|| Latency {
             count: histogram.len(),
             mean_ns: histogram.mean(),
@@ -135,7 +141,9 @@ mod tests {
         let told = here.told().unwrap();
         let close = |ns: u64, to: u64| ns.abs_diff(to) <= to / 500;
         assert!(
-            told.count == 100 && close(told.max_ns, 1_000_000) && close(told.percentiles_ns["50"], 1000),
+            told.count == 100
+                && close(told.max_ns, 1_000_000)
+                && close(told.percentiles_ns["50"], 1000),
             "{told:?}"
         );
     }

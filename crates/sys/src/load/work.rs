@@ -11,7 +11,8 @@ const MEASURED: Duration = Duration::from_millis(20);
 /// Turns between two looks at the clock while measuring.
 const TURNS: u64 = 10_000;
 
-/// Knows how many turns of a loop take a microsecond of this CPU: no clock is read while it burns, so it is time in user mode.
+/// Knows how many turns of a loop take a microsecond of this CPU: no clock is read while it burns,
+/// so it is time in user mode.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     turns: u64,

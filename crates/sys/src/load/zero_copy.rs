@@ -1,7 +1,9 @@
-//! As much as goes, one way, without copying it to the kernel: `MSG_ZEROCOPY`, and what the kernel tells of each send afterwards.
+//! As much as goes, one way, without copying it to the kernel: `MSG_ZEROCOPY`, and what the kernel
+//! tells of each send afterwards.
 //!
-//! Until it has told that a send is done the buffer must not change (ours never does), and what it has yet to tell takes room of the
-//! socket (`net.core.optmem_max`) and of the process (locked memory): so many sends, and no more, are outstanding.
+//! Until it has told that a send is done the buffer must not change (ours never does), and what it
+//! has yet to tell takes room of the socket (`net.core.optmem_max`) and of the process (locked
+//! memory): so many sends, and no more, are outstanding.
 
 use std::io;
 use std::net::Shutdown;
@@ -22,7 +24,8 @@ use super::socket::{PATIENCE, Poll, Socket};
 use super::stream::Pace;
 use super::tally::Tally;
 
-/// Sends of one socket whose end is not told yet, at most. The kernel's own bound is some 200 where `optmem_max` is 128 KiB.
+/// Sends of one socket whose end is not told yet, at most. The kernel's own bound is some 200 where
+/// `optmem_max` is 128 KiB.
 const OUTSTANDING: u64 = 1024;
 
 /// Sends of one socket before the others have their turn.
@@ -39,7 +42,8 @@ const COPIED: u8 = 1;
 pub(super) fn stream(sockets: Vec<Socket>, spec: &Spec, tally: &Tally<'_>) -> io::Result<()> {
     let buffer = vec![0; spec.send_bytes];
     let mut news = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
-    let mut pace = spec.rate_per_s.map(|rate| Pace::new(rate * sockets.len() as f64 / spec.instances as f64));
+    let mut pace =
+        spec.rate_per_s.map(|rate| Pace::new(rate * sockets.len() as f64 / spec.instances as f64));
     let mut poll = Poll::new()?;
     let flow = |socket| Flow { socket, offset: 0, outstanding: 0, waits: false };
     let mut flows: Vec<Flow> = sockets.into_iter().map(flow).collect();
@@ -69,7 +73,8 @@ pub(super) fn stream(sockets: Vec<Socket>, spec: &Spec, tally: &Tally<'_>) -> io
     flows.iter_mut().try_for_each(|flow| flow.end(&mut news, tally))
 }
 
-/// What is locked may be another socket's or process's, who tells us nothing: some time is given to it.
+/// What is locked may be another socket's or process's, who tells us nothing: some time is given to
+/// it.
 fn no_room(last_sent: Instant, bytes: usize) -> io::Result<()> {
     if last_sent.elapsed() > PATIENCE {
         return Err(io::Error::other(format!(
@@ -155,7 +160,12 @@ impl Flow {
     /// Takes in all that the kernel has to tell.
     fn hear(&mut self, news: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
         loop {
-            match recvmsg::<()>(self.socket.as_fd().as_raw_fd(), &mut [], Some(&mut *news), MsgFlags::MSG_ERRQUEUE) {
+            match recvmsg::<()>(
+                self.socket.as_fd().as_raw_fd(),
+                &mut [],
+                Some(&mut *news),
+                MsgFlags::MSG_ERRQUEUE,
+            ) {
                 Ok(message) => {
                     for (sends, copied) in message.cmsgs()?.filter_map(done) {
                         self.outstanding = self.outstanding.saturating_sub(sends);
@@ -188,10 +198,12 @@ impl Flow {
     }
 }
 
-/// How many sends are done by what is told, and whether they were copied all the same. Sends are numbered, and several in a row are told
-/// of at once (`__msg_zerocopy_callback`).
+/// How many sends are done by what is told, and whether they were copied all the same. Sends are
+/// numbered, and several in a row are told of at once (`__msg_zerocopy_callback`).
 fn done(told: ControlMessageOwned) -> Option<(u64, bool)> {
-    let (ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _)) = told else {
+    let (ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _)) =
+        told
+    else {
         return None;
     };
     let sends = u64::from(error.ee_data.wrapping_sub(error.ee_info)) + 1;
@@ -204,7 +216,9 @@ fn allow(socket: &impl AsFd) -> io::Result<()> {
     let length = size_of_val(&on) as libc::socklen_t;
     // SAFETY: the kernel reads the four bytes of `on` and keeps no reference to them.
     #[allow(unsafe_code)]
-    let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, (&raw const on).cast(), length) };
+    let result = unsafe {
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, (&raw const on).cast(), length)
+    };
     if result == 0 {
         return Ok(());
     }

@@ -1,4 +1,5 @@
-//! eBPF attribution against what the applications counted themselves, on this kernel, in network namespaces of the tests' own.
+//! eBPF attribution against what the applications counted themselves, on this kernel, in network
+//! namespaces of the tests' own.
 //!
 //! Queues need a NIC: those claims are in `crates/lab/tests/lab_attribution`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // clippy.toml's leave covers test functions only
@@ -28,10 +29,14 @@ fn reader_process() {
     }
 }
 
-/// Runs a claim in a thread with its own network namespace; says SKIPPED when this needs a privilege that is not there.
+/// Runs a claim in a thread with its own network namespace; says SKIPPED when this needs a
+/// privilege that is not there.
 fn in_own_netns(claim: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "eBPF and network namespaces need root");
+        assert!(
+            std::env::var_os("NETSILO_NO_SKIP").is_none(),
+            "eBPF and network namespaces need root"
+        );
         println!("SKIPPED: eBPF and network namespaces need root");
         return;
     }
@@ -45,12 +50,16 @@ fn in_own_netns(claim: impl FnOnce() + Send + 'static) {
 
 #[allow(unsafe_code)]
 fn unshare_net() {
-    // SAFETY: CLONE_NEWNET alone changes no memory, descriptor or credential that other threads rely on.
+    // SAFETY: CLONE_NEWNET alone changes no memory, descriptor or credential that other threads
+    // rely on.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
 }
 
 fn ip(arguments: &str) {
-    assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
+    assert!(
+        Command::new("ip").args(arguments.split(' ')).status().unwrap().success(),
+        "ip {arguments}"
+    );
 }
 
 /// The inode of this thread's network namespace.
@@ -82,9 +91,16 @@ fn counts_to_the_byte(how: &'static str) {
         let attribution = tracer.read().unwrap();
         assert_eq!(bytes(&attribution, reader.tgid()), 3_000_017);
         let reads = of(&attribution, reader.tgid());
-        assert!(reads.iter().all(|read| read.protocol == Protocol::Tcp && read.resolved == Resolved::Local));
+        assert!(
+            reads
+                .iter()
+                .all(|read| read.protocol == Protocol::Tcp && read.resolved == Resolved::Local)
+        );
         assert!(reads.iter().all(|read| read.consumer.netns == netns() && !read.approximate));
-        assert_eq!((attribution.source, attribution.windowed, attribution.lost_events), (Source::Bpf, false, 0));
+        assert_eq!(
+            (attribution.source, attribution.windowed, attribution.lost_events),
+            (Source::Bpf, false, 0)
+        );
     });
 }
 
@@ -220,7 +236,8 @@ fn a_consumer_has_its_cgroup() {
     });
 }
 
-/// The only bias of a window: the first read of each socket that was open before. What came in a pause is not counted later.
+/// The only bias of a window: the first read of each socket that was open before. What came in a
+/// pause is not counted later.
 #[test]
 fn each_window_misses_the_first_read_of_each_connection_and_all_between_windows() {
     in_own_netns(|| {
@@ -249,7 +266,10 @@ fn each_window_misses_the_first_read_of_each_connection_and_all_between_windows(
             pass(7);
             let window = tracer.read().unwrap();
             assert_eq!(bytes(&window, tgid), 9_000);
-            assert!(window.polls.iter().map(|poll| poll.packets).sum::<u64>() > 0 && window.elapsed > Duration::ZERO);
+            assert!(
+                window.polls.iter().map(|poll| poll.packets).sum::<u64>() > 0
+                    && window.elapsed > Duration::ZERO
+            );
         }
     });
 }
@@ -270,8 +290,11 @@ fn datagrams_are_counted_to_the_byte() {
             let attribution = tracer.read().unwrap();
             assert_eq!(bytes(&attribution, reader.tgid()), truth, "{how}");
             let reads = of(&attribution, reader.tgid());
-            assert!(reads.iter().all(|read| read.protocol == Protocol::Udp && read.connected.is_some()));
-            let connected: u64 = reads.iter().filter(|it| it.connected == Some(true)).map(|it| it.bytes).sum();
+            assert!(
+                reads.iter().all(|read| read.protocol == Protocol::Udp && read.connected.is_some())
+            );
+            let connected: u64 =
+                reads.iter().filter(|it| it.connected == Some(true)).map(|it| it.bytes).sum();
             // The first datagram tells the reader whom to connect to.
             assert_eq!(connected, if how == "udp-connected" { truth - 17 } else { 0 }, "{how}");
         });
@@ -286,15 +309,25 @@ fn softirqs_and_their_time_are_counted() {
         send(at(reader.port), 1_000_000);
         reader.said("read");
         let attribution = tracer.read().unwrap();
-        let (runs, time) =
-            attribution.cpu_time.values().fold((0, 0), |(n, t), cpu| (n + cpu.net_rx_runs, t + cpu.net_rx_ns));
+        let (runs, time) = attribution
+            .cpu_time
+            .values()
+            .fold((0, 0), |(n, t), cpu| (n + cpu.net_rx_runs, t + cpu.net_rx_ns));
         assert!(runs > 0 && time > 0, "{runs} runs, {time} ns");
-        let all: u64 = attribution.cpu_time.values().map(|cpu| cpu.softirq_ns() + cpu.hardirq_ns + cpu.ipi_ns).sum();
+        let all: u64 = attribution
+            .cpu_time
+            .values()
+            .map(|cpu| cpu.softirq_ns() + cpu.hardirq_ns + cpu.ipi_ns)
+            .sum();
         let cpus = thread::available_parallelism().unwrap().get() as u64;
         assert!(Duration::from_nanos(all / cpus) < attribution.elapsed);
         // loopback is polled by the backlog, which belongs to no device
-        let backlog: u64 =
-            attribution.polls.iter().filter(|poll| poll.netdev.is_empty()).map(|poll| poll.packets).sum();
+        let backlog: u64 = attribution
+            .polls
+            .iter()
+            .filter(|poll| poll.netdev.is_empty())
+            .map(|poll| poll.packets)
+            .sum();
         assert!(backlog > 0);
     });
 }
@@ -332,11 +365,15 @@ fn data_from_a_namespace_of_this_machine_is_local() {
         let attribution = tracer.read().unwrap();
         assert_eq!(bytes(&attribution, reader.tgid()), 2_000_000);
         let reads = of(&attribution, reader.tgid());
-        assert!(reads.iter().all(|read| read.resolved == Resolved::Local && read.napi.is_none()), "{reads:#?}");
+        assert!(
+            reads.iter().all(|read| read.resolved == Resolved::Local && read.napi.is_none()),
+            "{reads:#?}"
+        );
     });
 }
 
-/// The packets of a machine without such devices are not looked at; one that comes later is noticed at the first reading.
+/// The packets of a machine without such devices are not looked at; one that comes later is noticed
+/// at the first reading.
 #[test]
 fn a_veth_that_comes_later_is_noticed() {
     in_own_netns(|| {
@@ -348,8 +385,9 @@ fn a_veth_that_comes_later_is_noticed() {
         })
         .join()
         .unwrap();
-        let attached =
-            |attribution: &Attribution| attribution.hooks.iter().any(|hook| hook.question == "flows behind veth");
+        let attached = |attribution: &Attribution| {
+            attribution.hooks.iter().any(|hook| hook.question == "flows behind veth")
+        };
         let mut reader = reader_behind_veth(2);
         let to = (Ipv4Addr::new(10, 9, 0, 2), reader.port).into();
         send(to, 1_000);
@@ -358,16 +396,23 @@ fn a_veth_that_comes_later_is_noticed() {
         assert_eq!(reader.said("read"), 2_001_000);
         let attribution = tracer.read().unwrap();
         let reads = of(&attribution, reader.tgid());
-        let local: u64 = reads.iter().filter(|read| read.resolved == Resolved::Local).map(|read| read.bytes).sum();
+        let local: u64 = reads
+            .iter()
+            .filter(|read| read.resolved == Resolved::Local)
+            .map(|read| read.bytes)
+            .sum();
         assert!(local >= 2_000_000, "{reads:#?}");
     });
 }
 
 #[allow(unsafe_code)]
 fn unshare_mounts_and_see_own_sysfs() {
-    // SAFETY: CLONE_NEWNS alone changes no memory, descriptor or credential that other threads rely on.
+    // SAFETY: CLONE_NEWNS alone changes no memory, descriptor or credential that other threads rely
+    // on.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
-    let mount = |arguments: &[&str]| assert!(Command::new("mount").args(arguments).status().unwrap().success());
+    let mount = |arguments: &[&str]| {
+        assert!(Command::new("mount").args(arguments).status().unwrap().success())
+    };
     mount(&["--make-rprivate", "/"]);
     mount(&["-t", "sysfs", "own", "/sys"]);
 }
@@ -377,7 +422,8 @@ fn unshare_mounts_and_see_own_sysfs() {
 fn a_veth_with_gro_polls_but_is_no_nic() {
     in_own_netns(|| {
         let mut reader = reader_behind_veth(1);
-        // a veth takes its NAPI only for what does not come in large pieces already (veth_skb_is_eligible_for_gro)
+        // a veth takes its NAPI only for what does not come in large pieces already
+        // (veth_skb_is_eligible_for_gro)
         let here = ["-K", "veth-here", "tso", "off"];
         assert!(Command::new("ethtool").args(here).status().unwrap().success());
         let gro = Command::new("nsenter")
@@ -390,16 +436,23 @@ fn a_veth_with_gro_polls_but_is_no_nic() {
         assert_eq!(reader.said("read"), 2_000_000);
         let attribution = tracer.read().unwrap();
         let netns = of(&attribution, reader.tgid())[0].consumer.netns;
-        let polls: Vec<_> = attribution.polls.iter().filter(|poll| poll.netdev == "veth-there").collect();
+        let polls: Vec<_> =
+            attribution.polls.iter().filter(|poll| poll.netdev == "veth-there").collect();
         assert!(
-            !polls.is_empty() && polls.iter().all(|poll| poll.netns == netns && poll.ifindex > 0 && poll.napi.0 > 0),
+            !polls.is_empty()
+                && polls
+                    .iter()
+                    .all(|poll| poll.netns == netns && poll.ifindex > 0 && poll.napi.0 > 0),
             "{:#?}",
             attribution.polls
         );
         assert!(polls.iter().map(|poll| poll.packets).sum::<u64>() > 0);
         let reads = of(&attribution, reader.tgid());
         // such a veth takes the sender's name off: not known to be local either
-        assert!(reads.iter().all(|read| read.resolved == Resolved::Unresolved && read.napi.is_none()), "{reads:#?}");
+        assert!(
+            reads.iter().all(|read| read.resolved == Resolved::Unresolved && read.napi.is_none()),
+            "{reads:#?}"
+        );
     });
 }
 
@@ -408,15 +461,27 @@ fn every_hook_is_attached_or_says_why_not() {
     in_own_netns(|| {
         let attribution = Tracer::attach(Options::default()).read().unwrap();
         let question = |name: &str| attribution.hooks.iter().any(|hook| hook.question == name);
-        for name in ["napi polls", "tcp bytes", "udp bytes", "softirq time", "hardirq time", "ipi time", "wakeups"] {
+        for name in [
+            "napi polls",
+            "tcp bytes",
+            "udp bytes",
+            "softirq time",
+            "hardirq time",
+            "ipi time",
+            "wakeups",
+        ] {
             assert!(question(name), "{name}");
         }
         for hook in &attribution.hooks {
             assert!(hook.hook.contains('/'), "{hook:?}");
             assert!(hook.refused.as_ref().is_none_or(|why| why.len() > 10), "{hook:?}");
         }
-        let udp: Vec<_> = attribution.hooks.iter().filter(|hook| hook.question == "udp bytes").collect();
-        assert!(udp.iter().any(|hook| hook.refused.is_none()), "one rung of the ladder holds: {udp:?}");
+        let udp: Vec<_> =
+            attribution.hooks.iter().filter(|hook| hook.question == "udp bytes").collect();
+        assert!(
+            udp.iter().any(|hook| hook.refused.is_none()),
+            "one rung of the ladder holds: {udp:?}"
+        );
     });
 }
 
@@ -427,10 +492,16 @@ fn unprivileged_process() {
         let options = Options { runqueue: true, ..Options::default() };
         let attribution = Tracer::attach(options).read().unwrap();
         assert_eq!(attribution.source, Source::None);
-        assert!(attribution.hooks.iter().any(|hook| hook.question == netsilo_core::runqueue::QUESTION));
+        assert!(
+            attribution.hooks.iter().any(|hook| hook.question == netsilo_core::runqueue::QUESTION)
+        );
         assert!(!attribution.hooks.is_empty());
         for hook in attribution.hooks {
-            assert!(hook.refused.unwrap().starts_with("no privilege: run as root or with CAP_BPF and CAP_PERFMON"));
+            assert!(
+                hook.refused
+                    .unwrap()
+                    .starts_with("no privilege: run as root or with CAP_BPF and CAP_PERFMON")
+            );
         }
         println!("told why not");
     }

@@ -1,6 +1,8 @@
-//! A process that reads sockets in every way there is and counts what it got: the truth that attribution is held against.
+//! A process that reads sockets in every way there is and counts what it got: the truth that
+//! attribution is held against.
 //!
-//! It is this test's own binary, started again for the test `reader_process` with what to do in `READER`.
+//! It is this test's own binary, started again for the test `reader_process` with what to do in
+//! `READER`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -24,7 +26,8 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Starts one in the network namespace of this thread: `how` as [`tcp`] or [`udp`] understand it, for so many connections.
+    /// Starts one in the network namespace of this thread: `how` as [`tcp`] or [`udp`] understand
+    /// it, for so many connections.
     pub(crate) fn start(how: &str, connections: usize) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "reader_process", "--nocapture", "--test-threads=1"])
@@ -47,7 +50,11 @@ impl Reader {
     pub(crate) fn said(&mut self, word: &str) -> u64 {
         loop {
             let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the reader ended without saying {word}");
+            assert_ne!(
+                self.output.read_line(&mut line).unwrap(),
+                0,
+                "the reader ended without saying {word}"
+            );
             // the test harness prints in between, without a line's end
             if let Some((_, number)) = line.trim().split_once(&format!("{word} ")) {
                 return number.parse().unwrap();
@@ -116,10 +123,14 @@ fn tcp(how: &str, stream: TcpStream) -> u64 {
             "trunc" => rustix::net::recv(&stream, &mut buffer[..], RecvFlags::TRUNC).unwrap().1,
             "splice" => {
                 let (out, into) = pipe.as_ref().unwrap();
-                let moved = rustix::pipe::splice(&stream, None, into, None, CHUNK, SpliceFlags::empty()).unwrap();
+                let moved =
+                    rustix::pipe::splice(&stream, None, into, None, CHUNK, SpliceFlags::empty())
+                        .unwrap();
                 let mut left = moved;
                 while left > 0 {
-                    left -= rustix::pipe::splice(out, None, &null, None, left, SpliceFlags::empty()).unwrap();
+                    left -=
+                        rustix::pipe::splice(out, None, &null, None, left, SpliceFlags::empty())
+                            .unwrap();
                 }
                 moved
             }
@@ -136,14 +147,17 @@ fn tcp(how: &str, stream: TcpStream) -> u64 {
 
 #[allow(unsafe_code)]
 fn uring_read(ring: &mut IoUring, stream: &TcpStream, buffer: &mut [u8]) -> usize {
-    let entry = opcode::Recv::new(types::Fd(stream.as_raw_fd()), buffer.as_mut_ptr(), buffer.len() as u32).build();
+    let entry =
+        opcode::Recv::new(types::Fd(stream.as_raw_fd()), buffer.as_mut_ptr(), buffer.len() as u32)
+            .build();
     // SAFETY: buffer and descriptor outlive the operation, whose end is waited for.
     unsafe { ring.submission().push(&entry) }.unwrap();
     ring.submit_and_wait(1).unwrap();
     usize::try_from(ring.completion().next().unwrap().result()).unwrap()
 }
 
-/// `struct tcp_zerocopy_receive` (`include/uapi/linux/tcp.h`), the part that 4.18 knew and the copy buffer.
+/// `struct tcp_zerocopy_receive` (`include/uapi/linux/tcp.h`), the part that 4.18 knew and the copy
+/// buffer.
 #[repr(C)]
 #[derive(Default)]
 struct ZerocopyReceive {
@@ -157,16 +171,19 @@ struct ZerocopyReceive {
     flags: u32,
 }
 
-/// Maps what can be mapped, lets the kernel copy what is small (as its own selftest does), reads the rest.
+/// Maps what can be mapped, lets the kernel copy what is small (as its own selftest does), reads
+/// the rest.
 #[allow(unsafe_code)]
 fn zerocopy_read(stream: &TcpStream) -> usize {
     const TCP_ZEROCOPY_RECEIVE: i32 = 35;
     let length = 64 * 1024;
     let mut copied = vec![0_u8; CHUNK];
-    // SAFETY: a fresh mapping of the socket, unmapped below; the kernel writes `request` and `copied` only within the sizes it is told.
+    // SAFETY: a fresh mapping of the socket, unmapped below; the kernel writes `request` and
+    // `copied` only within the sizes it is told.
     let (request, failed) = unsafe {
         let socket = stream.as_raw_fd();
-        let address = libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, socket, 0);
+        let address =
+            libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, socket, 0);
         assert_ne!(address, libc::MAP_FAILED);
         let mut request = ZerocopyReceive {
             address: address as u64,
@@ -177,21 +194,30 @@ fn zerocopy_read(stream: &TcpStream) -> usize {
         };
         let mut size = size_of::<ZerocopyReceive>() as u32;
         let request_at = (&raw mut request).cast();
-        let result = libc::getsockopt(socket, libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, request_at, &mut size);
+        let result = libc::getsockopt(
+            socket,
+            libc::IPPROTO_TCP,
+            TCP_ZEROCOPY_RECEIVE,
+            request_at,
+            &mut size,
+        );
         libc::munmap(address, length);
         (request, result != 0)
     };
-    let taken = if failed { 0 } else { request.length as usize + request.copybuf_len.max(0) as usize };
+    let taken =
+        if failed { 0 } else { request.length as usize + request.copybuf_len.max(0) as usize };
     if taken > 0 {
         return taken;
     }
     // the end, or what it refuses to map: exactly as many bytes must be read
-    let hint = if failed || request.recv_skip_hint == 0 { CHUNK } else { request.recv_skip_hint as usize };
+    let hint =
+        if failed || request.recv_skip_hint == 0 { CHUNK } else { request.recv_skip_hint as usize };
     let mut stream = stream;
     stream.read(&mut vec![0; hint]).unwrap()
 }
 
-/// Answers each datagram by an empty one, until an empty one comes; connected: takes the first sender for its peer.
+/// Answers each datagram by an empty one, until an empty one comes; connected: takes the first
+/// sender for its peer.
 fn udp(how: &str, buffer: usize) {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     say("port", socket.local_addr().unwrap().port().into());

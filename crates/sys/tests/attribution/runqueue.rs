@@ -1,6 +1,8 @@
-//! How long readers wait for a CPU, against the kernel's own account of each thread (`/proc/PID/task/TID/schedstat`).
+//! How long readers wait for a CPU, against the kernel's own account of each thread
+//! (`/proc/PID/task/TID/schedstat`).
 //!
-//! Readers of the whole machine are counted, those of other tests too: the account is what there is at least.
+//! Readers of the whole machine are counted, those of other tests too: the account is what there is
+//! at least.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -13,8 +15,14 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::reader::Reader;
 use super::{at, in_own_netns};
 
-const RUNQUEUE: Options =
-    Options { time: true, containers: true, forwarding: true, stages: false, arrivals: false, runqueue: true };
+const RUNQUEUE: Options = Options {
+    time: true,
+    containers: true,
+    forwarding: true,
+    stages: false,
+    arrivals: false,
+    runqueue: true,
+};
 
 /// Puts these threads onto one CPU, or gives them another policy.
 fn told(arguments: &[&str]) {
@@ -22,7 +30,8 @@ fn told(arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Nanoseconds that a process' threads have waited on run queues, and how often they came onto a CPU.
+/// Nanoseconds that a process' threads have waited on run queues, and how often they came onto a
+/// CPU.
 fn account(tgid: u32) -> [u64; 2] {
     let mut sums = [0; 2];
     for task in std::fs::read_dir(format!("/proc/{tgid}/task")).unwrap() {
@@ -39,7 +48,8 @@ fn grown(tgid: u32, before: [u64; 2]) -> [u64; 2] {
     [now[0] - before[0], now[1] - before[1]]
 }
 
-/// Each datagram is answered before the next one is sent; whoever sends it keeps its CPU busy for a while before it waits.
+/// Each datagram is answered before the next one is sent; whoever sends it keeps its CPU busy for a
+/// while before it waits.
 fn ask(reader: &Reader, times: usize, busy: Duration) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     for _ in 0..times {
@@ -57,7 +67,8 @@ fn latency(tracer: &mut Tracer) -> RunqueueLatency {
     attribution.runqueue_latency.unwrap()
 }
 
-/// The reader may run on one CPU only, and there a thread that nothing preempts sends to it and stays for two milliseconds.
+/// The reader may run on one CPU only, and there a thread that nothing preempts sends to it and
+/// stays for two milliseconds.
 #[test]
 fn a_reader_whose_cpu_is_taken_waits_as_often_and_as_long_as_the_kernel_says() {
     in_own_netns(|| {

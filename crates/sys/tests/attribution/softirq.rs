@@ -1,4 +1,5 @@
-//! What softirqs do besides delivering: whom they wake, what they forward, where their time goes, and what XDP may hide from them.
+//! What softirqs do besides delivering: whom they wake, what they forward, where their time goes,
+//! and what XDP may hide from them.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -12,7 +13,8 @@ use netsilo_sys::root::Root;
 use super::reader::{Reader, send};
 use super::{at, in_own_netns, ip, netns, reader_behind_veth, unshare_mounts_and_see_own_sysfs};
 
-/// Sends from behind a veth through this namespace to a tap, which no process reads: it has left the stack all the same.
+/// Sends from behind a veth through this namespace to a tap, which no process reads: it has left
+/// the stack all the same.
 #[test]
 fn what_a_router_sends_to_a_tap_is_forwarded_and_came_through_no_nic() {
     in_own_netns(|| {
@@ -22,8 +24,9 @@ fn what_a_router_sends_to_a_tap_is_forwarded_and_came_through_no_nic() {
         ip("route add 10.10.0.0/24 dev tap-here");
         ip("neigh add 10.10.0.2 lladdr 02:00:00:00:00:02 dev tap-here nud permanent");
         let mut tracer = Tracer::attach(Options::default());
-        let hook =
-            |attribution: &Attribution| attribution.hooks.iter().any(|hook| hook.question == "forwarded packets");
+        let hook = |attribution: &Attribution| {
+            attribution.hooks.iter().any(|hook| hook.question == "forwarded packets")
+        };
         assert!(!hook(&tracer.read().unwrap()), "this namespace does not forward yet");
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         assert!(tracer.read().unwrap().forwarded.is_empty());
@@ -41,7 +44,8 @@ fn what_a_router_sends_to_a_tap_is_forwarded_and_came_through_no_nic() {
 }
 
 fn ip_at(namespace: &str, arguments: &str) {
-    let status = Command::new("nsenter").arg(namespace).arg("ip").args(arguments.split(' ')).status();
+    let status =
+        Command::new("nsenter").arg(namespace).arg("ip").args(arguments.split(' ')).status();
     assert!(status.unwrap().success(), "ip {arguments}");
 }
 
@@ -87,11 +91,17 @@ fn attach_xdp(netdev: &str) {
     let instruction = |code, imm| libbpf_sys::bpf_insn { code, imm, ..Default::default() };
     let instructions = [instruction(0xb7, 2), instruction(0x95, 0)];
     let (name, license) = (c"xdp_pass".as_ptr(), c"GPL".as_ptr());
-    let ifindex = std::fs::read_to_string(format!("/sys/class/net/{netdev}/ifindex")).unwrap().trim().parse().unwrap();
-    // SAFETY: the strings end in NUL, and as many instructions are there as is said; null asks for no options.
+    let ifindex = std::fs::read_to_string(format!("/sys/class/net/{netdev}/ifindex"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    // SAFETY: the strings end in NUL, and as many instructions are there as is said; null asks for
+    // no options.
     unsafe {
         let (kind, options) = (libbpf_sys::BPF_PROG_TYPE_XDP, std::ptr::null_mut());
-        let program = libbpf_sys::bpf_prog_load(kind, name, license, instructions.as_ptr(), 2, options);
+        let program =
+            libbpf_sys::bpf_prog_load(kind, name, license, instructions.as_ptr(), 2, options);
         assert!(program >= 0, "{program}");
         assert_eq!(libbpf_sys::bpf_xdp_attach(ifindex, program, GENERIC, std::ptr::null()), 0);
     }
@@ -111,8 +121,16 @@ fn the_stages_of_what_is_delivered_here_are_sampled() {
         let stages = Stages::of(&samples, attribution.elapsed.as_secs_f64()).total.stages;
         let delivered = stages.get(&Stage::LocalDelivery).copied().unwrap_or(0);
         assert!(delivered > 5, "{samples:#?}");
-        assert!(stages.get(&Stage::TxCompletion).is_none_or(|samples| *samples < delivered), "{stages:?}");
-        assert!(attribution.hooks.iter().any(|hook| hook.question == "stages" && hook.refused.is_none()));
+        assert!(
+            stages.get(&Stage::TxCompletion).is_none_or(|samples| *samples < delivered),
+            "{stages:?}"
+        );
+        assert!(
+            attribution
+                .hooks
+                .iter()
+                .any(|hook| hook.question == "stages" && hook.refused.is_none())
+        );
     });
 }
 
@@ -130,11 +148,21 @@ fn each_datagram_that_comes_alone_wakes_its_reader() {
         }
         reader.said("read");
         let attribution = tracer.read().unwrap();
-        let woken =
-            |tgid| attribution.wakeups.iter().filter(move |wakeup| wakeup.tgid == tgid).map(|wakeup| wakeup.count);
+        let woken = |tgid| {
+            attribution
+                .wakeups
+                .iter()
+                .filter(move |wakeup| wakeup.tgid == tgid)
+                .map(|wakeup| wakeup.count)
+        };
         let readers: u64 = woken(reader.tgid()).sum();
-        // on another CPU, or where others want the CPU too, it may find the next datagram before it falls asleep
-        assert!((sent as u64 / 10..=sent as u64 + 10).contains(&readers), "{:#?}", attribution.wakeups);
+        // on another CPU, or where others want the CPU too, it may find the next datagram before it
+        // falls asleep
+        assert!(
+            (sent as u64 / 10..=sent as u64 + 10).contains(&readers),
+            "{:#?}",
+            attribution.wakeups
+        );
         let ours: u64 = woken(std::process::id()).sum();
         assert!(ours > 0, "the answers wake us: {:#?}", attribution.wakeups);
     });

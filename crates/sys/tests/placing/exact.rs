@@ -1,4 +1,5 @@
-//! The placement of least cost, by integer programming: what the solver is held to on small problems.
+//! The placement of least cost, by integer programming: what the solver is held to on small
+//! problems.
 
 use std::collections::BTreeMap;
 
@@ -33,14 +34,17 @@ pub(crate) fn solve(problem: &Problem) -> Vec<usize> {
     }
     let mut model = program.variables.minimise(program.cost).using(microlp);
     for item in 0..items {
-        let places: Expression = is_at.range((item, 0)..(item + 1, 0)).map(|(_, chosen)| *chosen).sum();
+        let places: Expression =
+            is_at.range((item, 0)..(item + 1, 0)).map(|(_, chosen)| *chosen).sum();
         model = model.with(places.eq(1));
     }
     for (left, right) in program.at_most {
         model = model.with(left.leq(right));
     }
     let solution = model.solve().unwrap();
-    let chosen = |item| is_at.range((item, 0)..(item + 1, 0)).find(|(_, chosen)| solution.value(**chosen) > 0.5);
+    let chosen = |item| {
+        is_at.range((item, 0)..(item + 1, 0)).find(|(_, chosen)| solution.value(**chosen) > 0.5)
+    };
     (0..items).map(|item| chosen(item).unwrap().0.1).collect()
 }
 
@@ -52,24 +56,41 @@ struct Program {
     at_most: Vec<(Expression, Expression)>,
 }
 
-/// What lands on a CPU beyond each point from which that costs; and next to what its core's other threads do anyway.
-fn crowding(problem: &Problem, place: usize, is_at: &BTreeMap<(usize, usize), Variable>, program: &mut Program) {
+/// What lands on a CPU beyond each point from which that costs; and next to what its core's other
+/// threads do anyway.
+fn crowding(
+    problem: &Problem,
+    place: usize,
+    is_at: &BTreeMap<(usize, usize), Variable>,
+    program: &mut Program,
+) {
     let here = || is_at.iter().filter(|((_, at), _)| *at == place);
     let busy = problem.places[place].busy;
-    let load: Expression = here().map(|((item, _), chosen)| *chosen * problem.load(*item, place)).sum();
+    let load: Expression =
+        here().map(|((item, _), chosen)| *chosen * problem.load(*item, place)).sum();
     for (from, slope) in CROWDED {
         let beyond = program.variables.add(variable().min(0.0));
-        program.cost += beyond * (slope * SECOND_NS / UNIT) - (busy - from).max(0.0) * slope * SECOND_NS / UNIT;
+        program.cost +=
+            beyond * (slope * SECOND_NS / UNIT) - (busy - from).max(0.0) * slope * SECOND_NS / UNIT;
         program.at_most.push((load.clone() + (busy - from), beyond.into()));
     }
-    let siblings = (0..problem.places.len()).filter(|other| problem.distance(place, *other) == Distance::Smt);
+    let siblings =
+        (0..problem.places.len()).filter(|other| problem.distance(place, *other) == Distance::Smt);
     let beside: f64 = siblings.map(|other| problem.places[other].busy).sum();
     program.cost += load * (SMT_LOSS * beside * SECOND_NS / UNIT);
 }
 
-/// What two items cost by where both are: on two threads of a core, and by the packets that one hands to the other.
-fn together(problem: &Problem, a: usize, b: usize, is_at: &BTreeMap<(usize, usize), Variable>, program: &mut Program) {
-    let handed = problem.pairs.iter().filter(|pair| [(a, b), (b, a)].contains(&(pair.from, pair.to)));
+/// What two items cost by where both are: on two threads of a core, and by the packets that one
+/// hands to the other.
+fn together(
+    problem: &Problem,
+    a: usize,
+    b: usize,
+    is_at: &BTreeMap<(usize, usize), Variable>,
+    program: &mut Program,
+) {
+    let handed =
+        problem.pairs.iter().filter(|pair| [(a, b), (b, a)].contains(&(pair.from, pair.to)));
     let handed: Vec<_> = handed.collect();
     for ((_, x), at_x) in is_at.range((a, 0)..(a + 1, 0)) {
         for ((_, y), at_y) in is_at.range((b, 0)..(b + 1, 0)) {

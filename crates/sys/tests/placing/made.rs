@@ -1,4 +1,5 @@
-//! Made-up work on a given machine: vectors with their readers, and how busy the CPUs are. The same seed, the same work.
+//! Made-up work on a given machine: vectors with their readers, and how busy the CPUs are. The same
+//! seed, the same work.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +51,11 @@ impl Work {
         while pool.len() < cpus.min(online.len()) {
             // Neighbours, so that a small part of a large machine has caches that are shared.
             let first = numbers.below(online.len());
-            pool = online[first..(first + 4).min(online.len())].iter().copied().collect::<CpuSet>().or(&pool);
+            pool = online[first..(first + 4).min(online.len())]
+                .iter()
+                .copied()
+                .collect::<CpuSet>()
+                .or(&pool);
         }
         let pool: CpuSet = pool.iter().take(cpus).collect();
         let allowed: Vec<CpuId> = pool.iter().collect();
@@ -63,8 +68,9 @@ impl Work {
             let ns_per_packet = 300.0 + 1700.0 * numbers.share();
             let load = (packets * ns_per_packet / SECOND_NS).min(0.9);
             let readers = numbers.one_of(&[1, 1, 1, 2, 4]);
-            let read_on: BTreeMap<CpuId, f64> =
-                (0..readers).map(|_| (numbers.one_of(&allowed), 1e6 * numbers.share().max(0.1))).collect();
+            let read_on: BTreeMap<CpuId, f64> = (0..readers)
+                .map(|_| (numbers.one_of(&allowed), 1e6 * numbers.share().max(0.1)))
+                .collect();
             let present = (numbers.share() < 0.7).then(|| numbers.one_of(&allowed));
             Vector {
                 label: format!("eth0 rx-{index}"),
@@ -80,7 +86,8 @@ impl Work {
             }
         };
         let mut vectors: Vec<Vector> = (0..vectors).map(vector).collect();
-        // One machine in three forwards: half of the packets of the first ones leave by the last ones.
+        // One machine in three forwards: half of the packets of the first ones leave by the last
+        // ones.
         if numbers.share() < 0.33 {
             let count = vectors.len();
             for (from, vector) in vectors.iter_mut().enumerate().take(count / 2) {
@@ -101,7 +108,8 @@ pub(crate) fn total(problem: &Problem, at: &[usize]) -> f64 {
     problem.cost(at) + problem.moving(at)
 }
 
-/// How far a cost is from the least one, in parts of what `spread` is; in CPUs where spread is as good as anything.
+/// How far a cost is from the least one, in parts of what `spread` is; in CPUs where spread is as
+/// good as anything.
 pub(crate) fn gap(cost: f64, least: f64, spread: f64) -> f64 {
     let whole = spread - least;
     if whole < 0.001 * SECOND_NS { (cost - least) / SECOND_NS } else { (cost - least) / whole }

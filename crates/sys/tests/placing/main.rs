@@ -1,4 +1,5 @@
-//! Placement on real machines' topologies and regular ones: close to the best there is, and no algorithm breaks a rule.
+//! Placement on real machines' topologies and regular ones: close to the best there is, and no
+//! algorithm breaks a rule.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -19,9 +20,11 @@ use netsilo_core::topology::Topology;
 
 /// All that are in the fixtures, and some regular ones.
 static TOPOLOGIES: LazyLock<Vec<(String, Topology)>> = LazyLock::new(|| {
-    let names =
-        std::fs::read_dir(trees::fixtures()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.filter_map(|name| Some(name.strip_suffix(".tar.bz2")?.to_owned())).collect();
+    let names = std::fs::read_dir(trees::fixtures())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> =
+        names.filter_map(|name| Some(name.strip_suffix(".tar.bz2")?.to_owned())).collect();
     names.sort();
     assert!(names.len() >= 11, "the real machines are not where they should be");
     let real = names.into_iter().map(|name| (name.clone(), trees::read(&name)));
@@ -47,7 +50,8 @@ fn the_solver_is_within_half_a_per_cent_of_the_optimum_on_average_and_three_at_w
             let work = Work::new(topology, seed, vectors, cpus);
             let room = work.room(topology);
             let model = Model::of(&room, &work.vectors);
-            let found: Vec<usize> = solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
+            let found: Vec<usize> =
+                solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
             let spread = suggest(AlgorithmName::Spread, &room, &work.vectors);
             let spread: Vec<usize> = placed(&work, &spread)
                 .into_iter()
@@ -80,22 +84,30 @@ fn every_algorithm_on_every_machine_places_on_allowed_cpus_only_and_is_settled_b
                 let suggestions = suggest(*algorithm, &work.room(topology), &work.vectors);
                 assert_eq!(suggestions.len(), work.vectors.len());
                 for cpu in suggestions.iter().filter_map(Suggestion::cpu) {
-                    assert!(topology.housekeeping().contains(cpu), "{algorithm} on {name}, seed {seed}: cpu {cpu}");
+                    assert!(
+                        topology.housekeeping().contains(cpu),
+                        "{algorithm} on {name}, seed {seed}: cpu {cpu}"
+                    );
                 }
                 let at = placed(&work, &suggestions);
-                let before: Vec<Option<CpuId>> = work.vectors.iter().map(|vector| vector.present).collect();
+                let before: Vec<Option<CpuId>> =
+                    work.vectors.iter().map(|vector| vector.present).collect();
                 work.vectors.iter_mut().zip(&at).for_each(|(vector, at)| vector.present = *at);
                 let again = suggest(*algorithm, &work.room(topology), &work.vectors);
-                let moved = again.iter().find(|suggestion| matches!(suggestion, Suggestion::Move(..)));
-                assert!(moved.is_none(), "{algorithm} on {name}, seed {seed}, is not settled: {moved:?}");
+                let moved =
+                    again.iter().find(|suggestion| matches!(suggestion, Suggestion::Move(..)));
+                assert!(
+                    moved.is_none(),
+                    "{algorithm} on {name}, seed {seed}, is not settled: {moved:?}"
+                );
                 work.vectors.iter_mut().zip(before).for_each(|(vector, at)| vector.present = at);
             }
         }
     }
 }
 
-/// Half a CPU is heavy. The rule is for those that place by load; `rfs-max-weight`, `same-cpu`, `driver-hint` go where
-/// they are told, and `dedicated` packs on purpose.
+/// Half a CPU is heavy. The rule is for those that place by load; `rfs-max-weight`, `same-cpu`,
+/// `driver-hint` go where they are told, and `dedicated` packs on purpose.
 #[test]
 fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
     for (name, topology) in TOPOLOGIES.iter() {
@@ -106,27 +118,38 @@ fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
                 vector.load = [0.5, 0.6, 0.05][index % 3];
                 vector.feeds.clear();
             }
-            for algorithm in [AlgorithmName::Auto, AlgorithmName::NearConsumer, AlgorithmName::LeastLoaded] {
+            for algorithm in
+                [AlgorithmName::Auto, AlgorithmName::NearConsumer, AlgorithmName::LeastLoaded]
+            {
                 let room = work.room(topology);
                 let suggestions = suggest(algorithm, &room, &work.vectors);
                 let at = placed(&work, &suggestions);
                 let mut cores: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
-                for (index, cpu) in at.iter().enumerate().filter_map(|(index, cpu)| Some((index, (*cpu)?))) {
+                for (index, cpu) in
+                    at.iter().enumerate().filter_map(|(index, cpu)| Some((index, (*cpu)?)))
+                {
                     cores.entry(topology.core_of(cpu).lowest().unwrap()).or_default().push(index);
                 }
                 let taken: CpuSet = at.iter().flatten().copied().collect();
-                let readers: CpuSet = work.vectors.iter().flat_map(|vector| vector.read_on.keys().copied()).collect();
+                let readers: CpuSet =
+                    work.vectors.iter().flat_map(|vector| vector.read_on.keys().copied()).collect();
                 for (core, on_it) in &cores {
                     let heavy = on_it.iter().filter(|index| work.vectors[**index].load >= 0.5);
-                    let moved = on_it.iter().any(|index| work.vectors[*index].present != at[*index]);
+                    let moved =
+                        on_it.iter().any(|index| work.vectors[*index].present != at[*index]);
                     let busier = |cpu: CpuId| work.busy[&cpu] > 0.15;
                     let near = topology.llc_of(*core).and(&topology.housekeeping());
                     let free = near.iter().find(|cpu| {
                         let core = topology.core_of(*cpu).and(&topology.online);
-                        let slow = topology.cpus[cpu].kind != topology.cpus[&core.lowest().unwrap()].kind
-                            || topology.cpus[cpu].kind == netsilo_core::topology::CoreKind::Efficiency
+                        let slow = topology.cpus[cpu].kind
+                            != topology.cpus[&core.lowest().unwrap()].kind
+                            || topology.cpus[cpu].kind
+                                == netsilo_core::topology::CoreKind::Efficiency
                             || topology.cpus[cpu].capacity.is_some_and(|capacity| capacity < 1024);
-                        !core.intersects(&taken) && !core.intersects(&readers) && !core.iter().any(busier) && !slow
+                        !core.intersects(&taken)
+                            && !core.intersects(&readers)
+                            && !core.iter().any(busier)
+                            && !slow
                     });
                     assert!(
                         heavy.count() < 2 || !moved || free.is_none(),
@@ -148,17 +171,22 @@ fn symmetric_work_costs_the_same_on_either_side() {
         let here = work.room(topology);
         let model = Model::of(&here, &work.vectors);
         let cost = |model: &Model| {
-            let at: Vec<usize> = solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
+            let at: Vec<usize> =
+                solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
             total(&model.problem, &at)
         };
         let one = cost(&model);
         for vector in &mut work.vectors {
             vector.present = vector.present.map(mirror);
-            vector.read_on = vector.read_on.iter().map(|(cpu, bytes)| (mirror(*cpu), *bytes)).collect();
+            vector.read_on =
+                vector.read_on.iter().map(|(cpu, bytes)| (mirror(*cpu), *bytes)).collect();
             vector.node = vector.node.map(|node| netsilo_core::topology::NodeId(1 - node.0));
         }
         work.busy = work.busy.iter().map(|(cpu, busy)| (mirror(*cpu), *busy)).collect();
         let other = cost(&Model::of(&work.room(topology), &work.vectors));
-        assert!((one - other).abs() <= one * 0.01 + 1e3, "seed {seed}: {one} on one side, {other} on the other");
+        assert!(
+            (one - other).abs() <= one * 0.01 + 1e3,
+            "seed {seed}: {one} on one side, {other} on the other"
+        );
     }
 }

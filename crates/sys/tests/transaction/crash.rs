@@ -7,7 +7,9 @@ use netsilo_core::change::Change;
 use netsilo_sys::apply::ApplyError;
 use netsilo_sys::undo::{Fate, Which};
 
-use super::fake::{Death, Fake, Knobs, apply, change, cpus, everything, fold, follow, irq, tempdir, undo};
+use super::fake::{
+    Death, Fake, Knobs, apply, change, cpus, everything, fold, follow, irq, tempdir, undo,
+};
 
 /// How many writes the plan of everything makes.
 const WRITES: usize = 32;
@@ -36,8 +38,12 @@ fn every_failing_write_is_restored_byte_for_byte() {
             kernel.failing.borrow_mut().insert(failing, errno);
             let error = apply(&kernel, &plan).unwrap_err();
             let ApplyError::Restored { why, undone } = &error else { panic!("{error}") };
-            assert!(why.to_string().starts_with(&format!("{}: cannot write", plan[failing].target)), "{why}");
-            let restored = undone.knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Restored)).count();
+            assert!(
+                why.to_string().starts_with(&format!("{}: cannot write", plan[failing].target)),
+                "{why}"
+            );
+            let restored =
+                undone.knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Restored)).count();
             assert_eq!(restored, failing);
             assert_eq!(kernel.knobs(), before, "write {failing}");
             assert!(undo(&kernel, Which::All).unwrap().is_empty(), "it is over");
@@ -54,14 +60,20 @@ fn what_cannot_be_restored_is_named_and_can_be_tried_again() {
             let kernel = Fake::new(dir.path());
             let before = kernel.knobs();
             let plan = everything(&kernel);
-            kernel.failing.borrow_mut().extend([(failing, libc::EIO), (failing_restore, libc::EBUSY)]);
+            kernel
+                .failing
+                .borrow_mut()
+                .extend([(failing, libc::EIO), (failing_restore, libc::EBUSY)]);
             let error = apply(&kernel, &plan).unwrap_err();
             let ApplyError::Incomplete { undone, .. } = &error else { panic!("{error}") };
             let left: Vec<_> = undone.knobs.iter().filter(|(_, fate)| fate.is_failure()).collect();
             // Restores come in reverse: the first one takes back the write before the failing one.
             assert_eq!(left.len(), 1);
             assert_eq!(left[0].0, plan[2 * failing - failing_restore].target);
-            assert_eq!(kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count(), 1);
+            assert_eq!(
+                kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count(),
+                1
+            );
             assert!(matches!(apply(&kernel, &plan), Err(ApplyError::Unfinished(1))));
             undo(&kernel, Which::All).unwrap();
             assert_eq!(kernel.knobs(), before);
@@ -97,12 +109,18 @@ fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs)
         std::fs::write(kernel.journal(), &journal).unwrap();
         let undone = undo(kernel, Which::All).unwrap();
         assert!(undone.iter().all(|t| t.is_complete()));
-        assert_eq!(kernel.knobs(), *before, "after a death with {} bytes of journal", journal.len());
+        assert_eq!(
+            kernel.knobs(),
+            *before,
+            "after a death with {} bytes of journal",
+            journal.len()
+        );
         assert!(undo(kernel, Which::All).unwrap().is_empty());
     }
 }
 
-/// The plan of everything in three parts: every byte of a part is quicker than every byte of the whole.
+/// The plan of everything in three parts: every byte of a part is quicker than every byte of the
+/// whole.
 const PARTS: usize = 3;
 
 fn part(kernel: &Fake, number: usize) -> Vec<Change> {
@@ -165,7 +183,11 @@ fn death_at_any_byte_of_folding_is_undone() {
     follow(&kernel, &part(&kernel, 0)).unwrap();
     apply(&kernel, &[change(&kernel, irq(28), cpus("2"))]).unwrap();
     for cpu in ["1", "3", "4"] {
-        follow(&kernel, &[change(&kernel, irq(27), cpus(cpu)), change(&kernel, irq(28), cpus(cpu))]).unwrap();
+        follow(
+            &kernel,
+            &[change(&kernel, irq(27), cpus(cpu)), change(&kernel, irq(28), cpus(cpu))],
+        )
+        .unwrap();
     }
     let (now, old) = (kernel.knobs(), std::fs::read(kernel.journal()).unwrap());
     fold(&kernel).unwrap();
@@ -223,7 +245,11 @@ fn the_journal_of_a_long_boot_stays_short() {
     let mut longest = 0;
     for n in 0..200 {
         let cpu = (n % 5 + 1).to_string();
-        follow(&kernel, &[change(&kernel, irq(27), cpus(&cpu)), change(&kernel, irq(29), cpus(&cpu))]).unwrap();
+        follow(
+            &kernel,
+            &[change(&kernel, irq(27), cpus(&cpu)), change(&kernel, irq(29), cpus(&cpu))],
+        )
+        .unwrap();
         longest = longest.max(kernel.journal_length());
     }
     assert!(longest < 20_000, "{longest} bytes");
@@ -238,7 +264,11 @@ fn child_that_is_killed() {
     let number: usize = std::env::var("NETSILO_TEST_WRITE").unwrap().parse().unwrap();
     let kernel = Fake::on(root.as_ref());
     let after = std::env::var("NETSILO_TEST_AFTER").is_ok();
-    kernel.death.set(Some(if after { Death::KillAfter(number) } else { Death::KillBefore(number) }));
+    kernel.death.set(Some(if after {
+        Death::KillAfter(number)
+    } else {
+        Death::KillBefore(number)
+    }));
     let _ = apply(&kernel, &everything(&kernel));
 }
 
@@ -252,13 +282,16 @@ fn a_real_kill_at_every_write_is_undone() {
             let before = kernel.knobs();
             let mut child = Command::new(std::env::current_exe().unwrap());
             child.args(["--exact", "crash::child_that_is_killed", "--test-threads=1"]);
-            child.env("NETSILO_TEST_ROOT", dir.path()).env("NETSILO_TEST_WRITE", number.to_string());
+            child
+                .env("NETSILO_TEST_ROOT", dir.path())
+                .env("NETSILO_TEST_WRITE", number.to_string());
             if after {
                 child.env("NETSILO_TEST_AFTER", "1");
             }
             let output = child.output().unwrap();
             assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{output:?}");
-            let written = kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count();
+            let written =
+                kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count();
             assert_eq!(written, number + usize::from(after));
             assert!(matches!(apply(&kernel, &everything(&kernel)), Err(ApplyError::Unfinished(1))));
             undo(&kernel, Which::All).unwrap();

@@ -1,4 +1,5 @@
-//! A fake kernel: a directory that looks like one, whose writes round as the kernel's do, fail or die on demand.
+//! A fake kernel: a directory that looks like one, whose writes round as the kernel's do, fail or
+//! die on demand.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -48,7 +49,8 @@ pub(crate) struct Fake {
     pub(crate) recording: Cell<bool>,
     /// What each pause adds to the interrupt counters: irq -> text of per_cpu_count after it.
     pub(crate) traffic: RefCell<BTreeMap<u32, String>>,
-    /// How many reads after a write still show the value before it, as an interrupt's that is being moved may.
+    /// How many reads after a write still show the value before it, as an interrupt's that is being
+    /// moved may.
     pub(crate) lag: Cell<u32>,
     lagging: RefCell<Option<(Place, String, u32)>>,
     clock: Cell<Duration>,
@@ -64,7 +66,11 @@ const ISOLATED: &str = "7";
 pub(crate) fn tempdir() -> tempfile::TempDir {
     // Memory rather than disk where there is one: thousands of synced journals.
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+    if memory.is_dir() {
+        tempfile::tempdir_in(memory).unwrap()
+    } else {
+        tempfile::tempdir().unwrap()
+    }
 }
 
 fn put(root: &Path, path: &str, text: &str) {
@@ -102,7 +108,8 @@ pub(crate) fn build(root: &Path) {
     for (path, text) in knobs() {
         put(root, &path, text);
     }
-    for (n, name) in ["virtio0-input.0", "virtio0-input.1", "eth0-a,eth0-b"].into_iter().enumerate() {
+    for (n, name) in ["virtio0-input.0", "virtio0-input.1", "eth0-a,eth0-b"].into_iter().enumerate()
+    {
         put(root, &format!("sys/kernel/irq/{}/actions", 27 + n), &format!("{name}\n"));
         put(root, &format!("sys/kernel/irq/{}/per_cpu_count", 27 + n), "9,0,0,0,0,0,0,0\n");
     }
@@ -113,9 +120,17 @@ pub(crate) fn build(root: &Path) {
     put(root, "sys/devices/system/cpu/possible", "0-7\n");
     put(root, "proc/sys/kernel/random/boot_id", "6a5b-boot-1\n");
     put(root, "proc/81/comm", "nginx-worker\n");
-    put(root, "proc/81/stat", "81 (nginx) S 80 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 5151 0 0\n");
+    put(
+        root,
+        "proc/81/stat",
+        "81 (nginx) S 80 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 5151 0 0\n",
+    );
     put(root, "proc/70/comm", "napi/eth0-8193\n");
-    put(root, "proc/70/stat", "70 (napi/eth0-8193) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0\n");
+    put(
+        root,
+        "proc/70/stat",
+        "70 (napi/eth0-8193) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0\n",
+    );
 }
 
 impl Fake {
@@ -157,7 +172,9 @@ impl Fake {
 
     /// All knobs as they are.
     pub(crate) fn knobs(&self) -> Knobs {
-        let read = |path: String| (PathBuf::from(&path), std::fs::read(self.root.join(path)).unwrap_or_default());
+        let read = |path: String| {
+            (PathBuf::from(&path), std::fs::read(self.root.join(path)).unwrap_or_default())
+        };
         knobs().into_iter().map(|(path, _)| read(path)).collect()
     }
 
@@ -202,7 +219,8 @@ impl Fake {
         if name == "rps_cpus" || name == "rps_default_mask" {
             let asked = cpus.clone();
             cpus = cpus.minus(&CpuSet::parse_list(ISOLATED).unwrap());
-            // The host's own old value holds the isolated cpu: it was set before the kernel refused such.
+            // The host's own old value holds the isolated cpu: it was set before the kernel refused
+            // such.
             if text == "c0\n" {
                 cpus = asked;
             } else if cpus.is_empty() && !asked.is_empty() {
@@ -221,7 +239,10 @@ impl Fake {
         match this {
             Death::Before(_) | Death::After(_) => std::panic::resume_unwind(Box::new(Died)),
             Death::KillBefore(_) | Death::KillAfter(_) => {
-                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+                let _ = rustix::process::kill_process(
+                    rustix::process::getpid(),
+                    rustix::process::Signal::KILL,
+                );
             }
         }
     }
@@ -300,7 +321,10 @@ pub(crate) fn irq(irq: u32) -> Target {
 }
 
 pub(crate) fn eth0() -> NetdevIdentity {
-    NetdevIdentity { name: "eth0".into(), device_path: Some("/devices/pci0000:00/0000:00:03.0".into()) }
+    NetdevIdentity {
+        name: "eth0".into(),
+        device_path: Some("/devices/pci0000:00/0000:00:03.0".into()),
+    }
 }
 
 pub(crate) fn thread() -> Target {
@@ -318,7 +342,8 @@ pub(crate) fn cgroup() -> Target {
 
 /// Every knob of the host.
 pub(crate) fn targets() -> Vec<Target> {
-    let mut all = vec![irq(27), irq(28), irq(29), Target::DefaultSmpAffinity, Target::RpsSockFlowEntries];
+    let mut all =
+        vec![irq(27), irq(28), irq(29), Target::DefaultSmpAffinity, Target::RpsSockFlowEntries];
     all.extend([
         Target::RpsDefaultMask,
         thread(),
@@ -344,7 +369,9 @@ pub(crate) fn change(kernel: &Fake, target: Target, new: Value) -> Change {
 /// A plan that touches every knob, with values that the kernel rounds among them.
 pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
     let new = |n: usize, target: &Target| match target {
-        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1000 * (n as u32 + 1)),
+        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
+            Value::Count(1000 * (n as u32 + 1))
+        }
         Target::RpsCpus { .. } | Target::RpsDefaultMask => cpus("2-3,7"),
         target => remedies::ours(target, 700).unwrap_or_else(|| cpus("5")),
     };
@@ -353,13 +380,15 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
 }
 
 pub(crate) fn apply(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
-    let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options =
+        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
     apply::apply(kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 
 /// The same, as the daemon does.
 pub(crate) fn follow(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
-    let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options =
+        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
     apply::apply_for(Origin::Daemon, kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 

@@ -12,7 +12,8 @@ use super::remedies;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Applies values (a seed each) to some knobs, as an operator or as the daemon; dies or fails at one of the writes.
+    /// Applies values (a seed each) to some knobs, as an operator or as the daemon; dies or fails
+    /// at one of the writes.
     Apply {
         daemon: bool,
         knobs: Vec<(usize, u32)>,
@@ -74,7 +75,9 @@ fn ours(target: &Target, seed: u32) -> Value {
 /// The text of a value that we never write.
 fn foreign(target: &Target, seed: u32) -> String {
     match target {
-        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => format!("{}\n", 1 << (12 + seed % 8)),
+        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
+            format!("{}\n", 1 << (12 + seed % 8))
+        }
         _ if remedies::foreign(target, seed).is_some() => remedies::foreign(target, seed).unwrap(),
         Target::CgroupCpuset { .. } => {
             format!("{}\n", CpuSet::parse_mask(&format!("{:x}", 0x20 | (seed % 32))).unwrap())
@@ -101,7 +104,9 @@ fn with_mishap(kernel: &Fake, mishap: Mishap, run: impl FnOnce()) {
         Mishap::None => {}
         Mishap::FailAt(n) => drop(kernel.failing.borrow_mut().insert(now + n, libc::EIO)),
         Mishap::DieBefore(n) => kernel.death.set(Some(Death::Before(now + n))),
-        Mishap::DieAfter(n) | Mishap::DieInRecord(n) => kernel.death.set(Some(Death::After(now + n))),
+        Mishap::DieAfter(n) | Mishap::DieInRecord(n) => {
+            kernel.death.set(Some(Death::After(now + n)))
+        }
     }
     let died = catch_unwind(AssertUnwindSafe(run)).is_err();
     if died && matches!(mishap, Mishap::DieInRecord(_)) {

@@ -1,6 +1,10 @@
 //! The transaction on a fake root: every failing write, every death, every order of things.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 mod crash;
 mod fake;

@@ -1,5 +1,5 @@
-//! The remedies' knobs on the fake kernel: what they say at first, what becomes of a text written to them, values of ours and
-//! of others; and what is special about some of them.
+//! The remedies' knobs on the fake kernel: what they say at first, what becomes of a text written
+//! to them, values of ours and of others; and what is special about some of them.
 
 use std::io;
 
@@ -41,12 +41,28 @@ fn all() -> Vec<(Target, String, &'static str)> {
         (Target::GroFlushTimeout { netdev: eth0() }, sysfs("gro_flush_timeout"), "0\n"),
         (Target::RssHash { netdev: eth0() }, of(Setting::RssHash), "toeplitz\n"),
         (Target::RssKey { netdev: eth0() }, of(Setting::RssKey), "6d:5a:56:da\n"),
-        (Target::FlowHash { netdev: eth0(), flow_type: FlowType::Udp4 }, of(Setting::FlowHash(FlowType::Udp4)), "sd\n"),
+        (
+            Target::FlowHash { netdev: eth0(), flow_type: FlowType::Udp4 },
+            of(Setting::FlowHash(FlowType::Udp4)),
+            "sd\n",
+        ),
         (Target::RssTable { netdev: eth0(), context: 0 }, of(Setting::RssTable(0)), TABLE),
-        (Target::RssContext { netdev: eth0(), queues: queues.clone() }, of(Setting::RssContext(queues)), "off\n"),
-        (Target::NtupleRule { netdev: eth0(), rule: rule.clone() }, of(Setting::Rule(rule)), "off\n"),
+        (
+            Target::RssContext { netdev: eth0(), queues: queues.clone() },
+            of(Setting::RssContext(queues)),
+            "off\n",
+        ),
+        (
+            Target::NtupleRule { netdev: eth0(), rule: rule.clone() },
+            of(Setting::Rule(rule)),
+            "off\n",
+        ),
         (sysctl("net.core.netdev_budget"), "proc/sys/net/core/netdev_budget".into(), "300\n"),
-        (sysctl("net.ipv4.tcp_rmem"), "proc/sys/net/ipv4/tcp_rmem".into(), "4096\t131072\t6291456\n"),
+        (
+            sysctl("net.ipv4.tcp_rmem"),
+            "proc/sys/net/ipv4/tcp_rmem".into(),
+            "4096\t131072\t6291456\n",
+        ),
     ]
 }
 
@@ -112,7 +128,9 @@ pub(crate) fn ours(target: &Target, seed: u32) -> Option<Value> {
         // Rounded, and some to what it was before.
         Target::Rings { .. } => settings(format!("rx={} tx=256", 300 + n)),
         Target::Coalesce { .. } => settings(format!("rx-usecs={} rx-frames={n}", 4 + n)),
-        Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => Value::Switch(true),
+        Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
+            Value::Switch(true)
+        }
         Target::Mtu { .. }
         | Target::NapiDeferHardIrqs { .. }
         | Target::GroFlushTimeout { .. }
@@ -137,7 +155,9 @@ pub(crate) fn foreign(target: &Target, seed: u32) -> Option<String> {
         // what a driver would say: it has rounded it
         Target::Rings { .. } => format!("rx={} tx=256\n", n.next_power_of_two()),
         Target::Coalesce { .. } => format!("rx-usecs={n}\n"),
-        Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => "off\n".into(),
+        Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
+            "off\n".into()
+        }
         Target::Mtu { .. }
         | Target::NapiDeferHardIrqs { .. }
         | Target::GroFlushTimeout { .. }
@@ -206,7 +226,9 @@ fn what_a_driver_rounds_is_compared_with_what_was_read_back() {
     apply(&kernel, &[change(&kernel, rings(), settings("rx=1000 tx=256"))]).unwrap();
     put(&kernel, &format!("{NET}.Rings"), "rx=1088 tx=256\n");
     let undone = undo(&kernel, Which::All).unwrap();
-    assert!(matches!(&undone[0].knobs[..], [(_, Fate::Foreign(now))] if *now == settings("rx=1088 tx=256")));
+    assert!(
+        matches!(&undone[0].knobs[..], [(_, Fate::Foreign(now))] if *now == settings("rx=1088 tx=256"))
+    );
 }
 
 #[test]
@@ -215,14 +237,24 @@ fn a_driver_says_how_much_it_takes_when_it_refuses() {
     let kernel = Fake::new(dir.path());
     put(&kernel, &format!("{NET}.MostRings"), "rx=4096 tx=4096\n");
     kernel.failing.borrow_mut().extend([(0, libc::EINVAL), (1, libc::EBUSY)]);
-    let rings =
-        || change(&kernel, Target::Rings { netdev: eth0() }, Value::Settings("rx=9000 tx=256".parse().unwrap()));
+    let rings = || {
+        change(
+            &kernel,
+            Target::Rings { netdev: eth0() },
+            Value::Settings("rx=9000 tx=256".parse().unwrap()),
+        )
+    };
     assert_eq!(
         apply(&kernel, &[rings()]).unwrap_err().to_string(),
         "eth0 rings: cannot write rx=9000 tx=256: Invalid argument (os error 22): its driver takes at most rx=4096 tx=4096; \
          more than that, or fewer than it needs, is refused; all is as before"
     );
-    assert!(apply(&kernel, &[rings()]).unwrap_err().to_string().contains("in use in a way that forbids it"));
+    assert!(
+        apply(&kernel, &[rings()])
+            .unwrap_err()
+            .to_string()
+            .contains("in use in a way that forbids it")
+    );
 }
 
 #[test]
@@ -233,7 +265,12 @@ fn a_rule_that_was_there_is_not_ours_to_delete() {
     let path = file_of("eth0", &Setting::Rule(RULE.parse().unwrap()));
     let path = path.trim_start_matches('/');
     put(&kernel, path, "on 5\n");
-    assert_eq!(apply(&kernel, &[change(&kernel, target.clone(), Value::Switch(true))]).unwrap().transaction, None);
+    assert_eq!(
+        apply(&kernel, &[change(&kernel, target.clone(), Value::Switch(true))])
+            .unwrap()
+            .transaction,
+        None
+    );
     // One that we delete comes back where it was.
     apply(&kernel, &[change(&kernel, target, Value::Switch(false))]).unwrap();
     assert_eq!(said(&kernel, path), "off\n");
@@ -245,8 +282,13 @@ fn a_rule_that_was_there_is_not_ours_to_delete() {
 fn only_listed_sysctls_are_written() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
-    for name in ["kernel.core_pattern", "net.core.rps_sock_flow_entries", "net.core/../../kernel/core_pattern"] {
-        let error = netsilo_sys::knob::read(&kernel, &Target::Sysctl { name: name.into() }).unwrap_err();
+    for name in [
+        "kernel.core_pattern",
+        "net.core.rps_sock_flow_entries",
+        "net.core/../../kernel/core_pattern",
+    ] {
+        let error =
+            netsilo_sys::knob::read(&kernel, &Target::Sysctl { name: name.into() }).unwrap_err();
         assert_eq!(error.to_string(), format!("{name}: netsilo does not write this sysctl"));
     }
 }
@@ -256,7 +298,10 @@ fn an_offload_of_an_earlier_journal_is_restored() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     std::fs::create_dir_all(kernel.state()).unwrap();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut std::fs::metadata(kernel.state()).unwrap().permissions(), 0o700);
+    std::os::unix::fs::PermissionsExt::set_mode(
+        &mut std::fs::metadata(kernel.state()).unwrap().permissions(),
+        0o700,
+    );
     let netdev = r#"{"name":"eth0","device_path":"/devices/pci0000:00/0000:00:03.0"}"#;
     let lines = format!(
         r#"{{"record":"boot","version":1,"boot_id":"6a5b-boot-1"}}

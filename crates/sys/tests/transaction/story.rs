@@ -10,7 +10,8 @@ use netsilo_sys::undo::{Fate, Which};
 use netsilo_sys::verify::Arrival;
 
 use super::fake::{
-    Fake, apply, cgroup, change, consumer, cpus, eth0, everything, follow, irq, targets, tempdir, thread, undo,
+    Fake, apply, cgroup, change, consumer, cpus, eth0, everything, follow, irq, targets, tempdir,
+    thread, undo,
 };
 use netsilo_core::change::Value;
 
@@ -18,14 +19,18 @@ use netsilo_core::change::Value;
 fn a_value_that_someone_else_wrote_since_is_left_and_named() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
-    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))]).unwrap();
+    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))])
+        .unwrap();
     std::fs::write(dir.path().join("proc/irq/27/smp_affinity"), "40\n").unwrap();
     let undone = undo(&kernel, Which::All).unwrap();
     let [(first, restored), (second, foreign)] = &undone[0].knobs[..] else { panic!("{undone:?}") };
     assert_eq!((first, second), (&irq(28), &irq(27)));
     assert!(matches!(restored, Fate::Restored));
     assert!(matches!(foreign, Fate::Foreign(value) if *value == cpus("6")));
-    assert_eq!(std::fs::read_to_string(dir.path().join("proc/irq/27/smp_affinity")).unwrap(), "40\n");
+    assert_eq!(
+        std::fs::read_to_string(dir.path().join("proc/irq/27/smp_affinity")).unwrap(),
+        "40\n"
+    );
     assert!(undo(&kernel, Which::All).unwrap().is_empty());
 }
 
@@ -83,15 +88,19 @@ fn transactions_stack_and_come_off_in_reverse() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
-    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))]).unwrap();
+    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))])
+        .unwrap();
     let between = kernel.knobs();
-    apply(&kernel, &[change(&kernel, irq(28), cpus("5")), change(&kernel, irq(29), cpus("5"))]).unwrap();
+    apply(&kernel, &[change(&kernel, irq(28), cpus("5")), change(&kernel, irq(29), cpus("5"))])
+        .unwrap();
     let after = kernel.knobs();
     assert_eq!(undo(&kernel, Which::Last).unwrap().len(), 1);
     assert_eq!(kernel.knobs(), between);
-    apply(&kernel, &[change(&kernel, irq(28), cpus("5")), change(&kernel, irq(29), cpus("5"))]).unwrap();
+    apply(&kernel, &[change(&kernel, irq(28), cpus("5")), change(&kernel, irq(29), cpus("5"))])
+        .unwrap();
     assert_eq!(kernel.knobs(), after);
-    let order: Vec<u64> = undo(&kernel, Which::All).unwrap().iter().map(|undone| undone.transaction).collect();
+    let order: Vec<u64> =
+        undo(&kernel, Which::All).unwrap().iter().map(|undone| undone.transaction).collect();
     assert_eq!(order, [3, 1]);
     assert_eq!(kernel.knobs(), before);
     assert!(undo(&kernel, Which::All).unwrap().is_empty());
@@ -107,7 +116,8 @@ fn the_daemon_takes_back_its_own_down_to_the_newest_of_an_operators() {
     let between = kernel.knobs();
     follow(&kernel, &[change(&kernel, irq(27), cpus("5"))]).unwrap();
     follow(&kernel, &[change(&kernel, irq(28), cpus("5"))]).unwrap();
-    let order: Vec<u64> = undo(&kernel, Which::Daemons).unwrap().iter().map(|undone| undone.transaction).collect();
+    let order: Vec<u64> =
+        undo(&kernel, Which::Daemons).unwrap().iter().map(|undone| undone.transaction).collect();
     assert_eq!((order, kernel.knobs()), (vec![4, 3], between));
     assert!(undo(&kernel, Which::Daemons).unwrap().is_empty());
     undo(&kernel, Which::All).unwrap();
@@ -119,12 +129,16 @@ fn a_value_stuck_in_a_newer_transaction_keeps_the_older_ones_open() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
-    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))]).unwrap();
+    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))])
+        .unwrap();
     apply(&kernel, &[change(&kernel, irq(27), cpus("5"))]).unwrap();
     kernel.failing.borrow_mut().insert(3, libc::EBUSY);
     let undone = undo(&kernel, Which::All).unwrap();
     assert!(!undone[0].is_complete());
-    assert!(matches!(undone[1].knobs[..], [(_, Fate::Restored)]), "the other knob comes back all the same");
+    assert!(
+        matches!(undone[1].knobs[..], [(_, Fate::Restored)]),
+        "the other knob comes back all the same"
+    );
     assert_eq!(undo(&kernel, Which::All).unwrap().len(), 2);
     assert_eq!(kernel.knobs(), before);
 }
@@ -138,7 +152,10 @@ fn settings_of_another_boot_are_never_touched() {
     let now = kernel.knobs();
     assert!(undo(&kernel, Which::All).unwrap().is_empty());
     assert_eq!(kernel.knobs(), now);
-    assert_eq!(apply(&kernel, &[change(&kernel, irq(27), cpus("1"))]).unwrap().transaction, Some(1));
+    assert_eq!(
+        apply(&kernel, &[change(&kernel, irq(27), cpus("1"))]).unwrap().transaction,
+        Some(1)
+    );
     assert!(kernel.state().join("journal.6a5b-boot-1").exists());
 }
 
@@ -150,11 +167,16 @@ fn what_is_gone_is_named_and_keeps_nothing_from_being_restored() {
     apply(&kernel, &everything(&kernel)).unwrap();
     std::fs::write(dir.path().join("sys/kernel/irq/27/actions"), "nvme0q1\n").unwrap();
     std::fs::write(dir.path().join("sys/kernel/irq/29/actions"), "\n").unwrap();
-    let stat = std::fs::read_to_string(dir.path().join("proc/70/stat")).unwrap().replace("4242", "5000");
+    let stat =
+        std::fs::read_to_string(dir.path().join("proc/70/stat")).unwrap().replace("4242", "5000");
     std::fs::write(dir.path().join("proc/70/stat"), stat).unwrap();
     let undone = undo(&kernel, Which::All).unwrap();
-    let gone: Vec<_> = undone[0].knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Gone(_))).collect();
-    assert_eq!(gone.iter().map(|(target, _)| target.clone()).collect::<Vec<_>>(), [thread(), irq(29), irq(27)]);
+    let gone: Vec<_> =
+        undone[0].knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Gone(_))).collect();
+    assert_eq!(
+        gone.iter().map(|(target, _)| target.clone()).collect::<Vec<_>>(),
+        [thread(), irq(29), irq(27)]
+    );
     let Fate::Gone(why) = &gone[2].1 else { panic!() };
     assert_eq!(why.to_string(), "irq 27 (virtio0-input.0): this number now belongs to nvme0q1");
     let same = kernel.knobs().iter().filter(|(path, now)| before[*path] == **now).count();
@@ -167,7 +189,8 @@ fn a_netdev_that_was_renamed_since_is_restored_under_its_new_name() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
-    apply(&kernel, &[change(&kernel, Target::RpsCpus { netdev: eth0(), queue: 0 }, cpus("1"))]).unwrap();
+    apply(&kernel, &[change(&kernel, Target::RpsCpus { netdev: eth0(), queue: 0 }, cpus("1"))])
+        .unwrap();
     let net = dir.path().join("sys/class/net");
     std::fs::rename(net.join("eth0"), net.join("lan0")).unwrap();
     assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
@@ -179,10 +202,18 @@ fn a_knob_that_stays_broken_can_be_forgotten() {
     use netsilo_sys::transaction::By;
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
-    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))]).unwrap();
+    apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))])
+        .unwrap();
     kernel.failing.borrow_mut().extend((2..9).map(|n| (n, libc::EINVAL)));
     for forget in [false, true] {
-        let undone = netsilo_sys::undo::undo(&kernel, &kernel.state(), Which::All, forget, By::Undo, &mut |_, _| {});
+        let undone = netsilo_sys::undo::undo(
+            &kernel,
+            &kernel.state(),
+            Which::All,
+            forget,
+            By::Undo,
+            &mut |_, _| {},
+        );
         let failed = undone.unwrap()[0].knobs.iter().filter(|(_, fate)| fate.is_failure()).count();
         assert_eq!(failed, 2);
     }
@@ -193,7 +224,10 @@ fn a_knob_that_stays_broken_can_be_forgotten() {
 fn interrupts_are_seen_to_arrive_or_said_not_to() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
-    kernel.traffic.borrow_mut().extend([(27, "10,0,0,0,3,0,0,0".to_owned()), (28, "11,0,0,0,0,0,0,0".to_owned())]);
+    kernel
+        .traffic
+        .borrow_mut()
+        .extend([(27, "10,0,0,0,3,0,0,0".to_owned()), (28, "11,0,0,0,0,0,0,0".to_owned())]);
     let plan: Vec<_> = (27..30).map(|n| change(&kernel, irq(n), cpus("4"))).collect();
     let wait = Duration::from_secs(2);
     let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait };
@@ -215,7 +249,8 @@ fn a_value_that_does_not_stay_is_reported() {
     kernel.traffic.borrow_mut().insert(27, "10,0,0,0,3,0,0,0".to_owned());
     let other = dir.path().join("proc/irq/28/smp_affinity");
     let plan = [change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))];
-    let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options =
+        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
     let applied = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |event| {
         if matches!(event, apply::Event::Waiting { .. }) {
             std::fs::write(&other, "80\n").unwrap();
@@ -231,9 +266,13 @@ fn without_a_guard_nothing_is_written() {
     let before = kernel.knobs();
     let plan = everything(&kernel);
     let mut start = |_| Err(std::io::Error::other("no"));
-    let mut options =
-        Options { confirm_within: Some(Duration::from_secs(60)), start_guard: &mut start, wait: Duration::ZERO };
-    let error = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap_err();
+    let mut options = Options {
+        confirm_within: Some(Duration::from_secs(60)),
+        start_guard: &mut start,
+        wait: Duration::ZERO,
+    };
+    let error =
+        apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "cannot start the guard: no; nothing was written");
     assert_eq!((kernel.knobs(), kernel.writes.get()), (before, 0));
     assert!(undo(&kernel, Which::All).unwrap().is_empty());
@@ -244,10 +283,16 @@ fn nothing_is_stacked_on_a_transaction_that_awaits_confirmation() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let plan = [change(&kernel, irq(27), cpus("4"))];
-    let mut options =
-        Options { confirm_within: Some(Duration::from_secs(60)), start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options = Options {
+        confirm_within: Some(Duration::from_secs(60)),
+        start_guard: &mut |_| Ok(()),
+        wait: Duration::ZERO,
+    };
     apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap();
-    assert!(matches!(apply(&kernel, &[change(&kernel, irq(28), cpus("4"))]), Err(ApplyError::Unconfirmed(1))));
+    assert!(matches!(
+        apply(&kernel, &[change(&kernel, irq(28), cpus("4"))]),
+        Err(ApplyError::Unconfirmed(1))
+    ));
 }
 
 #[test]
@@ -264,7 +309,8 @@ fn a_consumer_is_pinned_and_let_go_by_its_thread_and_by_its_cgroup() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
-    let changes = [change(&kernel, cgroup(), cpus("2-5")), change(&kernel, consumer(), cpus("2-3"))];
+    let changes =
+        [change(&kernel, cgroup(), cpus("2-5")), change(&kernel, consumer(), cpus("2-3"))];
     apply(&kernel, &changes).unwrap();
     let [(first, list), (second, mask)] = &kernel.take_written()[..] else { panic!("two writes") };
     assert_eq!((first.as_str(), list.as_str()), ("/sys/fs/cgroup/web.slice/cpuset.cpus", "2-5\n"));

@@ -16,7 +16,8 @@ pub(super) fn find(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
 fn drops(seen: &Seen<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
     let places = [Place::Nic, Place::Ring];
     let of = |place: Place| ledger.stage(place).and_then(|stage| stage.by_subject().get(netdev.name.as_str()).copied());
-    // A NIC that waits for a descriptor drops what its own buffer cannot take: the two may be the same packets.
+    // A NIC that waits for a descriptor drops what its own buffer cannot take: the two may be the
+    // same packets.
     let lost = places.into_iter().filter_map(of).max()?;
     let mut evidence: Vec<Evidence> = places.into_iter().flat_map(|place| grown(ledger, place, &netdev.name)).collect();
     let ring = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);

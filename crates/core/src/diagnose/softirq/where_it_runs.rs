@@ -1,4 +1,5 @@
-//! Interrupts that come elsewhere than asked, queues that crowd one core, receive work on CPUs set apart.
+//! Interrupts that come elsewhere than asked, queues that crowd one core, receive work on CPUs set
+//! apart.
 
 use std::collections::BTreeMap;
 

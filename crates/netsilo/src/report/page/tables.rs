@@ -143,7 +143,8 @@ pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
 
 /// A row a setting, a column a percentile.
 pub(super) fn latencies(load: &UnderLoad) -> Markup {
-    let merged: Vec<_> = load.settings.iter().filter_map(|cell| Some((cell, cell.latency.as_ref()?))).collect();
+    let merged: Vec<_> =
+        load.settings.iter().filter_map(|cell| Some((cell, cell.latency.as_ref()?))).collect();
     let longest = merged.iter().map(|(_, it)| &it.percentiles_ns).max_by_key(|it| it.len());
     html! {
         table {
