@@ -5,7 +5,7 @@ pub mod json;
 
 use std::path::Path;
 
-use netsilo_core::parse::ParseError;
+use netsilo_model::parse::ParseError;
 
 /// Where `scripts/fuzz` wants a target to write the seeds that it makes itself.
 pub const SEEDS_TO: &str = "NETSILO_FUZZ_SEEDS_TO";

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_core::plan::{Goal, plan};
-use netsilo_core::report::Report;
+use netsilo_decide::plan::{Goal, plan};
+use netsilo_decide::report::Report;
 use serde::{Deserialize, Serialize};
 
 /// An entry of the archive: a file with its text, a link with its target, or whatever `kind` of tar
@@ -75,7 +75,7 @@ fn seeds() -> Vec<String> {
     ));
     let entry = |path: &str, kind, text: &str| Entry { path: path.into(), kind, text: text.into() };
     let manifest = r#"{"schema":1,"netsilo":"0","kernel":"6.1","with_addresses":false,"holds":[]}"#;
-    let attribution = serde_json::to_string(&netsilo_core::attribution::Attribution::default())
+    let attribution = serde_json::to_string(&netsilo_model::snapshot::attribution::Attribution::default())
         .expect("plain values");
     let mut whole =
         vec![entry("manifest.json", '0', manifest), entry("attribution.json", '0', &attribution)];

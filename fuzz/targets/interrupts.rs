@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::Irq;
-use netsilo_core::parse::interrupts::{Interrupts, Reader, interrupts};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::host::Irq;
+use netsilo_model::parse::interrupts::{Interrupts, Reader, interrupts};
 
 fuzz_target!(|text: &[u8]| {
     let read = interrupts(text);

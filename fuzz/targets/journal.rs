@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_core::change::{NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::host::Irq;
-use netsilo_sys::fold::fold;
-use netsilo_sys::transaction::{By, Entry, History, Origin, Record, VERSION};
+use netsilo_model::change::{NetdevIdentity, Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::Irq;
+use netsilo_sys::transaction::compact::fold;
+use netsilo_sys::transaction::record::{By, Entry, History, Origin, Record, VERSION};
 
 fuzz_target!(init: netsilo_fuzz::offer(seeds), |bytes: &[u8]| {
     let Ok(history) = History::replay(bytes) else { return };

@@ -8,15 +8,15 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_core::change::{Change, Target, Value, apply_to};
-use netsilo_core::cost::Costs;
-use netsilo_core::diagnose::check;
-use netsilo_core::host::{Observation, Snapshot, WriterKnob};
-use netsilo_core::plan::{Goal, Plan, plan};
-use netsilo_core::report::Report;
-use netsilo_core::rss_report::netdev_rss;
-use netsilo_core::scene::Scene;
-use netsilo_core::why::{Subject, why};
+use netsilo_model::change::{Change, Target, Value, apply_to};
+use netsilo_model::cost::weights::Costs;
+use netsilo_decide::judge::findings::check;
+use netsilo_model::snapshot::host::{Observation, Snapshot, WriterKnob};
+use netsilo_decide::plan::{Goal, Plan, plan};
+use netsilo_decide::report::Report;
+use netsilo_decide::report::rss::netdev_rss;
+use netsilo_model::synthetic::scene::Scene;
+use netsilo_decide::judge::why::{Subject, why};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// What `plan --from` works on.
@@ -36,7 +36,7 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
     explains(observation);
     let plan = plan(observation, goal);
     comes_back(&plan);
-    assert_eq!(netsilo_core::plan::plan(observation, goal), plan);
+    assert_eq!(netsilo_decide::plan::plan(observation, goal), plan);
     if !names_are_unique(&observation.after) {
         return;
     }

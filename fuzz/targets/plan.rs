@@ -4,10 +4,10 @@
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::host::Irq;
-use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
+use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::Irq;
+use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
 use serde::{Serialize, de::DeserializeOwned};
 
 fuzz_target!(init: netsilo_fuzz::offer(seeds), |text: &str| {

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::host::{Confidence, Irq};
-use netsilo_core::queue_irq::{Device, edges};
+use netsilo_model::snapshot::host::{Confidence, Irq};
+use netsilo_model::drivers::vectors::{Device, edges};
 
 fuzz_target!(|text: &str| {
     let mut lines = text.lines();

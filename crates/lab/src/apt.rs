@@ -5,7 +5,8 @@
 //! own.
 
 use crate::cache::Cache;
-use crate::command::{Shown, output};
+use crate::command::Shown;
+use crate::command::output;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;

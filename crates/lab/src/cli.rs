@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 
-use crate::demo::{self, Demo};
+use crate::demo;
+use crate::demo::Demo;
 use netsilo_lab::traffic::{self, Traffic};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};

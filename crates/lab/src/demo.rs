@@ -9,7 +9,8 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::counters::{Counters, Spent};
+use crate::counters::Counters;
+use crate::counters::Spent;
 
 /// Where an operator has pinned the servers: two on each socket, four different cores.
 const SERVER_CPUS: &str = "1,2,5,6";

@@ -1,7 +1,9 @@
 //! Which QEMU, and how it is to run the guest's CPUs.
 
-use crate::apt::{self, Suite};
-use crate::cache::{self, Cache};
+use crate::apt;
+use crate::apt::Suite;
+use crate::cache;
+use crate::cache::Cache;
 use crate::command::output;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};

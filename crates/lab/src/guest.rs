@@ -1,6 +1,7 @@
 //! Commands in a guest: frames to and from its agent.
 
-use crate::frame::{self, Message};
+use crate::frame;
+use crate::frame::Message;
 use crate::output::Output;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;

@@ -1,9 +1,12 @@
 //! The guest's first file system: a static busybox, the modules that reach the host's root, the
 //! agent.
 
-use crate::cache::{self, Cache};
-use crate::command::{Shown, output};
-use crate::kernels::{self, Image};
+use crate::cache;
+use crate::cache::Cache;
+use crate::command::Shown;
+use crate::command::output;
+use crate::kernels;
+use crate::kernels::Image;
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,8 +1,12 @@
 //! Debian's kernels, looked up, unpacked and cached: image, modules and an initrd for each.
 
-use crate::apt::{self, Package, Suite};
-use crate::cache::{self, Cache};
-use crate::command::{Shown, output};
+use crate::apt;
+use crate::apt::Package;
+use crate::apt::Suite;
+use crate::cache;
+use crate::cache::Cache;
+use crate::command::Shown;
+use crate::command::output;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::os::unix::fs::symlink;

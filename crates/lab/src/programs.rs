@@ -2,7 +2,8 @@
 //! they would start.
 
 use crate::apt::Suite;
-use crate::cache::{self, Cache};
+use crate::cache;
+use crate::cache::Cache;
 use crate::command::output;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;

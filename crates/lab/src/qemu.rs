@@ -1,9 +1,13 @@
 //! QEMU's command line for a spec; pure.
 
 use crate::command::Shown;
-use crate::emulator::{Accel, Emulator};
+use crate::emulator::Accel;
+use crate::emulator::Emulator;
 use crate::kernels::Image;
-use crate::spec::{Nic, NicModel, Spec, Threads};
+use crate::spec::Nic;
+use crate::spec::NicModel;
+use crate::spec::Spec;
+use crate::spec::Threads;
 use std::path::Path;
 
 /// `nowatchdog`, `tsc=unstable`: emulated CPUs stall for longer than either believes.

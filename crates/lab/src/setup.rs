@@ -1,9 +1,11 @@
 //! Cables and addresses: taps and peers on the host's side, one script in the guest.
 
-use crate::command::{Shown, output};
+use crate::command::Shown;
+use crate::command::output;
 use crate::lab::Lab;
 use crate::qemu::mac;
-use crate::room::{Peer, Room};
+use crate::room::Peer;
+use crate::room::Room;
 use crate::spec::Spec;
 use anyhow::{Context, Result};
 use std::path::PathBuf;

@@ -1,18 +1,18 @@
 //! `netsilo bench`: makes a network load, answers one, and says what it cost both machines.
 
+
+mod command_setting;
 mod early_drop;
 mod experiment;
 pub(crate) mod folder;
 mod forward;
 mod loads;
 mod matrix;
-mod peer;
 mod rps_guest;
 mod runner;
 mod settings;
 mod silo;
 mod stream;
-mod view;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::ops::ControlFlow;
@@ -24,12 +24,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_core::load::{InstancesAs, Spec, Test};
-use netsilo_sys::load::{self, Bind, Event, Options, PORT, Server, Tick};
+use netsilo_trial::traffic::{InstancesAs, Spec, Test};
+use netsilo_sys::load;
+use netsilo_load::{Bind, Event, Options, PORT, Server, Tick};
 
-use crate::apply::count;
-use crate::exit::Exit;
-use crate::{out, units};
+use crate::verbs::apply::count;
+use crate::tell::exit::Exit;
+use crate::tell::out;
+use crate::views::units;
 
 /// What to do with load.
 #[derive(Debug, Subcommand)]
@@ -324,7 +326,7 @@ fn make(args: &RunArgs) -> Result<()> {
             figures.transactions_per_s.unwrap_or(figures.bytes_per_s)
         ));
     }
-    if args.json { out::json(&made) } else { out::text(&view::render(&made)) }
+    if args.json { out::json(&made) } else { out::text(&bench::render(&made)) }
 }
 
 /// `host`, `host:port`, an address; the first that the name means.

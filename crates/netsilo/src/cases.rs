@@ -9,13 +9,13 @@
 use std::fs;
 use std::path::Path;
 
-use netsilo_core::change::apply_to;
-use netsilo_core::cost::Costs;
-use netsilo_core::diagnose::{Check, FindingId, check};
-use netsilo_core::plan::{Goal, plan};
-use netsilo_core::scene::Scene;
+use netsilo_model::change::apply_to;
+use netsilo_model::cost::weights::Costs;
+use netsilo_decide::judge::findings::{Check, FindingId, check};
+use netsilo_decide::plan::{Goal, plan};
+use netsilo_model::synthetic::scene::Scene;
 
-use crate::{check_view, plan_view};
+use crate::views::{check, plan};
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     let text = fs::read_to_string(path)
@@ -41,7 +41,7 @@ fn every_case_is_planned_as_it_was() {
         let observation = scene.observation();
         let first = plan(&observation, &goal);
         insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
-            insta::assert_snapshot!("plan", plan_view::render(&first));
+            insta::assert_snapshot!("plan", plan::render(&first));
         });
         let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
         assert_eq!(
@@ -64,9 +64,9 @@ fn plans_are_exported_as_they_were() {
         let scene: Scene = read(&case.join("before.json"));
         let plan = plan(&scene.observation(), &read(&case.join("goal.json")));
         insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
-            insta::assert_snapshot!("export", crate::export::tests::all(&plan));
+            insta::assert_snapshot!("export", crate::verbs::export::tests::all(&plan));
         });
-        crate::export::tests::checked(&plan);
+        crate::verbs::export::tests::checked(&plan);
     }
 }
 
@@ -103,7 +103,7 @@ fn every_finding_is_found_where_it_is_so_and_not_where_it_almost_is() {
         let found = Host::found(&case.join("fires.json"), *id);
         assert!(!found.findings.is_empty(), "{id}: not found in fires.json");
         insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
-            insta::assert_snapshot!("fires", check_view::render(&found));
+            insta::assert_snapshot!("fires", check::render(&found));
             insta::assert_json_snapshot!("fires-json", found.findings);
         });
         let almost = Host::found(&case.join("almost.json"), *id);

@@ -3,11 +3,9 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::exit::Exit;
-use crate::{
-    ab, apply, bench, calibrate, capture, check, check_config, explain, export, mask, pin, plan,
-    report, rss, run, show, status, undo, why,
-};
+use crate::tell::exit::Exit;
+use crate::verbs::{ab, apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss, show, status, undo, why};
+use crate::{bench, report, daemon};
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there,
 /// undoes it exactly.
@@ -59,7 +57,7 @@ enum Verb {
     /// Print a set of CPUs in each of the kernel's spellings
     Mask(mask::Args),
     /// Follow the workload: look, decide, place, verify, again and again (the daemon)
-    Run(run::Args),
+    Run(daemon::Args),
     /// Show what the daemon does, and why
     Status(status::Args),
     /// Check the daemon's configuration: a file, or a folder as /etc/netsilo
@@ -88,7 +86,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Bench(args) => bench::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Mask(args) => mask::run(&args),
-        Verb::Run(args) => run::run(&args),
+        Verb::Run(args) => daemon::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::CheckConfig(args) => check_config::run(&args),
         Verb::Guard(args) => apply::guard(&args),

@@ -1,5 +1,6 @@
 //! `netsilo report`: what came of an experiment, as a page, as Markdown, as JSON.
 
+
 mod charts;
 mod folder;
 mod markdown;
@@ -11,10 +12,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use netsilo_core::experiment::results::Results;
+use netsilo_trial::experiment::results::Results;
 
-use crate::exit::Exit;
-use crate::out;
+use crate::tell::exit::Exit;
+use crate::tell::out;
 
 /// Arguments of `netsilo report`.
 #[derive(Debug, clap::Args)]

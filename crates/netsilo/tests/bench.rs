@@ -11,7 +11,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 
-use netsilo_core::load::{InstancesAs, Run, Test};
+use netsilo_trial::traffic::{InstancesAs, Run, Test};
 
 /// 1500 instances need no more, at either end.
 const MOST_BYTES: u64 = 64 << 20;
@@ -373,9 +373,9 @@ fn a_server_survives_whatever_is_said_to_it() {
     assert!(says(format!("{hello}{hello}").as_bytes()).contains("this comes out of turn"));
     says(&[b'x'; 200_000]);
     says(&[0xff; 1000]);
-    let spec = netsilo_core::load::Spec::usual(Test::TcpRr, std::time::Duration::from_secs(1));
+    let spec = netsilo_trial::traffic::Spec::usual(Test::TcpRr, std::time::Duration::from_secs(1));
     let prepare = |spec| format!("{hello}{}\n", serde_json::json!({ "prepare": spec }));
-    let huge = netsilo_core::load::Spec { instances: usize::MAX, ..spec.clone() };
+    let huge = netsilo_trial::traffic::Spec { instances: usize::MAX, ..spec.clone() };
     assert!(says(prepare(&huge).as_bytes()).contains("instances must be 1 to 20000"));
     // asks for a load and goes
     says(prepare(&spec).as_bytes());
@@ -393,7 +393,7 @@ fn each_test_adds_up_over_a_cable_too() {
     for test in Test::ALL {
         let run = server.adds_up(a, &format!("-t {test} -n 5 --instances-as multiplexed"));
         // what went over the cable was counted there, at both ends
-        let packets = |side: &netsilo_core::load::Side| side.rates.netdevs["veth0"]["rx_packets"];
+        let packets = |side: &netsilo_trial::traffic::Side| side.rates.netdevs["veth0"]["rx_packets"];
         assert!(packets(&run.server.side) > 0.0, "{test}: {:?}", run.server.side.rates.netdevs);
     }
     // Without a copy; then with room for hardly a send's notice. Older kernels have no such number

@@ -174,7 +174,7 @@ fn show_tells_a_bundle_as_a_screen_and_as_json_of_schema_1() {
         .find(|netdev| netdev["name"] == "eth0")
         .unwrap();
     assert_eq!(eth0["queues"][3]["consumers"][0]["comm"], "redis-server");
-    serde_json::from_value::<netsilo_core::report::Report>(report).unwrap();
+    serde_json::from_value::<netsilo_decide::report::Report>(report).unwrap();
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn plan_ends_with_what_is_to_be_done_next() {
 #[test]
 fn the_json_of_a_plan_is_the_plan() {
     let output = run(&["plan", "--from", &VIRTIO, "--json"]);
-    let plan: netsilo_core::plan::Plan = serde_json::from_slice(&output.stdout).unwrap();
+    let plan: netsilo_decide::plan::Plan = serde_json::from_slice(&output.stdout).unwrap();
     let targets: Vec<String> =
         plan.changes.iter().map(|change| change.target.to_string()).collect();
     assert_eq!(targets, ["irq 38 (virtio3-input.3)", "irq 39 (virtio3-output.3)"]);

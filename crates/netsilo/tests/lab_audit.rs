@@ -13,8 +13,8 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use netsilo_core::diagnose::{Check, Finding, FindingId, Severity};
-use netsilo_core::plan::Plan;
+use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity};
+use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, sendto, socket};
 

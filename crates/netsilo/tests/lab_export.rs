@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_core::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::export;
-use netsilo_core::host::Irq;
-use netsilo_core::plan::Plan;
+use netsilo_model::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_decide::plan::export;
+use netsilo_model::snapshot::host::Irq;
+use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");

@@ -10,10 +10,10 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_core::change::{Change, Key, NetdevIdentity, SYSCTLS, Settings, Table, Target, Value};
-use netsilo_core::ethtool::FlowType;
-use netsilo_core::host::{Netdev, Snapshot};
-use netsilo_core::plan::Plan;
+use netsilo_model::change::{Change, Key, NetdevIdentity, SYSCTLS, Settings, Table, Target, Value};
+use netsilo_model::snapshot::ethtool::FlowType;
+use netsilo_model::snapshot::host::{Netdev, Snapshot};
+use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
 use serde_json::Value as Json;
 
@@ -33,7 +33,7 @@ const OFFLOADS: [&str; 4] = ["rx-lro", "rx-gro", "tx-tcp-segmentation", "rx-chec
 #[test]
 #[ignore = "runs in the guest"]
 fn snapshot_of_the_guest() {
-    let snapshot = netsilo_sys::snapshot(&netsilo_sys::root::Root::live()).unwrap();
+    let snapshot = netsilo_sys::snapshot(&netsilo_sys::files::root::Root::live()).unwrap();
     println!("\n{}", serde_json::to_string(&snapshot).unwrap());
 }
 
@@ -127,7 +127,7 @@ fn change(snapshot: &Snapshot, target: Target, new: Value) -> Option<Change> {
 /// knobs that were written.
 fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
     let before = lab.sh(SHOWN).unwrap();
-    let plan = Plan { changes: netsilo_core::change::ordered(changes), ..Plan::default() };
+    let plan = Plan { changes: netsilo_model::change::ordered(changes), ..Plan::default() };
     let text = serde_json::to_string(&plan).unwrap();
     lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{text}\nEND")).unwrap();
     let applied = lab.run(&format!("{NETSILO} apply --yes --json --plan /tmp/plan.json")).unwrap();

@@ -7,8 +7,8 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
-use netsilo_core::plan::Plan;
-use netsilo_core::report::Report;
+use netsilo_decide::plan::Plan;
+use netsilo_decide::report::Report;
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, PeerJob, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");

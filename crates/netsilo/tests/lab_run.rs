@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use netsilo_core::cpuset::CpuSet;
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, until};
 use serde_json::Value as Json;
 

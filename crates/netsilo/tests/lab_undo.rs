@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::host::Irq;
-use netsilo_core::plan::Plan;
+use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::Irq;
+use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
 use serde_json::Value as Json;
 
@@ -121,7 +121,7 @@ impl Guest {
         let Target::NapiThread { pid, .. } = thread else { unreachable!() };
         wanted.push((thread, format!("/proc/{pid}/status"), cpus("3")));
         let change = |(target, file, new): &(Target, String, Value)| {
-            let old = netsilo_sys::knob::parse(
+            let old = netsilo_sys::transaction::knob::parse(
                 target,
                 knobs[file].trim_start_matches("Cpus_allowed:").trim(),
             )

@@ -7,8 +7,8 @@
     reason = "clippy lets only functions marked as tests do so, and figures are shown"
 )]
 
-use netsilo_core::plan::Plan;
-use netsilo_core::report::Report;
+use netsilo_decide::plan::Plan;
+use netsilo_decide::report::Report;
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
@@ -55,7 +55,7 @@ fn rps_on_a_busy_guest_is_said_to_hurt_and_then_adds_the_interrupts_that_were_fo
     let after = until("all of its cpus get packets from RPS", || report(&lab), arrives).unwrap();
 
     let per_packet =
-        |report: &Report, what: fn(&netsilo_core::report::CpuLine) -> Option<f64>, cpus: &[u32]| {
+        |report: &Report, what: fn(&netsilo_decide::report::CpuLine) -> Option<f64>, cpus: &[u32]| {
             let packets = report
                 .netdevs
                 .iter()
@@ -94,7 +94,7 @@ fn report(lab: &Lab) -> Report {
 fn of(
     report: &Report,
     cpu: u32,
-    what: impl Fn(&netsilo_core::report::CpuLine) -> Option<f64>,
+    what: impl Fn(&netsilo_decide::report::CpuLine) -> Option<f64>,
 ) -> f64 {
     report.cpus.iter().find(|line| line.cpu.0 == cpu).and_then(what).unwrap_or(0.0)
 }

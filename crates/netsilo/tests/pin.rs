@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 
-use netsilo_core::cpuset::CpuSet;
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");

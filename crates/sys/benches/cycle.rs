@@ -17,14 +17,15 @@ use std::time::Duration;
 
 use big_host::BigHost;
 use divan::{Bencher, black_box};
-use netsilo_core::change::apply_to;
-use netsilo_core::controller::{Controller, Policy, WINDOW, Written};
-use netsilo_core::host::{Observation, Snapshot};
-use netsilo_core::plan::{AlgorithmName, Goal, Xps, plan};
-use netsilo_core::rates::rates;
-use netsilo_core::report::Report;
-use netsilo_core::silo::silos;
-use netsilo_sys::{root::Root, snapshot};
+use netsilo_model::change::apply_to;
+use netsilo_decide::control::{Controller, Policy, WINDOW, Written};
+use netsilo_model::snapshot::host::{Observation, Snapshot};
+use netsilo_decide::plan::{AlgorithmName, Goal, Xps, plan};
+use netsilo_model::derive::rates::rates;
+use netsilo_decide::report::Report;
+use netsilo_model::derive::silo::silos;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::snapshot;
 
 const FULL: BigHost = BigHost { cpus: 512, irqs: 4000, netdevs: 4, queues: 64 };
 

@@ -30,13 +30,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use big_host::BigHost;
-use netsilo_core::attribution::Attribution;
-use netsilo_core::controller::{Controller, Policy};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::{Observation, Snapshot};
-use netsilo_core::plan::Placement;
-use netsilo_sys::refresh::Refresher;
-use netsilo_sys::root::Root;
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_decide::control::{Controller, Policy};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::host::{Observation, Snapshot};
+use netsilo_decide::plan::Placement;
+use netsilo_sys::read::refresh::Refresher;
+use netsilo_sys::files::root::Root;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Both in turns, so often.

@@ -18,9 +18,9 @@ mod ways;
 use std::time::{Duration, Instant};
 
 use made::{Work, gap, total};
-use netsilo_core::algorithm::model::Model;
-use netsilo_core::assignment::solver;
-use netsilo_core::grid::Grid;
+use netsilo_decide::place::model::Model;
+use netsilo_model::cost::solver;
+use netsilo_model::synthetic::grid::Grid;
 use ways::{WAYS, ways};
 
 const MACHINES: [&str; 6] = [

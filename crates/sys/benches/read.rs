@@ -15,10 +15,11 @@ use std::sync::{LazyLock, OnceLock};
 
 use big_host::BigHost;
 use divan::{Bencher, black_box, counter::BytesCount};
-use netsilo_core::host::Irq;
-use netsilo_core::parse::interrupts::{Reader, interrupts};
-use netsilo_sys::root::Root;
-use netsilo_sys::{irq, snapshot, topology};
+use netsilo_model::snapshot::host::Irq;
+use netsilo_model::parse::interrupts::{Reader, interrupts};
+use netsilo_sys::files::root::Root;
+use netsilo_sys::read::{irq, topology};
+use netsilo_sys::snapshot;
 
 const FULL: BigHost = BigHost { cpus: 512, irqs: 4000, netdevs: 4, queues: 64 };
 

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::io::Read as _;
 use std::time::Duration;
 
-use netsilo_sys::bpf::{Options, Tracer, observe_window};
+use netsilo_sys::bpf::tracer::{Options, Tracer, observe_window};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn continuously(
     length: Option<Duration>,
-) -> Result<netsilo_core::attribution::Attribution, Box<dyn Error>> {
+) -> Result<netsilo_model::snapshot::attribution::Attribution, Box<dyn Error>> {
     let mut tracer = Tracer::attach(Options::default());
     eprintln!("attached");
     match length {

@@ -11,7 +11,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use libbpf_rs::query::ProgInfoIter;
-use netsilo_sys::bpf::{Options, Tracer};
+use netsilo_sys::bpf::tracer::{Options, Tracer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let seconds: f64 = std::env::args().nth(1).ok_or("for how many seconds?")?.parse()?;

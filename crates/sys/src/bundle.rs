@@ -6,20 +6,23 @@
 //! `attribution.json`. Opening it runs the same readers on the trees. No payload is ever in it, and
 //! no addresses unless asked for.
 
+pub mod redact;
+pub mod unpack;
+
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use netsilo_core::attribution::Attribution;
-use netsilo_core::host::Observation;
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::host::Observation;
 use serde::{Deserialize, Serialize};
 
-use crate::read::snapshot;
-use crate::recorder::Recorder;
-use crate::redact::Redaction;
-use crate::root::{ReadError, Root};
-use crate::unpack::{UnpackError, unpack};
+use crate::read::snapshot::snapshot;
+use crate::files::recorder::Recorder;
+use crate::bundle::redact::Redaction;
+use crate::files::root::{ReadError, Root};
+use crate::bundle::unpack::{UnpackError, unpack};
 
 /// The layout that this version writes and reads.
 pub const SCHEMA: u32 = 1;

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Hook};
-use netsilo_core::host::{Observation, Snapshot};
-use netsilo_core::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::snapshot::attribution::{Attribution, Hook};
+use netsilo_model::snapshot::host::{Observation, Snapshot};
+use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
 
-use crate::bpf::{self, Tracer};
-use crate::read::snapshot;
-use crate::refresh::Refresher;
-use crate::root::{ReadError, Root};
-use crate::sock_diag;
+use crate::bpf::tracer::{self, Tracer};
+use crate::read::snapshot::snapshot;
+use crate::read::refresh::Refresher;
+use crate::files::root::{ReadError, Root};
+use crate::read::netlink::sock_diag;
 
 /// How to count who reads what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum ObserveError {
     Read(#[from] ReadError),
     /// The counters of eBPF programs that were attached are lost.
     #[error("cannot read the eBPF counters")]
-    Bpf(#[from] bpf::ReadError),
+    Bpf(#[from] tracer::ReadError),
 }
 
 /// Observes the running host again and again; each observation begins where the last one ended.
@@ -55,14 +55,14 @@ enum Counter {
 impl Observer {
     /// Starts counting; each snapshot reads everything.
     pub fn start(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
-        Self::start_with(root, counting, bpf::Options::default())
+        Self::start_with(root, counting, tracer::Options::default())
     }
 
     /// Starts counting with other programs than the usual ones.
     pub fn start_with(
         root: &Root,
         counting: Counting,
-        options: bpf::Options,
+        options: tracer::Options,
     ) -> Result<Self, ObserveError> {
         Self::begin(root, counting, options, None)
     }
@@ -73,7 +73,7 @@ impl Observer {
     /// Interrupts of other devices are left out, and so is what a decision does not need. Whoever
     /// hears that something else changed says so with [`Observer::invalidate`].
     pub fn start_light(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
-        Self::begin(root, counting, bpf::Options::default(), Some(Refresher::default()))
+        Self::begin(root, counting, tracer::Options::default(), Some(Refresher::default()))
     }
 
     /// The next snapshot reads everything again.
@@ -86,7 +86,7 @@ impl Observer {
     fn begin(
         root: &Root,
         counting: Counting,
-        options: bpf::Options,
+        options: tracer::Options,
         mut refresher: Option<Refresher>,
     ) -> Result<Self, ObserveError> {
         let mut counter = match counting {
@@ -134,7 +134,7 @@ impl Observer {
             }
             (_, counter) => {
                 wait(interval);
-                self::read(counter, &before)?
+                crate::observe::read(counter, &before)?
             }
         };
         attribution.tame_names();
@@ -148,7 +148,7 @@ impl Observer {
 }
 
 /// eBPF where anything attaches; else sock_diag, with what the hooks said.
-fn attached_or_sockets(options: bpf::Options) -> Counter {
+fn attached_or_sockets(options: tracer::Options) -> Counter {
     let tracer = Tracer::attach(options);
     if tracer.hooks().iter().any(|hook| hook.refused.is_none()) {
         return Counter::Attached(Box::new(tracer));

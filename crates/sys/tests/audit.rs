@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use netsilo_core::audit::Audit;
-use netsilo_core::cost::Costs;
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::diagnose::check;
-use netsilo_core::host::Observation;
-use netsilo_sys::root::Root;
+use netsilo_model::snapshot::audit::Audit;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_decide::judge::findings::check;
+use netsilo_model::snapshot::host::Observation;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::{bundle, snapshot};
 
 fn fixtures() -> PathBuf {

@@ -6,9 +6,9 @@
 use std::fmt::{Display, Write};
 use std::path::PathBuf;
 
-use netsilo_core::host::{Confidence, Edge, EdgeSource, Netdev, Snapshot};
+use netsilo_model::snapshot::host::{Confidence, Edge, EdgeSource, Netdev, Snapshot};
 use netsilo_sys::bundle;
-use netsilo_sys::root::Root;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 
 fn fixture(name: &str) -> PathBuf {
@@ -138,9 +138,9 @@ fn a_bundle_of_layout_1_can_still_be_read() {
 #[test]
 fn an_offline_cpu_has_neither_counters_nor_a_column() {
     let snapshot = host("virtio-6.1");
-    let cpu = netsilo_core::cpuset::CpuId(5);
+    let cpu = netsilo_model::machine::cpuset::CpuId(5);
     assert!(!snapshot.cpus.contains_key(&cpu) && snapshot.topology.cpus.contains_key(&cpu));
-    let six = netsilo_core::cpuset::CpuId(6);
+    let six = netsilo_model::machine::cpuset::CpuId(6);
     assert!(snapshot.arch_interrupts["LOC"].contains_key(&six));
     assert!(snapshot.cpus[&six].softnet.is_some());
 }
@@ -159,8 +159,8 @@ fn a_host_of_320_cpus_reads_whole() {
         (320, 320, 320)
     );
     assert_eq!(snapshot.default_smp_affinity.as_ref().map(|cpus| cpus.len()), Some(320));
-    let last = netsilo_core::cpuset::CpuId(319);
-    let row = &snapshot.irqs[&netsilo_core::host::Irq(31)];
+    let last = netsilo_model::machine::cpuset::CpuId(319);
+    let row = &snapshot.irqs[&netsilo_model::snapshot::host::Irq(31)];
     assert_eq!((row.counts[&last], row.counts.len()), (1319, 20));
     assert_eq!(snapshot.topology.cpus[&last].llc.to_string(), "304-319");
     let irqs: Vec<u32> =

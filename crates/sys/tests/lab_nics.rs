@@ -11,14 +11,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Resolved};
-use netsilo_core::ethtool::{Duplex, FlowType, Limit};
-use netsilo_core::host::{Confidence, Edge, EdgeSource, NapiId, Netdev, RxQueue};
-use netsilo_core::netdev_genl::NetdevGenl;
-use netsilo_core::part::Part;
-use netsilo_core::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::snapshot::attribution::{Attribution, Resolved};
+use netsilo_model::snapshot::ethtool::{Duplex, FlowType, Limit};
+use netsilo_model::snapshot::host::{Confidence, Edge, EdgeSource, NapiId, Netdev, RxQueue};
+use netsilo_model::snapshot::netdev_genl::NetdevGenl;
+use netsilo_model::machine::reading::Part;
+use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
-use netsilo_sys::{ethtool, netdev_genl, sock_diag};
+use netsilo_sys::ethtool::get;
+use netsilo_sys::read::netlink::{netdev_genl, sock_diag};
 
 const CONNECTIONS: u64 = 32;
 const BYTES: u64 = 10_000;
@@ -114,7 +115,7 @@ fn virtio_server() {
     let by_napi = bytes_by_napi(&attribute(&before, &after, &[]), Resolved::Direct);
     assert_eq!(by_napi.values().sum::<u64>(), CONNECTIONS * BYTES);
     assert!(by_napi.len() <= 4, "{by_napi:?}");
-    let told = ethtool::read("eth0").unwrap();
+    let told = get::read("eth0").unwrap();
     assert_eq!(told.channels.value().unwrap().combined, Some(Limit { current: 4, max: 4 }));
     assert!(told.rss.reason().is_some() && told.link.value().unwrap().speed_mbps.is_none());
     let genl = netdev_genl::read().unwrap();
@@ -174,7 +175,7 @@ fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<Napi
 fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
     let ifindex: u32 =
         std::fs::read_to_string("/sys/class/net/eth0/ifindex").unwrap().trim().parse().unwrap();
-    let told = ethtool::read("eth0").unwrap();
+    let told = get::read("eth0").unwrap();
     let hashed = |flow| told.flow_hash[&flow].value().unwrap().to_string();
     assert_eq!((hashed(FlowType::Tcp4).as_str(), hashed(FlowType::Udp4).as_str()), ("sdfn", "sd"));
     let rss = told.rss.value().unwrap();

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netsilo_core::cpuset::CpuSet;
-use netsilo_core::host::{Irq, Snapshot};
-use netsilo_core::part::Part;
-use netsilo_core::rates::rates;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::host::{Irq, Snapshot};
+use netsilo_model::machine::reading::Part;
+use netsilo_model::derive::rates::rates;
 use netsilo_sys::observe::{Counting, Observer};
-use netsilo_sys::refresh::Refresher;
-use netsilo_sys::root::Root;
+use netsilo_sys::read::refresh::Refresher;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 
 #[path = "../benches/made_up/big_host.rs"]

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use netsilo_core::attribution::{Attribution, Consumption, Resolved, Source};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::sock_diag::{Sample, attribute};
-use netsilo_sys::sock_diag::sample;
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Resolved, Source};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::derive::sock_diag::{Sample, attribute};
+use netsilo_sys::read::netlink::sock_diag::sample;
 use rustix::thread::{CpuSet, UnshareFlags, sched_setaffinity};
 
 /// Runs a claim in a thread with its own network namespace, on CPU 0, as the whole of what it

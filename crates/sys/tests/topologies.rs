@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::topology::{Cpu, Distance, Topology};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::{Cpu, Distance, Topology};
 
 #[path = "placing/trees.rs"]
 mod trees;

@@ -5,9 +5,9 @@
 use std::fs;
 use std::path::Path;
 
-use netsilo_core::host::WriterKnob::{IrqAffinity, LaterDevices, Sysctls};
-use netsilo_core::host::{Snapshot, WriterKnob};
-use netsilo_sys::root::Root;
+use netsilo_model::snapshot::host::WriterKnob::{IrqAffinity, LaterDevices, Sysctls};
+use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 
 fn put(dir: &Path, path: &str, contents: &str) {

@@ -1,7 +1,11 @@
 //! Receives streams in a given way and counts every byte.
 
-use super::socket::{self, CpuList};
-use super::{PATIENCE, udp, uring, zerocopy};
+use super::socket;
+use super::socket::CpuList;
+use super::PATIENCE;
+use super::udp;
+use super::uring;
+use super::zerocopy;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use rustix::net::{RecvFlags, recv};

@@ -1,6 +1,9 @@
 //! Sends an exact number of bytes on each of several flows.
 
-use super::{PATIENCE, Proto, socket, udp};
+use super::PATIENCE;
+use super::Proto;
+use super::socket;
+use super::udp;
 use anyhow::{Context, Result};
 use clap::Args;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};

@@ -1,7 +1,10 @@
 //! Sends a request, waits for the response, and again: on many connections at once, for a given
 //! time.
 
-use super::{PATIENCE, Proto, socket, udp};
+use super::PATIENCE;
+use super::Proto;
+use super::socket;
+use super::udp;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::event::{Timespec, epoll};

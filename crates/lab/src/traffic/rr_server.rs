@@ -1,7 +1,9 @@
 //! Answers requests: each worker is pinned and has a port of its own.
 
-use super::socket::{self, CpuList};
-use super::{Proto, print};
+use super::socket;
+use super::socket::CpuList;
+use super::Proto;
+use super::print;
 use anyhow::{Context, Result};
 use clap::Args;
 use rustix::event::epoll;

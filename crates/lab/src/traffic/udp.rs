@@ -3,8 +3,11 @@
 //! An empty datagram opens a flow, and after data ends it; the consumer answers each with one, so
 //! that the producer can repeat what got lost. Empty ones add nothing to any count of bytes.
 
-use super::consume::{Consume, ConsumedSocket, Mode};
-use super::{PATIENCE, socket};
+use super::consume::Consume;
+use super::consume::ConsumedSocket;
+use super::consume::Mode;
+use super::PATIENCE;
+use super::socket;
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, recvfrom};
 use std::collections::HashMap;

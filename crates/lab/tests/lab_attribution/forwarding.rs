@@ -6,14 +6,18 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_core::attribution::{Attribution, Forwarded};
-use netsilo_core::host::{Observation, Snapshot};
-use netsilo_core::report::Report;
-use netsilo_core::stages::{Stage, Stages, StagesLine};
+use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
+use netsilo_model::snapshot::host::{Observation, Snapshot};
+use netsilo_decide::report::Report;
+use netsilo_model::derive::stages::{Stage, Stages, StagesLine};
 use netsilo_lab::traffic::Consumed;
 use netsilo_lab::{Lab, NicModel};
 
-use super::{FEW, PATIENCE, Traffic, traced, traced_with};
+use super::FEW;
+use super::PATIENCE;
+use super::Traffic;
+use super::traced;
+use super::traced_with;
 
 /// Packets that a NIC counts and that nobody forwarded: address resolution, multicast of the peers.
 const STRAY: u64 = 20;

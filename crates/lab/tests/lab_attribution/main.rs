@@ -13,12 +13,12 @@ use std::io::{Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Consumption, Protocol, Resolved};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::NapiId;
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::host::NapiId;
 use netsilo_lab::traffic::{self, Consumed, RrReport};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
-use netsilo_sys::bpf::{Options, Tracer};
+use netsilo_sys::bpf::tracer::{Options, Tracer};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TCP_MODES: [&str; 6] = ["recv", "peek", "trunc", "splice", "zerocopy", "io_uring"];
@@ -103,7 +103,7 @@ fn tracer() {
     std::fs::File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
     let attribution = tracer.read().unwrap();
     std::fs::write("/tmp/attribution", serde_json::to_vec(&attribution).unwrap()).unwrap();
-    let snapshot = netsilo_sys::snapshot(&netsilo_sys::root::Root::live()).unwrap();
+    let snapshot = netsilo_sys::snapshot(&netsilo_sys::files::root::Root::live()).unwrap();
     std::fs::write("/tmp/snapshot", serde_json::to_vec(&snapshot).unwrap()).unwrap();
 }
 

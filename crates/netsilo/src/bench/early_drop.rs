@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
-use netsilo_core::experiment::Load;
-use netsilo_sys::early_drop::EarlyDrop;
+use netsilo_trial::experiment::Load;
+use netsilo_load::early_drop::EarlyDrop;
 
-use super::experiment::Made;
-use super::folder::{How, Sender};
-use super::runner;
-use crate::out;
+use crate::bench::experiment::Made;
+use crate::bench::folder::{How, Sender};
+use crate::bench::runner;
+use crate::tell::out;
 
 /// The same load, dropped early; `None`, and said why, where that cannot be.
 pub(super) fn dropped_early(made: &Made<'_>, load: Load) -> Result<Option<Load>> {
@@ -55,7 +55,7 @@ fn dropped_flows(how: &How, load: &Load) -> Result<Vec<(IpAddr, IpAddr)>> {
         let (Some(from), Some(to)) = (&sender.agent, &sender.against) else {
             bail!("this machine is one of its ends")
         };
-        Ok((super::address(from)?.ip(), super::address(to)?.ip()))
+        Ok((crate::bench::address(from)?.ip(), crate::bench::address(to)?.ip()))
     };
     let senders = how.senders.iter().take(load.senders as usize).filter(|_| load.early_drop);
     senders.map(ends).collect()

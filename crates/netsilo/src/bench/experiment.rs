@@ -8,25 +8,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
-use netsilo_core::host::Observation;
-use netsilo_core::load::{InstancesAs, Spec, Test};
-use netsilo_core::plan::Plan;
-use netsilo_sys::bpf;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
+use netsilo_model::snapshot::host::Observation;
+use netsilo_trial::traffic::{InstancesAs, Spec, Test};
+use netsilo_decide::plan::Plan;
+use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
-use netsilo_sys::costs;
-use netsilo_sys::knob;
+use netsilo_sys::cost::store;
+use netsilo_sys::transaction::knob;
 use netsilo_sys::observe::{Counting, Observer};
-use netsilo_sys::root::Root;
+use netsilo_sys::files::root::Root;
 
-use super::folder::{Folder, How, Sender};
-use super::runner::{self, Runner};
-use super::settings::Hardware;
-use crate::apply::{Place, agreed, count, refuse_owned};
-use crate::exit::{Exit, Stop};
-use crate::observe::pass_time;
-use crate::{capture, out};
+use crate::bench::folder::{Folder, How, Sender};
+use crate::bench::runner::{self, Runner};
+use crate::bench::settings::Hardware;
+use crate::verbs::apply::{Place, agreed, count, refuse_owned};
+use crate::tell::exit::{Exit, Stop};
+use crate::args::look::pass_time;
+use crate::verbs::capture;
+use crate::tell::out;
 
 /// Below this many rounds there is no exact interval at 95 %.
 const ROUNDS: u32 = 6;
@@ -159,12 +160,12 @@ impl Common {
             .iter()
             .filter_map(|sender| sender.agent.as_ref().or(sender.against.as_ref()))
         {
-            here = Some(netsilo_sys::load::here(super::address(other)?)?);
+            here = Some(netsilo_load::here(crate::bench::address(other)?)?);
         }
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
-        let seen = observer.next(&root, crate::observe::INTERVAL, pass_time)?;
+            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
+        let seen = observer.next(&root, crate::args::look::INTERVAL, pass_time)?;
         drop(observer);
         let mut made = Made { seen, how, counted: Vec::new(), place: &self.place, stop: &stop };
         let Defined { settings, loads } = define(&mut made)?;
@@ -196,7 +197,7 @@ impl Common {
         let folder = Folder::create(&dir, &experiment, &how, &commands)?;
         capture::save(
             &dir.join(MACHINE),
-            crate::observe::INTERVAL,
+            crate::args::look::INTERVAL,
             Counting::Continuous,
             Addresses::Replace,
         )?;
@@ -287,7 +288,7 @@ impl Common {
         instances_as: Option<InstancesAs>,
     ) -> Spec {
         let spec = Spec { warm_up: self.warm_up, ..Spec::usual(test, self.duration) };
-        super::filled(spec, instances, instances_as)
+        crate::bench::filled(spec, instances, instances_as)
     }
 }
 
@@ -315,7 +316,7 @@ fn default_folder(kind: Kind) -> PathBuf {
 
 /// A few words about this machine.
 fn machine(seen: &Observation) -> Result<Machine> {
-    let identity = costs::machine(&Root::live()).context("cannot tell which machine this is")?;
+    let identity = store::machine(&Root::live()).context("cannot tell which machine this is")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
         let driver = netdev.driver.as_deref().unwrap_or("driver not known");
@@ -327,7 +328,7 @@ fn machine(seen: &Observation) -> Result<Machine> {
         cpus: seen.after.topology.online.len() as u32,
         netdevs: netdevs.collect(),
         counted: Vec::new(),
-        times_mean_nothing: costs::is_emulated().then(|| "its CPUs are emulated".into()),
+        times_mean_nothing: store::is_emulated().then(|| "its CPUs are emulated".into()),
         model: Some(identity.cpu_model).filter(|model| !model.is_empty()),
     })
 }
@@ -379,7 +380,7 @@ fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<
             continue;
         };
         seen.push(agent);
-        let address = super::address(agent)?;
+        let address = crate::bench::address(agent)?;
         let may_load =
             may_load.as_ref().map_or_else(String::new, |other| format!(" --may-load {other}"));
         let _ = writeln!(
@@ -418,9 +419,9 @@ fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<
             text,
             "\n# {}{times}\n{}",
             load.name,
-            super::run_command(&load.spec, &to, how.bpf)
+            crate::bench::run_command(&load.spec, &to, how.bpf)
         );
-        text += &super::early_drop::rule_by_hand(how, load)?;
+        text += &crate::bench::early_drop::rule_by_hand(how, load)?;
     }
     Ok(text)
 }

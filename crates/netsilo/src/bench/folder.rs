@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Record};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_trial::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Record};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

@@ -2,14 +2,14 @@
 //! other, or drops it early.
 
 use anyhow::{Context as _, Result};
-use netsilo_core::experiment::{Kind, Load};
-use netsilo_core::load::{Spec, Test};
+use netsilo_trial::experiment::{Kind, Load};
+use netsilo_trial::traffic::{Spec, Test};
 
-use super::early_drop::dropped_early;
-use super::experiment::{Common, Defined, Made};
-use super::folder::Sender;
-use super::settings::{self, Hardware};
-use crate::exit::Exit;
+use crate::bench::early_drop::dropped_early;
+use crate::bench::experiment::{Common, Defined, Made};
+use crate::bench::folder::Sender;
+use crate::bench::settings::{self, Hardware};
+use crate::tell::exit::Exit;
 
 /// Arguments of `netsilo bench forward`.
 #[derive(Debug, clap::Args)]

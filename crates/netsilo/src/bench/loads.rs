@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use netsilo_core::experiment::Load;
-use netsilo_core::load::{InstancesAs, Spec, Test};
+use netsilo_trial::experiment::Load;
+use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
-use super::experiment::Common;
+use crate::bench::experiment::Common;
 
 /// Lists of what to send.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Requests {
     /// What to send: TCP_RR, UDP_RR, TCP_CRR [default: TCP_RR, of matrix TCP_RR,UDP_RR]
-    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', value_parser = super::test)]
+    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', value_parser = crate::bench::test)]
     tests: Vec<Test>,
     /// Lengths of requests and of their responses [default: 256, of matrix 1,256]
     #[arg(short, long, value_name = "BYTES,..", value_delimiter = ',')]
@@ -21,7 +21,7 @@ pub(super) struct Requests {
     instances: Vec<usize>,
     /// What they are: threads, processes, multiplexed [default: threads up to two per CPU, beyond
     /// that multiplexed]
-    #[arg(long, value_name = "WHAT", value_parser = super::instances_as)]
+    #[arg(long, value_name = "WHAT", value_parser = crate::bench::instances_as)]
     instances_as: Option<InstancesAs>,
     /// Take a UDP request for lost after this time
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]

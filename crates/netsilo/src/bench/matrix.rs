@@ -2,14 +2,14 @@
 //! instances.
 
 use anyhow::Result;
-use netsilo_core::experiment::{Kind, Load, Setting};
-use netsilo_core::load::Test;
+use netsilo_trial::experiment::{Kind, Load, Setting};
+use netsilo_trial::traffic::Test;
 
-use super::experiment::{Defined, Made, With};
-use super::loads::Requests;
-use super::peer::Peer;
-use super::settings;
-use crate::exit::Exit;
+use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::loads::Requests;
+use crate::bench::command_setting::Peer;
+use crate::bench::settings;
+use crate::tell::exit::Exit;
 
 /// What can be compared, beside commands.
 const SETTINGS: [&str; 5] = ["none", "irq-affinity", "rps+rfs", "both", "plan"];

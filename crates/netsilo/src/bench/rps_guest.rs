@@ -2,16 +2,16 @@
 //! help or hurt?
 
 use anyhow::{Context as _, Result};
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::experiment::{Kind, Load, Setting};
-use netsilo_core::host::Netdev;
-use netsilo_core::load::Test;
+use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_trial::experiment::{Kind, Load, Setting};
+use netsilo_model::snapshot::host::Netdev;
+use netsilo_trial::traffic::Test;
 
-use super::experiment::{Defined, Made, With};
-use super::loads::Requests;
-use super::settings;
-use crate::exit::Exit;
-use crate::out;
+use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::loads::Requests;
+use crate::bench::settings;
+use crate::tell::exit::Exit;
+use crate::tell::out;
 
 /// The service is near saturation when this share of the CPUs' time is used.
 const BUSY: f64 = 0.9;

@@ -10,26 +10,28 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_core::experiment::stage_costs::Sampled;
-use netsilo_core::experiment::{Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial};
-use netsilo_core::host::{Observation, Snapshot};
-use netsilo_core::load::{Run, Side, Spec};
-use netsilo_core::rates::rates;
-use netsilo_core::silo::silos;
-use netsilo_core::stages::Stages;
-use netsilo_sys::apply::ApplyError;
-use netsilo_sys::bpf;
-use netsilo_sys::load::{self, Before, Bind, LoadError, Options, Order, Server, Tick};
+use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::{Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial};
+use netsilo_model::snapshot::host::{Observation, Snapshot};
+use netsilo_trial::traffic::{Run, Side, Spec};
+use netsilo_model::derive::rates::rates;
+use netsilo_model::derive::silo::silos;
+use netsilo_model::derive::stages::Stages;
+use netsilo_sys::transaction::apply::ApplyError;
+use netsilo_sys::bpf::tracer;
+use netsilo_sys::load;
+use netsilo_load::{Before, Bind, LoadError, Options, Order, Server, Tick};
 use netsilo_sys::observe::{Counting, Observer};
-use netsilo_sys::root::Root;
+use netsilo_sys::files::root::Root;
 
-use super::early_drop::drop_early;
-use super::folder::{Folder, How};
-use crate::apply::{Place, count};
-use crate::exit::{Exit, Stop};
-use crate::observe::pass;
-use crate::switch::Switch;
-use crate::{out, units};
+use crate::bench::early_drop::drop_early;
+use crate::bench::folder::{Folder, How};
+use crate::verbs::apply::{Place, count};
+use crate::tell::exit::{Exit, Stop};
+use crate::args::look::pass;
+use crate::temporary_changes::Switch;
+use crate::tell::out;
+use crate::views::units;
 
 /// So many trials in a row without a result end a run.
 const FAILURES: usize = 5;
@@ -125,17 +127,17 @@ fn with_ends<T>(
     let mut to = Vec::new();
     for sender in &how.senders {
         if let Some(other) = &sender.against {
-            to.push(super::address(other)?);
+            to.push(crate::bench::address(other)?);
             continue;
         }
         let Some(agent) = &sender.agent else { continue };
-        let here = load::here(super::address(agent)?)?;
+        let here = load::here(crate::bench::address(agent)?)?;
         if !servers.iter().any(|(address, _)| *address == here) {
             let address = SocketAddr::new(here, 0);
             let bind = Bind {
                 address,
                 work_usecs: how.work_usecs,
-                workers: super::cpus(),
+                workers: crate::bench::cpus(),
                 pinned: how.pinned,
             };
             servers.push((here, Server::bind(bind)?));
@@ -169,7 +171,7 @@ impl Ends<'_> {
         let until = Instant::now() + AWAY;
         for sender in &self.how.senders {
             let Some(Ok(agent)) =
-                sender.agent.as_ref().or(sender.against.as_ref()).map(|it| super::address(it))
+                sender.agent.as_ref().or(sender.against.as_ref()).map(|it| crate::bench::address(it))
             else {
                 continue;
             };
@@ -195,7 +197,7 @@ impl Ends<'_> {
         };
         let options = Options { bpf: self.how.bpf };
         let Some(agent) = &sender.agent else { return load::run(spec, *to, options, watch) };
-        let agent = super::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
+        let agent = crate::bench::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
         let against = sender.against.as_ref().map(|_| to.ip());
         let order = Order { spec: spec.clone(), to: against, port: to.port(), bpf: self.how.bpf };
         load::ask(agent, &order, watch)
@@ -259,7 +261,7 @@ impl Ends<'_> {
     fn observe(&self, load: &Load) -> Result<Observation> {
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
+            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
         self.make(load, &shortened(load, LOOK), &mut |_| {})?;
         Ok(observer.next(&root, Duration::ZERO, |_| {})?)
     }
@@ -268,11 +270,11 @@ impl Ends<'_> {
     /// What looks at each packet does not run meanwhile: it would be part of what it measures.
     fn sample(&self, load: &Load, netdevs: &[String]) -> Result<Option<Sampled>> {
         let root = Root::live();
-        let options = bpf::Options {
+        let options = tracer::Options {
             containers: false,
             forwarding: false,
             stages: true,
-            ..bpf::Options::default()
+            ..tracer::Options::default()
         };
         let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
         self.make(load, &shortened(load, SAMPLE), &mut |_| {})?;

@@ -2,14 +2,14 @@
 //! and RFS do.
 
 use anyhow::{Result, bail};
-use netsilo_core::cost::Costs;
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::experiment::{Load, Setting};
-use netsilo_core::host::{Netdev, Observation, Snapshot};
-use netsilo_core::plan::{AlgorithmName, Goal, plan};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_trial::experiment::{Load, Setting};
+use netsilo_model::snapshot::host::{Netdev, Observation, Snapshot};
+use netsilo_decide::plan::{AlgorithmName, Goal, plan};
 
-use super::experiment::Made;
-use crate::out;
+use crate::bench::experiment::Made;
+use crate::tell::out;
 
 /// Entries of the RFS table: more than any load here has flows, and what the kernel's own
 /// documentation begins with.
@@ -23,7 +23,7 @@ pub(super) struct Hardware {
     netdev: Vec<String>,
     /// Place interrupts, and spread by RPS, on these CPUs only (list or mask) [default: all that
     /// are not set apart]
-    #[arg(long, value_name = "CPUS", value_parser = crate::plan::some_cpus)]
+    #[arg(long, value_name = "CPUS", value_parser = crate::verbs::plan::some_cpus)]
     cpus: Option<CpuSet>,
     /// Write although another program (irqbalance) writes the same knobs
     #[arg(long)]
@@ -110,10 +110,10 @@ pub(super) fn of(
 ) -> Result<Option<Setting>> {
     let plan = plan(observation, goal);
     if let Some(refusal) =
-        plan.refusals.iter().find(|refusal| refusal.cause == netsilo_core::plan::Cause::OtherOwner)
+        plan.refusals.iter().find(|refusal| refusal.cause == netsilo_decide::plan::Cause::OtherOwner)
     {
         let message = format!("{name}: {}: {}", refusal.subject, refusal.reason);
-        return Err(crate::exit::Stop(crate::exit::Exit::OtherOwner, message).into());
+        return Err(crate::tell::exit::Stop(crate::tell::exit::Exit::OtherOwner, message).into());
     }
     for refusal in &plan.refusals {
         out::note(&format!("{name}: left out: {}: {}", refusal.subject, refusal.reason));
@@ -131,7 +131,7 @@ pub(super) fn own(
     load: &Load,
 ) -> Result<Option<Setting>> {
     let seen = made.under(load)?;
-    let goal = hardware.by(AlgorithmName::default(), crate::plan::costs_for(false)?);
+    let goal = hardware.by(AlgorithmName::default(), crate::verbs::plan::costs_for(false)?);
     of(name, &format!("netsilo's own plan, made under {}", load.name), &goal, &seen)
 }
 

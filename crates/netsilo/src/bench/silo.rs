@@ -4,14 +4,14 @@
 use std::cmp::Reverse;
 
 use anyhow::{Context as _, Result, ensure};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::experiment::{Kind, Load};
-use netsilo_core::load::{Spec, Test};
-use netsilo_core::plan::AlgorithmName;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_trial::experiment::{Kind, Load};
+use netsilo_trial::traffic::{Spec, Test};
+use netsilo_decide::plan::AlgorithmName;
 
-use super::experiment::{Defined, Made, With};
-use super::settings;
-use crate::exit::Exit;
+use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::settings;
+use crate::tell::exit::Exit;
 
 /// Arguments of `netsilo bench silo`.
 #[derive(Debug, clap::Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CPU")]
     reader: Option<u32>,
     /// What to send: TCP_STREAM, UDP_STREAM, TCP_RR
-    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream], value_parser = super::test)]
+    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream], value_parser = crate::bench::test)]
     tests: Vec<Test>,
     /// What a stream gives the kernel in one call [default: 131072; a datagram: 1472]
     #[arg(short = 'm', long, value_name = "BYTES")]
@@ -63,7 +63,7 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
             format!("its interrupt near its reader on cpu {reader}, on another core"),
         ),
     ] {
-        let goal = args.with.hardware.by(algorithm, crate::plan::costs_for(false)?);
+        let goal = args.with.hardware.by(algorithm, crate::verbs::plan::costs_for(false)?);
         all.extend(settings::of(algorithm.as_str(), &what, &goal, &seen)?);
     }
     Ok(Defined { settings: all, loads })

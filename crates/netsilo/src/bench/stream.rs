@@ -2,15 +2,15 @@
 //! buffers, one sender or two.
 
 use anyhow::Result;
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::experiment::{Kind, Load, Setting};
-use netsilo_core::host::{Netdev, Snapshot};
-use netsilo_core::load::{Spec, Test};
+use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_trial::experiment::{Kind, Load, Setting};
+use netsilo_model::snapshot::host::{Netdev, Snapshot};
+use netsilo_trial::traffic::{Spec, Test};
 
-use super::experiment::{Defined, Made, With};
-use super::folder::Sender;
-use super::settings;
-use crate::exit::Exit;
+use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::folder::Sender;
+use crate::bench::settings;
+use crate::tell::exit::Exit;
 
 /// What ethtool calls an offload, and the kernel's names of what belongs to it
 /// (`netdev_features_strings`).
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long)]
     send: bool,
     /// What to send: TCP_STREAM, TCP_SENDFILE, UDP_STREAM
-    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream, Test::TcpSendfile], value_parser = super::test)]
+    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream, Test::TcpSendfile], value_parser = crate::bench::test)]
     tests: Vec<Test>,
     /// What is given to the kernel in one call
     #[arg(short = 'm', long, value_name = "BYTES,..", value_delimiter = ',', default_values_t = [1024, 16_384, 131_072])]

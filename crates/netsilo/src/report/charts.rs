@@ -4,15 +4,15 @@
 //! Texts from outside stand in options as plain texts: tooltips are drawn (`richText`), never made
 //! of HTML.
 
-use netsilo_core::experiment::flow_map::{FlowMap, Stage};
-use netsilo_core::experiment::measure::Measure;
-use netsilo_core::experiment::results::{CpuMean, Measured, UnderLoad};
-use netsilo_core::experiment::stage_costs::{StageCost, StageCosts};
-use netsilo_core::rates::Shares;
-use netsilo_core::stages;
+use netsilo_trial::experiment::flow_map::{FlowMap, Stage};
+use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::results::{CpuMean, Measured, UnderLoad};
+use netsilo_trial::experiment::stage_costs::{StageCost, StageCosts};
+use netsilo_model::derive::rates::Shares;
+use netsilo_model::derive::stages;
 use serde_json::{Value, json};
 
-use super::{palette, words};
+use crate::report::{palette, words};
 
 /// Height of one row of bars, in pixels.
 const ROW: usize = 24;
@@ -61,7 +61,7 @@ fn label(load: &UnderLoad, loads: &[&UnderLoad]) -> String {
     let instances = load.spec.instances;
     let is_alone = loads.iter().filter(|it| it.spec.instances == instances).count() == 1;
     if is_alone && loads.len() > 1 {
-        crate::apply::count(instances, "instance")
+        crate::verbs::apply::count(instances, "instance")
     } else {
         load.load.clone()
     }
@@ -282,8 +282,8 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
     let is_wide = all().max()? / all().min()?.max(1) > 200;
     let percents: Vec<String> =
         longest.2.percentiles_ns.iter().map(|(percent, _)| percent.to_string()).collect();
-    let line = |(at, cell, merged): &(usize, &netsilo_core::experiment::results::Cell, &_)| {
-        let merged: &netsilo_core::experiment::latency::Merged = merged;
+    let line = |(at, cell, merged): &(usize, &netsilo_trial::experiment::results::Cell, &_)| {
+        let merged: &netsilo_trial::experiment::latency::Merged = merged;
         let us = |(_, ns): &(f64, u64)| rounded(*ns as f64 / 1e3);
         json!({
             "type": "line", "name": cell.setting, "symbol": palette::symbol(*at), "symbolSize": 7,
@@ -335,7 +335,7 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
     });
     let links = map.links.iter().map(|link| {
         let (from, to) = (&map.places[link.from].name, &map.places[link.to].name);
-        let told = format!("{from} → {to}: {}/s", crate::units::count(link.per_s));
+        let told = format!("{from} → {to}: {}/s", crate::views::units::count(link.per_s));
         json!({
             "source": link.from.to_string(), "target": link.to.to_string(), "value": link.per_s,
             "tooltip": { "formatter": told.replace(['{', '}'], "'") },

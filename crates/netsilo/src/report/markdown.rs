@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use netsilo_core::experiment::measure::Measure;
-use netsilo_core::experiment::results::{Cell, Results, UnderLoad};
-use netsilo_core::experiment::stage_costs::{EarlyDrop, StageCosts};
+use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::results::{Cell, Results, UnderLoad};
+use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
-use super::folder::Folder;
-use super::words;
-use crate::apply::count as plural;
-use crate::units::nanoseconds;
+use crate::report::folder::Folder;
+use crate::report::words;
+use crate::verbs::apply::count as plural;
+use crate::views::units::nanoseconds;
 
 /// The verdicts, what speaks against them, and all figures.
 pub(super) fn render(folder: &Folder, results: &Results) -> String {
@@ -81,7 +81,7 @@ fn figures(load: &UnderLoad) -> String {
         if measured.iter().all(Option::is_none) {
             continue;
         }
-        let cell = |it: &Option<&netsilo_core::experiment::results::Measured>| {
+        let cell = |it: &Option<&netsilo_trial::experiment::results::Measured>| {
             let Some(it) = it else { return "-".to_owned() };
             let against =
                 it.against.as_ref().map(|against| format!("; {}", words::briefly(against)));

@@ -3,17 +3,18 @@
 //!
 //! Maud escapes every text; what the script gets is JSON in which nothing can end its element.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
-use netsilo_core::experiment::measure::Measure;
-use netsilo_core::experiment::results::{Measured, Results, UnderLoad};
-use serde_json::{Value, json};
-
-use super::charts::{self, Chart};
-use super::folder::Folder;
-use super::{palette, words};
-
 mod details;
 mod tables;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::results::{Measured, Results, UnderLoad};
+use serde_json::{Value, json};
+
+use crate::report::charts::{self, Chart};
+use crate::report::folder::Folder;
+use crate::report::{palette, words};
+
 
 /// Apache ECharts, made by `scripts/echarts`.
 const ECHARTS: &str = include_str!("echarts.min.js");
@@ -96,7 +97,7 @@ fn subtitle(folder: &Folder) -> String {
     let model = machine.model.as_ref().map(|model| format!(" ({model})")).unwrap_or_default();
     let parts = [
         details::when(folder.experiment.started_s),
-        format!("{}{model}", crate::apply::count(machine.cpus as usize, "CPU")),
+        format!("{}{model}", crate::verbs::apply::count(machine.cpus as usize, "CPU")),
         format!("Linux {}", machine.kernel),
     ];
     parts.into_iter().chain(machine.netdevs.clone()).collect::<Vec<_>>().join(" · ")

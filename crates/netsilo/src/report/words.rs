@@ -1,14 +1,14 @@
 //! Figures and verdicts in words, the same on a page and in Markdown.
 
-use netsilo_core::ab::Scale;
-use netsilo_core::experiment::measure::{Measure, Work};
-use netsilo_core::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
-use netsilo_core::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
-use netsilo_core::stages::Stage;
-use netsilo_core::stats::Estimate;
+use netsilo_trial::comparison::Scale;
+use netsilo_trial::experiment::measure::{Measure, Work};
+use netsilo_trial::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
+use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
+use netsilo_model::derive::stages::Stage;
+use netsilo_stats::Estimate;
 
-use crate::apply::count as plural;
-use crate::units;
+use crate::verbs::apply::count as plural;
+use crate::views::units;
 
 /// What counts say where times say nothing.
 const IN_COUNTS: [Measure; 4] =

@@ -6,13 +6,11 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use netsilo_core::attribution::{
-    Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source,
-};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::NapiId;
+use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::host::NapiId;
 use netsilo_sys::bundle::{Addresses, Capture};
-use netsilo_sys::root::Root;
+use netsilo_sys::files::root::Root;
 
 /// A bundle of the host.
 pub(crate) static VIRTIO: LazyLock<String> = LazyLock::new(|| bundle("virtio", &[]));

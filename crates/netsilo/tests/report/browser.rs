@@ -5,10 +5,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use netsilo_core::experiment::results::Results;
+use netsilo_trial::experiment::results::Results;
 use tempfile::TempDir;
 
-use crate::{folder, forward_folder, made_up, report};
+use crate::folder;
+use crate::forward_folder;
+use crate::made_up;
+use crate::report;
 
 /// Chromium's names.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];

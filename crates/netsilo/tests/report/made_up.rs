@@ -7,17 +7,15 @@ use std::time::Duration;
 use base64::Engine as _;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::experiment::stage_costs::Sampled;
-use netsilo_core::experiment::{
-    EXPERIMENT, Experiment, Failed, Kind, Load, Machine, Map, RECORDS, Record, Setting, Step, Trial,
-};
-use netsilo_core::host::{Confidence, Edge, EdgeSource, Irq};
-use netsilo_core::load::{Latency, Run, Served, Side, Spec, Test, Totals};
-use netsilo_core::rates::{CpuRates, Rates, Shares, SoftnetRates};
-use netsilo_core::silo::{ConsumerShare, PollRate, Silo, Silos};
-use netsilo_core::stages::{Stage, StageSamples, Stages};
+use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::{EXPERIMENT, Experiment, Failed, Kind, Load, Machine, Map, RECORDS, Record, Setting, Step, Trial};
+use netsilo_model::snapshot::host::{Confidence, Edge, EdgeSource, Irq};
+use netsilo_trial::traffic::{Latency, Run, Served, Side, Spec, Test, Totals};
+use netsilo_model::derive::rates::{CpuRates, Rates, Shares, SoftnetRates};
+use netsilo_model::derive::silo::{ConsumerShare, PollRate, Silo, Silos};
+use netsilo_model::derive::stages::{Stage, StageSamples, Stages};
 
 /// Names that would do harm where they are not escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>";

@@ -8,8 +8,8 @@ mod made_up;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use netsilo_core::experiment::results::{Results, Verdict};
-use netsilo_core::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
+use netsilo_trial::experiment::results::{Results, Verdict};
+use netsilo_trial::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
 use tempfile::TempDir;
 
 /// The program on a folder.

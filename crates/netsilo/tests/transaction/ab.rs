@@ -6,7 +6,8 @@ use netsilo_lab::said;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use super::host::{Host, kill};
+use super::host::Host;
+use super::host::kill;
 
 /// Prints one number while the first interrupt is on cpu 4, and another one while it is not.
 fn measuring(host: &Host, there: &str, elsewhere: &str) -> String {

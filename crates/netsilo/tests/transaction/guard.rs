@@ -7,7 +7,8 @@ use std::time::Duration;
 use netsilo_lab::said;
 use rustix::process::Signal;
 
-use super::host::{Host, kill};
+use super::host::Host;
+use super::host::kill;
 
 const OLD: [&str; 2] = ["01\n", "01\n"];
 const NEW: [&str; 2] = ["10", "10"];

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use netsilo_core::cpuset::CpuSet;
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_lab::said;
 
 use super::host::Host;

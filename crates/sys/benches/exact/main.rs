@@ -27,9 +27,10 @@ use std::time::{Duration, Instant};
 
 use made::{Work, gap, total};
 use master::solve;
-use netsilo_core::algorithm::model::Model;
-use netsilo_core::assignment::{SECOND_NS, solver};
-use netsilo_core::topology::Topology;
+use netsilo_decide::place::model::Model;
+use netsilo_model::cost::problem::SECOND_NS;
+use netsilo_model::cost::solver;
+use netsilo_model::machine::topology::Topology;
 use ways::{WAYS, ways};
 
 /// Queues, and CPUs that they may be on.

@@ -15,11 +15,14 @@ use good_lp::{
     Expression, Solution as _, SolverModel as _, Variable, WithInitialSolution as _, highs,
     variable,
 };
-use netsilo_core::assignment::Problem;
+use netsilo_model::cost::problem::Problem;
 
 use crate::made::total;
 use crate::pairs::Ties;
-use crate::sets::{Column, Ground, Sets, UNIT};
+use crate::sets::Column;
+use crate::sets::Ground;
+use crate::sets::Sets;
+use crate::sets::UNIT;
 
 /// A set has to pay so much to become a column, in hundredths of a CPU.
 const PAYS: f64 = 1e-6;

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_core::assignment::Problem;
-use netsilo_core::topology::Distance;
+use netsilo_model::cost::problem::Problem;
+use netsilo_model::machine::topology::Distance;
 
 use crate::sets::UNIT;
 

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use netsilo_core::assignment::{Problem, SECOND_NS, SMT_LOSS, pressure};
+use netsilo_model::cost::problem::{Problem, SECOND_NS, SMT_LOSS, pressure};
 
 /// Costs are given to the library in hundredths of a CPU, so that its tolerances mean something.
 pub(crate) const UNIT: f64 = SECOND_NS / 100.0;

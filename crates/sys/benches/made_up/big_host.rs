@@ -6,9 +6,9 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
-use netsilo_core::part::Part;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
+use netsilo_model::machine::reading::Part;
 
 /// How large it is.
 #[derive(Debug, Clone, Copy)]

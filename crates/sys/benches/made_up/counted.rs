@@ -4,11 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use netsilo_core::attribution::{
-    Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source,
-};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::{NapiId, Snapshot};
+use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::host::{NapiId, Snapshot};
 
 /// Consumers of each queue.
 const READERS: usize = 4;

@@ -1,10 +1,10 @@
 //! The ways that placements are compared with: the solver's, and the usual ones.
 
-use netsilo_core::algorithm::model::Model;
-use netsilo_core::algorithm::{AlgorithmName, Suggestion, suggest};
-use netsilo_core::assignment::solver;
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::topology::Topology;
+use netsilo_decide::place::model::Model;
+use netsilo_decide::place::{AlgorithmName, Suggestion, suggest};
+use netsilo_model::cost::solver;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::topology::Topology;
 
 use crate::made::Work;
 

@@ -14,8 +14,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Consumption, Protocol, Resolved, Source};
-use netsilo_sys::bpf::{Options, Tracer};
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved, Source};
+use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::UnshareFlags;
 
@@ -231,7 +231,7 @@ fn a_consumer_has_its_cgroup() {
         reader.said("read");
         let attribution = tracer.read().unwrap();
         let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", reader.tgid())).unwrap();
-        let path = netsilo_core::proc_task::cgroup_v2(&cgroup).map(str::to_owned);
+        let path = netsilo_model::parse::schedstat::cgroup_v2(&cgroup).map(str::to_owned);
         assert_eq!(of(&attribution, reader.tgid())[0].consumer.cgroup, path);
     });
 }
@@ -493,7 +493,7 @@ fn unprivileged_process() {
         let attribution = Tracer::attach(options).read().unwrap();
         assert_eq!(attribution.source, Source::None);
         assert!(
-            attribution.hooks.iter().any(|hook| hook.question == netsilo_core::runqueue::QUESTION)
+            attribution.hooks.iter().any(|hook| hook.question == netsilo_model::snapshot::runqueue::QUESTION)
         );
         assert!(!attribution.hooks.is_empty());
         for hook in attribution.hooks {

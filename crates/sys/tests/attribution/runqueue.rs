@@ -8,12 +8,13 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use netsilo_core::runqueue::{QUESTION, RunqueueLatency};
-use netsilo_sys::bpf::{Options, Tracer};
+use netsilo_model::snapshot::runqueue::{QUESTION, RunqueueLatency};
+use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::reader::Reader;
-use super::{at, in_own_netns};
+use super::at;
+use super::in_own_netns;
 
 const RUNQUEUE: Options = Options {
     time: true,

@@ -4,14 +4,20 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 
-use netsilo_core::attribution::{Attribution, Forwarded};
-use netsilo_core::host::Xdp;
-use netsilo_core::stages::{Stage, Stages};
-use netsilo_sys::bpf::{Options, Tracer};
-use netsilo_sys::root::Root;
+use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
+use netsilo_model::snapshot::host::Xdp;
+use netsilo_model::derive::stages::{Stage, Stages};
+use netsilo_sys::bpf::tracer::{Options, Tracer};
+use netsilo_sys::files::root::Root;
 
-use super::reader::{Reader, send};
-use super::{at, in_own_netns, ip, netns, reader_behind_veth, unshare_mounts_and_see_own_sysfs};
+use super::reader::Reader;
+use super::reader::send;
+use super::at;
+use super::in_own_netns;
+use super::ip;
+use super::netns;
+use super::reader_behind_veth;
+use super::unshare_mounts_and_see_own_sysfs;
 
 /// Sends from behind a veth through this namespace to a tap, which no process reads: it has left
 /// the stack all the same.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
-use netsilo_core::assignment::{CROWDED, Problem, SECOND_NS, SMT_LOSS};
-use netsilo_core::topology::Distance;
+use netsilo_model::cost::problem::{CROWDED, Problem, SECOND_NS, SMT_LOSS};
+use netsilo_model::machine::topology::Distance;
 
 /// Costs are given to the library in hundredths of a CPU, so that its tolerances mean something.
 const UNIT: f64 = SECOND_NS / 100.0;

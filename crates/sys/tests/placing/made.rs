@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_core::algorithm::{Room, Vector};
-use netsilo_core::assignment::{Problem, SECOND_NS};
-use netsilo_core::cost::Costs;
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::topology::{NodeId, Topology};
+use netsilo_decide::place::{Room, Vector};
+use netsilo_model::cost::problem::{Problem, SECOND_NS};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::{NodeId, Topology};
 
 /// Numbers that look random (splitmix64).
 pub(crate) struct Numbers(u64);

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use made::{Work, gap, total};
-use netsilo_core::algorithm::model::Model;
-use netsilo_core::algorithm::{AlgorithmName, Suggestion, suggest};
-use netsilo_core::assignment::solver;
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::grid::Grid;
-use netsilo_core::topology::Topology;
+use netsilo_decide::place::model::Model;
+use netsilo_decide::place::{AlgorithmName, Suggestion, suggest};
+use netsilo_model::cost::solver;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::synthetic::grid::Grid;
+use netsilo_model::machine::topology::Topology;
 
 /// All that are in the fixtures, and some regular ones.
 static TOPOLOGIES: LazyLock<Vec<(String, Topology)>> = LazyLock::new(|| {
@@ -144,7 +144,7 @@ fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
                         let slow = topology.cpus[cpu].kind
                             != topology.cpus[&core.lowest().unwrap()].kind
                             || topology.cpus[cpu].kind
-                                == netsilo_core::topology::CoreKind::Efficiency
+                                == netsilo_model::machine::topology::CoreKind::Efficiency
                             || topology.cpus[cpu].capacity.is_some_and(|capacity| capacity < 1024);
                         !core.intersects(&taken)
                             && !core.intersects(&readers)
@@ -180,7 +180,7 @@ fn symmetric_work_costs_the_same_on_either_side() {
             vector.present = vector.present.map(mirror);
             vector.read_on =
                 vector.read_on.iter().map(|(cpu, bytes)| (mirror(*cpu), *bytes)).collect();
-            vector.node = vector.node.map(|node| netsilo_core::topology::NodeId(1 - node.0));
+            vector.node = vector.node.map(|node| netsilo_model::machine::topology::NodeId(1 - node.0));
         }
         work.busy = work.busy.iter().map(|(cpu, busy)| (mirror(*cpu), *busy)).collect();
         let other = cost(&Model::of(&work.room(topology), &work.vectors));

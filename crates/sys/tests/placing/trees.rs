@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use netsilo_core::topology::Topology;
-use netsilo_sys::root::Root;
-use netsilo_sys::topology::topology;
+use netsilo_model::machine::topology::Topology;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::read::topology::topology;
 
 pub(crate) fn fixtures() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/topologies"))

@@ -3,13 +3,22 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
-use netsilo_core::change::Change;
-use netsilo_sys::apply::ApplyError;
-use netsilo_sys::undo::{Fate, Which};
+use netsilo_model::change::Change;
+use netsilo_sys::transaction::apply::ApplyError;
+use netsilo_sys::transaction::undo::{Fate, Which};
 
-use super::fake::{
-    Death, Fake, Knobs, apply, change, cpus, everything, fold, follow, irq, tempdir, undo,
-};
+use super::fake::Death;
+use super::fake::Fake;
+use super::fake::Knobs;
+use super::fake::apply;
+use super::fake::change;
+use super::fake::cpus;
+use super::fake::everything;
+use super::fake::fold;
+use super::fake::follow;
+use super::fake::irq;
+use super::fake::tempdir;
+use super::fake::undo;
 
 /// How many writes the plan of everything makes.
 const WRITES: usize = 32;

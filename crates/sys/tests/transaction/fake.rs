@@ -7,15 +7,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netsilo_core::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::CpuSet;
-use netsilo_core::host::Irq;
-use netsilo_sys::apply::{self, Applied, ApplyError, Options};
-use netsilo_sys::journal::{Journal, JournalError};
-use netsilo_sys::kernel::{Capability, Kernel, Live, Place};
-use netsilo_sys::root::Root;
-use netsilo_sys::transaction::{By, Origin};
-use netsilo_sys::undo::{self, Undone, Which};
+use netsilo_model::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::host::Irq;
+use netsilo_sys::transaction::apply::{self, Applied, ApplyError, Options};
+use netsilo_sys::transaction::journal::{Journal, JournalError};
+use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
+use netsilo_sys::files::root::Root;
+use netsilo_sys::transaction::record::{By, Origin};
+use netsilo_sys::transaction::undo::{self, Undone, Which};
 
 use super::remedies;
 
@@ -362,7 +362,7 @@ pub(crate) fn targets() -> Vec<Target> {
 
 /// A change from the value of now.
 pub(crate) fn change(kernel: &Fake, target: Target, new: Value) -> Change {
-    let old = netsilo_sys::knob::read(kernel, &target).unwrap().value;
+    let old = netsilo_sys::transaction::knob::read(kernel, &target).unwrap().value;
     Change { target, old, new, reason: "because".into() }
 }
 

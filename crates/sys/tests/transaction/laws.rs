@@ -2,12 +2,20 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use netsilo_core::change::{Target, Value};
-use netsilo_core::cpuset::CpuSet;
-use netsilo_sys::undo::Which;
+use netsilo_model::change::{Target, Value};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_sys::transaction::undo::Which;
 use proptest::prelude::*;
 
-use super::fake::{Death, Fake, apply, change, fold, follow, targets, tempdir, undo};
+use super::fake::Death;
+use super::fake::Fake;
+use super::fake::apply;
+use super::fake::change;
+use super::fake::fold;
+use super::fake::follow;
+use super::fake::targets;
+use super::fake::tempdir;
+use super::fake::undo;
 use super::remedies;
 
 #[derive(Debug, Clone)]
@@ -87,8 +95,8 @@ fn foreign(target: &Target, seed: u32) -> String {
 }
 
 fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
-    use netsilo_sys::kernel::Place;
-    match netsilo_sys::knob::read(kernel, target).unwrap().place {
+    use netsilo_sys::transaction::kernel::Place;
+    match netsilo_sys::transaction::knob::read(kernel, target).unwrap().place {
         Place::File(path) => kernel.root.join(path.trim_start_matches('/')),
         Place::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
         Place::Ethtool(netdev, setting) => {

@@ -3,13 +3,18 @@
 
 use std::io;
 
-use netsilo_core::change::{FlowRule, Key, Settings, Table, Target, Value};
-use netsilo_core::cpuset::CpuSet;
-use netsilo_core::ethtool::FlowType;
-use netsilo_sys::ethtool::knob::Setting;
-use netsilo_sys::undo::{Fate, Which};
+use netsilo_model::change::{FlowRule, Key, Settings, Table, Target, Value};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::ethtool::FlowType;
+use netsilo_sys::ethtool::set::Setting;
+use netsilo_sys::transaction::undo::{Fate, Which};
 
-use super::fake::{Fake, apply, change, eth0, tempdir, undo};
+use super::fake::Fake;
+use super::fake::apply;
+use super::fake::change;
+use super::fake::eth0;
+use super::fake::tempdir;
+use super::fake::undo;
 
 const NET: &str = "sys/class/net/eth0";
 const RULE: &str = "tcp4 dst-port 443 queues 2-3";
@@ -288,7 +293,7 @@ fn only_listed_sysctls_are_written() {
         "net.core/../../kernel/core_pattern",
     ] {
         let error =
-            netsilo_sys::knob::read(&kernel, &Target::Sysctl { name: name.into() }).unwrap_err();
+            netsilo_sys::transaction::knob::read(&kernel, &Target::Sysctl { name: name.into() }).unwrap_err();
         assert_eq!(error.to_string(), format!("{name}: netsilo does not write this sysctl"));
     }
 }

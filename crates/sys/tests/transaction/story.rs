@@ -2,18 +2,28 @@
 
 use std::time::Duration;
 
-use netsilo_core::change::Target;
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::Irq;
-use netsilo_sys::apply::{self, ApplyError, Drift, Options};
-use netsilo_sys::undo::{Fate, Which};
-use netsilo_sys::verify::Arrival;
+use netsilo_model::change::Target;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::host::Irq;
+use netsilo_sys::transaction::apply::{self, ApplyError, Drift, Options};
+use netsilo_sys::transaction::undo::{Fate, Which};
+use netsilo_sys::transaction::verify::Arrival;
 
-use super::fake::{
-    Fake, apply, cgroup, change, consumer, cpus, eth0, everything, follow, irq, targets, tempdir,
-    thread, undo,
-};
-use netsilo_core::change::Value;
+use super::fake::Fake;
+use super::fake::apply;
+use super::fake::cgroup;
+use super::fake::change;
+use super::fake::consumer;
+use super::fake::cpus;
+use super::fake::eth0;
+use super::fake::everything;
+use super::fake::follow;
+use super::fake::irq;
+use super::fake::targets;
+use super::fake::tempdir;
+use super::fake::thread;
+use super::fake::undo;
+use netsilo_model::change::Value;
 
 #[test]
 fn a_value_that_someone_else_wrote_since_is_left_and_named() {
@@ -199,14 +209,14 @@ fn a_netdev_that_was_renamed_since_is_restored_under_its_new_name() {
 
 #[test]
 fn a_knob_that_stays_broken_can_be_forgotten() {
-    use netsilo_sys::transaction::By;
+    use netsilo_sys::transaction::record::By;
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))])
         .unwrap();
     kernel.failing.borrow_mut().extend((2..9).map(|n| (n, libc::EINVAL)));
     for forget in [false, true] {
-        let undone = netsilo_sys::undo::undo(
+        let undone = netsilo_sys::transaction::undo::undo(
             &kernel,
             &kernel.state(),
             Which::All,
@@ -331,5 +341,5 @@ fn a_thread_whose_number_was_given_away_is_left_alone() {
     assert!(matches!(undone[0].knobs[..], [(_, Fate::Gone(_))]), "{undone:?}");
     assert_eq!(std::fs::read_to_string(dir.path().join("proc/81/cpus")).unwrap(), "0c\n");
     let strange = Target::CgroupCpuset { path: "/../../tmp".into() };
-    assert!(netsilo_sys::knob::read(&kernel, &strange).unwrap_err().is_gone());
+    assert!(netsilo_sys::transaction::knob::read(&kernel, &strange).unwrap_err().is_gone());
 }

@@ -1,10 +1,10 @@
 //! The machine, the settings with what they write, the commands, and the raw figures of each round.
 
 use maud::{Markup, html};
-use netsilo_core::experiment::results::Results;
+use netsilo_trial::experiment::results::Results;
 
-use super::super::folder::Folder;
-use super::tables;
+use crate::report::folder::Folder;
+use crate::report::page::tables;
 
 /// Folds, all closed.
 pub(super) fn render(folder: &Folder, results: &Results) -> Markup {
@@ -23,7 +23,7 @@ pub(super) fn render(folder: &Folder, results: &Results) -> Markup {
         @for load in &results.loads {
             details.card {
                 summary { "Raw figures: " (load.load) }
-                @for measure in netsilo_core::experiment::measure::Measure::ALL {
+                @for measure in netsilo_trial::experiment::measure::Measure::ALL {
                     @if load.settings.iter().any(|cell| cell.measured(measure).is_some()) {
                         div.scroll { (tables::measure(&[load], measure)) }
                     }
@@ -52,12 +52,12 @@ fn machine(folder: &Folder) -> Markup {
             p { "The commands at each machine:" }
             pre { (commands) }
         }
-        p { "The folder's " code { (netsilo_core::experiment::MACHINE) } " has the machine as netsilo capture saves it: look at it with "
+        p { "The folder's " code { (netsilo_trial::experiment::MACHINE) } " has the machine as netsilo capture saves it: look at it with "
             code { "netsilo show --from" } "." }
     }
 }
 
-fn changes(changes: &[netsilo_core::change::Change]) -> Markup {
+fn changes(changes: &[netsilo_model::change::Change]) -> Markup {
     html! {
         div.scroll { table {
             thead { tr { th scope="col" { "knob" } th.text scope="col" { "from" } th.text scope="col" { "to" } th.text scope="col" { "why" } } }

@@ -1,13 +1,13 @@
 //! Tables of the page: what the charts show, to be read.
 
 use maud::{Markup, html};
-use netsilo_core::experiment::flow_map::FlowMap;
-use netsilo_core::experiment::measure::Measure;
-use netsilo_core::experiment::results::{Measured, Results, UnderLoad, Verdict};
-use netsilo_core::experiment::stage_costs::{EarlyDrop, StageCosts};
+use netsilo_trial::experiment::flow_map::FlowMap;
+use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::results::{Measured, Results, UnderLoad, Verdict};
+use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
-use super::super::{charts, palette, words};
-use crate::units::{count, nanoseconds, or_dash, percent};
+use crate::report::{charts, palette, words};
+use crate::views::units::{count, nanoseconds, or_dash, percent};
 
 /// A row a load, a column a setting.
 pub(super) fn verdicts(results: &Results) -> Markup {

@@ -1,0 +1,7 @@
+//! ROOMDOC
+
+pub mod findings;
+pub mod fix;
+pub mod ledger;
+pub mod verdict;
+pub mod why;

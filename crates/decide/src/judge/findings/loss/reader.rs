@@ -1,0 +1,221 @@
+//! What arrived for a socket and found no room, and what the protocols threw away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::judge::findings::loss::{all_of, grown, per_s, sysctl, sysctl_number};
+use crate::judge::ledger::{Ledger, Place};
+use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
+use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
+
+/// How many sockets of a port are named.
+const SOCKETS_NAMED: usize = 5;
+
+pub(super) fn find(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(protocols(seen, ledger));
+    findings.extend(sockets(seen, ledger, SocketKind::TcpListen, Place::Listen));
+    findings.extend(sockets(seen, ledger, SocketKind::Udp, Place::Socket));
+    findings
+}
+
+/// What the sockets of one port lost; of none, where it is known of the protocol only.
+#[derive(Default)]
+struct Losers<'a> {
+    /// The most losing first.
+    sockets: Vec<(&'a LosingSocket, u64)>,
+}
+
+impl Losers<'_> {
+    fn lost(&self) -> u64 {
+        self.sockets.iter().map(|(_, lost)| *lost).fold(0, u64::saturating_add)
+    }
+
+    fn worst(&self) -> Option<&LosingSocket> {
+        self.sockets.first().map(|(socket, _)| *socket)
+    }
+
+    /// Who reads, as far as it is known.
+    fn reader(&self) -> String {
+        let holder = self.worst().and_then(|socket| socket.holder.as_ref());
+        holder.map_or_else(|| "its reader".to_owned(), |holder| format!("{} (pid {})", holder.comm, holder.tgid))
+    }
+}
+
+/// Of each port whose sockets lost, else (where none is known) of each protocol.
+fn sockets(seen: &Seen<'_>, ledger: &Ledger, kind: SocketKind, place: Place) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else { return Vec::new() };
+    let mut ports: BTreeMap<String, Losers<'_>> = BTreeMap::new();
+    let before = seen.observation.before.losing_sockets.as_deref();
+    for socket in seen.observation.after.losing_sockets.iter().flatten().filter(|socket| socket.kind == kind) {
+        let lost = before.map_or(0, |before| socket.dropped_since(before));
+        if lost > 0 {
+            let losers = ports.entry(socket.port_label()).or_default();
+            losers.sockets.push((socket, lost));
+            losers.sockets.sort_by_key(|(_, lost)| std::cmp::Reverse(*lost));
+        }
+    }
+    let finding = |subject: &str, losers: &Losers<'_>, lost: u64| match kind {
+        SocketKind::Udp => buffer(seen, ledger, subject, losers, lost),
+        SocketKind::TcpListen => listen(seen, ledger, subject, losers, lost),
+    };
+    let mut findings: Vec<Finding> = ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
+    let protocols = seen.observation.after.losing_sockets.iter().flatten().map(LosingSocket::label);
+    let of_sockets: BTreeSet<String> = protocols.collect();
+    for (subject, lost) in stage.by_subject() {
+        // What sockets lost is in their protocol's count.
+        let of_kind = kind == SocketKind::TcpListen || subject.starts_with("udp");
+        if !of_sockets.contains(subject) && (ports.is_empty() || !of_kind) {
+            findings.push(finding(subject, &Losers::default(), lost));
+        }
+    }
+    findings
+}
+
+/// The counters of a protocol, or of the sockets of a port.
+fn counters(ledger: &Ledger, place: Place, subject: &str, losers: &Losers<'_>) -> Vec<Evidence> {
+    let mut evidence = grown(ledger, place, subject);
+    for (socket, lost) in losers.sockets.iter().take(SOCKETS_NAMED) {
+        let source = if place == Place::Listen { "sock_diag" } else { "/proc/net/udp" };
+        evidence.push(Evidence::new(format!("dropped by {}", socket.label()), Measure::Count(*lost), source));
+    }
+    evidence
+}
+
+/// The buffer of a socket is full.
+fn buffer(seen: &Seen<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, lost: u64) -> Finding {
+    let mut evidence = counters(ledger, Place::Socket, subject, losers);
+    let socket = losers.worst();
+    evidence.extend(socket.map(|socket| Evidence::new("waits to be read", Measure::Bytes(socket.queued.into()), "/proc/net/udp")));
+    let tcp = subject.starts_with("tcp");
+    let bounds: &[&str] = match tcp {
+        true => &["net.ipv4.tcp_rmem"],
+        false => &["net.core.rmem_default", "net.core.rmem_max"],
+    };
+    for name in bounds {
+        let value = seen.observation.after.net.sysctls.get(*name);
+        evidence.extend(value.map(|value| Evidence::new("bound", Measure::Text(value.replace('\t', " ")), *name)));
+    }
+    let reader = losers.reader();
+    let faster = Remedy {
+        what: format!("make {reader} read faster: more threads or sockets (SO_REUSEPORT), batches (recvmmsg), a cpu with idle time"),
+        gain: all_of(seen, lost, "all that found no room"),
+        cost: None,
+        not_when: None,
+        changes: Vec::new(),
+        interrupts_traffic: false,
+    };
+    let default = sysctl_number(seen, "net.core.rmem_default").filter(|_| !tcp);
+    let max = sysctl_number(seen, "net.core.rmem_max");
+    let reason = format!("{subject} lost {lost} packets for want of room");
+    let larger = Remedy {
+        what: match default {
+            Some(default) => format!("buffers of {} bytes for sockets that ask for none, from when they are opened on", default.saturating_mul(2)),
+            None => "a larger buffer: the application asks for it (SO_RCVBUF), net.core.rmem_max bounds it".into(),
+        },
+        gain: Gain::Unknown("a buffer takes bursts; whether what came was a burst is not measured".into()),
+        cost: Some("memory for each socket, and packets that wait longer".into()),
+        not_when: Some(format!("{reader} is slower than what arrives on average: then any buffer fills. Sockets that are open keep theirs")),
+        changes: match (default, max) {
+            (Some(default), Some(max)) => {
+                let mut changes = sysctl(seen, "net.core.rmem_default", default.saturating_mul(2), &reason);
+                if max < default.saturating_mul(2) {
+                    changes.extend(sysctl(seen, "net.core.rmem_max", default.saturating_mul(2), &reason));
+                }
+                changes
+            }
+            _ => Vec::new(),
+        },
+        interrupts_traffic: false,
+    };
+    Finding {
+        id: FindingId::SocketBufferOverflow,
+        severity: Severity::Critical,
+        subject: subject.to_owned(),
+        title: format!("{reader} is slower than its packets: {lost} found its buffer full"),
+        evidence,
+        remedies: vec![faster, larger],
+    }
+}
+
+/// The queue of a listening socket is full.
+fn listen(seen: &Seen<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, lost: u64) -> Finding {
+    let mut evidence = counters(ledger, Place::Listen, subject, losers);
+    let socket = losers.worst();
+    let bound = sysctl_number(seen, "net.core.somaxconn");
+    let limit = socket.and_then(|socket| socket.limit).map(u64::from);
+    evidence.extend(socket.map(|socket| Evidence::new("waits to be accepted", Measure::Count(socket.queued.into()), "sock_diag")));
+    evidence.extend(limit.map(|limit| Evidence::new("connections that may wait", Measure::Count(limit), "sock_diag")));
+    evidence.extend(bound.map(|bound| Evidence::new("the most that it may ask for", Measure::Count(bound), "net.core.somaxconn")));
+    let reader = losers.reader();
+    let at_bound = limit.zip(bound).is_some_and(|(limit, bound)| limit >= bound);
+    let reason = format!("{subject} turned {lost} connections away");
+    let gain = || Gain::AtMost {
+        measure: Measure::PerSecond(per_s(seen, lost)),
+        of: "connections turned away".into(),
+        basis: "all that found the queue full".into(),
+    };
+    let faster = Remedy {
+        what: format!("let {reader} accept faster: more threads, or several listeners (SO_REUSEPORT)"),
+        gain: gain(),
+        cost: None,
+        not_when: None,
+        changes: Vec::new(),
+        interrupts_traffic: false,
+    };
+    let longer = Remedy {
+        what: match (at_bound, bound) {
+            (true, Some(bound)) => format!("let {} connections wait; {reader} has to ask for them again (listen)", bound.saturating_mul(2)),
+            _ => format!("let {reader} ask for a longer queue (listen): the kernel would grant it"),
+        },
+        gain: Gain::Unknown("a longer queue takes bursts; whether what came was a burst is not measured".into()),
+        cost: Some("connections that wait longer before anyone serves them".into()),
+        not_when: Some(format!("{reader} accepts more slowly than connections come on average")),
+        changes: match (at_bound, bound) {
+            (true, Some(bound)) => sysctl(seen, "net.core.somaxconn", bound.saturating_mul(2), &reason),
+            _ => Vec::new(),
+        },
+        interrupts_traffic: false,
+    };
+    Finding {
+        id: FindingId::ListenOverflow,
+        severity: Severity::Critical,
+        subject: subject.to_owned(),
+        title: format!("{reader} turned {lost} connections away: its queue was full"),
+        evidence,
+        remedies: vec![faster, longer],
+    }
+}
+
+/// What IP, fragments and checksums threw away.
+fn protocols(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(Place::Protocol) else { return Vec::new() };
+    let finding = |(subject, lost): (&str, u64)| Finding {
+        id: FindingId::ProtocolDrops,
+        severity: Severity::Critical,
+        subject: subject.to_owned(),
+        title: format!("{lost} packets were thrown away"),
+        evidence: grown(ledger, Place::Protocol, subject),
+        remedies: vec![Remedy {
+            what: advice(subject).into(),
+            gain: all_of(seen, lost, "all that was thrown away there"),
+            cost: None,
+            not_when: None,
+            changes: Vec::new(),
+            interrupts_traffic: false,
+        }],
+    };
+    stage.by_subject().into_iter().map(finding).collect()
+}
+
+fn advice(subject: &str) -> &'static str {
+    match subject {
+        "ipv4 fragments" | "ipv6 fragments" => {
+            "avoid fragments: a smaller datagram or MTU at the sender; else more memory and time for them \
+             (net.ipv4.ipfrag_high_thresh, ipfrag_time)"
+        }
+        "udp checksums" | "tcp checksums" => "find who damages packets: a cable, a NIC's offload, a middlebox",
+        "memory reserve" => "the machine is short of memory: packets that do not free any are dropped",
+        "ipv4 headers" | "ipv6 headers" => "find the sender of malformed packets, or of packets whose hop limit ends here",
+        _ => "see which address or route it is (dropwatch, the skb:kfree_skb tracepoint tells the reason)",
+    }
+}

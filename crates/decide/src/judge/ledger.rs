@@ -1,0 +1,509 @@
+//! The ledger of loss: where between the wire and the reader packets were lost, stage by stage, in
+//! the order of their way.
+//!
+//! What several counters count (the device, the driver, each queue) is one loss: of those the
+//! largest is taken, so that a stage's sum is a lower bound.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::judge::findings::Seen;
+use netsilo_model::drivers::counters;
+use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::snapshot::sockets::SocketKind;
+
+/// All stages that something is known of, in the order of a packet's way.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// The stages.
+    pub stages: Vec<Stage>,
+    /// What to do next: about the stage that loses most; `None` where none does.
+    pub next: Option<String>,
+}
+
+/// A place where packets can be lost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// Which.
+    pub place: Place,
+    /// Packets lost there in the interval, at least; of a place where nothing is lost, how often it
+    /// happened.
+    pub count: u64,
+    /// The same per second.
+    pub per_s: f64,
+    /// The same since boot, or since the device or namespace is there.
+    pub since_boot: u64,
+    /// The counters that are not 0.
+    pub lines: Vec<Line>,
+}
+
+/// A place on a packet's way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Frames that arrive damaged.
+    Wire,
+    /// The NIC's own buffer was full.
+    Nic,
+    /// No free descriptor in the receive ring, or no buffer for it.
+    Ring,
+    /// An XDP program dropped it: meant, not lost.
+    Xdp,
+    /// The backlog of a CPU was full (RPS, loopback, veth).
+    Backlog,
+    /// NET_RX stopped with work left: late, not lost.
+    Squeeze,
+    /// IP, fragments, checksums.
+    Protocol,
+    /// The queue of a listening socket was full.
+    Listen,
+    /// The buffer of a socket was full.
+    Socket,
+}
+
+/// A counter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Whose (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
+    pub subject: String,
+    /// Its name, as the kernel or the driver gives it.
+    pub counter: String,
+    /// By how much it grew in the interval; `None` when it was reset or not there before.
+    pub count: Option<u64>,
+    /// Its value.
+    pub since_boot: u64,
+    /// Why it is no loss by itself, or part of another one; `None` for a loss.
+    pub aside: Option<String>,
+    /// Where it was read.
+    pub source: String,
+}
+
+impl Place {
+    /// All of them, in the order of a packet's way.
+    pub const ALL: [Self; 9] = [
+        Self::Wire,
+        Self::Nic,
+        Self::Ring,
+        Self::Xdp,
+        Self::Backlog,
+        Self::Squeeze,
+        Self::Protocol,
+        Self::Listen,
+        Self::Socket,
+    ];
+
+    /// In words.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Wire => "wire: damaged frames",
+            Self::Nic => "NIC: its buffer full",
+            Self::Ring => "ring: no descriptor free",
+            Self::Xdp => "XDP: dropped on purpose",
+            Self::Backlog => "backlog of a cpu full",
+            Self::Squeeze => "squeeze: late, not lost",
+            Self::Protocol => "protocol",
+            Self::Listen => "listen queue full",
+            Self::Socket => "socket buffer full",
+        }
+    }
+
+    /// Whether what is counted there is lost against anyone's will.
+    pub fn loses(self) -> bool {
+        !matches!(self, Self::Xdp | Self::Squeeze)
+    }
+
+    /// What to do about losses there, of this subject.
+    fn next(self, subject: &str) -> String {
+        match self {
+            Self::Wire => {
+                format!("{subject}: frames arrive damaged: cable, transceiver, switch port")
+            }
+            Self::Nic | Self::Ring => {
+                format!(
+                    "{subject}: see who polls it (netsilo why {subject}), then netsilo plan --fix nic-drops:{subject}"
+                )
+            }
+            Self::Backlog => {
+                format!(
+                    "{subject}: see what feeds its backlog (netsilo why {subject}), then netsilo plan --fix backlog-overflow:{subject}"
+                )
+            }
+            Self::Protocol => {
+                "the protocol counters name the reason: netsilo explain protocol-drops".to_owned()
+            }
+            Self::Listen => {
+                format!(
+                    "{subject}: connections come faster than they are accepted: netsilo explain listen-overflow"
+                )
+            }
+            Self::Socket => {
+                format!(
+                    "{subject}: its reader is slower than its packets: netsilo explain socket-buffer-overflow"
+                )
+            }
+            Self::Xdp | Self::Squeeze => String::new(),
+        }
+    }
+}
+
+impl Ledger {
+    /// The stage of a place, if anything is known of it.
+    pub fn stage(&self, place: Place) -> Option<&Stage> {
+        self.stages.iter().find(|stage| stage.place == place)
+    }
+
+    /// Stages that lost something in the interval.
+    fn losing(&self) -> impl DoubleEndedIterator<Item = &Stage> {
+        self.stages.iter().filter(|stage| stage.place.loses() && stage.count > 0)
+    }
+
+    /// The stage that lost most in the interval; of two alike the earlier, as what is lost there
+    /// never reaches the other.
+    pub fn most_lost(&self) -> Option<&Stage> {
+        self.losing().rev().max_by_key(|stage| stage.count)
+    }
+
+    /// What to do about the stage that lost most, and why just that one.
+    fn next_step(&self) -> Option<String> {
+        let stage = self.most_lost()?;
+        let worst = stage.by_subject().into_iter().max_by_key(|(_, count)| *count);
+        let step = stage.place.next(worst.map_or("", |(subject, _)| subject));
+        let all: f64 = self.losing().map(|stage| stage.count as f64).sum();
+        let share = stage.count as f64 / all * 100.0;
+        Some(match self.losing().count() {
+            1 => step,
+            // never "100%" of what several lost
+            _ => format!(
+                "{step} ({:.0}% of all losses: {})",
+                share.floor().min(99.0),
+                stage.place.label()
+            ),
+        })
+    }
+}
+
+impl Stage {
+    /// Lines of a subject that grew in the interval.
+    pub fn grown<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = &'a Line> {
+        self.lines.iter().filter(move |line| {
+            line.subject == subject && line.count.is_some_and(|count| count > 0)
+        })
+    }
+
+    /// What each subject lost in the interval, at least.
+    pub fn by_subject(&self) -> BTreeMap<&str, u64> {
+        let mut subjects: BTreeMap<&str, u64> = BTreeMap::new();
+        for line in self.lines.iter().filter(|line| line.aside.is_none()) {
+            let count = subjects.entry(&line.subject).or_default();
+            *count = (*count).max(line.count.unwrap_or(0));
+        }
+        subjects.retain(|_, count| *count > 0);
+        subjects
+    }
+}
+
+/// Draws up the ledger.
+pub fn ledger(seen: &Seen<'_>) -> Ledger {
+    let mut book: BTreeMap<Place, Vec<Line>> = BTreeMap::new();
+    for netdev in &seen.observation.after.netdevs {
+        netdev_lines(seen, netdev, &mut book);
+    }
+    cpu_lines(seen, &mut book);
+    protocol_lines(seen, &mut book);
+    socket_lines(seen, &mut book);
+    let seconds = seen.rates.elapsed.as_secs_f64();
+    let stages: Vec<Stage> =
+        book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
+    let mut ledger = Ledger { stages, next: None };
+    ledger.next = ledger.next_step();
+    ledger
+}
+
+fn stage(place: Place, mut lines: Vec<Line>, seconds: f64) -> Stage {
+    let largest = |count: &dyn Fn(&Line) -> u64| {
+        let mut subjects: BTreeMap<&str, u64> = BTreeMap::new();
+        for line in lines.iter().filter(|line| line.aside.is_none() || !place.loses()) {
+            let most = subjects.entry(&line.subject).or_default();
+            *most = (*most).max(count(line));
+        }
+        subjects.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
+    };
+    let (count, since_boot) =
+        (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
+    lines.retain(|line| line.since_boot > 0);
+    let per_s = if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    Stage { place, count, per_s, since_boot, lines }
+}
+
+/// `statistics` that every netdev has; what a driver counts by itself is in the table of names.
+const STATISTICS: &[(&str, Place, &str)] = &[
+    ("rx_crc_errors", Place::Wire, ""),
+    ("rx_frame_errors", Place::Wire, ""),
+    ("rx_length_errors", Place::Wire, ""),
+    ("rx_missed_errors", Place::Nic, ""),
+    ("rx_over_errors", Place::Ring, ""),
+    ("rx_fifo_errors", Place::Ring, ""),
+    (
+        "rx_dropped",
+        Place::Protocol,
+        "of the backlog, by the driver, or of a protocol that nobody handles",
+    ),
+];
+
+fn netdev_lines(seen: &Seen<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
+    let before = seen.observation.before.netdevs.iter().find(same);
+    for (counter, place, aside) in STATISTICS {
+        let Some(value) = netdev.statistics.get(*counter) else { continue };
+        let old = before.and_then(|before| before.statistics.get(*counter));
+        book.entry(*place).or_default().push(Line {
+            subject: netdev.name.clone(),
+            counter: (*counter).to_owned(),
+            count: old.and_then(|old| value.checked_sub(*old)),
+            since_boot: *value,
+            aside: words(aside),
+            source: format!("/sys/class/net/{}/statistics", netdev.name),
+        });
+    }
+    let (old, new) = (before.map(driver_counters).unwrap_or_default(), driver_counters(netdev));
+    for ((place, counter), (value, aside)) in new {
+        let count = old.get(&(place, counter.clone())).and_then(|(old, _)| value.checked_sub(*old));
+        let (subject, source) = (netdev.name.clone(), "ethtool -S".to_owned());
+        book.entry(place).or_default().push(Line {
+            subject,
+            counter,
+            count,
+            since_boot: value,
+            aside: words(aside),
+            source,
+        });
+    }
+}
+
+fn words(aside: &str) -> Option<String> {
+    (!aside.is_empty()).then(|| aside.to_owned())
+}
+
+/// A driver's counters of loss, by place and name, each with all its numbers together.
+fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static str)> {
+    let mut sums: BTreeMap<(Place, String), (u64, &'static str)> = BTreeMap::new();
+    let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
+    let driver = netdev.driver.as_deref().unwrap_or_default();
+    for (name, value) in stats.into_iter().flatten() {
+        if let Some(row) = counters::row(driver, name) {
+            let sum = sums.entry((row.place, row.name())).or_insert((0, row.aside));
+            sum.0 = sum.0.saturating_add(*value);
+        }
+    }
+    sums
+}
+
+fn cpu_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let seconds = seen.rates.elapsed.as_secs_f64();
+    for (cpu, counters) in &seen.observation.after.cpus {
+        let Some(softnet) = counters.softnet else { continue };
+        let rates = seen.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
+        let rows = [
+            (Place::Backlog, "dropped", rates.dropped_per_s, softnet.dropped, ""),
+            (
+                Place::Backlog,
+                "flow_limit_count",
+                rates.flow_limit_per_s,
+                softnet.flow_limit_count,
+                "part of dropped",
+            ),
+            (
+                Place::Squeeze,
+                "time_squeeze",
+                rates.time_squeeze_per_s,
+                softnet.time_squeeze,
+                "not a loss",
+            ),
+        ];
+        for (place, counter, per_s, since_boot, aside) in rows {
+            book.entry(place).or_default().push(Line {
+                subject: format!("cpu{cpu}"),
+                counter: counter.to_owned(),
+                count: per_s.map(|rate| (rate * seconds).round() as u64),
+                since_boot: since_boot.into(),
+                aside: words(aside),
+                source: "/proc/net/softnet_stat".to_owned(),
+            });
+        }
+    }
+}
+
+/// Subjects stand for what overlaps: of one subject the largest counts.
+const PROTOCOLS: &[(&str, Place, &str, &str)] = &[
+    ("IpInDiscards", Place::Protocol, "ipv4", ""),
+    ("IpInHdrErrors", Place::Protocol, "ipv4 headers", ""),
+    ("IpReasmFails", Place::Protocol, "ipv4 fragments", ""),
+    ("Ip6InDiscards", Place::Protocol, "ipv6", ""),
+    ("Ip6InHdrErrors", Place::Protocol, "ipv6 headers", ""),
+    ("Ip6ReasmFails", Place::Protocol, "ipv6 fragments", ""),
+    ("UdpInCsumErrors", Place::Protocol, "udp checksums", ""),
+    ("TcpInCsumErrors", Place::Protocol, "tcp checksums", ""),
+    ("TcpExtPFMemallocDrop", Place::Protocol, "memory reserve", ""),
+    (
+        "TcpExtIPReversePathFilter",
+        Place::Protocol,
+        "rp_filter",
+        "refused by a rule, not for want of room",
+    ),
+    ("UdpNoPorts", Place::Protocol, "udp", "nobody listens on the port"),
+    ("TcpExtListenOverflows", Place::Listen, "tcp", ""),
+    ("TcpExtListenDrops", Place::Listen, "tcp", ""),
+    ("TcpExtTCPReqQFullDrop", Place::Listen, "tcp requests", ""),
+    ("UdpRcvbufErrors", Place::Socket, "udp", ""),
+    ("Udp6RcvbufErrors", Place::Socket, "udp6", ""),
+    ("UdpMemErrors", Place::Socket, "udp memory", ""),
+    ("TcpExtTCPBacklogDrop", Place::Socket, "tcp backlog", ""),
+    ("TcpExtTCPRcvQDrop", Place::Socket, "tcp", ""),
+    ("TcpExtRcvPruned", Place::Socket, "tcp", ""),
+    ("TcpExtTCPOFODrop", Place::Socket, "tcp out of order", ""),
+    ("TcpExtPruneCalled", Place::Socket, "tcp", "the buffer was made room in"),
+];
+
+fn protocol_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let seconds = seen.rates.elapsed.as_secs_f64();
+    for (counter, place, subject, aside) in PROTOCOLS {
+        let Some(value) = seen.observation.after.protocols.get(*counter) else { continue };
+        let rate = seen.rates.protocols.get(*counter);
+        let file = match counter {
+            name if name.starts_with("TcpExt") => "netstat",
+            name if name.contains('6') => "snmp6",
+            _ => "snmp",
+        };
+        book.entry(*place).or_default().push(Line {
+            subject: (*subject).to_owned(),
+            counter: (*counter).to_owned(),
+            count: rate.map(|rate| (rate * seconds).round() as u64),
+            since_boot: *value,
+            aside: words(aside),
+            source: format!("/proc/net/{file}"),
+        });
+    }
+}
+
+fn socket_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let Some(sockets) = &seen.observation.after.losing_sockets else { return };
+    let before = seen.observation.before.losing_sockets.as_deref();
+    for socket in sockets {
+        let (place, source, within) = match socket.kind {
+            SocketKind::Udp => (Place::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
+            SocketKind::TcpListen => (Place::Listen, "sock_diag", "ListenDrops"),
+        };
+        let counted = book
+            .get(&place)
+            .is_some_and(|lines| lines.iter().any(|line| line.counter.ends_with(within)));
+        book.entry(place).or_default().push(Line {
+            subject: socket.label(),
+            counter: "sk_drops".to_owned(),
+            count: before.map(|before| socket.dropped_since(before)),
+            since_boot: socket.drops,
+            aside: counted.then(|| format!("part of {within}")),
+            source: source.to_owned(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::snapshot::host::Observation;
+    use netsilo_model::derive::rates::rates;
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
+    use netsilo_model::derive::silo::silos;
+    use netsilo_model::snapshot::sockets::LosingSocket;
+
+    fn drawn_up(observation: &Observation) -> Ledger {
+        let rates = rates(&observation.before, &observation.after);
+        let silos = silos(observation, &rates);
+        ledger(&Seen { observation, rates: &rates, silos: &silos, costs: &Costs::default() })
+    }
+
+    fn host() -> Observation {
+        let netdev =
+            SceneNetdev { name: "eth0".into(), driver: "igb".into(), ..SceneNetdev::default() };
+        Scene { netdevs: vec![netdev], ..Scene::default() }.observation()
+    }
+
+    #[test]
+    fn a_loss_that_several_counters_count_is_one_loss() {
+        let mut host = host();
+        for (counter, lost) in
+            [("rx_missed_errors", 0), ("rx_fifo_errors", 40), ("rx_over_errors", 50)]
+        {
+            host.before.netdevs[0].statistics.insert(counter.into(), 1000);
+            host.after.netdevs[0].statistics.insert(counter.into(), 1000 + lost);
+        }
+        let ledger = drawn_up(&host);
+        let ring = ledger.stage(Place::Ring).unwrap();
+        assert_eq!((ring.count, ring.since_boot, ring.per_s), (50, 1050, 5.0));
+        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
+        assert!(ledger.next.unwrap().starts_with("eth0: see who polls it"));
+    }
+
+    #[test]
+    fn what_to_do_next_is_about_the_stage_that_loses_most_not_about_the_first() {
+        let mut host = host();
+        for (counter, lost) in [("rx_crc_errors", 3), ("rx_fifo_errors", 997)] {
+            host.before.netdevs[0].statistics.insert(counter.into(), 0);
+            host.after.netdevs[0].statistics.insert(counter.into(), lost);
+        }
+        let ledger = drawn_up(&host);
+        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
+        let next = ledger.next.unwrap();
+        assert!(next.starts_with("eth0: see who polls it"), "{next}");
+        assert!(next.ends_with("(99% of all losses: ring: no descriptor free)"), "{next}");
+        host.after.netdevs[0].statistics.insert("rx_crc_errors".into(), 997);
+        assert_eq!(
+            drawn_up(&host).most_lost().unwrap().place,
+            Place::Wire,
+            "of two alike the earlier"
+        );
+    }
+
+    #[test]
+    fn a_squeeze_is_counted_but_is_no_loss() {
+        let mut host = host();
+        host.after.cpus.get_mut(&CpuId(0)).unwrap().softnet.as_mut().unwrap().time_squeeze = 70;
+        let ledger = drawn_up(&host);
+        assert_eq!(ledger.stage(Place::Squeeze).unwrap().count, 70);
+        assert_eq!((ledger.most_lost(), &ledger.next), (None, &None));
+    }
+
+    #[test]
+    fn a_socket_is_part_of_its_protocols_count() {
+        let mut host = host();
+        host.before.protocols = [("UdpRcvbufErrors".to_owned(), 5)].into();
+        host.after.protocols = [("UdpRcvbufErrors".to_owned(), 35)].into();
+        let socket = LosingSocket {
+            kind: SocketKind::Udp,
+            port: 53,
+            inode: 7,
+            drops: 29,
+            queued: 0,
+            limit: None,
+            holder: None,
+        };
+        (host.before.losing_sockets, host.after.losing_sockets) =
+            (Some(vec![]), Some(vec![socket]));
+        let ledger = drawn_up(&host);
+        let stage = ledger.stage(Place::Socket).unwrap();
+        assert_eq!((stage.count, stage.lines.len()), (30, 2));
+        assert_eq!(stage.grown("udp port 53").next().unwrap().count, Some(29));
+    }
+
+    #[test]
+    fn a_counter_that_was_reset_has_no_count() {
+        let mut host = host();
+        host.before.netdevs[0].statistics.insert("rx_missed_errors".into(), 9);
+        host.after.netdevs[0].statistics.insert("rx_missed_errors".into(), 2);
+        let ledger = drawn_up(&host);
+        assert_eq!((ledger.stage(Place::Nic).unwrap().count, ledger.most_lost()), (0, None));
+    }
+}

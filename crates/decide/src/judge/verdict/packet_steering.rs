@@ -1,0 +1,533 @@
+//! RPS, RFS and aRFS: protocol work on another CPU than the one that polls.
+//!
+//! The CPU that polls puts a packet on the other CPU's backlog, and once per run sends an
+//! inter-processor interrupt to each CPU whose backlog is not being worked off already
+//! (`net/core/dev.c:net_rps_action_and_irq_enable`).
+
+use std::collections::BTreeMap;
+
+use crate::judge::verdict::bottleneck::{FULL, Loads, add};
+use crate::judge::verdict::work::{Flows, Range, Sight, Work};
+use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
+use netsilo_model::change::NTUPLE_FILTER;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use crate::judge::findings::{Evidence, Gain, Measure};
+use crate::plan::arfs::has_arfs;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::topology::Distance;
+
+/// A CPU that is idle for less than this is no place to put work.
+const ROOM: f64 = 0.25;
+/// One more busy hardware thread of a core takes this part of the other's time (docs/costs.md).
+const SMT: f64 = 0.75;
+/// Cache lines of a backlog (lock, queue head) that each packet moves to the CPU that hands it on.
+const QUEUE_LINES: f64 = 2.0;
+/// A flow that brings more than this cannot be spread.
+const ONE_FLOW: f64 = 0.9;
+/// CPU time of a packet in the receive path, where packets were not counted, in nanoseconds.
+const PACKET_NS: Range = Range { worst: 1_000.0, likely: 4_000.0, best: 10_000.0 };
+/// Packets of a poll, where polls were not counted: from one to all that a NAPI may take
+/// (`NAPI_POLL_WEIGHT`).
+const PACKETS_OF_A_POLL: Range = Range { worst: 1.0, likely: 8.0, best: 64.0 };
+
+/// Share of a netdev's packets by the CPU that shall run their protocol; what is missing to 1 stays
+/// where it is polled.
+type Weights = BTreeMap<CpuId, f64>;
+
+/// What handing packets on adds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Added {
+    /// Packets handed on, and inter-processor interrupts sent for them, per second.
+    pub(super) packets: f64,
+    pub(super) ipis: f64,
+    /// CPU time on both sides.
+    pub(super) time: f64,
+}
+
+/// Whether any queue with traffic hands its packets on by RPS.
+pub(super) fn rps_is_on(work: &Work<'_>) -> bool {
+    work.silos.iter().any(|silo| {
+        silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty())
+    })
+}
+
+/// Where RPS would put work: CPUs with room that do not poll this netdev, near before far, no
+/// sibling of a full one.
+pub(super) fn targets(work: &Work<'_>) -> CpuSet {
+    let topology = &work.seen.observation.after.topology;
+    let polls: CpuSet =
+        work.own.iter().filter(|(_, share)| **share > 0.01).map(|(cpu, _)| *cpu).collect();
+    let others = work.cpus().minus(&topology.set_apart()).minus(&polls);
+    let narrower = |cpus: &CpuSet, keep: &dyn Fn(CpuId) -> bool| {
+        let kept: CpuSet = cpus.iter().filter(|cpu| keep(*cpu)).collect();
+        if kept.is_empty() { cpus.clone() } else { kept }
+    };
+    let roomy = narrower(&others, &|cpu| work.idle(cpu) >= ROOM);
+    let near = narrower(&roomy, &|cpu| {
+        polls.iter().any(|poller| topology.distance(poller, cpu) <= Distance::Node)
+    });
+    narrower(&near, &|cpu| !topology.core_of(cpu).intersects(&polls))
+}
+
+/// RPS onto these CPUs.
+pub(super) fn rps_onto(work: &Work<'_>, targets: &CpuSet) -> Verdict {
+    let remedy = RemedyName::Rps;
+    if let Some(unknown) = unmeasured(work, remedy) {
+        return unknown;
+    }
+    if targets.is_empty() {
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::NoClearChange,
+            "there is no other cpu to hand packets to",
+        );
+    }
+    steered(work, remedy, targets, &|sight| (hashed(work, targets, sight), 0.0)).not_when(
+        "the cpus that it goes to have no idle time left, or one flow brings most of the packets",
+    )
+}
+
+/// RFS, each flow to its reader; what it cannot steer stays.
+pub(super) fn rfs(work: &Work<'_>) -> Verdict {
+    let remedy = RemedyName::Rfs;
+    let follows = match follows(work, remedy) {
+        Ok(follows) => follows,
+        Err(verdict) => return *verdict,
+    };
+    if in_force(work) {
+        let because = "it is on, and sockets that it can steer are read";
+        return Verdict::new(work, remedy, Outcome::NoClearChange, because)
+            .reasons(steerable(follows));
+    }
+    steered(work, remedy, &readers(work), &|sight| {
+        (to_readers(work, follows, sight), nearer(work, follows, sight))
+    })
+    .with(steerable(follows))
+    .not_when("its readers do not sleep between packets, or move from cpu to cpu all the time")
+}
+
+/// RFS for what it can steer, RPS for the rest.
+pub(super) fn both(work: &Work<'_>, targets: &CpuSet) -> Verdict {
+    let remedy = RemedyName::RpsAndRfs;
+    if rps_is_on(work) || in_force(work) {
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::NoClearChange,
+            "one of them is on: see its own line",
+        );
+    }
+    let follows = match work.steerable() {
+        None => match unmeasured(work, remedy) {
+            Some(unknown) => return unknown,
+            None => Range::exactly(0.0),
+        },
+        Some(follows) => follows,
+    };
+    let weights = |sight| {
+        let mut weights = to_readers(work, follows, sight);
+        let rest = 1.0 - follows.of(sight);
+        for (cpu, share) in hashed(work, targets, sight) {
+            *weights.entry(cpu).or_default() += share * rest;
+        }
+        (weights, nearer(work, follows, sight))
+    };
+    steered(work, remedy, &targets.or(&readers(work)), &weights)
+        .with(steerable(follows))
+        .not_when("the cpus of the readers have no idle time left")
+}
+
+/// The device takes each flow to the queue nearest its reader: all of the work moves, and no
+/// interrupt is sent for it.
+pub(super) fn arfs(work: &Work<'_>) -> Verdict {
+    let remedy = RemedyName::Arfs;
+    let driver = work.netdev.driver.as_deref().unwrap_or("its driver");
+    if !has_arfs(work.netdev) {
+        return Verdict::new(work, remedy, Outcome::NoClearChange, format!("{driver} has none"));
+    }
+    let follows = match follows(work, remedy) {
+        Ok(follows) => follows,
+        Err(verdict) => return *verdict,
+    };
+    let ntuple = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
+    if in_force(work) && ntuple.is_some_and(|feature| feature.active) {
+        return Verdict::new(work, remedy, Outcome::NoClearChange, "it is on")
+            .reasons(steerable(follows));
+    }
+    let polled: CpuSet = work
+        .silos
+        .iter()
+        .filter_map(|silo| silo.effective.as_ref())
+        .flat_map(|cpus| cpus.iter().collect::<Vec<_>>())
+        .collect();
+    if polled.len() < 2 {
+        let because = format!(
+            "all its queues are polled by cpu {polled}: there is no nearer one, spread its interrupts first"
+        );
+        return Verdict::new(work, remedy, Outcome::NoClearChange, because)
+            .reasons(steerable(follows));
+    }
+    let after = |sight: Sight| {
+        let mut loads = work.loads.clone();
+        for (from, own) in &work.own {
+            for (reader, share) in work.readers() {
+                let topology = &work.seen.observation.after.topology;
+                let Some(to) = polled.iter().min_by_key(|cpu| topology.distance(*cpu, reader))
+                else {
+                    continue;
+                };
+                add(&mut loads, *from, -own * share * follows.of(sight));
+                add(&mut loads, to, own * share * follows.of(sight));
+            }
+        }
+        loads
+    };
+    let effect = Effect::of(work, &polled, after);
+    let saved = work.distance_cost().map_or(0.0, |cost| cost * follows.best);
+    let because = match effect.outcome() {
+        Outcome::Help => {
+            format!("{}; its readers are on other cpus ({})", effect.now(work), effect.between())
+        }
+        _ => format!(
+            "{}; nearer to the readers saves {} of a cpu at most",
+            effect.now(work),
+            percent(saved)
+        ),
+    };
+    let mut reasons = steerable(follows);
+    reasons.push(Evidence::new(
+        "the way from protocol to reader",
+        Measure::Share(saved),
+        work.costs.source_in_words(),
+    ));
+    let bound = match effect.outcome() {
+        Outcome::Help => effect.bound("nothing moves"),
+        _ if saved > 0.0 => Gain::AtMost {
+            measure: Measure::Share(saved),
+            of: "a cpu".into(),
+            basis: "cache lines from the protocol to the reader, by the cost model".into(),
+        },
+        _ => Gain::Nothing("its data is read where its protocol runs".into()),
+    };
+    Verdict::new(work, remedy, effect.outcome(), because)
+        .bound(bound)
+        .reasons(reasons)
+        .not_when("connections are short: each costs a filter in the device")
+}
+
+/// What a verdict on steering needs and is not there.
+fn unmeasured(work: &Work<'_>, remedy: RemedyName) -> Option<Verdict> {
+    let unknown = |why: &str| Some(Verdict::new(work, remedy, Outcome::Unknown, why));
+    if work.own.is_empty() || work.loads.is_empty() {
+        unknown("which cpu polls it, and for how long, is not known")
+    } else {
+        None
+    }
+}
+
+/// How much RFS can steer; or the verdict where it can steer nothing, or nobody knows.
+fn follows(work: &Work<'_>, remedy: RemedyName) -> Result<Range, Box<Verdict>> {
+    let verdict = |outcome, why: &str| Verdict::new(work, remedy, outcome, why);
+    if let Some(unknown) = unmeasured(work, remedy) {
+        return Err(Box::new(unknown));
+    }
+    match work.steerable() {
+        None if work.silos.iter().any(|silo| !silo.forwards.is_empty()) => Err(Box::new(verdict(
+            Outcome::NoClearChange,
+            "nobody here reads what arrives: it is forwarded",
+        ))),
+        None => Err(Box::new(verdict(Outcome::Unknown, "who reads what arrives is not known"))),
+        Some(follows) if follows.best < 0.1 => {
+            let because = format!(
+                "{} of the bytes are read by unconnected UDP sockets: RFS steers connected ones only",
+                percent(1.0 - follows.best)
+            );
+            Err(Box::new(verdict(Outcome::NoClearChange, &because).reasons(steerable(follows))))
+        }
+        Some(follows) => Ok(follows),
+    }
+}
+
+fn steerable(follows: Range) -> Vec<Evidence> {
+    let share = Measure::Share(follows.likely);
+    vec![Evidence::new("bytes read by connected sockets", share, "eBPF (udp and tcp reads)")]
+}
+
+/// Whether RFS is on: it needs the table, and each queue its part of it.
+pub(super) fn in_force(work: &Work<'_>) -> bool {
+    let table = work.seen.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
+    table > 0
+        && work.silos.iter().any(|silo| silo.has_traffic() && silo.rps_flow_cnt.unwrap_or(0) > 0)
+}
+
+fn readers(work: &Work<'_>) -> CpuSet {
+    work.readers().into_keys().filter(|cpu| work.loads.contains_key(cpu)).collect()
+}
+
+/// Flows spread over CPUs by hash: the heaviest stays whole, and there are no more places than
+/// flows.
+fn hashed(work: &Work<'_>, targets: &CpuSet, sight: Sight) -> Weights {
+    let flows = work.flows.unwrap_or(Flows {
+        least: 1,
+        most: None,
+        heaviest: Range { worst: 1.0, likely: 0.0, best: 0.0 },
+        source: "",
+    });
+    let count = if sight == Sight::Worst { flows.least } else { flows.most.unwrap_or(usize::MAX) };
+    let mut cpus: Vec<CpuId> = targets.iter().filter(|cpu| work.loads.contains_key(cpu)).collect();
+    // The heaviest flow meets the busiest CPU, or the idlest.
+    cpus.sort_by(|a, b| work.idle(*a).total_cmp(&work.idle(*b)));
+    if sight == Sight::Best {
+        cpus.reverse();
+    }
+    cpus.truncate(count.max(1));
+    let first = flows.heaviest.of(sight).max(1.0 / cpus.len().max(1) as f64);
+    let rest = (1.0 - first) / (cpus.len() as f64 - 1.0).max(1.0);
+    cpus.iter().enumerate().map(|(at, cpu)| (*cpu, if at == 0 { first } else { rest })).collect()
+}
+
+/// The steerable part to where it is read.
+fn to_readers(work: &Work<'_>, follows: Range, sight: Sight) -> Weights {
+    let known = readers(work);
+    let readers = work.readers().into_iter().filter(|(cpu, _)| known.contains(*cpu));
+    readers.map(|(cpu, share)| (cpu, share * follows.of(sight))).collect()
+}
+
+/// CPU time that RFS saves: data is read where its protocol runs, and the reader is woken there.
+fn nearer(work: &Work<'_>, follows: Range, sight: Sight) -> f64 {
+    let lines = work.distance_cost().unwrap_or(0.0) * follows.of(sight);
+    let ipi = work.costs.ipi_ns.at(Distance::Llc) * work.interrupt_cost().worst.recip();
+    let wakeups = work.wakeups_elsewhere().unwrap_or(0.0) * ipi / 1e9 * follows.of(sight);
+    if sight == Sight::Worst { 0.0 } else { lines + wakeups }
+}
+
+/// The verdict on moving protocol work: to which CPUs by which part, and what that saves.
+fn steered(
+    work: &Work<'_>,
+    remedy: RemedyName,
+    fixed: &CpuSet,
+    to: &dyn Fn(Sight) -> (Weights, f64),
+) -> Verdict {
+    let fixed = fixed.or(&work.own.keys().copied().collect());
+    let effect = Effect::of(work, &fixed, |sight| {
+        let (weights, saved) = to(sight);
+        hand_on(work, &weights, saved, sight).0
+    });
+    let (weights, saved) = to(Sight::Likely);
+    let (_, added) = hand_on(work, &weights, saved, Sight::Likely);
+    let targets: CpuSet =
+        weights.keys().copied().filter(|cpu| !work.own.contains_key(cpu)).collect();
+    let one_flow =
+        work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.best >= ONE_FLOW);
+    // Handed on to one CPU, many flows gain something too: but one flow is no case for RPS.
+    let many_would_help = effect.before.is_near() && effect.gain.likely >= crate::judge::verdict::CLEAR;
+    let hangs_on_flows = work.flows.is_none() && remedy == RemedyName::Rps;
+    let outcome = match effect.outcome() {
+        Outcome::Help if one_flow => Outcome::NoClearChange,
+        Outcome::Help if hangs_on_flows => Outcome::Unknown,
+        Outcome::NoClearChange if hangs_on_flows && many_would_help => Outcome::Unknown,
+        outcome => outcome,
+    };
+    let adds = format!("{:.0} ipis/s, {} of a cpu in all", added.ipis, percent(added.time));
+    let idle = percent(work.mean_idle(&targets));
+    let because = match outcome {
+        Outcome::Help => {
+            format!(
+                "{} while cpus {targets} are idle {idle} of the time ({})",
+                effect.now(work),
+                effect.between()
+            )
+        }
+        Outcome::Hurt => format!("{}; it relieves none and adds {adds}", effect.now(work)),
+        Outcome::Unknown => {
+            format!(
+                "{}; whether it helps hangs on how many flows there are, which was not counted",
+                effect.now(work)
+            )
+        }
+        Outcome::NoClearChange if one_flow => {
+            format!(
+                "one flow brings nearly all: it is not spread, at best pipelined ({})",
+                effect.between()
+            )
+        }
+        Outcome::NoClearChange if effect.before.is_near() => {
+            format!("{}; {} ({adds})", effect.now(work), effect.between())
+        }
+        Outcome::NoClearChange => format!("{}; it would add {adds}", effect.now(work)),
+    };
+    let bound = match outcome {
+        Outcome::Unknown => Gain::Unknown("how many flows there are was not counted".into()),
+        _ => effect.bound(&format!("what is full stays full, and it adds {adds}")),
+    };
+    let mut reasons = machine(work, &targets);
+    reasons.extend(split(work));
+    reasons.push(Evidence::new(
+        "ipis it would send",
+        Measure::PerSecond(added.ipis),
+        "the model (docs/verdicts.md)",
+    ));
+    if let Some(packets) = work.packets_per_s.filter(|packets| *packets > 0.0) {
+        reasons.push(Evidence::new(
+            "ipis per packet",
+            Measure::Text(format!("{:.2}", added.ipis / packets)),
+            "the model (docs/verdicts.md)",
+        ));
+    }
+    reasons.push(Evidence::new(
+        "time it would add, on both sides",
+        Measure::Share(added.time),
+        work.costs.source_in_words(),
+    ));
+    Verdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
+}
+
+/// The loads after work was handed on, and what handing it on adds.
+fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loads, Added) {
+    let topology = &work.seen.observation.after.topology;
+    let (all, movable) = (work.all().max(f64::MIN_POSITIVE), work.movable.of(sight));
+    let packets = work.packets_per_s.unwrap_or(all * 1e9 / PACKET_NS.of(sight));
+    let polls = work
+        .polls_per_s
+        .unwrap_or(packets / PACKETS_OF_A_POLL.of(sight))
+        .max(packets / PACKETS_OF_A_POLL.best);
+    let (mut loads, mut added) = (work.loads.clone(), Added::default());
+    for (from, own) in &work.own {
+        let part = own / all;
+        for (to, share) in weights.iter().filter(|(to, _)| *to != from) {
+            let distance = topology.distance(*from, *to);
+            let work_off = own * movable * share;
+            // A backlog that is being worked off needs no interrupt.
+            let idle_backlog =
+                if sight == Sight::Worst { 1.0 } else { 1.0 - (all * movable * share).min(0.9) };
+            let of_a_poll = (packets / polls.max(f64::MIN_POSITIVE)).max(1.0);
+            let ipis = polls * part * (1.0 - (1.0 - share).powf(of_a_poll)) * idle_backlog;
+            let handed = packets * part * share;
+            let ipi = ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(sight) / 1e9;
+            let line = work.costs.line_ns.at(distance) / 1e9;
+            let (here, there) = (
+                ipi / 2.0 + handed * QUEUE_LINES * line,
+                ipi / 2.0 + handed * work.costs.lines_per_packet * line,
+            );
+            let crowded = if sight == Sight::Best {
+                0.0
+            } else {
+                SMT * work_off * (work.sibling_busy(*to) - work.sibling_busy(*from))
+            };
+            add(&mut loads, *from, here - work_off);
+            add(&mut loads, *to, work_off + there + crowded - saved * part * share);
+            added = Added {
+                packets: added.packets + handed,
+                ipis: added.ipis + ipis,
+                time: added.time + here + there,
+            };
+        }
+    }
+    (loads, added)
+}
+
+/// Who is busy with it, and who could take some of it.
+pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
+    let measured =
+        work.silos.iter().any(|silo| silo.softirq.is_some_and(|softirq| softirq.measured));
+    let source =
+        if measured { "eBPF (softirq_entry, irq_handler_entry)" } else { "/proc/stat, sampled" };
+    let mut reasons = Vec::new();
+    if let Some((cpu, load)) = work.dispatcher().and_then(|cpu| Some((cpu, work.loads.get(&cpu)?)))
+    {
+        let full = if load.bound >= FULL { ", full" } else { "" };
+        reasons.push(Evidence::new(
+            format!("cpu {cpu} in interrupts and softirqs{full}"),
+            Measure::Share(load.bound),
+            source,
+        ));
+    }
+    if !targets.is_empty() {
+        reasons.push(Evidence::new(
+            format!("cpus {targets} idle"),
+            Measure::Share(work.mean_idle(targets)),
+            "/proc/stat",
+        ));
+    }
+    let all = work.cpus();
+    reasons.push(Evidence::new(
+        format!("all {} cpus idle", all.len()),
+        Measure::Share(work.mean_idle(&all)),
+        "/proc/stat",
+    ));
+    if work.sibling_busy(targets.lowest().unwrap_or_default()) > 0.0 {
+        let busy: f64 = targets.iter().map(|cpu| work.sibling_busy(cpu)).sum::<f64>()
+            / targets.len().max(1) as f64;
+        reasons.push(Evidence::new(
+            "their hardware siblings busy",
+            Measure::Share(busy),
+            "/proc/stat",
+        ));
+    }
+    if let Some(packets) = work.packets_per_s {
+        reasons.push(Evidence::new(
+            "packets",
+            Measure::PerSecond(packets),
+            "tp_btf/napi_poll, or rx_packets",
+        ));
+        if let Some(polls) = work.polls_per_s.filter(|polls| *polls > 0.0) {
+            let each = Measure::Text(format!("{:.1}", packets / polls));
+            reasons.push(Evidence::new(
+                "packets per poll",
+                each,
+                "tp_btf/napi_poll, or /proc/interrupts",
+            ));
+        }
+    }
+    let queues = work.silos.iter().filter(|silo| silo.has_traffic()).count();
+    reasons.push(Evidence::new(
+        "queues with traffic",
+        Measure::Count(queues as u64),
+        "napi_poll, or /proc/interrupts",
+    ));
+    if let Some(flows) = &work.flows {
+        reasons.push(Evidence::new(
+            "flows, at least",
+            Measure::Count(flows.least as u64),
+            flows.source,
+        ));
+        reasons.push(Evidence::new(
+            "of the heaviest, at most",
+            Measure::Share(flows.heaviest.worst),
+            flows.source,
+        ));
+    }
+    if work.is_guest() == Some(true) {
+        reasons.push(Evidence::new(
+            "virtual machine",
+            Measure::Text("ipis may leave the guest".into()),
+            "/proc/cpuinfo",
+        ));
+    }
+    reasons
+}
+
+/// What can move off the CPU that polls.
+fn split(work: &Work<'_>) -> Vec<Evidence> {
+    let Range { worst, best, .. } = work.movable;
+    let between = Measure::Text(format!("{} to {}", percent(worst), percent(best)));
+    let source = match work.samples {
+        Some(samples) => format!("{samples:.0} samples by stage"),
+        None => "not measured here, a bound (docs/verdicts.md); show --stages measures".to_owned(),
+    };
+    vec![Evidence::new("of the softirq, after driver and GRO", between, source)]
+}
+
+impl Verdict {
+    /// More reasons.
+    fn with(mut self, more: Vec<Evidence>) -> Self {
+        self.reasons.extend(more);
+        self
+    }
+}
+
+/// The queues that hold traffic.
+pub(super) fn busy_queues<'a>(work: &Work<'a>) -> Vec<&'a Silo> {
+    work.silos.iter().copied().filter(|silo| silo.has_traffic() && silo.leased.is_none()).collect()
+}

@@ -1,0 +1,404 @@
+//! A netdev's receive work as it was measured, and the machine around it.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
+use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use crate::judge::findings::Seen;
+use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::rss::model;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::derive::stages::Stage;
+use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
+
+/// What an Ethernet frame takes of the wire beside what the netdev counts: preamble, checksum, gap.
+const FRAME_BYTES: f64 = 24.0;
+/// A share that is known by samples is off by no more than this many standard errors, in 95 of 100
+/// cases.
+const DEVIATIONS: f64 = 2.0;
+/// The part of a softirq after driver and GRO where it was not sampled (docs/verdicts.md).
+const MOVABLE: Range = Range { worst: 0.3, likely: 0.5, best: 0.85 };
+/// The same of packets of this size at most, which leave GRO nothing to merge.
+const MOVABLE_OF_SMALL: Range = Range { worst: 0.45, likely: 0.6, best: 0.85 };
+const SMALL_BYTES: f64 = 512.0;
+/// Fewer packets than this tell nothing of flows.
+const FLOW_PACKETS: u64 = 100;
+/// Fewer samples than this tell no share.
+const SAMPLES: f64 = 50.0;
+
+/// From the worst to the best that fits what was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Range {
+    pub(super) worst: f64,
+    pub(super) likely: f64,
+    pub(super) best: f64,
+}
+
+impl Range {
+    pub(super) fn exactly(value: f64) -> Self {
+        Self { worst: value, likely: value, best: value }
+    }
+
+    pub(super) fn of(self, sight: Sight) -> f64 {
+        match sight {
+            Sight::Worst => self.worst,
+            Sight::Likely => self.likely,
+            Sight::Best => self.best,
+        }
+    }
+}
+
+/// How what was not measured is filled in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    Worst,
+    Likely,
+    Best,
+}
+
+/// How many flows there are; the heaviest one can be spread over no CPUs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Flows {
+    /// At least.
+    pub(super) least: usize,
+    /// At most; `None` where nothing bounds it.
+    pub(super) most: Option<usize>,
+    /// The heaviest flow's share of the packets.
+    pub(super) heaviest: Range,
+    /// Who says so.
+    pub(super) source: &'static str,
+}
+
+/// One netdev's receive work.
+#[derive(Debug, Clone)]
+pub(super) struct Work<'a> {
+    pub(super) seen: &'a Seen<'a>,
+    pub(super) netdev: &'a Netdev,
+    /// Its queues, and NAPIs whose queue is not known.
+    pub(super) silos: Vec<&'a Silo>,
+    /// The CPUs that count: online and not set apart, and those that poll it.
+    pub(super) loads: Loads,
+    /// Each CPU's time that goes into polling it.
+    pub(super) own: BTreeMap<CpuId, f64>,
+    /// Packets that arrive per second.
+    pub(super) packets_per_s: Option<f64>,
+    /// Polls per second.
+    pub(super) polls_per_s: Option<f64>,
+    /// The part of its softirq time that another CPU could take: all after driver and GRO.
+    pub(super) movable: Range,
+    /// Samples that this was measured by; `None`: it is the documented bound.
+    pub(super) samples: Option<f64>,
+    pub(super) flows: Option<Flows>,
+    /// Use of the link, in the direction that is fuller.
+    pub(super) link: Option<f64>,
+    /// The weights, those of a virtual machine in one.
+    pub(super) costs: Costs,
+}
+
+impl<'a> Work<'a> {
+    /// `None` when nothing arrived on it, or nothing has a rate.
+    pub(super) fn of(seen: &'a Seen<'a>, netdev: &'a Netdev) -> Option<Self> {
+        let silos: Vec<&Silo> =
+            seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+        if seen.rates.elapsed.is_zero()
+            || !netdev.up
+            || !silos.iter().any(|silo| silo.has_traffic())
+        {
+            return None;
+        }
+        let mut own: BTreeMap<CpuId, f64> = BTreeMap::new();
+        for (cpu, share) in silos.iter().flat_map(|silo| &silo.own_share) {
+            *own.entry(*cpu).or_default() += share;
+        }
+        let (movable, samples) =
+            movable(&seen.observation.attribution, &own, are_small(seen, netdev));
+        let mut work = Self {
+            loads: loads(seen, netdev, &silos, &own),
+            packets_per_s: packets(seen, netdev, &silos),
+            polls_per_s: polls(&silos),
+            movable,
+            samples,
+            flows: flows(seen, netdev, &silos),
+            link: link(seen, netdev),
+            costs: costs(seen),
+            seen,
+            netdev,
+            silos,
+            own,
+        };
+        work.own.retain(|cpu, _| work.loads.contains_key(cpu));
+        Some(work)
+    }
+
+    /// The CPU that polls it most.
+    pub(super) fn dispatcher(&self) -> Option<CpuId> {
+        netsilo_model::derive::silo::heaviest(self.own.iter().map(|(cpu, share)| (*cpu, *share)))
+    }
+
+    /// The time of all CPUs that goes into polling it.
+    pub(super) fn all(&self) -> f64 {
+        self.own.values().sum()
+    }
+
+    pub(super) fn is_guest(&self) -> Option<bool> {
+        self.seen.observation.after.machine.virtual_machine
+    }
+
+    /// Share of a CPU's time that it does nothing.
+    pub(super) fn idle(&self, cpu: CpuId) -> f64 {
+        self.loads.get(&cpu).map_or(0.0, |load| (1.0 - load.busy).clamp(0.0, 1.0))
+    }
+
+    /// How idle the others of its core are: what a hardware thread gets of its core hangs on them.
+    pub(super) fn sibling_busy(&self, cpu: CpuId) -> f64 {
+        let siblings = self.seen.observation.after.topology.core_of(cpu).minus(&CpuSet::of(cpu));
+        siblings
+            .iter()
+            .filter_map(|other| self.loads.get(&other))
+            .map(|load| load.busy.min(1.0))
+            .sum()
+    }
+
+    /// The mean idle share of CPUs.
+    pub(super) fn mean_idle(&self, cpus: &CpuSet) -> f64 {
+        let idle: Vec<f64> = cpus
+            .iter()
+            .filter(|cpu| self.loads.contains_key(cpu))
+            .map(|cpu| self.idle(cpu))
+            .collect();
+        idle.iter().sum::<f64>() / idle.len().max(1) as f64
+    }
+
+    /// All CPUs that count.
+    pub(super) fn cpus(&self) -> CpuSet {
+        self.loads.keys().copied().collect()
+    }
+
+    /// What was read of it, by consumer.
+    fn read(&self) -> impl Iterator<Item = &'a Consumption> {
+        let napis: Vec<_> =
+            self.silos.iter().filter_map(|silo| silo.napi.as_ref().map(|edge| edge.to)).collect();
+        let rows = self.seen.observation.attribution.consumption.iter();
+        rows.filter(move |row| row.bytes > 0 && row.napi.is_some_and(|napi| napis.contains(&napi)))
+    }
+
+    /// Share of the bytes that RFS can steer: those of connected sockets. `None` when nobody was
+    /// seen to read.
+    pub(super) fn steerable(&self) -> Option<Range> {
+        let (mut all, mut connected, mut unknown) = (0.0, 0.0, 0.0);
+        for row in self.read() {
+            all += row.bytes as f64;
+            match (row.protocol, row.connected) {
+                (Protocol::Tcp, _) | (_, Some(true)) => connected += row.bytes as f64,
+                (_, None) => unknown += row.bytes as f64,
+                (_, Some(false)) => {}
+            }
+        }
+        (all > 0.0).then(|| Range {
+            worst: connected / all,
+            likely: (connected + unknown / 2.0) / all,
+            best: (connected + unknown) / all,
+        })
+    }
+
+    /// Share of the bytes by the CPU on which they are read.
+    pub(super) fn readers(&self) -> BTreeMap<CpuId, f64> {
+        let mut cpus: BTreeMap<CpuId, f64> = BTreeMap::new();
+        for (cpu, bytes) in self.silos.iter().flat_map(|silo| silo.read_on()) {
+            *cpus.entry(cpu).or_default() += bytes;
+        }
+        let all: f64 = cpus.values().sum();
+        cpus.values_mut().for_each(|bytes| *bytes /= all.max(f64::MIN_POSITIVE));
+        cpus
+    }
+
+    /// Wakeups per second that go to another CPU than the one that runs the protocol.
+    pub(super) fn wakeups_elsewhere(&self) -> Option<f64> {
+        let mut sum = None;
+        for silo in &self.silos {
+            for consumer in
+                silo.consumers.iter().filter(|consumer| consumer.wakeups_per_s.is_some())
+            {
+                let away = consumer
+                    .wakeups_on
+                    .iter()
+                    .filter(|(cpu, _)| !silo.protocol_cpus.contains_key(cpu));
+                *sum.get_or_insert(0.0) += away.map(|(_, rate)| rate).sum::<f64>();
+            }
+        }
+        sum
+    }
+
+    /// CPU time that the way from protocol to reader takes now, by the cost model.
+    pub(super) fn distance_cost(&self) -> Option<f64> {
+        let packets = self.packets_per_s?;
+        let bytes: f64 = self.silos.iter().map(|silo| silo.locality.bytes_per_s).sum();
+        let lines: f64 = self
+            .silos
+            .iter()
+            .flat_map(|silo| {
+                let of_all = silo.locality.bytes_per_s / bytes.max(f64::MIN_POSITIVE);
+                silo.locality
+                    .shares
+                    .iter()
+                    .map(move |(distance, share)| (of_all * share, *distance))
+            })
+            .map(|(share, distance)| share * self.costs.line_ns.at(distance))
+            .sum();
+        (bytes > 0.0).then_some(packets * self.costs.lines_per_packet * lines / 1e9)
+    }
+
+    /// How sure a cost in nanoseconds is: measured on this machine, or the table, which is the
+    /// order of things.
+    pub(super) fn interrupt_cost(&self) -> Range {
+        match (&self.costs.source, self.is_guest()) {
+            (CostSource::Table, Some(true)) => {
+                Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::IPI_IN_A_GUEST }
+            }
+            (CostSource::Table, Some(false)) => Range { worst: 2.0, likely: 1.0, best: 0.5 },
+            (CostSource::Table, None) => {
+                Range { worst: Costs::IPI_IN_A_GUEST, likely: 1.0, best: 0.5 }
+            }
+            _ => Range::exactly(1.0),
+        }
+    }
+}
+
+/// The table for a virtual machine where it is one and nothing better is known.
+fn costs(seen: &Seen<'_>) -> Costs {
+    let guest = seen.observation.after.machine.virtual_machine == Some(true);
+    if guest && *seen.costs == Costs::default() { Costs::of_a_guest() } else { seen.costs.clone() }
+}
+
+fn loads(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo], own: &BTreeMap<CpuId, f64>) -> Loads {
+    let topology = &seen.observation.after.topology;
+    let counts = topology.online.minus(&topology.set_apart()).or(&own.keys().copied().collect());
+    let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
+        || silos.iter().any(|silo| silo.kthread.is_some());
+    let load = |cpu: CpuId| {
+        let shares = seen.rates.cpus.get(&cpu)?.shares?;
+        let elapsed = seen.observation.attribution.elapsed.as_secs_f64();
+        let time = seen.observation.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
+        let interrupted = time.map_or(shares.irq + shares.softirq, |time| {
+            time.interrupted_ns() as f64 / 1e9 / elapsed
+        });
+        // What the hypervisor takes is no room of ours.
+        let room = (1.0 - shares.steal).max(0.05);
+        // One kthread runs on one CPU at a time: a wall like that of a softirq.
+        let kthread = if threaded { own.get(&cpu).copied().unwrap_or(0.0) } else { 0.0 };
+        let bound = interrupted + kthread;
+        let busy = (shares.busy() - shares.nice).max(bound);
+        Some((cpu, CpuLoad { busy: (busy / room).min(1.0), bound: (bound / room).min(1.0) }))
+    };
+    counts.iter().filter_map(load).collect()
+}
+
+fn packets(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
+    let polled: Option<f64> = silos.iter().map(|silo| silo.packets_per_s).sum();
+    polled
+        .filter(|rate| *rate > 0.0)
+        .or_else(|| seen.rates.netdevs.get(&netdev.name)?.get("rx_packets").copied())
+}
+
+/// Polls as counted, else interrupts: each of them begins one.
+fn polls(silos: &[&Silo]) -> Option<f64> {
+    let polls: f64 =
+        silos.iter().flat_map(|silo| silo.polls.values()).map(|rate| rate.polls_per_s).sum();
+    let interrupts = || {
+        let all: Vec<f64> = silos
+            .iter()
+            .filter_map(|silo| silo.interrupts_per_s.as_ref())
+            .map(|by_cpu| by_cpu.values().sum())
+            .collect();
+        (!all.is_empty()).then(|| all.iter().sum())
+    };
+    if polls > 0.0 { Some(polls) } else { interrupts() }
+}
+
+/// Whether its packets are small on the average; not, where their bytes were not counted.
+fn are_small(seen: &Seen<'_>, netdev: &Netdev) -> bool {
+    let rate = |name: &str| seen.rates.netdevs.get(&netdev.name)?.get(name).copied();
+    rate("rx_packets")
+        .zip(rate("rx_bytes"))
+        .is_some_and(|(packets, bytes)| bytes > 0.0 && bytes <= packets * SMALL_BYTES)
+}
+
+/// What another CPU could take, by samples of the CPUs that poll, else by what is known of others'
+/// machines.
+fn movable(
+    attribution: &Attribution,
+    own: &BTreeMap<CpuId, f64>,
+    small: bool,
+) -> (Range, Option<f64>) {
+    let documented = (if small { MOVABLE_OF_SMALL } else { MOVABLE }, None);
+    let Some(stages) = attribution.stages.as_ref().filter(|stages| stages.refused.is_none()) else {
+        return documented;
+    };
+    let mut by_stage: BTreeMap<Stage, f64> = BTreeMap::new();
+    for (stage, samples) in own.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
+        *by_stage.entry(*stage).or_default() += *samples as f64;
+    }
+    let of = |stage: Stage| by_stage.get(&stage).copied().unwrap_or(0.0);
+    let all: f64 = by_stage.values().sum();
+    if all < SAMPLES {
+        return documented;
+    }
+    let stays = of(Stage::DriverGro) + of(Stage::TxCompletion);
+    let share = |moves: f64| moves / all;
+    let error = |share: f64| DEVIATIONS * (share * (1.0 - share) / all).sqrt();
+    // What no table row knows may be either.
+    let (least, most) = (share(all - stays - of(Stage::Other)), share(all - stays));
+    let range = Range {
+        worst: (least - error(least)).max(0.0),
+        likely: (least + most) / 2.0,
+        best: (most + error(most)).min(1.0),
+    };
+    (range, Some(all))
+}
+
+/// As they were counted where they arrive; else by who reads.
+fn flows(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
+    let packets: Vec<u64> = model::flows_of(seen.observation, netdev)
+        .map(|flow| flow.packets)
+        .filter(|it| *it > 0)
+        .collect();
+    let all = packets.iter().copied().fold(0, u64::saturating_add);
+    let missed = seen.observation.attribution.flows_missed;
+    match packets.iter().max() {
+        Some(most) if all >= FLOW_PACKETS => Some(Flows {
+            least: packets.len(),
+            most: (missed == 0).then_some(packets.len()),
+            heaviest: Range::exactly(*most as f64 / (all as f64 + missed as f64)),
+            source: "eBPF (flows that arrived)",
+        }),
+        _ => readers(silos),
+    }
+}
+
+/// Each consumer reads one flow at least, and none of its flows is heavier than all that it reads.
+fn readers(silos: &[&Silo]) -> Option<Flows> {
+    let mut read: BTreeMap<u32, f64> = BTreeMap::new();
+    for consumer in silos.iter().flat_map(|silo| &silo.consumers) {
+        *read.entry(consumer.tgid).or_default() += consumer.bytes_per_s;
+    }
+    let all: f64 = read.values().sum();
+    let most = read.values().copied().fold(0.0, f64::max) / all.max(f64::MIN_POSITIVE);
+    let heaviest = Range { worst: most, likely: most / 2.0, best: 0.0 };
+    (read.len() > 1).then_some(Flows {
+        least: read.len(),
+        most: None,
+        heaviest,
+        source: "readers, each of one flow at least",
+    })
+}
+
+fn link(seen: &Seen<'_>, netdev: &Netdev) -> Option<f64> {
+    let rates = seen.rates.netdevs.get(&netdev.name)?;
+    let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;
+    let used = |bytes: &str, packets: &str| {
+        Some((rates.get(bytes)? + rates.get(packets)? * FRAME_BYTES) / speed)
+    };
+    let both = [used("rx_bytes", "rx_packets"), used("tx_bytes", "tx_packets")];
+    both.into_iter().flatten().reduce(f64::max)
+}

@@ -1,0 +1,313 @@
+//! The chain from an rx queue to the CPU that processes it: interrupt, NAPI, softirq or kthread,
+//! RPS, readers.
+
+use crate::judge::why::{Because, Cause};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use crate::judge::findings::{Evidence, Measure};
+use netsilo_model::snapshot::host::{Irq, IrqState, Observation, Writable};
+use netsilo_model::derive::rates::Rates;
+use netsilo_model::derive::silo::{Silo, Silos, heaviest};
+
+/// What chains are made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Look<'a> {
+    pub(crate) observation: &'a Observation,
+    pub(crate) rates: &'a Rates,
+    pub(crate) silos: &'a Silos,
+}
+
+/// Why a queue is processed on this CPU, step by step.
+pub fn queue_chain(
+    observation: &Observation,
+    rates: &Rates,
+    silos: &Silos,
+    silo: &Silo,
+    cpu: CpuId,
+) -> Vec<Because> {
+    chain(&Look { observation, rates, silos }, silo, Some(cpu))
+}
+
+/// A queue on one CPU.
+pub(super) fn queue(look: &Look<'_>, silo: &Silo, cpu: CpuId) -> Cause {
+    Cause {
+        what: silo.label(),
+        share: silo.own_share.get(&cpu).copied(),
+        estimated: true,
+        evidence: evidence(look, silo, Some(cpu)),
+        because: chain(look, silo, Some(cpu)),
+    }
+}
+
+/// A queue on the CPU that polls it most, or would.
+pub(super) fn queue_anywhere(look: &Look<'_>, silo: &Silo) -> Cause {
+    let polled = heaviest(
+        silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s.max(rate.polls_per_s))),
+    );
+    let interrupted =
+        || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
+    let cpu = polled.or_else(interrupted);
+    let place = cpu.map_or_else(|| "idle".to_owned(), |cpu| format!("on cpu {cpu}"));
+    Cause {
+        what: format!("{} {place}", silo.label()),
+        share: cpu.and_then(|cpu| silo.own_share.get(&cpu).copied()),
+        estimated: true,
+        evidence: evidence(look, silo, cpu),
+        because: chain(look, silo, cpu),
+    }
+}
+
+/// An interrupt that no rx queue is known of.
+pub(super) fn interrupt(look: &Look<'_>, irq: Irq) -> Option<Cause> {
+    let state = look.observation.after.irqs.get(&irq)?;
+    let per_s = look.rates.irqs.get(&irq).map(|rates| &rates.per_s);
+    let cpu = per_s.and_then(|per_s| heaviest(per_s.iter().map(|(cpu, rate)| (*cpu, *rate))));
+    let rows = per_s.into_iter().flatten();
+    Some(Cause {
+        what: format!("irq {irq} ({})", state.actions.join(", ")),
+        share: None,
+        estimated: false,
+        evidence: rows
+            .map(|(cpu, rate)| {
+                Evidence::new(
+                    format!("interrupts on cpu {cpu}"),
+                    Measure::PerSecond(*rate),
+                    "/proc/interrupts",
+                )
+            })
+            .collect(),
+        because: placed(look, irq, state, cpu),
+    })
+}
+
+fn evidence(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
+    let mut evidence = Vec::new();
+    if let Some(rate) = cpu.and_then(|cpu| silo.polls.get(&cpu)) {
+        evidence.push(Evidence::new(
+            "packets polled",
+            Measure::PerSecond(rate.packets_per_s),
+            "tp_btf/napi_poll",
+        ));
+        evidence.push(Evidence::new(
+            "polls",
+            Measure::PerSecond(rate.polls_per_s),
+            "tp_btf/napi_poll",
+        ));
+    }
+    if let Some(rate) = cpu.and_then(|cpu| silo.interrupts_per_s.as_ref()?.get(&cpu)) {
+        evidence.push(Evidence::new("interrupts", Measure::PerSecond(*rate), "/proc/interrupts"));
+    }
+    let elsewhere =
+        silo.polls.iter().filter(|(other, rate)| Some(**other) != cpu && rate.packets_per_s > 0.0);
+    let elsewhere: CpuSet = elsewhere.map(|(cpu, _)| *cpu).collect();
+    if !elsewhere.is_empty() {
+        let text = Measure::Text(format!("cpus {elsewhere}"));
+        evidence.push(Evidence::new("polled elsewhere too", text, "tp_btf/napi_poll"));
+    }
+    if look.observation.attribution.lost_events > 0 {
+        let lost = Measure::Count(look.observation.attribution.lost_events);
+        evidence.push(Evidence::new("events not counted", lost, "eBPF"));
+    }
+    evidence
+}
+
+fn chain(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Because> {
+    let mut because = Vec::new();
+    match silo
+        .irq
+        .as_ref()
+        .and_then(|edge| Some((edge.to, look.observation.after.irqs.get(&edge.to)?)))
+    {
+        Some((irq, state)) => because.extend(placed(look, irq, state, cpu)),
+        None => because.push(no_interrupt(look, silo)),
+    }
+    because.push(polled(silo, cpu));
+    because.extend(not_interrupted_here(look, silo, cpu));
+    because.extend(steered(look, silo));
+    because.extend(leaves(silo, cpu));
+    because.extend(read(silo));
+    because
+}
+
+/// Why an interrupt comes where it comes.
+fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Because> {
+    let file = |name: &str| format!("/proc/irq/{irq}/{name}");
+    let mut because = Vec::new();
+    let name = format!("its interrupt, irq {irq} ({}),", state.actions.join(", "));
+    let Some(requested) = &state.requested else {
+        return vec![Because::new(
+            format!("{name} has no affinity to be read"),
+            file("smp_affinity_list"),
+        )];
+    };
+    because.push(Because::new(
+        format!(
+            "{name} is asked for on {}: {}",
+            cpus(requested),
+            who_asked(look, state, requested)
+        ),
+        file("smp_affinity_list"),
+    ));
+    let Some(effective) = &state.effective else { return because };
+    let in_force = file("effective_affinity_list");
+    let came =
+        |cpu: CpuId| look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu));
+    if !effective.is_empty() && !effective.intersects(requested) {
+        because.push(Because::new(
+            format!(
+                "it is still in force on {}: it moves when its next interrupt comes",
+                cpus(effective)
+            ),
+            in_force,
+        ));
+    } else if requested.len() > 1 && effective.len() == 1 {
+        because.push(Because::new(
+            format!("of these its controller delivers to one: {}", cpus(effective)),
+            in_force,
+        ));
+    } else if let Some(cpu) = cpu.filter(|cpu| !effective.contains(*cpu) && came(*cpu)) {
+        because.push(Because::new(
+            format!(
+                "it came on cpu {cpu} in this interval and is in force on {} now: it was moved meanwhile",
+                cpus(effective)
+            ),
+            in_force,
+        ));
+    }
+    because
+}
+
+fn who_asked(look: &Look<'_>, state: &IrqState, requested: &CpuSet) -> &'static str {
+    if state.writable == Writable::Managed {
+        return "the kernel placed it when the driver asked for it, and refuses changes";
+    }
+    if state.hint.as_ref() == Some(requested) {
+        return "as the driver suggests";
+    }
+    if look.observation.after.default_smp_affinity.as_ref() == Some(requested) {
+        return "nobody has asked for anything else, it is default_smp_affinity";
+    }
+    "somebody wrote that"
+}
+
+fn no_interrupt(look: &Look<'_>, silo: &Silo) -> Because {
+    let of_queue = look.observation.after.netdevs.iter().filter(|netdev| silo.netdev.is(netdev));
+    let channel = of_queue.flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
+    match channel.filter_map(|rx| rx.vmbus_cpu).next() {
+        Some(cpu) => Because::new(
+            format!("it has no interrupt of its own: its VMBus channel is bound to cpu {cpu}"),
+            "/sys/bus/vmbus/devices/*/channels",
+        ),
+        None => Because::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),
+    }
+}
+
+/// Who polls, and why on that CPU.
+fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
+    match &silo.kthread {
+        Some(thread) => Because::new(
+            format!(
+                "threaded NAPI: its kthread {} (pid {}) polls, wherever the scheduler runs it; it may run on {}",
+                thread.comm,
+                thread.pid,
+                cpus(&thread.cpus)
+            ),
+            format!("/proc/{}/status", thread.pid),
+        ),
+        None => Because::new(
+            match cpu {
+                Some(cpu) => format!(
+                    "the cpu that takes the interrupt puts the NAPI on its own poll list: NET_RX runs on cpu {cpu}"
+                ),
+                None => {
+                    "the cpu that takes the interrupt puts the NAPI on its own poll list".to_owned()
+                }
+            },
+            "net/core/dev.c:____napi_schedule",
+        ),
+    }
+}
+
+/// Polled here, though no interrupt came here.
+fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
+    let cpu = cpu.filter(|cpu| {
+        silo.kthread.is_none() && silo.polls.get(cpu).is_some_and(|rate| rate.polls_per_s > 0.0)
+    })?;
+    let came = silo.interrupts_per_s.as_ref()?;
+    if came.get(&cpu).is_some_and(|rate| *rate > 0.0) {
+        return None;
+    }
+    let sysctls = &look.observation.after.net.sysctls;
+    let busy_poll = ["net.core.busy_poll", "net.core.busy_read"].into_iter();
+    let busy_polls =
+        busy_poll.filter_map(|name| sysctls.get(name)).any(|value| value.trim() != "0");
+    let reads_here = silo.consumers.iter().any(|consumer| consumer.cpus.contains_key(&cpu));
+    let text = match (busy_polls, reads_here) {
+        (true, true) => {
+            "no interrupt came here, but busy polling is on and a reader runs here: it polls by itself"
+        }
+        (_, true) => {
+            "no interrupt came here, and a reader runs here: its socket may poll by itself (SO_BUSY_POLL), or the NAPI never \
+             ran dry here, with its interrupt off"
+        }
+        _ => {
+            "no interrupt came here: the NAPI never ran dry, and stays on this cpu's poll list with its interrupt off"
+        }
+    };
+    Some(Because::new(text, "/proc/interrupts, tp_btf/napi_poll"))
+}
+
+/// RPS, RFS and where they take the protocol's work.
+fn steered(look: &Look<'_>, silo: &Silo) -> Vec<Because> {
+    let mut because = Vec::new();
+    let rps = silo.rps_cpus.as_ref().filter(|cpus| !cpus.is_empty());
+    if let Some(targets) = rps {
+        because.push(Because::new(
+            format!(
+                "RPS hands its packets to {} by their hash: driver and GRO stay here, IP and above run there",
+                cpus(targets)
+            ),
+            "rps_cpus",
+        ));
+    }
+    let entries = look.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
+    if silo.rps_flow_cnt.is_some_and(|count| count > 0) && entries > 0 {
+        because.push(Because::new(
+            "RFS hands a flow to the cpu where it was read last",
+            "rps_flow_cnt",
+        ));
+    }
+    because
+}
+
+/// What leaves again from here.
+fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
+    let here = silo.forwards.iter().filter(|to| cpu.is_none_or(|cpu| to.cpu == cpu));
+    let to: Vec<String> =
+        here.take(3).map(|to| format!("{:.0}% by {}", to.share * 100.0, to.label())).collect();
+    (!to.is_empty()).then(|| {
+        let text = format!(
+            "it forwards: {}; bridge or routing, netfilter and sending run in the same softirq",
+            to.join(", ")
+        );
+        Because::new(text, "net:netif_receive_skb, net:net_dev_queue")
+    })
+}
+
+fn read(silo: &Silo) -> Option<Because> {
+    let reader = |consumer: &netsilo_model::derive::silo::ConsumerShare| {
+        let cpus: CpuSet = consumer.cpus.keys().copied().collect();
+        format!("{} on {} ({:.0}%)", consumer.comm, crate::judge::why::chain::cpus(&cpus), consumer.share * 100.0)
+    };
+    let readers: Vec<String> = silo.consumers.iter().take(3).map(reader).collect();
+    (!readers.is_empty())
+        .then(|| Because::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
+}
+
+/// `cpu 3`, `cpus 0-3`.
+pub(crate) fn cpus(set: &CpuSet) -> String {
+    match set.single() {
+        Some(cpu) => format!("cpu {cpu}"),
+        None if set.is_empty() => "no cpu".to_owned(),
+        None => format!("cpus {set}"),
+    }
+}

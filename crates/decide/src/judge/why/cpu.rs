@@ -1,0 +1,386 @@
+//! What a CPU does in softirqs and interrupts, cause by cause.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::judge::why::chain::{self, Look, cpus};
+use crate::judge::why::{Because, Cause, CpuWhy, Ksoftirqd, heaviest_first};
+use netsilo_model::snapshot::attribution::Poll;
+use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
+use netsilo_model::machine::cpuset::CpuId;
+use crate::judge::findings::{Evidence, Measure};
+use netsilo_model::snapshot::host::{Irq, Observation};
+use netsilo_model::derive::silo::Silo;
+
+/// How many interrupts are named.
+const IRQS_NAMED: usize = 5;
+
+pub(super) fn cpu_why(look: &Look<'_>, cpu: CpuId) -> CpuWhy {
+    let split = CpuSplit::of(look.observation, look.rates, cpu);
+    let topology = &look.observation.after.topology;
+    CpuWhy {
+        cpu,
+        core: topology.core_of(cpu),
+        node: topology.cpus.get(&cpu).and_then(|it| it.node),
+        difference: split.difference(),
+        ksoftirqd: ksoftirqd(look.observation, look.rates.elapsed.as_secs_f64(), cpu),
+        split,
+    }
+}
+
+/// What a CPU's ksoftirqd did between the two looks.
+pub(crate) fn ksoftirqd(observation: &Observation, elapsed: f64, cpu: CpuId) -> Option<Ksoftirqd> {
+    let old = observation.before.ksoftirqd.get(&cpu)?;
+    let new = observation.after.ksoftirqd.get(&cpu).filter(|_| elapsed > 0.0)?;
+    let share = |old: u64, new: u64| Some((new.checked_sub(old)? as f64 / 1e9 / elapsed).min(1.0));
+    Some(Ksoftirqd {
+        ran: share(old.run_ns, new.run_ns)?,
+        waited: share(old.wait_ns, new.wait_ns)?,
+    })
+}
+
+/// All that takes its time, the dearest first.
+pub(super) fn causes(look: &Look<'_>, cpu: CpuId) -> Vec<Cause> {
+    let split = CpuSplit::of(look.observation, look.rates, cpu);
+    let on_it = |silo: &&Silo| {
+        let interrupted =
+            silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
+        silo.polls.contains_key(&cpu) || (silo.packets_per_s.is_none() && interrupted)
+    };
+    let mut causes: Vec<Cause> =
+        look.silos.queues.iter().filter(on_it).map(|silo| chain::queue(look, silo, cpu)).collect();
+    let polls = Polls::on(look, cpu);
+    let net_rx =
+        split.measured.map_or_else(|| split.ticks.map(|ticks| ticks.softirq), |it| Some(it.net_rx));
+    causes.extend(backlog(look, cpu, &polls, net_rx));
+    causes.extend(polls.others.iter().map(|poll| other_poll(look, poll, &polls, net_rx)));
+    causes.extend(split.measured.and_then(|it| net_tx(look, cpu, it)));
+    causes.extend(split.measured.and_then(|it| other_softirqs(look, cpu, it)));
+    causes.extend(hardirqs(look, cpu, split.measured));
+    causes.extend(split.measured.and_then(|it| ipis(look, cpu, it)));
+    heaviest_first(&mut causes);
+    causes
+}
+
+/// What was polled on a CPU besides the queues of this network namespace.
+struct Polls<'a> {
+    /// All packets.
+    packets: u64,
+    /// Packets of the backlog.
+    backlog: u64,
+    /// NAPIs of other namespaces, of virtual devices, and those without an id (transmit).
+    others: Vec<&'a Poll>,
+}
+
+impl<'a> Polls<'a> {
+    fn on(look: &Look<'a>, cpu: CpuId) -> Self {
+        let mut sums = Self { packets: 0, backlog: 0, others: Vec::new() };
+        let own = look.observation.after.machine.netns;
+        let known = |poll: &Poll| {
+            poll.napi.0 != 0
+                && (poll.netns == own || poll.netns == 0)
+                && look.silos.queues.iter().any(|silo| silo.netdev.name == poll.netdev)
+        };
+        for poll in look.observation.attribution.polls.iter().filter(|poll| poll.cpu == cpu) {
+            sums.packets = sums.packets.saturating_add(poll.packets);
+            if poll.netdev.is_empty() {
+                sums.backlog = sums.backlog.saturating_add(poll.packets);
+            } else if !known(poll) {
+                sums.others.push(poll);
+            }
+        }
+        sums
+    }
+
+    fn share(&self, packets: u64, net_rx: Option<f64>) -> Option<f64> {
+        (self.packets > 0 && packets > 0)
+            .then_some(packets as f64 / self.packets as f64)
+            .zip(net_rx)
+            .map(|(a, b)| a * b)
+    }
+}
+
+/// RPS from other CPUs, loopback and veth.
+fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) -> Option<Cause> {
+    let softnet = look.rates.cpus.get(&cpu).and_then(|rates| rates.softnet).unwrap_or_default();
+    let handed = softnet.received_rps_per_s.filter(|rate| *rate > 0.0);
+    let aimed = |silo: &&Silo| {
+        silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu))
+    };
+    let sources: Vec<&Silo> = look.silos.queues.iter().filter(aimed).collect();
+    if polls.backlog == 0 && handed.is_none() {
+        return None;
+    }
+    let seconds = look.observation.attribution.elapsed.as_secs_f64();
+    let mut evidence = Vec::new();
+    if polls.backlog > 0 && seconds > 0.0 {
+        let rate = Measure::PerSecond(polls.backlog as f64 / seconds);
+        evidence.push(Evidence::new("packets of the backlog", rate, "tp_btf/napi_poll"));
+    }
+    evidence.extend(handed.map(|rate| {
+        Evidence::new(
+            "times woken by another cpu for RPS",
+            Measure::PerSecond(rate),
+            "/proc/net/softnet_stat",
+        )
+    }));
+    let dropped = softnet.dropped_per_s.filter(|rate| *rate > 0.0);
+    evidence.extend(dropped.map(|rate| {
+        Evidence::new(
+            "packets dropped by the full backlog",
+            Measure::PerSecond(rate),
+            "/proc/net/softnet_stat",
+        )
+    }));
+    let mut because: Vec<Because> = sources
+        .iter()
+        .map(|silo| {
+            let targets = silo.rps_cpus.as_ref().map(cpus).unwrap_or_default();
+            let text = format!(
+                "rps_cpus of {} is {targets}: the hash of a flow chooses one of them",
+                silo.label()
+            );
+            Because::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
+        })
+        .collect();
+    if handed.is_none() || sources.is_empty() {
+        because.push(Because::new(
+            "what is sent by loopback or into a veth without GRO is received on the sender's cpu, by its backlog",
+            "net/core/dev.c:enqueue_to_backlog",
+        ));
+    }
+    let share = polls.share(polls.backlog, net_rx);
+    Some(Cause {
+        what: "backlog (RPS, loopback, veth)".into(),
+        share,
+        estimated: true,
+        evidence,
+        because,
+    })
+}
+
+/// A NAPI of no rx queue here: transmit completions, a container's device.
+fn other_poll(look: &Look<'_>, poll: &Poll, polls: &Polls<'_>, net_rx: Option<f64>) -> Cause {
+    let seconds = look.observation.attribution.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+    let foreign = poll.netns != 0 && poll.netns != look.observation.after.machine.netns;
+    let (what, because) = match (poll.napi.0, foreign) {
+        (0, false) => (format!("{} transmit completions", poll.netdev), transmit(look, poll)),
+        (_, true) => {
+            let text = "it is in another network namespace: its queues are shown there";
+            (
+                format!("{} of network namespace {}", poll.netdev, poll.netns),
+                vec![Because::new(text, "tp_btf/napi_poll")],
+            )
+        }
+        _ => {
+            let text = "a virtual device is polled on the cpu that sent to it";
+            (
+                format!("{} napi {}", poll.netdev, poll.napi),
+                vec![Because::new(text, "net/core/dev.c:napi_schedule")],
+            )
+        }
+    };
+    let evidence = vec![
+        Evidence::new("polls", Measure::PerSecond(poll.polls as f64 / seconds), "tp_btf/napi_poll"),
+        Evidence::new(
+            "packets polled",
+            Measure::PerSecond(poll.packets as f64 / seconds),
+            "tp_btf/napi_poll",
+        ),
+    ];
+    Cause { what, share: polls.share(poll.packets, net_rx), estimated: true, evidence, because }
+}
+
+/// Completion interrupts of a device's tx queues that come on this CPU.
+fn transmit(look: &Look<'_>, poll: &Poll) -> Vec<Because> {
+    let netdev = look.observation.after.netdevs.iter().find(|netdev| netdev.name == poll.netdev);
+    let mut because = Vec::new();
+    for tx in netdev.into_iter().flat_map(|netdev| &netdev.tx_queues) {
+        let Some(irq) = tx.irq.as_ref().map(|edge| edge.to) else { continue };
+        let came =
+            look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&poll.cpu));
+        if came {
+            let text =
+                format!("the completion interrupt of tx-{}, irq {irq}, comes here", tx.index);
+            because.push(Because::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
+        }
+    }
+    if because.is_empty() {
+        because.push(Because::new(
+            "what this cpu sent is freed where its completion is polled",
+            "net/core/dev.c:napi_schedule",
+        ));
+    }
+    because
+}
+
+fn net_tx(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
+    let rate = look.rates.cpus.get(&cpu)?.net_tx_per_s.filter(|rate| *rate > 0.0)?;
+    Some(Cause {
+        what: "NET_TX".into(),
+        share: Some(measured.net_tx),
+        estimated: false,
+        evidence: vec![Evidence::new(
+            "NET_TX softirqs",
+            Measure::PerSecond(rate),
+            "/proc/softirqs",
+        )],
+        because: vec![Because::new(
+            "qdiscs that were held up send from here, and packets whose sending ended are freed: on the cpu that rescheduled \
+             the qdisc, or that ran the completion",
+            "net/core/dev.c:net_tx_action",
+        )],
+    })
+}
+
+/// Softirqs that are not the network's.
+fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
+    let (old, new) =
+        (look.observation.before.cpus.get(&cpu)?, look.observation.after.cpus.get(&cpu)?);
+    let seconds = look.rates.elapsed.as_secs_f64();
+    let rate = |(name, new): (&Arc<str>, u64)| {
+        let grown =
+            new.checked_sub(old.softirqs.get(name)?).filter(|grown| *grown > 0 && seconds > 0.0)?;
+        (!name.starts_with("NET_")).then(|| (name.to_string(), grown as f64 / seconds))
+    };
+    let mut rates: Vec<(String, f64)> = new.softirqs.iter().filter_map(rate).collect();
+    rates.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let reason = |name: &str| {
+        Some(match name {
+            "TIMER" => (
+                "TIMER: timers of the wheel that were armed on this cpu",
+                "kernel/time/timer.c:run_timer_softirq",
+            ),
+            "HRTIMER" => (
+                "HRTIMER: high-resolution timers armed on this cpu",
+                "kernel/time/hrtimer.c:hrtimer_run_softirq",
+            ),
+            "SCHED" => {
+                ("SCHED: load balancing, for this cpu and those that idle", "kernel/sched/fair.c")
+            }
+            "RCU" => {
+                ("RCU: callbacks of what was freed on this cpu", "kernel/rcu/tree.c:rcu_core_si")
+            }
+            "BLOCK" => (
+                "BLOCK: disk requests that this cpu made, or whose interrupt came here",
+                "block/blk-mq.c",
+            ),
+            "TASKLET" | "HI" => (
+                "TASKLET: drivers' tasklets scheduled on this cpu",
+                "kernel/softirq.c:tasklet_action",
+            ),
+            _ => return None,
+        })
+    };
+    let because = rates
+        .iter()
+        .filter_map(|(name, _)| reason(name))
+        .map(|(text, source)| Because::new(text, source));
+    (!rates.is_empty() || measured.other_softirq > 0.0).then(|| Cause {
+        what: "other softirqs".into(),
+        share: Some(measured.other_softirq),
+        estimated: false,
+        evidence: rates
+            .iter()
+            .map(|(name, rate)| {
+                Evidence::new(name.clone(), Measure::PerSecond(*rate), "/proc/softirqs")
+            })
+            .collect(),
+        because: because.collect(),
+    })
+}
+
+/// Handlers of device interrupts that came here.
+fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<Cause> {
+    let rate =
+        |(irq, rates): (&Irq, &netsilo_model::derive::rates::IrqRates)| Some((*irq, *rates.per_s.get(&cpu)?));
+    let mut rates: Vec<(Irq, f64)> =
+        look.rates.irqs.iter().filter_map(rate).filter(|(_, rate)| *rate > 0.0).collect();
+    rates.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let action = |irq: Irq| {
+        look.observation
+            .after
+            .irqs
+            .get(&irq)
+            .map(|state| state.actions.join(", "))
+            .unwrap_or_default()
+    };
+    let spread: BTreeMap<bool, usize> =
+        rates.iter().fold(BTreeMap::new(), |mut spread, (irq, _)| {
+            let state = look.observation.after.irqs.get(irq);
+            let wide =
+                state.and_then(|state| state.requested.as_ref()).is_some_and(|cpus| cpus.len() > 1);
+            *spread.entry(wide).or_default() += 1;
+            spread
+        });
+    let mut because = Vec::new();
+    if let Some(wide) = spread.get(&true) {
+        let text = format!(
+            "{wide} of these interrupts are asked for on several cpus; the controller chose this one"
+        );
+        because.push(Because::new(text, "/proc/irq/*/effective_affinity_list"));
+    }
+    if let Some(one) = spread.get(&false) {
+        because.push(Because::new(
+            format!("{one} are asked for on one cpu"),
+            "/proc/irq/*/smp_affinity_list",
+        ));
+    }
+    (!rates.is_empty()).then(|| Cause {
+        what: "handlers of device interrupts".into(),
+        share: measured.map(|it| it.hardirq),
+        estimated: false,
+        evidence: rates
+            .iter()
+            .take(IRQS_NAMED)
+            .map(|(irq, rate)| {
+                Evidence::new(
+                    format!("irq {irq} ({})", action(*irq)),
+                    Measure::PerSecond(*rate),
+                    "/proc/interrupts",
+                )
+            })
+            .collect(),
+        because,
+    })
+}
+
+fn ipis(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
+    let seconds = look.observation.attribution.elapsed.as_secs_f64();
+    let count = look.observation.attribution.cpu_time.get(&cpu)?.ipis;
+    let rates = look.rates.cpus.get(&cpu).cloned().unwrap_or_default();
+    let rps = rates.softnet.and_then(|softnet| softnet.received_rps_per_s).unwrap_or(0.0);
+    let mut evidence = vec![Evidence::new(
+        "call-function IPIs",
+        Measure::PerSecond(count as f64 / seconds),
+        "irq_vectors, ipi tracepoints",
+    )];
+    evidence.push(Evidence::new(
+        "of them for RPS",
+        Measure::PerSecond(rps),
+        "/proc/net/softnet_stat",
+    ));
+    evidence.extend(
+        rates
+            .cal_per_s
+            .map(|rate| Evidence::new("CAL", Measure::PerSecond(rate), "/proc/interrupts")),
+    );
+    let mut because = Vec::new();
+    if rps > 0.0 {
+        because.push(Because::new(
+            "another cpu put packets into this one's backlog (RPS)",
+            "net/core/dev.c:net_rps_send_ipi",
+        ));
+    }
+    because.push(Because::new(
+        "a thread of this cpu was woken from another one, or memory was unmapped",
+        "kernel/smp.c:smp_call_function_many_cond",
+    ));
+    (count > 0 && seconds > 0.0).then(|| Cause {
+        what: "call-function IPIs".into(),
+        share: Some(measured.ipi),
+        estimated: false,
+        evidence,
+        because,
+    })
+}

@@ -1,0 +1,139 @@
+//! As few CPUs as the softirq time needs, apart from the consumers: the rest of the machine is not
+//! interrupted at all.
+//!
+//! How many follows from the load measured; which follows from the device's node, from who reads,
+//! and from what they are busy with. A set that is in use stays while it is neither too small nor
+//! much too large.
+
+use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::derive::notes::plural;
+
+/// A dedicated CPU is to be busy with the vectors for this share of its time, so that bursts find
+/// room.
+const FILL: f64 = 0.60;
+/// The set in use is large enough while its CPUs are filled to no more than this on average,
+const TOO_FULL: f64 = 0.75;
+/// and small enough while they would be filled to no less with one fewer.
+const TOO_EMPTY: f64 = 0.45;
+/// One CPU with more than one vector is not filled beyond this.
+const MOST: f64 = 0.85;
+
+pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    let floor = Floor::new(room);
+    let placed: Vec<&Vector> = vectors.iter().filter(|vector| vector.quiet().is_none()).collect();
+    let load: f64 = placed.iter().map(|vector| vector.load).sum();
+    let set = in_use(&placed, load, &floor).unwrap_or_else(|| chosen(&placed, load, &floor));
+    let mut seats = set.iter();
+    let mut suggestion = |vector: &Vector| {
+        if let Some(reason) = vector.quiet() {
+            return Suggestion::Leave(reason);
+        }
+        let Some(cpu) = seats.next().copied().flatten() else { return Suggestion::Leave("no cpu is allowed".into()) };
+        let cpus: CpuSet = set.iter().flatten().copied().collect();
+        let basis = format!("{:.0}% of a cpu for all: {} apart ({cpus})", load * 100.0, plural(cpus.len(), "cpu"));
+        if vector.present == Some(cpu) { Suggestion::Keep(cpu, basis) } else { Suggestion::Move(cpu, basis) }
+    };
+    vectors.iter().map(&mut suggestion).collect()
+}
+
+/// Where they are, if that is a set of dedicated CPUs that fits.
+fn in_use(vectors: &[&Vector], load: f64, floor: &Floor<'_>) -> Option<Vec<Option<CpuId>>> {
+    let at: Vec<CpuId> = vectors.iter().map(|vector| vector.present.filter(|cpu| vector.pool.contains(*cpu))).collect::<Option<_>>()?;
+    let cpus: CpuSet = at.iter().copied().collect();
+    let count = cpus.len() as f64;
+    let few_enough = cpus.len() <= 1 || load / (count - 1.0) >= TOO_EMPTY;
+    let fits = load / count <= TOO_FULL || cpus.len() == vectors.len();
+    let even = cpus.iter().all(|cpu| is_filled_well(cpu, vectors, &at, MOST + (TOO_FULL - FILL)));
+    let apart = cpus.iter().all(|cpu| floor.core(cpu).and(&cpus).len() == 1);
+    let candidates = candidates(vectors, floor);
+    let unused = candidates.iter().find(|candidate| !floor.core(candidate.cpu).intersects(&cpus));
+    let well_chosen = cpus.iter().all(|cpu| {
+        let this = candidates.iter().find(|candidate| candidate.cpu == cpu);
+        this.is_some_and(|this| unused.is_none_or(|unused| !unused.is_clearly_better_than(this)))
+    });
+    (few_enough && fits && even && apart && well_chosen).then(|| at.into_iter().map(Some).collect())
+}
+
+fn is_filled_well(cpu: CpuId, vectors: &[&Vector], at: &[CpuId], most: f64) -> bool {
+    let here: Vec<f64> = vectors.iter().zip(at).filter(|(_, at)| **at == cpu).map(|(vector, _)| vector.load).collect();
+    here.len() <= 1 || here.iter().sum::<f64>() <= most
+}
+
+/// A new set, as small as it may be, and who sits where.
+fn chosen(vectors: &[&Vector], load: f64, floor: &Floor<'_>) -> Vec<Option<CpuId>> {
+    let candidates = candidates(vectors, floor);
+    let mut cores = CpuSet::new();
+    let mut one_per_core: Vec<CpuId> = Vec::new();
+    for candidate in &candidates {
+        if !cores.contains(candidate.cpu) {
+            cores = cores.or(floor.core(candidate.cpu));
+            one_per_core.push(candidate.cpu);
+        }
+    }
+    let least = ((load / FILL).ceil() as usize).clamp(1, one_per_core.len().max(1));
+    let mut seats = Vec::new();
+    for count in least..=one_per_core.len() {
+        seats = seated(vectors, &one_per_core[..count]);
+        let at: Vec<CpuId> = seats.iter().flatten().copied().collect();
+        if at.len() < seats.len() || at.iter().all(|cpu| is_filled_well(*cpu, vectors, &at, MOST)) {
+            break;
+        }
+    }
+    if seats.is_empty() { vec![None; vectors.len()] } else { seats }
+}
+
+/// The heaviest first, each to the CPU with least.
+fn seated(vectors: &[&Vector], cpus: &[CpuId]) -> Vec<Option<CpuId>> {
+    let mut order: Vec<usize> = (0..vectors.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(millionths(vectors[*index].load)));
+    let mut filled: Vec<(u64, usize, CpuId)> = cpus.iter().enumerate().map(|(rank, cpu)| (0, rank, *cpu)).collect();
+    let mut seats = vec![None; vectors.len()];
+    for index in order {
+        let vector = vectors[index];
+        let allowed = filled.iter_mut().filter(|(.., cpu)| vector.pool.contains(*cpu));
+        if let Some(seat) = allowed.min_by_key(|(load, rank, cpu)| (*load, vector.present != Some(*cpu), *rank)) {
+            // Nothing weighs nothing: those without a measured load are shared out too.
+            seat.0 += millionths(vector.load).max(1);
+            seats[index] = Some(seat.2);
+        }
+    }
+    seats
+}
+
+/// A CPU that may be dedicated, the best first.
+struct Candidate {
+    cpu: CpuId,
+    distance: u32,
+    /// Whether somebody reads on its core.
+    read_on: bool,
+    slow: bool,
+    /// What its core is busy with besides the vectors, in millionths of a CPU.
+    busy: u64,
+}
+
+impl Candidate {
+    fn is_clearly_better_than(&self, other: &Self) -> bool {
+        let kind = |it: &Self| (it.distance, it.read_on, it.slow);
+        match kind(self).cmp(&kind(other)) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => self.busy + millionths(WORTH_MOVING) < other.busy,
+            std::cmp::Ordering::Greater => false,
+        }
+    }
+}
+
+fn candidates(vectors: &[&Vector], floor: &Floor<'_>) -> Vec<Candidate> {
+    let pool = vectors.iter().fold(CpuSet::new(), |pool, vector| pool.or(&vector.pool));
+    let readers = vectors.iter().fold(CpuSet::new(), |all, vector| all.or(&vector.consumer_cpus()));
+    let candidate = |cpu: CpuId| Candidate {
+        cpu,
+        distance: vectors.iter().map(|vector| spread::distance(vector.node, floor, cpu)).max().unwrap_or(0),
+        read_on: floor.core(cpu).intersects(&readers),
+        slow: floor.is_slow(cpu),
+        busy: floor.core_busy(cpu),
+    };
+    let mut all: Vec<Candidate> = pool.iter().map(candidate).collect();
+    all.sort_by_key(|c| (c.distance, c.read_on, c.slow, c.busy, c.cpu));
+    all
+}

@@ -1,0 +1,34 @@
+//! The CPU where most is read, by all consumers together: nobody has to be woken across CPUs, and
+//! no line travels.
+//!
+//! Right for consumers that leave their CPU idle; a busy one loses the time that polling takes from
+//! it.
+
+use crate::place::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
+use netsilo_model::derive::silo::heaviest;
+
+pub(super) fn suggest(_: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    vectors.iter().map(place).collect()
+}
+
+fn place(vector: &Vector) -> Suggestion {
+    if let Some(reason) = vector.quiet() {
+        return Suggestion::Leave(reason);
+    }
+    let words = consumer_in_words(vector);
+    let allowed = vector.read_on.iter().filter(|(cpu, _)| vector.pool.contains(**cpu));
+    let Some(best) = heaviest(allowed.map(|(cpu, bytes)| (*cpu, *bytes))) else {
+        return Suggestion::Leave(match vector.read_on.is_empty() {
+            true => vector.no_reader(),
+            false => format!("its consumer {words}, outside the allowed cpus {}", vector.pool),
+        });
+    };
+    let read = |cpu| vector.read_on.get(&cpu).copied().unwrap_or(0.0);
+    let all: f64 = vector.read_on.values().sum();
+    let here = |cpu| format!("{:.0}% of its data is read on cpu {cpu}", read(cpu) / all * 100.0);
+    let enough = |cpu| vector.pool.contains(cpu) && read(cpu) >= read(best) * (1.0 - WORTH_MOVING);
+    match vector.present.filter(|cpu| enough(*cpu)) {
+        Some(cpu) => Suggestion::Keep(cpu, format!("already where it is read: {}", here(cpu))),
+        None => Suggestion::Move(best, format!("{}: its consumer {words}{}", here(best), softirq_in_words(vector))),
+    }
+}

@@ -1,0 +1,151 @@
+//! Moving flows instead of interrupts: aRFS, and what to do where every queue feeds every worker.
+
+use netsilo_model::snapshot::attribution::Protocol;
+use netsilo_model::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value};
+use netsilo_model::derive::reader_spread::Concentration;
+use crate::judge::findings::Seen;
+use netsilo_model::snapshot::host::{Netdev, Snapshot};
+use crate::plan::flow_rules::can_steer;
+use crate::plan::by_value::said;
+use crate::plan::{Advice, Cause, Goal, Plan};
+use netsilo_model::derive::silo::{Silo, Silos};
+use crate::judge::verdict;
+
+/// Drivers that implement `ndo_rx_flow_steer` (read off the sources of 6.1 to 7.2).
+const ARFS_DRIVERS: [&str; 8] =
+    ["bnxt_en", "enic", "hns3", "ice", "mlx4_en", "mlx5_core", "qede", "sfc"];
+
+/// Queues whose readers are spread have to bring this share of a netdev's data before that is said
+/// of the netdev.
+const MOST: f64 = 0.8;
+
+pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
+    netdev.driver.as_deref().is_some_and(|driver| ARFS_DRIVERS.contains(&driver))
+}
+
+/// Adds the offload that lets each driver steer flows by the RFS table.
+pub(super) fn arfs(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &seen.observation.after;
+    let Some(on) = goal.arfs else { return };
+    let table = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
+    for netdev in netdevs {
+        let subject = format!("{} ntuple", netdev.name);
+        let feature = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
+        match feature {
+            _ if on && !has_arfs(netdev) => {
+                let driver = netdev.driver.as_deref().unwrap_or("its driver");
+                plan.refuse(
+                    &subject,
+                    Cause::NoSuchKnob,
+                    format!("{driver} has no aRFS; --rfs does the same in software"),
+                );
+            }
+            None => {
+                plan.refuse(&subject, Cause::NoSuchKnob, "its driver cannot steer flows".into())
+            }
+            Some(feature) if feature.fixed() && feature.active != on => {
+                plan.refuse(
+                    &subject,
+                    Cause::NoSuchKnob,
+                    "its driver does not let it be changed".into(),
+                );
+            }
+            Some(_) if on && table == 0 => {
+                plan.refuse(
+                    &subject,
+                    Cause::NoSuchKnob,
+                    "aRFS goes by the RFS table, which is off: name --rfs too".into(),
+                );
+            }
+            Some(feature) => {
+                let reason = match on {
+                    true => format!(
+                        "aRFS: the device takes each flow to the queue whose interrupt is on its reader's cpu{}",
+                        said(verdict::arfs(seen, netdev))
+                    ),
+                    false => {
+                        "aRFS off: the device's hash chooses the queue of each flow".to_owned()
+                    }
+                };
+                let target = Target::Offload {
+                    netdev: NetdevIdentity::of(netdev),
+                    feature: NTUPLE_FILTER.into(),
+                };
+                plan.set(target, Value::Switch(feature.active), Value::Switch(on), reason);
+            }
+        }
+    }
+}
+
+/// Says so where every queue feeds every worker: moving interrupts gains nothing there, moving
+/// flows might.
+pub(super) fn advise(
+    snapshot: &Snapshot,
+    silos: &Silos,
+    netdevs: &[&Netdev],
+    goal: &Goal,
+    plan: &mut Plan,
+) {
+    let llcs = snapshot.topology.llc_groups().len();
+    for netdev in netdevs {
+        let read = |silo: &&Silo| {
+            silo.queue.is_some() && silo.netdev.is(netdev) && silo.bytes_per_s > Some(0.0)
+        };
+        let queues: Vec<&Silo> = silos.queues.iter().filter(read).collect();
+        let bytes = |silo: &Silo| silo.bytes_per_s.unwrap_or(0.0);
+        let spread = |silo: &Silo| {
+            silo.concentration.is_some_and(|concentration| concentration.is_spread(llcs))
+        };
+        let all: f64 = queues.iter().map(|silo| bytes(silo)).sum();
+        let alike: Vec<&Silo> = queues.into_iter().filter(|silo| spread(silo)).collect();
+        let heaviest = alike.iter().max_by(|a, b| bytes(a).total_cmp(&bytes(b)));
+        let Some((heaviest, at)) = heaviest.and_then(|silo| Some((silo, silo.concentration?)))
+        else {
+            continue;
+        };
+        if alike.iter().map(|silo| bytes(silo)).sum::<f64>() >= all * MOST {
+            plan.advice.push(Advice {
+                subject: netdev.name.clone(),
+                text: advice(snapshot, netdev, heaviest, at, goal),
+            });
+        }
+    }
+}
+
+fn advice(
+    snapshot: &Snapshot,
+    netdev: &Netdev,
+    silo: &Silo,
+    at: Concentration,
+    goal: &Goal,
+) -> String {
+    let comm = silo.consumers.first().map_or("its workers", |consumer| consumer.comm.as_str());
+    let udp = silo.consumers.iter().any(|consumer| consumer.protocols.contains(&Protocol::Udp));
+    let mut text = format!(
+        "its queues feed workers on {} cpus alike ({:.0}% of {} on the busiest): moving interrupts gains nothing. Move flows \
+         instead",
+        at.cpus,
+        at.cpu * 100.0,
+        silo.label()
+    );
+    let rfs = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0) > 0;
+    if !rfs {
+        text += ": --rfs 32768 runs the protocol of each flow where it was last read, for an ipi a batch";
+        if udp {
+            text += " (connected sockets only: an unconnected UDP server gets nothing)";
+        }
+    }
+    if has_arfs(netdev) && goal.arfs.is_none() {
+        let driver = netdev.driver.as_deref().unwrap_or_default();
+        text += &format!("; --rfs 32768 --arfs on lets the device do it ({driver} can)");
+    }
+    if can_steer(netdev) && goal.steer.is_empty() {
+        text += "; where each worker listens on a port of its own, --steer 443/tcp=2-3 takes its flows to the queues near it by \
+                 rules of the device (which port is whose is not seen here: name it)";
+    }
+    text += &format!(
+        "; or let {comm} take its connections by CPU: SO_REUSEPORT with a socket per worker and SO_ATTACH_REUSEPORT_EBPF \
+         (or _CBPF) that returns the CPU, or hand each accepted connection to the worker of its SO_INCOMING_NAPI_ID"
+    );
+    text
+}

@@ -1,0 +1,256 @@
+//! As much as goes, one way, without copying it to the kernel: `MSG_ZEROCOPY`, and what the kernel
+//! tells of each send afterwards.
+//!
+//! Until it has told that a send is done the buffer must not change (ours never does), and what it
+//! has yet to tell takes room of the socket (`net.core.optmem_max`) and of the process (locked
+//! memory): so many sends, and no more, are outstanding.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use netsilo_trial::traffic::Spec;
+use nix::cmsg_space;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use crate::board::add;
+use crate::socket::{PATIENCE, Poll, Socket};
+use crate::stream::Pace;
+use crate::tally::Tally;
+
+/// Sends of one socket whose end is not told yet, at most. The kernel's own bound is some 200 where
+/// `optmem_max` is 128 KiB.
+const OUTSTANDING: u64 = 1024;
+
+/// Sends of one socket before the others have their turn.
+const BURST: usize = 16;
+
+/// How long the kernel has for a piece of news before it is looked whether it is still waited for.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED` of `linux/errqueue.h`.
+const ORIGIN: u8 = 5;
+const COPIED: u8 = 1;
+
+/// A thread with its sockets, one or many.
+pub(super) fn stream(sockets: Vec<Socket>, spec: &Spec, tally: &Tally<'_>) -> io::Result<()> {
+    let buffer = vec![0; spec.send_bytes];
+    let mut news = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
+    let mut pace =
+        spec.rate_per_s.map(|rate| Pace::new(rate * sockets.len() as f64 / spec.instances as f64));
+    let mut poll = Poll::new()?;
+    let flow = |socket| Flow { socket, offset: 0, outstanding: 0, waits: false };
+    let mut flows: Vec<Flow> = sockets.into_iter().map(flow).collect();
+    for (key, flow) in flows.iter().enumerate() {
+        flow.begin()?;
+        poll.add(&flow.socket, key, EventFlags::OUT)?;
+    }
+    let mut last_sent = Instant::now();
+    while !tally.is_stopped() {
+        let ready: Vec<usize> = poll.wait()?.collect();
+        for key in ready {
+            let Some(flow) = flows.get_mut(key) else { continue };
+            flow.hear(&mut news, tally)?;
+            let after = flow.burst(&buffer, &mut pace, &mut last_sent, tally)?;
+            // an empty set still wakes for what is told
+            let waits = after == Next::News && flow.outstanding > 0;
+            if waits != flow.waits {
+                flow.waits = waits;
+                let flags = if waits { EventFlags::empty() } else { EventFlags::OUT };
+                poll.change(flow.socket.as_fd(), key, flags)?;
+            }
+            if after == Next::News && !waits {
+                no_room(last_sent, spec.send_bytes)?;
+            }
+        }
+    }
+    flows.iter_mut().try_for_each(|flow| flow.end(&mut news, tally))
+}
+
+/// What is locked may be another socket's or process's, who tells us nothing: some time is given to
+/// it.
+fn no_room(last_sent: Instant, bytes: usize) -> io::Result<()> {
+    if last_sent.elapsed() > PATIENCE {
+        return Err(io::Error::other(format!(
+            "the kernel takes no send of {bytes} bytes without a copy: raise net.core.optmem_max or the limit of locked memory (ulimit -l), or make it smaller"
+        )));
+    }
+    sleep(Duration::from_millis(1));
+    Ok(())
+}
+
+/// What comes next for a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// It may send more.
+    Send,
+    /// It has no room for bytes.
+    Room,
+    /// It has no room for what is to be told.
+    News,
+}
+
+/// A socket, where it is in the buffer, and how many of its sends are not told of yet.
+struct Flow {
+    socket: Socket,
+    offset: usize,
+    outstanding: u64,
+    /// For news only.
+    waits: bool,
+}
+
+impl Flow {
+    fn begin(&self) -> io::Result<()> {
+        match &self.socket {
+            Socket::Tcp(stream) => stream.set_nonblocking(true)?,
+            Socket::Udp(socket) => socket.set_nonblocking(true)?,
+        }
+        allow(&self.socket)
+    }
+
+    /// Sends until something is missing, or the others have their turn.
+    fn burst(
+        &mut self,
+        buffer: &[u8],
+        pace: &mut Option<Pace>,
+        last_sent: &mut Instant,
+        tally: &Tally<'_>,
+    ) -> io::Result<Next> {
+        for _ in 0..BURST {
+            let next = self.send(buffer, tally)?;
+            if next != Next::Send || tally.is_stopped() {
+                return Ok(next);
+            }
+            *last_sent = Instant::now();
+            if let Some(pace) = pace {
+                pace.keep();
+            }
+        }
+        Ok(Next::Send)
+    }
+
+    fn send(&mut self, buffer: &[u8], tally: &Tally<'_>) -> io::Result<Next> {
+        if self.outstanding >= OUTSTANDING {
+            return Ok(Next::News);
+        }
+        let flags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32) | SendFlags::NOSIGNAL;
+        match send(&self.socket, &buffer[self.offset..], flags) {
+            Ok(bytes) => {
+                self.outstanding += 1;
+                tally.sent(bytes);
+                add(&tally.row.zerocopy_sends, 1);
+                match self.socket {
+                    Socket::Tcp(_) => self.offset = (self.offset + bytes) % buffer.len(),
+                    Socket::Udp(_) => add(&tally.row.datagrams_sent, 1),
+                }
+                Ok(Next::Send)
+            }
+            Err(Errno::NOBUFS) => Ok(Next::News),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Next::Room),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes in all that the kernel has to tell.
+    fn hear(&mut self, news: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
+        loop {
+            match recvmsg::<()>(
+                self.socket.as_fd().as_raw_fd(),
+                &mut [],
+                Some(&mut *news),
+                MsgFlags::MSG_ERRQUEUE,
+            ) {
+                Ok(message) => {
+                    for (sends, copied) in message.cmsgs()?.filter_map(done) {
+                        self.outstanding = self.outstanding.saturating_sub(sends);
+                        add(&tally.row.zerocopy_completed, sends as usize);
+                        add(&tally.row.zerocopy_copied, if copied { sends as usize } else { 0 });
+                    }
+                }
+                Err(nix::errno::Errno::EAGAIN) => return Ok(()),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Nothing more is sent; what is not told of yet is waited for, if not for ever.
+    fn end(&mut self, news: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
+        if let Socket::Tcp(stream) = &self.socket {
+            stream.shutdown(Shutdown::Write)?;
+        }
+        let until = Instant::now() + PATIENCE;
+        self.hear(news, tally)?;
+        while self.outstanding > 0 && Instant::now() < until {
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&LOOK)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.hear(news, tally)?;
+        }
+        Ok(())
+    }
+}
+
+/// How many sends are done by what is told, and whether they were copied all the same. Sends are
+/// numbered, and several in a row are told of at once (`__msg_zerocopy_callback`).
+fn done(told: ControlMessageOwned) -> Option<(u64, bool)> {
+    let (ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _)) =
+        told
+    else {
+        return None;
+    };
+    let sends = u64::from(error.ee_data.wrapping_sub(error.ee_info)) + 1;
+    (error.ee_origin == ORIGIN).then_some((sends, error.ee_code & COPIED != 0))
+}
+
+/// Without it the flag of a send is ignored.
+fn allow(socket: &impl AsFd) -> io::Result<()> {
+    let (fd, on) = (socket.as_fd().as_raw_fd(), 1_i32);
+    let length = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the kernel reads the four bytes of `on` and keeps no reference to them.
+    #[allow(unsafe_code)]
+    let result = unsafe {
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, (&raw const on).cast(), length)
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let why = io::Error::last_os_error();
+    Err(io::Error::new(
+        why.kind(),
+        format!("the kernel does not send without a copy (TCP from 4.14, UDP from 5.0): {why}"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(first: u32, last: u32, origin: u8, code: u8) -> Option<(u64, bool)> {
+        let error = libc::sock_extended_err {
+            ee_errno: 0,
+            ee_origin: origin,
+            ee_type: 0,
+            ee_code: code,
+            ee_pad: 0,
+            ee_info: first,
+            ee_data: last,
+        };
+        done(ControlMessageOwned::Ipv4RecvErr(error, None))
+    }
+
+    #[test]
+    fn sends_are_told_of_by_their_first_and_last_number_which_wraps() {
+        assert_eq!(told(7, 7, ORIGIN, 0), Some((1, false)));
+        assert_eq!(told(7, 9, ORIGIN, COPIED), Some((3, true)));
+        assert_eq!(told(u32::MAX, 1, ORIGIN, 0), Some((3, false)));
+        assert_eq!(told(7, 9, libc::SO_EE_ORIGIN_ICMP, 3), None);
+    }
+}

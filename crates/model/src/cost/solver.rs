@@ -1,0 +1,415 @@
+//! A placement of least cost, nearly: local search from where everything is, and from a placement
+//! made from nothing.
+//!
+//! A step is the best move of one item or the exchange of two. Where no step gains any more, each
+//! item in turn is held at each of the places next best for it while the others find theirs anew,
+//! as far as [`WORK`] allows. Nothing is random, so the same problem has the same answer. And the
+//! answer is its own: asked again with everything where the answer put it, the solver moves
+//! nothing, as it goes on from its own answers until it finds no better one.
+
+use std::borrow::Cow;
+
+use crate::cost::problem::{Pair, Problem, SECOND_NS, SMT_LOSS, pressure, slope};
+
+/// A step has to gain more than this (ns/s): rounding must not decide.
+const LEAST: f64 = 1.0;
+
+/// Another placement altogether has to be better by this share of the cost than the one reached
+/// from where all is.
+const ALTOGETHER: f64 = 0.01;
+
+/// How often the search goes on from its own answer at most.
+const ROUNDS: usize = 4;
+
+/// Rounds of local search at most; each ends when nothing gains any more.
+const SWEEPS: usize = 32;
+
+/// How many prices are asked for at most while items are held elsewhere, about; large problems are
+/// left as they are.
+const WORK: usize = 20_000;
+
+/// At how many places an item is held.
+const HOLDS: usize = 4;
+
+/// A place for each item; `None` for one that has no allowed place.
+pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
+    let items = problem.items.len();
+    let (problem, map) = without_the_homeless(problem);
+    let mut anew = None;
+    let mut homes: Vec<Option<usize>> = problem.items.iter().map(|item| item.home).collect();
+    let mut best = search(&problem, &homes, &mut anew);
+    for _ in 0..ROUNDS {
+        let reached: Vec<Option<usize>> = best.iter().copied().map(Some).collect();
+        if homes == reached {
+            break;
+        }
+        homes = reached;
+        best = search(&problem, &homes, &mut anew);
+    }
+    let mut places = vec![None; items];
+    for (item, place) in map.into_iter().zip(best) {
+        places[item] = Some(place);
+    }
+    places
+}
+
+/// What each item gains by being where it is and not at its home (ns/s), all others being where
+/// they are.
+pub fn gains(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
+    let mut search = Search::new(problem, None);
+    for (item, place) in at.iter().enumerate() {
+        place.iter().for_each(|place| search.sit(item, *place));
+    }
+    let mut gain = |(item, place): (usize, &Option<usize>)| {
+        let (place, home) = ((*place)?, problem.items[item].home?);
+        search.leave(item);
+        let gain = search.price(item, home) - search.price(item, place);
+        search.sit(item, place);
+        gain.is_finite().then_some(gain)
+    };
+    at.iter().enumerate().map(&mut gain).collect()
+}
+
+/// The problem without the items that may be nowhere, and the numbers of those that are left.
+fn without_the_homeless(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>) {
+    let width = problem.places.len();
+    let row = |item: usize| &problem.fixed[item * width..(item + 1) * width];
+    let kept: Vec<usize> = (0..problem.items.len())
+        .filter(|item| row(*item).iter().any(|cost| cost.is_finite()))
+        .collect();
+    if kept.len() == problem.items.len() {
+        return (Cow::Borrowed(problem), kept);
+    }
+    let number = |item: usize| kept.iter().position(|known| *known == item);
+    let pair = |pair: &Pair| Some(Pair { from: number(pair.from)?, to: number(pair.to)?, ..*pair });
+    let left = Problem {
+        places: problem.places.clone(),
+        items: kept.iter().map(|item| problem.items[*item].clone()).collect(),
+        fixed: kept.iter().flat_map(|item| row(*item)).copied().collect(),
+        pairs: problem.pairs.iter().filter_map(pair).collect(),
+    };
+    (Cow::Owned(left), kept)
+}
+
+/// The best placement whatever it takes to get there.
+fn from_nothing(problem: &Problem) -> Vec<usize> {
+    let mut search = Search::new(problem, None);
+    search.sit_in(&search.heaviest_first());
+    search.descend();
+    search.at
+}
+
+/// From where all is, and from a placement made from nothing (kept in `anew`), the better of what
+/// can be reached.
+fn search(problem: &Problem, homes: &[Option<usize>], anew: &mut Option<Vec<usize>>) -> Vec<usize> {
+    let mut home = Search::new(problem, Some(homes));
+    let empty = home.clone();
+    home.sit_at_home(homes);
+    home.descend();
+    let stay = home.total();
+    let enough = stay - (ALTOGETHER * stay).max(LEAST);
+    if empty.least() >= enough {
+        return home.at;
+    }
+    let anew = anew.get_or_insert_with(|| from_nothing(problem));
+    if home.at == *anew {
+        return home.at;
+    }
+    let mut other = empty;
+    anew.iter().enumerate().for_each(|(item, place)| other.sit(item, *place));
+    other.descend();
+    if other.total() < enough { other.at } else { home.at }
+}
+
+/// A placement on the way to a better one.
+#[derive(Clone)]
+struct Search<'a> {
+    problem: &'a Problem,
+    /// Where each item is at home, if the way from there counts.
+    homes: Option<&'a [Option<usize>]>,
+    /// How many places all items together may be at.
+    choices: usize,
+    at: Vec<usize>,
+    busy: Vec<f64>,
+    /// What the first share of load added to a CPU costs there by crowding, slow CPUs reckoned in
+    /// (ns/s).
+    crowd: Vec<f64>,
+    /// The other CPUs of each CPU's core.
+    siblings: Vec<Vec<usize>>,
+    /// The pairs of each item.
+    pairs: Vec<Vec<Pair>>,
+}
+
+const NOWHERE: usize = usize::MAX;
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem, homes: Option<&'a [Option<usize>]>) -> Self {
+        let mut siblings = vec![Vec::new(); problem.places.len()];
+        for core in problem.cores().iter().filter(|core| core.len() > 1) {
+            for place in core {
+                siblings[*place] = core.iter().copied().filter(|other| other != place).collect();
+            }
+        }
+        let mut pairs = vec![Vec::new(); problem.items.len()];
+        for pair in problem.pairs.iter().filter(|pair| pair.from != pair.to) {
+            pairs[pair.from].push(*pair);
+            pairs[pair.to].push(*pair);
+        }
+        let busy = problem.places.iter().map(|place| place.busy).collect();
+        let crowd = vec![0.0; problem.places.len()];
+        let choices = problem.fixed.iter().filter(|cost| cost.is_finite()).count();
+        let mut search = Self {
+            problem,
+            homes,
+            choices,
+            at: vec![NOWHERE; problem.items.len()],
+            busy,
+            crowd,
+            siblings,
+            pairs,
+        };
+        (0..problem.places.len()).for_each(|place| search.crowd_anew(place));
+        search
+    }
+
+    fn crowd_anew(&mut self, place: usize) {
+        let beside: f64 = self.siblings[place].iter().map(|other| self.busy[*other]).sum();
+        let first = slope(self.busy[place]) + SMT_LOSS * beside;
+        self.crowd[place] = first * self.problem.places[place].slowdown * SECOND_NS;
+    }
+
+    fn add_load(&mut self, place: usize, load: f64) {
+        self.busy[place] += load;
+        self.crowd_anew(place);
+        for other in 0..self.siblings[place].len() {
+            self.crowd_anew(self.siblings[place][other]);
+        }
+    }
+
+    /// What it costs at least, wherever everything is, asked while nothing is anywhere: each item
+    /// where it would be cheapest if it were the only one, as each that is there already only makes
+    /// the next one dearer.
+    fn least(&self) -> f64 {
+        let cheapest = |item: usize| {
+            let prices = self
+                .row(item)
+                .zip(&self.crowd)
+                .map(|(alone, crowd)| alone + crowd * self.problem.items[item].load);
+            prices.fold(f64::INFINITY, f64::min)
+        };
+        (0..self.at.len()).map(cheapest).sum()
+    }
+
+    /// What it costs, beyond what the CPUs are crowded by anyway.
+    fn total(&self) -> f64 {
+        let alone: f64 =
+            self.at.iter().enumerate().map(|(item, place)| self.alone(item, *place)).sum();
+        let crowd: f64 = self.busy.iter().map(|busy| pressure(*busy)).sum();
+        let beside = |(place, busy): (usize, &f64)| {
+            busy * self.siblings[place].iter().map(|at| self.busy[*at]).sum::<f64>()
+        };
+        // Each pair is met from both ends.
+        let beside: f64 = self.busy.iter().enumerate().map(beside).sum::<f64>() / 2.0;
+        let pair =
+            |pair: &Pair| pair.cost.at(self.problem.distance(self.at[pair.from], self.at[pair.to]));
+        let pairs: f64 = self.pairs.iter().flatten().map(pair).sum::<f64>() / 2.0;
+        alone + (crowd + SMT_LOSS * beside) * SECOND_NS + pairs
+    }
+
+    fn sit(&mut self, item: usize, place: usize) {
+        self.at[item] = place;
+        self.add_load(place, self.problem.load(item, place));
+    }
+
+    fn leave(&mut self, item: usize) -> usize {
+        let place = std::mem::replace(&mut self.at[item], NOWHERE);
+        self.add_load(place, -self.problem.load(item, place));
+        place
+    }
+
+    /// What it costs whoever else is there, the way from home included.
+    fn alone(&self, item: usize, place: usize) -> f64 {
+        let (home, way) = self.way(item);
+        self.problem.fixed(item, place) + if place == home { 0.0 } else { way }
+    }
+
+    /// The same of all places.
+    fn row(&self, item: usize) -> impl Iterator<Item = f64> {
+        let width = self.busy.len();
+        let (home, way) = self.way(item);
+        let row = self.problem.fixed[item * width..(item + 1) * width].iter().enumerate();
+        row.map(move |(place, cost)| f64::from(*cost) + if place == home { 0.0 } else { way })
+    }
+
+    /// Its home, and what it costs to leave it.
+    fn way(&self, item: usize) -> (usize, f64) {
+        match self.homes.and_then(|homes| homes[item]) {
+            Some(home) => (home, self.problem.items[item].moving),
+            None => (NOWHERE, 0.0),
+        }
+    }
+
+    /// What it costs to add an item that is nowhere, all of it.
+    fn price(&self, item: usize, place: usize) -> f64 {
+        let load = self.problem.load(item, place);
+        let crowd = pressure(self.busy[place] + load) - pressure(self.busy[place]);
+        let core: f64 = self.siblings[place].iter().map(|other| self.busy[*other]).sum();
+        let pair = |pair: &Pair| {
+            let other = self.at[if pair.from == item { pair.to } else { pair.from }];
+            if other == NOWHERE { 0.0 } else { pair.cost.at(self.problem.distance(place, other)) }
+        };
+        let pairs: f64 = self.pairs[item].iter().map(pair).sum();
+        self.alone(item, place) + (crowd + SMT_LOSS * load * core) * SECOND_NS + pairs
+    }
+
+    /// The best place for an item that is nowhere, with its price; `at` if nothing is better than
+    /// it.
+    fn best(&self, item: usize, at: Option<usize>) -> (usize, f64) {
+        let mut best =
+            at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
+        let load = self.problem.items[item].load;
+        for (place, (alone, crowd)) in self.row(item).zip(&self.crowd).enumerate() {
+            // The more is there the more the next costs, and pairs only add to it.
+            if alone + crowd * load < best.1 - LEAST {
+                let price = self.price(item, place);
+                if price < best.1 - LEAST {
+                    best = (place, price);
+                }
+            }
+        }
+        best
+    }
+
+    fn sit_at_home(&mut self, homes: &[Option<usize>]) {
+        let mut order = self.heaviest_first();
+        order.retain(|item| match homes[*item] {
+            Some(home) if self.problem.fixed(*item, home).is_finite() => {
+                self.sit(*item, home);
+                false
+            }
+            _ => true,
+        });
+        self.sit_in(&order);
+    }
+
+    fn sit_in(&mut self, order: &[usize]) {
+        for item in order {
+            let (place, _) = self.best(*item, None);
+            self.sit(*item, place);
+        }
+    }
+
+    fn heaviest_first(&self) -> Vec<usize> {
+        let items = &self.problem.items;
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by(|a, b| items[*b].load.total_cmp(&items[*a].load).then(a.cmp(b)));
+        order
+    }
+
+    /// Steps until none gains any more.
+    fn descend(&mut self) {
+        // What it takes to hold one item at each place.
+        let mut work = 2 * HOLDS * self.descend_but(NOWHERE);
+        let mut total = self.total();
+        let mut order = self.heaviest_first();
+        // As long as one finds something, the others are asked again.
+        let mut calm = 0;
+        while calm < order.len() && work < WORK {
+            let item = order.remove(0);
+            order.push(item);
+            calm += 1;
+            for place in self.next_best(item) {
+                let mut other = self.clone();
+                other.leave(item);
+                other.sit(item, place);
+                work += other.descend_but(item) + other.descend_but(NOWHERE);
+                let now = other.total();
+                if now < total - LEAST {
+                    (*self, total, calm) = (other, now, 0);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The places that are next best for an item, all others being where they are.
+    fn next_best(&mut self, item: usize) -> Vec<usize> {
+        let from = self.leave(item);
+        let places = (0..self.problem.places.len()).filter(|place| *place != from);
+        let mut prices: Vec<(f64, usize)> =
+            places.map(|place| (self.price(item, place), place)).collect();
+        self.sit(item, from);
+        prices.retain(|(price, _)| price.is_finite());
+        prices.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        prices.into_iter().take(HOLDS).map(|(_, place)| place).collect()
+    }
+
+    /// Steps of all but one until none gains any more; says how many prices that took, about.
+    fn descend_but(&mut self, held: usize) -> usize {
+        let sweep = self.at.len() * self.at.len() + self.choices;
+        for sweeps in 1..=SWEEPS {
+            if !(self.moves(held) | self.exchanges(held)) {
+                return sweeps * sweep;
+            }
+        }
+        SWEEPS * sweep
+    }
+
+    /// Each item to its best place.
+    fn moves(&mut self, held: usize) -> bool {
+        let mut moved = false;
+        for item in (0..self.at.len()).filter(|item| *item != held) {
+            let from = self.leave(item);
+            let (to, _) = self.best(item, Some(from));
+            self.sit(item, to);
+            moved |= from != to;
+        }
+        moved
+    }
+
+    /// Two items each to the other's place.
+    fn exchanges(&mut self, held: usize) -> bool {
+        let mut moved = false;
+        // What each adds to the cost now: an upper bound of what it adds while another one is away.
+        let mut adds: Vec<f64> = (0..self.at.len()).map(|item| self.adds(item)).collect();
+        for a in (0..self.at.len()).filter(|item| *item != held) {
+            for b in (a + 1..self.at.len()).filter(|item| *item != held) {
+                let (x, y) = (self.at[a], self.at[b]);
+                let least = self.alone(a, y) + self.alone(b, x);
+                if x != y && least < adds[a] + adds[b] - LEAST && self.try_both(a, y, b, x) {
+                    moved = true;
+                    (adds[a], adds[b]) = (self.adds(a), self.adds(b));
+                }
+            }
+        }
+        moved
+    }
+
+    /// What an item adds to the cost.
+    fn adds(&mut self, item: usize) -> f64 {
+        let place = self.leave(item);
+        let price = self.price(item, place);
+        self.sit(item, place);
+        price
+    }
+
+    /// Two items to two places, if that gains.
+    fn try_both(&mut self, a: usize, to_a: usize, b: usize, to_b: usize) -> bool {
+        let (x, y) = (self.at[a], self.at[b]);
+        self.leave(b);
+        let b_before = self.price(b, y);
+        self.leave(a);
+        let before = b_before + self.price(a, x);
+        let a_after = self.price(a, to_a);
+        self.sit(a, to_a);
+        let after = a_after + self.price(b, to_b);
+        if after < before - LEAST {
+            self.sit(b, to_b);
+            return true;
+        }
+        self.leave(a);
+        self.sit(a, x);
+        self.sit(b, y);
+        false
+    }
+}

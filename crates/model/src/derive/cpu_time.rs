@@ -1,0 +1,198 @@
+//! How a CPU spent its time: as the clock ticks sampled it, as it was measured, and how the two
+//! differ.
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::cpuset::CpuId;
+use crate::snapshot::host::{CpuCounters, Observation};
+use crate::derive::rates::{Rates, Shares};
+
+/// USER_HZ: ticks of `/proc/stat` per second, whatever the kernel's own HZ.
+const TICKS_PER_S: f64 = 100.0;
+
+/// From this difference on, ticks and measurement tell different stories.
+pub const DIFFERS: f64 = 0.10;
+
+/// How one CPU spent its time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuSplit {
+    /// Sampled at clock ticks (`/proc/stat`), of all ticks that were counted.
+    pub ticks: Option<Shares>,
+    /// Share of the time in which it idled: idle time is taken from a clock, not sampled, where the
+    /// tick stops.
+    pub idle: Option<f64>,
+    /// Share of the time for which no tick was counted at all: the tick was stopped, and the CPU
+    /// did not idle.
+    pub uncounted: Option<f64>,
+    /// Measured at entry and exit (eBPF).
+    pub measured: Option<Measured>,
+}
+
+/// Shares of the time that were measured at entry and exit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// In the NET_RX softirq.
+    pub net_rx: f64,
+    /// In the NET_TX softirq.
+    pub net_tx: f64,
+    /// In all other softirqs.
+    pub other_softirq: f64,
+    /// In handlers of device interrupts.
+    pub hardirq: f64,
+    /// In call-function inter-processor interrupts.
+    pub ipi: f64,
+}
+
+impl Measured {
+    /// All softirqs.
+    pub fn softirq(&self) -> f64 {
+        self.net_rx + self.net_tx + self.other_softirq
+    }
+
+    /// All that interrupts threads.
+    pub fn interrupted(&self) -> f64 {
+        self.softirq() + self.hardirq + self.ipi
+    }
+}
+
+impl CpuSplit {
+    /// What is known of a CPU.
+    pub fn of(observation: &Observation, rates: &Rates, cpu: CpuId) -> Self {
+        let elapsed = rates.elapsed.as_secs_f64();
+        let counters = |of: &crate::snapshot::host::Snapshot| of.cpus.get(&cpu).cloned();
+        let both = counters(&observation.before)
+            .zip(counters(&observation.after))
+            .filter(|_| elapsed > 0.0);
+        let ticks = |(old, new): &(CpuCounters, CpuCounters)| {
+            let all = |c: &CpuCounters| {
+                let s = c.stat;
+                [s.user, s.nice, s.system, s.idle, s.iowait, s.irq, s.softirq, s.steal]
+                    .into_iter()
+                    .fold(0, u64::saturating_add)
+            };
+            all(new).saturating_sub(all(old)) as f64 / TICKS_PER_S / elapsed
+        };
+        let idle = |(old, new): &(CpuCounters, CpuCounters)| {
+            let idle = |c: &CpuCounters| c.stat.idle.saturating_add(c.stat.iowait);
+            (idle(new).saturating_sub(idle(old)) as f64 / TICKS_PER_S / elapsed).min(1.0)
+        };
+        Self {
+            ticks: rates.cpus.get(&cpu).and_then(|rates| rates.shares),
+            idle: both.as_ref().map(idle),
+            uncounted: both.as_ref().map(|both| (1.0 - ticks(both)).max(0.0)),
+            measured: measured(observation, cpu),
+        }
+    }
+
+    /// Share of the time in softirqs, and whether that was measured or sampled.
+    pub fn softirq(&self) -> Option<(f64, bool)> {
+        self.measured.map(|it| (it.softirq(), true)).or_else(|| Some((self.ticks?.softirq, false)))
+    }
+
+    /// Share of the time in softirqs, device interrupts and IPIs.
+    pub fn interrupted(&self) -> Option<f64> {
+        self.measured
+            .map(|it| it.interrupted())
+            .or_else(|| self.ticks.map(|ticks| ticks.softirq + ticks.irq))
+    }
+
+    /// By how much the ticks tell more (or, negative, less) interrupt time than there was; `None`
+    /// where one is not known.
+    pub fn ticks_tell_more(&self) -> Option<f64> {
+        let (ticks, measured) = self.ticks.zip(self.measured)?;
+        Some(ticks.softirq + ticks.irq - measured.interrupted())
+    }
+
+    /// In a sentence how ticks and measurement differ, where that misleads.
+    pub fn difference(&self) -> Option<String> {
+        let more = self.ticks_tell_more().filter(|more| more.abs() >= DIFFERS)?;
+        let points = (more.abs() * 100.0).round();
+        let uncounted = self.uncounted.unwrap_or(0.0);
+        Some(match more > 0.0 {
+            true => format!(
+                "clock ticks tell {points} points more: what runs in step with the tick, as work that timers start, is \
+                 found by it more often than it runs"
+            ),
+            false if uncounted >= more.abs() / 2.0 => format!(
+                "clock ticks tell {points} points less: an idle cpu stops its tick, and interrupts that come then are \
+                 charged to nobody ({:.0}% of the time is missing from its row)",
+                uncounted * 100.0
+            ),
+            false => format!(
+                "clock ticks tell {points} points less: a sample falls between short interrupts, and what ksoftirqd or a \
+                 NAPI's kthread does may be charged as system time"
+            ),
+        })
+    }
+}
+
+fn measured(observation: &Observation, cpu: CpuId) -> Option<Measured> {
+    let attribution = &observation.attribution;
+    let elapsed = attribution.elapsed.as_secs_f64();
+    let time = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0)?;
+    let share = |nanoseconds: u64| (nanoseconds as f64 / 1e9 / elapsed).min(1.0);
+    Some(Measured {
+        net_rx: share(time.net_rx_ns),
+        net_tx: share(time.net_tx_ns),
+        other_softirq: share(time.other_softirq_ns),
+        hardirq: share(time.hardirq_ns),
+        ipi: share(time.ipi_ns),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(softirq_ticks: f64, measured: f64, uncounted: f64) -> CpuSplit {
+        CpuSplit {
+            ticks: Some(Shares {
+                softirq: softirq_ticks,
+                idle: 1.0 - softirq_ticks,
+                ..Shares::default()
+            }),
+            idle: Some(0.3),
+            uncounted: Some(uncounted),
+            measured: Some(Measured { net_rx: measured, ..Measured::default() }),
+        }
+    }
+
+    #[test]
+    fn a_small_difference_is_not_worth_a_sentence() {
+        assert_eq!(split(0.42, 0.5, 0.0).difference(), None);
+    }
+
+    #[test]
+    fn the_difference_is_named_by_its_cause() {
+        let text = |it: CpuSplit| it.difference().unwrap();
+        assert!(
+            text(split(0.0, 0.4, 0.4)).contains("40% of the time is missing"),
+            "{}",
+            text(split(0.0, 0.4, 0.4))
+        );
+        assert!(text(split(0.1, 0.5, 0.0)).contains("tell 40 points less: a sample falls between"));
+        assert!(text(split(0.6, 0.2, 0.0)).starts_with("clock ticks tell 40 points more"));
+    }
+
+    #[test]
+    fn times_of_a_bundle_may_be_any_number() {
+        let mut observation = crate::synthetic::scene::Scene::default().observation();
+        let cpu = CpuId(0);
+        let stat = &mut observation.after.cpus.get_mut(&cpu).unwrap().stat;
+        (stat.idle, stat.iowait, stat.user) = (u64::MAX, u64::MAX, u64::MAX);
+        let rates = crate::derive::rates::rates(&observation.before, &observation.after);
+        assert_eq!(CpuSplit::of(&observation, &rates, cpu).idle, Some(1.0));
+    }
+
+    #[test]
+    fn idle_and_missing_time_are_shares_of_the_clock_not_of_the_ticks() {
+        let mut observation = crate::synthetic::scene::Scene::default().observation();
+        let cpu = CpuId(0);
+        let stat = &mut observation.after.cpus.get_mut(&cpu).unwrap().stat;
+        (stat.idle, stat.softirq) = (600, 0);
+        let rates = crate::derive::rates::rates(&observation.before, &observation.after);
+        let split = CpuSplit::of(&observation, &rates, cpu);
+        assert_eq!((split.ticks.unwrap().idle, split.idle), (1.0, Some(0.6)));
+        assert!((split.uncounted.unwrap() - 0.4).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,84 @@
+//! Whom receive work wakes: the wakeups of a thread group, shared out over the queues that it
+//! reads.
+
+use std::collections::BTreeMap;
+
+use crate::snapshot::attribution::{Attribution, Consumption};
+use crate::machine::cpuset::CpuId;
+
+/// A reader and the CPU that ran the protocol of what it reads.
+type Key = (u32, CpuId);
+
+/// Wakeups per read.
+#[derive(Debug, Default)]
+pub(crate) struct Wakeups {
+    /// Whether they were counted: if not, there being none says nothing.
+    pub(crate) counted: bool,
+    /// Wakeups per second for each read that was counted on the CPU that slept.
+    where_it_read: BTreeMap<(Key, CpuId), f64>,
+    /// The same of a CPU on which no read was counted (the scheduler moved the thread), for each
+    /// read on any CPU.
+    elsewhere: BTreeMap<Key, BTreeMap<CpuId, f64>>,
+}
+
+impl Wakeups {
+    /// Shares the wakeups of each reader by each CPU out over its reads of what that CPU processed:
+    /// those on the CPU that slept, if there are any.
+    pub(crate) fn of(attribution: &Attribution) -> Self {
+        let (mut there, mut all) = (BTreeMap::new(), BTreeMap::new());
+        for row in &attribution.consumption {
+            if let Some(key) = key(row) {
+                let add = |sum: &mut u64| *sum = sum.saturating_add(row.events);
+                add(there.entry((key, row.consumer_cpu)).or_default());
+                add(all.entry(key).or_default());
+            }
+        }
+        let seconds = attribution.elapsed.as_secs_f64();
+        let mut wakeups =
+            Self { counted: seconds > 0.0 && is_counted(attribution), ..Self::default() };
+        for wakeup in attribution.wakeups.iter().filter(|_| seconds > 0.0) {
+            let key = (wakeup.tgid, wakeup.waker_cpu);
+            let per_s = wakeup.count as f64 / seconds;
+            let some = |reads: Option<&u64>| {
+                reads.copied().filter(|reads| *reads > 0).map(|reads| reads as f64)
+            };
+            if let Some(reads) = some(there.get(&(key, wakeup.sleeper_cpu))) {
+                *wakeups.where_it_read.entry((key, wakeup.sleeper_cpu)).or_default() +=
+                    per_s / reads;
+            } else if let Some(reads) = some(all.get(&key)) {
+                let sleepers = wakeups.elsewhere.entry(key).or_default();
+                *sleepers.entry(wakeup.sleeper_cpu).or_default() += per_s / reads;
+            }
+        }
+        wakeups
+    }
+
+    /// Wakeups per second that these reads of one reader take, by the CPU that slept.
+    pub(crate) fn of_reads(&self, rows: &[&Consumption]) -> BTreeMap<CpuId, f64> {
+        let mut rates = BTreeMap::new();
+        for row in rows {
+            let Some(key) = key(row) else { continue };
+            let here = self
+                .where_it_read
+                .get(&(key, row.consumer_cpu))
+                .map(|rate| (&row.consumer_cpu, rate));
+            for (cpu, rate) in
+                here.into_iter().chain(self.elsewhere.get(&key).into_iter().flatten())
+            {
+                *rates.entry(*cpu).or_default() += rate * row.events as f64;
+            }
+        }
+        rates
+    }
+}
+
+fn key(row: &Consumption) -> Option<Key> {
+    Some((row.consumer.tgid, row.protocol_cpu.or(row.poll_cpu)?))
+}
+
+/// An observation of before wakeups were counted has no such hook.
+fn is_counted(attribution: &Attribution) -> bool {
+    let attached =
+        attribution.hooks.iter().any(|hook| hook.question == "wakeups" && hook.refused.is_none());
+    attached || !attribution.wakeups.is_empty()
+}

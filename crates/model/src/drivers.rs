@@ -1,0 +1,5 @@
+//! ROOMDOC
+
+pub mod counters;
+pub mod table;
+pub mod vectors;

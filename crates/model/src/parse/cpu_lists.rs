@@ -1,0 +1,55 @@
+//! Files that hold a set of CPUs (or of queues), as a list or as a mask.
+//!
+//! Some kernels end the lists and masks of nodes and caches with a NUL behind the newline (seen in
+//! a 5.15 on arm64).
+
+use crate::parse::ParseError;
+use crate::machine::cpuset::{CpuSet, CpuSetError};
+
+/// A list (`0-3,8`); the empty line is the empty set.
+///
+/// `/sys/devices/system/cpu/nohz_full` prints `(null)` where the boot parameter was not given.
+pub fn list(text: &str) -> Result<CpuSet, ParseError> {
+    let text = text.trim_end_matches('\0');
+    if text.trim() == "(null)" {
+        return Ok(CpuSet::new());
+    }
+    CpuSet::parse_list(text).map_err(|error| at(text, error))
+}
+
+/// A comma-grouped hexadecimal mask.
+pub fn mask(text: &str) -> Result<CpuSet, ParseError> {
+    CpuSet::parse_mask(text.trim_end_matches('\0')).map_err(|error| at(text, error))
+}
+
+/// The position in the text as it stands in the file: a set is read without the white space around
+/// it.
+fn at(text: &str, error: CpuSetError) -> ParseError {
+    let offset = text.len() - text.trim_start().len() + error.at;
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    ParseError::new(
+        before.matches('\n').count() + 1,
+        offset - line_start + 1,
+        error.kind.to_string(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_is_the_empty_set() {
+        assert_eq!(list("  (null)\n"), Ok(CpuSet::new()));
+        assert_eq!(list("\n"), Ok(CpuSet::new()));
+        assert_eq!(list("0-1\n\0").unwrap().to_string(), "0-1");
+    }
+
+    #[test]
+    fn the_column_of_a_bad_range_is_named() {
+        assert_eq!(list("0-3,x\n").unwrap_err().to_string(), "line 1 column 5: unexpected 'x'");
+        assert_eq!(list("\n  0-3,x\n").unwrap_err().to_string(), "line 2 column 7: unexpected 'x'");
+        assert_eq!(mask("ff,zz\n").unwrap_err().to_string(), "line 1 column 4: unexpected 'z'");
+    }
+}

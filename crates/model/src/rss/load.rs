@@ -1,0 +1,164 @@
+//! What each entry of a netdev's indirection table carried, by the flows that arrived.
+
+use std::collections::BTreeMap;
+
+use crate::snapshot::flow::Flow;
+use crate::snapshot::host::{Netdev, Observation};
+use crate::rss::model::{Calibrated, flows_of};
+use crate::rss::rebalance::queue_loads;
+
+/// No entry takes more packets than this in a look (a trillion), so that the sum of a table fits
+/// whatever a bundle tells.
+const MOST: u64 = 1 << 40;
+
+/// The load of a netdev's indirection table, in packets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableLoad {
+    /// The rx queue of each entry.
+    pub table: Vec<u32>,
+    /// Packets of each entry.
+    pub load: Vec<u64>,
+    /// Packets of flows that went by the table: their entry is known, and its queue took them.
+    pub packets: u64,
+    /// Packets whose entry is not known, or that another queue took than their entry's.
+    pub outside: u64,
+    /// Packets of flows that were not counted one by one, for want of room.
+    pub missed: u64,
+    /// Flows that went by the table.
+    pub flows: usize,
+    /// Packets of the heaviest of them, and its entry.
+    pub heaviest: Option<(u64, usize)>,
+}
+
+impl TableLoad {
+    /// By the hash that the NIC gave or, where it gives none, that reckoned of the addresses; why
+    /// there is no telling.
+    pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
+        let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
+        let table = rss.map(|rss| rss.indirection.clone()).filter(|table| !table.is_empty());
+        let table = table.ok_or("it shows no indirection table")?;
+        let before = observation.before.netdevs.iter().find(|dev| dev.ifindex == netdev.ifindex);
+        let before = before.and_then(|dev| dev.ethtool.as_ref()?.rss.value());
+        if before.is_some_and(|before| Some(before) != rss) {
+            return Err("its table or key was changed while it was looked at".into());
+        }
+        let flows: Vec<&Flow> = flows_of(observation, netdev).collect();
+        let hashes = flows.iter().any(|flow| flow.hash.is_some());
+        let reckoned = if hashes { None } else { Calibrated::of(observation, netdev).ok() };
+        let entries = table.len();
+        let entry_of = |flow: &Flow| match (flow.hash, &reckoned) {
+            (Some(hash), _) => Some(hash as usize % entries),
+            // what a NIC does not hash goes by entry 0
+            (None, _) if hashes => Some(0),
+            (None, Some(reckoned)) => Some(
+                reckoned.model.predict(flow.outer, flow.ends, flow.fragments).ok()?.entry as usize,
+            ),
+            (None, None) => None,
+        };
+        let mut found = Self {
+            load: vec![0; table.len()],
+            packets: 0,
+            outside: 0,
+            missed: observation.attribution.flows_missed,
+            flows: 0,
+            heaviest: None,
+            table,
+        };
+        for flow in &flows {
+            let entry =
+                entry_of(flow).filter(|entry| flow.queue == found.table.get(*entry).copied());
+            found.add(entry, flow.packets);
+        }
+        Ok(found)
+    }
+
+    fn add(&mut self, entry: Option<usize>, packets: u64) {
+        let Some(entry) = entry else {
+            self.outside = self.outside.saturating_add(packets);
+            return;
+        };
+        self.load[entry] = self.load[entry].saturating_add(packets).min(MOST);
+        self.packets = self.packets.saturating_add(packets);
+        self.flows += 1;
+        if self.heaviest.is_none_or(|(most, _)| packets > most) {
+            self.heaviest = Some((packets, entry));
+        }
+    }
+
+    /// Packets of each queue that the table has, by the table.
+    pub fn queues(&self) -> BTreeMap<u32, u64> {
+        queue_loads(&self.table, &self.load).into_iter().collect()
+    }
+
+    /// How many equally loaded entries would be as uneven (2 to the power of the load's entropy);
+    /// `None` without load.
+    pub fn entries_in_effect(&self) -> Option<f64> {
+        let total = self.packets as f64;
+        let shares = self.load.iter().filter(|load| **load > 0).map(|load| *load as f64 / total);
+        let entropy: f64 = shares.map(|share| -share * share.log2()).sum();
+        (self.packets > 0).then(|| entropy.exp2())
+    }
+
+    /// The heaviest queue's load over the mean of all; `None` without load.
+    pub fn skew(&self) -> Option<f64> {
+        let queues = self.queues();
+        let most = *queues.values().max()?;
+        (self.packets > 0).then(|| most as f64 * queues.len() as f64 / self.packets as f64)
+    }
+
+    /// Whether it says all that matters: at most a tenth of the packets went another way or were
+    /// not counted.
+    pub fn is_whole(&self) -> bool {
+        let (inside, outside) = (self.packets as f64, self.outside as f64 + self.missed as f64);
+        self.packets > 0 && outside * 10.0 <= inside + outside
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::ethtool::{Ethtool, Rss};
+    use crate::snapshot::flow::Outer;
+    use crate::machine::reading::Part;
+
+    fn loaded(table: &[u32], flows: Vec<Flow>) -> Result<TableLoad, String> {
+        let rss = Rss { function: None, key: None, indirection: table.to_vec(), input_xfrm: 0 };
+        let ethtool = Ethtool { rss: Part::Value(rss), ..Ethtool::untold("not asked") };
+        let netdev = Netdev { ifindex: 2, ethtool: Some(ethtool), ..Netdev::default() };
+        let mut observation = Observation::default();
+        observation.attribution.flows = flows;
+        observation.after.netdevs = vec![netdev.clone()];
+        TableLoad::of(&observation, &netdev)
+    }
+
+    fn flow(hash: Option<u32>, queue: u32, packets: u64) -> Flow {
+        Flow { ifindex: 2, outer: Outer::Tcp, hash, queue: Some(queue), packets, ..Flow::default() }
+    }
+
+    #[test]
+    fn packets_count_for_the_entry_of_their_hash_if_its_queue_took_them() {
+        let table = [0, 1, 2, 3];
+        let found =
+            loaded(&table, vec![flow(Some(5), 1, 60), flow(Some(9), 1, 20), flow(Some(6), 3, 4)])
+                .unwrap();
+        assert_eq!((found.load.as_slice(), found.outside), ([0, 80, 0, 0].as_slice(), 4));
+        assert_eq!((found.flows, found.heaviest, found.is_whole()), (2, Some((60, 1)), true));
+        assert_eq!((found.skew(), found.entries_in_effect()), (Some(4.0), Some(1.0)));
+    }
+
+    #[test]
+    fn what_the_nic_does_not_hash_is_entry_0s_but_only_of_a_nic_that_tells_hashes() {
+        let found = loaded(&[2, 1], vec![flow(None, 2, 7), flow(Some(1), 1, 1)]).unwrap();
+        assert_eq!(found.load, [7, 1]);
+        let silent = loaded(&[2, 1], vec![flow(None, 2, 7)]).unwrap();
+        assert_eq!((silent.outside, silent.is_whole()), (7, false));
+        assert!(loaded(&[], vec![]).unwrap_err().contains("no indirection table"));
+    }
+
+    #[test]
+    fn an_even_load_uses_all_entries() {
+        let found =
+            loaded(&[0, 1, 2, 3], (0..4).map(|hash| flow(Some(hash), hash, 10)).collect()).unwrap();
+        assert_eq!((found.skew(), found.entries_in_effect()), (Some(1.0), Some(4.0)));
+    }
+}

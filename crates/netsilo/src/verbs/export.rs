@@ -1,0 +1,165 @@
+//! `netsilo export`: the present plan in the words of other programs.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use netsilo_decide::plan::export::{self, File};
+use netsilo_decide::plan::Plan;
+
+use crate::tell::exit::Exit;
+use crate::verbs::plan::PlanArgs;
+use crate::verbs::apply;
+use crate::tell::out;
+
+/// Arguments of `netsilo export`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What for
+    #[arg(value_enum, value_name = "FORMAT")]
+    format: Format,
+    /// irqbalance-policy: let irqbalance balance on the nodes that netsilo's hints name, instead of
+    /// leaving interrupts alone
+    #[arg(long)]
+    suggest: bool,
+    /// Export this plan, as printed by `netsilo plan --json`, instead of making one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Look"])]
+    plan: Option<PathBuf>,
+    /// Write the files into this folder instead of printing them
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    make: PlanArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// A policy script for irqbalance --policyscript
+    IrqbalancePolicy,
+    /// Files for /etc/systemd/network
+    SystemdLink,
+    /// A profile for tuned
+    Tuned,
+    /// A plain shell script that writes what differs
+    Script,
+}
+
+/// Plans, or reads a plan, and prints it in other words.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if args.suggest && args.format != Format::IrqbalancePolicy {
+        let why = "--suggest goes with irqbalance-policy only";
+        return Err(crate::tell::exit::Stop(Exit::Usage, why.into()).into());
+    }
+    // What follows the hints depends on no plan.
+    let files = if args.suggest {
+        vec![export::irqbalance_suggest()]
+    } else {
+        render(args.format, &plan(args)?)
+    };
+    match &args.dir {
+        Some(dir) => write(dir, &files)?,
+        None => out::text(&joined(&files))?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn plan(args: &Args) -> Result<Plan> {
+    match &args.plan {
+        Some(path) => apply::load(path),
+        None => args.make.plan(),
+    }
+}
+
+fn render(format: Format, plan: &Plan) -> Vec<File> {
+    match format {
+        Format::IrqbalancePolicy => vec![export::irqbalance_policy(plan)],
+        Format::SystemdLink => {
+            let (files, beyond) = export::systemd_link(plan);
+            beyond
+                .iter()
+                .for_each(|what| out::note(&format!("not expressible in .link files: {what}")));
+            files
+        }
+        Format::Tuned => vec![export::tuned(plan)],
+        Format::Script => vec![export::script(plan)],
+    }
+}
+
+/// One after the other; with their names, where there are more than one.
+fn joined(files: &[File]) -> String {
+    match files {
+        [] => "# the plan has nothing that .link files can express\n".into(),
+        [only] => only.text.clone(),
+        all => all.iter().map(|file| format!("# ---- {}\n{}\n", file.name, file.text)).collect(),
+    }
+}
+
+fn write(dir: &Path, files: &[File]) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    for file in files {
+        let path = dir.join(&file.name);
+        let said = || format!("cannot write {}", path.display());
+        fs::write(&path, &file.text).with_context(said)?;
+        let mode = if file.executable { 0o755 } else { 0o644 };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).with_context(said)?;
+        out::note(&format!("wrote {}", path.display()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// All formats of a plan, as golden text.
+    ///
+    /// Without its reasons: these are the algorithms' and change with them.
+    pub(crate) fn all(plan: &Plan) -> String {
+        let mut plan = plan.clone();
+        plan.placements.iter_mut().for_each(|it| it.basis = "because".into());
+        plan.changes.iter_mut().for_each(|it| it.reason = "because".into());
+        let (links, beyond) = export::systemd_link(&plan);
+        let files = [export::script(&plan), export::irqbalance_policy(&plan), export::tuned(&plan)];
+        let beyond: String =
+            beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect();
+        beyond
+            + &files
+                .into_iter()
+                .chain(links)
+                .map(|file| format!("==== {}\n{}", file.name, own_lines(&file.text)))
+                .collect::<String>()
+    }
+
+    /// The script's functions are the same in each.
+    fn own_lines(text: &str) -> &str {
+        text.rsplit_once("cannot be moved to cpus $3\"\n    fi\n}\n\n").map_or(text, |(_, own)| own)
+    }
+
+    fn accepts(program: &str, arguments: &[&str], file: &File) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(&file.name);
+        fs::write(&path, &file.text).unwrap();
+        match std::process::Command::new(program).args(arguments).arg(&path).output() {
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stdout).into_owned()
+                    + &String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{program} on {}: {said}", file.name);
+            }
+            Err(e) if std::env::var_os("NETSILO_NO_SKIP").is_none() => {
+                println!("SKIPPED: {program}: {e}")
+            }
+            Err(e) => panic!("{program}: {e}"),
+        }
+    }
+
+    /// The shell programs are what every shell takes, and shellcheck has nothing to say.
+    pub(crate) fn checked(plan: &Plan) {
+        for file in
+            [export::script(plan), export::irqbalance_policy(plan), export::irqbalance_suggest()]
+        {
+            accepts("dash", &["-n"], &file);
+            accepts("shellcheck", &["--shell=sh"], &file);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! `netsilo why`: what put work on a CPU, and why exactly there.
+
+use anyhow::Result;
+use netsilo_decide::judge::why::{Subject, why};
+
+use crate::tell::exit::Exit;
+use crate::args::look::CHECK_INTERVAL;
+use crate::args::look;
+use crate::tell::out;
+use crate::views::why;
+
+/// Arguments of `netsilo why`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A CPU (cpu3), an interrupt (irq27), a netdev (eth0) or one of its rx queues (eth0/rx-3, or
+    /// eth0 rx-3)
+    #[arg(required = true, num_args = 1..=2, value_name = "SUBJECT")]
+    subject: Vec<String>,
+    #[command(flatten)]
+    observe: look::Look,
+    /// Print JSON
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Looks, explains, prints.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let subject: Subject = args.subject.join(" ").parse()?;
+    let answer = why(&args.observe.unless_told(CHECK_INTERVAL).observe()?, &subject)?;
+    if args.json {
+        out::json(&answer)?;
+    } else {
+        out::text(&why::render(&answer))?;
+    }
+    Ok(Exit::Ok)
+}

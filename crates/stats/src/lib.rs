@@ -1,0 +1,160 @@
+//! How sure a measured difference is: intervals, when to stop measuring, what speaks against the
+//! measurement.
+//!
+//! Pure: random numbers come from a seed that the caller gives. The coverage of each interval is
+//! simulated in the tests. `docs/ab.md` says in plain words why these methods.
+
+
+pub mod bootstrap;
+pub mod sequential;
+pub mod signed_rank;
+pub mod steadiness;
+
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+
+/// An estimate and the interval that holds the truth with a confidence known to whoever asked.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The best guess.
+    pub value: f64,
+    /// Where the interval begins.
+    pub low: f64,
+    /// Where it ends.
+    pub high: f64,
+}
+
+impl Estimate {
+    /// Whether the interval, ends included, holds a value.
+    pub fn holds(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+
+    /// The same with each number changed by a growing function: of logarithms, `exp` makes ratios.
+    pub fn map(self, growing: impl Fn(f64) -> f64) -> Self {
+        Self { value: growing(self.value), low: growing(self.low), high: growing(self.high) }
+    }
+}
+
+/// The value below which this share of sorted samples lies, interpolated between neighbours.
+pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let at = share * sorted.len().checked_sub(1)? as f64;
+    let (low, high) = (*sorted.get(at.floor() as usize)?, *sorted.get(at.ceil() as usize)?);
+    Some(low + (high - low) * at.fract())
+}
+
+/// The middle of samples in any order.
+pub fn median(samples: &[f64]) -> Option<f64> {
+    quantile(&sorted(samples), 0.5)
+}
+
+/// The mean; `None` without samples.
+pub fn mean(samples: &[f64]) -> Option<f64> {
+    (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
+}
+
+fn sorted(samples: &[f64]) -> Vec<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// The standard normal distribution's quantile.
+fn normal_quantile(share: f64) -> f64 {
+    Normal::standard().inverse_cdf(share)
+}
+
+/// What differs between the means of two samples that are not paired: Student's interval with a
+/// common variance, so that it exists from two samples and one on. No deviation is taken to be
+/// below `least_deviation`. Both tails together are as improbable as `doubt`.
+pub fn difference_of_means(
+    before: &[f64],
+    after: &[f64],
+    least_deviation: f64,
+    doubt: f64,
+) -> Option<Estimate> {
+    let (mean_before, mean_after) = (mean(before)?, mean(after)?);
+    let squares = |samples: &[f64], mean: f64| {
+        samples.iter().map(|sample| (sample - mean).powi(2)).sum::<f64>()
+    };
+    let (n, m) = (before.len() as f64, after.len() as f64);
+    let freedom = n + m - 2.0;
+    let deviation = ((squares(before, mean_before) + squares(after, mean_after)) / freedom).sqrt();
+    let quantile = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - doubt / 2.0);
+    let half = quantile * deviation.max(least_deviation) * (1.0 / n + 1.0 / m).sqrt();
+    let value = mean_after - mean_before;
+    Some(Estimate { value, low: value - half, high: value + half })
+}
+
+#[cfg(test)]
+pub(crate) mod simulate {
+    //! Noise for the tests' simulations.
+
+    use fastrand::Rng;
+
+    /// A kind of noise around 0; each is skewed or tailed in its own way.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) enum Noise {
+        Normal,
+        /// Skewed: as times are.
+        LogNormal,
+        /// Student's with 2 degrees of freedom: no variance.
+        Heavy,
+        /// Mostly quiet, one in ten far off.
+        Spikes,
+    }
+
+    impl Noise {
+        pub(crate) const ALL: [Self; 4] =
+            [Self::Normal, Self::LogNormal, Self::Heavy, Self::Spikes];
+
+        pub(crate) fn sample(self, rng: &mut Rng) -> f64 {
+            let normal = normal(rng);
+            match self {
+                Self::Normal => normal,
+                Self::LogNormal => normal.exp(),
+                Self::Heavy => normal / (-rng.f64().max(f64::MIN_POSITIVE).ln()).sqrt(),
+                Self::Spikes if rng.f64() < 0.1 => normal + 30.0,
+                Self::Spikes => normal,
+            }
+        }
+    }
+
+    /// Box and Muller's.
+    pub(crate) fn normal(rng: &mut Rng) -> f64 {
+        let radius = (-2.0 * (1.0 - rng.f64()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * rng.f64()).cos()
+    }
+
+    /// The share of so many simulations in which something holds.
+    pub(crate) fn share(simulations: u64, mut holds: impl FnMut(&mut Rng) -> bool) -> f64 {
+        let held = (0..simulations).filter(|seed| holds(&mut Rng::with_seed(*seed))).count();
+        held as f64 / simulations as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::simulate::{normal, share};
+    use super::*;
+
+    #[test]
+    fn quantiles_are_interpolated_and_nothing_has_none() {
+        assert_eq!(quantile(&[1.0, 2.0], 0.5), Some(1.5));
+        assert_eq!(quantile(&[1.0, 2.0, 9.0], 1.0), Some(9.0));
+        assert_eq!((median(&[9.0, 1.0, 2.0]), median(&[]), mean(&[])), (Some(2.0), None, None));
+    }
+
+    #[test]
+    fn the_difference_of_two_means_is_covered_as_often_as_promised() {
+        let covered = share(2000, |rng| {
+            let mut around =
+                |mean: f64, n: usize| (0..n).map(|_| mean + normal(rng)).collect::<Vec<_>>();
+            let (before, after) = (around(10.0, 3), around(11.0, 5));
+            difference_of_means(&before, &after, 0.0, 0.05).unwrap().holds(1.0)
+        });
+        assert!((0.935..=0.965).contains(&covered), "{covered}");
+        assert_eq!(difference_of_means(&[1.0], &[], 0.0, 0.05), None);
+        assert_eq!(difference_of_means(&[1.0], &[2.0], 0.0, 0.05), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! Hints for other balancers: for each interrupt a file with the CPUs that it should go to, and one
+//! with the reason.
+//!
+//! `<dir>/irq/<n>/affinity_hint` has the format of the kernel's file of that name, `affinity_alg`
+//! is one line for people. Each file is replaced in one step, written only when it says something
+//! new, and gone when the daemon is.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use netsilo_model::snapshot::host::Irq;
+use netsilo_decide::plan::Placement;
+
+/// The hints of one daemon; dropped, they are gone.
+#[derive(Debug)]
+pub struct Hints {
+    dir: PathBuf,
+    published: BTreeMap<Irq, [String; 2]>,
+}
+
+const FILES: [&str; 2] = ["affinity_hint", "affinity_alg"];
+
+impl Hints {
+    /// Removes what a dead daemon has left in `<state>/irq`, and begins anew.
+    pub fn new(state: &Path) -> io::Result<Self> {
+        let dir = state.join("irq");
+        remove(&dir)?;
+        fs::DirBuilder::new().mode(0o755).create(&dir)?;
+        Ok(Self { dir, published: BTreeMap::new() })
+    }
+
+    /// Where they are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Says where each interrupt should be, in masks as wide as the machine; how many files were
+    /// written or removed.
+    pub fn publish(&mut self, placements: &[Placement], nr_cpu_ids: u32) -> io::Result<usize> {
+        let texts = |placement: &Placement| {
+            let alg = format!("{}: {}\n", placement.algorithm, placement.basis.replace('\n', " "));
+            [format!("{}\n", placement.cpus.to_mask(nr_cpu_ids)), alg]
+        };
+        let wanted: BTreeMap<Irq, [String; 2]> = placements
+            .iter()
+            .filter_map(|placement| Some((placement.irq?, texts(placement))))
+            .collect();
+        let mut changed = 0;
+        for irq in self.published.keys().filter(|irq| !wanted.contains_key(irq)) {
+            remove(&self.dir.join(irq.to_string()))?;
+            changed += FILES.len();
+        }
+        for (irq, texts) in &wanted {
+            let before = self.published.get(irq);
+            let dir = self.dir.join(irq.to_string());
+            if before.is_none() {
+                fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir)?;
+            }
+            for (n, (file, text)) in FILES.iter().zip(texts).enumerate() {
+                if before.is_none_or(|before| before[n] != *text) {
+                    replace(&dir.join(file), text)?;
+                    changed += 1;
+                }
+            }
+        }
+        self.published = wanted;
+        Ok(changed)
+    }
+}
+
+impl Drop for Hints {
+    fn drop(&mut self) {
+        let _ = remove(&self.dir);
+    }
+}
+
+/// Readers see the old text or the new one, never a part.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let aside = path.with_extension("new");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&aside)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(aside, path)
+}
+
+fn remove(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use netsilo_model::change::NetdevIdentity;
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_decide::plan::AlgorithmName;
+
+    use super::*;
+
+    fn placement(irq: Option<u32>, cpus: &str, basis: &str) -> Placement {
+        Placement {
+            label: "eth0 rx-0".into(),
+            netdev: NetdevIdentity { name: "eth0".into(), device_path: None },
+            irq: irq.map(Irq),
+            action: "virtio0-input.0".into(),
+            cpus: CpuSet::parse_list(cpus).unwrap(),
+            algorithm: AlgorithmName::NearConsumer,
+            basis: basis.into(),
+            moves: false,
+            gain_ns_per_s: 0,
+        }
+    }
+
+    #[test]
+    fn hints_are_in_the_kernels_format_and_written_only_when_they_change() {
+        let state = tempfile::tempdir().unwrap();
+        let mut hints = Hints::new(state.path()).unwrap();
+        let read = |path: &str| fs::read_to_string(state.path().join("irq").join(path)).unwrap();
+        let both = [
+            placement(Some(27), "1,33", "next to redis"),
+            placement(Some(28), "2", "a\nb"),
+            placement(None, "3", ""),
+        ];
+        assert_eq!(hints.publish(&both, 64).unwrap(), 4);
+        assert_eq!(read("27/affinity_hint"), "00000002,00000002\n");
+        assert_eq!(read("27/affinity_alg"), "near-consumer: next to redis\n");
+        assert_eq!(read("28/affinity_alg"), "near-consumer: a b\n");
+        let inode = || fs::metadata(state.path().join("irq/27/affinity_hint")).unwrap().ino();
+        let before = inode();
+        assert_eq!((hints.publish(&both, 64).unwrap(), inode()), (0, before));
+        assert_eq!(hints.publish(&[placement(Some(27), "4", "next to redis")], 64).unwrap(), 3);
+        assert_ne!(inode(), before, "replaced in one step");
+        assert_eq!(fs::read_dir(state.path().join("irq/27")).unwrap().count(), 2);
+        assert!(!state.path().join("irq/28").exists());
+        drop(hints);
+        assert!(!state.path().join("irq").exists());
+    }
+
+    #[test]
+    fn what_a_dead_daemon_left_is_removed_at_the_start() {
+        let state = tempfile::tempdir().unwrap();
+        fs::create_dir_all(state.path().join("irq/99")).unwrap();
+        fs::write(state.path().join("irq/99/affinity_hint"), "1\n").unwrap();
+        let _hints = Hints::new(state.path()).unwrap();
+        assert_eq!(fs::read_dir(state.path().join("irq")).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,251 @@
+//! Asks a netdev's driver for what `ethtool` shows, by the ioctl `SIOCETHTOOL`.
+//!
+//! The ioctl and not the netlink family: it is there on every kernel, and answers RSS and
+//! rx-flow-hash before 6.8 too. It reads the netdevs of the calling thread's network namespace.
+//! Writing is in [`knob`]. Decoding is core's.
+
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use netsilo_model::snapshot::ethtool::{Ethtool, Feature, FlowType, HashFields, Link, Rss};
+use netsilo_model::parse::ethtool_decode as decode;
+use netsilo_model::parse::ethtool_decode::Short;
+use netsilo_model::machine::reading::Part;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+// include/uapi/linux/ethtool.h
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GCOALESCE: u32 = 0x0e;
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETHTOOL_GRXFH: u32 = 0x29;
+const ETHTOOL_GRXRINGS: u32 = 0x2d;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_GRSSH: u32 = 0x46;
+const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
+const ETH_SS_STATS: u32 = 1;
+const ETH_SS_FEATURES: u32 = 4;
+/// `IFNAMSIZ`: longest name of a netdev with its NUL.
+const IFNAMSIZ: usize = 16;
+
+/// Why ethtool can't be asked at all.
+#[derive(Debug, thiserror::Error)]
+pub enum EthtoolError {
+    /// No socket to ask through.
+    #[error("cannot open a socket for ethtool requests")]
+    Socket(#[source] io::Error),
+    /// No such netdev in this network namespace.
+    #[error("no netdev named `{0}` in this network namespace: `ip link` lists them")]
+    NoNetdev(String),
+}
+
+/// Why one part has no value; its text goes into the bundle.
+#[derive(Debug, thiserror::Error)]
+enum Absence {
+    #[error("EOPNOTSUPP: the driver does not offer it")]
+    NotSupported,
+    #[error("the driver has no such string set")]
+    NoStringSet,
+    #[error("the netdev has neither an RSS table nor a hash key")]
+    NoRss,
+    #[error("the set of names changed while it was read: read again")]
+    Changed,
+    #[error("{}", io::Error::from(*.0))]
+    Errno(Errno),
+    #[error(transparent)]
+    Short(#[from] Short),
+}
+
+impl From<Errno> for Absence {
+    fn from(errno: Errno) -> Self {
+        if errno == Errno::OPNOTSUPP { Absence::NotSupported } else { Absence::Errno(errno) }
+    }
+}
+
+/// Reads all parts of a netdev of this thread's network namespace; needs no privilege.
+pub fn read(netdev: &str) -> Result<Ethtool, EthtoolError> {
+    let device = Device::open(netdev)?;
+    if let Err(Errno::NODEV) = device.get(ETHTOOL_GDRVINFO, &[], decode::DRVINFO_LEN) {
+        return Err(EthtoolError::NoNetdev(netdev.to_owned()));
+    }
+    let flow_hash = FlowType::ALL.map(|flow| (flow, device.flow_hash(flow).into()));
+    Ok(Ethtool {
+        driver: device.fixed(ETHTOOL_GDRVINFO, decode::DRVINFO_LEN, decode::driver),
+        channels: device.fixed(ETHTOOL_GCHANNELS, decode::CHANNELS_LEN, decode::channels),
+        rings: device.fixed(ETHTOOL_GRINGPARAM, decode::RINGPARAM_LEN, decode::rings),
+        coalesce: device.fixed(ETHTOOL_GCOALESCE, decode::COALESCE_LEN, decode::coalesce),
+        features: device.features().into(),
+        rss: device.rss().into(),
+        rx_rings: device.fixed(ETHTOOL_GRXRINGS, decode::RXNFC_LEN, decode::rx_rings),
+        ntuple_rules: device.fixed(ETHTOOL_GRXCLSRLCNT, decode::RXNFC_LEN, decode::rule_count),
+        flow_hash: flow_hash.into_iter().collect(),
+        link: device.link().into(),
+        stats: device.stats().into(),
+    })
+}
+
+/// A netdev to ask, by name.
+struct Device {
+    socket: OwnedFd,
+    name: [u8; IFNAMSIZ],
+}
+
+impl Device {
+    fn open(netdev: &str) -> Result<Self, EthtoolError> {
+        let mut name = [0; IFNAMSIZ];
+        // one byte less than the field: the last one is the NUL
+        match name[..IFNAMSIZ - 1].get_mut(..netdev.len()) {
+            Some(field) if !netdev.is_empty() => field.copy_from_slice(netdev.as_bytes()),
+            _ => return Err(EthtoolError::NoNetdev(netdev.to_owned())),
+        }
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+                .map_err(|errno| EthtoolError::Socket(errno.into()))?;
+        Ok(Device { socket, name })
+    }
+
+    /// Sends a command with the u32s that follow it; returns the `len` bytes of struct that the
+    /// kernel filled.
+    fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes: Vec<u8> =
+            [command].iter().chain(fields).flat_map(|field| field.to_ne_bytes()).collect();
+        bytes.resize(len.max(bytes.len()), 0);
+        self.exchange(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Sends a struct, command and all, and takes what the kernel makes of it.
+    fn exchange(&self, bytes: &mut [u8]) -> Result<(), Errno> {
+        siocethtool(&self.socket, self.name, bytes)
+    }
+
+    fn fixed<T>(&self, command: u32, len: usize, decode: fn(&[u8]) -> Result<T, Short>) -> Part<T> {
+        let read = || -> Result<T, Absence> { Ok(decode(&self.get(command, &[], len)?)?) };
+        read().into()
+    }
+
+    fn flow_hash(&self, flow: FlowType) -> Result<HashFields, Absence> {
+        let bytes = self.get(ETHTOOL_GRXFH, &[flow.number()], decode::RXNFC_LEN)?;
+        Ok(decode::flow_hash(&bytes)?)
+    }
+
+    fn rss(&self) -> Result<Rss, Absence> {
+        self.rss_of(0)
+    }
+
+    /// Asks for the sizes first: the kernel refuses a request for any other size with EINVAL.
+    fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
+        let (entries, key) =
+            decode::rss_sizes(&self.get(ETHTOOL_GRSSH, &[context], decode::RXFH_LEN)?)?;
+        if entries == 0 && key == 0 {
+            return Err(Absence::NoRss);
+        }
+        let len = decode::RXFH_LEN + 4 * entries as usize + key as usize;
+        Ok(decode::rss(&self.get(ETHTOOL_GRSSH, &[context, entries, key], len)?)?)
+    }
+
+    fn link(&self) -> Result<Link, Absence> {
+        let len = decode::LINK_SETTINGS_LEN;
+        let words = decode::link_mode_words(&self.get(ETHTOOL_GLINKSETTINGS, &[], len)?)?;
+        // the count is the last byte of the fourth u32; three masks of so many words follow the
+        // struct
+        let fields = [0, 0, u32::from_ne_bytes([0, 0, 0, words])];
+        let bytes = self.get(ETHTOOL_GLINKSETTINGS, &fields, len + 3 * 4 * usize::from(words))?;
+        Ok(decode::link(&bytes)?)
+    }
+
+    fn features(&self) -> Result<Vec<Feature>, Absence> {
+        let names = self.strings(ETH_SS_FEATURES)?;
+        let blocks = names.len().div_ceil(32);
+        let len = decode::HEADER_LEN + blocks * decode::FEATURES_BLOCK_LEN;
+        let bytes = self.get(ETHTOOL_GFEATURES, &[count(blocks)], len)?;
+        Ok(decode::features(&bytes, &names)?)
+    }
+
+    fn stats(&self) -> Result<Vec<(String, u64)>, Absence> {
+        let names = self.strings(ETH_SS_STATS)?;
+        let len = decode::HEADER_LEN + 8 * with_slack(names.len());
+        let stats = decode::stats(&self.get(ETHTOOL_GSTATS, &[count(names.len())], len)?, &names)?;
+        if stats.len() == names.len() { Ok(stats) } else { Err(Absence::Changed) }
+    }
+
+    fn strings(&self, set: u32) -> Result<Vec<String>, Absence> {
+        // struct ethtool_sset_info: reserved, then a u64 mask of the sets asked for
+        let [a, b, c, d, e, f, g, h] = (1u64 << set).to_ne_bytes();
+        let fields = [0, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])];
+        let info = self.get(ETHTOOL_GSSET_INFO, &fields, decode::SSET_INFO_LEN)?;
+        let names = decode::sset_count(&info)?.ok_or(Absence::NoStringSet)? as usize;
+        let len = decode::GSTRINGS_LEN + decode::GSTRING_LEN * with_slack(names);
+        let strings = decode::strings(&self.get(ETHTOOL_GSTRINGS, &[set, count(names)], len)?)?;
+        if strings.len() == names { Ok(strings) } else { Err(Absence::Changed) }
+    }
+}
+
+/// A count as the kernel takes it. A kernel of 2026 answers 0 names or counters when this isn't the
+/// count it has now.
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// Room for names or counters: older kernels write as many as there are *now*, whatever count they
+/// were told, and a change of channels since that count was read may have made them more.
+fn with_slack(count: usize) -> usize {
+    2 * count + 4096
+}
+
+/// `struct ifreq` (include/uapi/linux/if.h) as SIOCETHTOOL uses it.
+#[repr(C)]
+struct Ifreq {
+    name: [u8; IFNAMSIZ],
+    data: *mut c_void,
+    /// The rest of the union `ifr_ifru`, 24 bytes in all.
+    rest: [u64; 2],
+}
+
+/// The one system call of this module.
+#[allow(unsafe_code)]
+fn siocethtool(socket: &OwnedFd, name: [u8; IFNAMSIZ], bytes: &mut [u8]) -> Result<(), Errno> {
+    /// include/uapi/linux/sockios.h
+    const SIOCETHTOOL: rustix::ioctl::Opcode = 0x8946;
+    let mut ifreq = Ifreq { name, data: bytes.as_mut_ptr().cast(), rest: [0; 2] };
+    // SAFETY: `ifreq` and `bytes` live through the call, and callers give `bytes` the size that the
+    // kernel writes for their command: that of the struct, plus arrays whose length the kernel
+    // takes from the request (GRSSH, GFEATURES, GLINKSETTINGS, GRXCLSRLALL) or that `with_slack`
+    // makes room for (GSTRINGS, GSTATS); what is written to the driver is read by the lengths in
+    // the struct, which are those of `bytes` (`ethtool_encode`).
+    unsafe {
+        rustix::ioctl::ioctl(socket, rustix::ioctl::Updater::<SIOCETHTOOL, Ifreq>::new(&mut ifreq))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_features_and_says_why_it_has_no_channels() {
+        let lo = read("lo").unwrap();
+        let features = lo.features.value().unwrap();
+        let loopback = features.iter().find(|feature| feature.name == "loopback").unwrap();
+        assert!(loopback.active && loopback.fixed());
+        assert_eq!(lo.channels.reason(), Some("EOPNOTSUPP: the driver does not offer it"));
+        assert!(lo.rss.value().is_none());
+        let json = serde_json::to_string(&lo).unwrap();
+        assert_eq!(serde_json::from_str::<Ethtool>(&json).unwrap(), lo);
+    }
+
+    #[test]
+    fn a_missing_netdev_is_named() {
+        for name in ["", "no-such-netdev", "a-name-longer-than-any-netdev's"] {
+            let error = read(name).unwrap_err();
+            assert!(matches!(error, EthtoolError::NoNetdev(found) if found == name));
+        }
+    }
+}

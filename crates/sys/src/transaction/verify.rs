@@ -1,0 +1,115 @@
+//! Waiting until interrupts really arrive where they were sent.
+//!
+//! On x86 a new affinity takes effect with the next interrupt, which still arrives on the old CPU
+//! and is moved then (`irq_move_irq`); `effective_affinity` shows the old CPU until that moment. So
+//! count interrupts, and say so when there were none to tell by.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::Irq;
+use netsilo_model::parse::per_cpu_count::per_cpu_count;
+use serde::Serialize;
+
+use crate::transaction::kernel::Kernel;
+
+/// How long to wait for interrupts, unless told otherwise.
+pub const LIMIT: Duration = Duration::from_secs(2);
+
+/// The time between two looks at the counters.
+const STEP: Duration = Duration::from_millis(20);
+
+/// Where an interrupt arrived after it was moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arrival {
+    /// On this CPU, one of those wanted.
+    Arrived(CpuId),
+    /// There was no interrupt to tell by.
+    NoTraffic,
+    /// Only on this CPU, which is none of those wanted.
+    StillElsewhere(CpuId),
+    /// The counters cannot be read.
+    Unknown(String),
+}
+
+/// Interrupts that were moved, with their counters from just after the write.
+#[derive(Debug)]
+pub struct Moved(Vec<MovedIrq>);
+
+#[derive(Debug)]
+struct MovedIrq {
+    irq: Irq,
+    cpus: CpuSet,
+    before: io::Result<BTreeMap<CpuId, u64>>,
+}
+
+impl Moved {
+    /// Notes the counters of interrupts and the CPUs that they were sent to.
+    pub fn note(kernel: &dyn Kernel, irqs: impl IntoIterator<Item = (Irq, CpuSet)>) -> Self {
+        Self(
+            irqs.into_iter()
+                .map(|(irq, cpus)| MovedIrq { irq, cpus, before: counts(kernel, irq) })
+                .collect(),
+        )
+    }
+
+    /// Waits until each interrupt has arrived on a CPU that it was sent to, or the time is over;
+    /// `watch` hears of each.
+    pub fn wait(
+        self,
+        kernel: &dyn Kernel,
+        limit: Duration,
+        watch: &mut dyn FnMut(Irq, &Arrival),
+    ) -> Vec<(Irq, Arrival)> {
+        let end = kernel.now() + limit;
+        let mut known: BTreeMap<Irq, Arrival> = BTreeMap::new();
+        loop {
+            let over = kernel.now() >= end;
+            for moved in &self.0 {
+                if known.contains_key(&moved.irq) {
+                    continue;
+                }
+                let arrival = moved.arrival(kernel);
+                if over || matches!(arrival, Arrival::Arrived(_) | Arrival::Unknown(_)) {
+                    watch(moved.irq, &arrival);
+                    known.insert(moved.irq, arrival);
+                }
+            }
+            if known.len() == self.0.len() {
+                return known.into_iter().collect();
+            }
+            kernel.pause(STEP);
+        }
+    }
+}
+
+impl MovedIrq {
+    fn arrival(&self, kernel: &dyn Kernel) -> Arrival {
+        let (before, now) = match (&self.before, counts(kernel, self.irq)) {
+            (Ok(before), Ok(now)) => (before, now),
+            (Err(e), _) => return Arrival::Unknown(e.to_string()),
+            (_, Err(e)) => return Arrival::Unknown(e.to_string()),
+        };
+        // A counter wraps at 32 bits: different is grown.
+        let grown: CpuSet = now
+            .iter()
+            .filter(|&(cpu, n)| before.get(cpu) != Some(n))
+            .map(|(&cpu, _)| cpu)
+            .collect();
+        match (grown.and(&self.cpus).lowest(), grown.lowest()) {
+            (Some(there), _) => Arrival::Arrived(there),
+            (None, Some(elsewhere)) => Arrival::StillElsewhere(elsewhere),
+            (None, None) => Arrival::NoTraffic,
+        }
+    }
+}
+
+fn counts(kernel: &dyn Kernel, irq: Irq) -> io::Result<BTreeMap<CpuId, u64>> {
+    let possible = kernel.read("/sys/devices/system/cpu/possible")?;
+    let possible = CpuSet::parse_list(&possible).map_err(io::Error::other)?;
+    let text = kernel.read(&format!("/sys/kernel/irq/{irq}/per_cpu_count"))?;
+    per_cpu_count(&text, &possible).map_err(io::Error::other)
+}
