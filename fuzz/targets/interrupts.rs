@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::Irq;
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::parse::interrupts::{Interrupts, Reader, interrupts};
 
 fuzz_target!(|text: &[u8]| {

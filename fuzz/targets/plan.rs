@@ -4,9 +4,10 @@
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::Irq;
+use netsilo_model::machine::ids::Irq;
 use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::snapshot::host::{Confidence, Irq};
+use netsilo_model::snapshot::netdev::Confidence;
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::drivers::vectors::{Device, edges};
 
 fuzz_target!(|text: &str| {

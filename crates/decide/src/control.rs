@@ -5,7 +5,6 @@
 //! announced, and answers with a [`Decision`]. `docs/controller.md` has the rules, why they are so,
 //! and what is proved of them.
 
-
 mod budget;
 mod decision;
 mod events;
@@ -14,6 +13,7 @@ mod pattern;
 mod policy;
 mod reconcile;
 mod rest;
+
 #[cfg(test)]
 mod simulate;
 #[cfg(test)]
@@ -22,11 +22,15 @@ mod trial;
 mod view;
 mod wanted;
 
+use crate::control::events::{covers, in_words};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::control::budget::Budget;
-pub use crate::control::decision::{Compared, Conflict, ControllerState, Decision, Entry, Event, Held, Verdict, VerdictResult, What, Written};
+pub use crate::control::decision::{
+    Compared, Conflict, ControllerState, Decision, Entry, Held, Verdict, VerdictResult, What,
+    Written,
+};
 use crate::control::events::{Events, GRACE};
 use crate::control::knob_state::{Hold, Knob, Workload};
 use crate::control::pattern::Pattern;
@@ -34,11 +38,14 @@ pub use crate::control::policy::{Policy, WINDOW};
 use crate::control::rest::{Rest, Seen};
 use crate::control::trial::{Trial, Trials};
 use crate::control::view::View;
-use netsilo_model::change::{Change, Target, Value};
-use netsilo_model::snapshot::host::{NapiId, Observation, Writer};
 use crate::plan::{AlgorithmName, Goal, Plan};
+use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::silos;
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::event::Event;
+use netsilo_model::snapshot::host::Writer;
+use netsilo_model::snapshot::observation::Observation;
 
 /// Readers that went elsewhere more often than this within a calm's time are never at rest.
 const UNREST: usize = 6;
@@ -149,15 +156,15 @@ impl Controller {
         let lately =
             |knob: &Knob| knob.yielded.as_ref().is_some_and(|yielded| yielded.since + GRACE >= now);
         for (target, knob) in
-            self.knobs.iter_mut().filter(|(target, knob)| lately(knob) && event.covers(target))
+            self.knobs.iter_mut().filter(|(target, knob)| lately(knob) && covers(event, target))
         {
             knob.regain();
             knob.lose(now, now);
-            let why = format!("not another writer: {}", event.in_words());
+            let why = format!("not another writer: {}", in_words(event));
             self.log.push(Entry { at: now, target: Some(target.clone()), what: What::Reset, why });
         }
         // Containers come and go all the time.
-        if self.knobs.keys().any(|target| event.covers(target)) {
+        if self.knobs.keys().any(|target| covers(event, target)) {
             (self.pattern, self.rest) = (None, None);
         }
         self.events.note(now, event.clone());
@@ -411,7 +418,8 @@ impl Controller {
         change: &Change,
         view: &View<'_>,
     ) -> Result<(), Hold> {
-        let knob = self.knobs.get(&change.target).ok_or(Hold::NotLong(0, knob_state::WINDOWS_WANTED))?;
+        let knob =
+            self.knobs.get(&change.target).ok_or(Hold::NotLong(0, knob_state::WINDOWS_WANTED))?;
         knob.may(
             now,
             view.stays_on_llc(&change.target, &change.new),
@@ -542,4 +550,3 @@ fn gain(plan: &Plan, change: &Change, view: &View<'_>) -> Option<i64> {
         && change.new == Value::Cpus(placement.cpus.clone());
     reckoned.then_some(placement.gain_ns_per_s)
 }
-

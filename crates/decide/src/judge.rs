@@ -1,5 +1,6 @@
 //! ROOMDOC
 
+pub mod evidence;
 pub mod findings;
 pub mod fix;
 pub mod ledger;

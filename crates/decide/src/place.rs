@@ -11,21 +11,20 @@
 //! stays is judged with all others where they are; and it leaves only for a place that is clearly
 //! better, never for one of equal rank.
 
-
 pub mod model;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
-use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::cost::weights::Costs;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
-use netsilo_model::snapshot::host::{NapiThread, Snapshot};
 use netsilo_model::derive::rates::Rates;
 use netsilo_model::derive::silo::{ConsumerShare, Silo, SoftirqShare};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use netsilo_model::machine::topology::{CoreKind, NodeId, Topology};
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::NapiThread;
+use serde::{Deserialize, Serialize};
 
 impl Suggestion {
     /// The CPU that it means.

@@ -1,7 +1,6 @@
 //! From a [`Goal`] and an observation to a [`Plan`]: every change with its reason, and everything
 //! left alone with why.
 
-
 pub(crate) mod arfs;
 mod by_value;
 pub mod export;
@@ -10,20 +9,22 @@ mod owners;
 pub mod pin;
 mod placement;
 pub mod selection;
-pub mod tests;
 
+use netsilo_model::change::{Change, Target, Value, ordered};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::rates::{Rates, rates};
+use netsilo_model::derive::silo::{Silos, silos};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
 
 pub use flow_rules::{Steering, SteeringError};
 
 pub use crate::place::AlgorithmName;
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value, ordered};
-use netsilo_model::cost::weights::Costs;
-use netsilo_model::machine::cpuset::CpuSet;
-use crate::judge::findings::Seen;
-use netsilo_model::snapshot::host::{Irq, Observation, Snapshot};
-use netsilo_model::derive::rates::{Rates, rates};
-use netsilo_model::derive::silo::{Silos, silos};
 
 /// What would have to change to reach a goal, by what was observed; settings are those of the later
 /// snapshot.
@@ -41,7 +42,7 @@ pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &G
     by_value::defaults(after, goal, &mut plan);
     let places = placement::place(observation, rates, silos, &netdevs, pool, goal, &mut plan);
     by_value::xps(after, &netdevs, &places, goal, &mut plan);
-    let seen = Seen { observation, rates, silos, costs: &goal.costs };
+    let seen = Analysis { observation, rates, silos, costs: &goal.costs };
     by_value::rps(&seen, &netdevs, goal, &mut plan);
     by_value::rfs(&seen, &netdevs, goal, &mut plan);
     arfs::arfs(&seen, &netdevs, goal, &mut plan);
@@ -176,18 +177,18 @@ pub struct Plan {
 
 impl Plan {
     /// Adds a change, if it is one.
-    fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
+    pub(crate) fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
         if old != new {
             self.changes.push(Change { target, old, new, reason });
         }
     }
 
-    fn leave(&mut self, subject: &str, reason: &str) {
+    pub(crate) fn leave(&mut self, subject: &str, reason: &str) {
         self.unchanged.push(Unchanged { subject: subject.to_owned(), reason: reason.to_owned() });
     }
 
     /// Adds a refusal, unless the same was refused before.
-    fn refuse(&mut self, subject: &str, cause: Cause, reason: String) {
+    pub(crate) fn refuse(&mut self, subject: &str, cause: Cause, reason: String) {
         let refusal = Refusal { subject: subject.to_owned(), cause, reason };
         if !self.refusals.contains(&refusal) {
             self.refusals.push(refusal);
@@ -289,5 +290,4 @@ pub enum Cause {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;

@@ -8,16 +8,18 @@ pub mod rss;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-
-use netsilo_model::snapshot::attribution::{Attribution, Hook, Source};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::derive::forwarding::ForwardTotals;
-use netsilo_model::snapshot::host::{Gap, Irq, Netdev, Observation, Snapshot, Writer};
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares, rates};
 use netsilo_model::derive::silo::{Elsewhere, Locality, Silo, Silos, silos};
 use netsilo_model::derive::stages::Stages;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
+use netsilo_model::snapshot::attribution::{Attribution, Hook, Source};
+use netsilo_model::snapshot::host::{Gap, Snapshot, Writer};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
+use serde::{Deserialize, Serialize};
 
 /// The schema that this version writes.
 pub const SCHEMA: u32 = 1;
@@ -431,10 +433,10 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::snapshot::host::WriterKnob;
-    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
     use netsilo_model::machine::topology::Distance;
+    use netsilo_model::snapshot::host::WriterKnob;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 
     fn scene() -> Scene {
         let queue = |irq, cpu, bytes_per_s| SceneQueue {
@@ -512,7 +514,7 @@ mod tests {
     #[test]
     fn an_xdp_program_is_named_for_what_it_hides() {
         let mut observation = scene().observation();
-        observation.after.netdevs[0].xdp = Some(netsilo_model::snapshot::host::Xdp::Driver);
+        observation.after.netdevs[0].xdp = Some(netsilo_model::snapshot::netdev::Xdp::Driver);
         let notes = Report::of(&observation).notes;
         let expected = "eth0: an XDP program is attached; packets that XDP redirects, answers or drops are not seen";
         assert_eq!(notes, [expected]);

@@ -15,12 +15,11 @@ use netlink_bindings::nftables::{
 };
 use netlink_bindings::traits::NetlinkChained as _;
 use netlink_bindings::utils::RequestBuf;
+use netsilo_sys::files::root::Root;
 use rustix::net::netlink::NETFILTER;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
-
-use netsilo_sys::files::root::Root;
 
 /// `NF_IP_PRI_RAW`: before connection tracking (-200). In a bridge it is before all of netfilter's
 /// own (`NF_BR_PRI_NAT_DST_BRIDGED`).

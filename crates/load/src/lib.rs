@@ -5,7 +5,6 @@
 //! their counters, and each thread or process counts in its own row of a [`board`], which the
 //! client reads each second.
 
-
 mod answer;
 mod asked;
 mod board;

@@ -7,6 +7,7 @@ use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use netsilo_sys::daemon::self_cost::own_cost;
 use netsilo_trial::traffic::Spec;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,6 @@ use crate::board::Board;
 use crate::run::{Share, work};
 use crate::socket::Socket;
 use crate::tally::{Latencies, Tally};
-use netsilo_sys::daemon::self_cost::own_cost;
 
 /// What a process is to do; its board is its standard input.
 #[derive(Debug, Serialize, Deserialize)]

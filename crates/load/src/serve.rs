@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_sys::transaction::kernel::set_thread_cpus;
 use netsilo_trial::traffic::{InstancesAs, Served, Spec, Test, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown, sockopt};
@@ -20,7 +21,6 @@ use crate::make::Maker;
 use crate::side::{Before, Hurry};
 use crate::socket::{PATIENCE, allow_many_sockets};
 use crate::work::Work;
-use netsilo_sys::transaction::kernel::set_thread_cpus;
 
 /// Clients at once, at most.
 const CLIENTS: usize = 16;

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use netsilo_model::snapshot::host::Snapshot;
-use netsilo_trial::traffic::Side;
-use netsilo_model::parse::stat::{Events, events};
 use netsilo_model::derive::rates::rates;
-use rustix::process::{getpriority_process, setpriority_process};
-
+use netsilo_model::parse::stat::{Events, events};
+use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::bpf::tracer::{self, Tracer};
 use netsilo_sys::daemon::self_cost::{own_cost, peak_bytes};
-use netsilo_sys::read::snapshot::snapshot;
 use netsilo_sys::files::root::{ReadError, Root};
+use netsilo_sys::read::snapshot::snapshot;
+use netsilo_trial::traffic::Side;
+use rustix::process::{getpriority_process, setpriority_process};
 
 /// A machine as it was when counting began.
 pub struct Before {

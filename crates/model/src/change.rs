@@ -1,7 +1,6 @@
 //! A [`Change`]: one knob, its old and new value, and why; how changes are ordered, reversed, tried
 //! out and verified.
 
-
 pub mod ethtool;
 mod in_snapshot;
 mod inventory;
@@ -15,12 +14,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuSet;
+use crate::machine::ids::Irq;
 use crate::snapshot::ethtool::FlowType;
-use crate::snapshot::host::{Irq, Netdev, Snapshot};
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::NetdevIdentity;
 
+pub use in_snapshot::apply_to;
 pub use inventory::only_read;
 pub use order::{Interruption, held_back, ordered};
-pub use in_snapshot::apply_to;
 pub use rule::{FlowRule, Steer};
 pub use sysctl::{SYSCTLS, sysctl_path};
 pub use value::{Key, Settings, Table, Value, ValueError};
@@ -195,27 +196,6 @@ pub const NTUPLE_FILTER: &str = "rx-ntuple-filter";
 
 fn ntuple_filter() -> String {
     NTUPLE_FILTER.to_owned()
-}
-
-/// What a network device is recognised by.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct NetdevIdentity {
-    /// Interface name.
-    pub name: String,
-    /// Device path below `/sys`; `None` for virtual devices.
-    pub device_path: Option<String>,
-}
-
-impl NetdevIdentity {
-    /// What this netdev is recognised by.
-    pub fn of(netdev: &Netdev) -> Self {
-        Self { name: netdev.name.clone(), device_path: netdev.device_path.clone() }
-    }
-
-    /// Whether this is it: the same name on the same device.
-    pub fn is(&self, netdev: &Netdev) -> bool {
-        self.name == netdev.name && self.device_path == netdev.device_path
-    }
 }
 
 /// One knob, its old and new value, and the reason.

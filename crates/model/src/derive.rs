@@ -1,5 +1,6 @@
 //! ROOMDOC
 
+pub mod analysis;
 pub mod cpu_time;
 pub mod forwarding;
 pub mod locality;

@@ -4,7 +4,6 @@
 //! walks forward, from kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step
 //! is a function from values to a new value.
 
-
 pub mod change;
 pub mod cost;
 pub mod derive;
@@ -13,4 +12,5 @@ pub mod machine;
 pub mod parse;
 pub mod rss;
 pub mod snapshot;
+#[cfg(any(test, feature = "synthetic"))]
 pub mod synthetic;

@@ -3,7 +3,6 @@
 //! Unknown columns and rows are ignored; a missing wanted one is a [`ParseError`] with its line and
 //! column. No input panics.
 
-
 pub mod announced;
 pub mod cpu_lists;
 pub mod cpuinfo;

@@ -13,8 +13,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use netsilo_trial::traffic::Run;
 use netsilo_stats::{median, signed_rank};
+use netsilo_trial::traffic::Run;
 
 /// How often each program has its turn.
 const ROUNDS: usize = 10;

@@ -1,6 +1,5 @@
 //! `netsilo bench`: makes a network load, answers one, and says what it cost both machines.
 
-
 mod command_setting;
 mod early_drop;
 mod experiment;
@@ -24,13 +23,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_trial::traffic::{InstancesAs, Spec, Test};
-use netsilo_sys::load;
+use netsilo_load as load;
 use netsilo_load::{Bind, Event, Options, PORT, Server, Tick};
+use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
-use crate::verbs::apply::count;
 use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::verbs::apply::count;
+use crate::views;
 use crate::views::units;
 
 /// What to do with load.
@@ -326,7 +326,7 @@ fn make(args: &RunArgs) -> Result<()> {
             figures.transactions_per_s.unwrap_or(figures.bytes_per_s)
         ));
     }
-    if args.json { out::json(&made) } else { out::text(&bench::render(&made)) }
+    if args.json { out::json(&made) } else { out::text(&views::bench::render(&made)) }
 }
 
 /// `host`, `host:port`, an address; the first that the name means.

@@ -9,13 +9,12 @@
 use std::fs;
 use std::path::Path;
 
-use netsilo_model::change::apply_to;
-use netsilo_model::cost::weights::Costs;
+use crate::views;
 use netsilo_decide::judge::findings::{Check, FindingId, check};
 use netsilo_decide::plan::{Goal, plan};
+use netsilo_model::change::apply_to;
+use netsilo_model::cost::weights::Costs;
 use netsilo_model::synthetic::scene::Scene;
-
-use crate::views::{check, plan};
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     let text = fs::read_to_string(path)
@@ -41,7 +40,7 @@ fn every_case_is_planned_as_it_was() {
         let observation = scene.observation();
         let first = plan(&observation, &goal);
         insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
-            insta::assert_snapshot!("plan", plan::render(&first));
+            insta::assert_snapshot!("plan", views::plan::render(&first));
         });
         let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
         assert_eq!(
@@ -103,7 +102,7 @@ fn every_finding_is_found_where_it_is_so_and_not_where_it_almost_is() {
         let found = Host::found(&case.join("fires.json"), *id);
         assert!(!found.findings.is_empty(), "{id}: not found in fires.json");
         insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
-            insta::assert_snapshot!("fires", check::render(&found));
+            insta::assert_snapshot!("fires", views::check::render(&found));
             insta::assert_json_snapshot!("fires-json", found.findings);
         });
         let almost = Host::found(&case.join("almost.json"), *id);

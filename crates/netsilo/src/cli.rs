@@ -4,8 +4,11 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::tell::exit::Exit;
-use crate::verbs::{ab, apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss, show, status, undo, why};
-use crate::{bench, report, daemon};
+use crate::verbs::{
+    ab, apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss,
+    show, status, undo, why,
+};
+use crate::{bench, daemon, report};
 
 /// Sees where a Linux machine's network receive work runs, says where it should run, puts it there,
 /// undoes it exactly.

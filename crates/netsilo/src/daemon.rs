@@ -3,7 +3,6 @@
 //!
 //! A thin shell: what to do is decided in core, how to write in sys.
 
-
 mod advice;
 pub(crate) mod config;
 mod metrics;
@@ -16,32 +15,32 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use netsilo_model::change::Change;
 use netsilo_decide::control::{Controller, Decision, Entry, Written};
-use netsilo_model::cost::weights::Costs;
-use netsilo_model::snapshot::host::Observation;
 use netsilo_decide::plan::Plan;
+use netsilo_model::change::Change;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::cost::store::{self, COSTS_DIR};
 use netsilo_sys::daemon::events::Events;
 use netsilo_sys::daemon::hints::Hints;
 use netsilo_sys::daemon::instance::{Instance, InstanceError};
-use netsilo_sys::transaction::kernel::{Kernel as _, Live};
-use netsilo_sys::observe::Observer;
 use netsilo_sys::daemon::self_cost::own_cost;
+use netsilo_sys::daemon::waiter::{Waiter, Woken};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::Observer;
+use netsilo_sys::transaction::kernel::{Kernel as _, Live};
 use netsilo_sys::transaction::record::By;
 use netsilo_sys::transaction::undo::{Which, undo};
-use netsilo_sys::daemon::waiter::{Waiter, Woken};
 use sd_notify::NotifyState;
 
 use crate::daemon::advice::Advice;
+use crate::daemon::config::{Config, Metrics};
 use crate::daemon::metrics::ReadBytes;
 use crate::daemon::publish::{Board, MetricsServer, Shown, StatusSocket};
 use crate::daemon::reconcile::Reconcile;
 use crate::daemon::write::Stopped;
-use crate::verbs::apply::{Place, count, say};
-use crate::daemon::config::{self, Config, Metrics};
 use crate::tell::exit::Exit;
+use crate::verbs::apply::{Place, count, say};
 use crate::verbs::status::{self, AttributionStatus, ConfigStatus, Mode, Status, Totals};
 
 /// How many decisions the status shows.
@@ -288,7 +287,7 @@ impl<'a> Daemon<'a> {
         self.write(&decision, now);
         self.advice.take(&decision.plan.placements, &decision.writes.changes);
         if let Some(hints) = &mut self.hints {
-            match hints.publish(&self.advice.placements(), observation.after.topology.nr_cpu_ids) {
+            match hints.publish(&self.advice.hints(), observation.after.topology.nr_cpu_ids) {
                 Ok(files) => self.status.totals.hints += files as u64,
                 Err(error) => self.note(format!("cannot publish hints: {error}")),
             }

@@ -3,6 +3,7 @@
 
 pub(crate) mod args;
 mod bench;
+
 #[cfg(test)]
 mod cases;
 mod cli;
@@ -15,7 +16,6 @@ pub(crate) mod views;
 
 use std::process::ExitCode;
 
-
 fn main() -> ExitCode {
-    exit::code(cli::run())
+    tell::exit::code(cli::run())
 }

@@ -1,6 +1,5 @@
 //! `netsilo report`: what came of an experiment, as a page, as Markdown, as JSON.
 
-
 mod charts;
 mod folder;
 mod markdown;

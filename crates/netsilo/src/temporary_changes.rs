@@ -10,8 +10,8 @@ use netsilo_sys::transaction::kernel::Live;
 use netsilo_sys::transaction::record::By;
 use netsilo_sys::transaction::undo::{Undone, Which, undo};
 
-use crate::verbs::apply::Place;
 use crate::tell::exit::{Exit, Stop};
+use crate::verbs::apply::Place;
 
 /// Switches; when it goes, all is as it was found.
 pub(crate) struct Switch<'a> {

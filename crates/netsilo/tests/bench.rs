@@ -393,7 +393,8 @@ fn each_test_adds_up_over_a_cable_too() {
     for test in Test::ALL {
         let run = server.adds_up(a, &format!("-t {test} -n 5 --instances-as multiplexed"));
         // what went over the cable was counted there, at both ends
-        let packets = |side: &netsilo_trial::traffic::Side| side.rates.netdevs["veth0"]["rx_packets"];
+        let packets =
+            |side: &netsilo_trial::traffic::Side| side.rates.netdevs["veth0"]["rx_packets"];
         assert!(packets(&run.server.side) > 0.0, "{test}: {:?}", run.server.side.rates.netdevs);
     }
     // Without a copy; then with room for hardly a send's notice. Older kernels have no such number

@@ -12,13 +12,13 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use netsilo_lab::{Cable, said, until};
+use netsilo_model::snapshot::stage_samples::Stage;
 use netsilo_trial::experiment::measure::{Measure, Work};
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::Sampled;
 use netsilo_trial::experiment::{Experiment, Record, Step};
 use netsilo_trial::traffic::Run;
-use netsilo_model::derive::stages::Stage;
-use netsilo_lab::{Cable, said, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The machine under test is the second namespace; the load comes from the first.

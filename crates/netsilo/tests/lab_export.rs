@@ -9,12 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_decide::plan::export;
-use netsilo_model::snapshot::host::Irq;
 use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::export;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const FOLLOW_HINTS: &str = include_str!("../../../docs/examples/follow-hints");

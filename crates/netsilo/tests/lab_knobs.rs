@@ -10,11 +10,13 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_model::change::{Change, Key, NetdevIdentity, SYSCTLS, Settings, Table, Target, Value};
-use netsilo_model::snapshot::ethtool::FlowType;
-use netsilo_model::snapshot::host::{Netdev, Snapshot};
 use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_model::change::{Change, Key, SYSCTLS, Settings, Table, Target, Value};
+use netsilo_model::snapshot::ethtool::FlowType;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");

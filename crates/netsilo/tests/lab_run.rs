@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, until};
+use netsilo_model::machine::cpuset::CpuSet;
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::Irq;
 use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");

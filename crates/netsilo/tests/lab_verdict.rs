@@ -54,15 +54,16 @@ fn rps_on_a_busy_guest_is_said_to_hurt_and_then_adds_the_interrupts_that_were_fo
     };
     let after = until("all of its cpus get packets from RPS", || report(&lab), arrives).unwrap();
 
-    let per_packet =
-        |report: &Report, what: fn(&netsilo_decide::report::CpuLine) -> Option<f64>, cpus: &[u32]| {
-            let packets = report
-                .netdevs
-                .iter()
-                .find(|line| line.name == "eth0")
-                .and_then(|line| line.rx_packets_per_s);
-            cpus.iter().map(|cpu| of(report, *cpu, what)).sum::<f64>() / packets.unwrap()
-        };
+    let per_packet = |report: &Report,
+                      what: fn(&netsilo_decide::report::CpuLine) -> Option<f64>,
+                      cpus: &[u32]| {
+        let packets = report
+            .netdevs
+            .iter()
+            .find(|line| line.name == "eth0")
+            .and_then(|line| line.rx_packets_per_s);
+        cpus.iter().map(|cpu| of(report, *cpu, what)).sum::<f64>() / packets.unwrap()
+    };
     let all = [0, 1, 2, 3];
     let received =
         [&before, &after].map(|report| per_packet(report, |line| line.received_rps_per_s, &all));

@@ -7,8 +7,8 @@ use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 
-use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_model::machine::cpuset::CpuSet;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 

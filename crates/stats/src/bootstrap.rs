@@ -85,9 +85,9 @@ fn acceleration(sample: &[f64], figure: &impl Fn(&[f64]) -> Option<f64>) -> Opti
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::simulate::{Noise, share};
     use crate::{mean, signed_rank};
-    use super::*;
 
     fn covered(noise: Noise, n: usize, truth: f64, figure: fn(&[f64]) -> Option<f64>) -> f64 {
         share(250, |rng| {

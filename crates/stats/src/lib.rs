@@ -4,10 +4,11 @@
 //! Pure: random numbers come from a seed that the caller gives. The coverage of each interval is
 //! simulated in the tests. `docs/ab.md` says in plain words why these methods.
 
-
 pub mod bootstrap;
 pub mod sequential;
 pub mod signed_rank;
+#[cfg(any(test, feature = "simulate"))]
+pub mod simulate;
 pub mod steadiness;
 
 use serde::{Deserialize, Serialize};
@@ -87,56 +88,9 @@ pub fn difference_of_means(
 }
 
 #[cfg(test)]
-pub(crate) mod simulate {
-    //! Noise for the tests' simulations.
-
-    use fastrand::Rng;
-
-    /// A kind of noise around 0; each is skewed or tailed in its own way.
-    #[derive(Debug, Clone, Copy)]
-    pub(crate) enum Noise {
-        Normal,
-        /// Skewed: as times are.
-        LogNormal,
-        /// Student's with 2 degrees of freedom: no variance.
-        Heavy,
-        /// Mostly quiet, one in ten far off.
-        Spikes,
-    }
-
-    impl Noise {
-        pub(crate) const ALL: [Self; 4] =
-            [Self::Normal, Self::LogNormal, Self::Heavy, Self::Spikes];
-
-        pub(crate) fn sample(self, rng: &mut Rng) -> f64 {
-            let normal = normal(rng);
-            match self {
-                Self::Normal => normal,
-                Self::LogNormal => normal.exp(),
-                Self::Heavy => normal / (-rng.f64().max(f64::MIN_POSITIVE).ln()).sqrt(),
-                Self::Spikes if rng.f64() < 0.1 => normal + 30.0,
-                Self::Spikes => normal,
-            }
-        }
-    }
-
-    /// Box and Muller's.
-    pub(crate) fn normal(rng: &mut Rng) -> f64 {
-        let radius = (-2.0 * (1.0 - rng.f64()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * rng.f64()).cos()
-    }
-
-    /// The share of so many simulations in which something holds.
-    pub(crate) fn share(simulations: u64, mut holds: impl FnMut(&mut Rng) -> bool) -> f64 {
-        let held = (0..simulations).filter(|seed| holds(&mut Rng::with_seed(*seed))).count();
-        held as f64 / simulations as f64
-    }
-}
-
-#[cfg(test)]
 mod tests {
-    use crate::simulate::{normal, share};
     use super::*;
+    use crate::simulate::{normal, share};
 
     #[test]
     fn quantiles_are_interpolated_and_nothing_has_none() {

@@ -123,8 +123,8 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
-    use crate::simulate::{Noise, share};
     use super::*;
+    use crate::simulate::{Noise, share};
 
     /// Pairs in thrown order, while all drifts and what one pair has the next one has a part of;
     /// until it stops.

@@ -80,8 +80,8 @@ fn rank_sums(n: usize) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use crate::simulate::{Noise, share};
     use super::*;
+    use crate::simulate::{Noise, share};
 
     #[test]
     fn the_ranks_are_those_of_the_published_tables() {

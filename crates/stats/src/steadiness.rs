@@ -77,8 +77,8 @@ fn neighbours_alike(values: &[f64]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use crate::simulate::{normal, share};
     use super::*;
+    use crate::simulate::{normal, share};
 
     #[test]
     fn a_drift_is_told_with_its_size_and_chance_is_not() {

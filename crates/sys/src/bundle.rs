@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use netsilo_model::snapshot::attribution::Attribution;
-use netsilo_model::snapshot::host::Observation;
+use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
 
-use crate::read::snapshot::snapshot;
-use crate::files::recorder::Recorder;
 use crate::bundle::redact::Redaction;
-use crate::files::root::{ReadError, Root};
 use crate::bundle::unpack::{UnpackError, unpack};
+use crate::files::recorder::Recorder;
+use crate::files::root::{ReadError, Root};
+use crate::read::snapshot::snapshot;
 
 /// The layout that this version writes and reads.
 pub const SCHEMA: u32 = 1;

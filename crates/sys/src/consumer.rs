@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::parse::{cpu_lists, pid_status, scalar};
 use netsilo_model::parse::pid_stat::pid_stat;
-use netsilo_decide::plan::pin::{Cgroup, Thread};
+use netsilo_model::parse::{cpu_lists, pid_status, scalar};
+use netsilo_model::snapshot::consumer::{Cgroup, Thread};
 
-use crate::transaction::knob::CGROUPS;
 use crate::files::root::{ReadError, Root};
+use crate::transaction::knob::CGROUPS;
 
 /// How often the threads are read again before two readings must agree.
 const LOOKS: usize = 10;

@@ -1,7 +1,6 @@
 //! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer. It decides nothing
 //! and prints nothing.
 
-
 pub mod bpf;
 pub mod bundle;
 pub mod consumer;
@@ -9,10 +8,11 @@ pub mod cost;
 pub mod daemon;
 pub mod ethtool;
 pub mod files;
+
 #[cfg(test)]
 mod kernel_page;
 pub mod observe;
 pub mod read;
 pub mod transaction;
 
-pub use snapshot::snapshot;
+pub use read::snapshot::snapshot;

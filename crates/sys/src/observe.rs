@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use netsilo_model::snapshot::attribution::{Attribution, Hook};
-use netsilo_model::snapshot::host::{Observation, Snapshot};
 use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::snapshot::attribution::{Attribution, Hook};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
 
 use crate::bpf::tracer::{self, Tracer};
-use crate::read::snapshot::snapshot;
-use crate::read::refresh::Refresher;
 use crate::files::root::{ReadError, Root};
 use crate::read::netlink::sock_diag;
+use crate::read::refresh::Refresher;
+use crate::read::snapshot::snapshot;
 
 /// How to count who reads what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

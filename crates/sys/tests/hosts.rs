@@ -6,7 +6,8 @@
 use std::fmt::{Display, Write};
 use std::path::PathBuf;
 
-use netsilo_model::snapshot::host::{Confidence, Edge, EdgeSource, Netdev, Snapshot};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev};
 use netsilo_sys::bundle;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
@@ -145,7 +146,7 @@ fn an_offline_cpu_has_neither_counters_nor_a_column() {
     assert!(snapshot.cpus[&six].softnet.is_some());
 }
 
-#[path = "../benches/made_up/big_host.rs"]
+#[path = "trees/big_host.rs"]
 mod big_host;
 
 #[test]
@@ -160,7 +161,7 @@ fn a_host_of_320_cpus_reads_whole() {
     );
     assert_eq!(snapshot.default_smp_affinity.as_ref().map(|cpus| cpus.len()), Some(320));
     let last = netsilo_model::machine::cpuset::CpuId(319);
-    let row = &snapshot.irqs[&netsilo_model::snapshot::host::Irq(31)];
+    let row = &snapshot.irqs[&netsilo_model::machine::ids::Irq(31)];
     assert_eq!((row.counts[&last], row.counts.len()), (1319, 20));
     assert_eq!(snapshot.topology.cpus[&last].llc.to_string(), "304-319");
     let irqs: Vec<u32> =

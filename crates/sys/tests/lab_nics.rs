@@ -11,13 +11,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::machine::reading::Part;
 use netsilo_model::snapshot::attribution::{Attribution, Resolved};
 use netsilo_model::snapshot::ethtool::{Duplex, FlowType, Limit};
-use netsilo_model::snapshot::host::{Confidence, Edge, EdgeSource, NapiId, Netdev, RxQueue};
+use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
-use netsilo_model::machine::reading::Part;
-use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
-use netsilo_lab::{Kernel, Lab, NicModel, Spec};
 use netsilo_sys::ethtool::get;
 use netsilo_sys::read::netlink::{netdev_genl, sock_diag};
 

@@ -8,10 +8,12 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use netsilo_model::snapshot::attribution::Attribution;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::{Netdev, Observation, Snapshot, Writable};
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::host::{Snapshot, Writable};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bundle::{self, Addresses, Capture};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;

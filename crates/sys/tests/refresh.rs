@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::snapshot::host::{Irq, Snapshot};
-use netsilo_model::machine::reading::Part;
 use netsilo_model::derive::rates::rates;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::reading::Part;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::read::refresh::Refresher;
-use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 
-#[path = "../benches/made_up/big_host.rs"]
+#[path = "trees/big_host.rs"]
 mod big_host;
 
 const BIG: big_host::BigHost = big_host::BigHost { cpus: 24, irqs: 30, netdevs: 2, queues: 4 };

@@ -4,14 +4,14 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_model::snapshot::attribution::Attribution;
-use netsilo_model::snapshot::host::Irq;
-use netsilo_model::snapshot::host::Observation;
-use netsilo_model::parse::interrupts::Row;
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::reading::Part;
+use netsilo_model::parse::interrupts::Row;
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bundle::{Addresses, Capture, open};
-use netsilo_sys::read::irq::{interrupts, rows};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::irq::{interrupts, rows};
 use netsilo_sys::read::topology::topology;
 
 use netsilo_sys::snapshot;

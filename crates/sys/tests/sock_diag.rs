@@ -8,9 +8,9 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Resolved, Source};
-use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::derive::sock_diag::{Sample, attribute};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Resolved, Source};
 use netsilo_sys::read::netlink::sock_diag::sample;
 use rustix::thread::{CpuSet, UnshareFlags, sched_setaffinity};
 

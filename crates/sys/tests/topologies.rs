@@ -9,7 +9,7 @@ use std::fs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{Cpu, Distance, Topology};
 
-#[path = "placing/trees.rs"]
+#[path = "trees/hwloc.rs"]
 mod trees;
 use trees::{fixtures, read};
 

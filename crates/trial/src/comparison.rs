@@ -1,12 +1,11 @@
 //! A against B: pairs of measured numbers to a verdict, and what speaks against it. Nothing is
 //! measured or written here.
 
-use serde::{Deserialize, Serialize};
-
 use netsilo_stats::bootstrap::{self, Draws};
 use netsilo_stats::sequential::{Look, Rules, Stop};
 use netsilo_stats::steadiness::{Steadiness, steadiness};
 use netsilo_stats::{Estimate, median, signed_rank};
+use serde::{Deserialize, Serialize};
 
 /// Which way a number is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

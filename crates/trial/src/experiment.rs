@@ -7,7 +7,6 @@
 //! [`EXPERIMENT`] is an [`Experiment`], [`RECORDS`] a [`Record`] a line in the order in which they
 //! came.
 
-
 pub mod flow_map;
 pub mod latency;
 pub mod measure;
@@ -19,12 +18,12 @@ use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
+use netsilo_model::change::Change;
+use netsilo_model::derive::silo::Silos;
 use serde::{Deserialize, Serialize};
 use stage_costs::Sampled;
 
-use netsilo_model::change::Change;
 use crate::traffic::{Run, Side, Spec};
-use netsilo_model::derive::silo::Silos;
 
 /// The file that says what was to be tried: an [`Experiment`].
 pub const EXPERIMENT: &str = "experiment.json";

@@ -6,11 +6,10 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use netsilo_model::snapshot::attribution::CpuTime;
-use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::derive::rates::Rates;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::attribution::CpuTime;
+use serde::{Deserialize, Serialize};
 
 /// Instances at most: each is a socket, and a client has some 28000 ports.
 pub const MOST_INSTANCES: usize = 20_000;

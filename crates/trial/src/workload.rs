@@ -2,13 +2,14 @@
 
 use std::fmt;
 
+use netsilo_model::derive::rates::{CpuRates, Rates, rates};
+use netsilo_model::snapshot::attribution::{Attribution, Consumption};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::runqueue::{self, LEAST_WAITS};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, Scale};
-use netsilo_model::snapshot::attribution::{Attribution, Consumption};
-use netsilo_model::snapshot::host::{Netdev, Observation};
-use netsilo_model::derive::rates::{CpuRates, Rates, rates};
-use netsilo_model::snapshot::runqueue::{self, LEAST_WAITS};
 
 /// What is measured of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,11 +177,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use netsilo_model::snapshot::attribution::{Consumer, CpuTime, Hook, Protocol, Resolved};
     use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::snapshot::attribution::{Consumer, CpuTime, Hook, Protocol, Resolved};
     use netsilo_model::snapshot::host::{CpuCounters, CpuStat};
     use netsilo_model::snapshot::runqueue::RunqueueLatency;
+    use netsilo_model::synthetic::grid::Grid;
 
     /// A second in which each of two CPUs (of two caches) was busy for half of its ticks and for
     /// 0.1 s in softirqs.

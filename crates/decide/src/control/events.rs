@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::control::decision::Event;
 use netsilo_model::change::Target;
+use netsilo_model::snapshot::event::Event;
 
 /// An event may be announced so much before or after its effect is seen.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ impl Events {
 
     /// The event that may have changed this knob since a moment, and when it was.
     pub(super) fn behind(&self, target: &Target, since: Duration) -> Option<&(Duration, Event)> {
-        self.0.iter().rev().find(|(at, event)| *at + GRACE >= since && event.covers(target))
+        self.0.iter().rev().find(|(at, event)| *at + GRACE >= since && covers(event, target))
     }
 
     /// The event that may have set this knob up anew.
@@ -33,29 +33,27 @@ impl Events {
     }
 }
 
-impl Event {
-    /// Whether it may have changed this knob.
-    pub(super) fn covers(&self, target: &Target) -> bool {
-        match self {
-            Self::LinkUp(name) | Self::LinkDown(name) | Self::Reset(name) => target.is_of(name),
-            Self::NetdevAdded(name) | Self::NetdevRemoved(name) => target.is_of(name),
-            Self::Renamed { from, to } => target.is_of(from) || target.is_of(to),
-            Self::CpuOnline(_) | Self::CpuOffline(_) | Self::Resumed => true,
-        }
+/// Whether it may have changed this knob.
+pub(super) fn covers(event: &Event, target: &Target) -> bool {
+    match event {
+        Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => target.is_of(name),
+        Event::NetdevAdded(name) | Event::NetdevRemoved(name) => target.is_of(name),
+        Event::Renamed { from, to } => target.is_of(from) || target.is_of(to),
+        Event::CpuOnline(_) | Event::CpuOffline(_) | Event::Resumed => true,
     }
+}
 
-    /// What happened, as a person reads it.
-    pub(super) fn in_words(&self) -> String {
-        match self {
-            Self::LinkUp(name) => format!("{name} came up"),
-            Self::LinkDown(name) => format!("{name} went down"),
-            Self::Reset(name) => format!("{name} was reset"),
-            Self::NetdevAdded(name) => format!("{name} was added"),
-            Self::NetdevRemoved(name) => format!("{name} was removed"),
-            Self::Renamed { from, to } => format!("{from} was renamed to {to}"),
-            Self::CpuOnline(cpu) => format!("cpu {cpu} came online"),
-            Self::CpuOffline(cpu) => format!("cpu {cpu} went offline"),
-            Self::Resumed => "the machine was suspended".into(),
-        }
+/// What happened, as a person reads it.
+pub(super) fn in_words(event: &Event) -> String {
+    match event {
+        Event::LinkUp(name) => format!("{name} came up"),
+        Event::LinkDown(name) => format!("{name} went down"),
+        Event::Reset(name) => format!("{name} was reset"),
+        Event::NetdevAdded(name) => format!("{name} was added"),
+        Event::NetdevRemoved(name) => format!("{name} was removed"),
+        Event::Renamed { from, to } => format!("{from} was renamed to {to}"),
+        Event::CpuOnline(cpu) => format!("cpu {cpu} came online"),
+        Event::CpuOffline(cpu) => format!("cpu {cpu} went offline"),
+        Event::Resumed => "the machine was suspended".into(),
     }
 }

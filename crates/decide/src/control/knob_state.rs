@@ -4,9 +4,10 @@ use std::fmt;
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
+use netsilo_model::change::{Change, Target, Value};
+
 use crate::control::events::MEMORY;
 use crate::control::policy::Policy;
-use netsilo_model::change::{Change, Target, Value};
 
 /// Windows in a row that have to want the same before it is done.
 pub(super) const WINDOWS_WANTED: u32 = 2;

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::derive::rates::Rates;
 use netsilo_model::derive::silo::Silos;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
 /// Packets per second by more than this factor more or less.
 const PACKETS: f64 = 1.3;

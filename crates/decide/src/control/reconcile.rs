@@ -1,14 +1,16 @@
 //! What knobs say, compared with what we wrote: ours still, set up anew by an event, gone, or
 //! someone else's now.
 
+use crate::control::events::in_words;
 use std::time::Duration;
+
+use netsilo_model::change::{Target, Value};
+use netsilo_model::snapshot::host::{Writer, WriterKnob};
 
 use crate::control::Controller;
 use crate::control::decision::{Conflict, What};
 use crate::control::knob_state::{Knob, Yielded};
 use crate::control::view::View;
-use netsilo_model::change::{Target, Value};
-use netsilo_model::snapshot::host::{Writer, WriterKnob};
 
 impl Controller {
     /// Compares what knobs say with what we wrote.
@@ -52,7 +54,7 @@ impl Controller {
         let Some((at, event)) = behind else {
             return self.yield_to_others(now, target, ours, value);
         };
-        let why = format!("{value} instead of {ours}: {}", event.in_words());
+        let why = format!("{value} instead of {ours}: {}", in_words(event));
         knob.lose(now, *at);
         self.say(now, Some(target), What::Reset, why);
     }

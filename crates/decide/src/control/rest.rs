@@ -5,15 +5,19 @@
 
 use std::collections::BTreeMap;
 
+use netsilo_model::change::Change;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::rates::Rates;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{IrqState, NetSettings, Snapshot, Writable, Writer};
+use netsilo_model::snapshot::netdev::{Napi, Netdev, RxQueue, TxQueue};
+use netsilo_model::snapshot::observation::Observation;
+
 use crate::control::knob_state::Hold;
 use crate::control::pattern::Pattern;
 use crate::place::Room;
-use netsilo_model::change::Change;
-use netsilo_model::cost::weights::Costs;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::{Irq, IrqState, Napi, NetSettings, Netdev, Observation, RxQueue, Snapshot, TxQueue, Writable, Writer};
 use crate::plan::Plan;
-use netsilo_model::derive::rates::Rates;
 
 /// So many windows at most go by the same plan: five minutes.
 const WINDOWS: u32 = 30;

@@ -6,14 +6,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::control::{Controller, Decision, Policy, WINDOW, Written};
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::snapshot::host::Snapshot;
-use crate::plan::plan;
-use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::synthetic::grid::Grid;
+use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+
+use crate::control::{Controller, Decision, Policy, WINDOW, Written};
+use crate::plan::plan;
 
 /// Numbers from a seed (Knuth's MMIX constants; the high bits are good enough for noise).
 #[derive(Debug, Clone)]
@@ -223,7 +224,7 @@ impl World {
         self.write(&changes);
     }
 
-    fn window(&mut self) -> netsilo_model::snapshot::host::Observation {
+    fn window(&mut self) -> netsilo_model::snapshot::observation::Observation {
         self.schedule();
         self.now += WINDOW;
         let noisy = self.noisy();

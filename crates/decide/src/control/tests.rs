@@ -6,12 +6,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::control::simulate::{Scheduler, World};
 use super::*;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::snapshot::host::{Irq, WriterKnob};
+use crate::control::simulate::{Scheduler, World};
 use crate::plan::Xps;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::WriterKnob;
+use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 /// Windows per hour.

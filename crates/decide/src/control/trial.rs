@@ -10,13 +10,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use netsilo_model::change::{Change, Target};
+use netsilo_model::derive::rates::Rates;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::observation::Observation;
+
 use crate::control::decision::{Compared, Verdict, VerdictResult};
 use crate::control::policy::Policy;
-use netsilo_model::change::{Change, Target};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::{NapiId, Observation};
-use netsilo_model::derive::rates::Rates;
-use crate::stats;
+use netsilo_stats as stats;
 
 /// Both tails together are this improbable.
 const DOUBT: f64 = 0.01;

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::change::{Target, Value};
-use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::{Irq, NapiId, Snapshot};
 use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::{Irq, NapiId};
+use netsilo_model::snapshot::host::Snapshot;
 
 /// A window's settings and silos, by knob.
 pub(super) struct View<'a> {

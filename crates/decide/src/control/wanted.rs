@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use netsilo_model::change::{Change, Target, apply_to, ordered};
+use netsilo_model::derive::rates::Rates;
+use netsilo_model::derive::silo::{Silos, silos};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
+
 use crate::control::knob_state::Hold;
 use crate::control::view::View;
 use crate::control::{Controller, is_xps};
-use netsilo_model::change::{Change, Target, apply_to, ordered};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::{Observation, Snapshot};
 use crate::plan::{Goal, Override, Plan, plan_of, xps_of};
-use netsilo_model::derive::rates::Rates;
-use netsilo_model::derive::silo::{Silos, silos};
 
 impl Controller {
     /// All that is wanted.

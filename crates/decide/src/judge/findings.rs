@@ -1,7 +1,7 @@
 //! Diagnosis: from an observation to [`Finding`]s, each with its evidence, what to do about it, and
 //! what that is worth.
 //!
-//! One file per family under `diagnose/`. A family sees all that was observed ([`Seen`]) and knows
+//! One file per family under `diagnose/`. A family sees all that was observed ([`Analysis`]) and knows
 //! neither files nor knobs beyond the [`Target`](netsilo_model::change::Target)s of its remedies. A finding
 //! without evidence is no finding, and a gain that nothing measured bounds is [`Gain::Unknown`].
 
@@ -11,16 +11,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::rates::rates;
+use netsilo_model::derive::silo::silos;
+use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
 
-use netsilo_model::change::Change;
-use netsilo_model::cost::weights::Costs;
-use crate::judge::ledger::Ledger;
-use netsilo_model::snapshot::host::Observation;
-use netsilo_model::derive::rates::{Rates, rates};
-use netsilo_model::derive::silo::{Silos, silos};
+use crate::judge::evidence::{Evidence, Remedy};
+use crate::judge::ledger::{Ledger, ledger};
 use crate::judge::verdict::{Verdict, verdicts};
-
 
 /// Makes the lists of families and findings: for each family its file and its findings, each with
 /// the id that people type. The page of a finding is `docs/findings/<id>.md`.
@@ -52,7 +52,7 @@ macro_rules! findings {
         }
 
         /// The families, in the order in which they are asked.
-        const FAMILIES: &[fn(&Seen<'_>) -> Vec<Finding>] = &[$($family::find,)*];
+        const FAMILIES: &[fn(&Analysis<'_>) -> Vec<Finding>] = &[$($family::find,)*];
     };
 }
 
@@ -220,19 +220,6 @@ findings! {
     }
 }
 
-/// All that a family may look at.
-#[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
-    /// What was read and counted.
-    pub observation: &'a Observation,
-    /// Its rates.
-    pub rates: &'a Rates,
-    /// Its silos.
-    pub silos: &'a Silos,
-    /// The weights of the cost model.
-    pub costs: &'a Costs,
-}
-
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Check {
@@ -286,78 +273,11 @@ pub enum Severity {
     Critical,
 }
 
-/// A number behind a finding.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Evidence {
-    /// What was measured.
-    pub what: String,
-    /// How much.
-    pub measure: Measure,
-    /// Where it was read or counted (`/proc/net/softnet_stat`, `tp_btf/napi_poll`).
-    pub source: String,
-}
-
-/// A quantity with its unit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Measure {
-    /// A part of one; of a CPU's time unless said otherwise.
-    Share(f64),
-    /// Events per second.
-    PerSecond(f64),
-    /// Things, or events in the interval.
-    Count(u64),
-    /// A time.
-    Nanoseconds(f64),
-    /// An amount of data.
-    Bytes(u64),
-    /// A rate of data.
-    BytesPerSecond(f64),
-    /// A setting, as the kernel prints it.
-    Text(String),
-}
-
-/// What may be done about a finding.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Remedy {
-    /// What to do.
-    pub what: String,
-    /// What it is worth.
-    pub gain: Gain,
-    /// What it costs; `None` for nothing worth a word.
-    pub cost: Option<String>,
-    /// When not to; `None` where nothing is known to speak against it.
-    pub not_when: Option<String>,
-    /// What `plan --fix` writes; empty where it is nothing that netsilo can write.
-    pub changes: Vec<Change>,
-    /// Writing it stops traffic for a moment.
-    pub interrupts_traffic: bool,
-}
-
-/// What a remedy is worth: a bound by what was measured, or not known.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Gain {
-    /// No more than this.
-    AtMost {
-        /// How much.
-        measure: Measure,
-        /// Of what (`cpu3's time`).
-        of: String,
-        /// How it was reckoned.
-        basis: String,
-    },
-    /// Nothing that was measured bounds it: why.
-    Unknown(String),
-    /// None: why.
-    Nothing(String),
-}
-
 /// Looks for all that can be found in an observation.
 pub fn check(observation: &Observation, costs: &Costs) -> Check {
     let rates = rates(&observation.before, &observation.after);
     let silos = silos(observation, &rates);
-    let seen = Seen { observation, rates: &rates, silos: &silos, costs };
+    let seen = Analysis { observation, rates: &rates, silos: &silos, costs };
     let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(&seen)).collect();
     // Stable: what is equally grave stays in the order of the families.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -367,7 +287,7 @@ pub fn check(observation: &Observation, costs: &Costs) -> Check {
         release: machine.release.clone(),
         interval: rates.elapsed,
         findings,
-        ledger: ledger::ledger(&seen),
+        ledger: ledger(&seen),
         verdicts: verdicts(&seen),
         distances: costs.source_in_words(),
     }
@@ -408,13 +328,6 @@ impl Severity {
             Self::Warning => "warning",
             Self::Critical => "critical",
         }
-    }
-}
-
-impl Evidence {
-    /// A number and where it comes from.
-    pub fn new(what: impl Into<String>, measure: Measure, source: impl Into<String>) -> Self {
-        Self { what: what.into(), measure, source: source.into() }
     }
 }
 

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::plan::{Cause, Plan};
 use netsilo_model::change::{Change, held_back, ordered};
-use crate::judge::findings::{Check, Finding, FindingId, UnknownFinding};
 use netsilo_model::snapshot::host::Snapshot;
+
+use crate::judge::findings::{Check, Finding, FindingId, UnknownFinding};
+use crate::plan::{Cause, Plan};
 
 /// Which findings to mend: all of an id, or that of one subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,11 +132,13 @@ fn mend_one(plan: &mut Plan, finding: &Finding) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::{NetdevIdentity, Target, Value};
-    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+    use crate::judge::evidence::{Gain, Remedy};
+    use crate::judge::findings::Severity;
     use crate::judge::ledger::Ledger;
-    use crate::judge::findings::{Gain, Remedy, Severity};
+    use netsilo_model::change::{Target, Value};
+    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
     use netsilo_model::snapshot::host::{Writer, WriterKnob};
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
 
     fn finding(subject: &str, changes: Vec<Change>) -> Finding {
         let remedy = Remedy {

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use crate::judge::findings::Seen;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
-use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
+use serde::{Deserialize, Serialize};
 
 /// All stages that something is known of, in the order of a packet's way.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,30 +38,6 @@ pub struct Stage {
     pub lines: Vec<Line>,
 }
 
-/// A place on a packet's way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Place {
-    /// Frames that arrive damaged.
-    Wire,
-    /// The NIC's own buffer was full.
-    Nic,
-    /// No free descriptor in the receive ring, or no buffer for it.
-    Ring,
-    /// An XDP program dropped it: meant, not lost.
-    Xdp,
-    /// The backlog of a CPU was full (RPS, loopback, veth).
-    Backlog,
-    /// NET_RX stopped with work left: late, not lost.
-    Squeeze,
-    /// IP, fragments, checksums.
-    Protocol,
-    /// The queue of a listening socket was full.
-    Listen,
-    /// The buffer of a socket was full.
-    Socket,
-}
-
 /// A counter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
@@ -77,74 +53,6 @@ pub struct Line {
     pub aside: Option<String>,
     /// Where it was read.
     pub source: String,
-}
-
-impl Place {
-    /// All of them, in the order of a packet's way.
-    pub const ALL: [Self; 9] = [
-        Self::Wire,
-        Self::Nic,
-        Self::Ring,
-        Self::Xdp,
-        Self::Backlog,
-        Self::Squeeze,
-        Self::Protocol,
-        Self::Listen,
-        Self::Socket,
-    ];
-
-    /// In words.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Wire => "wire: damaged frames",
-            Self::Nic => "NIC: its buffer full",
-            Self::Ring => "ring: no descriptor free",
-            Self::Xdp => "XDP: dropped on purpose",
-            Self::Backlog => "backlog of a cpu full",
-            Self::Squeeze => "squeeze: late, not lost",
-            Self::Protocol => "protocol",
-            Self::Listen => "listen queue full",
-            Self::Socket => "socket buffer full",
-        }
-    }
-
-    /// Whether what is counted there is lost against anyone's will.
-    pub fn loses(self) -> bool {
-        !matches!(self, Self::Xdp | Self::Squeeze)
-    }
-
-    /// What to do about losses there, of this subject.
-    fn next(self, subject: &str) -> String {
-        match self {
-            Self::Wire => {
-                format!("{subject}: frames arrive damaged: cable, transceiver, switch port")
-            }
-            Self::Nic | Self::Ring => {
-                format!(
-                    "{subject}: see who polls it (netsilo why {subject}), then netsilo plan --fix nic-drops:{subject}"
-                )
-            }
-            Self::Backlog => {
-                format!(
-                    "{subject}: see what feeds its backlog (netsilo why {subject}), then netsilo plan --fix backlog-overflow:{subject}"
-                )
-            }
-            Self::Protocol => {
-                "the protocol counters name the reason: netsilo explain protocol-drops".to_owned()
-            }
-            Self::Listen => {
-                format!(
-                    "{subject}: connections come faster than they are accepted: netsilo explain listen-overflow"
-                )
-            }
-            Self::Socket => {
-                format!(
-                    "{subject}: its reader is slower than its packets: netsilo explain socket-buffer-overflow"
-                )
-            }
-            Self::Xdp | Self::Squeeze => String::new(),
-        }
-    }
 }
 
 impl Ledger {
@@ -204,7 +112,7 @@ impl Stage {
 }
 
 /// Draws up the ledger.
-pub fn ledger(seen: &Seen<'_>) -> Ledger {
+pub fn ledger(seen: &Analysis<'_>) -> Ledger {
     let mut book: BTreeMap<Place, Vec<Line>> = BTreeMap::new();
     for netdev in &seen.observation.after.netdevs {
         netdev_lines(seen, netdev, &mut book);
@@ -251,7 +159,7 @@ const STATISTICS: &[(&str, Place, &str)] = &[
     ),
 ];
 
-fn netdev_lines(seen: &Seen<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
     let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
     let before = seen.observation.before.netdevs.iter().find(same);
     for (counter, place, aside) in STATISTICS {
@@ -299,7 +207,7 @@ fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static 
     sums
 }
 
-fn cpu_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn cpu_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
     let seconds = seen.rates.elapsed.as_secs_f64();
     for (cpu, counters) in &seen.observation.after.cpus {
         let Some(softnet) = counters.softnet else { continue };
@@ -365,7 +273,7 @@ const PROTOCOLS: &[(&str, Place, &str, &str)] = &[
     ("TcpExtPruneCalled", Place::Socket, "tcp", "the buffer was made room in"),
 ];
 
-fn protocol_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
     let seconds = seen.rates.elapsed.as_secs_f64();
     for (counter, place, subject, aside) in PROTOCOLS {
         let Some(value) = seen.observation.after.protocols.get(*counter) else { continue };
@@ -386,7 +294,7 @@ fn protocol_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
     }
 }
 
-fn socket_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn socket_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
     let Some(sockets) = &seen.observation.after.losing_sockets else { return };
     let before = seen.observation.before.losing_sockets.as_deref();
     for socket in sockets {
@@ -412,17 +320,17 @@ fn socket_lines(seen: &Seen<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
 mod tests {
     use super::*;
     use netsilo_model::cost::weights::Costs;
-    use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_model::snapshot::host::Observation;
     use netsilo_model::derive::rates::rates;
-    use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
     use netsilo_model::derive::silo::silos;
+    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::snapshot::sockets::LosingSocket;
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
 
     fn drawn_up(observation: &Observation) -> Ledger {
         let rates = rates(&observation.before, &observation.after);
         let silos = silos(observation, &rates);
-        ledger(&Seen { observation, rates: &rates, silos: &silos, costs: &Costs::default() })
+        ledger(&Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() })
     }
 
     fn host() -> Observation {

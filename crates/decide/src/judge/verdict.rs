@@ -6,13 +6,13 @@
 //! to the best that fits ([`work`]): a remedy helps if it does in the worst of them, and hurts if
 //! it cannot help in the best. `docs/verdicts.md` has the formulas and sources.
 
-
 mod bottleneck;
 mod interrupts;
 mod packet_steering;
 mod poll;
 mod queues;
 mod rps_in_force;
+
 #[cfg(test)]
 mod tests;
 mod work;
@@ -21,12 +21,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use netsilo_model::change::{Change, Target, Value};
-use netsilo_model::machine::cpuset::CpuSet;
-use crate::judge::findings::{Evidence, Gain, Measure, Seen};
-use netsilo_model::snapshot::host::Netdev;
+use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::plan::{Goal, plan_of};
 use bottleneck::{Limit, Loads, Wall};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::netdev::Netdev;
 use work::{Range, Sight, Work};
 
 /// A remedy has to gain at least this in the worst case: measurements vary by as much.
@@ -133,7 +134,7 @@ impl fmt::Display for Outcome {
 }
 
 /// All verdicts on all netdevs that something arrives on; none where there is nothing to judge by.
-pub fn verdicts(seen: &Seen<'_>) -> Vec<Verdict> {
+pub fn verdicts(seen: &Analysis<'_>) -> Vec<Verdict> {
     let netdevs = seen.observation.after.netdevs.iter();
     netdevs
         .filter_map(|netdev| Work::of(seen, netdev))
@@ -143,31 +144,35 @@ pub fn verdicts(seen: &Seen<'_>) -> Vec<Verdict> {
 
 /// What RPS onto these CPUs would do to a netdev, without the changes; `None` when nothing arrives
 /// on it.
-pub fn rps_onto(seen: &Seen<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<Verdict> {
+pub fn rps_onto(seen: &Analysis<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<Verdict> {
     Some(packet_steering::rps_onto(&Work::of(seen, netdev)?, cpus))
 }
 
 /// What RFS would do to a netdev, without the changes; `None` when nothing arrives on it.
-pub fn rfs(seen: &Seen<'_>, netdev: &Netdev) -> Option<Verdict> {
+pub fn rfs(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
     Some(packet_steering::rfs(&Work::of(seen, netdev)?))
 }
 
 /// What aRFS would do to a netdev, without the changes; `None` when nothing arrives on it.
-pub fn arfs(seen: &Seen<'_>, netdev: &Netdev) -> Option<Verdict> {
+pub fn arfs(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
     Some(packet_steering::arfs(&Work::of(seen, netdev)?))
 }
 
 /// Share of a netdev's bytes that RFS, which is on there, cannot steer; `None` where it is off, or
 /// nobody was seen to read.
-pub fn unsteerable(seen: &Seen<'_>, netdev: &Netdev) -> Option<f64> {
+pub fn unsteerable(seen: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
     let work = Work::of(seen, netdev).filter(packet_steering::in_force)?;
     Some(1.0 - work.steerable()?.best)
 }
 
-fn of_netdev(seen: &Seen<'_>, work: &Work<'_>) -> Vec<Verdict> {
+fn of_netdev(seen: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
     let on = packet_steering::rps_is_on(work);
     let targets = if on { CpuSet::new() } else { packet_steering::targets(work) };
-    let rps = if on { rps_in_force::rps_in_force(work) } else { packet_steering::rps_onto(work, &targets) };
+    let rps = if on {
+        rps_in_force::rps_in_force(work)
+    } else {
+        packet_steering::rps_onto(work, &targets)
+    };
     let rps_goal = Goal { rps: Some(targets.clone()), ..Goal::default() };
     let rfs_goal = Goal { rfs: Some(FLOW_ENTRIES), ..Goal::default() };
     let both = Goal { rfs: Some(FLOW_ENTRIES), ..rps_goal.clone() };
@@ -193,7 +198,7 @@ fn of_netdev(seen: &Seen<'_>, work: &Work<'_>) -> Vec<Verdict> {
 
 /// The settings that a goal comes down to, where the outcome calls for them.
 fn with_changes(
-    seen: &Seen<'_>,
+    seen: &Analysis<'_>,
     work: &Work<'_>,
     verdict: Verdict,
     called_for: Outcome,

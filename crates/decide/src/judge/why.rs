@@ -4,23 +4,22 @@
 //! shared out by packets and marked as estimated. A queue, a netdev or an interrupt can be asked
 //! for as well.
 
-
 mod chain;
 mod cpu;
-pub mod tests;
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 use netsilo_model::derive::cpu_time::CpuSplit;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use crate::judge::findings::Evidence;
-use netsilo_model::snapshot::host::{Irq, Observation};
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::{Silo, silos};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::NodeId;
+use netsilo_model::snapshot::observation::Observation;
+use serde::{Deserialize, Serialize};
+
+use crate::judge::evidence::Evidence;
 
 pub use chain::queue_chain;
 pub(crate) use cpu::ksoftirqd;
@@ -223,5 +222,4 @@ impl fmt::Display for Subject {
 }
 
 #[cfg(test)]
-#[path = "why_tests.rs"]
 mod tests;

@@ -5,14 +5,15 @@
 //! near; not at all, by whether anything gains. The reason names the algorithm that would have said
 //! the same.
 
-use crate::place::model::Model;
-use crate::place::{Room, Suggestion, Vector, bytes_per_s, consumer_in_words};
 use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::cost::solver::solve;
-use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::derive::reader_spread::Concentration;
 use netsilo_model::derive::silo::heaviest;
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
+
+use crate::place::model::Model;
+use crate::place::{Room, Suggestion, Vector, bytes_per_s, consumer_in_words};
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let model = Model::of(room, vectors);

@@ -5,9 +5,10 @@
 //! and from what they are busy with. A set that is in use stays while it is neither too small nor
 //! much too large.
 
-use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::derive::notes::plural;
+use netsilo_model::machine::words::plural;
+
+use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
 
 /// A dedicated CPU is to be busy with the vectors for this share of its time, so that bursts find
 /// room.

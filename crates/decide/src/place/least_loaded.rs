@@ -1,9 +1,10 @@
 //! The least busy CPU of the device's node, then of other nodes: what balancers do that know no
 //! flows.
 
-use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
 use netsilo_model::cost::problem::SMT_LOSS;
 use netsilo_model::machine::cpuset::CpuId;
+
+use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
 
 /// How often all are gone through at most; each move evens the CPUs out, so it ends earlier.
 const ROUNDS: usize = 32;

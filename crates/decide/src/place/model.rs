@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::place::{Room, Vector};
 use netsilo_model::cost::problem::{Item, Pair, Place, Problem, SECOND_NS};
 use netsilo_model::cost::solver;
 use netsilo_model::cost::weights::{ByDistance, Costs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
+
+use crate::place::{Room, Vector};
 
 /// A move has to gain this (ns/s), however little the vector does: half a per cent of one CPU,
 const MOVING_LEAST: f64 = 0.005 * SECOND_NS;

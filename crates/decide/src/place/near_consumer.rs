@@ -13,10 +13,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::place::{Floor, IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, millionths, softirq_in_words};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::derive::silo::heaviest;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
+
+use crate::place::{Floor, IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, millionths, softirq_in_words};
 
 /// Busyness is compared in steps of this share of a CPU, so that noise does not decide.
 const STEP: f64 = 0.05;

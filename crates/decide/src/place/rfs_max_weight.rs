@@ -1,8 +1,9 @@
 //! The CPU of the heaviest consumer, as a kernel proposal of 2011 had it: where most of a queue's
 //! data is read.
 
-use crate::place::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
 use netsilo_model::derive::silo::heaviest;
+
+use crate::place::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
 
 pub(super) fn suggest(_: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     vectors.iter().map(place).collect()

@@ -4,8 +4,9 @@
 //! Right for consumers that leave their CPU idle; a busy one loses the time that polling takes from
 //! it.
 
-use crate::place::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
 use netsilo_model::derive::silo::heaviest;
+
+use crate::place::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
 
 pub(super) fn suggest(_: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     vectors.iter().map(place).collect()

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::place::{Floor, Room, Suggestion, Vector};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::NodeId;
+
+use crate::place::{Floor, Room, Suggestion, Vector};
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let mut floor = Floor::new(room);
@@ -94,7 +95,7 @@ fn suggestion(vector: &Vector, cpu: CpuId, floor: &Floor<'_>) -> Suggestion {
         0 => "a core of its own".to_owned(),
         others => format!(
             "a core shared with {}: there are more queues than cores",
-            netsilo_model::derive::notes::plural(others, "other queue")
+            netsilo_model::machine::words::plural(others, "other queue")
         ),
     };
     let node = match (vector.node, floor.room.topology.cpus.get(&cpu).and_then(|cpu| cpu.node)) {

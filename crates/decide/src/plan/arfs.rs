@@ -1,15 +1,17 @@
 //! Moving flows instead of interrupts: aRFS, and what to do where every queue feeds every worker.
 
-use netsilo_model::snapshot::attribution::Protocol;
-use netsilo_model::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value};
+use netsilo_model::change::{NTUPLE_FILTER, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::reader_spread::Concentration;
-use crate::judge::findings::Seen;
-use netsilo_model::snapshot::host::{Netdev, Snapshot};
-use crate::plan::flow_rules::can_steer;
-use crate::plan::by_value::said;
-use crate::plan::{Advice, Cause, Goal, Plan};
 use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::snapshot::attribution::Protocol;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
 use crate::judge::verdict;
+use crate::plan::by_value::said;
+use crate::plan::flow_rules::can_steer;
+use crate::plan::{Advice, Cause, Goal, Plan};
 
 /// Drivers that implement `ndo_rx_flow_steer` (read off the sources of 6.1 to 7.2).
 const ARFS_DRIVERS: [&str; 8] =
@@ -24,7 +26,7 @@ pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
 }
 
 /// Adds the offload that lets each driver steer flows by the RFS table.
-pub(super) fn arfs(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let snapshot = &seen.observation.after;
     let Some(on) = goal.arfs else { return };
     let table = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);

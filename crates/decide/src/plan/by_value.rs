@@ -3,13 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{NetdevIdentity, Target, Value};
+use netsilo_model::change::{Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use crate::judge::findings::Seen;
-use netsilo_model::snapshot::host::{Irq, Netdev, Snapshot, TxQueue, WriterKnob};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
+
+use crate::judge::verdict::{self, Verdict};
 use crate::plan::placement::Places;
 use crate::plan::{Cause, Goal, Plan, Xps, owners, selection};
-use crate::judge::verdict::{self, Verdict};
 
 /// `rps_sock_flow_sysctl` takes no more (`net/core/sysctl_net_core.c`).
 const MOST_FLOW_ENTRIES: u32 = 1 << 29;
@@ -101,7 +104,7 @@ fn steerable(
 }
 
 /// Adds `rps_cpus` of each rx queue.
-pub(super) fn rps(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let snapshot = &seen.observation.after;
     let Some((cpus, note)) =
         goal.rps.as_ref().and_then(|cpus| steerable(snapshot, "rps", cpus, plan))
@@ -158,7 +161,7 @@ pub(super) fn said(verdict: Option<Verdict>) -> String {
 }
 
 /// Adds `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
-pub(super) fn rfs(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+pub(super) fn rfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let snapshot = &seen.observation.after;
     let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return };
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
@@ -216,7 +219,7 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
                 let reason = match entries {
                     0 => "RFS off".to_owned(),
                     _ => {
-                        let queues = netsilo_model::derive::notes::plural(real as usize, "queue");
+                        let queues = netsilo_model::machine::words::plural(real as usize, "queue");
                         format!("RFS: its part of {entries} entries, {queues}{verdict}")
                     }
                 };
@@ -232,7 +235,9 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
 fn real_queues(netdev: &Netdev) -> u32 {
     let folders = netdev.rx_queues.len() as u32;
     let channels = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.channels.value());
-    let current = |limit: Option<netsilo_model::snapshot::ethtool::Limit>| limit.map_or(0, |limit| limit.current);
+    let current = |limit: Option<netsilo_model::snapshot::ethtool::Limit>| {
+        limit.map_or(0, |limit| limit.current)
+    };
     let told = channels
         .map_or(0, |channels| current(channels.rx).saturating_add(current(channels.combined)));
     if (1..folders).contains(&told) { told } else { folders.max(1) }

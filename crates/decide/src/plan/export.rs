@@ -5,23 +5,24 @@
 //! express is named in a comment. Interrupts come from the plan's placements, moved or not; all
 //! else from its changes.
 
-
 mod irqbalance;
 mod script;
 mod systemd_link;
 mod tuned;
 
+use std::collections::BTreeMap;
+
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+use crate::plan::Plan;
+
 pub use irqbalance::{irqbalance_policy, irqbalance_suggest};
 pub use script::script;
 pub use systemd_link::systemd_link;
 pub use tuned::tuned;
-
-use std::collections::BTreeMap;
-
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::snapshot::host::Irq;
-use crate::plan::Plan;
 
 /// A file for another program.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,14 +6,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use netsilo_model::change::{FlowRule, NTUPLE_FILTER, Steer, Target, Value};
+use netsilo_model::machine::as_text::as_text;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::attribution::Protocol;
+use netsilo_model::snapshot::ethtool::FlowType;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use serde::{Deserialize, Serialize};
 
-use netsilo_model::machine::as_text::as_text;
-use netsilo_model::snapshot::attribution::Protocol;
-use netsilo_model::change::{FlowRule, NTUPLE_FILTER, NetdevIdentity, Steer, Target, Value};
-use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::snapshot::ethtool::FlowType;
-use netsilo_model::snapshot::host::Netdev;
 use crate::plan::{Cause, Goal, Plan};
 
 /// Flows to a port, and the rx queues for them (`443/tcp=2-3`).
@@ -151,9 +151,9 @@ fn rules(netdev: &Netdev, wish: &Steering, plan: &mut Plan) {
 mod tests {
     use super::*;
     use netsilo_model::change::ordered;
-    use netsilo_model::snapshot::ethtool::Feature;
-    use netsilo_model::snapshot::host::RxQueue;
     use netsilo_model::machine::reading::Part;
+    use netsilo_model::snapshot::ethtool::Feature;
+    use netsilo_model::snapshot::netdev::RxQueue;
 
     /// A netdev with four queues that may steer flows, or not.
     fn netdev(available: bool) -> Netdev {

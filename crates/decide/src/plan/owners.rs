@@ -1,8 +1,9 @@
 //! Other programs that write the same knobs: named, never fought.
 
 use netsilo_model::change::{Change, Target};
+use netsilo_model::machine::words::plural;
 use netsilo_model::snapshot::host::{Snapshot, Writer, WriterKnob};
-use netsilo_model::derive::notes::plural;
+
 use crate::plan::{Cause, Goal, Plan};
 
 impl Plan {
@@ -69,7 +70,7 @@ pub(super) fn yield_to(
 mod tests {
     use super::*;
     use netsilo_model::change::Value;
-    use netsilo_model::snapshot::host::Irq;
+    use netsilo_model::machine::ids::Irq;
 
     #[test]
     fn a_saved_plan_knows_whose_knobs_it_writes() {

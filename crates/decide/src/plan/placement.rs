@@ -3,15 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::place::model::Model;
-use crate::place::{AlgorithmName, Room, Suggestion, Vector, suggest};
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::forwarding::ForwardShare;
-use netsilo_model::snapshot::host::{Irq, NapiThread, Netdev, Observation, RxQueue, Snapshot, Writable, WriterKnob};
-use crate::plan::{Cause, Goal, Override, Placement, Plan, Predicted, owners, selection};
 use netsilo_model::derive::rates::Rates;
 use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{Snapshot, Writable, WriterKnob};
+use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity, RxQueue};
+use netsilo_model::snapshot::observation::Observation;
+
+use crate::place::model::Model;
+use crate::place::{AlgorithmName, Room, Suggestion, Vector, suggest};
+use crate::plan::{Cause, Goal, Override, Placement, Plan, Predicted, owners, selection};
 
 /// Queues that are placed as one, as they share an interrupt or have none but a kthread.
 struct Group<'a> {

@@ -1,9 +1,11 @@
 //! Which netdevs and which CPUs a goal means, and what is refused before anything is planned.
 
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::snapshot::host::{Netdev, Snapshot};
-use crate::plan::{Cause, Goal, Plan};
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::Netdev;
+
+use crate::plan::{Cause, Goal, Plan};
 
 /// The netdevs that the goal names, or all that are up and have rx queues with interrupts or
 /// kthreads.

@@ -10,8 +10,9 @@ use super::*;
 use crate::place::IDLE_BELOW;
 use netsilo_model::change::apply_to;
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::snapshot::host::{Irq, IrqState, Writable};
 use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 /// All queues together take less than this share of a CPU, and all else less than the rest: no CPU

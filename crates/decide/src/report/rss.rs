@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::rss::load::TableLoad;
+use netsilo_model::rss::model::{Calibrated, Fit, KeySource, Predicted, flows_of};
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields};
 use netsilo_model::snapshot::flow::{Asked, Flow};
-use netsilo_model::snapshot::host::{Netdev, Observation};
-use netsilo_model::rss::model::{Calibrated, Fit, KeySource, Predicted, flows_of};
-use netsilo_model::rss::load::TableLoad;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
+use serde::Serialize;
 
 /// RSS of one netdev.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -1,8 +1,8 @@
 //! Receives streams in a given way and counts every byte.
 
+use super::PATIENCE;
 use super::socket;
 use super::socket::CpuList;
-use super::PATIENCE;
 use super::udp;
 use super::uring;
 use super::zerocopy;

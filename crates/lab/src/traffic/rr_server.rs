@@ -1,9 +1,9 @@
 //! Answers requests: each worker is pinned and has a port of its own.
 
-use super::socket;
-use super::socket::CpuList;
 use super::Proto;
 use super::print;
+use super::socket;
+use super::socket::CpuList;
 use anyhow::{Context, Result};
 use clap::Args;
 use rustix::event::epoll;

@@ -3,10 +3,10 @@
 //! An empty datagram opens a flow, and after data ends it; the consumer answers each with one, so
 //! that the producer can repeat what got lost. Empty ones add nothing to any count of bytes.
 
+use super::PATIENCE;
 use super::consume::Consume;
 use super::consume::ConsumedSocket;
 use super::consume::Mode;
-use super::PATIENCE;
 use super::socket;
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, recvfrom};

@@ -6,12 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
-use netsilo_model::snapshot::host::{Observation, Snapshot};
 use netsilo_decide::report::Report;
-use netsilo_model::derive::stages::{Stage, Stages, StagesLine};
 use netsilo_lab::traffic::Consumed;
 use netsilo_lab::{Lab, NicModel};
+use netsilo_model::derive::stages::{Stages, StagesLine};
+use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::stage_samples::Stage;
 
 use super::FEW;
 use super::PATIENCE;

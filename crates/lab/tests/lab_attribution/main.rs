@@ -13,11 +13,11 @@ use std::io::{Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved};
-use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::NapiId;
 use netsilo_lab::traffic::{self, Consumed, RrReport};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved};
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 
 const PATIENCE: Duration = Duration::from_secs(120);

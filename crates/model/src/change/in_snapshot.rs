@@ -1,11 +1,12 @@
 //! A knob in a snapshot: its value there, and the snapshot as it would be with another one.
 
 use crate::change::value::{Key, Table, Value};
-use crate::change::{Change, NetdevIdentity, Target};
+use crate::change::{Change, Target};
 use crate::machine::cpuset::CpuSet;
+use crate::machine::reading::Part;
 use crate::snapshot::ethtool::{Coalesce, Ethtool, Rss};
 use crate::snapshot::host::Snapshot;
-use crate::machine::reading::Part;
+use crate::snapshot::netdev::NetdevIdentity;
 
 impl Target {
     /// Its value in a snapshot; `None` when the snapshot does not have it, or has another one in
@@ -236,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::snapshot::ethtool::{Channels, Feature, FlowType, HashFunction, Limit, Rings};
-    use crate::snapshot::host::Netdev;
+    use crate::snapshot::netdev::Netdev;
 
     fn host() -> Snapshot {
         let limit = |current| Some(Limit { current, max: 4096 });

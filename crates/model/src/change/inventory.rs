@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::change::{NetdevIdentity, SYSCTLS, Target};
-use crate::snapshot::host::{Netdev, Snapshot, Writable};
+use crate::change::{SYSCTLS, Target};
 use crate::machine::reading::Part;
+use crate::snapshot::host::{Snapshot, Writable};
+use crate::snapshot::netdev::{Netdev, NetdevIdentity};
 
 impl Target {
     /// All knobs that a snapshot has a value of, and that can be written. Rules and RSS contexts
@@ -111,7 +112,9 @@ pub fn only_read(snapshot: &Snapshot) -> BTreeMap<String, String> {
 mod tests {
     use super::*;
     use crate::machine::cpuset::CpuSet;
-    use crate::snapshot::host::{Irq, IrqState, RxQueue, TxQueue};
+    use crate::machine::ids::Irq;
+    use crate::snapshot::host::IrqState;
+    use crate::snapshot::netdev::{RxQueue, TxQueue};
 
     #[test]
     fn what_can_be_written_and_has_a_value_is_there_once() {

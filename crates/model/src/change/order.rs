@@ -120,11 +120,12 @@ pub fn held_back(changes: Vec<Change>) -> (Vec<Change>, Vec<Change>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::change::{FlowRule, NetdevIdentity};
     use super::*;
+    use crate::change::FlowRule;
     use crate::machine::cpuset::CpuSet;
+    use crate::machine::ids::Irq;
     use crate::snapshot::ethtool::FlowType;
-    use crate::snapshot::host::Irq;
+    use crate::snapshot::netdev::NetdevIdentity;
 
     fn netdev(name: &str) -> NetdevIdentity {
         NetdevIdentity { name: name.into(), device_path: None }

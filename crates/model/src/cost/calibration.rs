@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use netsilo_stats::quantile;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::weights::{CostSource, Costs};
 use crate::machine::cpuset::{CpuId, CpuSet};
-use netsilo_stats::quantile;
 use crate::machine::topology::{Distance, Topology};
 
 /// Pairs of a distance that are measured, at most.

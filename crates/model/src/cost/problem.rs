@@ -11,7 +11,6 @@
 //!
 //! [`netsilo_decide::place`] makes the problem of a host; [`solver`] finds a placement.
 
-
 #[cfg(test)]
 mod tests;
 
@@ -147,7 +146,7 @@ impl Problem {
     }
 
     /// The CPUs of each core.
-    pub(crate) fn cores(&self) -> Vec<Vec<usize>> {
+    pub fn cores(&self) -> Vec<Vec<usize>> {
         let mut cores: std::collections::BTreeMap<u32, Vec<usize>> =
             std::collections::BTreeMap::new();
         for (place, Place { levels: [core, ..], .. }) in self.places.iter().enumerate() {
@@ -156,4 +155,3 @@ impl Problem {
         cores.into_values().collect()
     }
 }
-

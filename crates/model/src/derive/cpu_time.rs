@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::cpuset::CpuId;
-use crate::snapshot::host::{CpuCounters, Observation};
 use crate::derive::rates::{Rates, Shares};
+use crate::machine::cpuset::CpuId;
+use crate::snapshot::host::CpuCounters;
+use crate::snapshot::observation::Observation;
 
 /// USER_HZ: ticks of `/proc/stat` per second, whatever the kernel's own HZ.
 const TICKS_PER_S: f64 = 100.0;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::attribution::Forwarded;
 use crate::machine::cpuset::CpuId;
+use crate::snapshot::attribution::Forwarded;
 
 /// What a queue's packets, or those of no queue, leave by.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ impl ForwardShare {
 
 /// Sums rows up by device, tx queue and CPU, heaviest first. `packets_per_s` is what shares are of,
 /// if it is more.
-pub(crate) fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> Vec<ForwardShare> {
+pub fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> Vec<ForwardShare> {
     let mut sums: BTreeMap<(u32, u32, u32, CpuId), ForwardShare> = BTreeMap::new();
     for row in rows.iter().filter(|row| seconds > 0.0 && row.packets > 0) {
         let key = (row.egress_netns, row.egress_ifindex, row.tx_queue, row.xmit_cpu);
@@ -74,11 +74,7 @@ pub(crate) fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> V
 }
 
 /// All rows together, and those of no queue apart.
-pub(crate) fn totals(
-    rows: &[Forwarded],
-    of_no_queue: &[&Forwarded],
-    seconds: f64,
-) -> ForwardTotals {
+pub fn totals(rows: &[Forwarded], of_no_queue: &[&Forwarded], seconds: f64) -> ForwardTotals {
     let all = shares(&rows.iter().collect::<Vec<_>>(), seconds, 0.0);
     let packets_per_s = all.iter().map(|share| share.packets_per_s).sum();
     ForwardTotals {

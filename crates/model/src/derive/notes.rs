@@ -1,15 +1,18 @@
 //! What a reader of a report should know, as sentences.
 
-use crate::snapshot::attribution::{Attribution, Hook, Source};
-use crate::snapshot::host::{Netdev, Observation, Snapshot, WriterKnob};
 use crate::derive::rates::Rates;
 use crate::derive::silo::Silos;
+use crate::machine::words::plural;
+use crate::snapshot::attribution::{Attribution, Hook, Source};
+use crate::snapshot::host::{Snapshot, WriterKnob};
+use crate::snapshot::netdev::Netdev;
+use crate::snapshot::observation::Observation;
 
 /// The part of the bytes from which on a missing queue is worth a sentence.
 const UNRESOLVED_WORTH_SAYING: f64 = 0.01;
 
 /// What a reader should know about an observation.
-pub(crate) fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> Vec<String> {
+pub fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> Vec<String> {
     let after = &observation.after;
     let mut notes = Vec::new();
     notes.extend(nothing_to_show(after));
@@ -29,7 +32,7 @@ pub(crate) fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> 
 }
 
 /// What another program writes, in a person's words.
-pub(crate) fn knob_name(knob: WriterKnob) -> &'static str {
+pub fn knob_name(knob: WriterKnob) -> &'static str {
     match knob {
         WriterKnob::IrqAffinity => "irq affinity",
         WriterKnob::Rps => "rps",
@@ -146,9 +149,4 @@ fn unknown_interrupts(netdev: &Netdev) -> Option<String> {
             plural(unknown, "rx queue")
         )
     })
-}
-
-/// `1 rx queue`, `3 rx queues`.
-pub(crate) fn plural(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

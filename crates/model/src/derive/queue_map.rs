@@ -3,8 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::machine::ids::NapiId;
 use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Resolved};
-use crate::snapshot::host::{Confidence, Edge, EdgeSource, NapiId, Netdev, RxQueue, Snapshot};
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
 
 /// Where something that was counted belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
-use crate::snapshot::host::{CpuCounters, CpuStat, Irq, IrqState, Netdev, Snapshot, Softnet};
+use crate::machine::ids::Irq;
+use crate::snapshot::host::{CpuCounters, CpuStat, IrqState, Snapshot, Softnet};
+use crate::snapshot::netdev::Netdev;
 
 /// No counter of one CPU grows faster than this per second; a backward step that would need more is
 /// a reset, not a wrap-around.

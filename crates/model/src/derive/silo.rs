@@ -1,22 +1,23 @@
 //! A silo: an rx queue with its interrupt, NAPI, CPUs and consumers. Which NAPI is which queue's is
 //! found in [`crate::derive::queue_map`].
 
-pub mod tests;
-
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Protocol, Source};
-use crate::change::NetdevIdentity;
-use crate::derive::reader_spread::Concentration;
-use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::derive::forwarding::{self, ForwardShare, ForwardTotals};
-use crate::snapshot::host::{Edge, Irq, Napi, NapiId, NapiThread, Netdev, Observation, RxQueue, Snapshot, TxQueue, Writable};
 use crate::derive::queue_map::{Home, Join};
-pub use crate::derive::locality::Locality;
 use crate::derive::rates::Rates;
+use crate::derive::reader_spread::Concentration;
 use crate::derive::wakeups::Wakeups;
+use crate::machine::cpuset::{CpuId, CpuSet};
+use crate::machine::ids::{Irq, NapiId};
+use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Protocol, Source};
+use crate::snapshot::host::{Snapshot, Writable};
+use crate::snapshot::netdev::{Edge, Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
+use crate::snapshot::observation::Observation;
+
+pub use crate::derive::locality::Locality;
 
 /// All silos of a host, and what was read but came through none of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -405,7 +406,7 @@ fn polling_cpu(silo: &Silo) -> Option<CpuId> {
 }
 
 /// The key of the greatest weight, the lowest one among equals; `None` when all weights are 0.
-pub(crate) fn heaviest<K: Ord + Copy>(weights: impl Iterator<Item = (K, f64)>) -> Option<K> {
+pub fn heaviest<K: Ord + Copy>(weights: impl Iterator<Item = (K, f64)>) -> Option<K> {
     let heavier = |best: Option<(K, f64)>, (key, weight): (K, f64)| match best {
         Some((lowest, most)) if weight < most || (weight == most && lowest < key) => {
             Some((lowest, most))
@@ -548,5 +549,4 @@ fn per_s(count: u64, seconds: f64) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "silo_tests.rs"]
 mod tests;

@@ -8,10 +8,13 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::snapshot::attribution::{Attribution, Consumer, Consumption, Hook, Protocol, Resolved, Source};
 use crate::machine::cpuset::CpuId;
-use crate::snapshot::host::{NapiId, Netdev, RxQueue};
+use crate::machine::ids::NapiId;
 use crate::rss::model::{Model, Steering};
+use crate::snapshot::attribution::{
+    Attribution, Consumer, Consumption, Hook, Protocol, Resolved, Source,
+};
+use crate::snapshot::netdev::{Netdev, RxQueue};
 
 /// All TCP sockets of one network namespace at one moment, and the processes that hold them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,17 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::snapshot::attribution::{Attribution, Consumption};
 use crate::machine::cpuset::CpuId;
+use crate::snapshot::attribution::{Attribution, Consumption};
 
 /// A reader and the CPU that ran the protocol of what it reads.
 type Key = (u32, CpuId);
 
 /// Wakeups per read.
 #[derive(Debug, Default)]
-pub(crate) struct Wakeups {
+pub struct Wakeups {
     /// Whether they were counted: if not, there being none says nothing.
-    pub(crate) counted: bool,
+    pub counted: bool,
     /// Wakeups per second for each read that was counted on the CPU that slept.
     where_it_read: BTreeMap<(Key, CpuId), f64>,
     /// The same of a CPU on which no read was counted (the scheduler moved the thread), for each
@@ -24,7 +24,7 @@ pub(crate) struct Wakeups {
 impl Wakeups {
     /// Shares the wakeups of each reader by each CPU out over its reads of what that CPU processed:
     /// those on the CPU that slept, if there are any.
-    pub(crate) fn of(attribution: &Attribution) -> Self {
+    pub fn of(attribution: &Attribution) -> Self {
         let (mut there, mut all) = (BTreeMap::new(), BTreeMap::new());
         for row in &attribution.consumption {
             if let Some(key) = key(row) {
@@ -54,7 +54,7 @@ impl Wakeups {
     }
 
     /// Wakeups per second that these reads of one reader take, by the CPU that slept.
-    pub(crate) fn of_reads(&self, rows: &[&Consumption]) -> BTreeMap<CpuId, f64> {
+    pub fn of_reads(&self, rows: &[&Consumption]) -> BTreeMap<CpuId, f64> {
         let mut rates = BTreeMap::new();
         for row in rows {
             let Some(key) = key(row) else { continue };

@@ -4,16 +4,17 @@
 //! Read off the drivers' sources; a name that a driver does not have costs nothing. `{n}` stands
 //! for a number.
 
-use netsilo_decide::judge::ledger::Place;
+use crate::drivers::loss_stage::Place;
 
 /// A counter of a driver.
-pub(super) struct Row {
+#[derive(Debug)]
+pub struct Row {
     drivers: &'static [&'static str],
     name: &'static str,
     /// Where in the ledger it belongs.
-    pub(super) place: Place,
+    pub place: Place,
     /// Why it is shown but not counted as a loss; empty where it is one.
-    pub(super) aside: &'static str,
+    pub aside: &'static str,
 }
 
 const fn lost(drivers: &'static [&'static str], name: &'static str, place: Place) -> Row {
@@ -113,18 +114,18 @@ const ROWS: &[Row] = &[
 const RING_APART: &[&str] = &["bnxt_en", "ena", "mana", "mlx5_core", "sfc", "virtio_net"];
 
 /// Whether drops in this driver's NIC say nothing of its ring.
-pub(super) fn ring_apart(driver: &str) -> bool {
+pub fn ring_apart(driver: &str) -> bool {
     RING_APART.contains(&driver)
 }
 
 /// The row of a driver's counter; of a name that is indented the words.
-pub(super) fn row(driver: &str, name: &str) -> Option<&'static Row> {
+pub fn row(driver: &str, name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.drivers.contains(&driver) && row.fits(name.trim()))
 }
 
 impl Row {
     /// What it is called for all of its numbers together.
-    pub(super) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         self.name.replace("{n}", "*")
     }
 

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::snapshot::host::{Confidence, Edge, EdgeSource, Irq};
+use crate::machine::ids::Irq;
+use crate::snapshot::netdev::{Confidence, Edge, EdgeSource};
 
 /// What is known of the netdev.
 #[derive(Debug, Clone, Default)]

@@ -2,6 +2,7 @@
 
 /// Lets serde write a type as it is displayed and read it as it is parsed (`#[serde(into =
 /// "String", try_from = "String")]`).
+#[macro_export]
 macro_rules! as_text {
     ($($type:ty),+) => {$(
         impl From<$type> for String {
@@ -20,4 +21,4 @@ macro_rules! as_text {
     )+};
 }
 
-pub(crate) use as_text;
+pub use as_text;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_decide::control::Event;
 use crate::machine::cpuset::CpuId;
+use crate::snapshot::event::Event;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;

@@ -3,8 +3,8 @@
 //! Some kernels end the lists and masks of nodes and caches with a NUL behind the newline (seen in
 //! a 5.15 on arm64).
 
-use crate::parse::ParseError;
 use crate::machine::cpuset::{CpuSet, CpuSetError};
+use crate::parse::ParseError;
 
 /// A list (`0-3,8`); the empty line is the empty set.
 ///

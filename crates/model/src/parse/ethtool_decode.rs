@@ -4,7 +4,9 @@
 //! Layouts and numbers are those of `include/uapi/linux/ethtool.h`, 64-bit ABI, native byte order.
 //! `offset` below is from the start of the struct, whose first u32 is always the command.
 
-use crate::snapshot::ethtool::{Channels, Coalesce, Driver, Duplex, Feature, HashFields, HashFunction, Limit, Link, Rings, Rss};
+use crate::snapshot::ethtool::{
+    Channels, Coalesce, Driver, Duplex, Feature, HashFields, HashFunction, Limit, Link, Rings, Rss,
+};
 
 /// Size of `struct ethtool_drvinfo`.
 pub const DRVINFO_LEN: usize = 196;

@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::parse::ParseError;
 use crate::machine::cpuset::CpuId;
-use crate::snapshot::host::Irq;
+use crate::machine::ids::Irq;
+use crate::parse::ParseError;
 
 /// What `/proc/interrupts` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

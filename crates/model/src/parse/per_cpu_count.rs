@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::parse::ParseError;
 use crate::machine::cpuset::{CpuId, CpuSet};
+use crate::parse::ParseError;
 
 /// Interrupts taken, by CPU; zeros are left out. The file has one number per *possible* CPU.
 pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u64>, ParseError> {

@@ -32,9 +32,12 @@ pub fn pid_stat(text: &str) -> Result<PidStat, ParseError> {
     let rest = &text[close + 1..];
     let field = |number: usize, name: &str| {
         // the state is field 3, the first after the name
-        crate::parse::words(rest).nth(number - 3).map(|(at, word)| (close + 1 + at, word)).ok_or_else(
-            || ParseError::new(1, text.trim_end().len() + 1, format!("no field {number} ({name})")),
-        )
+        crate::parse::words(rest)
+            .nth(number - 3)
+            .map(|(at, word)| (close + 1 + at, word))
+            .ok_or_else(|| {
+                ParseError::new(1, text.trim_end().len() + 1, format!("no field {number} ({name})"))
+            })
     };
     let flags: u32 = crate::parse::decimal(1, field(9, "flags")?)?;
     Ok(PidStat {

@@ -1,7 +1,7 @@
 //! `/proc/<pid>/status` (`fs/proc/array.c:proc_pid_status`), as far as needed.
 
-use crate::parse::ParseError;
 use crate::machine::cpuset::CpuSet;
+use crate::parse::ParseError;
 
 /// `Cpus_allowed_list`: the CPUs that the task may run on.
 pub fn cpus_allowed(text: &str) -> Result<CpuSet, ParseError> {

@@ -5,9 +5,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::snapshot::attribution::Attribution;
-use crate::snapshot::host::{EdgeSource, Netdev, Snapshot};
 use crate::machine::reading::Part;
+use crate::snapshot::attribution::Attribution;
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::{EdgeSource, Netdev};
 
 /// Whether a character moves the cursor, starts an escape sequence, ends a line, is not seen, or
 /// turns the direction of what is seen.

@@ -1,20 +1,8 @@
 //! Parsers for files of one thread or process: `/proc/<pid>/task/<tid>/{stat,schedstat}` and
 //! `/proc/<pid>/cgroup`.
 
-use serde::{Deserialize, Serialize};
-
 use crate::machine::cpuset::CpuId;
-
-/// How long a thread ran, and waited for its turn (`schedstat`), since it began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ThreadTime {
-    /// Nanoseconds on a CPU.
-    pub run_ns: u64,
-    /// Nanoseconds runnable, while others had the CPU.
-    pub wait_ns: u64,
-    /// Times that it was given the CPU.
-    pub runs: u64,
-}
+use crate::snapshot::thread_time::ThreadTime;
 
 /// `schedstat`: time on a CPU, time waiting for one, times on one.
 pub fn thread_time(schedstat: &str) -> Option<ThreadTime> {

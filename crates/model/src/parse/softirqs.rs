@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::parse::ParseError;
 use crate::machine::counts::Counts;
 use crate::machine::cpuset::CpuId;
+use crate::parse::ParseError;
 
 /// Softirqs raised, by CPU and vector name.
 pub fn softirqs(text: &str) -> Result<BTreeMap<CpuId, Counts>, ParseError> {

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::parse::ParseError;
 use crate::machine::cpuset::{CpuId, CpuSet};
+use crate::parse::ParseError;
 use crate::snapshot::host::Softnet;
 
 /// Counters by CPU.

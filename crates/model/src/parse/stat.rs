@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::parse::ParseError;
 use crate::machine::cpuset::CpuId;
+use crate::parse::ParseError;
 use crate::snapshot::host::CpuStat;
 
 /// Times by CPU; the sum over all CPUs (`cpu `) and all other rows are ignored.

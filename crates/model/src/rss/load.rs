@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::snapshot::flow::Flow;
-use crate::snapshot::host::{Netdev, Observation};
 use crate::rss::model::{Calibrated, flows_of};
 use crate::rss::rebalance::queue_loads;
+use crate::snapshot::flow::Flow;
+use crate::snapshot::netdev::Netdev;
+use crate::snapshot::observation::Observation;
 
 /// No entry takes more packets than this in a look (a trillion), so that the sum of a table fits
 /// whatever a bundle tells.
@@ -117,9 +118,9 @@ impl TableLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::reading::Part;
     use crate::snapshot::ethtool::{Ethtool, Rss};
     use crate::snapshot::flow::Outer;
-    use crate::machine::reading::Part;
 
     fn loaded(table: &[u32], flows: Vec<Flow>) -> Result<TableLoad, String> {
         let rss = Rss { function: None, key: None, indirection: table.to_vec(), input_xfrm: 0 };

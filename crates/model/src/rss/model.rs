@@ -7,10 +7,12 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::machine::ids::NapiId;
+use crate::rss::toeplitz::{Transform, hash, input, parse_key};
 use crate::snapshot::ethtool::{Ethtool, FlowType, HashFields, HashFunction};
 use crate::snapshot::flow::{Ends, Flow, Outer};
-use crate::snapshot::host::{NapiId, Netdev, Observation};
-use crate::rss::toeplitz::{Transform, hash, input, parse_key};
+use crate::snapshot::netdev::Netdev;
+use crate::snapshot::observation::Observation;
 
 /// Bytes of key that these drivers take of what the kernel hands them (`NETDEV_RSS_KEY_LEN` is 52
 /// or 256).
@@ -282,9 +284,9 @@ impl Steering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::ethtool::{Driver, Rss};
     use crate::machine::reading::Part;
     use crate::rss::toeplitz::tests::{KEY, SUITE};
+    use crate::snapshot::ethtool::{Driver, Rss};
 
     fn ethtool(driver: &str, key: Option<&[u8]>, fields: &str, input_xfrm: u8) -> Ethtool {
         let driver =

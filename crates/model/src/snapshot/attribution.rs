@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
+use crate::machine::ids::NapiId;
 use crate::snapshot::flow::Flow;
-use crate::snapshot::host::NapiId;
 use crate::snapshot::runqueue::RunqueueLatency;
-use crate::derive::stages::StageSamples;
+use crate::snapshot::stage_samples::StageSamples;
 
 /// What was counted in one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

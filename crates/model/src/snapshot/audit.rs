@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
-use crate::snapshot::host::NapiId;
+use crate::machine::ids::NapiId;
 use crate::machine::reading::Part;
 
 /// All of it.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Key, Table};
+use crate::machine::reading::Part;
 use crate::snapshot::ethtool::{Driver, Ethtool, FlowType, HashFields, HashFunction, Rss};
 use crate::snapshot::flow::{Asked, Flow, Outer};
-use crate::machine::reading::Part;
 
 /// RSS of a netdev.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

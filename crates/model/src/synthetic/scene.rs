@@ -10,16 +10,23 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::attribution::{Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source, Wakeup};
 use crate::machine::cpuset::{CpuId, CpuSet};
+use crate::machine::ids::{Irq, NapiId};
+use crate::machine::reading::Part;
+use crate::machine::topology::{NodeId, Topology};
+use crate::snapshot::attribution::{
+    Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source,
+    Wakeup,
+};
 use crate::snapshot::ethtool::{Channels, Ethtool, Limit};
 use crate::snapshot::flow::{Flow, number};
-use crate::synthetic::grid::Grid;
-use crate::snapshot::host::{Confidence, CpuCounters, CpuStat, Edge, EdgeSource, Irq, IrqState, Napi, NapiId, NapiThread, Netdev, Observation, RxQueue, Snapshot, Softnet, TxQueue, Writable, Writer};
-use crate::machine::reading::Part;
+use crate::snapshot::host::{CpuCounters, CpuStat, IrqState, Snapshot, Softnet, Writable, Writer};
+use crate::snapshot::netdev::{
+    Confidence, Edge, EdgeSource, Napi, NapiThread, Netdev, RxQueue, TxQueue,
+};
+use crate::snapshot::observation::Observation;
 use crate::synthetic::arrivals::{SceneFlow, SceneRss};
-use crate::machine::topology::{NodeId, Topology};
-
+use crate::synthetic::grid::Grid;
 
 /// How long a scene is observed.
 const SECONDS: u64 = 10;

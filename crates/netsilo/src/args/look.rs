@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_model::snapshot::host::Observation;
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle;
-use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::{Counting, Observer};
 
 /// How long to look, unless told.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);

@@ -11,19 +11,19 @@ use std::thread::sleep;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use netsilo_model::change::{Change, SYSCTLS, Target, Value, only_read, ordered};
-use netsilo_trial::experiment::Setting;
 use netsilo_model::snapshot::host::Snapshot;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::apply::expect_any;
 use netsilo_sys::transaction::kernel::Kernel;
 use netsilo_sys::transaction::knob;
-use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::record::By;
 use netsilo_sys::transaction::undo::{Which, undo};
+use netsilo_trial::experiment::Setting;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::args::look::LOOK;
 use crate::bench::experiment::Made;
 use crate::tell::exit::{Exit, Stop};
-use crate::args::look::LOOK;
 use crate::tell::out;
 use crate::temporary_changes::complete;
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
-use netsilo_trial::experiment::Load;
 use netsilo_load::early_drop::EarlyDrop;
+use netsilo_trial::experiment::Load;
 
 use crate::bench::experiment::Made;
 use crate::bench::folder::{How, Sender};

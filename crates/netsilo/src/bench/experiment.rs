@@ -8,26 +8,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
-use netsilo_model::machine::cpuset::CpuId;
-use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
-use netsilo_model::snapshot::host::Observation;
-use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 use netsilo_decide::plan::Plan;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
 use netsilo_sys::cost::store;
-use netsilo_sys::transaction::knob;
-use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::transaction::knob;
+use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
+use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
+use crate::args::look::pass_time;
 use crate::bench::folder::{Folder, How, Sender};
 use crate::bench::runner::{self, Runner};
 use crate::bench::settings::Hardware;
-use crate::verbs::apply::{Place, agreed, count, refuse_owned};
 use crate::tell::exit::{Exit, Stop};
-use crate::args::look::pass_time;
-use crate::verbs::capture;
 use crate::tell::out;
+use crate::verbs::apply::{Place, agreed, count, refuse_owned};
+use crate::verbs::capture;
 
 /// Below this many rounds there is no exact interval at 95 %.
 const ROUNDS: u32 = 6;

@@ -2,9 +2,9 @@
 //! help or hurt?
 
 use anyhow::{Context as _, Result};
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_trial::experiment::{Kind, Load, Setting};
-use netsilo_model::snapshot::host::Netdev;
 use netsilo_trial::traffic::Test;
 
 use crate::bench::experiment::{Defined, Made, With};

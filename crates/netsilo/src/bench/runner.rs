@@ -10,27 +10,30 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_trial::experiment::stage_costs::Sampled;
-use netsilo_trial::experiment::{Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial};
-use netsilo_model::snapshot::host::{Observation, Snapshot};
-use netsilo_trial::traffic::{Run, Side, Spec};
+use netsilo_load as load;
+use netsilo_load::{Before, Bind, LoadError, Options, Order, Server, Tick};
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::silos;
 use netsilo_model::derive::stages::Stages;
-use netsilo_sys::transaction::apply::ApplyError;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
-use netsilo_sys::load;
-use netsilo_load::{Before, Bind, LoadError, Options, Order, Server, Tick};
-use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::transaction::apply::ApplyError;
+use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::{
+    Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial,
+};
+use netsilo_trial::traffic::{Run, Side, Spec};
 
+use crate::args::look::pass;
 use crate::bench::early_drop::drop_early;
 use crate::bench::folder::{Folder, How};
-use crate::verbs::apply::{Place, count};
 use crate::tell::exit::{Exit, Stop};
-use crate::args::look::pass;
-use crate::temporary_changes::Switch;
 use crate::tell::out;
+use crate::temporary_changes::Switch;
+use crate::verbs::apply::{Place, count};
 use crate::views::units;
 
 /// So many trials in a row without a result end a run.
@@ -170,8 +173,11 @@ impl Ends<'_> {
     fn reach(&self) -> Result<(), LoadError> {
         let until = Instant::now() + AWAY;
         for sender in &self.how.senders {
-            let Some(Ok(agent)) =
-                sender.agent.as_ref().or(sender.against.as_ref()).map(|it| crate::bench::address(it))
+            let Some(Ok(agent)) = sender
+                .agent
+                .as_ref()
+                .or(sender.against.as_ref())
+                .map(|it| crate::bench::address(it))
             else {
                 continue;
             };
@@ -197,7 +203,8 @@ impl Ends<'_> {
         };
         let options = Options { bpf: self.how.bpf };
         let Some(agent) = &sender.agent else { return load::run(spec, *to, options, watch) };
-        let agent = crate::bench::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
+        let agent =
+            crate::bench::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
         let against = sender.against.as_ref().map(|_| to.ip());
         let order = Order { spec: spec.clone(), to: against, port: to.port(), bpf: self.how.bpf };
         load::ask(agent, &order, watch)

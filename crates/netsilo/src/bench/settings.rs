@@ -2,11 +2,13 @@
 //! and RFS do.
 
 use anyhow::{Result, bail};
+use netsilo_decide::plan::{AlgorithmName, Goal, plan};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_trial::experiment::{Load, Setting};
-use netsilo_model::snapshot::host::{Netdev, Observation, Snapshot};
-use netsilo_decide::plan::{AlgorithmName, Goal, plan};
 
 use crate::bench::experiment::Made;
 use crate::tell::out;
@@ -109,8 +111,10 @@ pub(super) fn of(
     observation: &Observation,
 ) -> Result<Option<Setting>> {
     let plan = plan(observation, goal);
-    if let Some(refusal) =
-        plan.refusals.iter().find(|refusal| refusal.cause == netsilo_decide::plan::Cause::OtherOwner)
+    if let Some(refusal) = plan
+        .refusals
+        .iter()
+        .find(|refusal| refusal.cause == netsilo_decide::plan::Cause::OtherOwner)
     {
         let message = format!("{name}: {}: {}", refusal.subject, refusal.reason);
         return Err(crate::tell::exit::Stop(crate::tell::exit::Exit::OtherOwner, message).into());

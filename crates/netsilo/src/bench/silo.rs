@@ -4,10 +4,10 @@
 use std::cmp::Reverse;
 
 use anyhow::{Context as _, Result, ensure};
+use netsilo_decide::plan::AlgorithmName;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_trial::experiment::{Kind, Load};
 use netsilo_trial::traffic::{Spec, Test};
-use netsilo_decide::plan::AlgorithmName;
 
 use crate::bench::experiment::{Defined, Made, With};
 use crate::bench::settings;

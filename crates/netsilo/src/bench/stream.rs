@@ -2,9 +2,10 @@
 //! buffers, one sender or two.
 
 use anyhow::Result;
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_trial::experiment::{Kind, Load, Setting};
-use netsilo_model::snapshot::host::{Netdev, Snapshot};
 use netsilo_trial::traffic::{Spec, Test};
 
 use crate::bench::experiment::{Defined, Made, With};

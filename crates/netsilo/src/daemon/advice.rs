@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Change, Target};
-use netsilo_model::snapshot::host::Irq;
 use netsilo_decide::plan::Placement;
+use netsilo_model::change::{Change, Target};
+use netsilo_model::machine::ids::Irq;
+use netsilo_sys::daemon::hints::Hint;
 
 /// The advice that is in force.
 #[derive(Debug, Default)]
@@ -34,17 +35,24 @@ impl Advice {
         }
     }
 
-    /// The placements, by interrupt.
-    pub(crate) fn placements(&self) -> Vec<Placement> {
-        self.0.values().cloned().collect()
+    /// The hints, by interrupt.
+    pub(crate) fn hints(&self) -> Vec<Hint> {
+        let hint = |(irq, placement): (&Irq, &Placement)| Hint {
+            irq: *irq,
+            cpus: placement.cpus.clone(),
+            algorithm: placement.algorithm.as_str(),
+            reason: placement.basis.clone(),
+        };
+        self.0.iter().map(hint).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use netsilo_model::change::{NetdevIdentity, Value};
-    use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_decide::plan::AlgorithmName;
+    use netsilo_model::change::Value;
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
 
     use super::*;
 
@@ -71,7 +79,7 @@ mod tests {
         let mut advice = Advice::default();
         let mut cpus_after = |placement: Placement, writes: &[Change]| {
             advice.take(&[placement], writes);
-            advice.placements()[0].cpus.to_string()
+            advice.hints()[0].cpus.to_string()
         };
         let target =
             Target::IrqAffinity { irq: Irq(27), action: "virtio0-input.0".into(), netdev: None };
@@ -93,8 +101,8 @@ mod tests {
         let basis = |text: &str| Placement { basis: text.into(), ..placement("5", false) };
         assert_eq!(cpus_after(basis("33% busy"), &[]), "5");
         advice.take(&[basis("34% busy")], &[]);
-        assert_eq!(advice.placements()[0].basis, "33% busy", "as it was decided");
+        assert_eq!(advice.hints()[0].reason, "33% busy", "as it was decided");
         advice.take(&[], &[]);
-        assert!(advice.placements().is_empty());
+        assert!(advice.hints().is_empty());
     }
 }

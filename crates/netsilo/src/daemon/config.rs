@@ -1,8 +1,8 @@
 //! The daemon's configuration: defaults, then each file in turn, of which the later wins; and what
 //! it means for a host.
 
-
 mod file;
+
 #[cfg(test)]
 mod tests;
 
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::control::Policy;
-use netsilo_model::cost::weights::{CostSource, Costs};
-use netsilo_model::snapshot::host;
 use netsilo_decide::plan::{Goal, Override};
+use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::observe::Counting;
 
 use file::Yield;
@@ -203,7 +203,7 @@ impl Config {
     }
 
     /// What is wanted of these netdevs, reckoned by the configured weights or else by these.
-    pub(crate) fn goal(&self, netdevs: &[host::Netdev], costs: &Costs) -> Goal {
+    pub(crate) fn goal(&self, netdevs: &[Netdev], costs: &Costs) -> Goal {
         let costs = self.costs.as_ref().unwrap_or(costs);
         let overrides = netdevs.iter().flat_map(|netdev| self.overrides(netdev)).collect();
         Goal { overrides, costs: costs.clone(), ..self.policy.goal.clone() }
@@ -211,7 +211,7 @@ impl Config {
 
     /// Of several rules that fit a netdev the last one counts; its queues come first, since the
     /// first override counts.
-    fn overrides(&self, netdev: &host::Netdev) -> Vec<Override> {
+    fn overrides(&self, netdev: &Netdev) -> Vec<Override> {
         let all =
             Override { netdev: netdev.name.clone(), leave: !self.manage, ..Override::default() };
         let Some(rule) = self.netdevs.iter().rev().find(|rule| rule.fits(netdev)) else {
@@ -232,7 +232,7 @@ impl Config {
 
 impl file::Netdev {
     /// Whether all conditions fit a netdev.
-    fn fits(&self, netdev: &host::Netdev) -> bool {
+    fn fits(&self, netdev: &Netdev) -> bool {
         let fits = |pattern: &Option<glob::Pattern>, text: Option<&str>| {
             pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text)))
         };

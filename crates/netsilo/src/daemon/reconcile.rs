@@ -2,12 +2,13 @@
 //! has forgotten is back soon.
 
 use std::collections::BTreeSet;
+
 #[cfg(test)]
 use std::path::Path;
 use std::time::Duration;
 
-use netsilo_decide::control::Event;
-use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::snapshot::event::Event;
+use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::files::root::Root;
 
 /// The length of the window after an announcement: drivers announce one thing in several steps.

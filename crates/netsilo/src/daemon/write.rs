@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use netsilo_model::change::{Change, Target};
 use netsilo_decide::control::Written;
+use netsilo_model::change::{Change, Target};
 use netsilo_sys::transaction::apply::{ApplyError, Drift, Options, WriteError, apply_for};
 use netsilo_sys::transaction::journal;
 use netsilo_sys::transaction::kernel::Kernel;

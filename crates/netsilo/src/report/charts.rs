@@ -4,12 +4,12 @@
 //! Texts from outside stand in options as plain texts: tooltips are drawn (`richText`), never made
 //! of HTML.
 
+use netsilo_model::derive::rates::Shares;
+use netsilo_model::snapshot::stage_samples;
 use netsilo_trial::experiment::flow_map::{FlowMap, Stage};
 use netsilo_trial::experiment::measure::Measure;
 use netsilo_trial::experiment::results::{CpuMean, Measured, UnderLoad};
 use netsilo_trial::experiment::stage_costs::{StageCost, StageCosts};
-use netsilo_model::derive::rates::Shares;
-use netsilo_model::derive::stages;
 use serde_json::{Value, json};
 
 use crate::report::{palette, words};
@@ -240,8 +240,8 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
     let in_time = costs.iter().any(|it| it.ns_per_packet.is_some());
     let value =
         |cost: &StageCost| if in_time { cost.ns_per_packet } else { Some(cost.share * 100.0) };
-    let series =
-        stages::Stage::ALL.into_iter().zip(palette::RECEIVE_STAGES).filter_map(|(stage, color)| {
+    let series = stage_samples::Stage::ALL.into_iter().zip(palette::RECEIVE_STAGES).filter_map(
+        |(stage, color)| {
             let data: Vec<_> =
                 costs.iter().map(|it| it.stages.get(&stage).and_then(value).map(rounded)).collect();
             let is_any = data.iter().any(Option::is_some);
@@ -249,7 +249,8 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
                 json!({ "type": "bar", "name": stage.label(), "stack": "stages", "barWidth": 16,
                     "itemStyle": { "color": color }, "data": data })
             })
-        });
+        },
+    );
     let series: Vec<Value> = series.collect();
     let names: Vec<_> = costs.iter().map(|it| it.setting.as_str()).collect();
     let unit = if in_time { "ns for each packet received" } else { "% of the samples" };

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use netsilo_trial::experiment::{COMMANDS, Experiment, RECORDS, Record};
 use netsilo_model::parse::sanitize::visible;
+use netsilo_trial::experiment::{COMMANDS, Experiment, RECORDS, Record};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -15,7 +15,6 @@ use crate::report::charts::{self, Chart};
 use crate::report::folder::Folder;
 use crate::report::{palette, words};
 
-
 /// Apache ECharts, made by `scripts/echarts`.
 const ECHARTS: &str = include_str!("echarts.min.js");
 const STYLE: &str = include_str!("page.css");

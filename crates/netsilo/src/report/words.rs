@@ -1,11 +1,11 @@
 //! Figures and verdicts in words, the same on a page and in Markdown.
 
+use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
 use netsilo_trial::experiment::measure::{Measure, Work};
 use netsilo_trial::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
 use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
-use netsilo_model::derive::stages::Stage;
-use netsilo_stats::Estimate;
 
 use crate::verbs::apply::count as plural;
 use crate::views::units;

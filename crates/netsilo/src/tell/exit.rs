@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{Error, Result};
-use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_sys::cost::store::StoreError;
-use netsilo_sys::transaction::guard::ConfirmError;
 use netsilo_sys::daemon::instance::InstanceError;
+use netsilo_sys::transaction::apply::ApplyError;
+use netsilo_sys::transaction::guard::ConfirmError;
 use netsilo_sys::transaction::journal::JournalError;
 
 /// How a verb ended.

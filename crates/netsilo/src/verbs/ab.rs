@@ -1,7 +1,6 @@
 //! `netsilo ab`: switches between two settings, measures each again and again, and says whether it
 //! makes a difference.
 
-
 mod settings;
 mod source;
 
@@ -11,20 +10,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_trial::comparison::{Better, Comparison, Pair, Question, Scale, Verdict};
 use netsilo_decide::plan::Plan;
 use netsilo_stats::sequential::Rules;
+use netsilo_trial::comparison::{Better, Comparison, Pair, Question, Scale, Verdict};
 use netsilo_trial::workload::Measure;
 use serde::Serialize;
-
-use crate::verbs::apply::{Place, agreed, count, refuse_owned};
-use crate::tell::exit::{Exit, Stop};
-use crate::verbs::plan::GoalArgs;
-use crate::args::look;
-use crate::tell::out;
-use crate::views::plan;
 use settings::{Side, Sides};
 use source::{Nothing, Source};
+
+use crate::args::look;
+use crate::tell::exit::{Exit, Stop};
+use crate::tell::out;
+use crate::verbs::apply::{Place, agreed, count, refuse_owned};
+use crate::verbs::plan::GoalArgs;
+use crate::views;
 
 pub(crate) use settings::Setting;
 
@@ -98,17 +97,17 @@ fn percent(text: &str) -> Result<f64, String> {
 
 /// What is printed as JSON.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
-    version: u32,
-    a: &'a Setting,
-    b: &'a Setting,
-    measured: String,
+pub(crate) struct Told<'a> {
+    pub(crate) version: u32,
+    pub(crate) a: &'a Setting,
+    pub(crate) b: &'a Setting,
+    pub(crate) measured: String,
     /// Of its numbers: `ns`, or none.
-    unit: Option<&'static str>,
-    question: Question,
-    interrupted: bool,
+    pub(crate) unit: Option<&'static str>,
+    pub(crate) question: Question,
+    pub(crate) interrupted: bool,
     #[serde(flatten)]
-    comparison: &'a Comparison,
+    pub(crate) comparison: &'a Comparison,
 }
 
 /// Plans, asks, compares, prints.
@@ -118,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if !args.json {
         for (name, plan) in ["A", "B"].into_iter().zip(&plans) {
             if let Some(plan) = plan {
-                out::text(&format!("{name}:\n{}", plan::render(plan)))?;
+                out::text(&format!("{name}:\n{}", views::plan::render(plan)))?;
             }
         }
     }
@@ -160,7 +159,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&told)?;
     } else {
-        out::text(&ab::render(&told))?;
+        out::text(&views::ab::render(&told))?;
     }
     Ok(if interrupted { Exit::Refused } else { Exit::Ok })
 }
@@ -237,7 +236,10 @@ impl Trial<'_> {
             pairs.push(Pair { a, b, b_first });
             bar.set_position(pairs.len() as u64);
             if self.question.rules.looks().contains(&pairs.len()) && !bar.is_hidden() {
-                bar.set_message(ab::so_far(&self.question.compare(&pairs), self.question.scale));
+                bar.set_message(views::ab::so_far(
+                    &self.question.compare(&pairs),
+                    self.question.scale,
+                ));
             }
         }
         Ok(pairs)
@@ -284,7 +286,7 @@ pub(crate) fn verified(comparison: Option<&Comparison>) -> (String, bool) {
         return ("not verified: nothing is received, so nothing can be compared".into(), true);
     };
     let words =
-        format!("a received megabyte's cpu time: {}", ab::verdict(comparison, Scale::Ratio));
+        format!("a received megabyte's cpu time: {}", views::ab::verdict(comparison, Scale::Ratio));
     (words, comparison.verdict != Verdict::Worse)
 }
 

@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::apply::{Applied, Event, Options};
 use netsilo_sys::transaction::guard::{self, End};
 use netsilo_sys::transaction::journal::STATE_DIR;
 use netsilo_sys::transaction::kernel::Live;
-use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::verify::{self, Arrival};
 use serde_json::json;
 
+use crate::args::look;
 use crate::tell::exit::{Exit, Stop};
+use crate::tell::out;
+use crate::verbs::ab;
 use crate::verbs::plan::GoalArgs;
 use crate::verbs::undo::{fate, report};
-use crate::verbs::ab;
-use crate::args::look;
-use crate::tell::out;
-use crate::views::plan;
+use crate::views;
 
 /// Where the journal and the kernel are.
 #[derive(Debug, Clone, clap::Args)]
@@ -128,13 +128,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 /// Shows a plan, asks, applies it and says what came of it.
 pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
     if !how.json {
-        out::text(&plan::render(plan))?;
+        out::text(&views::plan::render(plan))?;
     }
     if plan.changes.is_empty() {
         return Ok(crate::verbs::plan::exit(plan, false));
     }
     if how.json {
-        plan::interruptions(plan).iter().for_each(say);
+        views::plan::interruptions(plan).iter().for_each(say);
     }
     refuse_void(plan)?;
     refuse_owned(plan, &how.place)?;
@@ -156,10 +156,13 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
         start_guard: &mut start_guard,
         wait: verify::LIMIT,
     };
-    let applied =
-        netsilo_sys::transaction::apply::apply(&kernel, &dir, &plan.changes, &mut options, &mut |event| {
-            progress(&event, plan, &dir)
-        })?;
+    let applied = netsilo_sys::transaction::apply::apply(
+        &kernel,
+        &dir,
+        &plan.changes,
+        &mut options,
+        &mut |event| progress(&event, plan, &dir),
+    )?;
     // The terminal may be gone; what was applied is applied all the same.
     let _ = outcome(&applied, how);
     Ok(Exit::Ok)

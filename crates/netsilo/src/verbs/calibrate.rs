@@ -10,9 +10,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_model::cost::calibration::Measured;
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::machine::topology::Distance;
+use netsilo_sys::cost::measure;
 use netsilo_sys::cost::store::{self, COSTS_DIR, Measurement};
 use netsilo_sys::files::root::Root;
-use netsilo_sys::cost::measure;
 use netsilo_sys::read::topology;
 
 use crate::tell::exit::Exit;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle::{Addresses, Capture, Manifest};
-use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::{Counting, Observer};
 
-use crate::tell::exit::Exit;
 use crate::args::look::pass_time;
+use crate::tell::exit::Exit;
 use crate::tell::out;
 
 /// Arguments of `netsilo capture`.

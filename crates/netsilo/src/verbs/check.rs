@@ -4,12 +4,11 @@ use anyhow::Result;
 use netsilo_decide::judge::findings::{Severity, check};
 use netsilo_sys::bpf::tracer::Options;
 
+use crate::args::look::{self, CHECK_INTERVAL};
 use crate::tell::exit::Exit;
-use crate::args::look::CHECK_INTERVAL;
-use crate::verbs::{calibrate, plan};
-use crate::views::{check, verdict};
-use crate::args::look;
 use crate::tell::out;
+use crate::verbs::{calibrate, plan};
+use crate::views;
 
 /// Arguments of `netsilo check`.
 #[derive(Debug, clap::Args)]
@@ -47,8 +46,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&check)?;
     } else {
-        out::text(&check::render(&check))?;
-        out::text(&verdict::render(&check, args.verbose))?;
+        out::text(&views::check::render(&check))?;
+        out::text(&views::verdict::render(&check, args.verbose))?;
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Ok })

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::verbs::apply::count;
-use crate::tell::exit::Exit;
 use crate::daemon::config;
+use crate::tell::exit::Exit;
 use crate::tell::out;
+use crate::verbs::apply::count;
 
 /// Arguments of `netsilo check-config`.
 #[derive(Debug, clap::Args)]

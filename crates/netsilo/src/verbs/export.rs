@@ -5,13 +5,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::plan::export::{self, File};
 use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::export::{self, File};
 
 use crate::tell::exit::Exit;
-use crate::verbs::plan::PlanArgs;
-use crate::verbs::apply;
 use crate::tell::out;
+use crate::verbs::apply;
+use crate::verbs::plan::PlanArgs;
 
 /// Arguments of `netsilo export`.
 #[derive(Debug, clap::Args)]

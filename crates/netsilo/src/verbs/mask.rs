@@ -8,8 +8,8 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use netsilo_model::machine::topology::{NodeId, Topology};
 use serde::Serialize;
 
-use crate::tell::exit::{Exit, Stop};
 use crate::args::look::From;
+use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
 
 /// Arguments of `netsilo mask`.

@@ -4,19 +4,20 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_decide::plan::pin::{Thread, pin_cgroup, pin_threads};
 use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::pin::{pin_cgroup, pin_threads};
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::consumer::Thread;
 use netsilo_sys::consumer::{self, Who};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::topology;
 
-use crate::verbs::apply::{How, apply, count, say};
 use crate::tell::exit::Exit;
-use crate::verbs::plan::some_cpus;
 use crate::tell::out;
-use crate::views::plan;
+use crate::verbs::apply::{How, apply, count, say};
+use crate::verbs::plan::some_cpus;
+use crate::views;
 
 /// How often threads that appear in the meantime are pinned too.
 const ROUNDS: usize = 5;
@@ -83,7 +84,7 @@ fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
     if args.how.json {
         out::json(plan)?;
     } else {
-        out::text(&plan::render(plan))?;
+        out::text(&views::plan::render(plan))?;
     }
     Ok(crate::verbs::plan::exit(plan, false))
 }

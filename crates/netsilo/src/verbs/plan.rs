@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use netsilo_model::cost::weights::{CostSource, Costs};
-use netsilo_model::machine::cpuset::{CpuSet, MAX_CPUS};
 use netsilo_decide::judge::findings::check;
-use netsilo_model::snapshot::host::Observation;
 use netsilo_decide::judge::fix::{Mend, fix};
 use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Steering, Xps, plan};
+use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_model::machine::cpuset::{CpuSet, MAX_CPUS};
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::cost::store::{self, COSTS_DIR};
 use netsilo_sys::files::root::Root;
 
-use crate::tell::exit::Exit;
 use crate::args::look;
+use crate::tell::exit::Exit;
 use crate::tell::out;
-use crate::views::plan;
+use crate::views;
 
 /// What the operator wants, as arguments.
 #[derive(Debug, Clone, clap::Args)]
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&plan)?;
     } else {
-        out::text(&plan::render(&plan))?;
+        out::text(&views::plan::render(&plan))?;
     }
     Ok(exit(&plan, args.detailed_exitcode))
 }

@@ -1,15 +1,16 @@
 //! `netsilo rss`: where a flow will arrive, and how RSS spreads the flows that do.
 
 use anyhow::Result;
-use netsilo_model::snapshot::flow::Asked;
-use netsilo_model::snapshot::host::{Netdev, Observation};
 use netsilo_decide::report::rss::{netdev_rss, where_is};
+use netsilo_model::snapshot::flow::Asked;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 
-use crate::tell::exit::{Exit, Stop};
 use crate::args::look;
+use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
-use crate::views::rss;
+use crate::views;
 
 /// Arguments of `netsilo rss`.
 #[derive(Debug, clap::Args)]
@@ -73,7 +74,7 @@ fn reckon(args: &Where) -> Result<Exit> {
         netdevs.iter().map(|netdev| where_is(&observation, netdev, args.flow)).collect();
     match args.common.json {
         true => out::json(&places)?,
-        false => out::text(&rss::places(&places))?,
+        false => out::text(&views::rss::places(&places))?,
     }
     let told = places.iter().any(|place| place.predicted.is_some() || place.seen_on.is_some());
     Ok(if told { Exit::Ok } else { Exit::Refused })
@@ -85,7 +86,7 @@ fn show(args: &Show) -> Result<Exit> {
     let shown: Vec<_> = netdevs.iter().map(|netdev| netdev_rss(&observation, netdev)).collect();
     match args.common.json {
         true => out::json(&shown)?,
-        false => out::text(&rss::shown(&shown, args.flows))?,
+        false => out::text(&views::rss::shown(&shown, args.flows))?,
     }
     Ok(Exit::Ok)
 }

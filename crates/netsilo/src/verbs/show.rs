@@ -4,10 +4,10 @@ use anyhow::Result;
 use netsilo_decide::report::Report;
 use netsilo_sys::bpf::tracer::Options;
 
-use crate::tell::exit::Exit;
 use crate::args::look;
+use crate::tell::exit::Exit;
 use crate::tell::out;
-use crate::views::show;
+use crate::views;
 
 /// Arguments of `netsilo show`.
 #[derive(Debug, clap::Args)]
@@ -36,8 +36,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         match (args.json, args.watch) {
             (true, None) => out::json(&report)?,
             (true, Some(_)) => out::json_line(&report)?,
-            (false, None) => out::text(&show::render(&report))?,
-            (false, Some(_)) => out::screen(&show::render(&report))?,
+            (false, None) => out::text(&views::show::render(&report))?,
+            (false, Some(_)) => out::screen(&views::show::render(&report))?,
         }
         Ok((Exit::Ok, args.watch.is_some_and(|count| count == 0 || shown < count)))
     })

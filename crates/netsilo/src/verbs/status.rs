@@ -1,25 +1,25 @@
 //! `netsilo status`: what the daemon does, as it says itself on its socket.
 
-
-pub(crate) use status::words;
-
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netsilo_model::snapshot::attribution::{Hook, Source};
-use netsilo_model::change::Change;
 use netsilo_decide::control::{Conflict, ControllerState, Entry, Held, Verdict};
 use netsilo_decide::plan::{Advice, Placement, Refusal};
+use netsilo_model::change::Change;
 use netsilo_model::derive::silo::Locality;
-use netsilo_sys::transaction::journal::STATE_DIR;
+use netsilo_model::snapshot::attribution::{Hook, Source};
 use netsilo_sys::daemon::self_cost::OwnCost;
+use netsilo_sys::transaction::journal::STATE_DIR;
 use serde::{Deserialize, Serialize};
 
 use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
+use crate::views;
+
+pub(crate) use views::status::words;
 
 /// The schema that this version writes; it grows when a field changes its meaning or goes away.
 pub(crate) const SCHEMA: u32 = 1;
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&status)?;
     } else {
-        out::text(&status::render(&status))?;
+        out::text(&views::status::render(&status))?;
     }
     Ok(Exit::Ok)
 }

@@ -9,9 +9,9 @@ use netsilo_sys::transaction::record::By;
 use netsilo_sys::transaction::undo::{self, Fate, Undone, Which};
 use serde_json::json;
 
-use crate::verbs::apply::{Place, count, say};
 use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
+use crate::verbs::apply::{Place, count, say};
 
 /// Arguments of `netsilo undo`.
 #[derive(Debug, clap::Args)]

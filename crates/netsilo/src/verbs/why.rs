@@ -3,11 +3,10 @@
 use anyhow::Result;
 use netsilo_decide::judge::why::{Subject, why};
 
+use crate::args::look::{self, CHECK_INTERVAL};
 use crate::tell::exit::Exit;
-use crate::args::look::CHECK_INTERVAL;
-use crate::args::look;
 use crate::tell::out;
-use crate::views::why;
+use crate::views;
 
 /// Arguments of `netsilo why`.
 #[derive(Debug, clap::Args)]
@@ -30,7 +29,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.json {
         out::json(&answer)?;
     } else {
-        out::text(&why::render(&answer))?;
+        out::text(&views::why::render(&answer))?;
     }
     Ok(Exit::Ok)
 }

@@ -2,17 +2,17 @@
 
 use std::fmt::Write as _;
 
-use netsilo_trial::comparison::{Comparison, Scale, Verdict};
 use netsilo_stats::Estimate;
 use netsilo_stats::sequential::Stop;
 use netsilo_stats::steadiness::Steadiness;
+use netsilo_trial::comparison::{Comparison, Scale, Verdict};
 
 use crate::verbs::ab::Told;
 use crate::verbs::apply::count as plural;
 use crate::views::units;
 
 /// The verdict, where it comes from, and what speaks against it.
-pub(super) fn render(told: &Told<'_>) -> String {
+pub(crate) fn render(told: &Told<'_>) -> String {
     let Told { comparison, question, .. } = told;
     let mut text = format!("A {}, B {}: {}\n", told.a, told.b, told.measured);
     if let Some((a, b)) = comparison.medians {
@@ -41,7 +41,7 @@ pub(super) fn render(told: &Told<'_>) -> String {
 }
 
 /// `B is 9.8% higher (+9.1% .. +10.4%, 95%): better`.
-pub(super) fn verdict(comparison: &Comparison, scale: Scale) -> String {
+pub(crate) fn verdict(comparison: &Comparison, scale: Scale) -> String {
     let Some(change) = comparison.change else {
         return "no difference shown: too few pairs for an interval".into();
     };
@@ -57,7 +57,7 @@ pub(super) fn verdict(comparison: &Comparison, scale: Scale) -> String {
 }
 
 /// What the pairs say while there are more to come.
-pub(super) fn so_far(comparison: &Comparison, scale: Scale) -> String {
+pub(crate) fn so_far(comparison: &Comparison, scale: Scale) -> String {
     comparison.change.map_or_else(String::new, |change| interval(&change, scale))
 }
 
@@ -121,11 +121,11 @@ fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_trial::comparison::{Better, Pair, Question};
     use netsilo_stats::sequential::Rules;
+    use netsilo_trial::comparison::{Better, Pair, Question};
 
-    use crate::verbs::ab::Setting;
     use super::*;
+    use crate::verbs::ab::Setting;
 
     fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> String {
         let pairs: Vec<Pair> =

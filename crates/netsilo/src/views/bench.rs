@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use comfy_table::{CellAlignment, Table, presets};
-use netsilo_trial::traffic::{Latency, Run, Side};
 use netsilo_model::derive::rates::CpuRates;
+use netsilo_trial::traffic::{Latency, Run, Side};
 
 use crate::verbs::apply::count as plural;
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
@@ -217,9 +217,9 @@ fn right(table: &mut Table) {
 mod tests {
     use std::time::Duration;
 
+    use netsilo_model::derive::rates::{Rates, Shares, SoftnetRates};
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_trial::traffic::{InstancesAs, Served, Spec, Test, Totals};
-    use netsilo_model::derive::rates::{Rates, Shares, SoftnetRates};
 
     use super::*;
 

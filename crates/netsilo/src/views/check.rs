@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::ledger::{Ledger, Line, Stage};
-use netsilo_decide::judge::findings::{Check, Finding, Gain, Measure, Remedy, Severity};
-
+use netsilo_decide::judge::evidence::{Gain, Measure, Remedy};
+use netsilo_decide::judge::findings::{Check, Finding, Severity};
 use netsilo_decide::judge::fix::Mend;
+use netsilo_decide::judge::ledger::{Ledger, Line, Stage};
 
 use crate::views::show::{table, trim_lines};
 use crate::views::units;
@@ -113,7 +113,11 @@ fn remedy(text: &mut String, finding: &Finding, remedy: &Remedy) {
     let _ = writeln!(text, "  do: {}", remedy.what);
     let _ = match &remedy.gain {
         Gain::AtMost { measure, of, basis } => {
-            writeln!(text, "      gains at most {} of {of}: {basis}", crate::views::check::measure(measure))
+            writeln!(
+                text,
+                "      gains at most {} of {of}: {basis}",
+                crate::views::check::measure(measure)
+            )
         }
         Gain::Unknown(why) => writeln!(text, "      gain unknown: {why}"),
         Gain::Nothing(why) => writeln!(text, "      gains nothing: {why}"),

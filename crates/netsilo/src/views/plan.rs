@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use netsilo_model::change::{Change, Interruption, Target};
 use netsilo_decide::plan::Plan;
+use netsilo_model::change::{Change, Interruption, Target};
 
 /// The whole plan.
 pub(crate) fn render(plan: &Plan) -> String {
@@ -103,10 +103,11 @@ fn section<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a s
 
 #[cfg(test)]
 mod tests {
-    use netsilo_model::change::{NetdevIdentity, Value};
-    use netsilo_model::machine::cpuset::CpuSet;
-    use netsilo_model::snapshot::host::Irq;
     use netsilo_decide::plan::{Cause, Refusal, Unchanged};
+    use netsilo_model::change::Value;
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::machine::ids::Irq;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
 
     use super::*;
 

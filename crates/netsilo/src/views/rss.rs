@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use netsilo_model::rss::model::{Fit, KeySource};
 use netsilo_decide::report::rss::{LoadOf, NetdevRss, SeenFlow, Where};
+use netsilo_model::rss::model::{Fit, KeySource};
 
 use crate::views::units;
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use netsilo_model::snapshot::attribution::Source;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_decide::report::{CpuLine, NetdevLine, Report};
+use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::silo::{ConsumerShare, Elsewhere, Locality, Silo};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::attribution::Source;
 
 use crate::views::stages;
 use crate::views::units::{bytes_per_s, count, or_dash, percent};

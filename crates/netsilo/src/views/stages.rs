@@ -2,7 +2,8 @@
 //! the samples by stage.
 
 use comfy_table::Table;
-use netsilo_model::derive::stages::{Stage, Stages, StagesLine};
+use netsilo_model::derive::stages::{Stages, StagesLine};
+use netsilo_model::snapshot::stage_samples::Stage;
 
 use crate::views::show::{table, trim_lines};
 use crate::views::units::{or_dash, percent};
@@ -48,7 +49,7 @@ fn row(line: &StagesLine) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_model::derive::stages::StageSamples;
+    use netsilo_model::snapshot::stage_samples::StageSamples;
 
     use super::*;
 

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
-use netsilo_model::snapshot::attribution::Source;
 use netsilo_decide::control::{ControllerState, Entry};
 use netsilo_model::machine::topology::Distance;
+use netsilo_model::snapshot::attribution::Source;
 
-use crate::verbs::status::{Mode, Status};
 use crate::verbs::apply::count;
+use crate::verbs::status::{Mode, Status};
 use crate::views::units::{bytes_per_s, percent};
 
 /// How many decisions are shown.

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::findings::{Check, Gain};
+use netsilo_decide::judge::evidence::Gain;
+use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::verdict::Verdict;
 
 use crate::views::check::measure;
@@ -62,8 +63,8 @@ fn reasons(text: &mut String, verdict: &Verdict) {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_model::cost::weights::Costs;
     use netsilo_decide::judge::findings::check;
+    use netsilo_model::cost::weights::Costs;
     use netsilo_model::synthetic::scene::Scene;
 
     use super::*;

@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
+use netsilo_decide::judge::why::{Because, Cause, CpuWhy, Why};
 use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
 use netsilo_model::derive::rates::Shares;
-use netsilo_decide::judge::why::{Because, Cause, CpuWhy, Why};
 
 use crate::views::check::measure;
 use crate::views::units::percent;
@@ -112,8 +112,8 @@ fn cause(text: &mut String, cause: &Cause) {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_model::synthetic::scene::Scene;
     use netsilo_decide::judge::why::why;
+    use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
 

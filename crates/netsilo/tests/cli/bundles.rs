@@ -6,9 +6,11 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::NapiId;
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::attribution::{
+    Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source,
+};
 use netsilo_sys::bundle::{Addresses, Capture};
 use netsilo_sys::files::root::Root;
 

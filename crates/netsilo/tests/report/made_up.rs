@@ -7,15 +7,20 @@ use std::time::Duration;
 use base64::Engine as _;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_trial::experiment::stage_costs::Sampled;
-use netsilo_trial::experiment::{EXPERIMENT, Experiment, Failed, Kind, Load, Machine, Map, RECORDS, Record, Setting, Step, Trial};
-use netsilo_model::snapshot::host::{Confidence, Edge, EdgeSource, Irq};
-use netsilo_trial::traffic::{Latency, Run, Served, Side, Spec, Test, Totals};
+use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares, SoftnetRates};
 use netsilo_model::derive::silo::{ConsumerShare, PollRate, Silo, Silos};
-use netsilo_model::derive::stages::{Stage, StageSamples, Stages};
+use netsilo_model::derive::stages::Stages;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource};
+use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
+use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::{
+    EXPERIMENT, Experiment, Failed, Kind, Load, Machine, Map, RECORDS, Record, Setting, Step, Trial,
+};
+use netsilo_trial::traffic::{Latency, Run, Served, Side, Spec, Test, Totals};
 
 /// Names that would do harm where they are not escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>";

@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_lab::said;
+use netsilo_model::machine::cpuset::CpuSet;
 
 use super::host::Host;
 

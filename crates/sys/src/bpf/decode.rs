@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use netsilo_model::snapshot::attribution::{Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Wakeup};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::NapiId;
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::attribution::{
+    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Wakeup,
+};
 
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::table::{Entry, Mapped};

@@ -2,14 +2,14 @@
 //! for what it finds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
+use std::{fs, io};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
-use netsilo_model::snapshot::attribution::Hook;
+use netsilo_model::derive::stages::stage_of;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::parse::kallsyms;
-use netsilo_model::derive::stages::{Stage, StageSamples, stage_of};
+use netsilo_model::snapshot::attribution::Hook;
+use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
 
 use crate::bpf::load::{Ground, Source, loaded_object, reason};
 

@@ -11,12 +11,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use netsilo_model::snapshot::attribution::{Attribution, CpuTime, Hook, Source as AttributionSource};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::attribution::{
+    Attribution, CpuTime, Hook, Source as AttributionSource,
+};
 
 use crate::bpf::arrived::Arrived;
 use crate::bpf::cgroup::Cgroups;
-use crate::bpf::decode::{TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups};
+use crate::bpf::decode::{
+    TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups,
+};
 use crate::bpf::load::{Ground, Loaded, READERS, Source, load, load_first, reason};
 use crate::bpf::runqueue::Waits;
 use crate::bpf::stages::Sampler;

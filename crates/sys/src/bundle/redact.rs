@@ -2,15 +2,14 @@
 //! other one.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
+use netsilo_model::machine::reading::Part;
+use netsilo_model::parse::netdev::address;
 use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
 use netsilo_model::snapshot::audit::Connections;
 use netsilo_model::snapshot::flow::Flow;
-use netsilo_model::parse::netdev::address;
-use netsilo_model::machine::reading::Part;
 use netsilo_model::snapshot::sockets::LosingSocket;
 
 /// Words of the kernel command line that say where work may run; all others go.
@@ -76,7 +75,9 @@ impl Redaction {
         match kernel {
             "proc/sys/kernel/hostname" => b"host\n".to_vec(),
             "proc/cmdline" => cmdline(&text).into_bytes(),
-            _ if kernel == crate::read::audit::CONNECTIONS => self.text(&connections(&text)).into_bytes(),
+            _ if kernel == crate::read::audit::CONNECTIONS => {
+                self.text(&connections(&text)).into_bytes()
+            }
             crate::read::snapshot::LOSING_SOCKETS => losing_sockets(&contents).unwrap_or_default(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {

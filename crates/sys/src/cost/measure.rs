@@ -6,17 +6,16 @@
 //! ends.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use netsilo_model::cost::calibration::{self, Calibration, Measured, Wakeup, evenly};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_core::stats;
 use netsilo_model::machine::topology::{Distance, Topology};
+use netsilo_stats as stats;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 

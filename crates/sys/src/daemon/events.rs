@@ -9,7 +9,7 @@ use std::time::Duration;
 use netlink_bindings::nlctrl;
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::parse::announced::{Link, Links, ethtool, uevent};
-use netsilo_decide::control::Event;
+use netsilo_model::snapshot::event::Event;
 use rustix::io::Errno;
 use rustix::net::netlink::{GENERIC, KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{

@@ -11,8 +11,21 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use netsilo_model::snapshot::host::Irq;
-use netsilo_decide::plan::Placement;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ids::Irq;
+
+/// Where an interrupt should be, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hint {
+    /// The interrupt.
+    pub irq: Irq,
+    /// The CPUs that it should arrive on.
+    pub cpus: CpuSet,
+    /// The name of the algorithm that suggests them.
+    pub algorithm: &'static str,
+    /// The reason, in one line.
+    pub reason: String,
+}
 
 /// The hints of one daemon; dropped, they are gone.
 #[derive(Debug)]
@@ -39,15 +52,13 @@ impl Hints {
 
     /// Says where each interrupt should be, in masks as wide as the machine; how many files were
     /// written or removed.
-    pub fn publish(&mut self, placements: &[Placement], nr_cpu_ids: u32) -> io::Result<usize> {
-        let texts = |placement: &Placement| {
-            let alg = format!("{}: {}\n", placement.algorithm, placement.basis.replace('\n', " "));
-            [format!("{}\n", placement.cpus.to_mask(nr_cpu_ids)), alg]
+    pub fn publish(&mut self, hints: &[Hint], nr_cpu_ids: u32) -> io::Result<usize> {
+        let texts = |hint: &Hint| {
+            let alg = format!("{}: {}\n", hint.algorithm, hint.reason.replace('\n', " "));
+            [format!("{}\n", hint.cpus.to_mask(nr_cpu_ids)), alg]
         };
-        let wanted: BTreeMap<Irq, [String; 2]> = placements
-            .iter()
-            .filter_map(|placement| Some((placement.irq?, texts(placement))))
-            .collect();
+        let wanted: BTreeMap<Irq, [String; 2]> =
+            hints.iter().map(|hint| (hint.irq, texts(hint))).collect();
         let mut changed = 0;
         for irq in self.published.keys().filter(|irq| !wanted.contains_key(irq)) {
             remove(&self.dir.join(irq.to_string()))?;
@@ -97,23 +108,14 @@ fn remove(dir: &Path) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use netsilo_model::change::NetdevIdentity;
-    use netsilo_model::machine::cpuset::CpuSet;
-    use netsilo_decide::plan::AlgorithmName;
-
     use super::*;
 
-    fn placement(irq: Option<u32>, cpus: &str, basis: &str) -> Placement {
-        Placement {
-            label: "eth0 rx-0".into(),
-            netdev: NetdevIdentity { name: "eth0".into(), device_path: None },
-            irq: irq.map(Irq),
-            action: "virtio0-input.0".into(),
+    fn hint(irq: u32, cpus: &str, reason: &str) -> Hint {
+        Hint {
+            irq: Irq(irq),
             cpus: CpuSet::parse_list(cpus).unwrap(),
-            algorithm: AlgorithmName::NearConsumer,
-            basis: basis.into(),
-            moves: false,
-            gain_ns_per_s: 0,
+            algorithm: "near-consumer",
+            reason: reason.into(),
         }
     }
 
@@ -122,11 +124,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let mut hints = Hints::new(state.path()).unwrap();
         let read = |path: &str| fs::read_to_string(state.path().join("irq").join(path)).unwrap();
-        let both = [
-            placement(Some(27), "1,33", "next to redis"),
-            placement(Some(28), "2", "a\nb"),
-            placement(None, "3", ""),
-        ];
+        let both = [hint(27, "1,33", "next to redis"), hint(28, "2", "a\nb")];
         assert_eq!(hints.publish(&both, 64).unwrap(), 4);
         assert_eq!(read("27/affinity_hint"), "00000002,00000002\n");
         assert_eq!(read("27/affinity_alg"), "near-consumer: next to redis\n");
@@ -134,7 +132,7 @@ mod tests {
         let inode = || fs::metadata(state.path().join("irq/27/affinity_hint")).unwrap().ino();
         let before = inode();
         assert_eq!((hints.publish(&both, 64).unwrap(), inode()), (0, before));
-        assert_eq!(hints.publish(&[placement(Some(27), "4", "next to redis")], 64).unwrap(), 3);
+        assert_eq!(hints.publish(&[hint(27, "4", "next to redis")], 64).unwrap(), 3);
         assert_ne!(inode(), before, "replaced in one step");
         assert_eq!(fs::read_dir(state.path().join("irq/27")).unwrap().count(), 2);
         assert!(!state.path().join("irq/28").exists());

@@ -4,36 +4,35 @@
 //! rx-flow-hash before 6.8 too. It reads the netdevs of the calling thread's network namespace.
 //! Writing is in [`knob`]. Decoding is core's.
 
-
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use netsilo_model::snapshot::ethtool::{Ethtool, Feature, FlowType, HashFields, Link, Rss};
+use netsilo_model::machine::reading::Part;
 use netsilo_model::parse::ethtool_decode as decode;
 use netsilo_model::parse::ethtool_decode::Short;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::snapshot::ethtool::{Ethtool, Feature, FlowType, HashFields, Link, Rss};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 // include/uapi/linux/ethtool.h
-const ETHTOOL_GDRVINFO: u32 = 0x03;
-const ETHTOOL_GCOALESCE: u32 = 0x0e;
-const ETHTOOL_GRINGPARAM: u32 = 0x10;
-const ETHTOOL_GSTRINGS: u32 = 0x1b;
-const ETHTOOL_GSTATS: u32 = 0x1d;
-const ETHTOOL_GRXFH: u32 = 0x29;
-const ETHTOOL_GRXRINGS: u32 = 0x2d;
-const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
-const ETHTOOL_GSSET_INFO: u32 = 0x37;
-const ETHTOOL_GFEATURES: u32 = 0x3a;
-const ETHTOOL_GCHANNELS: u32 = 0x3c;
-const ETHTOOL_GRSSH: u32 = 0x46;
-const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
-const ETH_SS_STATS: u32 = 1;
-const ETH_SS_FEATURES: u32 = 4;
+pub(super) const ETHTOOL_GDRVINFO: u32 = 0x03;
+pub(super) const ETHTOOL_GCOALESCE: u32 = 0x0e;
+pub(super) const ETHTOOL_GRINGPARAM: u32 = 0x10;
+pub(super) const ETHTOOL_GSTRINGS: u32 = 0x1b;
+pub(super) const ETHTOOL_GSTATS: u32 = 0x1d;
+pub(super) const ETHTOOL_GRXFH: u32 = 0x29;
+pub(super) const ETHTOOL_GRXRINGS: u32 = 0x2d;
+pub(super) const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+pub(super) const ETHTOOL_GSSET_INFO: u32 = 0x37;
+pub(super) const ETHTOOL_GFEATURES: u32 = 0x3a;
+pub(super) const ETHTOOL_GCHANNELS: u32 = 0x3c;
+pub(super) const ETHTOOL_GRSSH: u32 = 0x46;
+pub(super) const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
+pub(super) const ETH_SS_STATS: u32 = 1;
+pub(super) const ETH_SS_FEATURES: u32 = 4;
 /// `IFNAMSIZ`: longest name of a netdev with its NUL.
-const IFNAMSIZ: usize = 16;
+pub(super) const IFNAMSIZ: usize = 16;
 
 /// Why ethtool can't be asked at all.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +47,7 @@ pub enum EthtoolError {
 
 /// Why one part has no value; its text goes into the bundle.
 #[derive(Debug, thiserror::Error)]
-enum Absence {
+pub(super) enum Absence {
     #[error("EOPNOTSUPP: the driver does not offer it")]
     NotSupported,
     #[error("the driver has no such string set")]
@@ -92,13 +91,13 @@ pub fn read(netdev: &str) -> Result<Ethtool, EthtoolError> {
 }
 
 /// A netdev to ask, by name.
-struct Device {
+pub(super) struct Device {
     socket: OwnedFd,
     name: [u8; IFNAMSIZ],
 }
 
 impl Device {
-    fn open(netdev: &str) -> Result<Self, EthtoolError> {
+    pub(super) fn open(netdev: &str) -> Result<Self, EthtoolError> {
         let mut name = [0; IFNAMSIZ];
         // one byte less than the field: the last one is the NUL
         match name[..IFNAMSIZ - 1].get_mut(..netdev.len()) {
@@ -113,7 +112,7 @@ impl Device {
 
     /// Sends a command with the u32s that follow it; returns the `len` bytes of struct that the
     /// kernel filled.
-    fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
+    pub(super) fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes: Vec<u8> =
             [command].iter().chain(fields).flat_map(|field| field.to_ne_bytes()).collect();
         bytes.resize(len.max(bytes.len()), 0);
@@ -122,26 +121,31 @@ impl Device {
     }
 
     /// Sends a struct, command and all, and takes what the kernel makes of it.
-    fn exchange(&self, bytes: &mut [u8]) -> Result<(), Errno> {
+    pub(super) fn exchange(&self, bytes: &mut [u8]) -> Result<(), Errno> {
         siocethtool(&self.socket, self.name, bytes)
     }
 
-    fn fixed<T>(&self, command: u32, len: usize, decode: fn(&[u8]) -> Result<T, Short>) -> Part<T> {
+    pub(super) fn fixed<T>(
+        &self,
+        command: u32,
+        len: usize,
+        decode: fn(&[u8]) -> Result<T, Short>,
+    ) -> Part<T> {
         let read = || -> Result<T, Absence> { Ok(decode(&self.get(command, &[], len)?)?) };
         read().into()
     }
 
-    fn flow_hash(&self, flow: FlowType) -> Result<HashFields, Absence> {
+    pub(super) fn flow_hash(&self, flow: FlowType) -> Result<HashFields, Absence> {
         let bytes = self.get(ETHTOOL_GRXFH, &[flow.number()], decode::RXNFC_LEN)?;
         Ok(decode::flow_hash(&bytes)?)
     }
 
-    fn rss(&self) -> Result<Rss, Absence> {
+    pub(super) fn rss(&self) -> Result<Rss, Absence> {
         self.rss_of(0)
     }
 
     /// Asks for the sizes first: the kernel refuses a request for any other size with EINVAL.
-    fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
+    pub(super) fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
         let (entries, key) =
             decode::rss_sizes(&self.get(ETHTOOL_GRSSH, &[context], decode::RXFH_LEN)?)?;
         if entries == 0 && key == 0 {
@@ -151,7 +155,7 @@ impl Device {
         Ok(decode::rss(&self.get(ETHTOOL_GRSSH, &[context, entries, key], len)?)?)
     }
 
-    fn link(&self) -> Result<Link, Absence> {
+    pub(super) fn link(&self) -> Result<Link, Absence> {
         let len = decode::LINK_SETTINGS_LEN;
         let words = decode::link_mode_words(&self.get(ETHTOOL_GLINKSETTINGS, &[], len)?)?;
         // the count is the last byte of the fourth u32; three masks of so many words follow the
@@ -161,7 +165,7 @@ impl Device {
         Ok(decode::link(&bytes)?)
     }
 
-    fn features(&self) -> Result<Vec<Feature>, Absence> {
+    pub(super) fn features(&self) -> Result<Vec<Feature>, Absence> {
         let names = self.strings(ETH_SS_FEATURES)?;
         let blocks = names.len().div_ceil(32);
         let len = decode::HEADER_LEN + blocks * decode::FEATURES_BLOCK_LEN;
@@ -169,14 +173,14 @@ impl Device {
         Ok(decode::features(&bytes, &names)?)
     }
 
-    fn stats(&self) -> Result<Vec<(String, u64)>, Absence> {
+    pub(super) fn stats(&self) -> Result<Vec<(String, u64)>, Absence> {
         let names = self.strings(ETH_SS_STATS)?;
         let len = decode::HEADER_LEN + 8 * with_slack(names.len());
         let stats = decode::stats(&self.get(ETHTOOL_GSTATS, &[count(names.len())], len)?, &names)?;
         if stats.len() == names.len() { Ok(stats) } else { Err(Absence::Changed) }
     }
 
-    fn strings(&self, set: u32) -> Result<Vec<String>, Absence> {
+    pub(super) fn strings(&self, set: u32) -> Result<Vec<String>, Absence> {
         // struct ethtool_sset_info: reserved, then a u64 mask of the sets asked for
         let [a, b, c, d, e, f, g, h] = (1u64 << set).to_ne_bytes();
         let fields = [0, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])];
@@ -190,19 +194,19 @@ impl Device {
 
 /// A count as the kernel takes it. A kernel of 2026 answers 0 names or counters when this isn't the
 /// count it has now.
-fn count(len: usize) -> u32 {
+pub(super) fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 /// Room for names or counters: older kernels write as many as there are *now*, whatever count they
 /// were told, and a change of channels since that count was read may have made them more.
-fn with_slack(count: usize) -> usize {
+pub(super) fn with_slack(count: usize) -> usize {
     2 * count + 4096
 }
 
 /// `struct ifreq` (include/uapi/linux/if.h) as SIOCETHTOOL uses it.
 #[repr(C)]
-struct Ifreq {
+pub(super) struct Ifreq {
     name: [u8; IFNAMSIZ],
     data: *mut c_void,
     /// The rest of the union `ifr_ifru`, 24 bytes in all.
@@ -211,7 +215,11 @@ struct Ifreq {
 
 /// The one system call of this module.
 #[allow(unsafe_code)]
-fn siocethtool(socket: &OwnedFd, name: [u8; IFNAMSIZ], bytes: &mut [u8]) -> Result<(), Errno> {
+pub(super) fn siocethtool(
+    socket: &OwnedFd,
+    name: [u8; IFNAMSIZ],
+    bytes: &mut [u8],
+) -> Result<(), Errno> {
     /// include/uapi/linux/sockios.h
     const SIOCETHTOOL: rustix::ioctl::Opcode = 0x8946;
     let mut ifreq = Ifreq { name, data: bytes.as_mut_ptr().cast(), rest: [0; 2] };

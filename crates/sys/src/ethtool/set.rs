@@ -6,17 +6,19 @@
 
 use std::io;
 
+use netsilo_model::change::ethtool::encode::RssPart;
+use netsilo_model::change::ethtool::rule::Installed;
+use netsilo_model::change::ethtool::{encode, rule as rules};
 use netsilo_model::change::{FlowRule, Key, Settings, Steer, Table};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::ethtool::{Feature, FlowType, HashFields, Rss};
 use netsilo_model::parse::ethtool_decode as decode;
-use netsilo_model::change::ethtool::encode as encode;
-use netsilo_model::change::ethtool::encode::RssPart;
-use netsilo_model::change::ethtool::rule as rules;
-use netsilo_model::change::ethtool::rule::Installed;
+use netsilo_model::snapshot::ethtool::{Feature, FlowType, HashFields, Rss};
 use rustix::io::Errno;
 
-use crate::ethtool::get::{Absence, Device, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GCOALESCE, ETHTOOL_GRINGPARAM, ETHTOOL_GRXCLSRLCNT};
+use crate::ethtool::get::{
+    Absence, Device, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GCOALESCE, ETHTOOL_GRINGPARAM,
+    ETHTOOL_GRXCLSRLCNT,
+};
 
 // include/uapi/linux/ethtool.h
 const ETHTOOL_SCOALESCE: u32 = 0x0f;

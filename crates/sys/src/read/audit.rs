@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 
-use netsilo_model::snapshot::audit::{Audit, Connections, CpuPower, IdleState, MachineAudit, NapiSettings, NetdevAudit, PcieLink, Qdisc, TxLimits};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::{NapiId, Netdev};
-use netsilo_model::snapshot::netdev_genl::NetdevGenl;
-use netsilo_model::parse::{pcie, scalar};
+use netsilo_model::machine::ids::NapiId;
 use netsilo_model::machine::reading::Part;
+use netsilo_model::parse::{pcie, scalar};
+use netsilo_model::snapshot::audit::{
+    Audit, Connections, CpuPower, IdleState, MachineAudit, NapiSettings, NetdevAudit, PcieLink,
+    Qdisc, TxLimits,
+};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 
-use crate::read::netdev::NET;
 use crate::read::gaps::Notes;
-use crate::read::topology::numbered;
+use crate::read::netdev::NET;
 use crate::read::netlink::{connections, qdiscs};
+use crate::read::topology::numbered;
 
 const CPU: &str = "/sys/devices/system/cpu";
 
@@ -113,8 +117,10 @@ fn pcie(notes: &Notes<'_>, netdev: &Netdev) -> (Vec<PcieLink>, bool) {
     };
     let physical = notes.note(notes.root.link(&format!("{path}/physfn")));
     let virtual_function = physical.is_some();
-    let start = physical
-        .map_or_else(|| path.clone(), |to| crate::files::root::join(&format!("{path}/physfn"), &to));
+    let start = physical.map_or_else(
+        || path.clone(),
+        |to| crate::files::root::join(&format!("{path}/physfn"), &to),
+    );
     let (mut links, mut dir) = (Vec::new(), start.as_str());
     while let Some((parent, name)) = dir.rsplit_once('/') {
         if is_pci_address(name) {

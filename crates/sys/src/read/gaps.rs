@@ -3,8 +3,8 @@
 
 use std::cell::RefCell;
 
-use netsilo_model::snapshot::host::Gap;
 use netsilo_model::parse::ParseError;
+use netsilo_model::snapshot::host::Gap;
 
 use crate::files::root::{ReadError, Root};
 

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::snapshot::host::{Irq, IrqState, Writable};
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::parse::interrupts::{Interrupts, Reader, Row};
-use netsilo_model::parse::{cpu_lists, irq_debugfs, scalar};
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
+use netsilo_model::parse::{cpu_lists, irq_debugfs, scalar};
+use netsilo_model::snapshot::host::{IrqState, Writable};
 
-use crate::read::gaps::Notes;
 use crate::files::root::{ReadError, Root};
+use crate::read::gaps::Notes;
 
 const DEBUGFS: &str = "/sys/kernel/debug/irq/irqs";
 

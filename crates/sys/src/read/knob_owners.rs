@@ -2,9 +2,9 @@
 
 use netsilo_model::snapshot::host::{Writer, WriterKnob};
 
+use crate::files::root::{ReadError, Root};
 use crate::read::gaps::Notes;
 use crate::read::process::Process;
-use crate::files::root::{ReadError, Root};
 
 /// What gives a program away, and what it writes.
 struct Known {

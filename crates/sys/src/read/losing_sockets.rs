@@ -45,7 +45,8 @@ pub(crate) fn read() -> Result<Vec<LosingSocket>, ReadError> {
 }
 
 fn holder(root: &Root, tgid: u32) -> Option<Holder> {
-    let comm = root.parse(&format!("/proc/{tgid}/comm"), netsilo_model::parse::scalar::word).ok()?;
+    let comm =
+        root.parse(&format!("/proc/{tgid}/comm"), netsilo_model::parse::scalar::word).ok()?;
     Some(Holder { tgid, comm })
 }
 

@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::ethtool::Ethtool;
-use netsilo_model::snapshot::host::{Confidence, Edge, EdgeSource, Irq, IrqState, Napi, NapiId, NapiThread, Netdev, RxQueue, TxQueue};
-use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueOwner};
-use netsilo_model::parse::{cpu_lists, netdev as parse, scalar};
-use netsilo_model::parse::uevent::uevent;
-use netsilo_model::machine::reading::Part;
 use netsilo_model::drivers::vectors::{self, Device};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::{Irq, NapiId};
+use netsilo_model::machine::reading::Part;
 use netsilo_model::machine::topology::NodeId;
+use netsilo_model::parse::uevent::uevent;
+use netsilo_model::parse::{cpu_lists, netdev as parse, scalar};
+use netsilo_model::snapshot::ethtool::Ethtool;
+use netsilo_model::snapshot::host::IrqState;
+use netsilo_model::snapshot::netdev::{
+    Confidence, Edge, EdgeSource, Napi, NapiThread, Netdev, RxQueue, TxQueue,
+};
+use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueOwner};
 
 use crate::read::gaps::Notes;
 use crate::read::topology::numbered;

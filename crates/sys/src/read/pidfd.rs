@@ -5,9 +5,9 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::NapiId;
 use netsilo_model::derive::sock_diag::Incoming;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::NapiId;
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_cookie, socket_incoming_cpu};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};

@@ -1,8 +1,8 @@
 //! Processes that matter to placement: NAPI kthreads, and other programs that write the same knobs.
 
-use netsilo_model::snapshot::host::NapiThread;
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::{pid_status, scalar};
+use netsilo_model::snapshot::netdev::NapiThread;
 
 use crate::read::gaps::Notes;
 

@@ -14,20 +14,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::{CpuCounters, Irq, IrqState, NapiThread, Netdev, Snapshot};
-use netsilo_model::parse::{cpu_lists, netdev as parse, pid_status, scalar};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::reading::Part;
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use netsilo_model::parse::softirqs::net_softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::parse::{cpu_lists, netdev as parse, pid_status, scalar};
+use netsilo_model::snapshot::host::{CpuCounters, IrqState, Snapshot};
+use netsilo_model::snapshot::netdev::{NapiThread, Netdev};
 
 use crate::files::cache::{Kept, Room};
-use crate::read::netdev::{NET, queues, still_tells};
-use crate::read::gaps::Notes;
-use crate::read::process::processes;
 use crate::files::root::{ReadError, Root};
-use crate::read::{irq, snapshot, knob_owners};
+use crate::read::gaps::Notes;
+use crate::read::netdev::{NET, queues, still_tells};
+use crate::read::process::processes;
+use crate::read::{irq, knob_owners, snapshot};
 
 /// How late a change of what is read at the slow pace is seen.
 const SLOW: Duration = Duration::from_secs(60);

@@ -5,23 +5,25 @@ use std::sync::Arc;
 
 use netsilo_model::change::SYSCTLS;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::{CpuCounters, Machine, NetSettings, Snapshot, Xdp};
-use netsilo_model::snapshot::netdev_genl::NetdevGenl;
+use netsilo_model::machine::reading::Part;
 use netsilo_model::parse::interrupts::Interrupts;
-use netsilo_model::parse::{cpu_lists, scalar, snmp};
+use netsilo_model::parse::schedstat::thread_time;
 use netsilo_model::parse::softirqs::softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
-use netsilo_model::machine::reading::Part;
-use netsilo_model::parse::schedstat::{ThreadTime, thread_time};
+use netsilo_model::parse::{cpu_lists, scalar, snmp};
+use netsilo_model::snapshot::host::{CpuCounters, Machine, NetSettings, Snapshot};
+use netsilo_model::snapshot::netdev::Xdp;
+use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::sockets::LosingSocket;
+use netsilo_model::snapshot::thread_time::ThreadTime;
 
-use crate::read::netdev::{Known, netdevs};
-use crate::read::gaps::Notes;
-use crate::read::process::{Process, napi_threads, processes};
-use crate::files::root::{ReadError, Root};
-use crate::read::{audit, irq, topology, knob_owners};
 use crate::cost::store;
+use crate::files::root::{ReadError, Root};
+use crate::read::gaps::Notes;
+use crate::read::netdev::{Known, netdevs};
+use crate::read::process::{Process, napi_threads, processes};
+use crate::read::{audit, irq, knob_owners, topology};
 
 /// Reads everything.
 ///
@@ -144,7 +146,11 @@ pub(crate) fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
 
 fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
     let answer = notes
-        .note(notes.root.answer("rtnetlink/xdp.json", || Part::from(crate::read::netlink::xdp::read())))
+        .note(
+            notes
+                .root
+                .answer("rtnetlink/xdp.json", || Part::from(crate::read::netlink::xdp::read())),
+        )
         .flatten();
     match answer {
         Some(Part::Value(attached)) => attached,

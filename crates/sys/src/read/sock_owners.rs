@@ -4,12 +4,11 @@
 //! Processes come and go while this reads: what is gone, or may not be seen, is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
-use netsilo_model::parse::schedstat;
 use netsilo_model::derive::sock_diag::{Process, Thread};
+use netsilo_model::parse::schedstat;
 
 /// Who holds each socket, by its inode: thread group id -> one of its descriptors for it.
 pub(crate) type Holders = BTreeMap<u32, BTreeMap<u32, i32>>;

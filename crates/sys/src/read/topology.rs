@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::parse::{cpu_lists, scalar};
-use netsilo_model::parse::node_distance::node_distance;
 use netsilo_model::machine::topology::{CoreKind, Cpu, Node, NodeId, Topology};
+use netsilo_model::parse::node_distance::node_distance;
+use netsilo_model::parse::{cpu_lists, scalar};
 
 use crate::files::root::{ReadError, Root};
 

@@ -5,13 +5,12 @@
 //! sees of it comes out as [`Event`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::io;
 use std::path::Path;
 use std::time::Duration;
+use std::{fmt, io};
 
 use netsilo_model::change::{Change, Target, Value, ordered};
-use netsilo_model::snapshot::host::Irq;
+use netsilo_model::machine::ids::Irq;
 
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, Place};
@@ -370,7 +369,9 @@ fn roll_back(
     }
 }
 
-fn moved_irq((target, settled): &(Target, Value)) -> Option<(Irq, netsilo_model::machine::cpuset::CpuSet)> {
+fn moved_irq(
+    (target, settled): &(Target, Value),
+) -> Option<(Irq, netsilo_model::machine::cpuset::CpuSet)> {
     match (target, settled) {
         (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) => Some((*irq, cpus.clone())),
         _ => None,

@@ -16,7 +16,9 @@ use rustix::io::Errno;
 use crate::transaction::compact::fold;
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob;
-use crate::transaction::record::{BadLine, By, Entry, History, Origin, Record, State, Transaction, VERSION};
+use crate::transaction::record::{
+    BadLine, By, Entry, History, Origin, Record, State, Transaction, VERSION,
+};
 
 /// Where the journal is unless told otherwise: a tmpfs, which ends with the boot as the settings
 /// do.
@@ -373,8 +375,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::transaction::kernel::Live;
     use crate::files::root::Root;
+    use crate::transaction::kernel::Live;
 
     /// A state folder and a kernel that was booted as `boot`.
     fn host(boot: &str) -> (tempfile::TempDir, PathBuf, Live) {

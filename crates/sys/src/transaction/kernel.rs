@@ -165,7 +165,7 @@ pub(crate) fn allowed_cpus(status: &str) -> io::Result<String> {
 }
 
 /// `sched_setaffinity` at any width; the wrapper of rustix ends at 1024 CPUs.
-pub(crate) fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+pub fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     let pid = i32::try_from(tid).map_err(io::Error::other)?;
     let longs = cpus.highest().map_or(1, |cpu| cpu.0 as usize / 64 + 1);
     let mut mask = vec![0u64; longs];

@@ -4,24 +4,22 @@
 //! A knob is found by what identifies it (action names, device path, start time), never by its
 //! number alone.
 
-
 mod find;
 mod refusal;
 mod text;
 
-use std::fmt;
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
+use find::find;
 use netsilo_model::change::{Target, Value};
+use refusal::hint;
 use rustix::io::Errno;
 
 use crate::ethtool::set::{DEFAULT, Setting};
 use crate::transaction::kernel::{Capability, Kernel, Place};
 
 pub(crate) use find::CGROUPS;
-use find::find;
-use refusal::hint;
 pub use text::{may_round_to, parse, render, settles_as};
 
 /// A knob that was found, and what it says now.
@@ -287,13 +285,13 @@ fn needs(target: &Target) -> Capability {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_model::change::NetdevIdentity;
     use netsilo_model::machine::cpuset::CpuSet;
-    use netsilo_model::snapshot::host::Irq;
+    use netsilo_model::machine::ids::Irq;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
 
     use super::*;
-    use crate::transaction::kernel::Live;
     use crate::files::root::Root;
+    use crate::transaction::kernel::Live;
 
     fn irq(irq: u32, action: &str) -> Target {
         Target::IrqAffinity { irq: Irq(irq), action: action.into(), netdev: None }

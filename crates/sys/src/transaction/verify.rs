@@ -9,7 +9,7 @@ use std::io;
 use std::time::Duration;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::Irq;
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::parse::per_cpu_count::per_cpu_count;
 use serde::Serialize;
 

@@ -493,7 +493,10 @@ fn unprivileged_process() {
         let attribution = Tracer::attach(options).read().unwrap();
         assert_eq!(attribution.source, Source::None);
         assert!(
-            attribution.hooks.iter().any(|hook| hook.question == netsilo_model::snapshot::runqueue::QUESTION)
+            attribution
+                .hooks
+                .iter()
+                .any(|hook| hook.question == netsilo_model::snapshot::runqueue::QUESTION)
         );
         assert!(!attribution.hooks.is_empty());
         for hook in attribution.hooks {

@@ -12,9 +12,9 @@ use netsilo_model::snapshot::runqueue::{QUESTION, RunqueueLatency};
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::reader::Reader;
 use super::at;
 use super::in_own_netns;
+use super::reader::Reader;
 
 const RUNQUEUE: Options = Options {
     time: true,

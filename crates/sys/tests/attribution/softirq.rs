@@ -4,18 +4,19 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 
+use netsilo_model::derive::stages::Stages;
 use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
-use netsilo_model::snapshot::host::Xdp;
-use netsilo_model::derive::stages::{Stage, Stages};
+use netsilo_model::snapshot::netdev::Xdp;
+use netsilo_model::snapshot::stage_samples::Stage;
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use netsilo_sys::files::root::Root;
 
-use super::reader::Reader;
-use super::reader::send;
 use super::at;
 use super::in_own_netns;
 use super::ip;
 use super::netns;
+use super::reader::Reader;
+use super::reader::send;
 use super::reader_behind_veth;
 use super::unshare_mounts_and_see_own_sysfs;
 

@@ -7,13 +7,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netsilo_model::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::snapshot::host::Irq;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::apply::{self, Applied, ApplyError, Options};
 use netsilo_sys::transaction::journal::{Journal, JournalError};
 use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
-use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::record::{By, Origin};
 use netsilo_sys::transaction::undo::{self, Undone, Which};
 

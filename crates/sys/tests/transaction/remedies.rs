@@ -293,7 +293,8 @@ fn only_listed_sysctls_are_written() {
         "net.core/../../kernel/core_pattern",
     ] {
         let error =
-            netsilo_sys::transaction::knob::read(&kernel, &Target::Sysctl { name: name.into() }).unwrap_err();
+            netsilo_sys::transaction::knob::read(&kernel, &Target::Sysctl { name: name.into() })
+                .unwrap_err();
         assert_eq!(error.to_string(), format!("{name}: netsilo does not write this sysctl"));
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use netsilo_model::change::Target;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::Irq;
+use netsilo_model::machine::ids::Irq;
 use netsilo_sys::transaction::apply::{self, ApplyError, Drift, Options};
 use netsilo_sys::transaction::undo::{Fate, Which};
 use netsilo_sys::transaction::verify::Arrival;

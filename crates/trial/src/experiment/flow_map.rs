@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Map;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::derive::silo::Silo;
 
 /// Where on its way a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -176,8 +176,8 @@ fn shares(parts: &BTreeMap<CpuId, f64>) -> Vec<(CpuId, f64)> {
 mod tests {
     use super::*;
     use netsilo_model::derive::rates::rates;
-    use netsilo_model::synthetic::scene::Scene;
     use netsilo_model::derive::silo::silos;
+    use netsilo_model::synthetic::scene::Scene;
 
     fn map(scene: &str) -> FlowMap {
         let scene: Scene = serde_json::from_str(scene).unwrap();
@@ -234,8 +234,12 @@ mod tests {
 
     #[test]
     fn under_rps_the_cpu_that_runs_the_protocol_stands_between() {
-        let polls =
-            |cpu| (CpuId(cpu), netsilo_model::derive::silo::PollRate { polls_per_s: 1.0, packets_per_s: 100.0 });
+        let polls = |cpu| {
+            (
+                CpuId(cpu),
+                netsilo_model::derive::silo::PollRate { polls_per_s: 1.0, packets_per_s: 100.0 },
+            )
+        };
         let consumer = netsilo_model::derive::silo::ConsumerShare {
             comm: "redis".into(),
             share: 1.0,

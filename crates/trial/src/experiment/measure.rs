@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use netsilo_model::derive::rates::{CpuRates, SoftnetRates};
+use netsilo_model::snapshot::attribution::CpuTime;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Load, Trial};
 use crate::comparison::Better;
-use netsilo_model::snapshot::attribution::CpuTime;
+use crate::experiment::{Load, Trial};
 use crate::traffic::{Figures, Side, Test};
-use netsilo_model::derive::rates::{CpuRates, SoftnetRates};
 
 /// What is done under a load; counts and CPU time are told for each piece of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -12,15 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::comparison::{Better, Scale};
 use crate::experiment::flow_map::FlowMap;
 use crate::experiment::latency::Merged;
 use crate::experiment::measure::{Measure, Work, softnet};
 use crate::experiment::stage_costs::{EarlyDrop, StageCosts, early_drops};
 use crate::experiment::{Experiment, Failed, Kind, Load, Map, Record, Step, Trial};
-use crate::comparison::{Better, Scale};
-use netsilo_model::machine::cpuset::CpuId;
 use crate::traffic::Spec;
 use netsilo_model::derive::rates::Shares;
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_stats::bootstrap::{self, Draws};
 use netsilo_stats::steadiness::{Steadiness, steadiness};
 use netsilo_stats::{Estimate, mean, median, signed_rank};
@@ -458,4 +458,3 @@ fn mean_shares(all: &[Shares]) -> Option<Shares> {
         steal: of(|it| it.steal)?,
     })
 }
-

@@ -8,13 +8,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use netsilo_model::derive::stages::Stages;
+use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::measure::Measure;
 use crate::experiment::results::{Cell, DOUBT, UnderLoad};
 use crate::experiment::{Experiment, Load, Map};
-use netsilo_model::derive::stages::{Stage, Stages};
-use netsilo_stats::{Estimate, median, signed_rank};
 
 /// Half of the interval of 95 % of a count, in its square roots.
 const WITHIN: f64 = 1.96;
@@ -208,14 +209,14 @@ fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: Measure) -> Option<Diffe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::snapshot::attribution::CpuTime;
-    use netsilo_model::machine::cpuset::CpuId;
     use crate::experiment::measure::Work;
     use crate::experiment::results::{Results, Verdict};
     use crate::experiment::{Kind, Machine, Record, Setting, Step, Trial};
     use crate::traffic::{Run, Served, Side, Spec, Test, Totals};
     use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
-    use netsilo_model::derive::stages::StageSamples;
+    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::snapshot::attribution::CpuTime;
+    use netsilo_model::snapshot::stage_samples::StageSamples;
 
     const ONE_WAY: &str = "one way";
     const DROPPED: &str = "one way, dropped early";

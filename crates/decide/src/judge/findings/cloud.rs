@@ -1,8 +1,11 @@
 //! What a cloud or a hypervisor bounds: allowances, queues, accelerated networking.
 
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::netdev::Netdev;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use netsilo_model::snapshot::host::Netdev;
+use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// ENA's counters of packets that were held back or dropped because the instance was over its
 /// allowance, and of what.
@@ -18,7 +21,7 @@ const VIRTIO_MQ: u32 = 22;
 /// Packets per second from which on the way through the hypervisor shows.
 const BUSY: f64 = 50_000.0;
 
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for netdev in seen.running() {
         found.extend(allowance(seen, netdev));
@@ -35,7 +38,7 @@ fn is(netdev: &Netdev, driver: &str) -> bool {
     netdev.driver.as_deref() == Some(driver)
 }
 
-fn allowance(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn allowance(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let over = |name: &str| ENA_LIMITS.iter().any(|(limit, _)| *limit == name);
     let grown = seen.driver_counters(netdev, over);
     if !is(netdev, "ena") || grown.is_empty() {
@@ -68,7 +71,7 @@ fn allowance(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// A virtio device that was given one queue, on a machine whose one CPU it fills.
-fn one_queue(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn one_queue(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let features = seen.audit_of(netdev)?.virtio_features.as_ref()?;
     let cpus = seen.after().topology.online.len();
     let (cpu, softirq) = seen.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -101,7 +104,7 @@ fn one_queue(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// netvsc carries traffic by itself: no virtual function below it.
-fn without_vf(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn without_vf(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let packets = seen.rate(netdev, "rx_packets").unwrap_or(0.0) + seen.rate(netdev, "tx_packets").unwrap_or(0.0);
     let vf = seen.after().netdevs.iter().any(|other| other.master.as_deref() == Some(&netdev.name));
     if !is(netdev, "hv_netvsc") || vf || packets < BUSY {
@@ -126,7 +129,7 @@ fn without_vf(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-fn looked_at(seen: &Seen<'_>) -> Vec<Evidence> {
+fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
     let ena = seen.running().filter(|netdev| is(netdev, "ena"));
     let counted = |netdev: &Netdev| {
         let stats = netdev.ethtool.as_ref()?.stats.value()?;

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use netsilo_model::snapshot::audit::{IdleState, NetdevAudit, PcieLink};
-use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
-use netsilo_model::derive::stages::Stage;
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::NodeId;
+use netsilo_model::snapshot::audit::{IdleState, NetdevAudit, PcieLink};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::stage_samples::Stage;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// From this share of what a link carries on, it is taken for the wall: headers of its packets take
 /// the rest.
@@ -23,7 +26,7 @@ const ENOUGH_BYTES: u64 = 1_000_000;
 /// A wake latency that shows beside the time that a packet takes.
 const DEEP_USECS: u64 = 20;
 
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     for netdev in seen.running() {
         found.extend(pcie_link(seen, netdev));
@@ -51,7 +54,7 @@ fn slot(audit: &NetdevAudit) -> Option<&str> {
 }
 
 /// What all running ports behind one slot need, in Mbit/s, and how many they are.
-fn needed(seen: &Seen<'_>, netdev: &Netdev) -> Option<(u64, usize)> {
+fn needed(seen: &Analysis<'_>, netdev: &Netdev) -> Option<(u64, usize)> {
     let own = seen.audit_of(netdev)?;
     let speed = u64::from(netdev.speed_mbps?);
     if own.virtual_function {
@@ -66,7 +69,7 @@ fn needed(seen: &Seen<'_>, netdev: &Netdev) -> Option<(u64, usize)> {
     Some((speeds.iter().sum(), speeds.len()))
 }
 
-fn pcie_link(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn pcie_link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let audit = seen.audit_of(netdev)?;
     let (link, mbps) = bottleneck(audit)?;
     let (needed, ports) = needed(seen, netdev)?;
@@ -125,7 +128,7 @@ fn lanes(width: Option<u32>, mtps: Option<u32>) -> String {
 }
 
 /// Who reads on other nodes than that of the device.
-fn node(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn node(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let topology = &seen.after().topology;
     let home = netdev.node?;
     let mut read: BTreeMap<NodeId, f64> = BTreeMap::new();
@@ -161,7 +164,7 @@ fn node(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-fn small_mtu(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn small_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let packets = seen.rate(netdev, "rx_packets").filter(|rate| *rate >= MANY_PACKETS)?;
     let size = seen.rate(netdev, "rx_bytes")? / packets;
     let (cpu, softirq) = seen.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -196,7 +199,7 @@ fn small_mtu(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// Peers whose segments stay at what an MTU of 1500 gives, on a device that would take more.
-fn unused_mtu(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn unused_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     if netdev.mtu <= 2000 {
         return None;
     }
@@ -235,7 +238,7 @@ fn unused_mtu(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// CPUs that are busy with softirqs and yet slower than they could be, at both looks.
-fn frequency(seen: &Seen<'_>) -> Vec<Finding> {
+fn frequency(seen: &Analysis<'_>) -> Vec<Finding> {
     let Some((before, after)) = seen.audits() else { return Vec::new() };
     let slow = |cpu: CpuId| {
         let (old, new) = (before.cpus.get(&cpu)?, after.cpus.get(&cpu)?);
@@ -284,7 +287,7 @@ fn frequency(seen: &Seen<'_>) -> Vec<Finding> {
 }
 
 /// CPUs that take NICs' interrupts and leave deep idle states for them.
-fn deep_idle(seen: &Seen<'_>) -> Option<Finding> {
+fn deep_idle(seen: &Analysis<'_>) -> Option<Finding> {
     let (before, after) = seen.audits()?;
     let mut worst: Option<(CpuId, &IdleState, f64, f64)> = None;
     for silo in seen.silos.queues.iter().filter(|silo| silo.has_traffic()) {
@@ -335,7 +338,7 @@ fn deep_idle(seen: &Seen<'_>) -> Option<Finding> {
 }
 
 /// What was looked at of links and power.
-fn links(seen: &Seen<'_>) -> Vec<Evidence> {
+fn links(seen: &Analysis<'_>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
     for netdev in seen.running() {
         let link = seen.audit_of(netdev).and_then(bottleneck);
@@ -356,7 +359,7 @@ fn links(seen: &Seen<'_>) -> Vec<Evidence> {
 
 /// Memory traffic where the machine counts it; no bound of it is known, so it is told and not
 /// judged.
-fn memory(seen: &Seen<'_>) -> Option<Finding> {
+fn memory(seen: &Analysis<'_>) -> Option<Finding> {
     let (before, after) = seen.audits()?;
     let mut evidence = Vec::new();
     for (domain, new) in &after.machine.memory_bytes {

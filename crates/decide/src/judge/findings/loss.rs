@@ -1,18 +1,21 @@
 //! What is lost between the NIC and the reader, by the [ledger](crate::judge::ledger), with what would
 //! mend the stage that loses.
 
-
 mod device;
 mod reader;
 
-use crate::judge::ledger::{Ledger, Place, ledger};
-use crate::judge::findings::softirq::Load;
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::machine::cpuset::CpuId;
 
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::softirq::Load;
+use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::ledger::{Ledger, ledger};
+
 /// All of the family.
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let ledger = ledger(seen);
     let mut findings = device::find(seen, &ledger);
     findings.extend(backlog(seen, &ledger));
@@ -23,7 +26,7 @@ pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
 }
 
 /// A sysctl to another value; nothing where it was not read or has it.
-fn sysctl(seen: &Seen<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
+fn sysctl(seen: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
     let target = Target::Sysctl { name: name.to_owned() };
     let new = Value::words(&new.to_string());
     let old = target.value_in(&seen.observation.after).filter(|old| *old != new);
@@ -31,7 +34,7 @@ fn sysctl(seen: &Seen<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
 }
 
 /// The first number of a sysctl.
-fn sysctl_number(seen: &Seen<'_>, name: &str) -> Option<u64> {
+fn sysctl_number(seen: &Analysis<'_>, name: &str) -> Option<u64> {
     seen.observation.after.net.sysctls.get(name)?.split_ascii_whitespace().next()?.parse().ok()
 }
 
@@ -51,17 +54,17 @@ fn grown(ledger: &Ledger, place: Place, subject: &str) -> Vec<Evidence> {
     .collect()
 }
 
-fn per_s(seen: &Seen<'_>, count: u64) -> f64 {
+fn per_s(seen: &Analysis<'_>, count: u64) -> f64 {
     let seconds = seen.rates.elapsed.as_secs_f64();
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
-fn all_of(seen: &Seen<'_>, lost: u64, basis: &str) -> Gain {
+fn all_of(seen: &Analysis<'_>, lost: u64, basis: &str) -> Gain {
     Gain::AtMost { measure: Measure::PerSecond(per_s(seen, lost)), of: "packets lost".into(), basis: basis.into() }
 }
 
 /// The backlog of a CPU overflows: by its own limit, or by the limit of one flow.
-fn backlog(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
+fn backlog(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Backlog) else { return Vec::new() };
     let mut findings = Vec::new();
     for (subject, dropped) in stage.by_subject() {
@@ -78,7 +81,7 @@ fn backlog(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
     findings
 }
 
-fn backlog_full(seen: &Seen<'_>, subject: &str, lost: u64, mut evidence: Vec<Evidence>) -> Option<Finding> {
+fn backlog_full(seen: &Analysis<'_>, subject: &str, lost: u64, mut evidence: Vec<Evidence>) -> Option<Finding> {
     let load = Load::of(seen, cpu_of(subject)?);
     let bound = sysctl_number(seen, "net.core.netdev_max_backlog");
     evidence.extend(bound.map(|bound| Evidence::new("packets that may wait", Measure::Count(bound), "net.core.netdev_max_backlog")));
@@ -121,7 +124,7 @@ fn backlog_full(seen: &Seen<'_>, subject: &str, lost: u64, mut evidence: Vec<Evi
     })
 }
 
-fn flow_limit(seen: &Seen<'_>, subject: &str, lost: u64, evidence: Vec<Evidence>) -> Finding {
+fn flow_limit(seen: &Analysis<'_>, subject: &str, lost: u64, evidence: Vec<Evidence>) -> Finding {
     Finding {
         id: FindingId::FlowLimitDrops,
         severity: Severity::Warning,
@@ -141,7 +144,7 @@ fn flow_limit(seen: &Seen<'_>, subject: &str, lost: u64, evidence: Vec<Evidence>
 
 /// NET_RX stops with work left, on a CPU that loses packets or has no time left; else a squeeze is
 /// nothing to mend.
-fn squeezed(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
+fn squeezed(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Squeeze) else { return Vec::new() };
     let squeeze = |line: &crate::judge::ledger::Line| {
         let count = line.count.filter(|count| *count > 0)?;
@@ -152,7 +155,7 @@ fn squeezed(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
     stage.lines.iter().filter_map(squeeze).collect()
 }
 
-fn squeeze(seen: &Seen<'_>, ledger: &Ledger, load: &Load<'_>, subject: &str, count: u64, lost: u64) -> Finding {
+fn squeeze(seen: &Analysis<'_>, ledger: &Ledger, load: &Load<'_>, subject: &str, count: u64, lost: u64) -> Finding {
     let mut evidence = grown(ledger, Place::Squeeze, subject);
     let bounds = ["net.core.netdev_budget", "net.core.netdev_budget_usecs"];
     for name in bounds {
@@ -204,7 +207,7 @@ impl Load<'_> {
 }
 
 /// All stages are known, and none lost anything.
-fn nothing(seen: &Seen<'_>, ledger: &Ledger) -> Option<Finding> {
+fn nothing(seen: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
     let told = |place: Place| ledger.stage(place).is_some();
     let known = !seen.rates.elapsed.is_zero() && told(Place::Backlog) && ledger.stage(Place::Socket).is_some();
     (known && ledger.most_lost().is_none()).then(|| Finding {

@@ -1,19 +1,22 @@
 //! Offloads against the traffic that would use them, and those that must be off.
 
-use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::attribution::Protocol;
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
 use netsilo_model::snapshot::ethtool::Feature;
-use netsilo_model::snapshot::host::Netdev;
-use netsilo_model::derive::stages::Stage;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::stage_samples::Stage;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Packets per second from which on an offload is worth a word.
 const WORTH_IT: f64 = 10_000.0;
 /// Bytes from which on a packet is one of many of a larger piece of data.
 const BULK: f64 = 1000.0;
 
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for netdev in seen.running().filter(|netdev| netdev.ethtool.is_some() && netdev.device_path.is_some()) {
         found.extend(lro_forwarding(seen, netdev));
@@ -41,7 +44,7 @@ fn is_on(netdev: &Netdev, name: &str) -> bool {
     feature(netdev, name).is_some_and(|feature| feature.active)
 }
 
-fn switch(seen: &Seen<'_>, netdev: &Netdev, feature: &str, on: bool, reason: &str) -> Vec<Change> {
+fn switch(seen: &Analysis<'_>, netdev: &Netdev, feature: &str, on: bool, reason: &str) -> Vec<Change> {
     let target = Target::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
     seen.change(target, Value::Switch(on), reason)
 }
@@ -51,14 +54,14 @@ fn state(feature: &str, on: bool) -> Evidence {
 }
 
 /// Packets per second and their mean size.
-fn stream(seen: &Seen<'_>, netdev: &Netdev, direction: &str) -> Option<(f64, f64)> {
+fn stream(seen: &Analysis<'_>, netdev: &Netdev, direction: &str) -> Option<(f64, f64)> {
     let packets = seen.rate(netdev, &format!("{direction}_packets")).filter(|rate| *rate >= WORTH_IT)?;
     Some((packets, seen.rate(netdev, &format!("{direction}_bytes"))? / packets))
 }
 
 /// Merged packets cannot be sent on: their size is above the next device's MTU, and the headers'
 /// order is lost.
-fn lro_forwarding(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn lro_forwarding(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const LRO: &str = "rx-lro";
     if !is_on(netdev, LRO) {
         return None;
@@ -93,7 +96,7 @@ fn lro_forwarding(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// GRO off, while TCP arrives in bulk.
-fn gro_off(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn gro_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const GRO: &str = "rx-gro";
     let merges = ["rx-gro-hw", "rx-lro"].iter().any(|name| is_on(netdev, name));
     if merges || !could_be_on(netdev, GRO) {
@@ -132,7 +135,7 @@ fn gro_off(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// The part of what arrived on a netdev and was read here that is TCP; where it is known from.
-fn tcp_share(seen: &Seen<'_>, netdev: &Netdev) -> Option<(f64, &'static str)> {
+fn tcp_share(seen: &Analysis<'_>, netdev: &Netdev) -> Option<(f64, &'static str)> {
     let silos = seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
     let (mut tcp, mut all) = (0.0, 0.0);
     for consumer in silos.flat_map(|silo| &silo.consumers) {
@@ -151,7 +154,7 @@ fn tcp_share(seen: &Seen<'_>, netdev: &Netdev) -> Option<(f64, &'static str)> {
 }
 
 /// TSO, or the scatter-gather that it needs, off while large packets leave.
-fn segmentation_off(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn segmentation_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const TSO: &str = "tx-tcp-segmentation";
     const SG: &str = "tx-scatter-gather";
     let lacking: Vec<&str> = [SG, TSO].into_iter().filter(|name| could_be_on(netdev, name)).collect();
@@ -181,14 +184,14 @@ fn segmentation_off(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-fn rx_checksum_off(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn rx_checksum_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const CHECKSUM: &str = "rx-checksum";
     let (packets, size) = stream(seen, netdev, "rx").filter(|_| could_be_on(netdev, CHECKSUM))?;
     Some(checksum(seen, netdev, &[CHECKSUM], "received", [packets, size]))
 }
 
 /// No checksum of any kind is made by the device.
-fn tx_checksum_off(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn tx_checksum_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const CHECKSUMS: [&str; 3] = ["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
     let (packets, size) = stream(seen, netdev, "tx")?;
     let could: Vec<&str> = CHECKSUMS.into_iter().filter(|name| could_be_on(netdev, name)).collect();
@@ -196,7 +199,7 @@ fn tx_checksum_off(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     (none_on && !could.is_empty()).then(|| checksum(seen, netdev, &could, "sent", [packets, size]))
 }
 
-fn checksum(seen: &Seen<'_>, netdev: &Netdev, off: &[&str], which: &str, [packets, size]: [f64; 2]) -> Finding {
+fn checksum(seen: &Analysis<'_>, netdev: &Netdev, off: &[&str], which: &str, [packets, size]: [f64; 2]) -> Finding {
     let mut evidence: Vec<Evidence> = off.iter().map(|name| state(name, false)).collect();
     evidence.push(Evidence::new(format!("packets {which}"), Measure::PerSecond(packets), "statistics"));
     evidence.push(Evidence::new("bytes in one", Measure::Bytes(size as u64), "statistics"));
@@ -222,7 +225,7 @@ fn checksum(seen: &Seen<'_>, netdev: &Netdev, off: &[&str], which: &str, [packet
 }
 
 /// Netdevs with traffic whose offloads were read, and what merges on them.
-fn looked_at(seen: &Seen<'_>) -> Vec<Evidence> {
+fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
     let netdevs = seen.running().filter(|netdev| netdev.device_path.is_some());
     let merging = |netdev: &Netdev| {
         netdev.ethtool.as_ref()?.features.value()?;

@@ -3,14 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use netsilo_model::change::{Change, Target};
-use crate::plan::{Goal, Placement, Plan, plan_of};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::topology::Distance;
 
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::plan::{Goal, Placement, Plan, plan_of};
+
 /// What is moved, by netdev; and that nothing is worth moving, where there is traffic.
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     // A finding is what is so; whether another program owns the knob is said when it is to be
     // written.
     let goal = Goal { costs: seen.costs.clone(), even_if_owned: true, ..Goal::default() };
@@ -25,7 +28,7 @@ pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
     moved.into_iter().map(|(netdev, placements)| far(seen, netdev, &placements, &plan)).collect()
 }
 
-fn far(seen: &Seen<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
+fn far(seen: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
     let silos: Vec<&Silo> = seen.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
     let gain = placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
     let queues: Vec<&str> = placements.iter().map(|placement| placement.label.as_str()).collect();
@@ -80,7 +83,7 @@ fn distances(silos: &[&Silo]) -> Vec<Evidence> {
     .collect()
 }
 
-fn placed_well(seen: &Seen<'_>) -> Option<Finding> {
+fn placed_well(seen: &Analysis<'_>) -> Option<Finding> {
     let silos: Vec<&Silo> = seen.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
     (!silos.is_empty()).then(|| Finding {
         id: FindingId::PlacedWell,

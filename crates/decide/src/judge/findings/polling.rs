@@ -1,11 +1,14 @@
 //! Polling without interrupts: busy polling, and interrupts that are to stay off for a while.
 
-use crate::judge::findings::growth::setting;
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use netsilo_model::snapshot::audit::NapiSettings;
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::snapshot::audit::NapiSettings;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::growth::setting;
+use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// What makes readers poll, of all sockets: those that wait in `poll`, `select` or `epoll_wait`,
 /// and those that read.
@@ -13,14 +16,14 @@ const BUSY: [&str; 2] = ["net.core.busy_poll", "net.core.busy_read"];
 /// CPUs that idle for less than this, on the average, have no time to spend on waiting.
 const NO_ROOM: f64 = 0.2;
 
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = busy_poll(seen).into_iter().collect();
     found.extend(seen.running().filter_map(|netdev| half_on(seen, netdev)));
     found
 }
 
 /// Readers of the whole machine poll, while what receives and reads has no idle time to poll in.
-fn busy_poll(seen: &Seen<'_>) -> Option<Finding> {
+fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
     let sysctls = &seen.after().net.sysctls;
     let on = |name: &&str| sysctls.get(*name).is_some_and(|value| value.trim().parse().is_ok_and(|usecs: u64| usecs > 0));
     let on: Vec<&str> = BUSY.into_iter().filter(on).collect();
@@ -61,7 +64,7 @@ fn busy_poll(seen: &Seen<'_>) -> Option<Finding> {
 
 /// Interrupts that are to stay off after a poll, without the timer that would poll instead: they do
 /// not stay off.
-fn half_on(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn half_on(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     // Where each NAPI has its own values, these are in force (6.13).
     let napis = seen.after().audit.iter().flat_map(|audit| netdev.napis.iter().filter_map(|napi| audit.napis.get(&napi.id)));
     let napis: Vec<&NapiSettings> = napis.collect();

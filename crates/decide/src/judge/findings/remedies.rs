@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable, verdicts};
 
 /// From this share of bytes on that RFS cannot steer it is called useless.
 const USELESS: f64 = 0.9;
 
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut by_netdev: BTreeMap<String, Vec<Verdict>> = BTreeMap::new();
     for verdict in verdicts(seen) {
         by_netdev.entry(verdict.subject.clone()).or_default().push(verdict);
@@ -101,9 +104,9 @@ fn remedy(verdict: &Verdict, what: &str, cost: Option<&str>) -> Remedy {
 }
 
 /// RFS notes where connected sockets are read, and no others.
-fn rfs_useless(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn rfs_useless(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = unsteerable(seen, netdev).filter(|share| *share >= USELESS)?;
-    let off = |queue: &netsilo_model::snapshot::host::RxQueue| {
+    let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
         let old = Value::Count(queue.rps_flow_cnt.filter(|count| *count > 0)?);
         let target = Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
         Some(Change { target, old, new: Value::Count(0), reason: "RFS off: it steers nothing that arrives here".into() })

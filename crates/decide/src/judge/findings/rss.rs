@@ -3,14 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use netsilo_model::change::{Change, Key, NetdevIdentity, Target, Value};
+use netsilo_model::change::{Change, Key, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::rss::model::flows_of;
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType, HashFields, Rss};
 use netsilo_model::snapshot::flow::{Flow, Outer};
-use netsilo_model::snapshot::host::Netdev;
-use netsilo_model::rss::model::flows_of;
-use netsilo_model::derive::silo::Silo;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Where flows are counted.
 pub(super) const SOURCE: &str = "eBPF tp_btf/netif_receive_skb";
@@ -37,7 +40,7 @@ const SYMMETRIC: [&str; 4] = ["ice", "iavf", "mlx5_core", "sfc"];
 const FIXED_FIELDS: [&str; 1] = ["bnx2"];
 
 /// UDP on one queue, for each netdev and family; connections on two CPUs.
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for netdev in &seen.observation.after.netdevs {
         for flow_type in [FlowType::Udp4, FlowType::Udp6] {
@@ -83,7 +86,7 @@ pub(super) fn spread_over(netdev: &Netdev) -> usize {
     if queues.is_empty() { netdev.rx_queues.len() } else { queues.len() }
 }
 
-pub(super) fn silo_of<'a>(seen: &'a Seen<'_>, netdev: &Netdev, queue: u32) -> Option<&'a Silo> {
+pub(super) fn silo_of<'a>(seen: &'a Analysis<'_>, netdev: &Netdev, queue: u32) -> Option<&'a Silo> {
     seen.silos.queues.iter().find(|silo| silo.netdev.is(netdev) && silo.queue == Some(queue))
 }
 
@@ -94,7 +97,7 @@ pub(super) fn poller(silo: &Silo) -> Option<(CpuId, f64)> {
 }
 
 /// Grave when the CPU that polls the queue has no time left.
-pub(super) fn severity(seen: &Seen<'_>, silo: Option<&Silo>) -> Severity {
+pub(super) fn severity(seen: &Analysis<'_>, silo: Option<&Silo>) -> Severity {
     let cpu = silo.and_then(poller).map(|(cpu, _)| cpu);
     let busy = cpu.and_then(|cpu| Some(seen.rates.cpus.get(&cpu)?.shares?.busy()));
     if busy.is_some_and(|busy| busy >= BUSY) { Severity::Warning } else { Severity::Info }
@@ -114,7 +117,7 @@ pub(super) fn relief(silo: Option<&Silo>, part: f64, basis: &str) -> Gain {
 
 /// RPS for one queue, on CPUs of the same cache that have time: what a NIC's hash can't, the
 /// kernel's own may.
-pub(super) fn rps(seen: &Seen<'_>, netdev: &Netdev, queue: u32, why: &str) -> Remedy {
+pub(super) fn rps(seen: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &str) -> Remedy {
     let what = format!("let RPS spread {} rx-{queue}: {why}", netdev.name);
     let not_when = Some("the other cpus have no idle time: each packet costs an interrupt and a softirq more".to_owned());
     let cost = Some("an inter-processor interrupt and a softirq for each packet, or each few".to_owned());
@@ -145,7 +148,7 @@ pub(super) fn rps(seen: &Seen<'_>, netdev: &Netdev, queue: u32, why: &str) -> Re
 }
 
 /// CPUs that share the last-level cache, may be used, and are idle at least half of their time.
-fn idle_near(seen: &Seen<'_>, cpu: CpuId) -> CpuSet {
+fn idle_near(seen: &Analysis<'_>, cpu: CpuId) -> CpuSet {
     let topology = &seen.observation.after.topology;
     let near = topology.llc_of(cpu).and(&topology.online).minus(&topology.set_apart()).minus(&CpuSet::of(cpu));
     let idle = |cpu: &CpuId| {
@@ -172,7 +175,7 @@ pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> 
     })
 }
 
-fn udp_on_one_queue(seen: &Seen<'_>, netdev: &Netdev, flow_type: FlowType) -> Option<Finding> {
+fn udp_on_one_queue(seen: &Analysis<'_>, netdev: &Netdev, flow_type: FlowType) -> Option<Finding> {
     let udp = || {
         let of_netdev = flows_of(seen.observation, netdev);
         of_netdev.filter(|flow| flow.outer == Outer::Udp && flow.outer.flow_type(flow.v6) == Some(flow_type))
@@ -245,7 +248,7 @@ fn by_ports_too(netdev: &Netdev, flow_type: FlowType, silo: Option<&Silo>, taken
 }
 
 /// Connections whose two directions both arrive here, on two CPUs.
-fn asymmetric(seen: &Seen<'_>) -> Option<Finding> {
+fn asymmetric(seen: &Analysis<'_>) -> Option<Finding> {
     let netdevs = &seen.observation.after.netdevs;
     let mut connections: BTreeMap<u32, BTreeMap<u32, (usize, CpuId)>> = BTreeMap::new();
     for (at, netdev) in netdevs.iter().enumerate() {

@@ -1,12 +1,15 @@
 //! How unevenly a NIC's indirection table loads its queues: what another table mends, and what none
 //! can.
 
-use crate::judge::findings::rss::{SOURCE, relief, severity, silo_of};
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use netsilo_model::change::{Change, NetdevIdentity, Table, Target, Value};
-use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::change::{Change, Table, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::load::TableLoad;
 use netsilo_model::rss::rebalance::{Balanced, balance};
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::rss::{SOURCE, relief, severity, silo_of};
+use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Fewer packets in an interval say nothing of a table.
 const ENOUGH_PACKETS: u64 = 1000;
@@ -16,11 +19,11 @@ const SKEWED: f64 = 1.5;
 const WORTH_IT: f64 = 0.2;
 
 /// The table of each netdev that has one, by the flows that arrived.
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     seen.observation.after.netdevs.iter().flat_map(|netdev| of(seen, netdev)).collect()
 }
 
-fn of(seen: &Seen<'_>, netdev: &Netdev) -> Vec<Finding> {
+fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
     let Ok(load) = TableLoad::of(seen.observation, netdev) else { return Vec::new() };
     let skewed = load.skew().filter(|skew| *skew >= SKEWED && load.is_whole() && load.packets >= ENOUGH_PACKETS);
     let Some(skew) = skewed else { return Vec::new() };
@@ -57,7 +60,7 @@ fn heaviest(load: &TableLoad) -> (u32, u64) {
     load.queues().into_iter().max_by_key(|(_, packets)| *packets).unwrap_or_default()
 }
 
-fn table_skew(seen: &Seen<'_>, netdev: &Netdev, load: &TableLoad, balanced: &Balanced, skew: f64) -> Finding {
+fn table_skew(seen: &Analysis<'_>, netdev: &Netdev, load: &TableLoad, balanced: &Balanced, skew: f64) -> Finding {
     let (queue, _) = heaviest(load);
     let silo = silo_of(seen, netdev, queue);
     let moved = balanced.moved.len();

@@ -1,18 +1,20 @@
 //! Which CPUs softirqs hold, and whether the work is where it was meant to be.
 
-
 mod steering;
 mod where_it_runs;
 
 use std::collections::BTreeSet;
 
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use netsilo_model::change::{Change, Target};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::{CpuSplit, DIFFERS};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use crate::plan::{Goal, Plan, plan_of};
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::why::ksoftirqd;
+use crate::plan::{Goal, Plan, plan_of};
 
 /// From this share of its time in softirqs and interrupts on, a CPU does little else.
 const HELD: f64 = 0.6;
@@ -26,7 +28,7 @@ const KSOFTIRQD: f64 = 0.1;
 const IPIS: f64 = 0.05;
 
 /// All of the family.
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let load: Vec<Load<'_>> = seen.observation.after.topology.online.iter().map(|cpu| Load::of(seen, cpu)).collect();
     let mut findings: Vec<Finding> = load.iter().filter_map(|it| held(seen, it, &load)).collect();
     if findings.is_empty() {
@@ -49,7 +51,7 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    pub(super) fn of(seen: &Seen<'a>, cpu: CpuId) -> Self {
+    pub(super) fn of(seen: &Analysis<'a>, cpu: CpuId) -> Self {
         let polled = |silo: &&Silo| {
             let interrupted = || silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
             silo.polls.get(&cpu).is_some_and(|rate| rate.packets_per_s > 0.0)
@@ -108,7 +110,7 @@ impl<'a> Load<'a> {
 }
 
 /// One CPU held by receive work, while others idle.
-fn held(seen: &Seen<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<Finding> {
+fn held(seen: &Analysis<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<Finding> {
     let topology = &seen.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
     let room: CpuSet =
@@ -142,7 +144,7 @@ fn own(silo: &Silo, cpu: CpuId) -> Evidence {
 }
 
 /// The placement's changes that take queues off a CPU; with the reason where there are none.
-pub(super) fn spread(seen: &Seen<'_>, load: &Load<'_>) -> Remedy {
+pub(super) fn spread(seen: &Analysis<'_>, load: &Load<'_>) -> Remedy {
     let plan = plan_for(seen, load.netdevs());
     let goes = |silo: &&&Silo| {
         plan.placements.iter().any(|it| it.label == silo.label() && it.moves && !it.cpus.contains(load.cpu))
@@ -180,7 +182,7 @@ pub(super) fn spread(seen: &Seen<'_>, load: &Load<'_>) -> Remedy {
 }
 
 /// What placement would do with these netdevs, whoever owns the knobs.
-pub(super) fn plan_for(seen: &Seen<'_>, netdevs: Vec<String>) -> Plan {
+pub(super) fn plan_for(seen: &Analysis<'_>, netdevs: Vec<String>) -> Plan {
     let goal = Goal { netdevs, costs: seen.costs.clone(), even_if_owned: true, ..Goal::default() };
     plan_of(seen.observation, seen.rates, seen.silos, &goal)
 }
@@ -212,7 +214,7 @@ fn calm(load: &[Load<'_>]) -> Option<Finding> {
 }
 
 /// Softirq work that ksoftirqd has to do.
-fn late(seen: &Seen<'_>, load: &Load<'_>) -> Option<Finding> {
+fn late(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     let it = ksoftirqd(seen.observation, seen.rates.elapsed.as_secs_f64(), load.cpu)?;
     if it.ran < KSOFTIRQD && it.waited < KSOFTIRQD {
         return None;
@@ -248,7 +250,7 @@ fn late(seen: &Seen<'_>, load: &Load<'_>) -> Option<Finding> {
 }
 
 /// IPIs that take a share worth a word.
-fn by_ipis(seen: &Seen<'_>, load: &Load<'_>) -> Option<Finding> {
+fn by_ipis(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     let measured = load.split.measured.filter(|it| it.ipi >= IPIS)?;
     let elapsed = seen.observation.attribution.elapsed.as_secs_f64();
     let ipis = seen.observation.attribution.cpu_time.get(&load.cpu)?.ipis as f64 / elapsed;

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use netsilo_model::snapshot::audit::Qdisc;
-use netsilo_model::change::{NetdevIdentity, Settings, Target, Value};
-use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::change::{Settings, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::table::{Drivers, Knob};
-use netsilo_model::snapshot::host::{Netdev, TxQueue};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::audit::Qdisc;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Drivers' counters of a ring that was full, and what they count. `#` stands for a queue's number.
 const RING_STOPS: &[(&str, &str)] = &[
@@ -37,7 +40,7 @@ const GRAVE_LOSS: f64 = 0.001;
 /// Packets per second from which on a shared lock, or a CPU without a queue, is worth a word.
 const BUSY: f64 = 50_000.0;
 
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     let drivers = Drivers::shipped();
     for netdev in seen.running() {
@@ -64,11 +67,11 @@ fn grown(old: &Qdisc, new: &Qdisc) -> (u64, u32, u32) {
 
 /// The sums of a netdev: of its root discipline, which counts its children's too (`mq`, classful
 /// ones).
-fn root<'a>(seen: &Seen<'a>, netdev: &Netdev) -> Option<(&'a Qdisc, &'a Qdisc)> {
+fn root<'a>(seen: &Analysis<'a>, netdev: &Netdev) -> Option<(&'a Qdisc, &'a Qdisc)> {
     seen.qdiscs(netdev).into_iter().find(|(_, new)| new.is_root())
 }
 
-fn drops(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let mut dropped = 0;
     let mut kinds = BTreeSet::new();
     let (_, root) = root(seen, netdev)?;
@@ -131,7 +134,7 @@ fn drops(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-fn requeues(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn requeues(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (old, new) = root(seen, netdev)?;
     let (packets, _, again) = grown(old, new);
     let share = f64::from(again) / packets.max(1) as f64;
@@ -159,7 +162,7 @@ fn requeues(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// One lock for all tx queues.
-fn one_lock(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn one_lock(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (old, new) = root(seen, netdev)?;
     let queues = netdev.tx_queues.len();
     let packets = seen.per_s(grown(old, new).0);
@@ -185,7 +188,7 @@ fn one_lock(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     })
 }
 
-fn timeouts(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn timeouts(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (before, after) = seen.audits()?;
     let (old, new) = (before.netdevs.get(&netdev.name)?, after.netdevs.get(&netdev.name)?);
     let grew = |(queue, now): (&u32, &netsilo_model::snapshot::audit::TxLimits)| {
@@ -209,7 +212,7 @@ fn timeouts(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// Times that a full ring stopped a queue.
-fn ring_stops(seen: &Seen<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Finding> {
+fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Finding> {
     let driver = netdev.driver.as_deref()?;
     let (_, pattern) = RING_STOPS.iter().find(|(name, _)| *name == driver)?;
     let grown = seen.driver_counters(netdev, |name| fits(pattern, name.trim()));
@@ -272,7 +275,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 }
 
 /// CPUs that no tx queue is for, while XPS is on.
-fn xps_gaps(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn xps_gaps(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let sets = netdev.tx_queues.iter().filter_map(|queue| queue.xps_cpus.as_ref());
     let covered = sets.fold(CpuSet::default(), |all, cpus| all.or(cpus));
     let missing = seen.after().topology.online.minus(&covered);
@@ -301,7 +304,7 @@ fn xps_gaps(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// Completion interrupts of their own, on another node than the CPUs that send through the queue.
-fn completions_far(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
+fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let topology = &seen.after().topology;
     let far = |queue: &TxQueue| {
         let irq = queue.irq.as_ref()?.to;
@@ -347,7 +350,7 @@ fn completions_far(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// Netdevs with their disciplines.
-fn looked_at(seen: &Seen<'_>) -> Vec<Evidence> {
+fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
     let netdevs = seen.running().filter(|netdev| netdev.device_path.is_some());
     let kinds = |netdev: &Netdev| {
         let all = seen.qdiscs(netdev);

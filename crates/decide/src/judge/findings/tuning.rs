@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::judge::findings::growth::{all_well, setting, sum};
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use netsilo_model::snapshot::audit::Connection;
 use netsilo_model::change::{Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::host::{Netdev, WriterKnob};
+use netsilo_model::snapshot::audit::Connection;
+use netsilo_model::snapshot::host::WriterKnob;
+use netsilo_model::snapshot::netdev::Netdev;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Bytes in the interval from which on a connection is worth a word.
 const ENOUGH_BYTES: u64 = 1_000_000;
@@ -16,7 +20,7 @@ const WINDOW_FULL: f64 = 0.7;
 /// A share of the time with something to send from which on being held up shows.
 const HELD_UP: f64 = 0.1;
 
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
     found.extend(receive_buffer(seen));
     found.extend(send_buffer(seen));
@@ -30,7 +34,7 @@ pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
 }
 
 /// Least, default and most, as `tcp_rmem` and `tcp_wmem` have them.
-fn triple(seen: &Seen<'_>, name: &str) -> Option<[u64; 3]> {
+fn triple(seen: &Analysis<'_>, name: &str) -> Option<[u64; 3]> {
     let text = seen.after().net.sysctls.get(name)?;
     let numbers: Vec<u64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     numbers.try_into().ok()
@@ -61,13 +65,13 @@ fn subject(connection: &Connection) -> String {
 }
 
 /// Doubles the most that a buffer may take.
-fn doubled(seen: &Seen<'_>, name: &str, [least, default, most]: [u64; 3], reason: &str) -> Vec<netsilo_model::change::Change> {
+fn doubled(seen: &Analysis<'_>, name: &str, [least, default, most]: [u64; 3], reason: &str) -> Vec<netsilo_model::change::Change> {
     let target = Target::Sysctl { name: name.to_owned() };
     seen.change(target, Value::words(&format!("{least} {default} {}", most.saturating_mul(2))), reason)
 }
 
 /// Receivers whose window is full, whose buffer is as large as `tcp_rmem` lets it be.
-fn receive_buffer(seen: &Seen<'_>) -> Option<Finding> {
+fn receive_buffer(seen: &Analysis<'_>) -> Option<Finding> {
     const RMEM: &str = "net.ipv4.tcp_rmem";
     let limits = triple(seen, RMEM)?;
     let full = |(old, new): (&'_ Connection, &'_ Connection)| {
@@ -113,14 +117,14 @@ fn receive_buffer(seen: &Seen<'_>) -> Option<Finding> {
 }
 
 /// Bytes per second of a connection's link.
-fn speed_of(seen: &Seen<'_>, connection: &Connection) -> Option<f64> {
+fn speed_of(seen: &Analysis<'_>, connection: &Connection) -> Option<f64> {
     let own = |netdev: &&Netdev| Some(netdev.name.as_str()) == connection.netdev.as_deref();
     Some(f64::from(seen.after().netdevs.iter().find(own)?.speed_mbps?) * 125_000.0)
 }
 
 /// The share of its sending time, of at least a tenth of the interval, in which something held a
 /// connection up.
-fn held_up(seen: &Seen<'_>, old: &Connection, new: &Connection, limited: fn(&Connection) -> u64) -> Option<f64> {
+fn held_up(seen: &Analysis<'_>, old: &Connection, new: &Connection, limited: fn(&Connection) -> u64) -> Option<f64> {
     let busy = new.busy_usecs.checked_sub(old.busy_usecs)? as f64 / 1e6;
     let limited = limited(new).checked_sub(limited(old))? as f64 / 1e6;
     let long = busy >= 0.1 * seen.rates.elapsed.as_secs_f64() && busy > 0.0;
@@ -128,7 +132,7 @@ fn held_up(seen: &Seen<'_>, old: &Connection, new: &Connection, limited: fn(&Con
 }
 
 /// Senders that wait for room in a buffer that may not grow.
-fn send_buffer(seen: &Seen<'_>) -> Option<Finding> {
+fn send_buffer(seen: &Analysis<'_>) -> Option<Finding> {
     const WMEM: &str = "net.ipv4.tcp_wmem";
     let limits = triple(seen, WMEM)?;
     let held = |old: &Connection, new: &Connection| {
@@ -168,7 +172,7 @@ fn send_buffer(seen: &Seen<'_>) -> Option<Finding> {
 }
 
 /// Senders that wait for their peers' windows: nothing to set here.
-fn peer_window(seen: &Seen<'_>) -> Option<Finding> {
+fn peer_window(seen: &Analysis<'_>) -> Option<Finding> {
     let held = |old: &Connection, new: &Connection| {
         let share = held_up(seen, old, new, |connection| connection.rwnd_limited_usecs)?;
         (share >= 0.5).then_some(share)
@@ -202,7 +206,7 @@ fn peer_window(seen: &Seen<'_>) -> Option<Finding> {
 }
 
 /// Programs that write the same knob.
-fn several_writers(seen: &Seen<'_>) -> Vec<Finding> {
+fn several_writers(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut by_knob: BTreeMap<WriterKnob, Vec<(&str, u32)>> = BTreeMap::new();
     for writer in &seen.after().writers {
         for knob in writer.writes.iter().filter(|knob| **knob != WriterKnob::LaterDevices) {
@@ -238,7 +242,7 @@ fn several_writers(seen: &Seen<'_>) -> Vec<Finding> {
 }
 
 /// Containers' traffic on one CPU, while `rps_default_mask` leaves later veths without RPS.
-fn containers(seen: &Seen<'_>) -> Option<Finding> {
+fn containers(seen: &Analysis<'_>) -> Option<Finding> {
     let snapshot = seen.after();
     let mask = snapshot.net.rps_default_mask.as_ref().filter(|mask| mask.is_empty())?;
     let veths = snapshot.netdevs.iter().filter(|netdev| netdev.driver.as_deref() == Some("veth")).count();
@@ -281,7 +285,7 @@ fn containers(seen: &Seen<'_>) -> Option<Finding> {
 }
 
 /// What was read and holds nothing up: connections, and what bounds them.
-fn looked_at(seen: &Seen<'_>) -> Vec<Evidence> {
+fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
     let connections = seen.connections();
     if !connections.is_empty() {

@@ -2,23 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use crate::judge::findings::rss::{Concentrated, ENOUGH_PACKETS, ONE_QUEUE, SOURCE};
-use crate::judge::findings::rss::{fields, hash_ports, relief, rps, severity, silo_of, spread_over};
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen};
-use netsilo_model::snapshot::flow::{Flow, Outer};
-use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::model::flows_of;
+use netsilo_model::snapshot::flow::{Flow, Outer};
+use netsilo_model::snapshot::netdev::Netdev;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::rss::{Concentrated, ENOUGH_PACKETS, ONE_QUEUE, SOURCE, fields, hash_ports, relief, rps, severity, silo_of, spread_over};
+use crate::judge::findings::{Finding, FindingId};
 
 /// Less than this share of a netdev's packets is no reason to change anything.
 const MATTERS: f64 = 0.2;
 
 /// Each kind of tunnel that one queue of a netdev takes.
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let netdevs = seen.observation.after.netdevs.iter().filter(|netdev| spread_over(netdev) > 1);
     netdevs.flat_map(|netdev| of(seen, netdev)).collect()
 }
 
-fn of(seen: &Seen<'_>, netdev: &Netdev) -> Vec<Finding> {
+fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
     let flows: Vec<&Flow> = flows_of(seen.observation, netdev).collect();
     let all: u64 = flows.iter().map(|flow| flow.packets).fold(0, u64::saturating_add);
     let kinds: BTreeSet<Outer> = flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).collect();
@@ -33,7 +35,7 @@ fn of(seen: &Seen<'_>, netdev: &Netdev) -> Vec<Finding> {
     kinds.into_iter().filter_map(found).collect()
 }
 
-fn finding(seen: &Seen<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken: &Concentrated, all: u64) -> Finding {
+fn finding(seen: &Analysis<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken: &Concentrated, all: u64) -> Finding {
     let hashes: BTreeSet<Option<u32>> = flows.iter().map(|flow| flow.hash).collect();
     let hashed = match (hashes.len(), hashes.first()) {
         (1, Some(None)) => "no hash: the NIC does not know what to hash".to_owned(),
@@ -60,7 +62,7 @@ fn finding(seen: &Seen<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken
     }
 }
 
-fn remedy(seen: &Seen<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken: &Concentrated) -> Remedy {
+fn remedy(seen: &Analysis<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken: &Concentrated) -> Remedy {
     let only_words = |what: &str, gain: Gain| Remedy {
         what: what.into(),
         gain,
@@ -90,7 +92,7 @@ fn remedy(seen: &Seen<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken:
 
 /// VXLAN and Geneve make the source port of the flow inside: hashing by ports tells the inner flows
 /// apart.
-fn by_source_port(seen: &Seen<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken: &Concentrated) -> Remedy {
+fn by_source_port(seen: &Analysis<'_>, netdev: &Netdev, kind: Outer, flows: &[&Flow], taken: &Concentrated) -> Remedy {
     let v6 = flows.iter().any(|flow| flow.v6);
     let flow_type = kind.flow_type(v6).filter(|flow_type| fields(netdev, *flow_type).is_some());
     let reason = format!("{kind}'s source port is made of the flow inside");

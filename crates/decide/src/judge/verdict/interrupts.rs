@@ -1,14 +1,16 @@
 //! Fewer interrupts for the same packets: the device waits before it interrupts, or the kernel
 //! polls from a timer instead.
 
+use netsilo_model::change::{Target, Value};
+use netsilo_model::drivers::table::Drivers;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::ethtool::Coalesce;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::verdict::bottleneck::add;
 use crate::judge::verdict::work::Work;
 use crate::judge::verdict::{Effect, Outcome, Range, RemedyName, Verdict, percent};
-use netsilo_model::change::{NetdevIdentity, Target, Value};
-use netsilo_model::machine::cpuset::CpuSet;
-use crate::judge::findings::{Evidence, Measure};
-use netsilo_model::drivers::table::Drivers;
-use netsilo_model::snapshot::ethtool::Coalesce;
 
 /// Interrupts that announce this many packets each are worth no further waiting.
 const ENOUGH: f64 = 8.0;
@@ -230,16 +232,16 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::verdict::verdicts;
     use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::derive::rates::rates;
+    use netsilo_model::derive::silo::silos;
     use netsilo_model::machine::cpuset::CpuId;
-    use crate::judge::findings::Seen;
+    use netsilo_model::machine::reading::Part;
     use netsilo_model::snapshot::ethtool::Ethtool;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::machine::reading::Part;
-    use netsilo_model::derive::rates::rates;
     use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
-    use netsilo_model::derive::silo::silos;
-    use crate::judge::verdict::verdicts;
 
     /// 120 thousand packets per second, each second one with an interrupt, on a CPU that has a
     /// third of its time in handlers.
@@ -265,7 +267,7 @@ mod tests {
             .map(|it| Ethtool { coalesce: Part::Value(it), ..Ethtool::untold("not asked") });
         let rates = rates(&seen.before, &seen.after);
         let silos = silos(&seen, &rates);
-        let all = verdicts(&Seen {
+        let all = verdicts(&Analysis {
             observation: &seen,
             rates: &rates,
             silos: &silos,

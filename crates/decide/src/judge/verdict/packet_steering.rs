@@ -6,15 +6,16 @@
 
 use std::collections::BTreeMap;
 
+use netsilo_model::change::NTUPLE_FILTER;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::Distance;
+
+use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::{FULL, Loads, add};
 use crate::judge::verdict::work::{Flows, Range, Sight, Work};
 use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
-use netsilo_model::change::NTUPLE_FILTER;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use crate::judge::findings::{Evidence, Gain, Measure};
 use crate::plan::arfs::has_arfs;
-use netsilo_model::derive::silo::Silo;
-use netsilo_model::machine::topology::Distance;
 
 /// A CPU that is idle for less than this is no place to put work.
 const ROOM: f64 = 0.25;
@@ -321,7 +322,8 @@ fn steered(
     let one_flow =
         work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.best >= ONE_FLOW);
     // Handed on to one CPU, many flows gain something too: but one flow is no case for RPS.
-    let many_would_help = effect.before.is_near() && effect.gain.likely >= crate::judge::verdict::CLEAR;
+    let many_would_help =
+        effect.before.is_near() && effect.gain.likely >= crate::judge::verdict::CLEAR;
     let hangs_on_flows = work.flows.is_none() && remedy == RemedyName::Rps;
     let outcome = match effect.outcome() {
         Outcome::Help if one_flow => Outcome::NoClearChange,

@@ -1,12 +1,13 @@
 //! How often and how long it is polled, and what the ring holds until then.
 
-use crate::judge::verdict::packet_steering::rps_is_on;
+use netsilo_model::change::{Target, Value};
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::FULL;
+use crate::judge::verdict::packet_steering::rps_is_on;
 use crate::judge::verdict::work::Work;
 use crate::judge::verdict::{Outcome, RemedyName, Verdict, percent};
-use netsilo_model::change::{NetdevIdentity, Target, Value};
-use crate::judge::findings::{Evidence, Gain, Measure};
-use netsilo_model::snapshot::host::Netdev;
 
 /// Counters of what found no room at the NIC; a driver counts some of them twice, so the greatest
 /// is taken.

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use crate::judge::verdict::packet_steering::busy_queues;
-use crate::judge::verdict::bottleneck::{Loads, add};
-use crate::judge::verdict::work::{Sight, Work};
-use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
-use netsilo_model::snapshot::attribution::Protocol;
-use netsilo_model::change::{NetdevIdentity, Target, Value};
+use netsilo_model::change::{Target, Value};
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use crate::judge::findings::{Evidence, Gain, Measure};
+use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields, Limit};
 use netsilo_model::snapshot::host::Writable;
-use netsilo_model::derive::silo::Silo;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+use crate::judge::evidence::{Evidence, Gain, Measure};
+use crate::judge::verdict::bottleneck::{Loads, add};
+use crate::judge::verdict::packet_steering::busy_queues;
+use crate::judge::verdict::work::{Sight, Work};
+use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
 
 /// A queue that brings more than this of the packets is where the hash puts nearly all.
 const ONE_QUEUE: f64 = 0.8;
@@ -126,7 +128,9 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
     let near = effect.before.is_near();
     let outcome = match effect.outcome() {
         Outcome::NoClearChange
-            if near && work.flows.is_none() && effect.gain.likely >= crate::judge::verdict::CLEAR =>
+            if near
+                && work.flows.is_none()
+                && effect.gain.likely >= crate::judge::verdict::CLEAR =>
         {
             Outcome::Unknown
         }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::judge::verdict::packet_steering::{Added, machine};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::Distance;
+
+use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::{Loads, add};
+use crate::judge::verdict::packet_steering::{Added, machine};
 use crate::judge::verdict::work::{Sight, Work};
 use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use crate::judge::findings::{Evidence, Gain, Measure};
-use netsilo_model::machine::topology::Distance;
 
 /// RPS that is on: what would be if it were not.
 pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {

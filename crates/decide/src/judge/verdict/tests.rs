@@ -7,14 +7,15 @@ use proptest::prelude::*;
 
 use super::*;
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::rates::rates;
+use netsilo_model::derive::silo::silos;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::flow::{Flow, Outer};
+use netsilo_model::snapshot::host::CpuStat;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::snapshot::host::{CpuStat, Observation};
-use netsilo_model::derive::rates::rates;
 use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
-use netsilo_model::derive::silo::silos;
-use netsilo_model::derive::stages::{Stage, StageSamples};
 
 /// How many packets a poll returned is in none of the sources: what is said has to hold for any
 /// number that can be. A CPU that is busy 91% of the time with packets that come at random finds 11
@@ -28,7 +29,7 @@ fn set(list: &str) -> CpuSet {
 fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> {
     let rates = rates(&observation.before, &observation.after);
     let silos = silos(observation, &rates);
-    let seen = Seen { observation, rates: &rates, silos: &silos, costs: &Costs::default() };
+    let seen = Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() };
     verdicts(&seen)
         .into_iter()
         .map(|verdict| ((verdict.subject.clone(), verdict.remedy), verdict))
@@ -508,7 +509,8 @@ fn a_ring_that_overflows_is_lengthened_only_if_its_cpu_has_time() {
         };
         for (snapshot, count) in [(&mut observation.before, 0), (&mut observation.after, lost)] {
             snapshot.netdevs[0].statistics.insert("rx_missed_errors".into(), count);
-            snapshot.netdevs[0].ethtool.as_mut().unwrap().rings = netsilo_model::machine::reading::Part::Value(rings);
+            snapshot.netdevs[0].ethtool.as_mut().unwrap().rings =
+                netsilo_model::machine::reading::Part::Value(rings);
         }
         eth0(&observation)[&RemedyName::BiggerRing].clone()
     };
@@ -565,7 +567,7 @@ proptest! {
         let rank = |costs: &Costs| {
             let rates = rates(&observation.before, &observation.after);
             let silos = silos(&observation, &rates);
-            let seen = Seen { observation: &observation, rates: &rates, silos: &silos, costs };
+            let seen = Analysis { observation: &observation, rates: &rates, silos: &silos, costs };
             let verdict = rps_onto(&seen, &observation.after.netdevs[0], &set("0,2-3")).unwrap();
             match verdict.outcome { Outcome::Help => 2, Outcome::Hurt => 0, _ => 1 }
         };

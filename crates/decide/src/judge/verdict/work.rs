@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
 use netsilo_model::cost::weights::{CostSource, Costs};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use crate::judge::findings::Seen;
-use netsilo_model::snapshot::host::Netdev;
-use netsilo_model::rss::model;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
-use netsilo_model::derive::stages::Stage;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::rss::model;
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::stage_samples::Stage;
+
 use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
 
 /// What an Ethernet frame takes of the wire beside what the netdev counts: preamble, checksum, gap.
@@ -73,7 +74,7 @@ pub(super) struct Flows {
 /// One netdev's receive work.
 #[derive(Debug, Clone)]
 pub(super) struct Work<'a> {
-    pub(super) seen: &'a Seen<'a>,
+    pub(super) seen: &'a Analysis<'a>,
     pub(super) netdev: &'a Netdev,
     /// Its queues, and NAPIs whose queue is not known.
     pub(super) silos: Vec<&'a Silo>,
@@ -98,7 +99,7 @@ pub(super) struct Work<'a> {
 
 impl<'a> Work<'a> {
     /// `None` when nothing arrived on it, or nothing has a rate.
-    pub(super) fn of(seen: &'a Seen<'a>, netdev: &'a Netdev) -> Option<Self> {
+    pub(super) fn of(seen: &'a Analysis<'a>, netdev: &'a Netdev) -> Option<Self> {
         let silos: Vec<&Silo> =
             seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
         if seen.rates.elapsed.is_zero()
@@ -266,12 +267,17 @@ impl<'a> Work<'a> {
 }
 
 /// The table for a virtual machine where it is one and nothing better is known.
-fn costs(seen: &Seen<'_>) -> Costs {
+fn costs(seen: &Analysis<'_>) -> Costs {
     let guest = seen.observation.after.machine.virtual_machine == Some(true);
     if guest && *seen.costs == Costs::default() { Costs::of_a_guest() } else { seen.costs.clone() }
 }
 
-fn loads(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo], own: &BTreeMap<CpuId, f64>) -> Loads {
+fn loads(
+    seen: &Analysis<'_>,
+    netdev: &Netdev,
+    silos: &[&Silo],
+    own: &BTreeMap<CpuId, f64>,
+) -> Loads {
     let topology = &seen.observation.after.topology;
     let counts = topology.online.minus(&topology.set_apart()).or(&own.keys().copied().collect());
     let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
@@ -294,7 +300,7 @@ fn loads(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo], own: &BTreeMap<CpuId
     counts.iter().filter_map(load).collect()
 }
 
-fn packets(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
+fn packets(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
     let polled: Option<f64> = silos.iter().map(|silo| silo.packets_per_s).sum();
     polled
         .filter(|rate| *rate > 0.0)
@@ -317,7 +323,7 @@ fn polls(silos: &[&Silo]) -> Option<f64> {
 }
 
 /// Whether its packets are small on the average; not, where their bytes were not counted.
-fn are_small(seen: &Seen<'_>, netdev: &Netdev) -> bool {
+fn are_small(seen: &Analysis<'_>, netdev: &Netdev) -> bool {
     let rate = |name: &str| seen.rates.netdevs.get(&netdev.name)?.get(name).copied();
     rate("rx_packets")
         .zip(rate("rx_bytes"))
@@ -358,7 +364,7 @@ fn movable(
 }
 
 /// As they were counted where they arrive; else by who reads.
-fn flows(seen: &Seen<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
+fn flows(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
     let packets: Vec<u64> = model::flows_of(seen.observation, netdev)
         .map(|flow| flow.packets)
         .filter(|it| *it > 0)
@@ -393,7 +399,7 @@ fn readers(silos: &[&Silo]) -> Option<Flows> {
     })
 }
 
-fn link(seen: &Seen<'_>, netdev: &Netdev) -> Option<f64> {
+fn link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
     let rates = seen.rates.netdevs.get(&netdev.name)?;
     let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;
     let used = |bytes: &str, packets: &str| {

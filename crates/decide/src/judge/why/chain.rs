@@ -1,12 +1,15 @@
 //! The chain from an rx queue to the CPU that processes it: interrupt, NAPI, softirq or kthread,
 //! RPS, readers.
 
-use crate::judge::why::{Because, Cause};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use crate::judge::findings::{Evidence, Measure};
-use netsilo_model::snapshot::host::{Irq, IrqState, Observation, Writable};
 use netsilo_model::derive::rates::Rates;
 use netsilo_model::derive::silo::{Silo, Silos, heaviest};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{IrqState, Writable};
+use netsilo_model::snapshot::observation::Observation;
+
+use crate::judge::evidence::{Evidence, Measure};
+use crate::judge::why::{Because, Cause};
 
 /// What chains are made of.
 #[derive(Clone, Copy)]
@@ -296,7 +299,12 @@ fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
 fn read(silo: &Silo) -> Option<Because> {
     let reader = |consumer: &netsilo_model::derive::silo::ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
-        format!("{} on {} ({:.0}%)", consumer.comm, crate::judge::why::chain::cpus(&cpus), consumer.share * 100.0)
+        format!(
+            "{} on {} ({:.0}%)",
+            consumer.comm,
+            crate::judge::why::chain::cpus(&cpus),
+            consumer.share * 100.0
+        )
     };
     let readers: Vec<String> = silo.consumers.iter().take(3).map(reader).collect();
     (!readers.is_empty())

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::attribution::Poll;
+use netsilo_model::snapshot::observation::Observation;
+
+use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::chain::{self, Look, cpus};
 use crate::judge::why::{Because, Cause, CpuWhy, Ksoftirqd, heaviest_first};
-use netsilo_model::snapshot::attribution::Poll;
-use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
-use netsilo_model::machine::cpuset::CpuId;
-use crate::judge::findings::{Evidence, Measure};
-use netsilo_model::snapshot::host::{Irq, Observation};
-use netsilo_model::derive::silo::Silo;
 
 /// How many interrupts are named.
 const IRQS_NAMED: usize = 5;
@@ -292,8 +294,9 @@ fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
 
 /// Handlers of device interrupts that came here.
 fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<Cause> {
-    let rate =
-        |(irq, rates): (&Irq, &netsilo_model::derive::rates::IrqRates)| Some((*irq, *rates.per_s.get(&cpu)?));
+    let rate = |(irq, rates): (&Irq, &netsilo_model::derive::rates::IrqRates)| {
+        Some((*irq, *rates.per_s.get(&cpu)?))
+    };
     let mut rates: Vec<(Irq, f64)> =
         look.rates.irqs.iter().filter_map(rate).filter(|(_, rate)| *rate > 0.0).collect();
     rates.sort_by(|a, b| b.1.total_cmp(&a.1));

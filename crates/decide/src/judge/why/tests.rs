@@ -1,7 +1,8 @@
 use super::*;
+use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{CpuTime, Poll};
+use netsilo_model::snapshot::host::Softnet;
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::snapshot::host::{NapiId, Softnet};
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 fn queue(irq: u32, cpus: &str, packets_per_s: u64, load: f64) -> SceneQueue {

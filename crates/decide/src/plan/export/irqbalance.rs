@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use crate::plan::export::{File, interrupts, quoted};
 use crate::plan::Plan;
+use crate::plan::export::{File, interrupts, quoted};
 
 const NAME: &str = "netsilo-irqbalance-policy";
 

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use crate::plan::export::{File, interrupts, one_line, quoted, text_of};
-use netsilo_model::change::{Change, Interruption, NetdevIdentity, Target, Value, sysctl_path};
+use netsilo_model::change::{Change, Interruption, Target, Value, sysctl_path};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+
 use crate::plan::Plan;
+use crate::plan::export::{File, interrupts, one_line, quoted, text_of};
 
 /// What the script does before and after the plan's own lines.
 const FUNCTIONS: &str = include_str!("script.sh");

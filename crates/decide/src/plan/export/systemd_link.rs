@@ -7,10 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use crate::plan::export::{File, interrupts};
-use netsilo_model::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value};
+use netsilo_model::change::{NTUPLE_FILTER, Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+
 use crate::plan::Plan;
+use crate::plan::export::{File, interrupts};
 
 /// One file per netdev for which something can be expressed, and what cannot, in words.
 pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {

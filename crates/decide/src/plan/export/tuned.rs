@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::plan::export::{File, interrupts, one_line, text_of};
-use netsilo_model::change::{NetdevIdentity, Target, Value};
+use netsilo_model::change::{Target, Value};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+
 use crate::plan::Plan;
+use crate::plan::export::{File, interrupts, one_line, text_of};
 
 /// The profile's `tuned.conf`.
 pub fn tuned(plan: &Plan) -> File {

@@ -4,9 +4,9 @@
 //! Only what ethtool knows by name is sent: a name that it does not know is an error, never
 //! dropped.
 
+use crate::change::ethtool::settings::{CHANNELS, COALESCE, RINGS};
 use crate::change::{Key, Settings, Table};
 use crate::snapshot::ethtool::{Coalesce, FlowType, HashFields};
-use crate::change::ethtool::settings::{CHANNELS, COALESCE, RINGS};
 
 /// `ETH_RXFH_INDIR_NO_CHANGE`: leave the table as it is.
 const TABLE_UNCHANGED: u32 = u32::MAX;

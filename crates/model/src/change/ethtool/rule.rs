@@ -5,8 +5,8 @@ use core::net::IpAddr;
 
 use crate::change::{FlowRule, Steer};
 use crate::machine::cpuset::CpuSet;
-use crate::snapshot::ethtool::FlowType;
 use crate::parse::ethtool_decode::RXNFC_LEN;
+use crate::snapshot::ethtool::FlowType;
 
 // offsets in the struct
 const RULE_FLOW: usize = 16;

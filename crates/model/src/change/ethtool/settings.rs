@@ -5,7 +5,7 @@ use crate::change::{Settings, Value};
 use crate::snapshot::ethtool::{Channels, Coalesce, HashFunction, Limit, Rings, Rss};
 
 /// The numbers of `struct ethtool_coalesce`, in its order.
-pub(crate) const COALESCE: [&str; 22] = [
+pub const COALESCE: [&str; 22] = [
     "rx-usecs",
     "rx-frames",
     "rx-usecs-irq",
@@ -31,10 +31,10 @@ pub(crate) const COALESCE: [&str; 22] = [
 ];
 
 /// The counts of `struct ethtool_channels`, in its order.
-pub(crate) const CHANNELS: [&str; 4] = ["rx", "tx", "other", "combined"];
+pub const CHANNELS: [&str; 4] = ["rx", "tx", "other", "combined"];
 
 /// The counts of `struct ethtool_ringparam`, in its order.
-pub(crate) const RINGS: [&str; 4] = ["rx", "rx-mini", "rx-jumbo", "tx"];
+pub const RINGS: [&str; 4] = ["rx", "rx-mini", "rx-jumbo", "tx"];
 
 impl Channels {
     fn limits(&self) -> [Option<Limit>; 4] {
@@ -132,7 +132,7 @@ impl Coalesce {
     }
 
     /// From the numbers in the order of the struct.
-    pub(crate) fn from_numbers(numbers: [u32; 22]) -> Self {
+    pub fn from_numbers(numbers: [u32; 22]) -> Self {
         let nth = |index: usize| numbers[index];
         Self {
             rx_coalesce_usecs: nth(0),

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
-use crate::cost::solver::solve;
 use super::*;
+use crate::cost::solver::solve;
 use crate::synthetic::grid::Grid;
 
 /// The best of all placements, by trying each.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::*;
-use crate::snapshot::attribution::{Consumer, Resolved};
-use crate::synthetic::grid::Grid;
-use crate::snapshot::host::EdgeSource;
 use crate::derive::rates::rates;
-use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 use crate::machine::topology::Distance;
+use crate::snapshot::attribution::{Consumer, Resolved};
+use crate::snapshot::netdev::EdgeSource;
+use crate::synthetic::grid::Grid;
+use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
 fn set(text: &str) -> CpuSet {
     CpuSet::parse_list(text).unwrap()

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netsilo_model::cost::weights::Costs;
-use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_decide::plan::selection::nearest;
 use netsilo_decide::plan::{AlgorithmName, Xps};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::machine::cpuset::CpuSet;
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 

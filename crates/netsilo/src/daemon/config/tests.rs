@@ -1,7 +1,7 @@
 //! Claims about the configuration.
 
-use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_decide::plan::AlgorithmName;
+use netsilo_model::machine::cpuset::CpuSet;
 
 use super::*;
 
@@ -20,13 +20,13 @@ fn set(list: &str) -> CpuSet {
     CpuSet::parse_list(list).unwrap()
 }
 
-fn eth0() -> host::Netdev {
-    host::Netdev {
+fn eth0() -> Netdev {
+    Netdev {
         name: "eth0".into(),
         driver: Some("virtio_net".into()),
         mac: Some("52:54:00:ab:cd:00".into()),
         device_path: Some("/devices/pci0000:00/0000:00:04.0/virtio1".into()),
-        ..host::Netdev::default()
+        ..Netdev::default()
     }
 }
 

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
-use netsilo_model::snapshot::host::Observation;
 use netsilo_decide::plan::{AlgorithmName, Goal, Plan, plan};
+use netsilo_model::snapshot::observation::Observation;
 use serde::Serialize;
 
+use crate::temporary_changes::Switch;
 use crate::verbs::apply::{Place, load};
 use crate::verbs::plan::GoalArgs;
-use crate::temporary_changes::Switch;
 
 /// What is in force, in the operator's words.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -51,12 +51,12 @@ impl std::fmt::Display for Setting {
 }
 
 impl Setting {
-    pub(super) fn needs_a_look(&self) -> bool {
+    pub(crate) fn needs_a_look(&self) -> bool {
         matches!(self, Self::Plan(_))
     }
 
     /// What it writes, given what was seen and is wanted.
-    pub(super) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
+    pub(crate) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
         match self {
             Self::None => Ok(None),
             Self::File(path) => load(path).map(Some),
@@ -77,7 +77,7 @@ impl Setting {
 
 /// Which of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     /// As it was found.
     Nothing,
     A,
@@ -85,19 +85,19 @@ pub(super) enum Side {
 }
 
 /// Which of the two is in force.
-pub(super) struct Sides<'a> {
+pub(crate) struct Sides<'a> {
     plans: [Option<Plan>; 2],
     switch: Switch<'a>,
     now: Side,
 }
 
 impl<'a> Sides<'a> {
-    pub(super) fn new(plans: [Option<Plan>; 2], place: &'a Place) -> Result<Self> {
+    pub(crate) fn new(plans: [Option<Plan>; 2], place: &'a Place) -> Result<Self> {
         Ok(Self { plans, switch: Switch::new(place)?, now: Side::Nothing })
     }
 
     /// Puts a side in force; whether anything was written.
-    pub(super) fn to(&mut self, side: Side) -> Result<bool> {
+    pub(crate) fn to(&mut self, side: Side) -> Result<bool> {
         if side == self.now {
             return Ok(false);
         }

@@ -1,26 +1,26 @@
 //! Where the numbers come from: a command, or the live workload.
 
-use std::fmt;
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
+use std::{fmt, thread};
+
+use anyhow::{Context as _, Result, bail};
+use netsilo_model::snapshot::runqueue::LEAST_WAITS;
+use netsilo_sys::bpf::tracer;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::{Counting, Observer};
+use netsilo_trial::comparison::{Better, Scale};
+use netsilo_trial::workload::{Measure, NoNumber};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::args::look::{LOOK, pass};
-use anyhow::{Context as _, Result, bail};
-use netsilo_trial::comparison::{Better, Scale};
-use netsilo_model::snapshot::runqueue::LEAST_WAITS;
-use netsilo_trial::workload::{Measure, NoNumber};
-use netsilo_sys::bpf::tracer;
-use netsilo_sys::observe::{Counting, Observer};
-use netsilo_sys::files::root::Root;
-use rustix::process::{Pid, Signal, kill_process_group};
 
 /// What is measured.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// The last number that it prints.
     Command(Vec<String>),
     /// What a window shows.
@@ -34,7 +34,7 @@ pub(super) enum Source {
 
 /// A window that shows no number.
 #[derive(Debug)]
-pub(super) struct Nothing {
+pub(crate) struct Nothing {
     measure: Measure,
     window: Duration,
     why: NoNumber,
@@ -42,7 +42,7 @@ pub(super) struct Nothing {
 
 impl Nothing {
     /// Nothing, indeed.
-    pub(super) fn was_received(&self) -> bool {
+    pub(crate) fn was_received(&self) -> bool {
         self.why == NoNumber::NothingReceived
     }
 }
@@ -84,7 +84,7 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    pub(super) fn scale(&self) -> Scale {
+    pub(crate) fn scale(&self) -> Scale {
         match self {
             Self::Command(_) => Scale::Ratio,
             Self::Workload { measure, .. } => measure.scale(),
@@ -92,11 +92,11 @@ impl Source {
     }
 
     /// Of its numbers: those of a command have none that we know.
-    pub(super) fn unit(&self) -> Option<&'static str> {
+    pub(crate) fn unit(&self) -> Option<&'static str> {
         matches!(self, Self::Workload { measure, .. } if measure.is_time()).then_some("ns")
     }
 
-    pub(super) fn better(&self, lower: bool) -> Better {
+    pub(crate) fn better(&self, lower: bool) -> Better {
         match self {
             Self::Command(_) => crate::verbs::ab::better_of(lower),
             Self::Workload { measure, .. } => measure.better(),
@@ -104,7 +104,7 @@ impl Source {
     }
 
     /// Measures once; `None` where it was told to stop.
-    pub(super) fn value(&mut self, stop: &AtomicBool) -> Result<Option<f64>> {
+    pub(crate) fn value(&mut self, stop: &AtomicBool) -> Result<Option<f64>> {
         match self {
             Self::Command(words) => command(words, stop),
             Self::Workload { measure, window } => {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use netlink_bindings::inet_diag::{IterableReplyAttrs, Msg, ReqV2, Request};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::snapshot::audit::{Connection, Connections};
-use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::read::netlink::sock_diag::{STATES, address, addresses, cookie};
 

@@ -5,8 +5,8 @@ use std::io;
 
 use netlink_bindings::netdev::{IterableNapi, IterableQueue, QueueType, Request};
 use netlink_socket2::NetlinkSocket;
-use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue, QueueOwner};
 use netsilo_model::machine::reading::Part;
+use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue, QueueOwner};
 use rustix::io::Errno;
 
 /// Why a kernel that has the family didn't answer.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
 use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_socket2::NetlinkSocket;
-use netsilo_model::parse::schedstat;
 use netsilo_model::derive::sock_diag::{Sample, TcpSocket, read_bytes};
+use netsilo_model::parse::schedstat;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 

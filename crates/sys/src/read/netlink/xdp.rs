@@ -6,7 +6,7 @@ use std::io;
 
 use netlink_bindings::rt_link::{Ifinfomsg, Request};
 use netlink_socket2::NetlinkSocket;
-use netsilo_model::snapshot::host::Xdp;
+use netsilo_model::snapshot::netdev::Xdp;
 
 /// `RTEXT_FILTER_SKIP_STATS` of `include/uapi/linux/rtnetlink.h`: the kernel need not gather
 /// counters.

@@ -2,12 +2,13 @@
 
 use std::io;
 
-use netsilo_model::change::{NetdevIdentity, Target, sysctl_path};
+use netsilo_model::change::{Target, sysctl_path};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use rustix::io::Errno;
 
-use crate::transaction::knob::{Doing, KnobError};
 use crate::ethtool::set::Setting;
 use crate::transaction::kernel::{Kernel, Place};
+use crate::transaction::knob::{Doing, KnobError};
 
 /// Where a knob lives now, if it is still the one that was meant.
 pub(super) fn find(kernel: &dyn Kernel, target: &Target) -> Result<Place, KnobError> {

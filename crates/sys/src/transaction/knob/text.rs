@@ -4,8 +4,8 @@ use netsilo_model::change::{Settings, Target, Value, ValueError};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::ethtool::HashFieldsError;
 
-use crate::transaction::knob::KnobError;
 use crate::transaction::kernel::Kernel;
+use crate::transaction::knob::KnobError;
 
 /// What the text of a knob means.
 pub fn parse(target: &Target, raw: &str) -> Result<Value, KnobError> {

@@ -1,19 +1,23 @@
 //! Packets that a NIC or its ring had no room for.
 
-use crate::judge::findings::loss::{all_of, grown};
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
-use crate::judge::ledger::{Ledger, Place};
-use crate::judge::findings::softirq::{Load, spread};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
+use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::snapshot::ethtool::Limit;
-use netsilo_model::snapshot::host::Netdev;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-pub(super) fn find(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::loss::{all_of, grown};
+use crate::judge::findings::softirq::{Load, spread};
+use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::ledger::Ledger;
+
+pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     seen.observation.after.netdevs.iter().filter_map(|netdev| drops(seen, ledger, netdev)).collect()
 }
 
-fn drops(seen: &Seen<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
+fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
     let places = [Place::Nic, Place::Ring];
     let of = |place: Place| ledger.stage(place).and_then(|stage| stage.by_subject().get(netdev.name.as_str()).copied());
     // A NIC that waits for a descriptor drops what its own buffer cannot take: the two may be the
@@ -53,13 +57,13 @@ fn drops(seen: &Seen<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// The CPUs that poll its queues.
-fn pollers<'a>(seen: &Seen<'a>, netdev: &Netdev) -> Vec<Load<'a>> {
+fn pollers<'a>(seen: &Analysis<'a>, netdev: &Netdev) -> Vec<Load<'a>> {
     let online = seen.observation.after.topology.online.iter();
     online.map(|cpu| Load::of(seen, cpu)).filter(|load| load.netdevs().contains(&netdev.name)).collect()
 }
 
 /// Descriptors were free: the NIC could not hand its packets over, or its owner limits it.
-fn not_its_ring(seen: &Seen<'_>, lost: u64) -> Remedy {
+fn not_its_ring(seen: &Analysis<'_>, lost: u64) -> Remedy {
     Remedy {
         what: "look before the ring, which had room: the width and speed of its PCIe link, memory bandwidth, pause frames, \
                limits of a virtual machine or cloud instance"
@@ -72,7 +76,7 @@ fn not_its_ring(seen: &Seen<'_>, lost: u64) -> Remedy {
     }
 }
 
-fn larger_ring(seen: &Seen<'_>, netdev: &Netdev, ring: Option<Limit>, lost: u64, full: Option<&Load<'_>>) -> Remedy {
+fn larger_ring(seen: &Analysis<'_>, netdev: &Netdev, ring: Option<Limit>, lost: u64, full: Option<&Load<'_>>) -> Remedy {
     let wanted = ring.filter(|ring| ring.current < ring.max).map(|ring| (ring.current, ring.current.saturating_mul(2).min(ring.max)));
     let reason = format!("{} had no room for {lost} packets", netdev.name);
     let changes = match (wanted, full) {
@@ -97,7 +101,7 @@ fn larger_ring(seen: &Seen<'_>, netdev: &Netdev, ring: Option<Limit>, lost: u64,
     }
 }
 
-fn rings(seen: &Seen<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
+fn rings(seen: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
     let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
     let Some(Value::Settings(old)) = target.value_in(&seen.observation.after) else { return Vec::new() };
     let new = Value::Settings(old.clone().with("rx", wanted));

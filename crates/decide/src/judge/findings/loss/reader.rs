@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::judge::findings::loss::{all_of, grown, per_s, sysctl, sysctl_number};
-use crate::judge::ledger::{Ledger, Place};
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::loss::{all_of, grown, per_s, sysctl, sysctl_number};
+use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::ledger::Ledger;
 
 /// How many sockets of a port are named.
 const SOCKETS_NAMED: usize = 5;
 
-pub(super) fn find(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(protocols(seen, ledger));
     findings.extend(sockets(seen, ledger, SocketKind::TcpListen, Place::Listen));
@@ -42,7 +46,7 @@ impl Losers<'_> {
 }
 
 /// Of each port whose sockets lost, else (where none is known) of each protocol.
-fn sockets(seen: &Seen<'_>, ledger: &Ledger, kind: SocketKind, place: Place) -> Vec<Finding> {
+fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place) -> Vec<Finding> {
     let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else { return Vec::new() };
     let mut ports: BTreeMap<String, Losers<'_>> = BTreeMap::new();
     let before = seen.observation.before.losing_sockets.as_deref();
@@ -82,7 +86,7 @@ fn counters(ledger: &Ledger, place: Place, subject: &str, losers: &Losers<'_>) -
 }
 
 /// The buffer of a socket is full.
-fn buffer(seen: &Seen<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, lost: u64) -> Finding {
+fn buffer(seen: &Analysis<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, lost: u64) -> Finding {
     let mut evidence = counters(ledger, Place::Socket, subject, losers);
     let socket = losers.worst();
     evidence.extend(socket.map(|socket| Evidence::new("waits to be read", Measure::Bytes(socket.queued.into()), "/proc/net/udp")));
@@ -138,7 +142,7 @@ fn buffer(seen: &Seen<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, 
 }
 
 /// The queue of a listening socket is full.
-fn listen(seen: &Seen<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, lost: u64) -> Finding {
+fn listen(seen: &Analysis<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, lost: u64) -> Finding {
     let mut evidence = counters(ledger, Place::Listen, subject, losers);
     let socket = losers.worst();
     let bound = sysctl_number(seen, "net.core.somaxconn");
@@ -187,7 +191,7 @@ fn listen(seen: &Seen<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, 
 }
 
 /// What IP, fragments and checksums threw away.
-fn protocols(seen: &Seen<'_>, ledger: &Ledger) -> Vec<Finding> {
+fn protocols(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Protocol) else { return Vec::new() };
     let finding = |(subject, lost): (&str, u64)| Finding {
         id: FindingId::ProtocolDrops,

@@ -1,11 +1,15 @@
 //! RPS that hands packets to the CPU that has them, and RFS of which one half is missing.
 
-use netsilo_model::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_model::machine::cpuset::CpuSet;
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::{Silo, heaviest};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 
-pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::{Finding, FindingId, Severity};
+
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = seen.silos.queues.iter().filter_map(to_itself).collect();
     findings.extend(half_on(seen));
     findings
@@ -49,7 +53,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
 }
 
 /// RFS needs a table for the machine and one for each queue.
-fn half_on(seen: &Seen<'_>) -> Option<Finding> {
+fn half_on(seen: &Analysis<'_>) -> Option<Finding> {
     let entries = seen.observation.after.net.rps_sock_flow_entries?;
     let with: Vec<&Silo> = seen.silos.queues.iter().filter(|silo| silo.rps_flow_cnt.is_some_and(|count| count > 0)).collect();
     let (half, source) = match (entries, with.is_empty()) {

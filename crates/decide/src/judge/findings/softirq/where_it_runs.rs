@@ -3,18 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use crate::judge::findings::softirq::{Load, moves_one_of, own, plan_for};
 use netsilo_model::change::Change;
-use netsilo_model::machine::cpuset::CpuSet;
-use crate::judge::findings::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::CpuSet;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::softirq::{Load, moves_one_of, own, plan_for};
+use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// An interrupt that comes less often proves nothing: it may not have come since it was moved.
 const OFTEN_PER_S: f64 = 10.0;
 /// Queues that take less of a core do not disturb each other.
 const CROWDED: f64 = 0.2;
 
-pub(super) fn find(seen: &Seen<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+pub(super) fn find(seen: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = seen.silos.queues.iter().filter_map(|silo| elsewhere(seen, silo)).collect();
     findings.extend(crowded(seen, load));
     findings.extend(load.iter().filter_map(|it| set_apart(seen, it)));
@@ -22,7 +25,7 @@ pub(super) fn find(seen: &Seen<'_>, load: &[Load<'_>]) -> Vec<Finding> {
 }
 
 /// The interrupt of a queue comes on CPUs that nobody asked for, by both looks.
-fn elsewhere(seen: &Seen<'_>, silo: &Silo) -> Option<Finding> {
+fn elsewhere(seen: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
     let irq = silo.irq.as_ref()?.to;
     let requested = silo.requested.as_ref().filter(|cpus| !cpus.is_empty())?;
     let before = seen.observation.before.irqs.get(&irq)?.requested.as_ref();
@@ -67,7 +70,7 @@ fn elsewhere(seen: &Seen<'_>, silo: &Silo) -> Option<Finding> {
 }
 
 /// Several busy queues on one core, while other cores idle.
-fn crowded(seen: &Seen<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+fn crowded(seen: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
     let topology = &seen.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
     let mut cores: BTreeMap<String, (CpuSet, Vec<&Load<'_>>)> = BTreeMap::new();
@@ -91,7 +94,7 @@ fn crowded(seen: &Seen<'_>, load: &[Load<'_>]) -> Vec<Finding> {
 }
 
 fn crowd(
-    seen: &Seen<'_>,
+    seen: &Analysis<'_>,
     core: &CpuSet,
     members: &[&Load<'_>],
     queues: &[&Silo],
@@ -143,7 +146,7 @@ fn crowd(
 }
 
 /// Receive work on a CPU that was set apart from such work.
-fn set_apart(seen: &Seen<'_>, load: &Load<'_>) -> Option<Finding> {
+fn set_apart(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     let topology = &seen.observation.after.topology;
     let what = match (topology.isolated.contains(load.cpu), topology.nohz_full.contains(load.cpu)) {
         (true, _) => "isolated",

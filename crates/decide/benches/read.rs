@@ -6,7 +6,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
-#[path = "made_up/big_host.rs"]
+#[path = "../../sys/tests/trees/big_host.rs"]
 mod big_host;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use std::sync::{LazyLock, OnceLock};
 
 use big_host::BigHost;
 use divan::{Bencher, black_box, counter::BytesCount};
-use netsilo_model::snapshot::host::Irq;
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::parse::interrupts::{Reader, interrupts};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::{irq, topology};

@@ -17,8 +17,8 @@ use good_lp::{
 };
 use netsilo_model::cost::problem::Problem;
 
-use crate::made::total;
 use crate::pairs::Ties;
+use crate::problems::total;
 use crate::sets::Column;
 use crate::sets::Ground;
 use crate::sets::Sets;

@@ -8,19 +8,19 @@
 
 #[path = "../tests/placing/exact.rs"]
 mod exact;
-#[path = "../tests/placing/made.rs"]
-mod made;
-#[path = "../tests/placing/trees.rs"]
+#[path = "../tests/placing/problems.rs"]
+mod problems;
+#[path = "../../sys/tests/trees/hwloc.rs"]
 mod trees;
-#[path = "made_up/ways.rs"]
+#[path = "synthetic/ways.rs"]
 mod ways;
 
 use std::time::{Duration, Instant};
 
-use made::{Work, gap, total};
 use netsilo_decide::place::model::Model;
 use netsilo_model::cost::solver;
 use netsilo_model::synthetic::grid::Grid;
+use problems::{Work, gap, total};
 use ways::{WAYS, ways};
 
 const MACHINES: [&str; 6] = [

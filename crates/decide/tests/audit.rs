@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use netsilo_model::snapshot::audit::Audit;
+use netsilo_decide::judge::findings::check;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_decide::judge::findings::check;
-use netsilo_model::snapshot::host::Observation;
+use netsilo_model::snapshot::audit::Audit;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::{bundle, snapshot};
 

@@ -6,7 +6,7 @@ use netsilo_model::cost::solver;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Topology;
 
-use crate::made::Work;
+use crate::problems::Work;
 
 /// What they are called, in the order of [`ways`].
 pub(crate) const WAYS: [&str; 4] = ["solver", "spread", "least-loaded", "round-robin"];

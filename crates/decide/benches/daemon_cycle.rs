@@ -17,11 +17,11 @@
     reason = "a benchmark"
 )]
 
-#[path = "made_up/big_host.rs"]
+#[path = "../../sys/tests/trees/big_host.rs"]
 mod big_host;
-#[path = "made_up/counted.rs"]
+#[path = "synthetic/counted.rs"]
 mod counted;
-#[path = "made_up/heap.rs"]
+#[path = "synthetic/heap.rs"]
 mod heap;
 
 use std::fs;
@@ -30,13 +30,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use big_host::BigHost;
-use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_decide::control::{Controller, Policy};
-use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::{Observation, Snapshot};
 use netsilo_decide::plan::Placement;
-use netsilo_sys::read::refresh::Refresher;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::refresh::Refresher;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Both in turns, so often.

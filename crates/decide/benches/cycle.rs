@@ -6,9 +6,9 @@
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
-#[path = "made_up/big_host.rs"]
+#[path = "../../sys/tests/trees/big_host.rs"]
 mod big_host;
-#[path = "made_up/counted.rs"]
+#[path = "synthetic/counted.rs"]
 mod counted;
 
 use std::path::PathBuf;
@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use big_host::BigHost;
 use divan::{Bencher, black_box};
-use netsilo_model::change::apply_to;
 use netsilo_decide::control::{Controller, Policy, WINDOW, Written};
-use netsilo_model::snapshot::host::{Observation, Snapshot};
 use netsilo_decide::plan::{AlgorithmName, Goal, Xps, plan};
-use netsilo_model::derive::rates::rates;
 use netsilo_decide::report::Report;
+use netsilo_model::change::apply_to;
+use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::silos;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 

@@ -4,19 +4,20 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod exact;
-mod made;
+mod problems;
+#[path = "../../../sys/tests/trees/hwloc.rs"]
 mod trees;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use made::{Work, gap, total};
 use netsilo_decide::place::model::Model;
 use netsilo_decide::place::{AlgorithmName, Suggestion, suggest};
 use netsilo_model::cost::solver;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::synthetic::grid::Grid;
+use problems::{Work, gap, total};
 
 /// All that are in the fixtures, and some regular ones.
 static TOPOLOGIES: LazyLock<Vec<(String, Topology)>> = LazyLock::new(|| {
@@ -180,7 +181,8 @@ fn symmetric_work_costs_the_same_on_either_side() {
             vector.present = vector.present.map(mirror);
             vector.read_on =
                 vector.read_on.iter().map(|(cpu, bytes)| (mirror(*cpu), *bytes)).collect();
-            vector.node = vector.node.map(|node| netsilo_model::machine::topology::NodeId(1 - node.0));
+            vector.node =
+                vector.node.map(|node| netsilo_model::machine::topology::NodeId(1 - node.0));
         }
         work.busy = work.busy.iter().map(|(cpu, busy)| (mirror(*cpu), *busy)).collect();
         let other = cost(&Model::of(&work.room(topology), &work.vectors));

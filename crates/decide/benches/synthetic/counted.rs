@@ -4,9 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::{NapiId, Snapshot};
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::attribution::{
+    Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source,
+};
+use netsilo_model::snapshot::host::Snapshot;
 
 /// Consumers of each queue.
 const READERS: usize = 4;

@@ -13,24 +13,24 @@
     reason = "a benchmark"
 )]
 
-#[path = "../../tests/placing/made.rs"]
-mod made;
 mod master;
 mod pairs;
+#[path = "../../tests/placing/problems.rs"]
+mod problems;
 mod sets;
-#[path = "../../tests/placing/trees.rs"]
+#[path = "../../../sys/tests/trees/hwloc.rs"]
 mod trees;
-#[path = "../made_up/ways.rs"]
+#[path = "../synthetic/ways.rs"]
 mod ways;
 
 use std::time::{Duration, Instant};
 
-use made::{Work, gap, total};
 use master::solve;
 use netsilo_decide::place::model::Model;
 use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::cost::solver;
 use netsilo_model::machine::topology::Topology;
+use problems::{Work, gap, total};
 use ways::{WAYS, ways};
 
 /// Queues, and CPUs that they may be on.

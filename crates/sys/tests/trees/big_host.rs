@@ -7,8 +7,8 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
 use netsilo_model::machine::reading::Part;
+use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
 
 /// How large it is.
 #[derive(Debug, Clone, Copy)]
