@@ -1,5 +1,4 @@
-//! A [`Snapshot`]: everything that was read of a host at one moment, and nothing that was concluded
-//! from it.
+//! A [`Snapshot`]: everything read from a host at one moment, without conclusions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,8 +27,9 @@ impl fmt::Display for Irq {
     }
 }
 
-/// A NAPI instance's id (`napi_struct.napi_id`), unique on a machine at one time; ids up to the
-/// number of CPUs are not NAPIs.
+/// The id of a NAPI instance (`napi_struct.napi_id`), unique on a running machine.
+///
+/// Ids up to the number of CPUs are not NAPI instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NapiId(pub u32);
@@ -40,22 +40,22 @@ impl fmt::Display for NapiId {
     }
 }
 
-/// What was read of a host at one moment.
+/// Everything read from a host at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Which machine and boot.
+    /// The machine and its boot.
     pub machine: Machine,
     /// Time since boot when the counters were read (CLOCK_BOOTTIME).
     pub at: Duration,
-    /// CPUs and what they share; snapshots of one machine share it, until CPUs come or go.
+    /// CPUs, caches and nodes; snapshots share it until a CPU goes online or offline.
     pub topology: Arc<Topology>,
-    /// Device interrupts: all, or those of netdevs only where it says so in `other_vectors`.
+    /// Device interrupts: all, or only those of netdevs when `other_vectors` is not empty.
     pub irqs: BTreeMap<Irq, IrqState>,
-    /// How many interrupts were left out of `irqs`, by the one CPU that each is in force on.
+    /// Number of interrupts left out of `irqs`, by their single effective CPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub other_vectors: BTreeMap<CpuId, usize>,
-    /// The architecture's own rows of `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU; a row
-    /// whose counts were not read is empty.
+    /// Rows of the architecture in `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU; empty
+    /// for a row whose counts were not read.
     pub arch_interrupts: BTreeMap<String, BTreeMap<CpuId, u64>>,
     /// `/proc/irq/default_smp_affinity`.
     pub default_smp_affinity: Option<CpuSet>,
@@ -65,26 +65,26 @@ pub struct Snapshot {
     pub netdevs: Vec<Netdev>,
     /// Settings of the network stack as a whole.
     pub net: NetSettings,
-    /// Other programs that write the same knobs, running now.
+    /// Other programs that write the same knobs and run now.
     pub writers: Vec<Writer>,
-    /// Counters of the protocols in netsilo's own network namespace since it exists, by `nstat`'s
-    /// names; empty when not read.
+    /// Protocol counters of netsilo's own network namespace since its creation, with the names of
+    /// `nstat`; empty when not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub protocols: BTreeMap<String, u64>,
-    /// Sockets of that namespace that have lost something; `None` when not read.
+    /// Sockets of that namespace that have dropped something; `None` when not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub losing_sockets: Option<Vec<LosingSocket>>,
-    /// `ksoftirqd/<cpu>`: how long it ran and waited since boot; empty when not read.
+    /// Run and wait time of each `ksoftirqd/<cpu>` since boot; empty when not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,
-    /// What could not be read, and why.
+    /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
-    /// Links, queueing disciplines, limits, connections, power; only a whole look reads them.
+    /// Links, queueing disciplines, limits, connections, power; only a full read fills it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<crate::audit::Audit>,
 }
 
-/// Which machine and boot this is.
+/// The identity of a machine and its boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Host name.
@@ -95,42 +95,42 @@ pub struct Machine {
     pub boot_id: String,
     /// Kernel command line, for `isolcpus`, `nohz_full`, `threadirqs`.
     pub cmdline: String,
-    /// Inode number of the network namespace that the netdevs were read in, 0 when not known.
+    /// Inode number of the network namespace of the netdevs, 0 when unknown.
     #[serde(default)]
     pub netns: u32,
-    /// Whether a hypervisor stands before its CPUs; `None` where that does not show.
+    /// Whether the machine is a guest of a hypervisor; `None` when unknown.
     #[serde(default)]
     pub virtual_machine: Option<bool>,
 }
 
-/// Something that could not be read.
+/// A read that failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Gap {
     /// The file, ioctl or netlink request.
     pub what: String,
-    /// The reason, with the errno's name where there is one.
+    /// The reason, with the errno's name if there is one.
     pub why: String,
 }
 
 /// A device interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IrqState {
-    /// Names given by the drivers that share it (`virtio0-input.0`), in order.
+    /// Names registered by the drivers that share the interrupt (`virtio0-input.0`), in order.
     pub actions: Vec<String>,
     /// Interrupt controller and hardware number as printed (`PCI-MSIX-0000:00:04.0 1-edge`).
     pub chip: String,
     /// Interrupts taken, by CPU; zeros are left out.
     pub counts: BTreeMap<CpuId, u64>,
-    /// `smp_affinity`: the CPUs asked for.
+    /// `smp_affinity`: the requested CPUs.
     pub requested: Option<CpuSet>,
-    /// `effective_affinity`: the CPUs in force (usually one); it lags until the next interrupt on
-    /// x86.
+    /// `effective_affinity`: the CPUs in force (usually one); on x86 it changes only with the next
+    /// interrupt.
     pub effective: Option<CpuSet>,
-    /// `affinity_hint`: what the driver suggests; `None` when empty.
+    /// `affinity_hint`: the driver's suggestion; `None` when empty.
     pub hint: Option<CpuSet>,
-    /// `node`: the node of the device; `None` for -1.
+    /// `node`: the NUMA node of the device; `None` for -1.
     pub node: Option<NodeId>,
-    /// Whether the affinity can be written from user space.
+    /// Whether user space can write the affinity.
     pub writable: Writable,
 }
 
@@ -138,13 +138,13 @@ pub struct IrqState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Writable {
-    /// Nothing speaks against it.
+    /// User space can write it.
     #[default]
     Yes,
-    /// The kernel placed it and refuses writes (`IRQD_AFFINITY_MANAGED`).
+    /// The kernel manages it and refuses writes (`IRQD_AFFINITY_MANAGED`).
     Managed,
-    /// The interrupt controller cannot direct it (`IRQD_NO_BALANCING`, or no `irq_set_affinity`),
-    /// or it is per-CPU.
+    /// The interrupt controller cannot set the affinity (`IRQD_NO_BALANCING`, or no
+    /// `irq_set_affinity`), or the interrupt is per-CPU.
     Unsupported,
 }
 
@@ -161,7 +161,7 @@ pub struct CpuCounters {
 
 /// One CPU's line of `/proc/stat`, in USER_HZ ticks (1/100 s).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the kernel's own words")]
+#[expect(missing_docs, reason = "names of the kernel")]
 pub struct CpuStat {
     pub user: u64,
     pub nice: u64,
@@ -171,31 +171,30 @@ pub struct CpuStat {
     pub irq: u64,
     pub softirq: u64,
     pub steal: u64,
-    /// Part of `user` too.
+    /// Also counted in `user`.
     pub guest: u64,
-    /// Part of `nice` too.
+    /// Also counted in `nice`.
     pub guest_nice: u64,
 }
 
 /// One CPU's line of `/proc/net/softnet_stat` (`net/core/net-procfs.c:softnet_seq_show`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Softnet {
-    /// Packets taken from a poll or the backlog.
+    /// Packets taken by a NAPI poll or from the backlog.
     pub processed: u32,
     /// Packets dropped because the backlog was full.
     pub dropped: u32,
-    /// Times that `net_rx_action` stopped with work left (budget or time used up); not a drop.
+    /// Times that `net_rx_action` stopped with work left (budget or time exhausted); not a drop.
     pub time_squeeze: u32,
-    /// Times that this CPU was woken by another one to process RPS packets.
+    /// Times that another CPU woke this CPU to process RPS packets.
     pub received_rps: u32,
-    /// Times that a flow was over its limit (`flow_limit_count`).
+    /// Times that a flow exceeded its limit (`flow_limit_count`).
     pub flow_limit_count: u32,
-    /// Packets waiting in the backlog now (`input_queue` + `process_queue`); `None` on kernels
-    /// before 5.10.
+    /// Packets in the backlog now (`input_queue` + `process_queue`); `None` before 5.10.
     pub backlog_len: Option<u32>,
-    /// The part of them on the input queue; `None` before 6.2 (15 columns).
+    /// Its part in `input_queue`; `None` before 6.2 (15 columns).
     pub input_qlen: Option<u32>,
-    /// The part of them being processed; `None` before 6.2.
+    /// Its part in `process_queue`; `None` before 6.2.
     pub process_qlen: Option<u32>,
 }
 
@@ -209,14 +208,14 @@ pub struct Netdev {
     /// Device path below `/sys` (`/devices/pci0000:00/0000:00:04.0/virtio1`), stable across
     /// reboots; `None` for virtual devices.
     pub device_path: Option<String>,
-    /// Driver (`virtio_net`); for virtual devices what rtnetlink or ethtool calls it (`veth`,
-    /// `bridge`), if anything does.
+    /// Driver (`virtio_net`); for virtual devices the kind from rtnetlink or ethtool (`veth`,
+    /// `bridge`); `None` if neither names one.
     pub driver: Option<String>,
     /// Bus address (`0000:00:04.0`).
     pub bus: Option<String>,
     /// Hardware address.
     pub mac: Option<String>,
-    /// NUMA node of the device; `None` for -1. For virtio it is that of the parent PCI device.
+    /// NUMA node of the device; `None` for -1. For virtio: the node of the parent PCI device.
     pub node: Option<NodeId>,
     /// Link speed in Mbit/s; `None` when unknown.
     pub speed_mbps: Option<u32>,
@@ -226,34 +225,34 @@ pub struct Netdev {
     pub carrier: Option<bool>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// The bond, bridge or team that it is a port of.
+    /// The bond, bridge or team of which it is a port.
     pub master: Option<String>,
     /// Receive queues, by index.
     pub rx_queues: Vec<RxQueue>,
     /// Transmit queues, by index.
     pub tx_queues: Vec<TxQueue>,
-    /// All interrupts of the device (`device/msi_irqs`, parent device for virtio), configuration
-    /// vectors too.
+    /// All interrupts of the device (`device/msi_irqs`, of the parent device for virtio), including
+    /// configuration vectors.
     pub irqs: Vec<Irq>,
-    /// NAPI instances known from netdev netlink or from kthreads.
+    /// NAPI instances, from netdev netlink or from kthreads.
     pub napis: Vec<Napi>,
-    /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` where the kernel has no such
+    /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` when the kernel has no such
     /// file.
     pub threaded: Option<u32>,
-    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls after which the interrupt is armed
-    /// again; 0 is at once.
+    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls before the interrupt is enabled
+    /// again; 0 means at once.
     #[serde(default)]
     pub napi_defer_hard_irqs: Option<u32>,
-    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO holds nothing
-    /// from one poll to the next.
+    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO flushes at the
+    /// end of each poll.
     #[serde(default)]
     pub gro_flush_timeout: Option<u64>,
     /// `/sys/class/net/<dev>/statistics/*`.
     pub statistics: BTreeMap<String, u64>,
-    /// What ethtool says of it.
+    /// Settings and statistics from ethtool.
     pub ethtool: Option<crate::ethtool::Ethtool>,
-    /// An XDP program is attached, which may take packets before anybody else sees them; `None`
-    /// when there is none known.
+    /// Where an XDP program is attached, which may take packets before the stack sees them; `None`
+    /// without a known program.
     #[serde(default)]
     pub xdp: Option<Xdp>,
 }
@@ -285,10 +284,10 @@ pub struct RxQueue {
     pub rps_cpus: Option<CpuSet>,
     /// `rps_flow_cnt`: 0 means that RFS is off.
     pub rps_flow_cnt: Option<u32>,
-    /// Held by AF_XDP, io_uring or a lease: hands off.
+    /// Holder of the queue (AF_XDP, io_uring or a lease); netsilo must not change such a queue.
     #[serde(default)]
     pub leased: Option<String>,
-    /// netvsc has no interrupts of its own: the CPU to which the queue's VMBus channel is bound.
+    /// The CPU to which the queue's VMBus channel is bound (netvsc has no interrupts of its own).
     #[serde(default)]
     pub vmbus_cpu: Option<CpuId>,
 }
@@ -311,11 +310,11 @@ pub struct TxQueue {
 /// A NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Napi {
-    /// Its id; 0 for an instance that has none (virtio's transmit NAPIs).
+    /// Id; 0 for an instance without one (virtio's transmit NAPIs).
     pub id: NapiId,
-    /// Its interrupt, where the driver tells.
+    /// Interrupt, if the driver reports it.
     pub irq: Option<Irq>,
-    /// Its kthread, when threaded.
+    /// Kthread, when threaded.
     pub thread: Option<NapiThread>,
 }
 
@@ -324,26 +323,26 @@ pub struct Napi {
 pub struct NapiThread {
     /// Process id.
     pub pid: u32,
-    /// Its name; the kernel cuts it to 15 bytes.
+    /// Name; the kernel cuts it to 15 bytes.
     pub comm: String,
-    /// Clock ticks after boot at which it started: with the pid, its identity.
+    /// Start time in clock ticks after boot; identifies the process together with the pid.
     pub start_time: u64,
-    /// The CPUs that it may run on.
+    /// The CPUs on which it may run.
     pub cpus: CpuSet,
 }
 
-/// A fact about what belongs to what, with where it comes from.
+/// A link between two objects, with source and confidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edge<T> {
-    /// The other end.
+    /// The linked object.
     pub to: T,
-    /// Who says so.
+    /// The source of the link.
     pub source: EdgeSource,
-    /// How far it can be trusted.
+    /// How reliable the link is.
     pub confidence: Confidence,
 }
 
-/// Where an edge comes from.
+/// The source of an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeSource {
@@ -355,19 +354,19 @@ pub enum EdgeSource {
     VmbusChannel,
     /// The device has one interrupt only.
     OnlyIrq,
-    /// Seen by eBPF: packets of this queue were polled by this NAPI.
+    /// Observed by eBPF: this NAPI polled packets of this queue.
     Observed,
 }
 
-/// How far an edge can be trusted.
+/// How reliable an edge is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// The name fits, but the driver does not promise the number in it is the queue.
+    /// The name matches, but the driver does not guarantee that its number is the queue.
     Guess,
-    /// A driver's documented naming, on a device that the interrupt belongs to.
+    /// The driver's documented name, on a device that owns the interrupt.
     Named,
-    /// The kernel says so, or it was seen.
+    /// Reported by the kernel or observed.
     Certain,
 }
 
@@ -385,15 +384,15 @@ pub struct NetSettings {
 /// Another program that writes the same knobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Writer {
-    /// What it is (`irqbalance`).
+    /// Name (`irqbalance`).
     pub name: String,
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// What it may write.
+    /// The knobs that it may write.
     pub writes: Vec<WriterKnob>,
 }
 
-/// What another program writes.
+/// A kind of knob that another program writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriterKnob {
@@ -403,20 +402,20 @@ pub enum WriterKnob {
     Rps,
     /// `xps_cpus`.
     Xps,
-    /// Any of these once, at boot or when a device or container appears: named, but nothing to
-    /// yield to now.
+    /// Any of these once, at boot or when a device or container appears; reported, but no conflict
+    /// now.
     LaterDevices,
     /// `net.core` and `net.ipv4` sysctls that the audit reads (budgets, backlog, socket buffers).
     Sysctls,
 }
 
-/// Two snapshots and what eBPF saw between them: the input of everything that is concluded.
+/// Two snapshots and the eBPF measurements between them: the input of all analysis.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
     /// The first snapshot.
     pub before: Snapshot,
-    /// The second, later one; decisions are made on its settings.
+    /// The second, later one; decisions use its settings.
     pub after: Snapshot,
-    /// Who polled, who consumed, between the two.
+    /// NAPI polls and consumers measured between the two snapshots.
     pub attribution: Attribution,
 }

@@ -1,8 +1,8 @@
-//! What netsilo knows and decides: pure values and functions.
+//! Pure values and functions of netsilo: parsing, models, decisions, reports.
 //!
-//! No files, no clock, no environment, no network, no randomness: `clippy.toml` forbids them. Data
-//! walks forward, from kernel text to [`host::Snapshot`], rates, silos, plan and changes; each step
-//! is a function from values to a new value.
+//! `clippy.toml` forbids files, clocks, environment variables, network and randomness here. Data
+//! moves forward only: kernel text, [`host::Snapshot`], rates, silos, plan, changes. Each step is a
+//! function from values to a new value.
 
 pub mod ab;
 pub mod algorithm;
