@@ -234,7 +234,7 @@ mod tests {
             uevent(
                 format!(
                     "{action}@{path}\0ACTION={action}\0DEVPATH={path}\0\
-                SUBSYSTEM={subsystem}\0SEQNUM=9\0"
+                     SUBSYSTEM={subsystem}\0SEQNUM=9\0"
                 )
                 .as_bytes(),
             )

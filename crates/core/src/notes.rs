@@ -59,7 +59,8 @@ fn nothing_to_show(snapshot: &Snapshot) -> Option<String> {
     match queues() {
         0 => Some("nothing to place: no netdev has an rx queue with a known interrupt".into()),
         1 => Some(format!(
-            "one rx queue on {cpus} cpus: its interrupt can be moved, but only RPS can spread its work"
+            "one rx queue on {cpus} cpus: its interrupt can be moved, but only RPS can spread \
+             its work"
         )),
         _ => None,
     }
@@ -76,7 +77,7 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
         Source::Bpf if attribution.windowed => {
             notes.push(
                 "counted in a window: the first event of a socket sets its baseline, \
-                bytes are a lower bound"
+                 bytes are a lower bound"
                     .into(),
             );
         }
@@ -130,7 +131,8 @@ fn redirecting(snapshot: &Snapshot) -> Option<String> {
     let names: Vec<&str> = with_xdp.map(|netdev| netdev.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "{}: an XDP program is attached; packets that XDP redirects, answers or drops are not counted",
+            "{}: an XDP program is attached; packets that XDP redirects, answers or drops are \
+             not counted",
             names.join(", ")
         )
     })

@@ -420,7 +420,8 @@ mod tests {
             let old: Vec<_> = counts.iter().map(|(cpu, (old, _))| (*cpu, *old)).collect();
             let new: Vec<_> = counts.iter().filter(|(cpu, _)| **cpu != gone)
                 .map(|(cpu, (old, added))| (*cpu, old + added)).collect();
-            let rates = rates(&with_irq(at(0, &cpus), "x", &old), &with_irq(at(1, &rest), "x", &new));
+            let before = with_irq(at(0, &cpus), "x", &old);
+            let rates = rates(&before, &with_irq(at(1, &rest), "x", &new));
             let expected: u64 = counts.iter().filter(|(cpu, _)| **cpu != gone)
                 .map(|(_, (_, added))| added).sum();
             prop_assert!((rates.irqs[&Irq(7)].total_per_s - expected as f64).abs() < 1e-6);

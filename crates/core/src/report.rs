@@ -513,7 +513,7 @@ mod tests {
         observation.after.netdevs[0].xdp = Some(crate::host::Xdp::Driver);
         let notes = Report::of(&observation).notes;
         let expected = "eth0: an XDP program is attached; packets that XDP \
-        redirects, answers or drops are not counted";
+                        redirects, answers or drops are not counted";
         assert_eq!(notes, [expected]);
     }
 

@@ -293,7 +293,8 @@ mod tests {
     fn the_innermost_known_function_decides() {
         let cases = [
             (
-                "memcpy tcp4_gro_receive inet_gro_receive napi_gro_receive igb_poll@igb net_rx_action",
+                "memcpy tcp4_gro_receive inet_gro_receive napi_gro_receive igb_poll@igb \
+                 net_rx_action",
                 Stage::DriverGro,
             ),
             ("igb_alloc_rx_buffers@igb igb_poll@igb __napi_poll net_rx_action", Stage::DriverGro),
@@ -315,13 +316,14 @@ mod tests {
             ),
             ("__list_add expr_call_ops_eval@nf_tables __netif_receive_skb_core", Stage::Netfilter),
             (
-                "try_to_wake_up ep_poll_callback __wake_up_common sock_def_readable tcp_rcv_established",
+                "try_to_wake_up ep_poll_callback __wake_up_common sock_def_readable \
+                 tcp_rcv_established",
                 Stage::LocalDelivery,
             ),
             ("skb_copy_bits virtnet_poll@virtio_net net_rx_action", Stage::DriverGro),
             (
                 "virtqueue_add_outbuf start_xmit@virtio_net dev_hard_start_xmit \
-                sch_direct_xmit __dev_queue_xmit ip_output",
+                 sch_direct_xmit __dev_queue_xmit ip_output",
                 Stage::QdiscXmit,
             ),
             ("skb_release_data igb_clean_tx_irq@igb igb_poll@igb", Stage::TxCompletion),

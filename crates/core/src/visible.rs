@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn no_name_in_an_observation_keeps_a_control_character() {
-        let scene = r#"{ "grid": { "l2s": 2 }, 
+        let scene = r#"{ "grid": { "l2s": 2 },
             "netdevs": [{ "name": "eth\u001b[1m", "driver": "igb\u0007", "threaded": true,
             "queues": [{ "irq": 41, "cpus": "0", "packets_per_s": 900, "load": 0.1,
                 "leased": "AF\u0008XDP",

@@ -37,7 +37,7 @@ pub enum NoNumber {
     /// Too few waits for a 99th percentile.
     #[error(
         "threads that read sockets waited for a cpu {0} times; \
-        a 99th percentile needs {LEAST_WAITS}"
+         a 99th percentile needs {LEAST_WAITS}"
     )]
     TooFewWaits(u64),
     /// Not measured, with the reason.

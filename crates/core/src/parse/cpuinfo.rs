@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn the_cpu_names_the_model_and_the_hypervisor_flag() {
         let x86 = "processor\t: 0\nmodel name\t: Some CPU @ 2GHz\n\
-        flags\t\t: fpu vme hypervisor lahf_lm\n";
+                   flags\t\t: fpu vme hypervisor lahf_lm\n";
         assert_eq!((model(x86).as_str(), virtual_machine(x86)), ("Some CPU @ 2GHz", Some(true)));
         assert_eq!(virtual_machine("flags : fpu vme\n"), Some(false));
         let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n";

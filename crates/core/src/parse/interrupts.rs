@@ -129,7 +129,8 @@ impl<'a> Reader<'a> {
             self.line,
             at + 1,
             format!(
-                "{cells} counts for {cpus} cpus: a cpu may have gone online or offline during the read"
+                "{cells} counts for {cpus} cpus: a cpu may have gone online or offline during \
+                 the read"
             ),
         )
     }
@@ -319,7 +320,8 @@ mod tests {
         let short = message("  CPU0 CPU1\n 5:   1   chip 2-edge  x\n");
         assert_eq!(
             short,
-            "line 2 column 8: 1 counts for 2 cpus: a cpu may have gone online or offline during the read"
+            "line 2 column 8: 1 counts for 2 cpus: a cpu may have gone online or offline during \
+             the read"
         );
         let long = message("  CPU0\n 5:   1   7  chip 2-edge  x\n");
         assert!(long.starts_with("line 2 column 8: 2 counts for 1 cpus"), "{long}");

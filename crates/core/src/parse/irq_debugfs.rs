@@ -34,8 +34,8 @@ mod tests {
         let of = |flag: &str| {
             writable(&format!(
                 "handler:  handle_edge_irq\nstatus:   0x00000000\n\
-                dstate:   0x2140a200\n            IRQD_ACTIVATED\n            {flag}\n\
-                node:     0\n"
+                 dstate:   0x2140a200\n            IRQD_ACTIVATED\n            {flag}\n\
+                 node:     0\n"
             ))
         };
         assert_eq!(of("IRQD_AFFINITY_MANAGED"), Ok(Writable::Managed));

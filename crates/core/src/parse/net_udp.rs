@@ -61,17 +61,17 @@ mod tests {
     use super::*;
 
     const HEADER: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr \
-    tm->when retrnsmt   uid  timeout inode ref pointer drops\n";
+                          tm->when retrnsmt   uid  timeout inode ref pointer drops\n";
 
     #[test]
     fn a_line_gives_port_queue_inode_and_drops() {
         let line = "  205: 0100007F:1F90 00000000:0000 07 00000000:00034800 \
-        00:00000000 00000000  1000        0 31337 2 0000000000000000 812\n";
+                    00:00000000 00000000  1000        0 31337 2 0000000000000000 812\n";
         let read = net_udp(&(HEADER.to_owned() + line)).unwrap();
         assert_eq!(read, [UdpSocket { port: 8080, queued: 0x34800, inode: 31337, drops: 812 }]);
         let v6 = "  9: 00000000000000000000000000000000:0035 \
-        00000000000000000000000000000000:0000 07 00000000:00000000 \
-        00:00000000 00000000 0 0 77 2 0000000000000000 0\n";
+                  00000000000000000000000000000000:0000 07 00000000:00000000 \
+                  00:00000000 00000000 0 0 77 2 0000000000000000 0\n";
         assert_eq!(net_udp(&(HEADER.to_owned() + v6)).unwrap()[0].port, 53);
         assert_eq!(net_udp(HEADER), Ok(vec![]));
     }

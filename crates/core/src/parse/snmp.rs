@@ -66,10 +66,8 @@ mod tests {
         assert!(!read.contains_key("TcpMaxConn"), "-1 is no count");
         let netstat = snmp("TcpExt: ListenOverflows ListenDrops\nTcpExt: 3 5 9\n").unwrap();
         assert_eq!((netstat["TcpExtListenOverflows"], netstat["TcpExtListenDrops"]), (3, 5));
-        assert_eq!(
-            snmp6("Udp6RcvbufErrors                \t4\nIp6InReceives 9\n").unwrap()["Udp6RcvbufErrors"],
-            4
-        );
+        let v6 = snmp6("Udp6RcvbufErrors                \t4\nIp6InReceives 9\n").unwrap();
+        assert_eq!(v6["Udp6RcvbufErrors"], 4);
     }
 
     #[test]
