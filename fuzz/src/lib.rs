@@ -36,7 +36,7 @@ pub fn points_into<T>(text: &str, result: &Result<T, ParseError>) {
     // not lines(), which also strips a carriage return before the newline
     let line = text.split('\n').nth(error.line - 1).unwrap_or_default();
     assert!(error.line <= text.split('\n').count() + 1, "{error}: no such line");
-    assert!(error.column <= line.len() + 1, "{error}: the column is behind the end of the line");
+    assert!(error.column <= line.len() + 1, "{error}: the column is beyond the end of the line");
     if let Some(unexpected) = error.what.strip_prefix("unexpected ") {
         let there = line.get(error.column - 1..).map(|rest| rest.chars().next().unwrap_or('\n'));
         assert_eq!(

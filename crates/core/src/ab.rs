@@ -171,17 +171,17 @@ mod tests {
     #[test]
     fn a_clear_difference_is_shown_with_its_size_and_its_direction() {
         assert!(!QUESTION.is_answered(&pairs(7, 110.0)));
-        let for_display = QUESTION.compare(&pairs(8, 110.0));
+        let comparison = QUESTION.compare(&pairs(8, 110.0));
         assert_eq!(
-            (for_display.verdict, for_display.stop, for_display.pairs_used),
+            (comparison.verdict, comparison.stop, comparison.pairs_used),
             (Verdict::Better, Some(Stop::Clear), 8)
         );
-        let change = for_display.change.unwrap();
+        let change = comparison.change.unwrap();
         assert!(
             (change.value - 0.1).abs() < 0.01 && change.low > 0.05 && change.high < 0.15,
             "{change:?}"
         );
-        assert!(for_display.bootstrap.unwrap().holds(change.value));
+        assert!(comparison.bootstrap.unwrap().holds(change.value));
         let cost = Question { better: Better::Lower, ..QUESTION };
         assert_eq!(cost.compare(&pairs(8, 110.0)).verdict, Verdict::Worse);
         assert_eq!(cost.compare(&pairs(8, 90.0)).verdict, Verdict::Better);
@@ -189,12 +189,9 @@ mod tests {
 
     #[test]
     fn between_two_looks_the_earlier_look_counts() {
-        let for_display = QUESTION.compare(&pairs(10, 110.0));
-        assert_eq!(
-            (for_display.stop, for_display.pairs_used, for_display.pairs.len()),
-            (None, 8, 10)
-        );
-        assert_eq!(for_display.verdict, Verdict::Better);
+        let comparison = QUESTION.compare(&pairs(10, 110.0));
+        assert_eq!((comparison.stop, comparison.pairs_used, comparison.pairs.len()), (None, 8, 10));
+        assert_eq!(comparison.verdict, Verdict::Better);
         let few = QUESTION.compare(&pairs(3, 110.0));
         assert_eq!(
             (few.verdict, few.change, few.bootstrap),
@@ -205,9 +202,9 @@ mod tests {
 
     #[test]
     fn an_interval_containing_zero_shows_no_difference() {
-        let for_display = QUESTION.compare(&pairs(60, 100.0));
-        assert_eq!(for_display.verdict, Verdict::NoDifferenceShown);
-        assert!(for_display.change.unwrap().holds(0.0));
+        let comparison = QUESTION.compare(&pairs(60, 100.0));
+        assert_eq!(comparison.verdict, Verdict::NoDifferenceShown);
+        assert!(comparison.change.unwrap().holds(0.0));
     }
 
     #[test]
@@ -216,8 +213,8 @@ mod tests {
         let pairs: Vec<Pair> = (0..8)
             .map(|n| Pair { a: 0.0, b: 0.9 + 0.001 * f64::from(n), b_first: n % 2 == 0 })
             .collect();
-        let for_display = question.compare(&pairs);
-        assert_eq!(for_display.verdict, Verdict::Better);
-        assert!((for_display.change.unwrap().value - 0.9035).abs() < 0.001);
+        let comparison = question.compare(&pairs);
+        assert_eq!(comparison.verdict, Verdict::Better);
+        assert!((comparison.change.unwrap().value - 0.9035).abs() < 0.001);
     }
 }
