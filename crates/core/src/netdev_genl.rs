@@ -116,13 +116,13 @@ mod tests {
             irq_suspend_timeout_nsecs: None,
             threaded: None,
         };
-        let told = NetdevGenl {
+        let family = NetdevGenl {
             queues: vec![queue(Direction::Tx, 8193), queue(Direction::Rx, 8194)],
             napis: vec![napi(8193), napi(8194)],
         };
-        assert_eq!(told.rx_napi(2, 0).map(|napi| napi.id), Some(8194));
-        assert_eq!(told.rx_napi(3, 0), None);
-        let json = serde_json::to_string(&told).unwrap();
-        assert_eq!(serde_json::from_str::<NetdevGenl>(&json).unwrap(), told);
+        assert_eq!(family.rx_napi(2, 0).map(|napi| napi.id), Some(8194));
+        assert_eq!(family.rx_napi(3, 0), None);
+        let json = serde_json::to_string(&family).unwrap();
+        assert_eq!(serde_json::from_str::<NetdevGenl>(&json).unwrap(), family);
     }
 }

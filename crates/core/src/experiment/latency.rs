@@ -94,8 +94,8 @@ pub(super) mod tests {
             "the 99.9th percentile needs ten responses above it: {merged:?}"
         );
         let broken = Latency { histogram: "no histogram".into(), ..few.clone() };
-        let told = Merged::of([&few, &broken].into_iter()).unwrap();
-        assert_eq!((told.count, told.unreadable), (100, 1));
+        let merged = Merged::of([&few, &broken].into_iter()).unwrap();
+        assert_eq!((merged.count, merged.unreadable), (100, 1));
         assert_eq!(Merged::of(std::iter::empty()), None);
     }
 }

@@ -381,7 +381,7 @@ fn against(
     let is_ratio = pairs.iter().all(|(a, b)| *a > 0.0 && *b > 0.0);
     let scale = if is_ratio { Scale::Ratio } else { Scale::Difference };
     let difference = |(a, b): &(f64, f64)| if is_ratio { (b / a).ln() } else { b - a };
-    let told = |value: f64| if is_ratio { value.exp_m1() } else { value };
+    let relative = |value: f64| if is_ratio { value.exp_m1() } else { value };
     let differences: Vec<f64> = pairs.iter().map(difference).collect();
     let interval = signed_rank::interval(&differences, DOUBT);
     let verdict = match interval {
@@ -401,9 +401,9 @@ fn against(
     Some(Against {
         scale,
         rounds: pairs.len(),
-        change: told(signed_rank::middle(&differences)?),
-        interval: interval.map(|it| it.map(told)),
-        bootstrap: again.map(|it| it.map(told)),
+        change: relative(signed_rank::middle(&differences)?),
+        interval: interval.map(|it| it.map(relative)),
+        bootstrap: again.map(|it| it.map(relative)),
         verdict,
     })
 }
