@@ -1,5 +1,5 @@
-//! `/proc/softirqs`, `/proc/stat`, `/proc/net/softnet_stat`: each of the three reads any text; what
-//! is printed comes back.
+//! `/proc/softirqs`, `/proc/stat`, `/proc/net/softnet_stat`: no text panics, and printed values
+//! parse to the same values.
 
 #![no_main]
 

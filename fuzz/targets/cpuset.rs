@@ -1,4 +1,4 @@
-//! Sets of CPUs, as people and the kernel write them: what is printed is read back as the same set.
+//! CPU sets in the notations of users and the kernel: printing and parsing gives the same set.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Bytes that an ethtool ioctl left behind: each decoder reads any, and gives no more than they
-//! hold.
+//! Buffers of ethtool ioctls: every decoder accepts any bytes and returns no more data than they
+//! contain.
 
 #![no_main]
 
@@ -36,11 +36,11 @@ fuzz_target!(|bytes: &[u8]| {
     );
     let _ = (rx_rings(bytes), rule_count(bytes), link(bytes));
     assert!(link_mode_words(bytes).is_err() || bytes.len() > 15);
-    let _ = (rule::table_size(bytes), rule::locations(bytes));
-    // A rule that is understood says the same when it is sent again.
-    if let Some(rule) = rule::decode(bytes, |_| None).and_then(|installed| installed.rule) {
-        let again = rule::encode(&rule, 0, 0)
-            .and_then(|bytes| rule::decode(&bytes, |_| None));
+    let _ = (ethtool_rule::table_size(bytes), ethtool_rule::locations(bytes));
+    // A decoded rule encodes and decodes to the same rule.
+    if let Some(rule) = ethtool_rule::decode(bytes, |_| None).and_then(|installed| installed.rule) {
+        let again = ethtool_rule::encode(&rule, 0, 0)
+            .and_then(|bytes| ethtool_rule::decode(&bytes, |_| None));
         assert_eq!(again.and_then(|installed| installed.rule).as_ref(), Some(&rule));
         assert_eq!(rule.to_string().parse(), Ok(rule));
     }

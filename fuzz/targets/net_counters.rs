@@ -1,5 +1,5 @@
-//! `/proc/net/snmp`, `netstat`, `snmp6` and `udp`, and schedstat: each reads any text; what is
-//! printed comes back.
+//! `/proc/net/snmp`, `netstat`, `snmp6` and `udp`, and schedstat: no text panics, and printed
+//! values parse to the same values.
 
 #![no_main]
 

@@ -1,5 +1,4 @@
-//! Goals, plans and changes as JSON: what is printed comes back, what is reversed twice is the
-//! same.
+//! Goals, plans and changes as JSON: they round-trip, and reversing twice gives the same change.
 
 #![no_main]
 

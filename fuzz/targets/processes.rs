@@ -10,7 +10,7 @@ use netsilo_fuzz::{is_one_line, points_into};
 
 fuzz_target!(|text: &str| {
     let stat = pid_stat(text);
-    // a name may hold a newline, and then the line of the error is not that of the text
+    // a name may contain a newline; then the error's line number differs from that in the text
     if is_one_line(text) {
         points_into(text, &stat);
     }

@@ -1,5 +1,5 @@
-//! Names of interrupts to queues. The first lines: driver, netdev, virtio device, rx and tx queues;
-//! then a name a line.
+//! Interrupt names to queues. Input, first lines: driver, netdev, virtio device, rx and tx queues;
+//! then one name per line.
 
 #![no_main]
 
@@ -35,7 +35,7 @@ fuzz_target!(|text: &str| {
         for (side, count) in [(&edges.rx, device.rx_queues), (&edges.tx, device.tx_queues)] {
             assert!(side.keys().all(|queue| *queue < count));
             assert!(side.values().all(|edge| irqs.contains_key(&edge.to)));
-            // nothing is certain of an interrupt that is not known to be the device's
+            // no edge is certain for an interrupt that may belong to another device
             assert!(owned || side.values().all(|edge| edge.confidence < Confidence::Certain));
         }
     }

@@ -1,4 +1,4 @@
-//! RSS by hand: the hash is linear, a key or a flow that is printed comes back.
+//! The Toeplitz hash: it is linear, and printed keys and flows parse to the same values.
 
 #![no_main]
 

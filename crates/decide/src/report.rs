@@ -1,8 +1,8 @@
-//! The one value that every view renders: table, JSON, TUI, HTML. Views compute nothing.
+//! The one value that every view renders (table, JSON, TUI, HTML); views compute nothing.
 //!
 //! Units end the names: `_per_s` per second, `_s` seconds, `_mbps` Mbit/s; shares are 0..=1. CPU
-//! sets are kernel lists (`"0-3,8"`). What is not known is `null`, never 0. The schema's number
-//! grows when a field changes its meaning or goes away; new fields may come at any time.
+//! sets are kernel lists (`"0-3,8"`). Unknown is `null`, never 0. The schema number grows when a
+//! field is removed or changes its meaning; new fields may appear at any time.
 
 pub mod rss;
 
@@ -21,13 +21,13 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
 
-/// The schema that this version writes.
+/// The schema number that this version writes.
 pub const SCHEMA: u32 = 1;
 
-/// What was seen of a host.
+/// The state and rates of a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Version of this structure.
+    /// Schema number of this structure.
     pub schema: u32,
     /// The machine.
     pub machine: MachineLine,
@@ -41,16 +41,16 @@ pub struct Report {
     pub cpus: Vec<CpuLine>,
     /// The host as a whole.
     pub totals: Totals,
-    /// Where receive work spends its time; `None` when it was not asked for.
+    /// Where receive work spends its time; `None` when not requested.
     #[serde(default)]
     pub stages: Option<Stages>,
     /// Settings of the network stack as a whole.
     pub settings: SettingsLine,
     /// Other programs that write the same knobs.
     pub writers: Vec<Writer>,
-    /// What could not be read.
+    /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
-    /// What a reader should know, as sentences.
+    /// Notes for the user, as sentences.
     pub notes: Vec<String>,
 }
 
@@ -67,28 +67,28 @@ pub struct MachineLine {
     pub offline: CpuSet,
     /// CPUs isolated at boot or by a cpuset partition.
     pub isolated: CpuSet,
-    /// Tickless CPUs.
+    /// CPUs without a periodic tick.
     pub nohz_full: CpuSet,
-    /// Online CPUs by core.
+    /// Number of cores with an online CPU.
     pub cores: usize,
     /// Online CPUs of each last-level cache.
     pub llcs: Vec<CpuSet>,
-    /// NUMA nodes that have CPUs.
+    /// Number of NUMA nodes with CPUs.
     pub nodes: usize,
 }
 
 /// How polls and consumers were counted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AttributionLine {
-    /// By what.
+    /// The method of counting.
     pub source: Source,
-    /// For how long.
+    /// Length of the window, in seconds.
     pub elapsed_s: f64,
-    /// Attached for this window only: bytes are a lower bound.
+    /// Attached for this window only; then bytes are a lower bound.
     pub windowed: bool,
-    /// Events that found no room in a table.
+    /// Events lost because a table was full.
     pub lost_events: u64,
-    /// Each hook: attached, or why not.
+    /// Each hook: attached, or the reason why not.
     pub hooks: Vec<Hook>,
 }
 
@@ -105,7 +105,7 @@ pub struct NetdevLine {
     pub bus: Option<String>,
     /// NUMA node.
     pub node: Option<NodeId>,
-    /// Link speed.
+    /// Link speed in Mbit/s.
     pub speed_mbps: Option<u32>,
     /// Administratively up.
     pub up: bool,
@@ -113,7 +113,7 @@ pub struct NetdevLine {
     pub carrier: Option<bool>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// The bond or bridge that it is a port of.
+    /// The bond, bridge or team of which it is a port.
     pub master: Option<String>,
     /// Threaded NAPI: 0 off, 1 on, 2 busy polling.
     pub threaded: Option<u32>,
@@ -125,9 +125,9 @@ pub struct NetdevLine {
     pub tx_packets_per_s: Option<f64>,
     /// `rx_dropped` of its statistics.
     pub rx_dropped_per_s: Option<f64>,
-    /// `rx_missed_errors` of its statistics: the NIC had no room.
+    /// `rx_missed_errors` of its statistics: the NIC had no free buffer.
     pub rx_missed_errors_per_s: Option<f64>,
-    /// Interrupts of the device that announce no queue (configuration, link).
+    /// Interrupts of the device that belong to no queue (configuration, link).
     pub other_irqs: Vec<Irq>,
     /// Transmit queues that have an interrupt of their own.
     pub tx_irqs: Vec<TxIrqLine>,
@@ -135,16 +135,16 @@ pub struct NetdevLine {
     pub queues: Vec<Silo>,
 }
 
-/// The completion interrupt of a tx queue, where no rx queue shares it.
+/// The completion interrupt of a tx queue that shares it with no rx queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TxIrqLine {
     /// The tx queue.
     pub queue: u32,
     /// Its interrupt.
     pub irq: Irq,
-    /// CPUs asked for.
+    /// Requested CPUs.
     pub requested: Option<CpuSet>,
-    /// CPUs in force.
+    /// Effective CPUs.
     pub effective: Option<CpuSet>,
     /// Interrupts per second on all CPUs.
     pub interrupts_per_s: Option<f64>,
@@ -153,61 +153,61 @@ pub struct TxIrqLine {
 /// A CPU.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuLine {
-    /// Its number.
+    /// CPU number.
     pub cpu: CpuId,
-    /// Its SMT siblings, itself included.
+    /// SMT siblings, including this CPU.
     pub core: CpuSet,
-    /// Its NUMA node.
+    /// NUMA node.
     pub node: Option<NodeId>,
-    /// Sampled at clock ticks.
+    /// Shares of time, sampled at clock ticks.
     pub shares: Option<Shares>,
-    /// True share of hard interrupts of devices; `None` when not measured.
+    /// Measured share of device interrupts; `None` when not measured.
     pub true_irq: Option<f64>,
-    /// True share of softirqs.
+    /// Measured share of softirqs.
     pub true_softirq: Option<f64>,
-    /// True share of call-function IPIs.
+    /// Measured share of call-function IPIs.
     pub true_ipi: Option<f64>,
-    /// NET_RX softirqs raised.
+    /// NET_RX softirqs raised per second.
     pub net_rx_per_s: Option<f64>,
-    /// Call-function IPIs received, where they were counted by themselves.
+    /// Call-function IPIs received per second; `None` when not counted separately.
     pub ipis_per_s: Option<f64>,
-    /// `CAL` of `/proc/interrupts`: these IPIs and scheduler wakeups, without CPUs that poll in
-    /// idle.
+    /// `CAL` of `/proc/interrupts` per second: these IPIs and scheduler wakeups, except on CPUs
+    /// that poll in idle.
     pub cal_per_s: Option<f64>,
-    /// Packets processed.
+    /// Packets processed per second.
     pub processed_per_s: Option<f64>,
-    /// Packets dropped by a full backlog.
+    /// Packets dropped per second because the backlog was full.
     pub dropped_per_s: Option<f64>,
-    /// Times that polling stopped with work left; not a drop.
+    /// Times per second that polling stopped with work left; not a drop.
     pub time_squeeze_per_s: Option<f64>,
-    /// Times that another CPU handed packets over (RPS).
+    /// Times per second that another CPU steered packets here (RPS).
     pub received_rps_per_s: Option<f64>,
-    /// Queues polled here (`eth0 rx-3`), in the order of the silos.
+    /// Queues that this CPU polls (`eth0 rx-3`), in the order of the silos.
     pub polls: Vec<String>,
-    /// Names of those who read here, heaviest first.
+    /// Names of the consumers that read on this CPU, most bytes first.
     pub readers: Vec<String>,
 }
 
 /// The host as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Bytes of payload read, of whatever origin; `None` when consumers were not counted.
+    /// Payload bytes read per second, from all sources; `None` when consumers were not counted.
     pub bytes_per_s: Option<f64>,
-    /// Packets polled from queues; `None` when polls were not counted.
+    /// Packets polled from queues per second; `None` when polls were not counted.
     pub packets_per_s: Option<f64>,
-    /// Interrupts of rx queues.
+    /// Interrupts of rx queues per second.
     pub interrupts_per_s: f64,
-    /// Locality of all bytes that came through a queue.
+    /// Locality of all bytes that a queue received.
     pub locality: Locality,
-    /// Read, but came through no NIC.
+    /// Data that no NIC received.
     pub local: Elsewhere,
-    /// Came through a NIC of another network namespace.
+    /// Data from a NIC of another network namespace.
     pub foreign: Elsewhere,
-    /// The queue was not found.
+    /// Data whose queue was not found.
     pub unresolved: Elsewhere,
-    /// The part of the bytes read whose queue was not found.
+    /// Share of the read bytes whose queue was not found.
     pub unresolved_share: Option<f64>,
-    /// Left again, read by nobody here; in none of the others.
+    /// Forwarded packets; the other totals exclude them.
     #[serde(default)]
     pub forwarded: ForwardTotals,
 }
@@ -224,7 +224,7 @@ pub struct SettingsLine {
 }
 
 impl Report {
-    /// What an observation shows.
+    /// Computes the report of an observation.
     pub fn of(observation: &Observation) -> Self {
         let Observation { before, after, attribution } = observation;
         let rates = rates(before, after);
@@ -363,7 +363,7 @@ fn cpu_line(
     }
 }
 
-/// What a CPU does for the queues.
+/// The receive work of a CPU.
 #[derive(Default)]
 struct Work<'a> {
     polls: Vec<String>,
@@ -374,7 +374,7 @@ struct Work<'a> {
 fn work_by_cpu(silos: &Silos) -> BTreeMap<CpuId, Work<'_>> {
     let mut work: BTreeMap<CpuId, Work<'_>> = BTreeMap::new();
     for silo in &silos.queues {
-        // Where polls were not counted, a queue counts as polled where it is interrupted.
+        // Without poll counts, a queue counts as polled on the CPUs that take its interrupt.
         let interrupted =
             silo.interrupts_per_s.iter().flatten().filter(|_| silo.packets_per_s.is_none());
         let cpus: BTreeSet<CpuId> =
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_who_polls_and_who_reads_on_each_cpu() {
+    fn a_report_lists_polled_queues_and_readers_of_each_cpu() {
         let report = Report::of(&scene().observation());
         assert_eq!(report.cpus[0].polls, ["eth0 rx-0", "eth0 rx-1"]);
         assert_eq!(report.cpus[0].readers, ["redis"]);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn total_locality_weighs_queues_by_their_bytes() {
+    fn total_locality_weights_queues_by_bytes() {
         let totals = Report::of(&scene().observation()).totals;
         assert_eq!(totals.bytes_per_s, Some(400.0));
         assert_eq!(
@@ -491,32 +491,33 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_of_one_cpu_says_that_there_is_nothing_to_place() {
+    fn a_machine_with_one_cpu_has_nothing_to_place() {
         let scene = Scene { grid: Grid::default(), ..scene() };
         let notes = Report::of(&scene.observation()).notes;
         assert_eq!(notes[0], "nothing to place: one cpu, 2 rx queues; all receive work runs there");
     }
 
     #[test]
-    fn other_writers_and_missing_attribution_are_told() {
+    fn other_writers_and_missing_attribution_are_notes() {
         let writer =
             Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
         let scene = Scene { writers: vec![writer], without_bpf: true, ..scene() };
         let report = Report::of(&scene.observation());
         let expected = [
-            "consumers are not known: nothing was counted",
-            "irqbalance (pid 812) is running and writes irq affinity",
+            "consumers unknown: nothing was counted",
+            "irqbalance (pid 812) is running and changes irq affinity",
         ];
         assert_eq!(report.notes, expected);
         assert_eq!((report.totals.bytes_per_s, report.totals.packets_per_s), (None, None));
     }
 
     #[test]
-    fn an_xdp_program_is_named_for_what_it_hides() {
+    fn an_xdp_program_gives_a_note() {
         let mut observation = scene().observation();
         observation.after.netdevs[0].xdp = Some(netsilo_model::snapshot::netdev::Xdp::Driver);
         let notes = Report::of(&observation).notes;
-        let expected = "eth0: an XDP program is attached; packets that XDP redirects, answers or drops are not seen";
+        let expected = "eth0: an XDP program is attached; packets that XDP \
+                        redirects, answers or drops are not counted";
         assert_eq!(notes, [expected]);
     }
 

@@ -1,7 +1,7 @@
-//! From kernel text to values: one file per kernel file, no file access.
+//! Parsers of kernel text: one file per kernel file, no file access.
 //!
-//! Unknown columns and rows are ignored; a missing wanted one is a [`ParseError`] with its line and
-//! column. No input panics.
+//! Parsers ignore unknown columns and rows. A missing required column or row is a [`ParseError`]
+//! with line and column. No input panics.
 
 pub mod announced;
 pub mod cpu_lists;
@@ -26,15 +26,15 @@ pub mod softnet_stat;
 pub mod stat;
 pub mod uevent;
 
-/// Where in a kernel file something wanted is missing or unreadable.
+/// The position in a kernel file where required text is missing or malformed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} column {column}: {what}")]
 pub struct ParseError {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Byte within the line, from 1.
+    /// Byte offset within the line, from 1.
     pub column: usize,
-    /// What is wrong there.
+    /// The problem at this position.
     pub what: String,
 }
 
@@ -44,13 +44,13 @@ impl ParseError {
     }
 }
 
-/// A line's words, each with the byte at which it starts.
+/// The words of a line, each with the byte offset at which it starts (from 0).
 fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
     line.split_ascii_whitespace()
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize, word))
 }
 
-/// Reads a decimal number of a line.
+/// Parses one word of a line as a decimal number.
 fn decimal<N: std::str::FromStr>(line: usize, (at, word): (usize, &str)) -> Result<N, ParseError> {
     word.parse()
         .map_err(|_| ParseError::new(line, at + 1, format!("expected a number, found {word:?}")))

@@ -1,26 +1,26 @@
-//! The bootstrap: the interval of any figure, from drawing the sample again and again.
+//! The bootstrap: the interval of any statistic, by resampling.
 //!
-//! BCa (bias-corrected and accelerated) rather than percentiles: measured times are skewed, and
-//! where their figure is biased or its spread grows with it, percentiles lie to one side. It is the
-//! same for a ratio and its logarithm. It promises nothing for a sample that was stopped by looking
-//! at it: that is what [`crate::sequential`] is for.
+//! BCa (bias-corrected and accelerated) instead of percentiles: measured times are skewed, and
+//! percentile intervals are off-centre for a biased statistic or one whose spread grows with it.
+//! BCa gives the same interval for a ratio and for its logarithm. Its coverage does not hold for a
+//! sample that was stopped by looking at the data; use [`super::sequential`] for that.
 
 use fastrand::Rng;
 use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::{Estimate, normal_quantile, sorted};
 
-/// Fewer values than this tell nothing of their spread.
+/// The fewest values that show a spread.
 pub const LEAST: usize = 5;
 
-/// How to draw.
+/// Parameters of the resampling.
 #[derive(Debug, Clone, Copy)]
 pub struct Draws {
-    /// How often the sample is drawn again.
+    /// Number of resamples.
     pub resamples: usize,
-    /// Both tails together.
+    /// Probability of both tails together.
     pub doubt: f64,
-    /// Where the random numbers begin.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -30,8 +30,9 @@ impl Default for Draws {
     }
 }
 
-/// A figure of a sample (for pairs: of their differences) and its BCa interval; `None` below
-/// [`LEAST`] values, or if the figure of some draw is not a number.
+/// A statistic of a sample (for pairs: of their differences) and its BCa interval.
+///
+/// `None` for fewer than [`LEAST`] values, or if the statistic of a resample is not a number.
 pub fn interval(
     sample: &[f64],
     figure: impl Fn(&[f64]) -> Option<f64>,
@@ -57,7 +58,7 @@ pub fn interval(
     Some(Estimate { value, low: low.min(value), high: high.max(value) })
 }
 
-/// The figure of each draw, in order.
+/// The statistic of each resample, in ascending order.
 fn draw(sample: &[f64], figure: &impl Fn(&[f64]) -> Option<f64>, draws: Draws) -> Option<Vec<f64>> {
     let mut rng = Rng::with_seed(draws.seed);
     let mut again = sample.to_vec();
@@ -69,7 +70,7 @@ fn draw(sample: &[f64], figure: &impl Fn(&[f64]) -> Option<f64>, draws: Draws) -
     Some(sorted(&drawn))
 }
 
-/// How the spread of the figure grows with it, from leaving out each value once.
+/// The acceleration: how the spread of the statistic grows with it, from the jackknife.
 fn acceleration(sample: &[f64], figure: &impl Fn(&[f64]) -> Option<f64>) -> Option<f64> {
     let without = |n: usize| {
         let rest: Vec<f64> =
@@ -98,17 +99,17 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_covered_nearly_as_often_as_promised() {
+    fn the_mean_has_nearly_the_promised_coverage() {
         let normal = covered(Noise::Normal, 20, 0.0, mean);
         assert!((0.86..=0.98).contains(&normal), "{normal}");
-        // The mean of skewed values is what the bootstrap is worst at; compare logarithms, or
-        // middles.
+        // The bootstrap is weakest for the mean of skewed values; compare logarithms or medians
+        // instead.
         let skewed = covered(Noise::LogNormal, 40, 0.5f64.exp(), mean);
         assert!(skewed >= 0.80, "{skewed}");
     }
 
     #[test]
-    fn the_middle_is_covered_also_where_there_is_no_variance() {
+    fn the_median_is_covered_without_finite_variance() {
         for noise in [Noise::Normal, Noise::Heavy] {
             let covered = covered(noise, 15, 0.0, signed_rank::middle);
             assert!((0.89..=0.985).contains(&covered), "{noise:?} {covered}");
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_draws_the_same_interval_and_too_few_values_none() {
+    fn the_same_seed_gives_the_same_interval_and_too_few_values_none() {
         let sample = [1.0, 2.0, 4.0, 8.0, 16.0, 3.0];
         let one = interval(&sample, mean, Draws::default()).unwrap();
         assert_eq!(Some(one), interval(&sample, mean, Draws::default()));

@@ -1,7 +1,7 @@
-//! How sure a measured difference is: intervals, when to stop measuring, what speaks against the
-//! measurement.
+//! Statistics of measured differences: intervals, stopping rules, checks of the measurement.
 //!
-//! Pure: random numbers come from a seed that the caller gives. The coverage of each interval is
+//! Pure: the caller gives the seed of random numbers. Tests simulate the coverage of each interval.
+//! `docs/ab.md` explains the choice of methods.
 //! simulated in the tests. `docs/ab.md` says in plain words why these methods.
 
 pub mod bootstrap;
@@ -14,37 +14,38 @@ pub mod steadiness;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-/// An estimate and the interval that holds the truth with a confidence known to whoever asked.
+/// An estimate and its confidence interval; the caller knows the confidence level.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The best guess.
+    /// The point estimate.
     pub value: f64,
-    /// Where the interval begins.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Where it ends.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
 impl Estimate {
-    /// Whether the interval, ends included, holds a value.
+    /// Whether the interval, ends included, contains a value.
     pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
-    /// The same with each number changed by a growing function: of logarithms, `exp` makes ratios.
+    /// Applies an increasing function to all three numbers; `exp` turns logarithms into ratios.
     pub fn map(self, growing: impl Fn(f64) -> f64) -> Self {
         Self { value: growing(self.value), low: growing(self.low), high: growing(self.high) }
     }
 }
 
-/// The value below which this share of sorted samples lies, interpolated between neighbours.
+/// The quantile of sorted samples at `share`, interpolated between neighbours; `None` without
+/// samples.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let at = share * sorted.len().checked_sub(1)? as f64;
     let (low, high) = (*sorted.get(at.floor() as usize)?, *sorted.get(at.ceil() as usize)?);
     Some(low + (high - low) * at.fract())
 }
 
-/// The middle of samples in any order.
+/// The median of samples in any order; `None` without samples.
 pub fn median(samples: &[f64]) -> Option<f64> {
     quantile(&sorted(samples), 0.5)
 }
@@ -60,14 +61,15 @@ fn sorted(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// The standard normal distribution's quantile.
+/// The quantile of the standard normal distribution.
 fn normal_quantile(share: f64) -> f64 {
     Normal::standard().inverse_cdf(share)
 }
 
-/// What differs between the means of two samples that are not paired: Student's interval with a
-/// common variance, so that it exists from two samples and one on. No deviation is taken to be
-/// below `least_deviation`. Both tails together are as improbable as `doubt`.
+/// The difference between the means of two unpaired samples, by Student's interval.
+///
+/// Uses a common variance, so two samples against one are enough. Assumes a standard deviation of
+/// at least `least_deviation`. `doubt` is the probability of both tails together.
 pub fn difference_of_means(
     before: &[f64],
     after: &[f64],
@@ -93,14 +95,14 @@ mod tests {
     use crate::simulate::{normal, share};
 
     #[test]
-    fn quantiles_are_interpolated_and_nothing_has_none() {
+    fn quantiles_are_interpolated_and_none_without_samples() {
         assert_eq!(quantile(&[1.0, 2.0], 0.5), Some(1.5));
         assert_eq!(quantile(&[1.0, 2.0, 9.0], 1.0), Some(9.0));
         assert_eq!((median(&[9.0, 1.0, 2.0]), median(&[]), mean(&[])), (Some(2.0), None, None));
     }
 
     #[test]
-    fn the_difference_of_two_means_is_covered_as_often_as_promised() {
+    fn difference_of_means_has_the_promised_coverage() {
         let covered = share(2000, |rng| {
             let mut around =
                 |mean: f64, n: usize| (0..n).map(|_| mean + normal(rng)).collect::<Vec<_>>();

@@ -1,30 +1,31 @@
-//! When to stop comparing: early when it is clear, early when it is hopeless, and never more often
-//! wrong than promised.
+//! Stopping rules of a comparison: early when the result is clear or hopeless, with the promised
+//! error rate.
 //!
-//! The differences are looked at a few times, at numbers of pairs fixed beforehand; each look has
-//! its share of the doubt and an exact interval ([`crate::signed_rank`]). All intervals together
-//! hold the truth with the confidence promised, whichever look is the last. A confidence sequence
-//! would allow a look after each pair and takes two to four times as many of them; here a pair
+//! Looks happen at a few numbers of pairs fixed beforehand. Each look has its share of the doubt
+//! and an exact interval ([`super::signed_rank`]). All intervals together contain the true
+//! difference with the promised confidence, whichever look is the last. A confidence sequence would
+//! allow a look after each pair, but needs two to four times as many pairs. Here a pair costs
+//! seconds and a look costs nothing.
 //! costs seconds and a look nothing.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Estimate, normal_quantile, signed_rank};
 
-/// Between two looks the number of pairs grows by this.
+/// Growth factor of the number of pairs between two looks.
 const GROWTH: f64 = 1.45;
 
-/// Before this share of the pairs nothing is hopeless.
+/// The share of the pairs before which no comparison counts as hopeless.
 const HOPE: f64 = 0.25;
 
-/// How to compare.
+/// The rules of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Pairs at most.
+    /// Maximum number of pairs.
     pub most: usize,
-    /// How often the interval may miss the truth.
+    /// Probability that the interval misses the true difference.
     pub doubt: f64,
-    /// A difference below this is none that matters; 0 where each one does.
+    /// The smallest difference that matters; 0 when every difference matters.
     pub matters: f64,
 }
 
@@ -34,37 +35,36 @@ impl Default for Rules {
     }
 }
 
-/// Why it stopped.
+/// Why a comparison stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// The interval does not hold zero.
+    /// The interval excludes zero.
     Clear,
-    /// The whole interval is below what matters.
+    /// The whole interval is smaller than `matters`.
     Alike,
-    /// With all pairs that are left the interval would still hold zero.
+    /// The interval would still contain zero after all remaining pairs.
     Hopeless,
-    /// All pairs are used up.
+    /// All pairs have been measured.
     Used,
 }
 
-/// What a look at the differences showed.
+/// The result of one look at the differences.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Look {
-    /// Differences looked at.
+    /// Number of differences.
     pub pairs: usize,
-    /// Where the truth is; `None` where they are too few.
+    /// The estimated difference; `None` with too few differences.
     pub estimate: Option<Estimate>,
-    /// Why to stop now; `None` means to go on.
+    /// Why to stop now; `None` means continue.
     pub stop: Option<Stop>,
 }
 
 impl Rules {
-    /// The numbers of pairs to look at: few, so that the doubt need not be shared among many.
+    /// The numbers of pairs at which to look: few, so that few looks share the doubt.
     pub fn looks(&self) -> Vec<usize> {
-        // The first look that has an interval depends on the number of looks, and the other way
-        // round.
-        let from = |first: usize| {
+        // The first look with an interval depends on the number of looks, and vice versa.
+        let numbers_from = |first: usize| {
             let grown = std::iter::successors(Some(first as f64), |n| Some(n * GROWTH))
                 .map(|n| n.round() as usize);
             grown
@@ -72,12 +72,12 @@ impl Rules {
                 .chain([self.most])
                 .collect::<Vec<_>>()
         };
-        let fits =
+        let has_interval =
             |looks: &Vec<usize>| looks[0] >= signed_rank::fewest(self.doubt / looks.len() as f64);
-        (1..=self.most).map(from).find(fits).unwrap_or_else(|| vec![self.most])
+        (1..=self.most).map(numbers_from).find(has_interval).unwrap_or_else(|| vec![self.most])
     }
 
-    /// Looks at the differences so far; `None` when this is no moment to look.
+    /// Looks at the differences so far; `None` when no look is due at their number.
     pub fn look(&self, differences: &[f64]) -> Option<Look> {
         let looks = self.looks();
         let pairs = differences.len();
@@ -89,7 +89,7 @@ impl Rules {
         Some(Look { pairs, estimate, stop: self.stop(pairs, estimate, doubt) })
     }
 
-    /// The last look that these differences allowed.
+    /// The last look that was due for these differences.
     pub fn last_look(&self, differences: &[f64]) -> Option<Look> {
         let pairs = self.looks().into_iter().rfind(|pairs| *pairs <= differences.len())?;
         self.look(&differences[..pairs])
@@ -107,9 +107,11 @@ impl Rules {
         }
     }
 
-    /// Even an estimate that grows by two of its deviations would not leave the interval that all
-    /// pairs would give, and that interval would not be below what matters either. This can only
-    /// make a difference be shown less often.
+    /// Whether more pairs cannot change the result.
+    ///
+    /// True when an estimate larger by two deviations would still lie within the interval expected
+    /// from all pairs, and that interval would not be below `matters`. This can only make the
+    /// comparison show a difference less often.
     fn is_hopeless(&self, pairs: usize, estimate: &Estimate, doubt: f64) -> bool {
         let used = pairs as f64 / self.most as f64;
         let half = (estimate.high - estimate.low) / 2.0;
@@ -126,8 +128,7 @@ mod tests {
     use super::*;
     use crate::simulate::{Noise, share};
 
-    /// Pairs in thrown order, while all drifts and what one pair has the next one has a part of;
-    /// until it stops.
+    /// Measures pairs in random order until a stop, with a drift and correlated neighbours.
     fn run(rules: Rules, noise: Noise, truth: f64, rng: &mut fastrand::Rng) -> Look {
         let (mut differences, mut weather) = (Vec::new(), 0.0);
         loop {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_truth_is_missed_no_more_often_than_promised_whenever_it_stops() {
+    fn coverage_holds_whenever_it_stops() {
         for noise in Noise::ALL {
             for truth in [0.0, 1.5] {
                 let covered = share(300, |rng| {
@@ -165,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_difference_one_is_shown_no_more_often_than_promised() {
+    fn false_differences_are_as_rare_as_promised() {
         let rules = Rules { matters: 0.0, ..Rules::default() };
         let shown = share(400, |rng| run(rules, Noise::Heavy, 0.0, rng).stop == Some(Stop::Clear));
         assert!(shown <= 0.05, "{shown}");
     }
 
     #[test]
-    fn a_large_difference_is_shown_at_the_first_look_and_none_is_given_up_before_the_last() {
+    fn a_large_difference_stops_at_the_first_look_and_no_difference_stops_early() {
         let mut rng = fastrand::Rng::with_seed(5);
         let look = run(Rules::default(), Noise::Normal, 20.0, &mut rng);
         assert_eq!((look.pairs, look.stop), (8, Some(Stop::Clear)));
@@ -184,9 +185,9 @@ mod tests {
     }
 
     #[test]
-    fn giving_up_seldom_costs_a_difference_that_would_have_been_shown() {
-        // About two deviations of a pair's difference over the square root of 60 are shown in most
-        // runs.
+    fn a_hopeless_stop_rarely_hides_a_difference() {
+        // About two deviations of a pair's difference over the square root of 60: most runs show
+        // it.
         let shown = share(200, |rng| {
             run(Rules::default(), Noise::Normal, 1.2, rng).stop == Some(Stop::Clear)
         });
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_is_called_alike_and_too_few_pairs_show_nothing() {
+    fn equal_settings_are_alike_and_too_few_pairs_have_no_estimate() {
         let rules = Rules { matters: 0.05, ..Rules::default() };
         let same = [0.01, -0.01, 0.02, -0.02, 0.0, 0.01, -0.01, 0.005];
         assert_eq!(rules.look(&same).unwrap().stop, Some(Stop::Alike));

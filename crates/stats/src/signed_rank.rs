@@ -1,25 +1,26 @@
-//! Wilcoxon's signed ranks: where the middle of paired differences is, exactly, whatever their
+//! Wilcoxon's signed-rank test: an exact interval for the centre of paired differences, for any
 //! distribution.
 //!
-//! If which side of a pair ran first was thrown by a coin, each difference is as likely to be of
-//! either sign around the true one: the interval then holds what it promises under drift, skew and
-//! tails of any kind (no variance need exist).
+//! If a coin decides which side of a pair runs first, each difference is equally likely to lie
+//! above or below the true one. The interval then has the promised coverage under drift, skew and
+//! tails of any kind (a finite variance is not needed).
 
 use crate::{Estimate, normal_quantile, sorted};
 
-/// Up to so many differences the distribution of the rank sum is counted out; beyond, it is normal
-/// for all purposes.
+/// Up to this number of differences the distribution of the rank sum is exact; above, it is
+/// approximated as normal.
 const EXACT: usize = 200;
 
-/// Hodges and Lehmann's estimate: the median of the means of all pairs of samples, each with itself
-/// too.
+/// The Hodges-Lehmann estimate: the median of the means of all pairs of samples, including each
+/// sample with itself.
 pub fn middle(differences: &[f64]) -> Option<f64> {
     crate::quantile(&walsh(differences), 0.5)
 }
 
-/// The middle of differences and its interval; both tails together are at most as improbable as
-/// `doubt`. `None` where there are too few differences for that: all of one sign, they would still
-/// be too probable.
+/// The Hodges-Lehmann estimate and its interval; `doubt` bounds the probability of both tails
+/// together.
+///
+/// `None` with too few differences: even with equal signs they would be too probable.
 pub fn interval(differences: &[f64], doubt: f64) -> Option<Estimate> {
     let outside = outside(differences.len(), doubt)?;
     let means = walsh(differences);
@@ -31,12 +32,12 @@ pub fn interval(differences: &[f64], doubt: f64) -> Option<Estimate> {
     })
 }
 
-/// The fewest differences that have an interval.
+/// The smallest number of differences that has an interval.
 pub fn fewest(doubt: f64) -> usize {
     (1..).find(|n| outside(*n, doubt).is_some()).unwrap_or(usize::MAX)
 }
 
-/// The means of all pairs of samples, in order.
+/// The means of all pairs of samples, in ascending order.
 fn walsh(samples: &[f64]) -> Vec<f64> {
     let pairs = samples
         .iter()
@@ -45,8 +46,8 @@ fn walsh(samples: &[f64]) -> Vec<f64> {
     sorted(&pairs.collect::<Vec<_>>())
 }
 
-/// How many of the sorted means lie outside the interval on either side: the largest rank sum that,
-/// with all below it, has at most half the doubt.
+/// The number of sorted means outside the interval on each side: the largest rank sum whose
+/// cumulative probability is at most half the doubt.
 fn outside(n: usize, doubt: f64) -> Option<usize> {
     let half = doubt / 2.0;
     if n > EXACT {
@@ -63,8 +64,7 @@ fn outside(n: usize, doubt: f64) -> Option<usize> {
     fits.count().checked_sub(1)
 }
 
-/// The probability of each sum of the ranks 1 to n that have a positive sign, each sign thrown by a
-/// coin.
+/// The probability of each sum of the positive ranks among 1 to n, with random signs.
 fn rank_sums(n: usize) -> Vec<f64> {
     let mut probability = vec![0.0; n * (n + 1) / 2 + 1];
     probability[0] = 1.0;
@@ -84,8 +84,8 @@ mod tests {
     use crate::simulate::{Noise, share};
 
     #[test]
-    fn the_ranks_are_those_of_the_published_tables() {
-        // Two tails of 0.05 and 0.01: Wilcoxon's critical values.
+    fn critical_values_match_published_tables() {
+        // Wilcoxon's critical values for two tails of 0.05 and 0.01.
         let critical = |n, doubt| outside(n, doubt);
         assert_eq!(
             [6, 8, 10, 20, 30].map(|n| critical(n, 0.05)),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pair_far_off_does_not_move_the_middle() {
+    fn one_outlier_does_not_move_the_middle() {
         let quiet = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.0];
         let mut one_off = quiet;
         one_off[3] = 1e9;
@@ -112,14 +112,14 @@ mod tests {
         );
     }
 
-    /// A pair's difference where the side that runs first is thrown by a coin, while all drifts.
+    /// A pair's difference: a coin decides which side runs first, and both drift.
     fn difference(noise: Noise, truth: f64, drift: f64, rng: &mut fastrand::Rng) -> f64 {
         let (first, second) = (noise.sample(rng), noise.sample(rng) + drift);
         if rng.bool() { second + truth - first } else { first + truth - second }
     }
 
     #[test]
-    fn the_truth_is_covered_as_often_as_promised_under_any_noise_and_drift() {
+    fn coverage_holds_under_any_noise_and_drift() {
         for noise in Noise::ALL {
             for drift in [0.0, 3.0] {
                 let covered = share(1500, |rng| {

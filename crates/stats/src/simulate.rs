@@ -1,17 +1,17 @@
-//! Synthetic noise for simulations in tests (feature `simulate`).
+//! Noise for simulations in tests.
 
 use fastrand::Rng;
 
-/// A kind of noise around 0; each is skewed or tailed in its own way.
+/// A kind of noise around 0, each with its own skew and tails.
 #[derive(Debug, Clone, Copy)]
 pub enum Noise {
     /// Gaussian, variance 1.
     Normal,
-    /// Skewed: as times are.
+    /// Skewed, like measured times.
     LogNormal,
-    /// Student's with 2 degrees of freedom: no variance.
+    /// Student's distribution with 2 degrees of freedom: infinite variance.
     Heavy,
-    /// Mostly quiet, one in ten far off.
+    /// Mostly small, one in ten far off.
     Spikes,
 }
 
@@ -32,13 +32,13 @@ impl Noise {
     }
 }
 
-/// Box and Muller's.
+/// A normal sample, by the Box-Muller transform.
 pub fn normal(rng: &mut Rng) -> f64 {
     let radius = (-2.0 * (1.0 - rng.f64()).ln()).sqrt();
     radius * (std::f64::consts::TAU * rng.f64()).cos()
 }
 
-/// The share of so many simulations in which something holds.
+/// The share of `simulations` in which `holds` is true.
 pub fn share(simulations: u64, mut holds: impl FnMut(&mut Rng) -> bool) -> f64 {
     let held = (0..simulations).filter(|seed| holds(&mut Rng::with_seed(*seed))).count();
     held as f64 / simulations as f64

@@ -1,37 +1,36 @@
-//! What speaks against a measurement: values that drift, single ones far off, neighbours that are
-//! alike.
+//! Checks of a series of measurements: drift, outliers, correlated neighbours.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::{mean, median};
 
-/// More deviations than this from the middle is far off.
+/// A value more than this many deviations from the median is an outlier.
 const FAR: f64 = 5.0;
 
-/// What makes the median of absolute deviations a deviation, for a normal distribution.
+/// Factor from the median absolute deviation to the standard deviation of a normal distribution.
 const TO_DEVIATION: f64 = 1.4826;
 
-/// A drift, or likeness of neighbours, that chance would show less often than this is told.
+/// A drift or correlation less probable than this by chance is reported.
 const DOUBT: f64 = 0.01;
 
-/// Fewer values show nothing.
+/// The fewest values that can show a drift or an outlier.
 const LEAST: usize = 8;
 
-/// How steady values were, in the order in which they were measured.
+/// Steadiness of values in the order of measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Steadiness {
-    /// How much they rose from first to last (Theil and Sen's line), relative to their median;
-    /// `None` where that may be chance (Mann and Kendall's test at 1 %).
+    /// Rise from first to last value (Theil-Sen line), relative to their median; `None` when chance
+    /// may explain it (Mann-Kendall test at 1 %).
     pub drift: Option<f64>,
-    /// Which of them are far off: more than 5 deviations (from the median of deviations) from the
+    /// Indices of outliers: more than 5 deviations (from the median absolute deviation) from the
     /// median.
     pub outliers: Vec<usize>,
-    /// How alike neighbours are, 1 being the same; `None` where that may be chance.
+    /// Correlation of neighbours, 1 when equal; `None` when chance may explain it.
     pub neighbours_alike: Option<f64>,
 }
 
-/// How steady these values were.
+/// Computes the steadiness of values.
 pub fn steadiness(values: &[f64]) -> Steadiness {
     Steadiness {
         drift: drift(values),
@@ -81,7 +80,7 @@ mod tests {
     use crate::simulate::{normal, share};
 
     #[test]
-    fn a_drift_is_told_with_its_size_and_chance_is_not() {
+    fn a_drift_has_a_size_and_chance_has_none() {
         let rising: Vec<f64> = (0..20).map(|n| 100.0 + f64::from(n)).collect();
         let drift = steadiness(&rising).drift.unwrap();
         assert!((drift - 19.0 / 109.5).abs() < 1e-9, "{drift}");
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_far_off_is_named_and_values_that_are_all_the_same_have_none() {
+    fn an_outlier_is_found_and_equal_values_have_none() {
         let mut values = vec![10.0, 10.1, 9.9, 10.2, 9.8, 10.0, 10.1, 9.9];
         assert_eq!(steadiness(&values).outliers, [0; 0]);
         values[2] = 14.0;
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_are_alike_are_told() {
+    fn correlated_neighbours_are_reported() {
         let waves: Vec<f64> = (0..40).map(|n| (f64::from(n) / 5.0).sin()).collect();
         assert!(steadiness(&waves).neighbours_alike.unwrap() > 0.8);
         let to_and_fro: Vec<f64> = (0..40).map(|n| f64::from(n % 2)).collect();

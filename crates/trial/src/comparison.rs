@@ -1,5 +1,5 @@
-//! A against B: pairs of measured numbers to a verdict, and what speaks against it. Nothing is
-//! measured or written here.
+//! Comparison of A with B: from pairs of numbers to a verdict and warnings. Measures and writes
+//! nothing.
 
 use netsilo_stats::bootstrap::{self, Draws};
 use netsilo_stats::sequential::{Look, Rules, Stop};
@@ -7,13 +7,13 @@ use netsilo_stats::steadiness::{Steadiness, steadiness};
 use netsilo_stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
-/// Which way a number is better.
+/// Which direction of a number is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// A rate.
+    /// For rates.
     Higher,
-    /// A cost.
+    /// For costs.
     Lower,
 }
 
@@ -21,37 +21,37 @@ pub enum Better {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// By their ratio: both are above 0.
+    /// By their ratio; both must be above 0.
     Ratio,
-    /// By their difference: shares, which may be 0.
+    /// By their difference, for shares, which may be 0.
     Difference,
 }
 
-/// One number of each, measured one right after the other.
+/// One number of each setting, measured directly after each other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// With A in force.
+    /// The number under setting A.
     pub a: f64,
-    /// With B in force.
+    /// The number under setting B.
     pub b: f64,
-    /// B came first; a coin decides.
+    /// Whether B ran first; decided at random.
     pub b_first: bool,
 }
 
-/// What is to be compared.
+/// The parameters of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Question {
-    /// When to stop; `matters` is relative where the scale is.
+    /// When to stop; `matters` is relative on the ratio scale.
     pub rules: Rules,
     /// Ratio or difference.
     pub scale: Scale,
-    /// Which way is better.
+    /// Which direction is better.
     pub better: Better,
-    /// Where the bootstrap's random numbers begin.
+    /// Seed of the bootstrap's random numbers.
     pub seed: u64,
 }
 
-/// B against A.
+/// The result of B compared with A.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -59,40 +59,40 @@ pub enum Verdict {
     Better,
     /// B is worse.
     Worse,
-    /// The interval holds zero, or there are too few pairs for one.
+    /// The interval contains zero, or there are too few pairs for an interval.
     NoDifferenceShown,
 }
 
-/// What the pairs say.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// B against A.
+    /// B compared with A.
     pub verdict: Verdict,
-    /// Why no more pairs are wanted; `None` while more are.
+    /// Why to stop measuring; `None` when more pairs are needed.
     pub stop: Option<Stop>,
-    /// How often the interval may miss the truth, whenever it stops.
+    /// Probability that the interval misses the true change, whenever it stops.
     pub doubt: f64,
-    /// Pairs that the interval is of.
+    /// Number of pairs used for the interval.
     pub pairs_used: usize,
-    /// B less A, relative to A where the scale is, with the interval that the verdict is from.
+    /// B minus A, relative to A on the ratio scale; the verdict follows from its interval.
     pub change: Option<Estimate>,
-    /// The bootstrap's interval of the same, of these pairs as if their number had been fixed: to
-    /// be read, not decided by.
+    /// The bootstrap interval of the same change, as if the number of pairs had been fixed;
+    /// informative only, not used for the verdict.
     pub bootstrap: Option<Estimate>,
-    /// The middle value with A, and with B.
+    /// The medians with A and with B.
     pub medians: Option<(f64, f64)>,
-    /// How steady A was.
+    /// Steadiness of A.
     pub a: Steadiness,
-    /// How steady B was.
+    /// Steadiness of B.
     pub b: Steadiness,
-    /// Which pairs' differences are far off; they move the interval little.
+    /// Indices of pairs with outlying differences; they move the interval little.
     pub far_off: Vec<usize>,
-    /// All that was measured.
+    /// All measured pairs.
     pub pairs: Vec<Pair>,
 }
 
 impl Question {
-    /// The difference that a pair shows, on the scale that is reckoned with.
+    /// The difference of a pair, on the scale used for the statistics.
     fn difference(&self, pair: &Pair) -> f64 {
         match self.scale {
             Scale::Ratio => (pair.b / pair.a).ln(),
@@ -100,15 +100,15 @@ impl Question {
         }
     }
 
-    /// As people read it.
-    fn told(&self, estimate: Estimate) -> Estimate {
+    /// The estimate on the scale for display.
+    fn for_display(&self, estimate: Estimate) -> Estimate {
         match self.scale {
             Scale::Ratio => estimate.map(f64::exp_m1),
             Scale::Difference => estimate,
         }
     }
 
-    /// What these pairs say; the interval is that of the last look that they allow.
+    /// Compares the pairs; the interval is that of the last look that was due.
     pub fn compare(&self, pairs: &[Pair]) -> Comparison {
         let differences: Vec<f64> = pairs.iter().map(|pair| self.difference(pair)).collect();
         let each = |of: fn(&Pair) -> f64| pairs.iter().map(of).collect::<Vec<_>>();
@@ -121,9 +121,9 @@ impl Question {
             stop: now.and_then(|look| look.stop),
             doubt: self.rules.doubt,
             pairs_used: last.map_or(0, |look| look.pairs),
-            change: last.and_then(|look| look.estimate).map(|it| self.told(it)),
+            change: last.and_then(|look| look.estimate).map(|it| self.for_display(it)),
             bootstrap: bootstrap::interval(&differences, signed_rank::middle, draws)
-                .map(|it| self.told(it)),
+                .map(|it| self.for_display(it)),
             medians: median(&a).zip(median(&b)),
             a: steadiness(&a),
             b: steadiness(&b),
@@ -132,7 +132,7 @@ impl Question {
         }
     }
 
-    /// Whether no more pairs are wanted.
+    /// Whether no more pairs are needed.
     pub fn is_answered(&self, pairs: &[Pair]) -> bool {
         let differences: Vec<f64> = pairs.iter().map(|pair| self.difference(pair)).collect();
         self.rules.look(&differences).is_some_and(|look| look.stop.is_some())
@@ -170,27 +170,27 @@ mod tests {
     #[test]
     fn a_clear_difference_is_shown_with_its_size_and_its_direction() {
         assert!(!QUESTION.is_answered(&pairs(7, 110.0)));
-        let told = QUESTION.compare(&pairs(8, 110.0));
+        let comparison = QUESTION.compare(&pairs(8, 110.0));
         assert_eq!(
-            (told.verdict, told.stop, told.pairs_used),
+            (comparison.verdict, comparison.stop, comparison.pairs_used),
             (Verdict::Better, Some(Stop::Clear), 8)
         );
-        let change = told.change.unwrap();
+        let change = comparison.change.unwrap();
         assert!(
             (change.value - 0.1).abs() < 0.01 && change.low > 0.05 && change.high < 0.15,
             "{change:?}"
         );
-        assert!(told.bootstrap.unwrap().holds(change.value));
+        assert!(comparison.bootstrap.unwrap().holds(change.value));
         let cost = Question { better: Better::Lower, ..QUESTION };
         assert_eq!(cost.compare(&pairs(8, 110.0)).verdict, Verdict::Worse);
         assert_eq!(cost.compare(&pairs(8, 90.0)).verdict, Verdict::Better);
     }
 
     #[test]
-    fn between_two_looks_the_last_one_counts() {
-        let told = QUESTION.compare(&pairs(10, 110.0));
-        assert_eq!((told.stop, told.pairs_used, told.pairs.len()), (None, 8, 10));
-        assert_eq!(told.verdict, Verdict::Better);
+    fn between_two_looks_the_earlier_look_counts() {
+        let comparison = QUESTION.compare(&pairs(10, 110.0));
+        assert_eq!((comparison.stop, comparison.pairs_used, comparison.pairs.len()), (None, 8, 10));
+        assert_eq!(comparison.verdict, Verdict::Better);
         let few = QUESTION.compare(&pairs(3, 110.0));
         assert_eq!(
             (few.verdict, few.change, few.bootstrap),
@@ -200,10 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_holds_zero_shows_no_difference() {
-        let told = QUESTION.compare(&pairs(60, 100.0));
-        assert_eq!(told.verdict, Verdict::NoDifferenceShown);
-        assert!(told.change.unwrap().holds(0.0));
+    fn an_interval_containing_zero_shows_no_difference() {
+        let comparison = QUESTION.compare(&pairs(60, 100.0));
+        assert_eq!(comparison.verdict, Verdict::NoDifferenceShown);
+        assert!(comparison.change.unwrap().holds(0.0));
     }
 
     #[test]
@@ -212,8 +212,8 @@ mod tests {
         let pairs: Vec<Pair> = (0..8)
             .map(|n| Pair { a: 0.0, b: 0.9 + 0.001 * f64::from(n), b_first: n % 2 == 0 })
             .collect();
-        let told = question.compare(&pairs);
-        assert_eq!(told.verdict, Verdict::Better);
-        assert!((told.change.unwrap().value - 0.9035).abs() < 0.001);
+        let comparison = question.compare(&pairs);
+        assert_eq!(comparison.verdict, Verdict::Better);
+        assert!((comparison.change.unwrap().value - 0.9035).abs() < 0.001);
     }
 }

@@ -1,11 +1,10 @@
-//! An experiment: settings compared under loads, in rounds. What is to be tried and in which order,
-//! and what is written of it.
+//! An experiment: settings compared under loads, in rounds; its plan and its files.
 //!
-//! In each round every setting meets every load once. A coin decides the order of the loads, and of
-//! the settings under each load, so that what drifts meets all alike; what is compared was measured
-//! within one load of one round, one right after the other. A run on disk is a folder:
-//! [`EXPERIMENT`] is an [`Experiment`], [`RECORDS`] a [`Record`] a line in the order in which they
-//! came.
+//! In each round every setting meets every load once. The order of the loads, and of the settings
+//! under each load, is random, so that drift affects all settings alike. Only trials of one load in
+//! one round are compared, which ran directly after each other. A run on disk is a folder:
+//! [`EXPERIMENT`] is an [`Experiment`]; [`RECORDS`] has one [`Record`] per line in order of
+//! completion.
 
 pub mod flow_map;
 pub mod latency;
@@ -25,31 +24,31 @@ use stage_costs::Sampled;
 
 use crate::traffic::{Run, Side, Spec};
 
-/// The file that says what was to be tried: an [`Experiment`].
+/// The file with the plan: an [`Experiment`].
 pub const EXPERIMENT: &str = "experiment.json";
 
-/// The file of what came of it: JSON lines, each a [`Record`].
+/// The file with the results: JSON lines, each a [`Record`].
 pub const RECORDS: &str = "records.jsonl";
 
-/// The file with the exact commands, for people.
+/// The file with the exact commands, for the user.
 pub const COMMANDS: &str = "commands.txt";
 
-/// The file that holds the machine under test as it was found, as `netsilo capture` writes it.
+/// The file with the initial state of the machine under test, as `netsilo capture` writes it.
 pub const MACHINE: &str = "machine.tar.zst";
 
-/// Which experiment.
+/// The kind of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Settings under requests and responses of several sizes and numbers of instances.
+    /// Settings under requests and responses of several sizes and instance counts.
     Matrix,
-    /// A machine between two others.
+    /// A machine that forwards between two others.
     Forward,
-    /// One way, as much as goes: MTUs, sizes, offloads, buffers.
+    /// One-way streams: MTUs, sizes, offloads, buffers.
     Stream,
-    /// One stream whose interrupt is put near its reader and far from it.
+    /// One stream whose interrupt is placed near its reader and far from it.
     Silo,
-    /// RPS in a guest with few CPUs that a service keeps busy.
+    /// RPS in a guest with few CPUs, busy with a service.
     RpsGuest,
 }
 
@@ -65,35 +64,35 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What is to be tried.
+/// The plan of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Of this form.
+    /// Format version.
     pub version: u32,
-    /// Which one.
+    /// Kind of experiment.
     pub kind: Kind,
-    /// netsilo's version.
+    /// Version of netsilo.
     pub netsilo: String,
-    /// The command as it was typed.
+    /// The command line.
     pub command: Vec<String>,
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub started_s: u64,
-    /// What is compared; the others are compared with the first.
+    /// The settings; the others are compared with the first.
     pub settings: Vec<Setting>,
-    /// Under what.
+    /// The loads.
     pub loads: Vec<Load>,
-    /// How often each setting meets each load.
+    /// Number of rounds; each setting meets each load once per round.
     pub rounds: u32,
-    /// How long the machine rests before each trial.
+    /// Idle time of the machine before each trial.
     pub pause: Duration,
-    /// Where the random numbers begin that put it in order.
+    /// Seed of the random order.
     pub seed: u64,
     /// The machine under test.
     pub machine: Machine,
 }
 
-/// A few words about the machine under test; the bundle beside it has the rest.
+/// A summary of the machine under test; the bundle in the same folder has the details.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Machine {
@@ -101,46 +100,46 @@ pub struct Machine {
     pub hostname: String,
     /// Kernel release.
     pub kernel: String,
-    /// Online CPUs.
+    /// Number of online CPUs.
     pub cpus: u32,
-    /// The CPUs' model, as the kernel tells it.
+    /// CPU model, as the kernel reports it.
     pub model: Option<String>,
-    /// The netdevs under test with driver and rx queues (`eth0: igb, 8 rx queues`).
+    /// Netdevs under test with driver and rx queues (`eth0: igb, 8 rx queues`).
     pub netdevs: Vec<String>,
-    /// Those of a machine between whose received packets are counted, by name.
+    /// Names of the netdevs of a forwarding machine whose received packets are counted.
     pub counted: Vec<String>,
-    /// Why times and shares of time mean nothing here (`CPUs are emulated`), counts do; `None`
-    /// where they mean something.
+    /// Why times and time shares are meaningless here, but counts are not (`CPUs are emulated`);
+    /// `None` when times are valid.
     pub times_mean_nothing: Option<String>,
 }
 
-/// A state of the machine under test: what is written before a trial, and taken back after it.
+/// A state of the machine under test, applied before a trial and reverted after it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
-    /// Its name (`rps+rfs`).
+    /// Name (`rps+rfs`).
     pub name: String,
-    /// What it does, in a line.
+    /// One-line description.
     pub what: String,
-    /// What is written; of a command, what it was seen to change.
+    /// The changes to write; for a command, the changes that it was observed to make.
     pub changes: Vec<Change>,
-    /// The command that changes it (`sh`'s words), where netsilo does not.
+    /// The command for `sh` that applies it, when netsilo does not.
     pub command: Option<String>,
 }
 
-/// What the machine under test is put under.
+/// The load on the machine under test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
-    /// Its name (`TCP_RR 256 B x 500`, `bridge, two-way`).
+    /// Name (`TCP_RR 256 B x 500`, `bridge, two-way`).
     pub name: String,
-    /// What is sent.
+    /// The specification of each sender.
     pub spec: Spec,
-    /// How many senders at once, each sending that: two for both ways, or for two senders to one
-    /// receiver.
+    /// Number of concurrent senders with this specification: two for both directions, or for two
+    /// senders to one receiver.
     pub senders: u32,
-    /// The machine under test drops it where it comes in, before connection tracking, routing and
-    /// bridging: nothing arrives.
+    /// Whether the machine under test drops the traffic at ingress, before connection tracking,
+    /// routing and bridging: nothing arrives.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub early_drop: bool,
 }
@@ -149,52 +148,50 @@ pub struct Load {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
-    /// A setting met a load.
+    /// The result of a trial.
     Trial(Box<Trial>),
-    /// Who processes and who reads, under a setting and a load; in a trial of its own that does not
-    /// count.
+    /// The silos under a setting and a load, from a separate trial that does not count.
     Map(Box<Map>),
-    /// A setting met a load, and there is no result.
+    /// A trial without a result.
     Failed(Failed),
 }
 
-/// A place in the order.
+/// One step of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Step {
-    /// Which round, from 0.
+    /// Round, from 0.
     pub round: u32,
-    /// The load's name.
+    /// Name of the load.
     pub load: String,
-    /// The setting's name.
+    /// Name of the setting.
     pub setting: String,
 }
 
-/// What came of one step.
+/// The result of one step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Which one.
+    /// The step.
     #[serde(flatten)]
     pub step: Step,
-    /// When it began, in milliseconds since 1970.
+    /// Start time, in milliseconds since 1970.
     pub started_ms: u64,
-    /// What each sender and its receiver measured.
+    /// The measurements of each sender and its receiver.
     pub runs: Vec<Run>,
-    /// What the machine under test did meanwhile, where it is neither sender nor receiver; else it
-    /// is the runs' server.
+    /// The machine under test when it is neither sender nor receiver; otherwise it is the server of
+    /// the runs.
     pub between: Option<Side>,
 }
 
 /// The silos under a setting and a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Map {
-    /// The load's name.
+    /// Name of the load.
     pub load: String,
-    /// The setting's name.
+    /// Name of the setting.
     pub setting: String,
-    /// Which queue is processed where, and who reads it.
+    /// Where each queue is processed and who reads it.
     pub silos: Silos,
-    /// Where receive work spends its time, seen in another such trial; `None` where that was not
-    /// asked for.
+    /// Where receive work spends its time, from another such trial; `None` when not requested.
     #[serde(default)]
     pub sampled: Option<Sampled>,
 }
@@ -202,15 +199,15 @@ pub struct Map {
 /// A step without a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// Which one.
+    /// The step.
     #[serde(flatten)]
     pub step: Step,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 impl Experiment {
-    /// All steps in the order in which they are to be made.
+    /// All steps in execution order.
     pub fn steps(&self) -> Vec<Step> {
         let mut rng = Rng::with_seed(self.seed);
         let mut steps = Vec::new();
@@ -231,16 +228,16 @@ impl Experiment {
         steps
     }
 
-    /// What is left to do after these records, in order. One without a result is tried again.
+    /// The remaining steps after these records, in order; a step without a result is repeated.
     pub fn left(&self, records: &[Record]) -> Vec<Step> {
         let done: BTreeSet<&Step> = records.iter().filter_map(Record::done).collect();
         self.steps().into_iter().filter(|step| !done.contains(step)).collect()
     }
 
-    /// Names that are there twice, or a form that is not known: such a file is of no use.
+    /// Checks the plan: error for an unknown format version, duplicate names, or nothing to run.
     pub fn check(&self) -> Result<(), String> {
         if self.version != 1 {
-            return Err(format!("version {} is not known, 1 is", self.version));
+            return Err(format!("unknown schema {}: this netsilo reads schema 1", self.version));
         }
         let mut names = BTreeSet::new();
         let settings = self.settings.iter().map(|it| ("setting", &it.name));
@@ -248,10 +245,10 @@ impl Experiment {
             .chain(self.loads.iter().map(|it| ("load", &it.name)))
             .find(|name| !names.insert(*name));
         if let Some((what, name)) = twice {
-            return Err(format!("the {what} {name} is there twice"));
+            return Err(format!("duplicate {what} {name}"));
         }
         if self.settings.is_empty() || self.loads.is_empty() || self.rounds == 0 {
-            return Err("nothing is to be tried: it needs a setting, a load and a round".into());
+            return Err("an experiment needs a setting, a load and a round".into());
         }
         self.loads.iter().try_for_each(|load| {
             load.spec.check().map_err(|why| format!("load {}: {why}", load.name))
@@ -260,7 +257,7 @@ impl Experiment {
 }
 
 impl Record {
-    /// The step that it has a result of.
+    /// The step for which this record has a result.
     fn done(&self) -> Option<&Step> {
         match self {
             Self::Trial(trial) => Some(&trial.step),
@@ -270,7 +267,7 @@ impl Record {
 }
 
 impl Trial {
-    /// What the machine under test did; `None` where nothing was measured of it.
+    /// The machine under test; `None` when it was not measured.
     pub fn under_test(&self) -> Option<&Side> {
         self.between.as_ref().or_else(|| self.runs.first().map(|run| &run.server.side))
     }
@@ -310,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_meets_each_load_once_a_round_and_those_of_a_load_are_neighbours() {
+    fn each_round_has_every_setting_and_load_once_grouped_by_load() {
         let steps = experiment().steps();
         assert_eq!(steps.iter().collect::<BTreeSet<_>>().len(), 3 * 3 * 4);
         assert!(steps.is_sorted_by_key(|step| step.round));
@@ -325,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_result_is_not_done_again() {
+    fn a_step_with_a_result_is_not_repeated() {
         let experiment = experiment();
         let steps = experiment.steps();
         let done = |step: &Step| {
@@ -340,30 +337,27 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_contradicts_itself_is_refused() {
+    fn an_inconsistent_file_is_an_error() {
         assert_eq!(experiment().check(), Ok(()));
         let wrong = |change: fn(&mut Experiment)| {
             let mut experiment = experiment();
             change(&mut experiment);
             experiment.check().unwrap_err()
         };
-        assert_eq!(
-            wrong(|it| it.settings[1].name = "none".into()),
-            "the setting none is there twice"
-        );
+        assert_eq!(wrong(|it| it.settings[1].name = "none".into()), "duplicate setting none");
         assert_eq!(
             wrong(|it| it.loads.clear()),
-            "nothing is to be tried: it needs a setting, a load and a round"
+            "an experiment needs a setting, a load and a round"
         );
         assert_eq!(
             wrong(|it| it.loads[2].spec.instances = 0),
             "load c: instances must be 1 to 20000, not 0"
         );
-        assert_eq!(wrong(|it| it.version = 2), "version 2 is not known, 1 is");
+        assert_eq!(wrong(|it| it.version = 2), "unknown schema 2: this netsilo reads schema 1");
     }
 
     #[test]
-    fn a_record_is_a_line_that_is_read_back() {
+    fn a_record_round_trips_as_one_line() {
         let step = Step { round: 1, load: "a".into(), setting: "none".into() };
         let failed = Record::Failed(Failed { step, why: "a\nb".into() });
         let line = serde_json::to_string(&failed).unwrap();

@@ -1,5 +1,4 @@
-//! A load: what is to be sent, and what came of it. The sockets are in the kernel edge; here are
-//! the words and the sums.
+//! A load: its specification, its results and their arithmetic. The kernel edge has the sockets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,46 +10,46 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::CpuTime;
 use serde::{Deserialize, Serialize};
 
-/// Instances at most: each is a socket, and a client has some 28000 ports.
+/// Maximum number of instances: each is a socket, and a client has about 28000 ports.
 pub const MOST_INSTANCES: usize = 20_000;
 
-/// The largest request, response or piece sent, in bytes.
+/// Maximum size of a request, response or send call, in bytes.
 const MOST_BYTES: usize = 16 << 20;
 
-/// What a TCP stream sends in one call, as iperf3's does, and what its reader takes.
+/// Bytes per call that a TCP stream sends, as iperf3 does, and that its reader takes.
 const USUAL_PIECE: usize = 128 << 10;
 
-/// The most that a UDP datagram over IPv4 holds.
+/// Maximum payload of a UDP datagram over IPv4, in bytes.
 const MOST_DATAGRAM: usize = 65_507;
 
-/// What is sent, in netperf's words.
+/// The traffic pattern, with netperf's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Test {
-    /// A request and its response, again and again, on one connection per instance.
+    /// A request and its response, repeated, on one connection per instance.
     #[serde(rename = "TCP_RR")]
     TcpRr,
-    /// The same in datagrams.
+    /// The same with datagrams.
     #[serde(rename = "UDP_RR")]
     UdpRr,
-    /// A connection for each request.
+    /// One connection per request.
     #[serde(rename = "TCP_CRR")]
     TcpCrr,
-    /// As much as goes, one way.
+    /// As many bytes as possible, one way.
     #[serde(rename = "TCP_STREAM")]
     TcpStream,
-    /// The same from a file in memory, by `sendfile`: nothing is copied on the way out.
+    /// The same from a file in memory, by `sendfile`: the sender copies nothing.
     #[serde(rename = "TCP_SENDFILE")]
     TcpSendfile,
-    /// Datagrams, as many as go or at a given rate; what does not arrive is lost.
+    /// Datagrams, as many as possible or at a given rate; lost datagrams stay lost.
     #[serde(rename = "UDP_STREAM")]
     UdpStream,
-    /// `UDP_STREAM` of the smallest frames on many flows: for a machine between that forwards.
+    /// `UDP_STREAM` with the smallest frames on many flows, to load a machine that forwards.
     #[serde(rename = "FORWARD")]
     Forward,
 }
 
 impl Test {
-    /// All of them.
+    /// All tests.
     pub const ALL: [Self; 7] = [
         Self::TcpRr,
         Self::UdpRr,
@@ -74,29 +73,27 @@ impl Test {
         }
     }
 
-    /// Whether requests are answered.
+    /// Whether requests get responses.
     pub fn has_responses(self) -> bool {
         matches!(self, Self::TcpRr | Self::UdpRr | Self::TcpCrr)
     }
 
-    /// Whether datagrams are sent.
+    /// Whether it sends datagrams.
     pub fn is_udp(self) -> bool {
         matches!(self, Self::UdpRr | Self::UdpStream | Self::Forward)
     }
 
-    /// Whether it is one connection's bytes, one way.
+    /// Whether it sends bytes over TCP, one way.
     fn is_tcp_stream(self) -> bool {
         matches!(self, Self::TcpStream | Self::TcpSendfile)
     }
 
-    /// Whether what it sends may go without being copied: a stream from a buffer; `sendfile` copies
-    /// nothing anyway.
+    /// Whether `MSG_ZEROCOPY` applies: streams from a buffer; `sendfile` copies nothing anyway.
     pub fn may_zero_copy(self) -> bool {
         matches!(self, Self::TcpStream | Self::UdpStream)
     }
 
-    /// What a stream sends in one call unless told otherwise: iperf3's size; what fills an Ethernet
-    /// frame; the least.
+    /// Default number of bytes per send call: iperf3's size, a full Ethernet frame, or the minimum.
     pub fn usual_send_bytes(self) -> usize {
         match self {
             Self::UdpStream => 1472,
@@ -105,7 +102,7 @@ impl Test {
         }
     }
 
-    /// How many run at once unless told otherwise.
+    /// Default number of instances.
     pub fn usual_instances(self) -> usize {
         if self == Self::Forward { 64 } else { 1 }
     }
@@ -117,16 +114,17 @@ impl fmt::Display for Test {
     }
 }
 
-/// What an instance is. It matters: a thread that has one connection sleeps and is woken for each
-/// response.
+/// How an instance runs.
+///
+/// It changes the result: a thread with one connection sleeps and is woken for each response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InstancesAs {
-    /// A process each, as netperf's are; threads at the server.
+    /// One process each, as in netperf; threads at the server.
     Processes,
-    /// A thread each, that waits in its socket.
+    /// One thread each, blocked in its socket.
     Threads,
-    /// A few threads with many connections each, that wait in epoll.
+    /// A few threads with many connections each, waiting in epoll.
     Multiplexed,
 }
 
@@ -140,44 +138,44 @@ impl fmt::Display for InstancesAs {
     }
 }
 
-/// A load to be made.
+/// The specification of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// What is sent.
+    /// The traffic pattern.
     pub test: Test,
-    /// How many at once; of a request each has one outstanding.
+    /// Number of instances; each has one outstanding request.
     pub instances: usize,
-    /// What they are.
+    /// How instances run.
     pub instances_as: InstancesAs,
-    /// Threads of the client, where instances are multiplexed.
+    /// Number of client threads when instances are multiplexed.
     pub workers: usize,
-    /// Length of a request.
+    /// Length of a request, in bytes.
     pub request_bytes: usize,
-    /// Length of a response.
+    /// Length of a response, in bytes.
     pub response_bytes: usize,
-    /// What a stream gives the kernel in one call.
+    /// Bytes per send call of a stream.
     pub send_bytes: usize,
-    /// What the reader of a TCP stream takes from the kernel in one call, at most.
+    /// Maximum bytes per read call of a TCP stream's reader.
     #[serde(default = "usual_piece", skip_serializing_if = "is_usual_piece")]
     pub recv_bytes: usize,
-    /// Whether a stream asks the kernel not to copy what it sends (`MSG_ZEROCOPY`).
+    /// Whether a stream sends with `MSG_ZEROCOPY`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub zero_copy: bool,
-    /// Datagrams per second of all instances together; as many as go where it is `None`.
+    /// Datagrams per second, all instances together; `None` for as many as possible.
     pub rate_per_s: Option<f64>,
-    /// After so long a UDP request or its response is taken for lost.
+    /// Time after which a UDP request counts as lost.
     pub lost_after: Duration,
-    /// Whether a lost UDP request is sent again; else the next one takes its place.
+    /// Whether a lost UDP request is sent again; otherwise the next request follows.
     pub resend: bool,
-    /// How long it runs before anything counts.
+    /// Run time before counting starts.
     pub warm_up: Duration,
-    /// How long it counts.
+    /// Run time while counting.
     pub duration: Duration,
 }
 
 impl Spec {
-    /// A test with what is usual for it, for this long.
+    /// The default specification of a test, for this duration.
     pub fn usual(test: Test, duration: Duration) -> Self {
         Self {
             test,
@@ -197,7 +195,9 @@ impl Spec {
         }
     }
 
-    /// Whether such a load can be made; it may come from a stranger.
+    /// Checks a specification, which may come from an untrusted peer.
+    ///
+    /// Errors are messages for the user.
     pub fn check(&self) -> Result<(), String> {
         let most = if self.test.is_udp() { MOST_DATAGRAM } else { MOST_BYTES };
         let within = |what: &str, value: usize, most: usize| {
@@ -230,48 +230,47 @@ impl Spec {
         }
         let day = Duration::from_secs(24 * 60 * 60);
         if self.duration.is_zero() || self.duration > day || self.warm_up > day {
-            return Err("a run takes up to a day".into());
+            return Err("a run must last at most one day".into());
         }
         if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&self.lost_after) {
-            return Err("a datagram is taken for lost after 1ms to 60s".into());
+            return Err("the loss timeout must be 1ms to 60s".into());
         }
         if self.rate_per_s.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
-            return Err("a rate is more than 0 datagrams per second".into());
+            return Err("the rate must be more than 0 datagrams per second".into());
         }
         Ok(())
     }
 }
 
-/// What one end counted. At the client requests go out and responses come in, at the server the
-/// other way round.
+/// The counts of one end. The client sends requests and receives responses, the server the reverse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Totals {
-    /// Requests: at the client each is counted once, however often it was sent.
+    /// Requests; the client counts each once, however often it sent the request.
     pub requests: u64,
-    /// Responses to them.
+    /// Responses to requests.
     pub responses: u64,
-    /// Requests without a response in time that were given up.
+    /// Requests given up without a response in time.
     pub lost: u64,
-    /// Requests that were sent once more.
+    /// Requests sent again.
     pub resent: u64,
-    /// Responses that came after their request was taken for lost, or that fitted none.
+    /// Responses after the request counted as lost, or to no known request.
     pub late: u64,
-    /// Bytes given to the kernel.
+    /// Bytes passed to the kernel.
     pub sent_bytes: u64,
     /// Bytes taken from the kernel.
     pub received_bytes: u64,
-    /// Datagrams given to the kernel.
+    /// Datagrams passed to the kernel.
     pub datagrams_sent: u64,
     /// Datagrams taken from the kernel.
     pub datagrams_received: u64,
-    /// Sends that were to go without a copy.
+    /// Send calls with `MSG_ZEROCOPY`.
     #[serde(skip_serializing_if = "is_zero")]
     pub zerocopy_sends: u64,
-    /// Of these, how many the kernel has told to be done.
+    /// Of these, sends whose completion the kernel has reported.
     #[serde(skip_serializing_if = "is_zero")]
     pub zerocopy_completed: u64,
-    /// And of these, how many it has copied all the same.
+    /// Of these, sends that the kernel copied nevertheless.
     #[serde(skip_serializing_if = "is_zero")]
     pub zerocopy_copied: u64,
 }
@@ -306,7 +305,7 @@ impl AddAssign for Totals {
 }
 
 impl Totals {
-    /// What came on top of earlier totals.
+    /// The increase since earlier totals.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             requests: self.requests.saturating_sub(earlier.requests),
@@ -325,23 +324,22 @@ impl Totals {
     }
 }
 
-/// How long responses took, from before the request was sent until the response was read, in
-/// nanoseconds.
+/// Response times from before the request was sent until the response was read, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// How many.
+    /// Number of responses.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean_ns: f64,
-    /// The longest.
+    /// Maximum.
     pub max_ns: u64,
-    /// By percent (`50`, `99.9`), to three digits.
+    /// Percentiles by percent (`50`, `99.9`), to three digits.
     pub percentiles_ns: BTreeMap<String, u64>,
-    /// All of it: HdrHistogram's interchange form (V2, deflated, base64).
+    /// The histogram in HdrHistogram's interchange format (V2, deflated, base64).
     pub histogram: String,
 }
 
-/// What one end's machine did while it counted.
+/// The state of one end's machine while counting.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Side {
@@ -349,28 +347,27 @@ pub struct Side {
     pub hostname: String,
     /// Kernel release.
     pub kernel: String,
-    /// Which boot: two ends of one boot share their CPUs.
+    /// Boot id: two ends with the same one share their CPUs.
     pub boot_id: String,
-    /// Times as booked by the kernel, softirqs, IPIs, softnet, interrupts, netdevs.
+    /// Kernel counters as rates: CPU times, softirqs, IPIs, softnet, interrupts, netdevs.
     pub rates: Rates,
-    /// True interrupt time and counts, where eBPF was allowed to measure them.
+    /// Measured interrupt times and counts, if eBPF was allowed.
     pub true_times: BTreeMap<CpuId, CpuTime>,
-    /// How long the true times were measured.
+    /// Length of that measurement.
     pub true_elapsed: Duration,
-    /// Context switches of the machine.
+    /// Context switches of the machine per second.
     pub context_switches_per_s: Option<f64>,
-    /// Interrupts of the machine, inter-processor ones and timers among them.
+    /// All interrupts of the machine per second, including inter-processor ones and timers.
     pub interrupts_per_s: Option<f64>,
-    /// CPU time of this end's netsilo, per second; its processes' too.
+    /// CPU time of this end's netsilo and its processes, in CPUs.
     pub own_cpus: f64,
-    /// The most memory that this end's netsilo has used since it started, in bytes (VmHWM); its
-    /// processes' not among it.
+    /// Peak memory of this end's netsilo process since its start, in bytes (VmHWM), without its
+    /// child processes.
     pub peak_bytes: Option<u64>,
 }
 
 impl Side {
-    /// How many CPUs were busy, all work of the machine taken together; `None` where no tick was
-    /// counted.
+    /// Number of busy CPUs, counting all work of the machine; `None` without ticks.
     pub fn busy_cpus(&self) -> Option<f64> {
         let shares: Vec<f64> =
             self.rates.cpus.values().filter_map(|cpu| Some(cpu.shares?.busy())).collect();
@@ -378,42 +375,42 @@ impl Side {
     }
 }
 
-/// What the server did for one run.
+/// The server's part of one run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Served {
-    /// What its workers are; as asked for, where it can.
+    /// How its workers run; as requested if the server supports it.
     pub instances_as: Option<InstancesAs>,
-    /// How many threads.
+    /// Number of threads.
     pub workers: usize,
-    /// CPU time burnt per request.
+    /// CPU time spent per request, in microseconds.
     pub work_usecs: u64,
-    /// From first to last, warm-up too.
+    /// Totals of the whole run, including warm-up.
     pub totals: Totals,
-    /// While it counted.
+    /// Totals while counting.
     pub counted: Totals,
-    /// Its machine.
+    /// The server's machine.
     pub side: Side,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Of this form.
+    /// Format version.
     pub version: u32,
-    /// What was asked for.
+    /// The requested load.
     pub spec: Spec,
     /// The server's address.
     pub address: String,
-    /// How long it counted, in seconds.
+    /// Counting time, in seconds.
     pub seconds: f64,
-    /// The client, from first to last: each request was answered or lost.
+    /// The client's totals of the whole run: each request was answered or lost.
     pub totals: Totals,
-    /// The client, while it counted.
+    /// The client's totals while counting.
     pub counted: Totals,
-    /// Transactions, or at streams the bytes sent, in each second.
+    /// Transactions in each second; for streams, bytes sent.
     pub per_second: Vec<u64>,
-    /// How long responses took.
+    /// Response times.
     pub latency: Option<Latency>,
     /// The client's machine.
     pub client: Side,
@@ -421,7 +418,7 @@ pub struct Run {
     pub server: Served,
 }
 
-/// What a run comes to.
+/// Key figures of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// Requests answered per second.
@@ -430,16 +427,17 @@ pub struct Figures {
     pub bytes_per_s: f64,
     /// Datagrams that arrived at the server, per second.
     pub datagrams_per_s: Option<f64>,
-    /// The share of datagrams, or of requests, that were lost.
+    /// Share of datagrams or requests that were lost.
     pub lost: Option<f64>,
-    /// CPU time per transaction at the client's machine, and the server's; all work on them counts.
+    /// CPU time per transaction on the client's and the server's machine, in nanoseconds; counts
+    /// all work on them.
     pub cpu_ns_per_transaction: Option<(f64, f64)>,
-    /// CPU seconds per gigabyte (10^9) that arrived, the same.
+    /// CPU seconds per gigabyte (10^9 bytes) that arrived, likewise.
     pub cpu_s_per_gigabyte: Option<(f64, f64)>,
 }
 
 impl Run {
-    /// What it comes to.
+    /// Computes the key figures.
     pub fn figures(&self) -> Figures {
         let per_s = |count: u64| count as f64 / self.seconds;
         let test = self.spec.test;
@@ -468,7 +466,7 @@ impl Run {
         }
     }
 
-    /// Whether both ends ran on one machine, and so share their CPU times.
+    /// Whether both ends ran on one machine and so share their CPU times.
     pub fn is_on_one_machine(&self) -> bool {
         self.client.boot_id == self.server.side.boot_id
     }
@@ -480,7 +478,7 @@ mod tests {
     use netsilo_model::derive::rates::{CpuRates, Shares};
 
     #[test]
-    fn what_a_stranger_asks_for_is_checked() {
+    fn a_spec_from_a_peer_is_checked() {
         let usual = Spec::usual(Test::UdpRr, Duration::from_secs(1));
         assert_eq!(usual.check(), Ok(()));
         let wrong = |change: fn(&mut Spec)| {
@@ -493,14 +491,14 @@ mod tests {
             wrong(|it| it.request_bytes = 65_508),
             "request bytes must be 1 to 65507, not 65508"
         );
-        assert_eq!(wrong(|it| it.duration = Duration::MAX), "a run takes up to a day");
+        assert_eq!(wrong(|it| it.duration = Duration::MAX), "a run must last at most one day");
         assert_eq!(
             wrong(|it| it.lost_after = Duration::ZERO),
-            "a datagram is taken for lost after 1ms to 60s"
+            "the loss timeout must be 1ms to 60s"
         );
         assert_eq!(
             wrong(|it| it.rate_per_s = Some(f64::NAN)),
-            "a rate is more than 0 datagrams per second"
+            "the rate must be more than 0 datagrams per second"
         );
         assert_eq!(wrong(|it| it.response_bytes = 0), "response bytes must be 1 to 65507, not 0");
         let of_streams = "recv bytes are for TCP_STREAM and TCP_SENDFILE, not for UDP_RR";
@@ -549,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn each_test_comes_to_its_own_figures() {
+    fn each_test_has_its_own_figures() {
         let request = run(Test::UdpRr).figures();
         assert_eq!((request.transactions_per_s, request.lost), (Some(250.0), Some(10.0 / 1010.0)));
         assert_eq!(
@@ -569,13 +567,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_read_back_as_it_was_written() {
+    fn a_run_round_trips_through_json() {
         let run = run(Test::TcpCrr);
         let text = serde_json::to_string(&run).unwrap();
         assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
         assert!(
             text.contains("\"TCP_CRR\"") && !text.contains("zero"),
-            "what was not asked for is not told: {text}"
+            "fields that were not requested are left out: {text}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What a live workload costs, in one number: for comparing two settings without a benchmark.
+//! Measures of a live workload, one number each, to compare two settings without a benchmark.
 
 use std::fmt;
 
@@ -11,42 +11,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, Scale};
 
-/// What is measured of a workload.
+/// A measure of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// CPU time of the whole machine per megabyte (10^6) that programs read, in nanoseconds.
+    /// CPU time of the whole machine per megabyte (10^6 bytes) that programs read, in nanoseconds.
     CpuPerMegabyte,
-    /// The share of what programs read that was processed under the last-level cache where it was
-    /// read.
+    /// The share of the read bytes whose protocol ran under the same last-level cache as the
+    /// reader.
     Locality,
     /// Call-function IPIs per packet that the NICs received.
     IpisPerPacket,
     /// NET_RX softirqs per packet that the NICs received.
     SoftirqsPerPacket,
-    /// The 99th percentile of how long threads that read sockets were runnable before they ran, in
+    /// The 99th percentile of the time from runnable to running of threads that read sockets, in
     /// nanoseconds.
     RunqueueLatency,
 }
 
-/// Why a window shows no number.
+/// Why a window gives no number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoNumber {
-    /// Programs read nothing, or no packet came.
+    /// Programs read nothing, or no packet arrived.
     #[error("nothing was received")]
     NothingReceived,
-    /// So few waits say nothing about one in a hundred.
+    /// Too few waits for a 99th percentile.
     #[error(
-        "threads that read sockets waited for a cpu {0} times, and a 99th percentile wants {LEAST_WAITS}"
+        "threads that read sockets waited for a cpu {0} times; \
+         a 99th percentile needs {LEAST_WAITS}"
     )]
     TooFewWaits(u64),
-    /// Why nothing counts it.
-    #[error("it is not counted here: {0}")]
+    /// Not measured, with the reason.
+    #[error("not measured: {0}")]
     NotCounted(String),
 }
 
 impl Measure {
-    /// All of them.
+    /// All measures.
     pub const ALL: [Self; 5] = [
         Self::CpuPerMegabyte,
         Self::Locality,
@@ -55,7 +56,7 @@ impl Measure {
         Self::RunqueueLatency,
     ];
 
-    /// Its name.
+    /// The name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::CpuPerMegabyte => "cpu-per-megabyte",
@@ -71,22 +72,22 @@ impl Measure {
         matches!(self, Self::CpuPerMegabyte | Self::RunqueueLatency)
     }
 
-    /// Which way is better.
+    /// Which direction is better.
     pub fn better(self) -> Better {
         if self == Self::Locality { Better::Higher } else { Better::Lower }
     }
 
-    /// How two of it are compared: times by their ratio, what may be none at all by its difference.
+    /// How two values are compared: times by their ratio; values that may be 0 by their difference.
     pub fn scale(self) -> Scale {
         if self.is_time() { Scale::Ratio } else { Scale::Difference }
     }
 
-    /// What a window shows.
+    /// Computes the measure from a window.
     pub fn of(self, observation: &Observation) -> Result<f64, NoNumber> {
-        self.reckoned(observation).ok_or_else(|| self.why_not(&observation.attribution))
+        self.computed(observation).ok_or_else(|| self.why_not(&observation.attribution))
     }
 
-    fn reckoned(self, observation: &Observation) -> Option<f64> {
+    fn computed(self, observation: &Observation) -> Option<f64> {
         let rates = rates(&observation.before, &observation.after);
         let value = match self {
             Self::CpuPerMegabyte => {
@@ -118,11 +119,12 @@ impl Measure {
             return NoNumber::NothingReceived;
         }
         let mut hooks = attribution.hooks.iter().filter(|hook| hook.question == runqueue::QUESTION);
-        let refused = hooks
-            .find_map(|hook| Some(format!("{} is refused: {}", hook.hook, hook.refused.as_ref()?)));
+        let refused = hooks.find_map(|hook| {
+            Some(format!("{} is unavailable: {}", hook.hook, hook.refused.as_ref()?))
+        });
         match (refused, &attribution.runqueue_latency) {
             (Some(why), _) => NoNumber::NotCounted(why),
-            (None, None) => NoNumber::NotCounted("nobody asked for it".into()),
+            (None, None) => NoNumber::NotCounted("not requested".into()),
             (None, Some(_)) if attribution.consumption.is_empty() => NoNumber::NothingReceived,
             (None, Some(latency)) => NoNumber::TooFewWaits(latency.count()),
         }
@@ -140,7 +142,7 @@ fn sum(rates: &Rates, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum())
 }
 
-/// Time that was not idle; interrupted time as measured, where it was.
+/// CPU time that was not idle, in ns per second; interrupt time as measured if it was measured.
 fn cpu_ns_per_s(observation: &Observation, rates: &Rates) -> Option<f64> {
     let seconds = observation.attribution.elapsed.as_secs_f64();
     let cpus = rates.cpus.iter().filter_map(|(cpu, rates)| {
@@ -155,13 +157,13 @@ fn cpu_ns_per_s(observation: &Observation, rates: &Rates) -> Option<f64> {
     (!cpus.is_empty()).then(|| cpus.iter().sum())
 }
 
-/// What programs read of it; nothing is 0, and divided by, no number.
+/// Bytes read per second from matching consumptions.
 fn bytes_per_s(observation: &Observation, which: impl Fn(&Consumption) -> bool) -> f64 {
     let rows = observation.attribution.consumption.iter().filter(|row| which(row));
     rows.map(|row| row.bytes as f64).sum::<f64>() / observation.attribution.elapsed.as_secs_f64()
 }
 
-/// What the NICs received; where there are none, all devices but loopback.
+/// Packets per second that the NICs received; without NICs, all devices but loopback.
 fn packets_per_s(observation: &Observation, rates: &Rates) -> f64 {
     let received = |which: &dyn Fn(&Netdev) -> bool| -> f64 {
         let netdevs = observation.after.netdevs.iter().filter(|netdev| which(netdev));
@@ -183,8 +185,8 @@ mod tests {
     use netsilo_model::snapshot::runqueue::RunqueueLatency;
     use netsilo_model::synthetic::grid::Grid;
 
-    /// A second in which each of two CPUs (of two caches) was busy for half of its ticks and for
-    /// 0.1 s in softirqs.
+    /// One second in which two CPUs (of two caches) were each busy for half of their ticks and
+    /// spent 0.1 s in softirqs.
     fn observation() -> Observation {
         let mut observation = Observation::default();
         for (snapshot, at, ticks, count) in
@@ -231,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn each_measure_is_reckoned_from_the_same_window() {
+    fn each_measure_uses_the_same_window() {
         let observation = observation();
         let all = Measure::ALL.map(|measure| measure.of(&observation).unwrap());
         assert_eq!(all, [2.0 * 0.6e9 / 4.0, 0.75, 0.5, 1.0, 32.0 + 989.5 / 990.0]);
     }
 
     #[test]
-    fn a_percentile_of_too_few_or_of_none_says_so() {
+    fn a_percentile_without_enough_waits_is_an_error() {
         let mut observation = observation();
         let latency =
             |observation: &Observation| Measure::RunqueueLatency.of(observation).unwrap_err();
@@ -251,7 +253,8 @@ mod tests {
             refused: refused.map(Into::into),
         };
         observation.attribution.hooks = vec![hook(None), hook(Some("no such hook"))];
-        let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no such hook".into());
+        let refused =
+            NoNumber::NotCounted("tp_btf/sched_switch is unavailable: no such hook".into());
         assert_eq!(latency(&observation), refused);
         observation.attribution.hooks.pop();
         observation.attribution.consumption.clear();
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_received_costs_nothing_that_could_be_told() {
+    fn nothing_received_gives_no_number() {
         let mut idle = observation();
         idle.attribution.consumption.clear();
         idle.after.netdevs.clear();

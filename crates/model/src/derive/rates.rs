@@ -1,8 +1,7 @@
-//! From two snapshots to rates: what happened per second, and in which share of the time, between
-//! them.
+//! Rates between two snapshots: events per second and shares of time.
 //!
-//! Absent is absent, never 0: a CPU, interrupt or netdev that was not there in both snapshots, or
-//! whose counter was reset, has no rate.
+//! Absent is absent, never 0: a CPU, interrupt or netdev missing from one snapshot, or with a
+//! counter that was reset, has no rate.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,24 +13,24 @@ use crate::machine::ids::Irq;
 use crate::snapshot::host::{CpuCounters, CpuStat, IrqState, Snapshot, Softnet};
 use crate::snapshot::netdev::Netdev;
 
-/// No counter of one CPU grows faster than this per second; a backward step that would need more is
-/// a reset, not a wrap-around.
+/// Upper limit of a CPU counter's growth per second; a decrease that implies more is a reset, not a
+/// wrap-around.
 const FASTEST_PER_S: f64 = 1e8;
 
-/// What happened per second between two snapshots.
+/// Rates between two snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Time between the snapshots; zero when they are of different boots or not in order, and then
-    /// nothing has a rate.
+    /// Time between the snapshots; zero, and then no rates, when they are of different boots or out
+    /// of order.
     pub elapsed: Duration,
-    /// CPUs that were online in both.
+    /// CPUs online in both snapshots.
     pub cpus: BTreeMap<CpuId, CpuRates>,
-    /// Interrupts that had the same actions in both.
+    /// Interrupts with the same actions in both snapshots.
     pub irqs: BTreeMap<Irq, IrqRates>,
-    /// Counters of `/sys/class/net/<dev>/statistics` per second, by interface name; those that were
-    /// reset are left out.
+    /// Counters of `/sys/class/net/<dev>/statistics` per second, by interface name; a counter that
+    /// was reset is left out.
     pub netdevs: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Counters of the protocols per second, by `nstat`'s names; those that were reset are left
+    /// Protocol counters per second, with the names of `nstat`; a counter that was reset is left
     /// out.
     #[serde(default)]
     pub protocols: BTreeMap<String, f64>,
@@ -40,22 +39,24 @@ pub struct Rates {
 /// Rates of one CPU.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuRates {
-    /// Shares of the clock ticks; `None` when no tick was counted or a counter was reset.
+    /// Shares of the clock ticks; `None` without ticks or when a counter was reset.
     pub shares: Option<Shares>,
     /// NET_RX softirqs raised per second.
     pub net_rx_per_s: Option<f64>,
     /// NET_TX softirqs raised per second.
     pub net_tx_per_s: Option<f64>,
-    /// Function-call IPIs per second (`CAL`); scheduler wakeups are among them.
+    /// Function-call IPIs per second (`CAL`), including scheduler wakeups.
     pub cal_per_s: Option<f64>,
     /// `/proc/net/softnet_stat` per second.
     pub softnet: Option<SoftnetRates>,
 }
 
-/// How one CPU spent its clock ticks, each 0..=1, together 1. Sampled at ticks: under load irq and
-/// softirq are underestimated unless the kernel has IRQ_TIME_ACCOUNTING.
+/// Shares of one CPU's clock ticks, each 0..=1, sum 1.
+///
+/// Sampled at ticks: under load irq and softirq are underestimated unless the kernel has
+/// IRQ_TIME_ACCOUNTING.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "mpstat's words")]
+#[expect(missing_docs, reason = "names of mpstat")]
 pub struct Shares {
     pub usr: f64,
     pub nice: f64,
@@ -68,8 +69,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// The share in which the CPU did something: neither idle, nor waiting, nor taken by the
-    /// hypervisor.
+    /// The share of time in use: neither idle, nor in iowait, nor stolen by the hypervisor.
     pub fn busy(&self) -> f64 {
         self.usr + self.nice + self.sys + self.irq + self.softirq
     }
@@ -77,7 +77,7 @@ impl Shares {
 
 /// `/proc/net/softnet_stat` of one CPU, per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the kernel's own words")]
+#[expect(missing_docs, reason = "names of the kernel")]
 pub struct SoftnetRates {
     pub processed_per_s: Option<f64>,
     pub dropped_per_s: Option<f64>,
@@ -90,14 +90,14 @@ pub struct SoftnetRates {
 /// Rates of one interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct IrqRates {
-    /// Interrupts per second by CPU; CPUs that took none, or were not online in both snapshots, are
-    /// left out.
+    /// Interrupts per second by CPU; leaves out CPUs that took none or were offline in one
+    /// snapshot.
     pub per_s: BTreeMap<CpuId, f64>,
-    /// Their sum.
+    /// Sum over these CPUs.
     pub total_per_s: f64,
 }
 
-/// What happened per second between two snapshots of one host.
+/// Computes the rates between two snapshots of one host.
 pub fn rates(before: &Snapshot, after: &Snapshot) -> Rates {
     let elapsed = after.at.saturating_sub(before.at);
     if elapsed.is_zero() || before.machine.boot_id != after.machine.boot_id {
@@ -145,9 +145,11 @@ fn cpu_rates(old: &CpuCounters, new: &CpuCounters, elapsed: Duration) -> CpuRate
     }
 }
 
-/// `idle` and `iowait` may step back a little by themselves
-/// (`kernel/time/tick-sched.c:get_cpu_idle_time_us`): such a step counts as none. Any other step
-/// back is a reset.
+/// The shares between two readings; `None` when a counter was reset.
+///
+/// `idle` and `iowait` may decrease slightly without a reset
+/// (`kernel/time/tick-sched.c:get_cpu_idle_time_us`): such a decrease counts as 0. Any other
+/// decrease is a reset.
 fn shares(old: &CpuStat, new: &CpuStat) -> Option<Shares> {
     let usr = new.user.checked_sub(old.user)?;
     let nice = new.nice.checked_sub(old.nice)?;
@@ -194,8 +196,8 @@ fn irqs(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<Irq,
     .collect()
 }
 
-/// `None` when one of the CPUs' counts was reset: the interrupt is a new one of the same number and
-/// name.
+/// The rates of one interrupt; `None` when a count was reset: another interrupt then has the same
+/// number and name.
 fn irq_rates(
     old: &IrqState,
     new: &IrqState,
@@ -208,8 +210,7 @@ fn irq_rates(
     Some(IrqRates { total_per_s: per_s.values().sum(), per_s })
 }
 
-/// The counts of each CPU in both, in one walk: an interrupt has as many as there are CPUs; one
-/// that is left out is 0.
+/// The counts of each CPU in both maps, in one pass; a missing count is 0.
 fn both<'a>(
     old: &'a BTreeMap<CpuId, u64>,
     new: &'a BTreeMap<CpuId, u64>,
@@ -244,7 +245,7 @@ fn statistics(old: &Netdev, new: &Netdev, elapsed: Duration) -> BTreeMap<String,
     new.statistics.iter().filter_map(rate).collect()
 }
 
-/// Counters of another network namespace are not the same ones.
+/// Protocol rates; empty when the network namespaces differ.
 fn protocols(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<String, f64> {
     let same = before.machine.netns == after.machine.netns;
     let rate = |(name, new): (&String, &u64)| {
@@ -254,12 +255,12 @@ fn protocols(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap
     after.protocols.iter().filter(|_| same).filter_map(rate).collect()
 }
 
-/// By how much a kernel counter grew; `None` when it was reset.
+/// The growth of a kernel counter; `None` when it was reset.
 ///
-/// Interrupts, softirqs and softnet counters are `unsigned int` in the kernel (`struct irqstat`,
-/// `struct kernel_stat`, `struct softnet_data`), those of the protocols `unsigned long`, of 32 bits
-/// on some machines: a step back from below 2^32 is a wrap-around if the counter can have come that
-/// far.
+/// Interrupt, softirq and softnet counters are `unsigned int` in the kernel (`struct irqstat`,
+/// `struct kernel_stat`, `struct softnet_data`). Protocol counters are `unsigned long`, which has
+/// 32 bits on some machines. A decrease from below 2^32 is a wrap-around if the counter can have
+/// grown that far.
 fn counted(old: u64, new: u64, elapsed: Duration) -> Option<u64> {
     const WRAP: u64 = 1 << 32;
     if new >= old {
@@ -321,14 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_number_that_changed_hands_has_no_rate() {
+    fn an_interrupt_number_with_new_actions_has_no_rate() {
         let before = with_irq(at(0, &[0]), "nvme0q1", &[(0, 1)]);
         let after = with_irq(at(1, &[0]), "eth0-rx-0", &[(0, 3)]);
         assert!(rates(&before, &after).irqs.is_empty());
     }
 
     #[test]
-    fn a_cpu_that_came_or_went_is_absent_and_does_not_count_as_zero() {
+    fn a_cpu_that_came_or_went_is_absent_not_zero() {
         let before = with_irq(at(0, &[0, 1]), "eth0-rx-0", &[(0, 10), (1, 10)]);
         let after = with_irq(at(1, &[0, 2]), "eth0-rx-0", &[(0, 15), (2, 900)]);
         let rates = rates(&before, &after);
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_may_step_back_without_spoiling_the_shares() {
+    fn a_small_decrease_of_idle_keeps_the_shares() {
         let (mut before, mut after) = (at(0, &[0]), at(1, &[0]));
         cpu_ticks(&mut before, 0, CpuStat { idle: 1000, user: 10, ..CpuStat::default() });
         cpu_ticks(&mut after, 0, CpuStat { idle: 998, user: 110, ..CpuStat::default() });
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn protocol_counters_of_32_bits_wrap_and_those_of_another_namespace_have_no_rate() {
+    fn protocol_counters_wrap_at_32_bits_and_need_the_same_namespace() {
         let (mut before, mut after) = (at(0, &[0]), at(2, &[0]));
         before.protocols =
             [("UdpRcvbufErrors".to_owned(), (1 << 32) - 5), ("TcpInSegs".to_owned(), 1 << 40)]
@@ -382,15 +383,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_counter_of_32_bits_gives_back_what_was_added(old in 0..1u64 << 32, added in 0..50_000_000u64) {
+        fn a_32_bit_counter_gives_the_added_amount(
+            old in 0..1u64 << 32,
+            added in 0..50_000_000u64,
+        ) {
             let new = (old + added) % (1 << 32);
             prop_assert_eq!(counted(old, new, Duration::from_secs(1)), Some(added));
         }
 
         #[test]
-        fn shares_are_between_0_and_1_and_together_1(old in prop::array::uniform8(0..1u64 << 40), added in prop::array::uniform8(0..100_000u64)) {
+        fn shares_are_between_0_and_1_and_sum_to_1(
+            old in prop::array::uniform8(0..1u64 << 40),
+            added in prop::array::uniform8(0..100_000u64),
+        ) {
             let stat = |t: [u64; 8]| CpuStat {
-                user: t[0], nice: t[1], system: t[2], irq: t[3], softirq: t[4], idle: t[5], iowait: t[6], steal: t[7],
+                user: t[0], nice: t[1], system: t[2], irq: t[3],
+                softirq: t[4], idle: t[5], iowait: t[6], steal: t[7],
                 ..CpuStat::default()
             };
             let new = std::array::from_fn(|i| old[i] + added[i]);
@@ -405,13 +413,19 @@ mod tests {
         }
 
         #[test]
-        fn an_interrupts_total_is_the_sum_of_the_cpus_that_stayed(counts in prop::collection::btree_map(0..16u32, (0..1u64 << 31, 0..1000u64), 0..16), gone in 0..16u32) {
+        fn an_interrupts_total_is_the_sum_over_remaining_cpus(
+            counts in prop::collection::btree_map(0..16u32, (0..1u64 << 31, 0..1000u64), 0..16),
+            gone in 0..16u32,
+        ) {
             let cpus: Vec<u32> = (0..16).collect();
             let rest: Vec<u32> = (0..16).filter(|cpu| *cpu != gone).collect();
             let old: Vec<_> = counts.iter().map(|(cpu, (old, _))| (*cpu, *old)).collect();
-            let new: Vec<_> = counts.iter().filter(|(cpu, _)| **cpu != gone).map(|(cpu, (old, added))| (*cpu, old + added)).collect();
-            let rates = rates(&with_irq(at(0, &cpus), "x", &old), &with_irq(at(1, &rest), "x", &new));
-            let expected: u64 = counts.iter().filter(|(cpu, _)| **cpu != gone).map(|(_, (_, added))| added).sum();
+            let new: Vec<_> = counts.iter().filter(|(cpu, _)| **cpu != gone)
+                .map(|(cpu, (old, added))| (*cpu, old + added)).collect();
+            let before = with_irq(at(0, &cpus), "x", &old);
+            let rates = rates(&before, &with_irq(at(1, &rest), "x", &new));
+            let expected: u64 = counts.iter().filter(|(cpu, _)| **cpu != gone)
+                .map(|(_, (_, added))| added).sum();
             prop_assert!((rates.irqs[&Irq(7)].total_per_s - expected as f64).abs() < 1e-6);
             prop_assert!(!rates.irqs[&Irq(7)].per_s.contains_key(&CpuId(gone)));
         }

@@ -1,8 +1,7 @@
-//! Attribution without eBPF: two samples of all TCP sockets and their owners -> who read how much,
-//! through which NAPI.
+//! Attribution without eBPF, from two samples of all TCP sockets and their owners.
 //!
-//! Bytes are exact for connections open at the second sample. CPUs are those seen at that moment,
-//! not a sum over time.
+//! Bytes are exact for connections open at the second sample. CPUs are those at that moment, not an
+//! average over time.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,32 +24,32 @@ pub struct Sample {
     pub netns: u32,
     /// Addresses of this namespace's netdevs, by interface index.
     pub addresses: BTreeMap<u32, Vec<IpAddr>>,
-    /// Sockets by cookie, which is never used twice.
+    /// Sockets by cookie; cookies are never reused.
     pub sockets: BTreeMap<u64, TcpSocket>,
-    /// Thread groups that hold a socket, by its inode.
+    /// Thread groups that hold a socket, by the socket's inode.
     pub owners: BTreeMap<u32, BTreeSet<u32>>,
-    /// Those thread groups, by id.
+    /// Those thread groups, by thread group id.
     pub processes: BTreeMap<u32, Process>,
-    /// Why other processes' sockets can't be asked for their NAPI.
+    /// Why the sockets of other processes cannot be queried for their NAPI id.
     pub refused: Option<String>,
 }
 
 /// One connected TCP socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpSocket {
-    /// Inode, as in `/proc/<pid>/fd`; 0 when no process holds it any more.
+    /// Inode, as in `/proc/<pid>/fd`; 0 when no process holds the socket any more.
     pub inode: u32,
-    /// Its own address.
+    /// Local address.
     pub local: SocketAddr,
     /// The peer's address.
     pub remote: SocketAddr,
-    /// Payload that the application has read since the connection began.
+    /// Payload bytes that the application has read since the connection began.
     pub read_bytes: u64,
-    /// What the socket itself tells about its last packets; `None` when not asked or refused.
+    /// Socket options about the last packets; `None` when not queried or refused.
     pub incoming: Option<Incoming>,
 }
 
-/// Socket options about the packets that arrived last.
+/// Socket options about the last received packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Incoming {
     /// `SO_INCOMING_NAPI_ID`.
@@ -66,36 +65,37 @@ pub struct Process {
     pub comm: String,
     /// Path of its cgroup (v2).
     pub cgroup: Option<String>,
-    /// Its threads, by id.
+    /// Its threads, by thread id.
     pub threads: BTreeMap<u32, Thread>,
 }
 
-/// A thread of such a group.
+/// A thread of such a thread group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thread {
-    /// The CPU it ran on last.
+    /// The CPU on which it last ran.
     pub cpu: CpuId,
-    /// Nanoseconds that it has run; `None` on kernels without schedstat.
+    /// Run time in nanoseconds; `None` on kernels without schedstat.
     pub run_ns: Option<u64>,
 }
 
-/// Bytes that the application has read, of what `struct tcp_info` and `struct inet_diag_msg` tell.
+/// Bytes that the application has read, from fields of `struct tcp_info` and `struct
+/// inet_diag_msg`.
 ///
-/// `bytes_received` and `rqueue` (received, not read yet) both count a FIN as one byte; it stays
-/// the last unread one until the application has seen the end.
+/// `bytes_received` and `rqueue` (received, not yet read) both count a FIN as one byte. That byte
+/// stays unread until the application has seen the end of the stream.
 pub fn read_bytes(bytes_received: u64, rqueue: u32, fin_received: bool) -> u64 {
     let unread = u64::from(rqueue).max(u64::from(fin_received));
     bytes_received.saturating_sub(unread)
 }
 
-/// Who read how much between two samples.
+/// Attributes the bytes read between two samples to consumers and queues.
 ///
-/// `steerings` reckon the queue of sockets whose NAPI the kernel doesn't tell; empty is fine.
+/// `steerings` predict the queue of sockets without a NAPI id from the kernel; may be empty.
 pub fn attribute(before: &Sample, after: &Sample, steerings: &[Steering]) -> Attribution {
     let mut sums: BTreeMap<Consumption, u64> = BTreeMap::new();
     let mut orphans = Orphans::default();
     for (cookie, socket) in &after.sockets {
-        // a socket that the first sample did not hold has read all its bytes since
+        // a socket missing from the first sample has read all its bytes since then
         let earlier = before.sockets.get(cookie).map_or(0, |socket| socket.read_bytes);
         let bytes = socket.read_bytes.saturating_sub(earlier);
         if bytes == 0 {
@@ -133,7 +133,7 @@ impl Orphans {
     }
 }
 
-/// Where a socket's bytes belong, with no bytes yet; `None` where no process is known to hold it.
+/// The attribution of a socket, with 0 bytes; `None` when no known process holds the socket.
 fn consumption(
     before: &Sample,
     after: &Sample,
@@ -166,8 +166,8 @@ fn consumption(
     })
 }
 
-/// The thread that most likely reads: of all threads of all holders, the one that ran longest
-/// between the samples. The last value says whether there was no choice.
+/// The most likely reader: of all threads of all holders, the one with the longest run time between
+/// the samples. The last value is true when there was only one thread.
 fn reader(before: &Sample, after: &Sample, owners: &BTreeSet<u32>) -> Option<(u32, Thread, bool)> {
     let ran = |tgid: u32, tid: u32, thread: &Thread| {
         let earlier = before.processes.get(&tgid).and_then(|process| process.threads.get(&tid));
@@ -179,7 +179,7 @@ fn reader(before: &Sample, after: &Sample, owners: &BTreeSet<u32>) -> Option<(u3
         process.threads.iter().map(move |(tid, thread)| (tgid, *thread, ran(tgid, *tid, thread)))
     });
     let mut count = 0_u32;
-    // the first of equals: the lowest tgid, then its main thread
+    // on a tie the first: the lowest tgid, then its main thread
     let best = threads
         .inspect(|_| count += 1)
         .reduce(|best, next| if next.2 > best.2 { next } else { best });
@@ -195,7 +195,8 @@ fn resolve(
         return (Some(napi), None, Resolved::Direct);
     }
     let remote = socket.remote.ip();
-    if remote.is_loopback() || after.addresses.values().flatten().any(|own| *own == remote) {
+    if remote.is_loopback() || after.addresses.values().flatten().any(|address| *address == remote)
+    {
         return (None, None, Resolved::Local);
     }
     let steering =
@@ -210,7 +211,7 @@ fn resolve(
     }
 }
 
-/// What was and was not counted, in words.
+/// What was counted and what was not, as hooks.
 fn hooks(after: &Sample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
     let hook = |question: &str, hook: &str, refused: Option<String>| Hook {
         question: question.to_owned(),
@@ -218,13 +219,11 @@ fn hooks(after: &Sample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
         refused,
     };
     let ended = format!(
-        "sock_diag shows open sockets only ({ended} seen at the start had ended by the end)"
+        "sock_diag shows open sockets only ({ended} open at the start were closed by the end)"
     );
     let orphans = (orphans.sockets > 0).then(|| {
         let Orphans { sockets, bytes } = orphans;
-        format!(
-            "{bytes} bytes of {sockets} sockets belong to no process that can be seen: run as root"
-        )
+        format!("{bytes} bytes of {sockets} sockets belong to no visible process: run as root")
     });
     let udp = "the kernel counts no bytes per UDP socket: this needs eBPF".to_owned();
     vec![
@@ -236,7 +235,7 @@ fn hooks(after: &Sample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
     ]
 }
 
-/// How the netdevs of a snapshot steer, for those that tell enough; the NAPIs are those of their rx
+/// The steering model of each netdev that reports enough to build one, with the NAPIs of its rx
 /// queues.
 pub fn steerings(
     netdevs: &[Netdev],
@@ -288,12 +287,13 @@ mod tests {
         }
     }
 
-    const TOLD: Option<Incoming> = Some(Incoming { napi: Some(NapiId(8193)), cpu: Some(CpuId(3)) });
+    const INCOMING: Option<Incoming> =
+        Some(Incoming { napi: Some(NapiId(8193)), cpu: Some(CpuId(3)) });
 
     #[test]
-    fn the_thread_that_ran_longest_is_taken_and_said_to_be_a_guess() {
+    fn the_thread_that_ran_longest_is_chosen_and_marked_approximate() {
         let before = sample(10, 1000, None, "192.0.2.9:4000", [50, 10]);
-        let after = sample(12, 5000, TOLD, "192.0.2.9:4000", [60, 900]);
+        let after = sample(12, 5000, INCOMING, "192.0.2.9:4000", [60, 900]);
         let attribution = attribute(&before, &after, &[]);
         assert_eq!(
             (attribution.source, attribution.elapsed),
@@ -309,14 +309,14 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_began_in_between_counts_from_its_first_byte() {
-        let after = sample(12, 5000, TOLD, "192.0.2.9:4000", [60, 900]);
+    fn a_connection_opened_between_the_samples_counts_from_its_first_byte() {
+        let after = sample(12, 5000, INCOMING, "192.0.2.9:4000", [60, 900]);
         let attribution = attribute(&Sample::default(), &after, &[]);
         assert_eq!(attribution.consumption[0].bytes, 5000);
     }
 
     #[test]
-    fn a_peer_on_this_machine_is_local_and_another_one_without_napi_unresolved() {
+    fn a_local_peer_is_local_and_a_remote_peer_without_napi_is_unresolved() {
         let resolved = |remote| {
             let after = sample(12, 5000, Some(Incoming::default()), remote, [1, 2]);
             attribute(&Sample::default(), &after, &[]).consumption[0].resolved
@@ -327,22 +327,22 @@ mod tests {
     }
 
     #[test]
-    fn bytes_without_a_visible_process_are_told_not_dropped_silently() {
+    fn bytes_without_a_visible_process_are_reported() {
         let mut after = sample(12, 5000, None, "192.0.2.9:4000", [1, 2]);
         after.owners.clear();
         let attribution = attribute(&Sample::default(), &after, &[]);
         assert!(attribution.consumption.is_empty());
-        let told = attribution.hooks.iter().find(|hook| hook.question == "consumer").unwrap();
-        assert!(told.refused.as_deref().unwrap().starts_with("5000 bytes of 1 sockets"));
+        let hook = attribution.hooks.iter().find(|hook| hook.question == "consumer").unwrap();
+        assert!(hook.refused.as_deref().unwrap().starts_with("5000 bytes of 1 sockets"));
     }
 
     #[test]
     fn a_fin_is_not_a_byte_read() {
         assert_eq!(read_bytes(100, 30, false), 70);
-        // FIN received and not seen by the application: it is one of the unread
+        // FIN received but not seen by the application: it is one of the unread bytes
         assert_eq!(read_bytes(101, 31, true), 70);
         assert_eq!(read_bytes(101, 1, true), 100);
-        // seen: nothing is unread, but bytes_received still counts it
+        // FIN seen: nothing is unread, but bytes_received still counts it
         assert_eq!(read_bytes(101, 0, true), 100);
     }
 }

@@ -1,9 +1,8 @@
-//! Where the time of receive work goes, by stage: samples of kernel stacks, told apart by the
-//! functions in them.
+//! Time of receive work by stage: samples of kernel stacks, classified by their functions.
 //!
-//! The innermost function that the table knows decides. What serves all stages (copying,
-//! allocating, locking, waking) is in no row, so that it counts for the stage that called it.
-//! `docs/kernel.md` says what that cannot tell apart.
+//! The innermost function in the table decides. Functions that all stages use (copying, allocating,
+//! locking, waking) have no row, so they count for the stage that called them. `docs/kernel.md`
+//! lists what this method cannot separate.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +12,12 @@ use crate::machine::cpuset::CpuId;
 use crate::parse::kallsyms::Symbol;
 use crate::snapshot::stage_samples::{Stage, StageSamples};
 
-/// A part of a function's name, and the stage of functions so named. `*` at either end stands for
-/// anything.
+/// A function name pattern and its stage; `*` at either end matches anything.
 type Row = (&'static str, Stage);
 
-/// The first row that fits decides: what is special comes before what is general.
+/// The first matching row decides: specific patterns come before general ones.
 const FUNCTIONS: &[Row] = &[
-    // taking back what was sent
+    // completion of sent packets
     ("*clean_tx*", Stage::TxCompletion),
     ("*poll_tx*", Stage::TxCompletion),
     ("*poll_cleantx", Stage::TxCompletion),
@@ -29,7 +27,7 @@ const FUNCTIONS: &[Row] = &[
     ("*tx_completion*", Stage::TxCompletion),
     ("napi_consume_skb", Stage::TxCompletion),
     ("net_tx_action", Stage::TxCompletion),
-    // sending
+    // transmit
     ("*start_xmit*", Stage::QdiscXmit),
     ("*xmit_frame*", Stage::QdiscXmit),
     ("*dev_queue_xmit*", Stage::QdiscXmit),
@@ -47,14 +45,14 @@ const FUNCTIONS: &[Row] = &[
     ("skb_segment*", Stage::QdiscXmit),
     ("netdev_core_pick_tx", Stage::QdiscXmit),
     ("netdev_pick_tx", Stage::QdiscXmit),
-    // merging, before the protocols whose names these functions bear
+    // GRO, before the protocols: these functions contain protocol names
     ("*gro_receive*", Stage::DriverGro),
     ("*gro_complete*", Stage::DriverGro),
     ("*gro_flush*", Stage::DriverGro),
     ("napi_gro_*", Stage::DriverGro),
     ("gro_*", Stage::DriverGro),
     ("napi_complete*", Stage::DriverGro),
-    // filtering
+    // packet filter
     ("nf_*", Stage::Netfilter),
     ("__nf_*", Stage::Netfilter),
     ("nft_*", Stage::Netfilter),
@@ -111,17 +109,17 @@ const FUNCTIONS: &[Row] = &[
     ("vxlan_*", Stage::BridgeIp),
     ("xfrm_*", Stage::BridgeIp),
     ("esp_*", Stage::BridgeIp),
-    // the softirq's and the driver's frame around all this
+    // frames of the softirq and the driver's poll
     ("*_poll", Stage::DriverGro),
     ("napi_threaded_poll*", Stage::DriverGro),
     ("net_rx_action", Stage::DriverGro),
     ("process_backlog", Stage::DriverGro),
-    // below it is what the softirq has interrupted, a task that sends for example
+    // frames below it belong to the interrupted code, for example a task that sends
     ("handle_softirqs", Stage::DriverGro),
     ("__do_softirq", Stage::DriverGro),
 ];
 
-/// For functions that no row of `FUNCTIONS` names: the modules that serve one stage only.
+/// Modules that serve one stage only, for functions without a row in `FUNCTIONS`.
 const MODULES: &[Row] = &[
     ("br_netfilter", Stage::Netfilter),
     ("nf_*", Stage::Netfilter),
@@ -137,7 +135,7 @@ const MODULES: &[Row] = &[
     ("sch_*", Stage::QdiscXmit),
 ];
 
-/// The stage of a stack, its innermost function first.
+/// The stage of a stack given innermost function first.
 pub fn stage_of<'a>(stack: impl IntoIterator<Item = &'a Symbol>) -> Stage {
     stack.into_iter().find_map(stage_of_function).unwrap_or(Stage::Other)
 }
@@ -148,10 +146,10 @@ fn stage_of_function(symbol: &Symbol) -> Option<Stage> {
 }
 
 fn find(rows: &[Row], name: &str) -> Option<Stage> {
-    rows.iter().find(|(pattern, _)| fits(pattern, name)).map(|(_, stage)| *stage)
+    rows.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, stage)| *stage)
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+fn matches(pattern: &str, name: &str) -> bool {
     match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
         (Some(rest), Some(_)) => name.contains(&rest[..rest.len() - 1]),
         (Some(end), None) => name.ends_with(end),
@@ -160,10 +158,10 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Samples and their share.
+/// Samples by stage, with shares.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StagesLine {
-    /// The CPU; `None` for all of them together.
+    /// The CPU; `None` for all CPUs together.
     pub cpu: Option<CpuId>,
     /// Samples in receive work.
     pub samples: u64,
@@ -171,27 +169,27 @@ pub struct StagesLine {
     pub stages: BTreeMap<Stage, u64>,
     /// Share of these samples by stage.
     pub shares: BTreeMap<Stage, f64>,
-    /// Share of the CPU's time, or of the time of all CPUs that took samples, by stage.
+    /// Share of the CPU's time, or of the time of all sampled CPUs, by stage.
     pub of_time: BTreeMap<Stage, f64>,
 }
 
 /// Where receive work spends its time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
-    /// Samples of each CPU per second.
+    /// Samples per second and CPU.
     pub per_s: u32,
     /// All CPUs together.
     pub total: StagesLine,
     /// Each CPU with samples in receive work.
     pub cpus: Vec<StagesLine>,
-    /// Samples whose stack was not kept.
+    /// Samples whose stack was lost.
     pub lost: u64,
-    /// Why there is nothing, or nothing but `other`.
+    /// Why there are no samples, or only `other`.
     pub refused: Option<String>,
 }
 
 impl Stages {
-    /// Shares of what was sampled in so many seconds.
+    /// Computes shares from the samples of a window of `seconds`.
     pub fn of(samples: &StageSamples, seconds: f64) -> Self {
         let expected = f64::from(samples.per_s) * seconds;
         let mut all: BTreeMap<Stage, u64> = BTreeMap::new();
@@ -233,10 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_function_that_is_known_decides() {
+    fn the_innermost_known_function_decides() {
         let cases = [
             (
-                "memcpy tcp4_gro_receive inet_gro_receive napi_gro_receive igb_poll@igb net_rx_action",
+                "memcpy tcp4_gro_receive inet_gro_receive napi_gro_receive igb_poll@igb \
+                 net_rx_action",
                 Stage::DriverGro,
             ),
             ("igb_alloc_rx_buffers@igb igb_poll@igb __napi_poll net_rx_action", Stage::DriverGro),
@@ -258,12 +257,14 @@ mod tests {
             ),
             ("__list_add expr_call_ops_eval@nf_tables __netif_receive_skb_core", Stage::Netfilter),
             (
-                "try_to_wake_up ep_poll_callback __wake_up_common sock_def_readable tcp_rcv_established",
+                "try_to_wake_up ep_poll_callback __wake_up_common sock_def_readable \
+                 tcp_rcv_established",
                 Stage::LocalDelivery,
             ),
             ("skb_copy_bits virtnet_poll@virtio_net net_rx_action", Stage::DriverGro),
             (
-                "virtqueue_add_outbuf start_xmit@virtio_net dev_hard_start_xmit sch_direct_xmit __dev_queue_xmit ip_output",
+                "virtqueue_add_outbuf start_xmit@virtio_net dev_hard_start_xmit \
+                 sch_direct_xmit __dev_queue_xmit ip_output",
                 Stage::QdiscXmit,
             ),
             ("skb_release_data igb_clean_tx_irq@igb igb_poll@igb", Stage::TxCompletion),
@@ -283,18 +284,18 @@ mod tests {
     }
 
     #[test]
-    fn every_row_can_decide() {
+    fn every_row_can_match_first() {
         for rows in [FUNCTIONS, MODULES] {
             for (at, (pattern, _)) in rows.iter().enumerate() {
                 let name = pattern.replace('*', "x");
-                let first = rows.iter().position(|(pattern, _)| fits(pattern, &name));
-                assert_eq!(first, Some(at), "{pattern} never decides");
+                let first = rows.iter().position(|(pattern, _)| matches(pattern, &name));
+                assert_eq!(first, Some(at), "{pattern} never matches first");
             }
         }
     }
 
     #[test]
-    fn shares_are_of_the_samples_and_of_the_time() {
+    fn shares_are_relative_to_samples_and_to_time() {
         let cpus = [
             (CpuId(0), [(Stage::DriverGro, 30), (Stage::BridgeIp, 10)].into()),
             (CpuId(3), [(Stage::BridgeIp, 40)].into()),

@@ -1,65 +1,64 @@
-//! Which knobs a driver has, by kernel version: `data/drivers.toml`, which `docs/drivers.md`
-//! renders.
+//! The knobs of each driver by kernel version: `data/drivers.toml`, rendered as `docs/drivers.md`.
 //!
-//! It tells what a driver *can* have, read off kernel sources. What a device has now is what it was
-//! asked (`Ethtool`); this table is for what asking cannot tell without trying, and for advice
-//! about another kernel.
+//! The table lists what a driver *can* support, from kernel sources. `Ethtool` has what a device
+//! reports now. The table covers what a query cannot show without a write attempt, and advice about
+//! other kernels.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-/// The table that netsilo is built with.
+/// The embedded table.
 const SHIPPED: &str = include_str!("drivers.toml");
 
-/// What is known of drivers.
+/// The table of all drivers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drivers {
-    /// One entry each.
+    /// One entry per driver.
     pub driver: Vec<Driver>,
 }
 
-/// What is known of one driver.
+/// The knobs of one driver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
-    /// Its name, as ethtool shows it.
+    /// Name, as ethtool shows it.
     pub name: String,
-    /// The file and the `struct ethtool_ops` that it was read off.
+    /// Source file and `struct ethtool_ops`.
     pub source: String,
-    /// Whether UDP ports are in its RSS hash; `None` where it was not found out.
+    /// Whether its RSS hash includes UDP ports; `None` when not investigated.
     pub udp_ports: Option<UdpPorts>,
-    /// Where that stands.
+    /// Source of that fact.
     pub udp_source: Option<String>,
-    /// What it has, by kernel, oldest first; a version that was looked at and is not in it is as
-    /// the one before.
+    /// Knobs by kernel version, oldest first; an examined version without an entry equals the
+    /// previous one.
     pub kernel: Vec<Knobs>,
 }
 
-/// Whether UDP ports are in the RSS hash of a driver.
+/// Whether a driver's RSS hash includes UDP ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UdpPorts {
-    /// As it starts.
+    /// By default.
     ByDefault,
     /// After `rx-flow-hash udp4 sdfn`.
     OnRequest,
-    /// It cannot.
+    /// Not possible.
     Never,
 }
 
-/// What a driver has from one kernel version on.
+/// The knobs of a driver from one kernel version on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Knobs {
-    /// The oldest version that it was seen in.
+    /// The oldest examined version with these knobs.
     pub since: String,
-    /// What it has.
+    /// The supported knobs.
     pub knobs: BTreeSet<Knob>,
-    /// Which parameters of `ethtool -C` it takes.
+    /// The supported parameters of `ethtool -C`.
     pub coalesce: BTreeSet<String>,
 }
 
-/// Something that a driver may have.
+/// A knob that a driver may support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Knob {
@@ -69,19 +68,19 @@ pub enum Knob {
     Rings,
     /// Interrupt moderation (`ethtool -C`).
     Coalesce,
-    /// The same queue by queue.
+    /// Interrupt moderation per queue.
     CoalescePerQueue,
     /// RSS indirection table (`ethtool -X`).
     RssTable,
-    /// It tells its RSS key.
+    /// Reports its RSS key.
     RssKey,
-    /// The fields that RSS hashes can be set (`ethtool -N ... rx-flow-hash`).
+    /// Can set the fields of the RSS hash (`ethtool -N ... rx-flow-hash`).
     FlowHash,
     /// Flow steering rules (`ethtool -N`).
     Ntuple,
-    /// More than one RSS table.
+    /// More than one RSS context.
     RssContexts,
-    /// A hash that is the same in both directions.
+    /// A hash that is equal in both directions.
     SymmetricHash,
     /// Accelerated RFS (`ndo_rx_flow_steer`).
     Arfs,
@@ -91,12 +90,12 @@ pub enum Knob {
     HwGro,
     /// Byte queue limits.
     Bql,
-    /// It tells the interrupt of each NAPI.
+    /// Reports the interrupt of each NAPI.
     NapiIrq,
 }
 
 impl Knob {
-    /// All of them.
+    /// All knobs.
     pub const ALL: [Self; 15] = [
         Self::Channels,
         Self::Rings,
@@ -115,7 +114,7 @@ impl Knob {
         Self::NapiIrq,
     ];
 
-    /// As the data file and the page write it.
+    /// The name in the data file and on the page.
     pub fn label(self) -> &'static str {
         match self {
             Self::Channels => "channels",
@@ -138,18 +137,18 @@ impl Knob {
 }
 
 impl Drivers {
-    /// The table that netsilo is built with; a test makes sure that it can be read.
+    /// The embedded table; a test checks that it parses.
     pub fn shipped() -> Self {
         toml::from_str(SHIPPED).unwrap_or_default()
     }
 
-    /// A driver by its name.
+    /// The entry of a driver.
     pub fn find(&self, name: &str) -> Option<&Driver> {
         self.driver.iter().find(|driver| driver.name == name)
     }
 
-    /// What a driver has on a kernel of this release (`6.12.48+deb12-amd64`); `None` on one older
-    /// than all that were looked at.
+    /// The knobs of a driver on a kernel release (`6.12.48+deb12-amd64`); `None` on a kernel older
+    /// than all examined ones.
     pub fn knobs(&self, driver: &str, release: &str) -> Option<&Knobs> {
         let running = version(release)?;
         self.find(driver)?
@@ -158,18 +157,17 @@ impl Drivers {
             .rfind(|knobs| version(&knobs.since).is_some_and(|since| since <= running))
     }
 
-    /// Whether a driver is known not to have something on this kernel; what is not known is not
-    /// denied.
+    /// Whether a driver is known to lack a knob on this kernel; false when unknown.
     pub fn lacks(&self, driver: &str, release: &str, knob: Knob) -> bool {
         self.knobs(driver, release).is_some_and(|knobs| !knobs.knobs.contains(&knob))
     }
 
-    /// Whether `ethtool -C` takes this parameter (`adaptive-rx`) on this kernel.
+    /// Whether `ethtool -C` supports this parameter (`adaptive-rx`) on this kernel.
     pub fn takes(&self, driver: &str, release: &str, parameter: &str) -> bool {
         self.knobs(driver, release).is_some_and(|knobs| knobs.coalesce.contains(parameter))
     }
 
-    /// The tables of `docs/drivers.md`.
+    /// The tables of `docs/drivers.md`, as markdown.
     pub fn tables(&self) -> String {
         let mut text =
             format!("| driver | kernel | {} |\n", Knob::ALL.map(Knob::label).join(" | "));
@@ -180,7 +178,7 @@ impl Drivers {
         }
         let _ = writeln!(
             text,
-            "\n## What `ethtool -C` takes\n| driver | kernel | parameters |\n|---|---|---|"
+            "\n## Parameters of `ethtool -C`\n| driver | kernel | parameters |\n|---|---|---|"
         );
         for (driver, knobs) in self.rows().filter(|(_, knobs)| !knobs.coalesce.is_empty()) {
             let parameters: Vec<&str> = knobs.coalesce.iter().map(String::as_str).collect();
@@ -201,7 +199,7 @@ impl Drivers {
             let source = driver.udp_source.as_deref().unwrap_or("-");
             let _ = writeln!(text, "| {} | {ports} | `{source}` |", driver.name);
         }
-        let _ = writeln!(text, "\n## Sources\n| driver | read off |\n|---|---|");
+        let _ = writeln!(text, "\n## Sources\n| driver | source |\n|---|---|");
         for driver in &self.driver {
             let _ = writeln!(text, "| {} | `{}` |", driver.name, driver.source);
         }
@@ -213,7 +211,7 @@ impl Drivers {
     }
 }
 
-/// Major and minor number of a release.
+/// Major and minor version of a release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let (major, rest) = release.split_once('.')?;
     let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
@@ -225,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shipped_table_reads_and_no_driver_is_twice_in_it() {
+    fn the_shipped_table_parses_without_duplicates() {
         let drivers: Drivers = toml::from_str(SHIPPED).unwrap();
         let names: BTreeSet<&str> =
             drivers.driver.iter().map(|driver| driver.name.as_str()).collect();
@@ -239,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_version_not_newer_than_the_kernel_counts() {
+    fn the_newest_entry_up_to_the_kernel_counts() {
         let drivers = Drivers::shipped();
         let knobs = |driver, release| &drivers.knobs(driver, release).unwrap().knobs;
         assert!(!knobs("bnxt_en", "6.1.0-40-amd64").contains(&Knob::RssContexts));
@@ -252,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_denied() {
+    fn an_unknown_driver_or_kernel_lacks_nothing() {
         let drivers = Drivers::shipped();
         assert_eq!(drivers.knobs("igb", "5.10.0"), None);
         assert!(
@@ -269,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_shows_the_data() {
+    fn the_page_ends_with_the_tables() {
         let page = include_str!("../../../../docs/drivers.md");
         let tables = Drivers::shipped().tables();
         assert!(page.ends_with(&tables), "docs/drivers.md must end with:\n{tables}");

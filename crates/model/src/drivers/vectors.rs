@@ -1,64 +1,64 @@
-//! Which interrupt serves which queue, by the names that drivers give their interrupts.
+//! The interrupt of each queue, from the names that drivers give their interrupts.
 //!
-//! Pure: device and names in, edges out. The names are read off the drivers' sources (the function
-//! is named with each pattern); they keep the netdev's name of the moment when they were made, so
-//! that a later rename does not show in them.
+//! Pure: device and names in, edges out. The patterns come from driver sources; a comment at each
+//! pattern names the function. An interrupt name contains the netdev's name at the time of
+//! creation, so a later rename does not change it.
 
 use std::collections::BTreeMap;
 
 use crate::machine::ids::Irq;
 use crate::snapshot::netdev::{Confidence, Edge, EdgeSource};
 
-/// What is known of the netdev.
+/// The known properties of a netdev.
 #[derive(Debug, Clone, Default)]
 pub struct Device<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its driver.
     pub driver: Option<&'a str>,
-    /// Its virtio device (`virtio1`): part of its interrupts' names.
+    /// Its virtio device (`virtio1`), which its interrupt names contain.
     pub virtio: Option<&'a str>,
     /// Number of rx queues.
     pub rx_queues: u32,
     /// Number of tx queues.
     pub tx_queues: u32,
-    /// Names of all netdevs of the machine: an interrupt that bears another one's name is that
-    /// one's.
+    /// Names of all netdevs of the machine: an interrupt with another netdev's name belongs to that
+    /// netdev.
     pub others: &'a [String],
 }
 
 /// Interrupts by queue index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edges {
-    /// Of rx queues.
+    /// Interrupts of rx queues.
     pub rx: BTreeMap<u32, Edge<Irq>>,
-    /// Of tx queues.
+    /// Interrupts of tx queues.
     pub tx: BTreeMap<u32, Edge<Irq>>,
 }
 
-/// Which queues an interrupt of some name serves.
+/// The queues that an interrupt serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Serves {
-    /// The rx queue of that number.
+    /// The rx queue with the number.
     Rx,
-    /// The tx queue of that number.
+    /// The tx queue with the number.
     Tx,
-    /// Both of that number.
+    /// Both queues with the number.
     Both,
-    /// Rx queues in ascending order of the numbers, which count vectors.
+    /// Rx queues in ascending order of the numbers, which are vector numbers.
     RxInOrder,
-    /// Tx queues in ascending order of the numbers, which count vectors.
+    /// Tx queues in ascending order of the numbers, which are vector numbers.
     TxInOrder,
-    /// Both in ascending order of the numbers, which count vectors.
+    /// Both in ascending order of the numbers, which are vector numbers.
     BothInOrder,
-    /// The first half of the numbers are tx queues, the second half rx queues.
+    /// The first half of the numbers are tx queues, the second half are rx queues.
     TxThenRx,
-    /// All queues share it.
+    /// All queues.
     All,
 }
 
-/// A driver's way to name interrupts: `{dev}` is the netdev (of any name), `{virtio}` the virtio
-/// device, `{n}` a number, `{any}` any text.
+/// A driver's naming pattern: `{dev}` is the netdev (any name), `{virtio}` the virtio device, `{n}`
+/// a number, `{any}` any text.
 struct Pattern {
     drivers: &'static [&'static str],
     name: &'static str,
@@ -70,12 +70,12 @@ const fn pattern(drivers: &'static [&'static str], name: &'static str, serves: S
 }
 
 const PATTERNS: &[Pattern] = &[
-    // vp_request_msix_vectors, virtnet_find_vqs; one vector for all queues where they do not
-    // suffice
+    // vp_request_msix_vectors, virtnet_find_vqs; one vector for all queues if there are too few
+    // vectors
     pattern(&["virtio_net"], "{virtio}-input.{n}", Serves::Rx),
     pattern(&["virtio_net"], "{virtio}-output.{n}", Serves::Tx),
     pattern(&["virtio_net"], "{virtio}-virtqueues", Serves::All),
-    // vmxnet3_request_irqs: the number is that of the vector
+    // vmxnet3_request_irqs: the number is the vector number
     pattern(&["vmxnet3"], "{dev}-rxtx-{n}", Serves::BothInOrder),
     pattern(&["vmxnet3"], "{dev}-rx-{n}", Serves::RxInOrder),
     pattern(&["vmxnet3"], "{dev}-tx-{n}", Serves::TxInOrder),
@@ -99,11 +99,11 @@ const PATTERNS: &[Pattern] = &[
     pattern(INTEL_LIKE, "{dev}-TxRx-{n}", Serves::Both),
     pattern(INTEL_LIKE, "{dev}-rx-{n}", Serves::Rx),
     pattern(INTEL_LIKE, "{dev}-tx-{n}", Serves::Tx),
-    // bnxt_setup_msix: with separate rings the numbers run on from rx to tx
+    // bnxt_setup_msix: with separate rings the numbers continue from rx to tx
     pattern(&["bnxt_en"], "{dev}-TxRx-{n}", Serves::BothInOrder),
     pattern(&["bnxt_en"], "{dev}-rx-{n}", Serves::RxInOrder),
     pattern(&["bnxt_en"], "{dev}-tx-{n}", Serves::TxInOrder),
-    // hns3_nic_init_irq: the address in the name is that of the PCI function
+    // hns3_nic_init_irq: the name contains the address of the PCI function
     pattern(&["hns3", "hclge", "hclgevf"], "{any}-TxRx-{n}", Serves::Both),
     pattern(&["hns3", "hclge", "hclgevf"], "{any}-Rx-{n}", Serves::Rx),
     pattern(&["hns3", "hclge", "hclgevf"], "{any}-Tx-{n}", Serves::Tx),
@@ -114,7 +114,7 @@ const PATTERNS: &[Pattern] = &[
     pattern(&["bnx2x", "qede"], "{dev}-fp-{n}", Serves::Both),
     // nfp_net_prepare_vector, nicvf_register_interrupts, otx2_open
     pattern(&["nfp", "nicvf", "rvu_nicpf", "rvu_nicvf"], "{dev}-rxtx-{n}", Serves::Both),
-    // efx_get_channel_name: the numbers count channels
+    // efx_get_channel_name: the numbers are channel numbers
     pattern(&["sfc"], "{dev}-rx-{n}", Serves::RxInOrder),
     pattern(&["sfc"], "{dev}-tx-{n}", Serves::TxInOrder),
     pattern(&["sfc"], "{dev}-{n}", Serves::BothInOrder),
@@ -131,7 +131,7 @@ const PATTERNS: &[Pattern] = &[
 
 const INTEL_LIKE: &[&str] = &["ixgbe", "ixgbevf", "igb", "igbvf", "igc", "fm10k", "fbnic"];
 
-/// What many drivers do: for those that are not known, a guess.
+/// Patterns of many drivers, used as a guess for unknown drivers.
 const COMMON: &[Pattern] = &[
     pattern(&[], "{dev}-TxRx-{n}", Serves::Both),
     pattern(&[], "{dev}-Tx-Rx-{n}", Serves::Both),
@@ -144,9 +144,9 @@ const COMMON: &[Pattern] = &[
 
 /// The interrupts of each queue.
 ///
-/// `irqs` are those of the device (its message-signalled interrupts) with the names of their
-/// actions; where these are not known, all interrupts of the machine and `owned = false`: then the
-/// netdev's present name must be in the action's.
+/// `irqs` are the message-signalled interrupts of the device with their action names. If these are
+/// unknown, pass all interrupts of the machine and `owned = false`: then only actions with the
+/// netdev's current name count.
 pub fn edges(device: &Device<'_>, irqs: &BTreeMap<Irq, Vec<String>>, owned: bool) -> Edges {
     let known = |p: &&Pattern| device.driver.is_some_and(|driver| p.drivers.contains(&driver));
     for patterns in [PATTERNS.iter().filter(known).collect::<Vec<_>>(), COMMON.iter().collect()] {
@@ -232,7 +232,7 @@ impl Pattern {
     }
 }
 
-/// An action's name that fits a pattern.
+/// The parts of an action name that matches a pattern.
 #[derive(Debug, PartialEq, Eq)]
 struct Match<'a> {
     number: u32,
@@ -240,20 +240,21 @@ struct Match<'a> {
 }
 
 impl Match<'_> {
-    /// `None`: it is another netdev's; else whether that is sure.
+    /// Whether the interrupt is certain to belong to the device; `None` when it belongs to another
+    /// netdev.
     fn owner(&self, device: &Device<'_>, owned: bool) -> Option<bool> {
         match self.dev {
             None => Some(owned),
             Some(dev) if dev == device.name => Some(true),
             Some(_) if !owned => None,
             Some(dev) if device.others.iter().any(|other| other == dev) => None,
-            // the netdev was renamed since
+            // the netdev has been renamed
             Some(_) => Some(true),
         }
     }
 }
 
-/// Matches an action's name; the last number of the pattern counts.
+/// Matches an action name; the last number in the pattern counts.
 fn matched<'a>(pattern: &str, action: &'a str, virtio: Option<&str>) -> Option<Match<'a>> {
     let mut found = Match { number: 0, dev: None };
     let mut rest = action;
@@ -269,7 +270,7 @@ fn matched<'a>(pattern: &str, action: &'a str, virtio: Option<&str>) -> Option<M
         let taken = match name {
             "n" => rest.bytes().take_while(u8::is_ascii_digit).count(),
             "virtio" => virtio.filter(|v| rest.starts_with(v))?.len(),
-            // up to the last place where the pattern can go on: names may hold any character
+            // longest match: names may contain any character
             _ if literal.is_empty() => rest.len(),
             _ => rest.rfind(literal)?,
         };
@@ -293,8 +294,9 @@ mod tests {
         (30..).zip(names).map(|(irq, name)| (Irq(irq), vec![(*name).to_owned()])).collect()
     }
 
-    /// `rx: irq irq.. tx: irq irq..`, `-` for a queue without one; a `?` after a guess.
-    fn told(driver: &str, name: &str, queues: (u32, u32), names: &[&str]) -> String {
+    /// Writes edges as `rx: irq irq.. tx: irq irq..`, with `-` for a queue without interrupt and
+    /// `?` after a guess.
+    fn shown(driver: &str, name: &str, queues: (u32, u32), names: &[&str]) -> String {
         let others = ["eth0".to_owned(), "eth1".to_owned()];
         let device = Device {
             name,
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn virtio_names_input_and_output_apart() {
+    fn virtio_has_separate_input_and_output_names() {
         let names = [
             "virtio1-config",
             "virtio1-input.0",
@@ -328,28 +330,28 @@ mod tests {
             "virtio1-input.1",
             "virtio1-output.1",
         ];
-        assert_eq!(told("virtio_net", "eth0", (2, 2), &names), "rx 31 33 tx 32 34");
+        assert_eq!(shown("virtio_net", "eth0", (2, 2), &names), "rx 31 33 tx 32 34");
         let shared = ["virtio1-config", "virtio1-virtqueues"];
-        assert_eq!(told("virtio_net", "eth0", (2, 2), &shared), "rx 31 31 tx 31 31");
+        assert_eq!(shown("virtio_net", "eth0", (2, 2), &shared), "rx 31 31 tx 31 31");
     }
 
     #[test]
     fn virtio_10_is_not_virtio_1() {
         assert_eq!(
-            told("virtio_net", "eth0", (1, 1), &["virtio10-input.0", "virtio10-output.0"]),
+            shown("virtio_net", "eth0", (1, 1), &["virtio10-input.0", "virtio10-output.0"]),
             "rx - tx -"
         );
     }
 
     #[test]
-    fn gve_has_tx_blocks_first_then_rx_blocks() {
+    fn gve_numbers_tx_blocks_before_rx_blocks() {
         let pci = |n: u32| format!("gve-ntfy-blk{n}@pci:0000:00:04.0");
         let names: Vec<String> =
             (0..4).map(pci).chain(["gve-mgmnt@pci:0000:00:04.0".to_owned()]).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        assert_eq!(told("gve", "eth0", (2, 2), &names), "rx 32 33 tx 30 31");
+        assert_eq!(shown("gve", "eth0", (2, 2), &names), "rx 32 33 tx 30 31");
         assert_eq!(
-            told("gve", "eth0", (1, 1), &["eth%d-ntfy-block.0", "eth%d-ntfy-block.1"]),
+            shown("gve", "eth0", (1, 1), &["eth%d-ntfy-block.0", "eth%d-ntfy-block.1"]),
             "rx 31 tx 30"
         );
     }
@@ -357,18 +359,18 @@ mod tests {
     #[test]
     fn vmxnet3_and_bnxt_count_vectors_not_queues() {
         let apart = ["eth0-tx-0", "eth0-tx-1", "eth0-rx-2", "eth0-rx-3", "eth0-event-4"];
-        assert_eq!(told("vmxnet3", "eth0", (2, 2), &apart), "rx 32 33 tx 30 31");
+        assert_eq!(shown("vmxnet3", "eth0", (2, 2), &apart), "rx 32 33 tx 30 31");
         let buddies = ["eth0-rxtx-0", "eth0-rxtx-1", "eth0-event-2"];
-        assert_eq!(told("vmxnet3", "eth0", (2, 2), &buddies), "rx 30 31 tx 30 31");
+        assert_eq!(shown("vmxnet3", "eth0", (2, 2), &buddies), "rx 30 31 tx 30 31");
         let split = ["eth0-rx-0", "eth0-rx-1", "eth0-tx-2", "eth0-tx-3"];
-        assert_eq!(told("bnxt_en", "eth0", (2, 2), &split), "rx 30 31 tx 32 33");
+        assert_eq!(shown("bnxt_en", "eth0", (2, 2), &split), "rx 30 31 tx 32 33");
     }
 
     #[test]
     fn each_driver_names_its_queues() {
         let both = "rx 31 32 tx 31 32";
         let two =
-            |a: &str, b: &str, c: &str, driver: &str| told(driver, "eth0", (2, 2), &[a, b, c]);
+            |a: &str, b: &str, c: &str, driver: &str| shown(driver, "eth0", (2, 2), &[a, b, c]);
         let pci = "pci:0000:08:00.0";
         assert_eq!(
             two(
@@ -403,13 +405,13 @@ mod tests {
         assert_eq!(two("bnxt", "eth0-TxRx-0", "eth0-TxRx-1", "bnxt_en"), both);
         let hns3 =
             ["hclge-misc-0000:7d:00.0", "hns3-0000:7d:00.0-TxRx-0", "hns3-0000:7d:00.0-TxRx-1"];
-        assert_eq!(told("hns3", "eth0", (2, 2), &hns3), both);
+        assert_eq!(shown("hns3", "eth0", (2, 2), &hns3), both);
         assert_eq!(
-            told("e1000e", "eth0", (1, 1), &["eth0-rx-0", "eth0-tx-0", "eth0"]),
+            shown("e1000e", "eth0", (1, 1), &["eth0-rx-0", "eth0-tx-0", "eth0"]),
             "rx 30 tx 31"
         );
         assert_eq!(
-            told("igb", "eth0", (2, 2), &["eth0", "eth0-rx-0", "eth0-rx-1", "eth0-tx-0"]),
+            shown("igb", "eth0", (2, 2), &["eth0", "eth0-rx-0", "eth0-rx-1", "eth0-tx-0"]),
             "rx 31 32 tx 33 -"
         );
     }
@@ -417,28 +419,28 @@ mod tests {
     #[test]
     fn a_rename_does_not_matter_but_another_netdevs_name_does() {
         assert_eq!(
-            told("igb", "ens5", (2, 2), &["lan0-TxRx-0", "lan0-TxRx-1"]),
+            shown("igb", "ens5", (2, 2), &["lan0-TxRx-0", "lan0-TxRx-1"]),
             "rx 30 31 tx 30 31"
         );
-        assert_eq!(told("igb", "ens5", (2, 2), &["eth1-TxRx-0", "eth1-TxRx-1"]), "rx - - tx - -");
+        assert_eq!(shown("igb", "ens5", (2, 2), &["eth1-TxRx-0", "eth1-TxRx-1"]), "rx - - tx - -");
     }
 
     #[test]
     fn an_unknown_driver_gets_guesses() {
         assert_eq!(
-            told("newnic", "eth0", (2, 2), &["eth0-TxRx-0", "eth0-TxRx-1"]),
+            shown("newnic", "eth0", (2, 2), &["eth0-TxRx-0", "eth0-TxRx-1"]),
             "rx 30? 31? tx 30? 31?"
         );
     }
 
     #[test]
     fn the_only_interrupt_serves_all_queues() {
-        assert_eq!(told("r8169", "eth0", (1, 1), &["eth0"]), "rx 30 tx 30");
-        assert_eq!(told("r8169", "eth0", (1, 1), &["a", "b"]), "rx - tx -");
+        assert_eq!(shown("r8169", "eth0", (1, 1), &["eth0"]), "rx 30 tx 30");
+        assert_eq!(shown("r8169", "eth0", (1, 1), &["a", "b"]), "rx - tx -");
     }
 
     #[test]
-    fn without_the_devices_own_list_the_present_name_must_fit() {
+    fn without_the_devices_list_the_current_name_must_match() {
         let device = Device {
             name: "eth0",
             driver: Some("vif"),
@@ -472,7 +474,8 @@ mod tests {
         fn no_name_panics(name in "\\PC{0,24}", number in 0u64..1 << 40) {
             for pattern in PATTERNS.iter().chain(COMMON) {
                 let _ = matched(pattern.name, &name, Some("virtio1"));
-                let filled = pattern.name.replace("{dev}", &name).replace("{any}", &name).replace("{n}", &number.to_string());
+                let filled = pattern.name.replace("{dev}", &name)
+                    .replace("{any}", &name).replace("{n}", &number.to_string());
                 let _ = matched(pattern.name, &filled, Some("virtio1"));
             }
         }

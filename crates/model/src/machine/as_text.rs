@@ -1,6 +1,6 @@
-//! Values that JSON holds as people write them.
+//! A macro for types that JSON holds as text.
 
-/// Lets serde write a type as it is displayed and read it as it is parsed (`#[serde(into =
+/// Makes serde write a type with `Display` and read it with `FromStr` (use with `#[serde(into =
 /// "String", try_from = "String")]`).
 #[macro_export]
 macro_rules! as_text {

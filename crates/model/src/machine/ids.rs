@@ -17,8 +17,9 @@ impl fmt::Display for Irq {
     }
 }
 
-/// A NAPI instance's id (`napi_struct.napi_id`), unique on a machine at one time; ids up to the
-/// number of CPUs are not NAPIs.
+/// The id of a NAPI instance (`napi_struct.napi_id`), unique on a running machine.
+///
+/// Ids up to the number of CPUs are not NAPI instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NapiId(pub u32);

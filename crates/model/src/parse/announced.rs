@@ -1,5 +1,5 @@
-//! What the kernel announces by itself, from bytes to [`Event`]s: links (rtnetlink), channels and
-//! rings (ethtool netlink), CPUs (uevents).
+//! Kernel notifications decoded from bytes to [`Event`]s: links (rtnetlink), channels and rings
+//! (ethtool netlink), CPUs (uevents).
 
 use std::collections::BTreeMap;
 
@@ -12,43 +12,43 @@ const RTM_DELLINK: u16 = 17;
 const IFINFO: usize = 16;
 const IFLA_IFNAME: u16 = 3;
 const IFF_UP: u32 = 1;
-/// The carrier is there.
+/// The device has a carrier.
 const IFF_LOWER_UP: u32 = 1 << 16;
 
 /// The size of `struct genlmsghdr`.
 const GENL: usize = 4;
 const ETHTOOL_MSG_RINGS_NTF: u8 = 17;
 const ETHTOOL_MSG_CHANNELS_NTF: u8 = 19;
-/// `ETHTOOL_A_RINGS_HEADER` and `ETHTOOL_A_CHANNELS_HEADER` alike.
+/// The value of both `ETHTOOL_A_RINGS_HEADER` and `ETHTOOL_A_CHANNELS_HEADER`.
 const HEADER: u16 = 1;
 const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 
-/// The netdevs as last announced.
+/// The last announced state of all netdevs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Links(BTreeMap<u32, Link>);
 
-/// A netdev as announced.
+/// The announced state of a netdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// Its name.
     pub name: String,
-    /// Set up, and with a carrier.
+    /// Whether it is up and has a carrier.
     pub up: bool,
 }
 
 impl Links {
-    /// The netdevs by interface index, as they are now: what is announced is compared with it.
+    /// Starts with the current netdevs by interface index; notifications are compared with them.
     pub fn new(links: BTreeMap<u32, Link>) -> Self {
         Self(links)
     }
 
-    /// The names.
+    /// The names of all netdevs.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.values().map(|link| link.name.as_str())
     }
 
-    /// What rtnetlink messages of the link group announce; those that change nothing of interest
-    /// announce nothing.
+    /// The events of rtnetlink messages of the link group; a message without a relevant change
+    /// gives none.
     pub fn announced(&mut self, bytes: &[u8]) -> Vec<Event> {
         messages(bytes).flat_map(|(kind, payload)| self.message(kind, payload)).collect()
     }
@@ -64,7 +64,7 @@ impl Links {
         };
         if kind == RTM_DELLINK {
             // A bridge announces the loss of a port by a DELLINK of its own family: the netdev
-            // stays.
+            // still exists.
             let whole = payload[0] == 0;
             let gone = if whole { self.0.remove(&index) } else { None };
             return gone.map(|link| Event::NetdevRemoved(link.name)).into_iter().collect();
@@ -90,7 +90,7 @@ impl Links {
     }
 }
 
-/// What messages of ethtool's `monitor` group announce: changes of channels and rings, which reset
+/// The events of messages of ethtool's `monitor` group: changes of channels and rings, which reset
 /// the driver.
 pub fn ethtool(bytes: &[u8]) -> Vec<Event> {
     let reset = |payload: &[u8]| {
@@ -102,7 +102,7 @@ pub fn ethtool(bytes: &[u8]) -> Vec<Event> {
     messages(bytes).filter_map(|(_, payload)| reset(payload)).collect()
 }
 
-/// What a uevent announces; only of CPUs: netdevs are announced by rtnetlink.
+/// The event of a uevent; only for CPUs, since rtnetlink announces netdevs.
 pub fn uevent(bytes: &[u8]) -> Option<Event> {
     let text = String::from_utf8_lossy(bytes);
     let value =
@@ -118,7 +118,7 @@ pub fn uevent(bytes: &[u8]) -> Option<Event> {
     }
 }
 
-/// The netlink messages of one datagram: type and payload; a cut one ends them.
+/// The netlink messages of one datagram: type and payload; stops at a truncated message.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
@@ -129,7 +129,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The payload of the first attribute of this type.
+/// The payload of the first attribute of type `wanted`.
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let half = |at: usize| {
@@ -181,7 +181,7 @@ mod tests {
     const UP: u32 = IFF_UP | IFF_LOWER_UP;
 
     #[test]
-    fn only_what_changes_is_an_event() {
+    fn only_a_change_is_an_event() {
         let mut links = Links::default();
         assert_eq!(
             links.announced(&link(RTM_NEWLINK, 0, 2, UP, "eth0")),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_and_rings_reset_the_driver_and_other_notes_do_not() {
+    fn channels_and_rings_reset_the_driver_and_other_messages_do_not() {
         let header =
             [attr(1, &2u32.to_ne_bytes()), attr(ETHTOOL_A_HEADER_DEV_NAME, b"eth0\0")].concat();
         let note =
@@ -232,8 +232,11 @@ mod tests {
     fn cpus_come_and_go_by_uevent() {
         let event = |action: &str, subsystem: &str, path: &str| {
             uevent(
-                format!("{action}@{path}\0ACTION={action}\0DEVPATH={path}\0SUBSYSTEM={subsystem}\0SEQNUM=9\0")
-                    .as_bytes(),
+                format!(
+                    "{action}@{path}\0ACTION={action}\0DEVPATH={path}\0\
+                     SUBSYSTEM={subsystem}\0SEQNUM=9\0"
+                )
+                .as_bytes(),
             )
         };
         assert_eq!(

@@ -1,14 +1,14 @@
-//! Files that hold a set of CPUs (or of queues), as a list or as a mask.
+//! Files that hold a set of CPUs or queues, as a list or as a mask.
 //!
-//! Some kernels end the lists and masks of nodes and caches with a NUL behind the newline (seen in
-//! a 5.15 on arm64).
+//! Some kernels append a NUL after the newline to the lists and masks of nodes and caches (seen on
+//! 5.15, arm64).
 
 use crate::machine::cpuset::{CpuSet, CpuSetError};
 use crate::parse::ParseError;
 
-/// A list (`0-3,8`); the empty line is the empty set.
+/// Parses a list (`0-3,8`); an empty line is the empty set.
 ///
-/// `/sys/devices/system/cpu/nohz_full` prints `(null)` where the boot parameter was not given.
+/// `/sys/devices/system/cpu/nohz_full` prints `(null)` without the boot parameter.
 pub fn list(text: &str) -> Result<CpuSet, ParseError> {
     let text = text.trim_end_matches('\0');
     if text.trim() == "(null)" {
@@ -17,13 +17,12 @@ pub fn list(text: &str) -> Result<CpuSet, ParseError> {
     CpuSet::parse_list(text).map_err(|error| at(text, error))
 }
 
-/// A comma-grouped hexadecimal mask.
+/// Parses a comma-grouped hexadecimal mask.
 pub fn mask(text: &str) -> Result<CpuSet, ParseError> {
     CpuSet::parse_mask(text.trim_end_matches('\0')).map_err(|error| at(text, error))
 }
 
-/// The position in the text as it stands in the file: a set is read without the white space around
-/// it.
+/// Converts the error's offset, which starts after leading white space, to a file position.
 fn at(text: &str, error: CpuSetError) -> ParseError {
     let offset = text.len() - text.trim_start().len() + error.at;
     let before = text.get(..offset).unwrap_or(text);

@@ -1,13 +1,13 @@
-//! `/proc/cpuinfo`: the CPU's model, and whether a hypervisor stands before it. Its lines differ by
+//! `/proc/cpuinfo`: the CPU model and whether the machine is a guest. Its lines differ by
 //! architecture.
 
-/// The value of a field of the first CPU that has it.
+/// The value of a field, from the first CPU that has the field.
 fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
     let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     fields.filter(|(key, _)| key.trim() == name).map(|(_, value)| value.trim()).next()
 }
 
-/// x86 and most others name the model; arm64 gives numbers.
+/// The CPU model: a name on x86 and most architectures, implementer and part numbers on arm64.
 pub fn model(cpuinfo: &str) -> String {
     let named = ["model name", "cpu model", "cpu", "machine"]
         .into_iter()
@@ -19,14 +19,15 @@ pub fn model(cpuinfo: &str) -> String {
     named.map(str::to_owned).or_else(numbered).unwrap_or_else(|| "unknown".into())
 }
 
-/// x86 shows `hypervisor` among the flags of a guest's CPU (CPUID 1, ECX bit 31); elsewhere nothing
-/// tells for sure.
+/// Whether the CPU flags contain `hypervisor` (x86, CPUID 1, ECX bit 31); `None` without flags.
 pub fn virtual_machine(cpuinfo: &str) -> Option<bool> {
     Some(field(cpuinfo, "flags")?.split_whitespace().any(|flag| flag == "hypervisor"))
 }
 
-/// What firmware says (`/sys/class/dmi/id/sys_vendor`, `product_name`), for CPUs that do not;
-/// `None` where it names no hypervisor that is known: that proves nothing.
+/// Whether the firmware strings `/sys/class/dmi/id/sys_vendor` and `product_name` name a
+/// hypervisor.
+///
+/// For CPUs without a hypervisor flag. `None` for an unknown vendor, which proves nothing.
 pub fn virtual_by_firmware(vendor: &str, product: &str) -> Option<bool> {
     let is_guest = match vendor {
         "QEMU" | "VMware, Inc." | "Xen" | "innotek GmbH" | "Google" => true,
@@ -42,8 +43,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_named_by_its_cpu_and_told_from_a_virtual_one() {
-        let x86 = "processor\t: 0\nmodel name\t: Some CPU @ 2GHz\nflags\t\t: fpu vme hypervisor lahf_lm\n";
+    fn the_cpu_names_the_model_and_the_hypervisor_flag() {
+        let x86 = "processor\t: 0\nmodel name\t: Some CPU @ 2GHz\n\
+                   flags\t\t: fpu vme hypervisor lahf_lm\n";
         assert_eq!((model(x86).as_str(), virtual_machine(x86)), ("Some CPU @ 2GHz", Some(true)));
         assert_eq!(virtual_machine("flags : fpu vme\n"), Some(false));
         let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n";

@@ -1,9 +1,9 @@
-//! `/proc/interrupts` (`kernel/irq/proc.c:show_interrupts`), by bytes and line by line: 22.8 MB at
-//! 512 CPUs x 4000 IRQs.
+//! `/proc/interrupts` (`kernel/irq/proc.c:show_interrupts`), parsed as bytes, line by line: the
+//! file has 22.8 MB with 512 CPUs and 4000 IRQs.
 //!
-//! The header names the CPUs: only online ones have a column. The kernel prints each count as a
-//! space and ten right-aligned digits, and most are zero; that cell is recognised whole. Other
-//! widths are read too.
+//! The header names the CPUs; only online CPUs have a column. The kernel prints each count as a
+//! space and ten right-aligned digits. Most counts are zero, so the parser compares that cell as a
+//! whole. It also accepts other widths.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use crate::machine::cpuset::CpuId;
 use crate::machine::ids::Irq;
 use crate::parse::ParseError;
 
-/// What `/proc/interrupts` says.
+/// The contents of `/proc/interrupts`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interrupts {
-    /// The CPUs that have a column.
+    /// The CPUs of the header, in column order.
     pub cpus: Vec<CpuId>,
     /// Device interrupts.
     pub irqs: BTreeMap<Irq, Row>,
-    /// The architecture's own rows (`LOC`, `CAL`, `IPI0`); those with one total for all CPUs
-    /// (`ERR`) are left out.
+    /// Rows of the architecture (`LOC`, `CAL`, `IPI0`); rows with one total for all CPUs (`ERR`)
+    /// are left out.
     pub arch: BTreeMap<String, BTreeMap<CpuId, u64>>,
 }
 
-/// A device interrupt's row.
+/// One row of a device interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
     /// Interrupts taken, by CPU; zeros are left out.
@@ -31,11 +31,11 @@ pub struct Row {
     /// Controller, hardware number and trigger, with single spaces (`PCI-MSIX-0000:00:04.0
     /// 1-edge`).
     pub chip: String,
-    /// The names that the drivers gave.
+    /// The action names that drivers registered.
     pub actions: Vec<String>,
 }
 
-/// Reads the file line by line.
+/// A parser that takes the file line by line.
 #[derive(Debug, Default)]
 pub struct Reader<'a> {
     wanted: Option<&'a BTreeSet<Irq>>,
@@ -44,7 +44,7 @@ pub struct Reader<'a> {
     read: Interrupts,
 }
 
-/// Reads the whole file.
+/// Parses the whole file.
 pub fn interrupts(text: &[u8]) -> Result<Interrupts, ParseError> {
     let mut reader = Reader::new();
     let mut start = 0;
@@ -58,22 +58,22 @@ pub fn interrupts(text: &[u8]) -> Result<Interrupts, ParseError> {
 const ZERO_CELL: &[u8] = b"          0";
 
 impl<'a> Reader<'a> {
-    /// Reads all rows.
+    /// Keeps all rows.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads these interrupts only, and the architecture's rows.
+    /// Keeps only these interrupts, and the rows of the architecture.
     pub fn only(wanted: &'a BTreeSet<Irq>) -> Self {
         Self { wanted: Some(wanted), ..Self::default() }
     }
 
-    /// Reads all rows without their counts, which are most of what a large machine has to keep.
+    /// Keeps all rows without counts, which are most of the memory on a large machine.
     pub fn uncounted() -> Self {
         Self { uncounted: true, ..Self::default() }
     }
 
-    /// Takes the next line, without its newline.
+    /// Parses the next line, given without its newline.
     pub fn line(&mut self, line: &[u8]) -> Result<(), ParseError> {
         self.line += 1;
         if self.line == 1 {
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// What was read; an error if there was no header.
+    /// Returns the rows; an error if there was no header.
     pub fn finish(self) -> Result<Interrupts, ParseError> {
         if self.line == 0 {
             return Err(ParseError::new(1, 1, "no header of cpus"));
@@ -128,11 +128,14 @@ impl<'a> Reader<'a> {
         ParseError::new(
             self.line,
             at + 1,
-            format!("{cells} counts for {cpus} cpus: did one go on- or offline meanwhile?"),
+            format!(
+                "{cells} counts for {cpus} cpus: a cpu may have gone online or offline during \
+                 the read"
+            ),
         )
     }
 
-    /// The counts from `at` on, and where they end.
+    /// The counts from byte `at` on, and the byte after the last count.
     fn counts(&self, line: &[u8], mut at: usize) -> Result<(Counts, usize), ParseError> {
         let mut counts = Counts::default();
         for &cpu in &self.read.cpus {
@@ -154,7 +157,9 @@ impl<'a> Reader<'a> {
                 value = value
                     .checked_mul(10)
                     .and_then(|v| v.checked_add(u64::from(digit - b'0')))
-                    .ok_or_else(|| ParseError::new(self.line, start + 1, "count beyond 64 bits"))?;
+                    .ok_or_else(|| {
+                        ParseError::new(self.line, start + 1, "count exceeds 64 bits")
+                    })?;
             }
             if value != 0 && !self.uncounted {
                 counts.nonzero.push((cpu, value));
@@ -191,11 +196,11 @@ fn irq_number(label: &[u8]) -> Option<Irq> {
     std::str::from_utf8(label).ok()?.parse().ok().map(Irq)
 }
 
-/// Splits what follows the counts into controller and actions.
+/// Splits the text after the counts into controller and actions.
 ///
-/// `%8s` controller, hardware number (absent without irq domain), `Level` or `Edge` (not on x86),
-/// `-` and the name of the flow (glued to the number on x86), two spaces, actions. Controller names
-/// may hold single spaces.
+/// Format: `%8s` controller, hardware number (absent without irq domain), `Level` or `Edge` (not on
+/// x86), `-` and the name of the flow handler (glued to the number on x86), two spaces, actions. A
+/// controller name may contain single spaces.
 fn description(text: &str) -> (String, Vec<String>) {
     let mut chip: Vec<&str> = Vec::new();
     let mut end = 0;
@@ -223,7 +228,7 @@ fn description(text: &str) -> (String, Vec<String>) {
     (chip.join(" "), Vec::new())
 }
 
-/// A hardware number, alone (`27`) or with the flow's name glued to it (`1-edge`).
+/// Whether a word is a hardware number, alone (`27`) or with the flow handler's name (`1-edge`).
 fn is_hwirq(word: &str) -> bool {
     let number = word.split_once('-').map_or(word, |(number, _)| number);
     !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
@@ -254,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn chip_and_actions_are_told_apart() {
+    fn chip_and_actions_are_separated() {
         let read = interrupts(X86.as_bytes()).unwrap();
         let row =
             |irq| (read.irqs[&Irq(irq)].chip.as_str(), read.irqs[&Irq(irq)].actions.join("|"));
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_wanted_rows_are_kept() {
+    fn only_requested_rows_are_kept() {
         let wanted = BTreeSet::from([Irq(30)]);
         let mut reader = Reader::only(&wanted);
         for line in X86.lines() {
@@ -310,12 +315,13 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_another_width_than_the_header_is_refused_with_its_place() {
+    fn a_row_with_more_or_fewer_counts_than_the_header_is_an_error_with_its_position() {
         let message = |text: &str| interrupts(text.as_bytes()).unwrap_err().to_string();
         let short = message("  CPU0 CPU1\n 5:   1   chip 2-edge  x\n");
         assert_eq!(
             short,
-            "line 2 column 8: 1 counts for 2 cpus: did one go on- or offline meanwhile?"
+            "line 2 column 8: 1 counts for 2 cpus: a cpu may have gone online or offline during \
+             the read"
         );
         let long = message("  CPU0\n 5:   1   7  chip 2-edge  x\n");
         assert!(long.starts_with("line 2 column 8: 2 counts for 1 cpus"), "{long}");
@@ -324,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn without_counts_all_else_is_the_same() {
+    fn uncounted_drops_only_the_counts() {
         let mut reader = Reader::uncounted();
         X86.lines().for_each(|line| reader.line(line.as_bytes()).unwrap());
         let mut all = interrupts(X86.as_bytes()).unwrap();

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use crate::parse::ParseError;
 use crate::snapshot::host::Writable;
 
-/// Whether the affinity can be written, by the flags that the kernel prints.
+/// Whether user space can write the affinity, from the flags that the kernel prints.
 ///
-/// `irq_can_set_affinity_usr` wants none of `IRQD_PER_CPU`, `IRQD_NO_BALANCING` and
-/// `IRQD_AFFINITY_MANAGED`, and a controller with `irq_set_affinity`; the last is not in this file.
+/// `irq_can_set_affinity_usr` requires that `IRQD_PER_CPU`, `IRQD_NO_BALANCING` and
+/// `IRQD_AFFINITY_MANAGED` are clear and that the controller has `irq_set_affinity`. The file does
+/// not show the last condition.
 pub fn writable(text: &str) -> Result<Writable, ParseError> {
     let flags: BTreeSet<&str> =
         text.lines().map(str::trim).filter(|line| line.starts_with("IRQD_")).collect();
@@ -29,10 +30,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flags_decide() {
+    fn the_flags_decide_whether_the_affinity_is_writable() {
         let of = |flag: &str| {
             writable(&format!(
-                "handler:  handle_edge_irq\nstatus:   0x00000000\ndstate:   0x2140a200\n            IRQD_ACTIVATED\n            {flag}\nnode:     0\n"
+                "handler:  handle_edge_irq\nstatus:   0x00000000\n\
+                 dstate:   0x2140a200\n            IRQD_ACTIVATED\n            {flag}\n\
+                 node:     0\n"
             ))
         };
         assert_eq!(of("IRQD_AFFINITY_MANAGED"), Ok(Writable::Managed));

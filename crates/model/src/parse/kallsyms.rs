@@ -1,24 +1,24 @@
-//! `/proc/kallsyms`: the kernel's functions by address.
+//! `/proc/kallsyms`: kernel functions by address.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A function of the kernel.
+/// A kernel function.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Symbol {
-    /// Its name, without what the compiler added after a dot (`.cold`, `.constprop.0`).
+    /// The name without the compiler's suffix after a dot (`.cold`, `.constprop.0`).
     pub name: String,
-    /// The module that it is in; `None` for the kernel itself.
+    /// The module; `None` for the kernel image.
     pub module: Option<String>,
 }
 
-/// The function that each address lies in; those before the first function are left out.
+/// The function that contains each address; addresses below the first function are left out.
 ///
-/// `None` when the kernel shows no addresses: to those without privilege all are 0
+/// `None` when the kernel hides addresses: unprivileged readers see only 0
 /// (`kernel.kptr_restrict`).
 pub fn functions(text: &str, addresses: &BTreeSet<u64>) -> Option<BTreeMap<u64, Symbol>> {
     let mut symbols: Vec<(u64, &str, Option<&str>)> = text.lines().filter_map(symbol).collect();
-    // stable, so that of several names of one address the first stays: the function itself comes
-    // before its aliases
+    // a stable sort keeps the first of several names of one address: the function precedes its
+    // aliases
     symbols.sort_by_key(|(address, ..)| *address);
     symbols.dedup_by_key(|(address, ..)| *address);
     if symbols.is_empty() {
@@ -32,7 +32,7 @@ pub fn functions(text: &str, addresses: &BTreeSet<u64>) -> Option<BTreeMap<u64, 
     Some(addresses.iter().filter_map(function).collect())
 }
 
-/// `ffffffffc0401000 t igb_poll\t[igb]`: address, kind, name and module of code.
+/// Parses `ffffffffc0401000 t igb_poll\t[igb]`: address, name, module; `None` unless it is code.
 fn symbol(line: &str) -> Option<(u64, &str, Option<&str>)> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok().filter(|address| *address != 0)?;
@@ -73,7 +73,7 @@ ffffffffc0401000 t igb_poll\t[igb]
     }
 
     #[test]
-    fn hidden_addresses_are_told_from_none() {
+    fn hidden_addresses_are_none() {
         assert_eq!(functions("0000000000000000 T _text\n", &BTreeSet::from([1])), None);
     }
 }

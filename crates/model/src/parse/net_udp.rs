@@ -1,24 +1,25 @@
 //! `/proc/net/udp`, `/proc/net/udp6` (`net/ipv4/udp.c:udp4_format_sock`): the UDP sockets of one
 //! network namespace.
 //!
-//! Addresses are not taken: what a socket has lost is counted by its port and its holder.
+//! Addresses are not read: drops are reported by port and holder.
 
 use crate::parse::ParseError;
 
-/// What one line tells.
+/// One UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpSocket {
-    /// Its own port.
+    /// Local port.
     pub port: u16,
-    /// Bytes of memory that wait to be read (`sk_rmem_alloc`).
+    /// Bytes of memory waiting to be read (`sk_rmem_alloc`).
     pub queued: u32,
-    /// Its inode, as in `/proc/<pid>/fd`; 0 when no process holds it any more.
+    /// Inode, as in `/proc/<pid>/fd`; 0 when no process holds the socket any more.
     pub inode: u32,
-    /// Datagrams dropped since it was opened (`sk_drops`), mostly for want of room.
+    /// Datagrams dropped since the socket was opened (`sk_drops`), mostly because the buffer was
+    /// full.
     pub drops: u64,
 }
 
-/// Reads all lines after the header.
+/// Parses all lines after the header.
 pub fn net_udp(text: &str) -> Result<Vec<UdpSocket>, ParseError> {
     text.lines().zip(1..).skip(1).filter(|(line, _)| !line.trim().is_empty()).map(socket).collect()
 }
@@ -59,14 +60,18 @@ fn socket((line, number): (&str, usize)) -> Result<UdpSocket, ParseError> {
 mod tests {
     use super::*;
 
-    const HEADER: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n";
+    const HEADER: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr \
+                          tm->when retrnsmt   uid  timeout inode ref pointer drops\n";
 
     #[test]
-    fn a_line_tells_port_queue_inode_and_drops() {
-        let line = "  205: 0100007F:1F90 00000000:0000 07 00000000:00034800 00:00000000 00000000  1000        0 31337 2 0000000000000000 812\n";
+    fn a_line_gives_port_queue_inode_and_drops() {
+        let line = "  205: 0100007F:1F90 00000000:0000 07 00000000:00034800 \
+                    00:00000000 00000000  1000        0 31337 2 0000000000000000 812\n";
         let read = net_udp(&(HEADER.to_owned() + line)).unwrap();
         assert_eq!(read, [UdpSocket { port: 8080, queued: 0x34800, inode: 31337, drops: 812 }]);
-        let v6 = "  9: 00000000000000000000000000000000:0035 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000 0 0 77 2 0000000000000000 0\n";
+        let v6 = "  9: 00000000000000000000000000000000:0035 \
+                  00000000000000000000000000000000:0000 07 00000000:00000000 \
+                  00:00000000 00000000 0 0 77 2 0000000000000000 0\n";
         assert_eq!(net_udp(&(HEADER.to_owned() + v6)).unwrap()[0].port, 53);
         assert_eq!(net_udp(HEADER), Ok(vec![]));
     }

@@ -5,8 +5,8 @@ use crate::parse::ParseError;
 /// `IFF_UP` of `include/uapi/linux/if.h`, in `flags`.
 pub const IFF_UP: u32 = 1;
 
-/// `address`: the hardware address in lower case; `None` where the device has none (an empty line,
-/// as of tun).
+/// `address`: the hardware address in lower case; `None` for a device without one (tun has an empty
+/// line).
 ///
 /// Ethernet has 6 bytes, InfiniBand 20.
 pub fn address(text: &str) -> Result<Option<String>, ParseError> {
@@ -28,7 +28,7 @@ pub fn address(text: &str) -> Result<Option<String>, ParseError> {
     Ok(Some(text.to_ascii_lowercase()))
 }
 
-/// `speed` in Mbit/s: -1 and (from old drivers) 4294967295 and 65535 mean that it is not known.
+/// `speed` in Mbit/s; `None` for -1 and, from old drivers, 4294967295 and 65535 (unknown).
 pub fn speed(text: &str) -> Result<Option<u32>, ParseError> {
     let speed = crate::parse::scalar::number_or_none(text)?;
     Ok(speed.filter(|&mbps| mbps != u32::MAX && mbps != u32::from(u16::MAX) && mbps != 0))

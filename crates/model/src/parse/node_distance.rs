@@ -1,9 +1,9 @@
-//! `/sys/devices/system/node/node<n>/distance`: distances to each online node, in ascending order
-//! of node number.
+//! `/sys/devices/system/node/node<n>/distance`: distances to each online node, in order of node
+//! number.
 
 use crate::parse::ParseError;
 
-/// The distances; 10 is local.
+/// The distances in file order; 10 means local.
 pub fn node_distance(text: &str) -> Result<Vec<u32>, ParseError> {
     crate::parse::words(text.trim_end()).map(|word| crate::parse::decimal(1, word)).collect()
 }

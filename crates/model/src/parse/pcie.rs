@@ -2,8 +2,10 @@
 
 use crate::parse::ParseError;
 
-/// `current_link_speed`, `max_link_speed` in MT/s: `8.0 GT/s PCIe`, on older kernels `8 GT/s`; what
-/// is no PCIe link (`Unknown`, `66 MHz PCI`) is `None` (`drivers/pci/probe.c:pci_speed_string`).
+/// `current_link_speed`, `max_link_speed` in MT/s: `8.0 GT/s PCIe`, on older kernels `8 GT/s`.
+///
+/// `None` for values that are no PCIe speed (`Unknown`, `66 MHz PCI`); see
+/// `drivers/pci/probe.c:pci_speed_string`.
 pub fn link_speed(text: &str) -> Result<Option<u32>, ParseError> {
     let text = text.trim();
     let Some((number, _)) = text.split_once(" GT/s") else { return Ok(None) };
@@ -35,7 +37,7 @@ pub fn link_width(text: &str) -> Result<Option<u32>, ParseError> {
     Ok(Some(width).filter(|&width| width != 0 && width < 255))
 }
 
-/// A virtio device's `features`: one digit per bit, the first is bit 0
+/// The set bits of a virtio device's `features`: one digit per bit, the first digit is bit 0
 /// (`drivers/virtio/virtio.c:features_show`).
 pub fn virtio_features(text: &str) -> Result<Vec<u32>, ParseError> {
     let text = text.trim();

@@ -1,5 +1,5 @@
-//! `/sys/kernel/irq/<n>/per_cpu_count` (`kernel/irq/irqdesc.c:per_cpu_count_show`): counts of one
-//! interrupt.
+//! `/sys/kernel/irq/<n>/per_cpu_count` (`kernel/irq/irqdesc.c:per_cpu_count_show`): the counts of
+//! one interrupt.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::parse::ParseError;
 /// Interrupts taken, by CPU; zeros are left out. The file has one number per *possible* CPU.
 pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u64>, ParseError> {
     let text = text.trim_end();
-    if let Some(counts) = plain(text, possible) {
+    if let Some(counts) = counts_in_one_pass(text, possible) {
         return Ok(counts.into_iter().collect());
     }
     let mut counts = BTreeMap::new();
@@ -20,7 +20,7 @@ pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u6
             ParseError::new(
                 1,
                 text.len() + 1,
-                format!("no count for cpu {cpu} of {} possible ones", possible.len()),
+                format!("no count for cpu {cpu} (of {} possible cpus)", possible.len()),
             )
         })?;
         let count = crate::parse::decimal(1, (at, cell))?;
@@ -32,9 +32,10 @@ pub fn per_cpu_count(text: &str, possible: &CpuSet) -> Result<BTreeMap<CpuId, u6
     Ok(counts)
 }
 
-/// The same, in one walk over the bytes: there are as many numbers as CPUs, nearly all of them 0.
-/// `None` where something is not as it should be, which the careful way then names.
-fn plain(text: &str, possible: &CpuSet) -> Option<Vec<(CpuId, u64)>> {
+/// Fast path: the same result in one pass over the bytes, since nearly all counts are 0.
+///
+/// `None` on any deviation from the format; the slow path then finds the error's position.
+fn counts_in_one_pass(text: &str, possible: &CpuSet) -> Option<Vec<(CpuId, u64)>> {
     let mut counts = Vec::new();
     let mut bytes = text.bytes();
     for cpu in possible.iter() {
@@ -66,7 +67,7 @@ mod tests {
         let counts = per_cpu_count("4,0,9\n", &possible).unwrap();
         assert_eq!(counts, BTreeMap::from([(CpuId(0), 4), (CpuId(3), 9)]));
         let message = per_cpu_count("4,0\n", &possible).unwrap_err().to_string();
-        assert_eq!(message, "line 1 column 4: no count for cpu 3 of 3 possible ones");
+        assert_eq!(message, "line 1 column 4: no count for cpu 3 (of 3 possible cpus)");
         for bad in ["4,,9", "4,0,x", "4,0,-9", "", ",,", "4 ,0,9", "4,0,99999999999999999999"] {
             assert!(per_cpu_count(bad, &possible).is_err(), "{bad:?}");
         }

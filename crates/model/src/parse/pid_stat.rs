@@ -1,27 +1,27 @@
-//! `/proc/<pid>/stat` (`fs/proc/array.c:do_task_stat`), as far as needed.
+//! `/proc/<pid>/stat` (`fs/proc/array.c:do_task_stat`): the fields that netsilo uses.
 
 use crate::parse::ParseError;
 
 /// `PF_KTHREAD` of `include/linux/sched.h`.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
-/// `PF_NO_SETAFFINITY`: the kernel refuses to move it.
+/// `PF_NO_SETAFFINITY`: the kernel refuses to change the task's affinity.
 const PF_NO_SETAFFINITY: u32 = 0x0400_0000;
 
-/// What identifies a process.
+/// The identity of a process and two of its flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PidStat {
-    /// Its name, which may hold spaces and parentheses.
+    /// Name; may contain spaces and parentheses.
     pub comm: String,
-    /// Whether it is a thread of the kernel.
+    /// Whether it is a kernel thread.
     pub kthread: bool,
-    /// Whether it stays on its CPUs whatever anyone asks.
+    /// Whether its affinity cannot be changed (`PF_NO_SETAFFINITY`).
     pub bound: bool,
-    /// When it started, in clock ticks after boot.
+    /// Start time, in clock ticks after boot.
     pub start_time: u64,
 }
 
-/// Reads the line.
+/// Parses the line.
 pub fn pid_stat(text: &str) -> Result<PidStat, ParseError> {
     let open = text.find('(').ok_or_else(|| ParseError::new(1, 1, "no '(' before the name"))?;
     let close =
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_hold_parentheses() {
+    fn a_name_may_contain_parentheses() {
         let read = pid_stat("17 (a) (b) ) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n")
             .unwrap();
         assert_eq!((read.comm.as_str(), read.kthread, read.start_time), ("a) (b) ", true, 345));

@@ -1,4 +1,4 @@
-//! `/proc/<pid>/status` (`fs/proc/array.c:proc_pid_status`), as far as needed.
+//! `/proc/<pid>/status` (`fs/proc/array.c:proc_pid_status`): the fields that netsilo uses.
 
 use crate::machine::cpuset::CpuSet;
 use crate::parse::ParseError;
@@ -28,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_a_bad_range_is_that_in_the_file() {
+    fn the_position_of_a_bad_range_counts_from_the_line_start() {
         let message =
             cpus_allowed("Name:\tx\nCpus_allowed_list:\t0-3,x\n").unwrap_err().to_string();
         assert_eq!(message, "line 2 column 24: unexpected 'x'");

@@ -1,6 +1,7 @@
-//! Names come from outside: a process calls itself what it likes, a bundle says what it likes. None
-//! of them may steer a terminal or forge a line of output, so control characters are written out
-//! before anything else sees them.
+//! Escapes control characters in names from outside.
+//!
+//! Processes and bundles choose their names freely. A name must not control a terminal or forge a
+//! line of output, so control characters are escaped before any other code sees the name.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,14 +11,20 @@ use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{EdgeSource, Netdev};
 
-/// Whether a character moves the cursor, starts an escape sequence, ends a line, is not seen, or
-/// turns the direction of what is seen.
+/// Whether a character is a control or format character: moves the cursor, starts an escape
+/// sequence, ends a line, is invisible, or changes the text direction.
 pub fn is_unseen(c: char) -> bool {
-    let format = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    let format = matches!(
+        c,
+        '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2069}'
+            | '\u{feff}'
+    );
     c.is_control() || format
 }
 
-/// The text with such characters written out (`\u{1b}`, `\n`).
+/// The text with such characters escaped (`\u{1b}`, `\n`).
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unseen) {
         return Cow::Borrowed(text);
@@ -27,35 +34,37 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(written_out).collect())
 }
 
-fn tame(text: &mut String) {
+fn escape(text: &mut String) {
     if let Cow::Owned(visible) = visible(text) {
         *text = visible;
     }
 }
 
-fn tame_all<'a>(texts: impl IntoIterator<Item = &'a mut String>) {
-    texts.into_iter().for_each(tame);
+fn escape_all<'a>(texts: impl IntoIterator<Item = &'a mut String>) {
+    texts.into_iter().for_each(escape);
 }
 
 impl Snapshot {
-    /// Writes out the control characters of all names in it. A device whose name has any is not
-    /// found again by that name, so nothing of it is ever written.
+    /// Escapes control characters in all names.
+    ///
+    /// A device with such a name cannot be found under the escaped name, so netsilo never writes
+    /// its settings.
     pub fn tame_names(&mut self) {
         let machine = &mut self.machine;
-        tame_all([
+        escape_all([
             &mut machine.hostname,
             &mut machine.release,
             &mut machine.boot_id,
             &mut machine.cmdline,
         ]);
         for state in self.irqs.values_mut() {
-            tame_all(state.actions.iter_mut().chain([&mut state.chip]));
+            escape_all(state.actions.iter_mut().chain([&mut state.chip]));
         }
-        self.netdevs.iter_mut().for_each(tame_netdev);
-        tame_all(self.writers.iter_mut().map(|writer| &mut writer.name));
+        self.netdevs.iter_mut().for_each(escape_netdev);
+        escape_all(self.writers.iter_mut().map(|writer| &mut writer.name));
         let sockets = self.losing_sockets.iter_mut().flatten();
-        tame_all(sockets.filter_map(|socket| Some(&mut socket.holder.as_mut()?.comm)));
-        tame_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));
+        escape_all(sockets.filter_map(|socket| Some(&mut socket.holder.as_mut()?.comm)));
+        escape_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));
         if let Some(audit) = &mut self.audit {
             let netdevs = std::mem::take(&mut audit.netdevs);
             audit.netdevs = netdevs
@@ -63,19 +72,19 @@ impl Snapshot {
                 .map(|(name, netdev)| (visible(&name).into_owned(), netdev))
                 .collect::<BTreeMap<_, _>>();
             if let Part::Value(connections) = &mut audit.connections {
-                tame_all(
+                escape_all(
                     connections.kept.iter_mut().filter_map(|connection| connection.netdev.as_mut()),
                 );
             }
             if let Part::Value(qdiscs) = &mut audit.qdiscs {
-                tame_all(qdiscs.iter_mut().map(|qdisc| &mut qdisc.kind));
+                escape_all(qdiscs.iter_mut().map(|qdisc| &mut qdisc.kind));
             }
         }
     }
 }
 
-fn tame_netdev(netdev: &mut Netdev) {
-    tame(&mut netdev.name);
+fn escape_netdev(netdev: &mut Netdev) {
+    escape(&mut netdev.name);
     let optional = [
         &mut netdev.device_path,
         &mut netdev.driver,
@@ -83,43 +92,43 @@ fn tame_netdev(netdev: &mut Netdev) {
         &mut netdev.mac,
         &mut netdev.master,
     ];
-    tame_all(optional.into_iter().flatten());
-    tame_all(netdev.napis.iter_mut().filter_map(|napi| Some(&mut napi.thread.as_mut()?.comm)));
-    tame_all(netdev.rx_queues.iter_mut().filter_map(|queue| queue.leased.as_mut()));
+    escape_all(optional.into_iter().flatten());
+    escape_all(netdev.napis.iter_mut().filter_map(|napi| Some(&mut napi.thread.as_mut()?.comm)));
+    escape_all(netdev.rx_queues.iter_mut().filter_map(|queue| queue.leased.as_mut()));
     let rx = netdev.rx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
     let tx = netdev.tx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
-    tame_all(rx.chain(tx).filter_map(|edge| match &mut edge.source {
+    escape_all(rx.chain(tx).filter_map(|edge| match &mut edge.source {
         EdgeSource::ActionName(pattern) => Some(pattern),
         _ => None,
     }));
     let Some(ethtool) = &mut netdev.ethtool else { return };
     if let Part::Value(driver) = &mut ethtool.driver {
-        tame(&mut driver.driver);
-        tame_all(
+        escape(&mut driver.driver);
+        escape_all(
             [&mut driver.version, &mut driver.fw_version, &mut driver.bus_info]
                 .into_iter()
                 .flatten(),
         );
     }
     if let Part::Value(features) = &mut ethtool.features {
-        tame_all(features.iter_mut().map(|feature| &mut feature.name));
+        escape_all(features.iter_mut().map(|feature| &mut feature.name));
     }
     if let Part::Value(stats) = &mut ethtool.stats {
-        tame_all(stats.iter_mut().map(|(name, _)| name));
+        escape_all(stats.iter_mut().map(|(name, _)| name));
     }
 }
 
 impl Attribution {
-    /// Writes out the control characters of all names in it.
+    /// Escapes control characters in all names.
     pub fn tame_names(&mut self) {
         for consumption in &mut self.consumption {
-            tame(&mut consumption.consumer.comm);
-            tame_all(&mut consumption.consumer.cgroup);
+            escape(&mut consumption.consumer.comm);
+            escape_all(&mut consumption.consumer.cgroup);
         }
-        tame_all(self.polls.iter_mut().map(|poll| &mut poll.netdev));
-        tame_all(self.flows.iter_mut().map(|flow| &mut flow.netdev));
-        tame_all(self.forwarded.iter_mut().map(|forwarded| &mut forwarded.egress));
-        tame_all(self.hooks.iter_mut().filter_map(|hook| hook.refused.as_mut()));
+        escape_all(self.polls.iter_mut().map(|poll| &mut poll.netdev));
+        escape_all(self.flows.iter_mut().map(|flow| &mut flow.netdev));
+        escape_all(self.forwarded.iter_mut().map(|forwarded| &mut forwarded.egress));
+        escape_all(self.hooks.iter_mut().filter_map(|hook| hook.refused.as_mut()));
     }
 }
 
@@ -129,7 +138,7 @@ mod tests {
     use crate::synthetic::scene::Scene;
 
     #[test]
-    fn what_steers_a_terminal_is_written_out() {
+    fn terminal_control_characters_are_escaped() {
         assert_eq!(visible("nginx: worker"), "nginx: worker");
         assert_eq!(visible("\u{1b}[2J\u{9b}31m"), "\\u{1b}[2J\\u{9b}31m");
         assert_eq!(visible("a\nok: eth0\tb\r\u{7f}"), "a\\nok: eth0\\tb\\r\\u{7f}");
@@ -138,11 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn no_name_of_an_observation_keeps_a_control_character() {
-        let scene = r#"{ "grid": { "l2s": 2 }, "netdevs": [{ "name": "eth\u001b[1m", "driver": "igb\u0007", "threaded": true,
-            "queues": [{ "irq": 41, "cpus": "0", "packets_per_s": 900, "load": 0.1, "leased": "AF\u0008XDP",
+    fn no_name_in_an_observation_keeps_a_control_character() {
+        let scene = r#"{ "grid": { "l2s": 2 },
+            "netdevs": [{ "name": "eth\u001b[1m", "driver": "igb\u0007", "threaded": true,
+            "queues": [{ "irq": 41, "cpus": "0", "packets_per_s": 900, "load": 0.1,
+                "leased": "AF\u0008XDP",
                 "readers": [{ "comm": "evil\nok: machine", "cpu": 1, "bytes_per_s": 9000 }],
-                "forwards": [{ "to": "tap\u009b2J", "queue": 0, "packets_per_s": 60, "bytes_per_s": 900 }] }] }],
+                "forwards": [{ "to": "tap\u009b2J", "queue": 0, "packets_per_s": 60,
+                    "bytes_per_s": 900 }] }] }],
             "writers": [{ "name": "irq\u001bbalance", "pid": 7, "writes": [] }] }"#;
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let mut observation = scene.observation();

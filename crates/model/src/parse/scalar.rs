@@ -1,19 +1,19 @@
-//! Files that hold one value: a number, a flag word, a word.
+//! Files that hold one value: a number, flags, or a word.
 
 use crate::parse::ParseError;
 
-/// A decimal number (`mtu`, `ifindex`, `rps_flow_cnt`).
+/// Parses a decimal number (`mtu`, `ifindex`, `rps_flow_cnt`).
 pub fn number<N: std::str::FromStr>(text: &str) -> Result<N, ParseError> {
     crate::parse::decimal(1, (0, text.trim()))
 }
 
-/// A number where a negative one means "none" (`numa_node`, `speed`: -1).
+/// Parses a number where a negative value means "none" (`numa_node`, `speed`: -1).
 pub fn number_or_none(text: &str) -> Result<Option<u32>, ParseError> {
     let value: i64 = number(text)?;
     Ok(u32::try_from(value).ok())
 }
 
-/// A hexadecimal number with `0x` (`flags`).
+/// Parses a hexadecimal number with or without `0x` (`flags`).
 pub fn hexadecimal(text: &str) -> Result<u32, ParseError> {
     let text = text.trim();
     let digits = text.strip_prefix("0x").unwrap_or(text);
@@ -22,7 +22,7 @@ pub fn hexadecimal(text: &str) -> Result<u32, ParseError> {
     })
 }
 
-/// The text without the newline; never fails.
+/// The text without surrounding white space; never fails.
 pub fn word(text: &str) -> Result<String, ParseError> {
     Ok(text.trim().to_owned())
 }

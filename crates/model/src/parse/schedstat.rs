@@ -4,32 +4,33 @@
 use crate::machine::cpuset::CpuId;
 use crate::snapshot::thread_time::ThreadTime;
 
-/// `schedstat`: time on a CPU, time waiting for one, times on one.
+/// Parses `schedstat`: run time, wait time, number of runs.
 pub fn thread_time(schedstat: &str) -> Option<ThreadTime> {
     let mut words = schedstat.split_ascii_whitespace().map(|word| word.parse().ok());
     Some(ThreadTime { run_ns: words.next()??, wait_ns: words.next()??, runs: words.next()?? })
 }
 
-/// `stat`: the CPU that the thread ran on last (field 39, `processor`).
+/// Parses `stat`: the CPU on which the thread last ran (field 39, `processor`).
 ///
-/// The name in parentheses may hold spaces and parentheses itself: fields count from the last one.
+/// The name in parentheses may contain spaces and parentheses: fields count from the last
+/// parenthesis.
 pub fn processor(stat: &str) -> Option<CpuId> {
     let (_, after) = stat.rsplit_once(')')?;
     // the first field after the name is field 3
     after.split_ascii_whitespace().nth(39 - 3)?.parse().ok().map(CpuId)
 }
 
-/// `schedstat`: nanoseconds that the thread has run (`sum_exec_runtime`).
+/// Parses `schedstat`: run time in nanoseconds (`sum_exec_runtime`).
 pub fn run_ns(schedstat: &str) -> Option<u64> {
     schedstat.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// `cgroup`: the path in the v2 hierarchy (the line of hierarchy 0 without controllers).
+/// Parses `cgroup`: the path in the v2 hierarchy (the line of hierarchy 0 without controllers).
 pub fn cgroup_v2(cgroup: &str) -> Option<&str> {
     cgroup.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// The inode in the target of a link such as `socket:[1234]` or `net:[4026531840]`.
+/// The inode in a link target such as `socket:[1234]` or `net:[4026531840]`.
 pub fn link_inode(link: &str, kind: &str) -> Option<u32> {
     link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
 }

@@ -1,15 +1,15 @@
 //! `/proc/net/snmp`, `/proc/net/netstat` (`net/ipv4/proc.c`) and `/proc/net/snmp6`
-//! (`net/ipv6/proc.c`): counters of the protocols in one network namespace, by the names that
-//! `nstat` gives them (`UdpRcvbufErrors`, `TcpExtListenDrops`).
+//! (`net/ipv6/proc.c`): protocol counters of one network namespace, with the names that `nstat`
+//! uses (`UdpRcvbufErrors`, `TcpExtListenDrops`).
 
 use std::collections::BTreeMap;
 
 use crate::parse::ParseError;
 
-/// `snmp` and `netstat`: pairs of lines, names and then values, each begun by the protocol and a
-/// colon.
+/// Parses `snmp` or `netstat`: pairs of lines, names then values, each starting with the protocol
+/// and a colon.
 ///
-/// A negative value is no counter (`Tcp: MaxConn` is -1) and is left out.
+/// A negative value is not a counter (`Tcp: MaxConn` is -1) and is left out.
 pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
     let mut counters = BTreeMap::new();
     let mut lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
@@ -32,7 +32,7 @@ pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
                     format!("no value of {prefix}{name}"),
                 ));
             };
-            // an unsigned long, or a long where -1 has a meaning
+            // an unsigned long, or a long where -1 has a special meaning
             if !word.1.starts_with('-') {
                 counters.insert(format!("{prefix}{name}"), crate::parse::decimal(line, word)?);
             }
@@ -41,7 +41,7 @@ pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
     Ok(counters)
 }
 
-/// `snmp6`: a name and a value on each line.
+/// Parses `snmp6`: a name and a value on each line.
 pub fn snmp6(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
     let counter = |(line, number): (&str, usize)| {
         let mut words = crate::parse::words(line);
@@ -66,10 +66,8 @@ mod tests {
         assert!(!read.contains_key("TcpMaxConn"), "-1 is no count");
         let netstat = snmp("TcpExt: ListenOverflows ListenDrops\nTcpExt: 3 5 9\n").unwrap();
         assert_eq!((netstat["TcpExtListenOverflows"], netstat["TcpExtListenDrops"]), (3, 5));
-        assert_eq!(
-            snmp6("Udp6RcvbufErrors                \t4\nIp6InReceives 9\n").unwrap()["Udp6RcvbufErrors"],
-            4
-        );
+        let v6 = snmp6("Udp6RcvbufErrors                \t4\nIp6InReceives 9\n").unwrap();
+        assert_eq!(v6["Udp6RcvbufErrors"], 4);
     }
 
     #[test]

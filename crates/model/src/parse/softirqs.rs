@@ -1,4 +1,4 @@
-//! `/proc/softirqs` (`fs/proc/softirqs.c`): softirqs raised, a column per *possible* CPU.
+//! `/proc/softirqs` (`fs/proc/softirqs.c`): softirqs raised, one column per *possible* CPU.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub fn softirqs(text: &str) -> Result<BTreeMap<CpuId, Counts>, ParseError> {
     rows(text, |_| true)
 }
 
-/// Those of the network only: `NET_TX` and `NET_RX`.
+/// The network softirqs only: `NET_TX` and `NET_RX`.
 pub fn net_softirqs(text: &str) -> Result<BTreeMap<CpuId, Counts>, ParseError> {
     rows(text, |name| name.starts_with("NET_"))
 }
@@ -49,8 +49,9 @@ fn rows(text: &str, wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<CpuId, Cou
         };
         read.push((name.into(), cpus.iter().map(count).collect::<Result<_, _>>()?));
     }
-    let of = |at: usize| read.iter().map(|(name, counts)| (Arc::clone(name), counts[at])).collect();
-    Ok(cpus.iter().enumerate().map(|(at, cpu)| (*cpu, of(at))).collect())
+    let counts_of_column =
+        |at: usize| read.iter().map(|(name, counts)| (Arc::clone(name), counts[at])).collect();
+    Ok(cpus.iter().enumerate().map(|(at, cpu)| (*cpu, counts_of_column(at))).collect())
 }
 
 #[cfg(test)]
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_networks_rows_are_a_part_of_all() {
+    fn net_softirqs_are_a_subset_of_all_softirqs() {
         let text = "      CPU0  CPU1\n HI:  1  2\n NET_RX:  30  40\n";
         let net = net_softirqs(text).unwrap();
         assert_eq!(net[&CpuId(1)], [("NET_RX", 40)].into());

@@ -1,4 +1,4 @@
-//! `/proc/net/softnet_stat` (`net/core/net-procfs.c:softnet_seq_show`): hexadecimal, a line per
+//! `/proc/net/softnet_stat` (`net/core/net-procfs.c:softnet_seq_show`): hexadecimal, one line per
 //! *online* CPU.
 
 use std::collections::BTreeMap;
@@ -9,9 +9,9 @@ use crate::snapshot::host::Softnet;
 
 /// Counters by CPU.
 ///
-/// The CPU is column 13 (since 5.10), not the line. Older kernels have 9 to 11 columns and no CPU;
-/// there the n-th line is the n-th online CPU, and another number of lines than of online CPUs is
-/// refused.
+/// Column 13 (since 5.10) is the CPU; the line number is not. Older kernels print 9 to 11 columns
+/// without a CPU. There the n-th line is the n-th online CPU, and it is an error if the number of
+/// lines differs from the number of online CPUs.
 pub fn softnet_stat(text: &str, online: &CpuSet) -> Result<BTreeMap<CpuId, Softnet>, ParseError> {
     let mut read = BTreeMap::new();
     let mut unnamed = online.iter();
@@ -47,14 +47,15 @@ pub fn softnet_stat(text: &str, online: &CpuSet) -> Result<BTreeMap<CpuId, Softn
         read.insert(cpu, softnet);
         last = number;
     }
-    if let Some(cpu) = unnamed.next().filter(|_| read.len() < online.len() && unnamed_format(text))
+    if let Some(cpu) =
+        unnamed.next().filter(|_| read.len() < online.len() && lacks_cpu_column(text))
     {
         return Err(ParseError::new(last + 1, 1, format!("no line for online cpu {cpu}")));
     }
     Ok(read)
 }
 
-fn unnamed_format(text: &str) -> bool {
+fn lacks_cpu_column(text: &str) -> bool {
     text.lines().next().is_none_or(|line| line.split_ascii_whitespace().count() < 13)
 }
 
@@ -64,7 +65,7 @@ fn columns(line: &str, number: usize) -> Result<Vec<u32>, ParseError> {
             ParseError::new(
                 number,
                 at + 1,
-                format!("expected 32 bits in hexadecimal, found {word:?}"),
+                format!("expected a 32-bit hexadecimal number, found {word:?}"),
             )
         })
     };
@@ -90,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn fifteen_columns_tell_both_queues() {
+    fn fifteen_columns_give_both_queue_lengths() {
         let text = line(&[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 1, 2]);
         let read = softnet_stat(&text, &CpuSet::parse_list("0").unwrap()).unwrap();
         assert_eq!((read[&CpuId(0)].input_qlen, read[&CpuId(0)].process_qlen), (Some(1), Some(2)));
     }
 
     #[test]
-    fn without_the_column_lines_are_the_online_cpus_in_order() {
+    fn without_column_13_lines_are_the_online_cpus_in_order() {
         let text =
             line(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0]) + &line(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let read = softnet_stat(&text, &CpuSet::parse_list("0,2").unwrap()).unwrap();
@@ -117,7 +118,7 @@ mod tests {
         let message = softnet_stat("00000001 zz\n", &CpuSet::parse_list("0").unwrap())
             .unwrap_err()
             .to_string();
-        assert_eq!(message, "line 1 column 10: expected 32 bits in hexadecimal, found \"zz\"");
+        assert_eq!(message, "line 1 column 10: expected a 32-bit hexadecimal number, found \"zz\"");
         let message = softnet_stat("00000001 00000002\n", &CpuSet::parse_list("0").unwrap())
             .unwrap_err()
             .to_string();

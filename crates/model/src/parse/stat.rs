@@ -1,4 +1,4 @@
-//! `/proc/stat` (`fs/proc/stat.c:show_stat`): a line per online CPU, in USER_HZ ticks.
+//! `/proc/stat` (`fs/proc/stat.c:show_stat`): one line per online CPU, in USER_HZ ticks.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::machine::cpuset::CpuId;
 use crate::parse::ParseError;
 use crate::snapshot::host::CpuStat;
 
-/// Times by CPU; the sum over all CPUs (`cpu `) and all other rows are ignored.
+/// Times by CPU; ignores the sum over all CPUs (`cpu `) and all other rows.
 pub fn stat(text: &str) -> Result<BTreeMap<CpuId, CpuStat>, ParseError> {
     let mut read = BTreeMap::new();
     for (line, number) in text.lines().zip(1..) {
@@ -39,16 +39,16 @@ pub fn stat(text: &str) -> Result<BTreeMap<CpuId, CpuStat>, ParseError> {
     Ok(read)
 }
 
-/// What the whole machine has counted since boot.
+/// Event counts of the whole machine since boot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Events {
     /// `ctxt`: context switches.
     pub context_switches: Option<u64>,
-    /// The first number of `intr`: interrupts of all kinds, the architecture's own among them.
+    /// The first number of `intr`: all interrupts, including those of the architecture.
     pub interrupts: Option<u64>,
 }
 
-/// The machine's sums; a row that is not there is `None`.
+/// The event counts of the whole machine; `None` for a missing row.
 pub fn events(text: &str) -> Events {
     let row = |name: &str| {
         let mut rows = text.lines().map(str::split_ascii_whitespace);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machines_sums_are_read_from_their_rows() {
+    fn machine_totals_are_read_from_their_rows() {
         let read = events("cpu0 1 2\nintr 500 1 2 3\nctxt 77\n");
         assert_eq!(read, Events { context_switches: Some(77), interrupts: Some(500) });
         assert_eq!(events("ctxt x\n"), Events::default());

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-/// The pairs; lines without `=` are ignored.
+/// The pairs; ignores lines without `=`.
 pub fn uevent(text: &str) -> BTreeMap<String, String> {
-    // not lines(), which takes a carriage return at the end for a part of the line's end
+    // not lines(), which also strips a carriage return before the newline
     text.split('\n')
         .filter_map(|line| line.split_once('='))
         .map(|(k, v)| (k.to_owned(), v.to_owned()))

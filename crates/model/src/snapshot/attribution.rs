@@ -1,5 +1,5 @@
-//! Who polled each NAPI and who read its data: what the eBPF programs (or, without them, sock_diag)
-//! counted in a window.
+//! Which CPU polled each NAPI and which consumer read its data, counted over a window by the eBPF
+//! programs or, without them, by sock_diag.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,51 +12,51 @@ use crate::snapshot::flow::Flow;
 use crate::snapshot::runqueue::RunqueueLatency;
 use crate::snapshot::stage_samples::StageSamples;
 
-/// What was counted in one window.
+/// The counts of one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
-    /// How it was counted.
+    /// The method of counting.
     pub source: Source,
     /// Time during which the hooks were attached.
     pub elapsed: Duration,
-    /// Attached for this window only: the first event of each socket set its baseline, so bytes are
-    /// a lower bound.
+    /// Whether the hooks were attached for this window only. Then the first event of each socket
+    /// only sets its baseline, so bytes are a lower bound.
     pub windowed: bool,
     /// NAPI polls by instance and CPU.
     pub polls: Vec<Poll>,
     /// Bytes read, by queue, CPUs and consumer.
     pub consumption: Vec<Consumption>,
-    /// Sleeping threads that receive work woke, by thread group and CPUs.
+    /// Wakeups of sleeping threads by receive work, by thread group and CPUs.
     #[serde(default)]
     pub wakeups: Vec<Wakeup>,
-    /// Packets that left again, by where they came in and where they went.
+    /// Forwarded packets, by ingress queue and egress device.
     #[serde(default)]
     pub forwarded: Vec<Forwarded>,
-    /// Which flows came through which rx queue; empty when it was not asked for.
+    /// Flows and the rx queue of each; empty when not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<Flow>,
-    /// Packets, after GRO, of flows that found no room in that table.
+    /// Packets (after GRO) of flows that did not fit into that table.
     #[serde(default)]
     pub flows_missed: u64,
-    /// Where receive work spends its time; `None` when it was not asked for.
+    /// Where receive work spends its time; `None` when not requested.
     #[serde(default)]
     pub stages: Option<StageSamples>,
-    /// How long threads that read sockets waited for a CPU; `None` when it was not asked for.
+    /// How long threads that read sockets waited for a CPU; `None` when not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runqueue_latency: Option<RunqueueLatency>,
-    /// True interrupt time per CPU; empty where it could not be measured.
+    /// Measured interrupt time per CPU; empty when it could not be measured.
     pub cpu_time: BTreeMap<CpuId, CpuTime>,
-    /// Each hook: attached, or why it can't run here.
+    /// Each hook: attached, or the reason why not.
     pub hooks: Vec<Hook>,
-    /// Events that found no room in a table and were not counted.
+    /// Events lost because a table was full.
     pub lost_events: u64,
 }
 
-/// How the attribution was counted.
+/// The method of counting an attribution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// Not at all; the hooks say why.
+    /// Not counted; `hooks` has the reasons.
     #[default]
     None,
     /// By eBPF programs in the kernel.
@@ -68,40 +68,40 @@ pub enum Source {
 /// Polls of one NAPI instance on one CPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Poll {
-    /// The NAPI instance; 0 for those without an id (transmit, backlog), which `ifindex` and
-    /// `netns` tell apart.
+    /// The NAPI instance; 0 for instances without an id (transmit, backlog), which `ifindex` and
+    /// `netns` distinguish.
     pub napi: NapiId,
     /// Name of its device, in the network namespace of the device; empty for the backlog (RPS,
     /// veth, loopback).
     pub netdev: String,
     /// Interface index of its device, in that namespace.
     pub ifindex: u32,
-    /// Inode number of that namespace (`/proc/<pid>/ns/net`), 0 when not known.
+    /// Inode number of that namespace (`/proc/<pid>/ns/net`), 0 when unknown.
     pub netns: u32,
     /// The CPU that polled.
     pub cpu: CpuId,
-    /// Times polled.
+    /// Number of polls.
     pub polls: u64,
-    /// Packets that the polls returned (LRO and hardware-GRO aggregates count as one).
+    /// Packets that the polls returned (an LRO or hardware-GRO aggregate counts as one).
     pub packets: u64,
 }
 
-/// Bytes that one consumer read, of one queue, on one CPU.
+/// Bytes of one queue that one consumer read on one CPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Consumption {
-    /// The NAPI instance that the data came through; `None` when unresolved.
+    /// The NAPI instance that received the data; `None` when unresolved.
     pub napi: Option<NapiId>,
-    /// The rx queue, as the driver recorded it in the packet; `None` when it did not (veth) or
+    /// The rx queue that the driver recorded in the packet; `None` when it recorded none (veth) or
     /// unresolved.
     pub rx_queue: Option<u32>,
-    /// How napi and queue were found.
+    /// How NAPI instance and queue were found.
     pub resolved: Resolved,
-    /// The CPU that polled the packets; `None` when only known through [`Attribution::polls`].
+    /// The CPU that polled the packets; `None` when only [`Attribution::polls`] has it.
     pub poll_cpu: Option<CpuId>,
-    /// The CPU that ran the protocol (`sk_incoming_cpu`): under RPS another one than the CPU that
-    /// polled.
+    /// The CPU that ran the protocol (`sk_incoming_cpu`); under RPS it differs from the polling
+    /// CPU.
     pub protocol_cpu: Option<CpuId>,
-    /// The CPU on which the consumer read.
+    /// The CPU on which the consumer called read.
     pub consumer_cpu: CpuId,
     /// The consumer.
     pub consumer: Consumer,
@@ -109,53 +109,51 @@ pub struct Consumption {
     pub protocol: Protocol,
     /// Bytes of payload read.
     pub bytes: u64,
-    /// Reads that were counted.
+    /// Number of reads.
     pub events: u64,
-    /// The bytes are right, the queue may be that of another packet of the same socket.
+    /// The byte count is exact, but the queue may belong to another packet of the same socket.
     pub approximate: bool,
-    /// The UDP socket has one peer: RFS goes by where such are read, and by no others. `None` for
-    /// TCP, or when that was not seen.
+    /// Whether the UDP socket is connected; RFS steers only connected sockets. `None` for TCP or
+    /// when not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<bool>,
 }
 
-/// How often receive work (the NET_RX softirq, or a NAPI's kthread) on one CPU woke a sleeping
-/// thread.
+/// How often receive work (the NET_RX softirq or a NAPI kthread) on one CPU woke a sleeping thread.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Wakeup {
-    /// The thread group that was woken; kernel threads are not counted.
+    /// The woken thread group; kernel threads are not counted.
     pub tgid: u32,
     /// The CPU that ran the receive work.
     pub waker_cpu: CpuId,
-    /// The CPU on which the thread went to sleep; unless the scheduler moves it, it wakes there.
+    /// The CPU on which the thread went to sleep, and wakes unless the scheduler moves it.
     pub sleeper_cpu: CpuId,
-    /// Times.
+    /// Number of wakeups.
     pub count: u64,
 }
 
-/// Packets that came in and were given to a device to be sent, without a reader on this machine
-/// between.
+/// Packets received and queued for sending on a device, not read by a local socket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Forwarded {
-    /// The NAPI instance that they came through; `None` when that was no NIC's (a container sent
-    /// them) or is not known.
+    /// The NAPI instance that received them; `None` when no NIC received them (a container sent
+    /// them) or when unknown.
     pub napi: Option<NapiId>,
     /// The rx queue that the driver recorded.
     pub rx_queue: Option<u32>,
     /// The CPU that polled them.
     pub poll_cpu: CpuId,
-    /// The CPU that queued them for sending; under RPS another one than the CPU that polled.
+    /// The CPU that queued them for sending; under RPS it differs from the polling CPU.
     pub xmit_cpu: CpuId,
-    /// Name of the device that they leave by, in its network namespace. A bond or VLAN and the
-    /// device below it count each.
+    /// Name of the egress device, in its network namespace. A bond or VLAN and the device below it
+    /// each count the packet.
     pub egress: String,
-    /// Interface index of it, in that namespace.
+    /// Interface index of the egress device, in that namespace.
     pub egress_ifindex: u32,
     /// Inode number of that namespace.
     pub egress_netns: u32,
     /// The tx queue.
     pub tx_queue: u32,
-    /// Packets as on the wire: the pieces that a large one is to be cut into.
+    /// Packets on the wire: a large packet counts as its segments.
     pub packets: u64,
     /// Bytes with link-layer headers.
     pub bytes: u64,
@@ -168,40 +166,41 @@ pub struct Consumer {
     pub tgid: u32,
     /// Its name (`/proc/<tgid>/comm`).
     pub comm: String,
-    /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` when it ended before it could be asked.
+    /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` when it exited before the lookup.
     pub cgroup: Option<String>,
-    /// Inode number of its network namespace, 0 when not known.
+    /// Inode number of its network namespace, 0 when unknown.
     pub netns: u32,
 }
 
 /// A transport protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "the names are complete")]
 pub enum Protocol {
     Tcp,
     Udp,
 }
 
-/// How a consumption's napi and queue were found.
+/// How the NAPI instance and queue of a consumption were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resolved {
-    /// The socket or packet names them itself.
+    /// The socket or packet contains them.
     Direct,
-    /// By the packet's hash, recorded at the NIC (the way through a veth loses the napi).
+    /// By the packet's hash, recorded at the NIC (a veth clears the NAPI id).
     FlowHash,
-    /// By the packet's addresses and ports, recorded at the NIC that gives no hash.
+    /// By the packet's addresses and ports, recorded at a NIC that gives no hash.
     FiveTuple,
-    /// Computed: Toeplitz hash of the addresses and ports through the NIC's indirection table.
+    /// Computed: the Toeplitz hash of the addresses and ports, looked up in the NIC's indirection
+    /// table.
     Toeplitz,
-    /// It came through no NIC (loopback, or between namespaces of this machine).
+    /// No NIC received it (loopback, or between namespaces of this machine).
     Local,
     /// Not found.
     Unresolved,
 }
 
-/// True time that one CPU spent interrupted, measured at entry and exit, in nanoseconds.
+/// Time that one CPU spent in interrupts, measured at entry and exit, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTime {
     /// In the NET_RX softirq.
@@ -228,18 +227,18 @@ impl CpuTime {
         self.net_rx_ns.saturating_add(self.net_tx_ns).saturating_add(self.other_softirq_ns)
     }
 
-    /// All time that tasks did not have: softirqs, interrupts, IPIs.
+    /// All time taken from tasks: softirqs, interrupts, IPIs.
     pub fn interrupted_ns(&self) -> u64 {
         self.softirq_ns().saturating_add(self.hardirq_ns).saturating_add(self.ipi_ns)
     }
 }
 
-/// A hook of the kernel that the counting uses.
+/// A kernel hook used for counting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hook {
-    /// What it tells (`napi polls`, `tcp bytes`, `udp bytes`, `softirq time`, ...).
+    /// The quantity that it measures (`napi polls`, `tcp bytes`, `udp bytes`, `softirq time`, ...).
     pub question: String,
-    /// Where it is attached (`tp_btf/napi_poll`).
+    /// The attach point (`tp_btf/napi_poll`).
     pub hook: String,
     /// Why it is not attached; `None` when it is.
     pub refused: Option<String>,

@@ -1,7 +1,7 @@
-//! What the audit reads of a host beside its queues and interrupts: links, queueing disciplines,
-//! limits, connections, power.
+//! Host settings for the audit besides queues and interrupts: links, queueing disciplines, limits,
+//! connections, power.
 //!
-//! Nothing here is needed to place work, so only a whole look reads it. Absent is `None`, never 0.
+//! Placement does not need them, so only a full read fills them. Absent is `None`, never 0.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -12,19 +12,19 @@ use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
 use crate::machine::reading::Part;
 
-/// All of it.
+/// Everything that only the audit reads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Audit {
-    /// By interface name.
+    /// Settings of each netdev, by interface name.
     pub netdevs: BTreeMap<String, NetdevAudit>,
-    /// NAPIs that netlink tells settings of.
+    /// Settings of each NAPI that netlink reports.
     #[serde(default)]
     pub napis: BTreeMap<NapiId, NapiSettings>,
     /// Queueing disciplines of all netdevs.
     pub qdiscs: Part<Vec<Qdisc>>,
-    /// TCP connections, those that moved the most bytes.
+    /// The TCP connections that moved the most bytes.
     pub connections: Part<Connections>,
-    /// Frequency and idle states, of CPUs that have any.
+    /// Frequency and idle states, of CPUs that have them.
     #[serde(default)]
     pub cpus: BTreeMap<CpuId, CpuPower>,
     /// Settings of the machine as a whole.
@@ -32,58 +32,58 @@ pub struct Audit {
     pub machine: MachineAudit,
 }
 
-/// What the audit reads of a netdev.
+/// The audit's data of one netdev.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NetdevAudit {
-    /// PCIe links from the device up to the root port; empty for a device that has none.
+    /// PCIe links from the device up to the root port; empty without PCIe.
     pub pcie: Vec<PcieLink>,
-    /// It is a virtual function: its link is that of the physical function.
+    /// Whether it is a virtual function; its link is that of the physical function.
     pub virtual_function: bool,
     /// Byte queue limits and timeouts, by tx queue.
     pub tx_queues: BTreeMap<u32, TxLimits>,
-    /// `tx_queue_len`, in packets; what pfifo_fast and pfifo take as their limit.
+    /// `tx_queue_len`, in packets; the limit of pfifo_fast and pfifo.
     pub tx_queue_len: Option<u32>,
-    /// It is a port of a bridge.
+    /// Whether it is a port of a bridge.
     pub bridge_port: bool,
     /// `net.ipv4.conf.<dev>.forwarding`.
     pub ipv4_forwarding: Option<bool>,
     /// `net.ipv6.conf.<dev>.forwarding`.
     pub ipv6_forwarding: Option<bool>,
-    /// Feature bits that a virtio device and its driver agreed on.
+    /// Feature bits negotiated between a virtio device and its driver.
     pub virtio_features: Option<Vec<u32>>,
 }
 
-/// The PCIe link of one device; a width or speed that sysfs calls unknown is `None`.
+/// The PCIe link of one device; `None` for a width or speed that sysfs reports as unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PcieLink {
-    /// Its address, `0000:01:00.0`.
+    /// PCI address, `0000:01:00.0`.
     pub address: String,
-    /// Speed now, in MT/s a lane.
+    /// Current speed, in MT/s per lane.
     pub current_mtps: Option<u32>,
-    /// Lanes now.
+    /// Current number of lanes.
     pub current_width: Option<u32>,
-    /// The most that this end can do, in MT/s a lane.
+    /// Maximum speed of this end, in MT/s per lane.
     pub max_mtps: Option<u32>,
-    /// The most lanes that this end has.
+    /// Maximum number of lanes of this end.
     pub max_width: Option<u32>,
 }
 
 impl PcieLink {
-    /// What the link carries now in each direction, in Mbit/s, before the headers of its packets.
+    /// Current data rate per direction, in Mbit/s, including packet headers.
     pub fn mbps(&self) -> Option<u64> {
         Some(lane_mbps(self.current_mtps?) * u64::from(self.current_width?))
     }
 
-    /// What this end could carry.
+    /// Maximum data rate of this end per direction, in Mbit/s.
     pub fn max_mbps(&self) -> Option<u64> {
         Some(lane_mbps(self.max_mtps?) * u64::from(self.max_width?))
     }
 }
 
-/// A lane's data rate: 8b/10b up to 5 GT/s, 128b/130b up to 32 GT/s, none from 64 GT/s on
-/// (`PCIE_SPEED2MBS_ENC`).
+/// Data rate of one lane in Mbit/s: 8b/10b up to 5 GT/s, 128b/130b up to 32 GT/s, no line code from
+/// 64 GT/s on (`PCIE_SPEED2MBS_ENC`).
 fn lane_mbps(mtps: u32) -> u64 {
     let mtps = u64::from(mtps);
     match mtps {
@@ -97,8 +97,8 @@ fn lane_mbps(mtps: u32) -> u64 {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TxLimits {
-    /// `byte_queue_limits/limit`: bytes that may be in flight; 0 as long as the driver has told of
-    /// no completion.
+    /// `byte_queue_limits/limit`: bytes that may be in flight; 0 until the driver has reported a
+    /// completion.
     pub limit_bytes: Option<u64>,
     /// `byte_queue_limits/limit_max`.
     pub limit_max_bytes: Option<u64>,
@@ -120,31 +120,31 @@ pub struct NapiSettings {
     pub irq_suspend_timeout_nsecs: Option<u64>,
 }
 
-/// A queueing discipline, with its counters since it was made.
+/// A queueing discipline and its counters since creation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Qdisc {
-    /// Index of its netdev.
+    /// Interface index of its netdev.
     pub ifindex: u32,
-    /// Its kind (`fq_codel`).
+    /// Kind (`fq_codel`).
     pub kind: String,
-    /// Its handle, major number in the upper half; 0 for a default one.
+    /// Handle, major number in the upper half; 0 for a default qdisc.
     pub handle: u32,
-    /// What it hangs on; [`Qdisc::ROOT`] for the netdev itself.
+    /// Handle of its parent; [`Qdisc::ROOT`] for the netdev.
     pub parent: u32,
-    /// Bytes taken.
+    /// Bytes sent.
     pub bytes: u64,
-    /// Packets taken.
+    /// Packets sent.
     pub packets: u64,
     /// Packets dropped.
     pub drops: u32,
-    /// Packets that the driver could not take and that were queued again.
+    /// Packets queued again because the driver could not take them.
     pub requeues: u32,
-    /// Times that it was over its rate.
+    /// Times that it exceeded its rate.
     pub overlimits: u32,
-    /// Packets waiting now.
+    /// Packets in the queue now.
     pub qlen: u32,
-    /// Bytes waiting now.
+    /// Bytes in the queue now.
     pub backlog_bytes: u32,
 }
 
@@ -152,72 +152,72 @@ impl Qdisc {
     /// `TC_H_ROOT`.
     pub const ROOT: u32 = 0xffff_ffff;
 
-    /// It lies on the netdev itself.
+    /// Whether it is the root qdisc of its netdev.
     pub fn is_root(&self) -> bool {
         self.parent == Self::ROOT
     }
 }
 
-/// TCP connections.
+/// The TCP connections of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// How many there are.
+    /// Number of connections.
     pub seen: u64,
-    /// Those that moved the most bytes, at most [`Connections::KEPT`].
+    /// The connections that moved the most bytes, at most [`Connections::KEPT`].
     pub kept: Vec<Connection>,
 }
 
 impl Connections {
-    /// How many are kept.
+    /// Maximum length of `kept`.
     pub const KEPT: usize = 256;
 }
 
-/// One connection, in `struct tcp_info`'s words; what this kernel does not tell is `None`.
+/// One connection, in the terms of `struct tcp_info`; `None` for fields that this kernel lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connection {
-    /// The socket's cookie, which is never used twice.
+    /// Cookie of the socket, never reused.
     pub cookie: u64,
-    /// The netdev that has its local address.
+    /// The netdev that has the local address.
     pub netdev: Option<String>,
-    /// The peer; kept in a bundle only when asked for.
+    /// The peer; a bundle contains it only on request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<SocketAddr>,
-    /// Largest segment that it sends.
+    /// Largest segment to send, in bytes.
     pub snd_mss: u32,
-    /// Largest segment seen from the peer, an estimate.
+    /// Largest segment received from the peer, in bytes, an estimate.
     pub rcv_mss: u32,
-    /// What it told the peer.
+    /// MSS advertised to the peer, in bytes.
     pub advmss: u32,
-    /// MTU of the path.
+    /// MTU of the path, in bytes.
     pub pmtu: u32,
-    /// Round trip, in microseconds.
+    /// Round-trip time, in microseconds.
     pub rtt_usecs: u32,
-    /// Round trip as a receiver measures it, in microseconds; 0 when it has not.
+    /// Round-trip time measured by the receiver, in microseconds; 0 without a measurement.
     pub rcv_rtt_usecs: u32,
     /// Congestion window, in segments.
     pub snd_cwnd: u32,
-    /// Bytes that the application took in the last round trip.
+    /// Bytes that the application read in the last round trip.
     pub rcv_space: u32,
-    /// How far the receive window may open now.
+    /// Current upper limit of the receive window, in bytes.
     pub rcv_ssthresh: u32,
-    /// Window that it offers; since 6.2.
+    /// Offered receive window, in bytes; since 6.2.
     pub rcv_wnd: Option<u32>,
-    /// Bytes per second that arrived at the peer, the latest measurement.
+    /// Latest measured delivery rate at the peer, in bytes per second.
     pub delivery_rate: u64,
     /// Bytes acknowledged by the peer.
     pub bytes_acked: u64,
     /// Bytes received.
     pub bytes_received: u64,
-    /// Segments received with data.
+    /// Data segments received.
     pub data_segs_in: u32,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub total_retrans: u32,
-    /// Time with something to send, in microseconds.
+    /// Time with data to send, in microseconds.
     pub busy_usecs: u64,
-    /// Of it, held up by the peer's receive window.
+    /// Part of it limited by the peer's receive window.
     pub rwnd_limited_usecs: u64,
-    /// Of it, held up by the own send buffer.
+    /// Part of it limited by the local send buffer.
     pub sndbuf_limited_usecs: u64,
     /// `sk_rcvbuf`.
     pub rcvbuf_bytes: Option<u32>,
@@ -237,12 +237,11 @@ pub struct CpuPower {
     pub energy_performance_preference: Option<String>,
     /// `cpufreq/scaling_cur_freq`, in kHz.
     pub current_khz: Option<u64>,
-    /// `cpufreq/scaling_max_freq`, in kHz: what it is allowed to do.
+    /// `cpufreq/scaling_max_freq`, in kHz: the allowed maximum.
     pub allowed_khz: Option<u64>,
-    /// `cpufreq/cpuinfo_max_freq`, in kHz: what it can do.
+    /// `cpufreq/cpuinfo_max_freq`, in kHz: the hardware maximum.
     pub max_khz: Option<u64>,
-    /// `power/pm_qos_resume_latency_us`: wake latency that is tolerated, as printed (0: any, n/a:
-    /// none).
+    /// `power/pm_qos_resume_latency_us`: tolerated wake latency, as printed (0: any, n/a: none).
     pub resume_latency: Option<String>,
     /// `cpuidle/state*`.
     pub idle_states: Vec<IdleState>,
@@ -252,15 +251,15 @@ pub struct CpuPower {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IdleState {
-    /// Its name (`C6`).
+    /// Name (`C6`).
     pub name: String,
-    /// Time to leave it, in microseconds.
+    /// Exit latency, in microseconds.
     pub latency_usecs: u64,
-    /// Switched off by somebody.
+    /// Whether it is disabled by user space.
     pub disabled: bool,
-    /// Times entered.
+    /// Number of entries.
     pub usage: u64,
-    /// Time in it, in microseconds.
+    /// Time spent in it, in microseconds.
     pub time_usecs: u64,
 }
 
@@ -270,13 +269,12 @@ pub struct IdleState {
 pub struct MachineAudit {
     /// `/sys/devices/system/cpu/smt/control`.
     pub smt_control: Option<String>,
-    /// `/dev/cpu_dma_latency`, in microseconds: the wake latency that somebody asked the machine to
-    /// keep.
+    /// `/dev/cpu_dma_latency`, in microseconds: the wake latency that user space requested.
     pub cpu_dma_latency_usecs: Option<i32>,
-    /// Bytes that went between each last-level cache and memory for the default group (resctrl's
-    /// `mbm_total_bytes`), by domain; empty where resctrl is not mounted.
+    /// Bytes between each last-level cache and memory for the default group (resctrl's
+    /// `mbm_total_bytes`), by domain; empty when resctrl is not mounted.
     pub memory_bytes: BTreeMap<String, u64>,
-    /// The memory controllers' counters are there (`uncore_imc*`), which perf could read.
+    /// Whether the memory controllers have counters for perf (`uncore_imc*`).
     pub uncore_counters: bool,
 }
 
@@ -285,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_carries_its_lanes_less_the_line_code() {
+    fn the_line_code_reduces_a_links_data_rate() {
         let link = |mtps, width| {
             PcieLink { current_mtps: Some(mtps), current_width: Some(width), ..PcieLink::default() }
                 .mbps()

@@ -1,7 +1,7 @@
-//! What `ethtool` would show of a netdev, as plain values that a bundle can hold.
+//! The state that `ethtool` shows of a netdev, as plain values that a bundle can store.
 //!
-//! Field names are those of the kernel's `include/uapi/linux/ethtool.h`. Decoding the kernel's
-//! bytes is in `ethtool_decode`; asking for them is the kernel edge's.
+//! Field names are those of the kernel's `include/uapi/linux/ethtool.h`. `ethtool_decode` decodes
+//! the kernel's bytes; the `sys` crate reads them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::machine::as_text::as_text;
 use crate::machine::reading::Part;
 
-/// All that a netdev's driver tells through ethtool; each part may be absent, with the reason.
+/// Everything a driver reports through ethtool; a part may be absent, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ethtool {
-    /// Who drives the netdev.
+    /// Driver and firmware.
     pub driver: Part<Driver>,
-    /// Numbers of queues.
+    /// Channel counts (queues).
     pub channels: Part<Channels>,
     /// Descriptors per ring.
     pub rings: Part<Rings>,
@@ -27,24 +27,24 @@ pub struct Ethtool {
     pub features: Part<Vec<Feature>>,
     /// Receive side scaling, context 0.
     pub rss: Part<Rss>,
-    /// How many rx rings RSS may use.
+    /// Number of rx rings that RSS may use.
     pub rx_rings: Part<u32>,
-    /// How many ntuple (flow steering) rules are installed.
+    /// Number of installed ntuple (flow steering) rules.
     pub ntuple_rules: Part<u32>,
-    /// What RSS hashes, for each type of flow.
+    /// Packet fields in the RSS hash, for each flow type.
     pub flow_hash: BTreeMap<FlowType, Part<HashFields>>,
     /// Speed and duplex.
     pub link: Part<Link>,
-    /// The driver's own counters, in its order (a name may repeat).
+    /// The driver's own counters, in its order; a name may repeat.
     pub stats: Part<Vec<(String, u64)>>,
 }
 
-/// `struct ethtool_drvinfo`; an empty string of the driver is `None`.
+/// `struct ethtool_drvinfo`; `None` for an empty string.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
     /// Name, such as `igb`.
     pub driver: String,
-    /// Version; the kernel's own where the driver gives none.
+    /// Version; the kernel's version if the driver gives none.
     pub version: Option<String>,
     /// Firmware version.
     pub fw_version: Option<String>,
@@ -52,25 +52,25 @@ pub struct Driver {
     pub bus_info: Option<String>,
 }
 
-/// How many of something are in use, and how many there may be.
+/// A current value and its maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// In use.
+    /// Current value.
     pub current: u32,
-    /// The most that the driver accepts.
+    /// Maximum that the driver accepts.
     pub max: u32,
 }
 
-/// `struct ethtool_channels`; `None`: the netdev has no such channels.
+/// `struct ethtool_channels`; `None`: the netdev has no such channel type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channels {
     /// Channels that only receive.
     pub rx: Option<Limit>,
     /// Channels that only transmit.
     pub tx: Option<Limit>,
-    /// Channels for something else (link events, a management queue).
+    /// Channels for other purposes (link events, a management queue).
     pub other: Option<Limit>,
-    /// Channels that do both.
+    /// Channels that receive and transmit.
     pub combined: Option<Limit>,
 }
 
@@ -87,7 +87,7 @@ pub struct Rings {
     pub tx: Option<Limit>,
 }
 
-/// `struct ethtool_coalesce`. The ioctl can't tell "0" from "the driver has no such knob".
+/// `struct ethtool_coalesce`; the ioctl reports 0 also for a knob that the driver lacks.
 #[allow(missing_docs)] // the kernel's header documents each field under the same name
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coalesce {
@@ -114,12 +114,12 @@ pub struct Coalesce {
     pub rx_max_coalesced_frames_high: u32,
     pub tx_coalesce_usecs_high: u32,
     pub tx_max_coalesced_frames_high: u32,
-    /// Seconds between two samplings of the packet rate.
+    /// Seconds between two samples of the packet rate.
     pub rate_sample_interval: u32,
 }
 
 impl Ethtool {
-    /// Nothing known of it, for one reason.
+    /// All parts absent, for one reason.
     pub fn untold(why: &str) -> Self {
         fn absent<T>(why: &str) -> Part<T> {
             Part::Absent(why.to_owned())
@@ -139,12 +139,12 @@ impl Ethtool {
         }
     }
 
-    /// An offload by its name.
+    /// The offload with this name.
     pub fn feature(&self, name: &str) -> Option<&Feature> {
         self.features.value()?.iter().find(|feature| feature.name == name)
     }
 
-    /// An offload by its name, to be changed.
+    /// The offload with this name, mutable.
     pub fn feature_mut(&mut self, name: &str) -> Option<&mut Feature> {
         match &mut self.features {
             Part::Value(features) => features.iter_mut().find(|feature| feature.name == name),
@@ -158,35 +158,34 @@ impl Ethtool {
 pub struct Feature {
     /// The kernel's name (`netdev_features_strings`), not ethtool's older alias.
     pub name: String,
-    /// The driver lets it be changed.
+    /// Whether the driver allows changes.
     pub available: bool,
-    /// Wanted by the user.
+    /// Whether the user requested it.
     pub requested: bool,
-    /// In effect.
+    /// Whether it is in effect.
     pub active: bool,
-    /// The core never lets it be changed.
+    /// Whether the core forbids changes.
     pub never_changed: bool,
 }
 
 impl Feature {
-    /// Whether it can't be changed (ethtool prints `[fixed]`).
+    /// Whether it cannot be changed (ethtool prints `[fixed]`).
     pub fn fixed(&self) -> bool {
         !self.available || self.never_changed
     }
 }
 
-/// RSS: hash of the packet, modulo the table's length, gives the entry; the entry gives the rx
-/// queue.
+/// RSS: the packet hash modulo the table length selects an entry; the entry is the rx queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rss {
-    /// Which hash; `None` where the driver doesn't say.
+    /// The hash function; `None` when the driver does not report it.
     pub function: Option<HashFunction>,
-    /// The hash key; `None` where the driver shows none (igb before 2026).
+    /// The hash key; `None` when the driver does not report it (igb before 2026).
     pub key: Option<Vec<u8>>,
-    /// The indirection table: rx queue of each bucket; empty where the driver has none.
+    /// The indirection table: the rx queue of each entry; empty when the driver has no table.
     pub indirection: Vec<u32>,
-    /// Bits of `input_xfrm` (since 6.8): 1 symmetric-xor, 2 symmetric-or-xor; 0 none or unknown to
-    /// the kernel.
+    /// Bits of `input_xfrm` (since 6.8): 1 symmetric-xor, 2 symmetric-or-xor; 0 for none or on
+    /// older kernels.
     pub input_xfrm: u8,
 }
 
@@ -194,17 +193,17 @@ pub struct Rss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HashFunction {
-    /// Toeplitz: the one of the RSS specification.
+    /// Toeplitz, the hash of the RSS specification.
     Toeplitz,
     /// Exclusive or.
     Xor,
     /// CRC32.
     Crc32,
-    /// Another one, by its bit.
+    /// Another function, by its bit number.
     Other(u8),
 }
 
-/// Types of flow whose RSS hash can be asked for; named as on ethtool's command line.
+/// Flow types whose RSS hash can be queried, named as on ethtool's command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -212,17 +211,17 @@ pub enum FlowType {
     Tcp4,
     Udp4,
     Sctp4,
-    /// AH and ESP over IPv4 together.
+    /// AH and ESP over IPv4.
     AhEsp4,
     Tcp6,
     Udp6,
     Sctp6,
-    /// AH and ESP over IPv6 together.
+    /// AH and ESP over IPv6.
     AhEsp6,
 }
 
 impl FlowType {
-    /// All of them.
+    /// All flow types.
     pub const ALL: [FlowType; 8] = [
         FlowType::Tcp4,
         FlowType::Udp4,
@@ -234,7 +233,7 @@ impl FlowType {
         FlowType::AhEsp6,
     ];
 
-    /// ethtool's word for it.
+    /// The name on ethtool's command line.
     pub fn as_str(self) -> &'static str {
         match self {
             FlowType::Tcp4 => "tcp4",
@@ -248,7 +247,7 @@ impl FlowType {
         }
     }
 
-    /// The kernel's number (`TCP_V4_FLOW` and so on).
+    /// The kernel's number (`TCP_V4_FLOW` etc.).
     pub fn number(self) -> u32 {
         match self {
             FlowType::Tcp4 => 1,
@@ -269,7 +268,7 @@ impl fmt::Display for FlowType {
     }
 }
 
-/// The packet fields that go into the RSS hash, written as ethtool does (`sdfn`).
+/// The packet fields in the RSS hash, written as ethtool writes them (`sdfn`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct HashFields(u64);
@@ -293,10 +292,10 @@ impl HashFields {
     pub const ADDRESSES: HashFields = HashFields(1 << 4 | 1 << 5);
     /// Source and destination port.
     pub const PORTS: HashFields = HashFields(1 << 6 | 1 << 7);
-    /// All four.
+    /// Source and destination address and port.
     pub const ADDRESSES_AND_PORTS: HashFields = HashFields(1 << 4 | 1 << 5 | 1 << 6 | 1 << 7);
 
-    /// From the kernel's bits.
+    /// Makes a set from the kernel's bits.
     pub fn from_bits(bits: u64) -> Self {
         HashFields(bits)
     }
@@ -306,12 +305,12 @@ impl HashFields {
         self.0
     }
 
-    /// Whether all of `other`'s fields are hashed.
+    /// Whether the hash uses all of `other`'s fields.
     pub fn contains(self, other: HashFields) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether nothing is hashed: such flows all take bucket 0.
+    /// Whether the hash uses no field; such flows all take entry 0.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -333,9 +332,11 @@ impl fmt::Display for HashFields {
     }
 }
 
-/// A text that isn't a set of ethtool's hash letters.
+/// A text that is not a set of ethtool's hash letters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("hash fields `{0}`: want letters of `mvtsdfnelr`, then perhaps `+0x<other bits>`")]
+#[error(
+    "hash fields `{0}`: expected letters of `mvtsdfnelr`, optionally followed by `+0x<other bits>`"
+)]
 pub struct HashFieldsError(String);
 
 impl FromStr for HashFields {
@@ -357,17 +358,16 @@ impl FromStr for HashFields {
 
 as_text!(HashFields);
 
-/// `struct ethtool_link_settings`, what placement cares about.
+/// `struct ethtool_link_settings`: the fields that placement uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// Megabits per second; `None` where unknown (also 0, which drivers say while the link is
-    /// down).
+    /// Speed in Mbit/s; `None` when unknown, or 0, which drivers report while the link is down.
     pub speed_mbps: Option<u32>,
-    /// Duplex; `None` where unknown.
+    /// Duplex; `None` when unknown.
     pub duplex: Option<Duplex>,
     /// Connector: `tp`, `fibre`, `da`, `none`, ...
     pub port: String,
-    /// Whether speed and duplex are negotiated; `None` where unknown.
+    /// Whether speed and duplex are negotiated; `None` when unknown.
     pub autoneg: Option<bool>,
 }
 
@@ -377,7 +377,7 @@ pub struct Link {
 pub enum Duplex {
     /// One direction at a time.
     Half,
-    /// Both at once.
+    /// Both directions at once.
     Full,
 }
 
@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hash_fields_are_written_as_ethtool_writes_them_and_read_back() {
+    fn hash_fields_round_trip_in_ethtools_notation() {
         let both = HashFields(HashFields::ADDRESSES.0 | HashFields::PORTS.0);
         assert_eq!(both.to_string(), "sdfn");
         for bits in [0, 0x30, 0xf0, 1 << 31 | 2, 0xf0 | 1 << 20] {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_keeps_the_reason_of_an_absence() {
+    fn a_bundle_keeps_the_reason_for_an_absent_part() {
         let absent: Part<Channels> = Part::Absent("EOPNOTSUPP: no".into());
         let json = serde_json::to_string(&absent).unwrap();
         assert_eq!(json, r#"{"absent":"EOPNOTSUPP: no"}"#);

@@ -1,5 +1,4 @@
-//! A [`Snapshot`]: everything that was read of a host at one moment, and nothing that was concluded
-//! from it.
+//! A [`Snapshot`]: everything read from a host at one moment, without conclusions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,22 +14,22 @@ use crate::snapshot::netdev::Netdev;
 use crate::snapshot::sockets::LosingSocket;
 use crate::snapshot::thread_time::ThreadTime;
 
-/// What was read of a host at one moment.
+/// Everything read from a host at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Which machine and boot.
+    /// The machine and its boot.
     pub machine: Machine,
     /// Time since boot when the counters were read (CLOCK_BOOTTIME).
     pub at: Duration,
-    /// CPUs and what they share; snapshots of one machine share it, until CPUs come or go.
+    /// CPUs, caches and nodes; snapshots share it until a CPU goes online or offline.
     pub topology: Arc<Topology>,
-    /// Device interrupts: all, or those of netdevs only where it says so in `other_vectors`.
+    /// Device interrupts: all, or only those of netdevs when `other_vectors` is not empty.
     pub irqs: BTreeMap<Irq, IrqState>,
-    /// How many interrupts were left out of `irqs`, by the one CPU that each is in force on.
+    /// Number of interrupts left out of `irqs`, by their single effective CPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub other_vectors: BTreeMap<CpuId, usize>,
-    /// The architecture's own rows of `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU; a row
-    /// whose counts were not read is empty.
+    /// Rows of the architecture in `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU; empty
+    /// for a row whose counts were not read.
     pub arch_interrupts: BTreeMap<String, BTreeMap<CpuId, u64>>,
     /// `/proc/irq/default_smp_affinity`.
     pub default_smp_affinity: Option<CpuSet>,
@@ -40,26 +39,26 @@ pub struct Snapshot {
     pub netdevs: Vec<Netdev>,
     /// Settings of the network stack as a whole.
     pub net: NetSettings,
-    /// Other programs that write the same knobs, running now.
+    /// Other programs that write the same knobs and run now.
     pub writers: Vec<Writer>,
-    /// Counters of the protocols in netsilo's own network namespace since it exists, by `nstat`'s
-    /// names; empty when not read.
+    /// Protocol counters of netsilo's own network namespace since its creation, with the names of
+    /// `nstat`; empty when not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub protocols: BTreeMap<String, u64>,
-    /// Sockets of that namespace that have lost something; `None` when not read.
+    /// Sockets of that namespace that have dropped something; `None` when not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub losing_sockets: Option<Vec<LosingSocket>>,
-    /// `ksoftirqd/<cpu>`: how long it ran and waited since boot; empty when not read.
+    /// Run and wait time of each `ksoftirqd/<cpu>` since boot; empty when not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,
-    /// What could not be read, and why.
+    /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
-    /// Links, queueing disciplines, limits, connections, power; only a whole look reads them.
+    /// Links, queueing disciplines, limits, connections, power; only a full read fills it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<crate::snapshot::audit::Audit>,
 }
 
-/// Which machine and boot this is.
+/// The identity of a machine and its boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Host name.
@@ -70,42 +69,42 @@ pub struct Machine {
     pub boot_id: String,
     /// Kernel command line, for `isolcpus`, `nohz_full`, `threadirqs`.
     pub cmdline: String,
-    /// Inode number of the network namespace that the netdevs were read in, 0 when not known.
+    /// Inode number of the network namespace of the netdevs, 0 when unknown.
     #[serde(default)]
     pub netns: u32,
-    /// Whether a hypervisor stands before its CPUs; `None` where that does not show.
+    /// Whether the machine is a guest of a hypervisor; `None` when unknown.
     #[serde(default)]
     pub virtual_machine: Option<bool>,
 }
 
-/// Something that could not be read.
+/// A read that failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Gap {
     /// The file, ioctl or netlink request.
     pub what: String,
-    /// The reason, with the errno's name where there is one.
+    /// The reason, with the errno's name if there is one.
     pub why: String,
 }
 
 /// A device interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IrqState {
-    /// Names given by the drivers that share it (`virtio0-input.0`), in order.
+    /// Names registered by the drivers that share the interrupt (`virtio0-input.0`), in order.
     pub actions: Vec<String>,
     /// Interrupt controller and hardware number as printed (`PCI-MSIX-0000:00:04.0 1-edge`).
     pub chip: String,
     /// Interrupts taken, by CPU; zeros are left out.
     pub counts: BTreeMap<CpuId, u64>,
-    /// `smp_affinity`: the CPUs asked for.
+    /// `smp_affinity`: the requested CPUs.
     pub requested: Option<CpuSet>,
-    /// `effective_affinity`: the CPUs in force (usually one); it lags until the next interrupt on
-    /// x86.
+    /// `effective_affinity`: the CPUs in force (usually one); on x86 it changes only with the next
+    /// interrupt.
     pub effective: Option<CpuSet>,
-    /// `affinity_hint`: what the driver suggests; `None` when empty.
+    /// `affinity_hint`: the driver's suggestion; `None` when empty.
     pub hint: Option<CpuSet>,
-    /// `node`: the node of the device; `None` for -1.
+    /// `node`: the NUMA node of the device; `None` for -1.
     pub node: Option<NodeId>,
-    /// Whether the affinity can be written from user space.
+    /// Whether user space can write the affinity.
     pub writable: Writable,
 }
 
@@ -113,13 +112,13 @@ pub struct IrqState {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Writable {
-    /// Nothing speaks against it.
+    /// User space can write it.
     #[default]
     Yes,
-    /// The kernel placed it and refuses writes (`IRQD_AFFINITY_MANAGED`).
+    /// The kernel manages it and refuses writes (`IRQD_AFFINITY_MANAGED`).
     Managed,
-    /// The interrupt controller cannot direct it (`IRQD_NO_BALANCING`, or no `irq_set_affinity`),
-    /// or it is per-CPU.
+    /// The interrupt controller cannot set the affinity (`IRQD_NO_BALANCING`, or no
+    /// `irq_set_affinity`), or the interrupt is per-CPU.
     Unsupported,
 }
 
@@ -136,7 +135,7 @@ pub struct CpuCounters {
 
 /// One CPU's line of `/proc/stat`, in USER_HZ ticks (1/100 s).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the kernel's own words")]
+#[expect(missing_docs, reason = "names of the kernel")]
 pub struct CpuStat {
     pub user: u64,
     pub nice: u64,
@@ -146,31 +145,30 @@ pub struct CpuStat {
     pub irq: u64,
     pub softirq: u64,
     pub steal: u64,
-    /// Part of `user` too.
+    /// Also counted in `user`.
     pub guest: u64,
-    /// Part of `nice` too.
+    /// Also counted in `nice`.
     pub guest_nice: u64,
 }
 
 /// One CPU's line of `/proc/net/softnet_stat` (`net/core/net-procfs.c:softnet_seq_show`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Softnet {
-    /// Packets taken from a poll or the backlog.
+    /// Packets taken by a NAPI poll or from the backlog.
     pub processed: u32,
     /// Packets dropped because the backlog was full.
     pub dropped: u32,
-    /// Times that `net_rx_action` stopped with work left (budget or time used up); not a drop.
+    /// Times that `net_rx_action` stopped with work left (budget or time exhausted); not a drop.
     pub time_squeeze: u32,
-    /// Times that this CPU was woken by another one to process RPS packets.
+    /// Times that another CPU woke this CPU to process RPS packets.
     pub received_rps: u32,
-    /// Times that a flow was over its limit (`flow_limit_count`).
+    /// Times that a flow exceeded its limit (`flow_limit_count`).
     pub flow_limit_count: u32,
-    /// Packets waiting in the backlog now (`input_queue` + `process_queue`); `None` on kernels
-    /// before 5.10.
+    /// Packets in the backlog now (`input_queue` + `process_queue`); `None` before 5.10.
     pub backlog_len: Option<u32>,
-    /// The part of them on the input queue; `None` before 6.2 (15 columns).
+    /// Its part in `input_queue`; `None` before 6.2 (15 columns).
     pub input_qlen: Option<u32>,
-    /// The part of them being processed; `None` before 6.2.
+    /// Its part in `process_queue`; `None` before 6.2.
     pub process_qlen: Option<u32>,
 }
 
@@ -188,15 +186,15 @@ pub struct NetSettings {
 /// Another program that writes the same knobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Writer {
-    /// What it is (`irqbalance`).
+    /// Name (`irqbalance`).
     pub name: String,
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// What it may write.
+    /// The knobs that it may write.
     pub writes: Vec<WriterKnob>,
 }
 
-/// What another program writes.
+/// A kind of knob that another program writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WriterKnob {
@@ -206,8 +204,8 @@ pub enum WriterKnob {
     Rps,
     /// `xps_cpus`.
     Xps,
-    /// Any of these once, at boot or when a device or container appears: named, but nothing to
-    /// yield to now.
+    /// Any of these once, at boot or when a device or container appears; reported, but no conflict
+    /// now.
     LaterDevices,
     /// `net.core` and `net.ipv4` sysctls that the audit reads (budgets, backlog, socket buffers).
     Sysctls,

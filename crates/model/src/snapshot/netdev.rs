@@ -18,14 +18,14 @@ pub struct Netdev {
     /// Device path below `/sys` (`/devices/pci0000:00/0000:00:04.0/virtio1`), stable across
     /// reboots; `None` for virtual devices.
     pub device_path: Option<String>,
-    /// Driver (`virtio_net`); for virtual devices what rtnetlink or ethtool calls it (`veth`,
-    /// `bridge`), if anything does.
+    /// Driver (`virtio_net`); for virtual devices the kind from rtnetlink or ethtool (`veth`,
+    /// `bridge`); `None` if neither names one.
     pub driver: Option<String>,
     /// Bus address (`0000:00:04.0`).
     pub bus: Option<String>,
     /// Hardware address.
     pub mac: Option<String>,
-    /// NUMA node of the device; `None` for -1. For virtio it is that of the parent PCI device.
+    /// NUMA node of the device; `None` for -1. For virtio: the node of the parent PCI device.
     pub node: Option<NodeId>,
     /// Link speed in Mbit/s; `None` when unknown.
     pub speed_mbps: Option<u32>,
@@ -35,34 +35,34 @@ pub struct Netdev {
     pub carrier: Option<bool>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// The bond, bridge or team that it is a port of.
+    /// The bond, bridge or team of which it is a port.
     pub master: Option<String>,
     /// Receive queues, by index.
     pub rx_queues: Vec<RxQueue>,
     /// Transmit queues, by index.
     pub tx_queues: Vec<TxQueue>,
-    /// All interrupts of the device (`device/msi_irqs`, parent device for virtio), configuration
-    /// vectors too.
+    /// All interrupts of the device (`device/msi_irqs`, of the parent device for virtio), including
+    /// configuration vectors.
     pub irqs: Vec<Irq>,
-    /// NAPI instances known from netdev netlink or from kthreads.
+    /// NAPI instances, from netdev netlink or from kthreads.
     pub napis: Vec<Napi>,
-    /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` where the kernel has no such
+    /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` when the kernel has no such
     /// file.
     pub threaded: Option<u32>,
-    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls after which the interrupt is armed
-    /// again; 0 is at once.
+    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls before the interrupt is enabled
+    /// again; 0 means at once.
     #[serde(default)]
     pub napi_defer_hard_irqs: Option<u32>,
-    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO holds nothing
-    /// from one poll to the next.
+    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO flushes at the
+    /// end of each poll.
     #[serde(default)]
     pub gro_flush_timeout: Option<u64>,
     /// `/sys/class/net/<dev>/statistics/*`.
     pub statistics: BTreeMap<String, u64>,
-    /// What ethtool says of it.
+    /// Settings and statistics from ethtool.
     pub ethtool: Option<crate::snapshot::ethtool::Ethtool>,
-    /// An XDP program is attached, which may take packets before anybody else sees them; `None`
-    /// when there is none known.
+    /// Where an XDP program is attached, which may take packets before the stack sees them; `None`
+    /// without a known program.
     #[serde(default)]
     pub xdp: Option<Xdp>,
 }
@@ -94,10 +94,10 @@ pub struct RxQueue {
     pub rps_cpus: Option<CpuSet>,
     /// `rps_flow_cnt`: 0 means that RFS is off.
     pub rps_flow_cnt: Option<u32>,
-    /// Held by AF_XDP, io_uring or a lease: hands off.
+    /// Holder of the queue (AF_XDP, io_uring or a lease); netsilo must not change such a queue.
     #[serde(default)]
     pub leased: Option<String>,
-    /// netvsc has no interrupts of its own: the CPU to which the queue's VMBus channel is bound.
+    /// The CPU to which the queue's VMBus channel is bound (netvsc has no interrupts of its own).
     #[serde(default)]
     pub vmbus_cpu: Option<CpuId>,
 }
@@ -120,11 +120,11 @@ pub struct TxQueue {
 /// A NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Napi {
-    /// Its id; 0 for an instance that has none (virtio's transmit NAPIs).
+    /// Id; 0 for an instance without one (virtio's transmit NAPIs).
     pub id: NapiId,
-    /// Its interrupt, where the driver tells.
+    /// Interrupt, if the driver reports it.
     pub irq: Option<Irq>,
-    /// Its kthread, when threaded.
+    /// Kthread, when threaded.
     pub thread: Option<NapiThread>,
 }
 
@@ -133,26 +133,26 @@ pub struct Napi {
 pub struct NapiThread {
     /// Process id.
     pub pid: u32,
-    /// Its name; the kernel cuts it to 15 bytes.
+    /// Name; the kernel cuts it to 15 bytes.
     pub comm: String,
-    /// Clock ticks after boot at which it started: with the pid, its identity.
+    /// Start time in clock ticks after boot; identifies the process together with the pid.
     pub start_time: u64,
-    /// The CPUs that it may run on.
+    /// The CPUs on which it may run.
     pub cpus: CpuSet,
 }
 
-/// A fact about what belongs to what, with where it comes from.
+/// A link between two objects, with source and confidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edge<T> {
-    /// The other end.
+    /// The linked object.
     pub to: T,
-    /// Who says so.
+    /// The source of the link.
     pub source: EdgeSource,
-    /// How far it can be trusted.
+    /// How reliable the link is.
     pub confidence: Confidence,
 }
 
-/// Where an edge comes from.
+/// The source of an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeSource {
@@ -164,19 +164,19 @@ pub enum EdgeSource {
     VmbusChannel,
     /// The device has one interrupt only.
     OnlyIrq,
-    /// Seen by eBPF: packets of this queue were polled by this NAPI.
+    /// Observed by eBPF: this NAPI polled packets of this queue.
     Observed,
 }
 
-/// How far an edge can be trusted.
+/// How reliable an edge is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// The name fits, but the driver does not promise the number in it is the queue.
+    /// The name matches, but the driver does not guarantee that its number is the queue.
     Guess,
-    /// A driver's documented naming, on a device that the interrupt belongs to.
+    /// The driver's documented name, on a device that owns the interrupt.
     Named,
-    /// The kernel says so, or it was seen.
+    /// Reported by the kernel or observed.
     Certain,
 }
 

@@ -1,8 +1,7 @@
-//! What the kernel's `netdev` generic netlink family tells: which NAPI serves a queue, which irq a
-//! NAPI has.
+//! The kernel's `netdev` generic netlink family: the NAPI of each queue, the irq of each NAPI.
 //!
-//! Names are those of `Documentation/netlink/specs/netdev.yaml`. Queues and NAPIs came with 6.8, a
-//! NAPI's settings with 6.13, `threaded` with 6.17.
+//! Names are those of `Documentation/netlink/specs/netdev.yaml`. Queues and NAPIs exist since 6.8,
+//! NAPI settings since 6.13, `threaded` since 6.17.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +15,7 @@ pub struct NetdevGenl {
 }
 
 impl NetdevGenl {
-    /// The NAPI that serves an rx queue, where the driver tells.
+    /// The NAPI of an rx queue, if the driver reports it.
     pub fn rx_napi(&self, ifindex: u32, queue: u32) -> Option<&Napi> {
         let served =
             |q: &&Queue| q.ifindex == ifindex && q.id == queue && q.direction == Direction::Rx;
@@ -25,7 +24,7 @@ impl NetdevGenl {
     }
 }
 
-/// Rx and tx queues are numbered apart.
+/// The direction of a queue; rx and tx queues are numbered separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -38,20 +37,20 @@ pub enum Direction {
 /// `queue-get`: one queue of a netdev.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
-    /// Its netdev.
+    /// Interface index of its netdev.
     pub ifindex: u32,
-    /// Number within netdev and direction.
+    /// Number of the queue within netdev and direction.
     pub id: u32,
-    /// Whether it receives or transmits.
+    /// Direction of the queue.
     pub direction: Direction,
-    /// The NAPI that serves it; `None` where the driver doesn't tell.
+    /// Id of the NAPI that serves it; `None` when the driver does not report it.
     pub napi_id: Option<u32>,
-    /// Who uses it in the kernel's stead; not for netsilo to touch.
+    /// The holder that replaces the kernel's stack; netsilo must not change such a queue.
     #[serde(default)]
     pub owners: Vec<QueueOwner>,
 }
 
-/// What takes a queue's packets away from the kernel's stack.
+/// The holder of a queue whose packets bypass the kernel's stack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueOwner {
@@ -63,11 +62,11 @@ pub enum QueueOwner {
     Dmabuf(u32),
     /// Leased to or from a queue of another netdev.
     Lease {
-        /// The other netdev; its network namespace may be another one.
+        /// Interface index of the other netdev, which may be in another network namespace.
         ifindex: Option<u32>,
-        /// The queue there.
+        /// The queue of the other netdev.
         queue: Option<u32>,
-        /// The id of its network namespace, if another.
+        /// Id of the other netdev's network namespace, if it differs.
         netns_id: Option<i32>,
     },
 }
@@ -75,22 +74,22 @@ pub enum QueueOwner {
 /// `napi-get`: one NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Napi {
-    /// Its netdev.
+    /// Interface index of its netdev.
     pub ifindex: u32,
-    /// Its id, unique in the whole kernel.
+    /// Id, unique in the whole kernel.
     pub id: u32,
-    /// Its irq; `None` where the driver doesn't tell.
+    /// Interrupt number; `None` when the driver does not report it.
     pub irq: Option<u32>,
-    /// The pid of its kthread while NAPI is threaded.
+    /// Pid of its kthread when threaded.
     pub pid: Option<u32>,
-    /// How many empty polls may pass before hardirqs are enabled again.
+    /// Number of empty polls before hardirqs are enabled again.
     pub defer_hard_irqs: Option<u32>,
-    /// How long a poll may be put off, and GRO keep packets; `None` also above 4.29 s
-    /// (netlink-bindings 0.3 reads a u32).
+    /// Maximum time that a poll is deferred and GRO holds packets; `None` above 4.29 s, since
+    /// netlink-bindings 0.3 reads a u32.
     pub gro_flush_timeout_nsecs: Option<u64>,
-    /// How long hardirqs stay off while an application busy-polls.
+    /// Time that hardirqs stay off while an application busy-polls.
     pub irq_suspend_timeout_nsecs: Option<u64>,
-    /// Whether it polls in a kthread (0 no, 1 yes, 2 yes and busy-polling).
+    /// Threaded polling: 0 no, 1 yes, 2 yes with busy polling.
     pub threaded: Option<u32>,
 }
 
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_rx_queue_finds_its_napi_and_not_that_of_the_tx_queue_of_the_same_number() {
+    fn rx_napi_ignores_the_tx_queue_with_the_same_number() {
         let queue = |direction, napi_id| Queue {
             ifindex: 2,
             id: 0,
@@ -117,13 +116,13 @@ mod tests {
             irq_suspend_timeout_nsecs: None,
             threaded: None,
         };
-        let told = NetdevGenl {
+        let family = NetdevGenl {
             queues: vec![queue(Direction::Tx, 8193), queue(Direction::Rx, 8194)],
             napis: vec![napi(8193), napi(8194)],
         };
-        assert_eq!(told.rx_napi(2, 0).map(|napi| napi.id), Some(8194));
-        assert_eq!(told.rx_napi(3, 0), None);
-        let json = serde_json::to_string(&told).unwrap();
-        assert_eq!(serde_json::from_str::<NetdevGenl>(&json).unwrap(), told);
+        assert_eq!(family.rx_napi(2, 0).map(|napi| napi.id), Some(8194));
+        assert_eq!(family.rx_napi(3, 0), None);
+        let json = serde_json::to_string(&family).unwrap();
+        assert_eq!(serde_json::from_str::<NetdevGenl>(&json).unwrap(), family);
     }
 }

@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
 
-/// Two snapshots and what eBPF saw between them: the input of everything that is concluded.
+/// Two snapshots and the eBPF measurements between them: the input of all analysis.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
     /// The first snapshot.
     pub before: Snapshot,
-    /// The second, later one; decisions are made on its settings.
+    /// The second, later one; decisions use its settings.
     pub after: Snapshot,
-    /// Who polled, who consumed, between the two.
+    /// NAPI polls and consumers measured between the two snapshots.
     pub attribution: Attribution,
 }

@@ -1,24 +1,24 @@
-//! Sockets that have lost something: what arrived for them and found no room.
+//! Sockets that have dropped packets or connections.
 
 use serde::{Deserialize, Serialize};
 
 /// A socket that has dropped at least one packet or connection since it was opened.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LosingSocket {
-    /// What kind of socket.
+    /// Kind of socket.
     pub kind: SocketKind,
-    /// Its own port.
+    /// Local port.
     pub port: u16,
-    /// Its inode: with the port, its identity.
+    /// Inode; identifies the socket together with the port.
     pub inode: u32,
-    /// Packets (of a listener: connections) dropped since it was opened (`sk_drops`).
+    /// Packets (for a listener: connections) dropped since the socket was opened (`sk_drops`).
     pub drops: u64,
-    /// What waits in it now: bytes of memory, of a listener connections.
+    /// Memory of the queued packets, in bytes; for a listener the number of queued connections.
     pub queued: u32,
-    /// How many connections may wait at a listener; `None` for other sockets.
+    /// Maximum number of queued connections of a listener; `None` for other sockets.
     #[serde(default)]
     pub limit: Option<u32>,
-    /// The thread group that holds it; `None` when none is known to.
+    /// The thread group that holds it; `None` when unknown.
     #[serde(default)]
     pub holder: Option<Holder>,
 }
@@ -33,7 +33,7 @@ pub enum SocketKind {
     TcpListen,
 }
 
-/// Who holds a socket.
+/// The thread group that holds a socket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Holder {
     /// Thread group id.
@@ -52,7 +52,7 @@ impl LosingSocket {
         format!("{kind} port {}", self.port)
     }
 
-    /// The same with who holds it: `udp port 53 of dnsmasq (pid 812)`.
+    /// [`Self::port_label`] with the holder: `udp port 53 of dnsmasq (pid 812)`.
     pub fn label(&self) -> String {
         let holder = self
             .holder
@@ -62,9 +62,9 @@ impl LosingSocket {
         self.port_label() + &holder
     }
 
-    /// What it has dropped since the earlier look at all such sockets.
+    /// Drops since an earlier list of all losing sockets.
     ///
-    /// One that is not among them had dropped nothing yet, or was not there.
+    /// A socket missing from `before` had no drops yet, or did not exist.
     pub fn dropped_since(&self, before: &[Self]) -> u64 {
         let same = |other: &&Self| {
             (other.kind, other.port, other.inode) == (self.kind, self.port, self.inode)
@@ -90,13 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_had_lost_nothing_yet_has_lost_all_of_it_since() {
+    fn a_socket_missing_from_the_earlier_list_counts_all_its_drops() {
         assert_eq!(udp(7, 9).dropped_since(&[udp(7, 4)]), 5);
         assert_eq!(udp(7, 9).dropped_since(&[udp(8, 4)]), 9);
     }
 
     #[test]
-    fn a_socket_is_called_by_its_holder() {
+    fn the_label_names_the_holder() {
         assert_eq!(udp(7, 9).label(), "udp port 53");
         let holder = Some(Holder { tgid: 812, comm: "dnsmasq".into() });
         assert_eq!(

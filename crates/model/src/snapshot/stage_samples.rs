@@ -10,25 +10,25 @@ use crate::machine::cpuset::CpuId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// The driver's poll, its memory, XDP, and the merging of packets (GRO).
+    /// The driver's poll, its memory, XDP, and merging of packets (GRO).
     DriverGro,
-    /// From the device to the protocol or to the next device: dispatch, RPS, VLAN, bridge, routing,
+    /// From the device to the protocol or the next device: dispatch, RPS, VLAN, bridge, routing,
     /// neighbours.
     BridgeIp,
     /// Packet filter, connection tracking, address translation.
     Netfilter,
-    /// TCP, UDP and others, up to the reader's wakeup; what they send in answer, too.
+    /// TCP, UDP and other protocols, up to the reader's wakeup; includes the packets they send.
     LocalDelivery,
-    /// Queueing disciplines, cutting of large packets, and the driver's sending.
+    /// Queueing disciplines, segmentation of large packets, and the driver's transmit function.
     QdiscXmit,
-    /// Taking back what the device has sent.
+    /// Completion of sent packets.
     TxCompletion,
-    /// No function that the table knows.
+    /// No function in the table.
     Other,
 }
 
 impl Stage {
-    /// All of them, in the order of a packet's way.
+    /// All stages, in the order of a packet's path.
     pub const ALL: [Self; 7] = [
         Self::DriverGro,
         Self::BridgeIp,
@@ -39,7 +39,7 @@ impl Stage {
         Self::Other,
     ];
 
-    /// As people call it.
+    /// Display name.
     pub fn label(self) -> &'static str {
         match self {
             Self::DriverGro => "driver + GRO",
@@ -53,15 +53,15 @@ impl Stage {
     }
 }
 
-/// What was sampled in one window.
+/// The samples of one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSamples {
-    /// Samples of each CPU per second, of which only those in receive work are kept.
+    /// Samples per second and CPU; only samples in receive work are kept.
     pub per_s: u32,
     /// Samples by CPU and stage.
     pub cpus: BTreeMap<CpuId, BTreeMap<Stage, u64>>,
-    /// Samples in receive work whose stack was not kept.
+    /// Samples in receive work whose stack was lost.
     pub lost: u64,
-    /// Why there is nothing, or nothing but `other`; `None` when all went well.
+    /// Why there are no samples, or only `other`; `None` when sampling worked.
     pub refused: Option<String>,
 }

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How long a thread ran, and waited for its turn (`schedstat`), since it began.
+/// Run and wait time of a thread since its start (`schedstat`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadTime {
     /// Nanoseconds on a CPU.
     pub run_ns: u64,
-    /// Nanoseconds runnable, while others had the CPU.
+    /// Nanoseconds runnable while waiting for a CPU.
     pub wait_ns: u64,
-    /// Times that it was given the CPU.
+    /// Number of times that it got a CPU.
     pub runs: u64,
 }

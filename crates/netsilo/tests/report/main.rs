@@ -124,7 +124,7 @@ fn a_file_that_is_missing_or_wrong_is_refused_with_its_place() {
     let experiment = serde_json::to_string_pretty(&made_up::experiment(None)).unwrap();
     insta::assert_snapshot!(refusal(EXPERIMENT, None), @"netsilo: RUN/experiment.json is not there: name the folder that netsilo bench matrix wrote");
     insta::assert_snapshot!(refusal(EXPERIMENT, Some(&experiment.replacen("\"version\"", "\"vision\"", 1))), @"netsilo: RUN/experiment.json: unknown field `vision`, expected one of `version`, `kind`, `netsilo`, `command`, `started_s`, `settings`, `loads`, `rounds`, `pause`, `seed`, `machine` at line 2 column 10");
-    insta::assert_snapshot!(refusal(EXPERIMENT, Some(&experiment.replacen("\"version\": 1", "\"version\": 9", 1))), @"netsilo: RUN/experiment.json: version 9 is not known, 1 is");
+    insta::assert_snapshot!(refusal(EXPERIMENT, Some(&experiment.replacen("\"version\": 1", "\"version\": 9", 1))), @"netsilo: RUN/experiment.json: unknown schema 9: this netsilo reads schema 1");
     insta::assert_snapshot!(refusal(RECORDS, None), @"netsilo: RUN/records.jsonl is not there: nothing was measured yet");
     insta::assert_snapshot!(refusal(RECORDS, Some("\n{\"failed\":7}\n{}\n")), @"netsilo: RUN/records.jsonl:2:11: no record: invalid type: integer `7`, expected struct Failed");
     insta::assert_snapshot!(refusal(RECORDS, Some("{\"weather\":{}}\n")), @"netsilo: RUN/records.jsonl:1:10: no record: unknown variant `weather`, expected one of `trial`, `map`, `failed`");

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Which flows come through which rx queue of a NIC, and what hash did the NIC give them?
+ * Which flows arrive on which rx queue of a NIC, and with which NIC hash?
  *
- * Once for each packet that a real device hands to the stack (after GRO, on the CPU that runs the protocol), counted by its outermost
- * headers: all that a NIC's hash can go by. Flows for which the table has no room are counted as missed.
+ * Runs once per packet that a real device passes to the stack (after GRO, on the CPU that runs the
+ * protocol). Counts by the outermost headers, the only ones that a NIC can hash. Flows that do not
+ * fit into the table are counted as missed.
  *
- * `hash` is the NIC's only if the stack has not made its own of it (sw_hash): RPS does where the NIC's is not of ports.
+ * `hash` comes from the NIC only if the stack has not computed its own (sw_hash). RPS computes one
+ * when the NIC's hash does not include ports.
  */
 #include "kernel.h"
 #include <bpf/bpf_tracing.h>
@@ -28,7 +30,7 @@ struct traffic {
 	u64 packets, bytes;
 };
 
-/* Made by user space. */
+/* Created by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -36,7 +38,7 @@ struct {
 	__type(value, struct traffic);
 } arrived SEC(".maps");
 
-/* One entry: packets of flows that found no room. */
+/* One entry: packets of flows that did not fit into the table. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -82,7 +84,7 @@ static __always_inline void read_headers(const unsigned char *header, __be16 eth
 	u32 length = 0;
 
 	if (ethertype == bpf_htons(ETH_P_8021Q) || ethertype == bpf_htons(ETH_P_8021AD)) {
-		/* The tag is still in the packet: 2 bytes of it, then the protocol inside. */
+		/* The tag is still in the packet: 2 bytes of it, then the inner protocol. */
 		if (bpf_probe_read_kernel(&ethertype, sizeof(ethertype), header + 2))
 			return;
 		header += 4;
@@ -102,7 +104,7 @@ static __always_inline void read_headers(const unsigned char *header, __be16 eth
 	flow->target_port = ports[1];
 }
 
-/* Packets on the wire that GRO has joined into this one. */
+/* Number of wire packets that GRO merged into this one. */
 static __always_inline u32 joined(const struct sk_buff *skb)
 {
 	struct skb_shared_info *shared;

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The tables that the programs count in.
+ * Hash tables of counters for the programs.
  *
- * A table is an array of `cpus * slots` slots, one run of slots for each CPU, that user space maps. A program hashes its key
- * into its own CPU's run, looks at PROBES slots, and adds to the one that has its key or takes the first free one; when
- * there is none it counts the event as lost. Slots are never freed: user space puts an empty table in the place of the
- * full one (TABLE below, an array of maps), reads that at leisure and clears it. The kernel waits, in that update, until no
- * program can still be using the old table (maybe_wait_bpf_programs).
+ * A table is an array of `cpus * slots` slots, one range of slots per CPU, mapped by user space. A
+ * program hashes its key into its CPU's range and looks at PROBES slots. It adds to the slot with
+ * its key, or takes the first free one; without either, it counts the event as lost. Slots are
+ * never freed: user space replaces the full table with an empty one (TABLE below, an array of
+ * maps), then reads and clears the full one. During that update the kernel waits until no program
+ * uses the old table (maybe_wait_bpf_programs).
  *
- * A slot is SLOT_WORDS words: tag (0: free), key, label, two sums. Only one CPU writes it, but a program may be interrupted
- * by another (fentry can be preempted, TCP and UDP share a table), hence the atomic claim and sums.
+ * A slot has SLOT_WORDS words: tag (0: free), key, label, two sums. Only one CPU writes it, but
+ * another program may interrupt the writer (fentry can be preempted, TCP and UDP share a table),
+ * hence the atomic claim and sums.
  *
- * Define TABLE, the name of the program's table, before including this.
+ * Define TABLE, the name of the program's table, before including this file.
  */
 #pragma once
 #include "kernel.h"
@@ -36,7 +38,7 @@ const volatile struct {
 	u32 marks; /* Whether threads that read are to be marked. */
 } machine;
 
-/* One entry: the table in use. Its real size is that of the table given for it before loading. */
+/* One entry: the table in use. Its real size is that of the table set before loading. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
@@ -50,7 +52,7 @@ struct {
 	});
 } TABLE SEC(".maps");
 
-/* One entry: events that found no slot. */
+/* One entry: events without a slot. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -89,7 +91,10 @@ static __always_inline bool same_key(const struct key *a, const struct key *b)
 	return !differ;
 }
 
-/* The key's slot on this CPU; `*fresh` when it was taken just now and needs its label. NULL (and counted) when full. */
+/*
+ * The key's slot on this CPU; `*fresh` when it is new and needs its label. NULL (and counted) when
+ * full.
+ */
 static __always_inline struct slot *slot_of(const struct key *key, bool *fresh)
 {
 	u32 zero = 0, cpu = bpf_get_smp_processor_id();

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Through which NIC queue did a flow come whose packets have lost the napi id on their way (veth, bridge, tunnel)?
+ * Which NIC queue received a flow whose packets lost the NAPI id (veth, bridge, tunnel)?
  *
- * `flows.bpf.c` notes each flow where it enters, by the NIC's hash of it, or by addresses and ports where there is none. The
- * hash survives NAT, the addresses do not. Addresses carry no network namespace: a flow is the same one in the NIC's
- * namespace and in the consumer's. The maps forget the flow that was used least recently.
+ * `flows.bpf.c` records each flow at ingress, by the NIC's hash, or by addresses and ports without
+ * a hash. NAT keeps the hash, but not the addresses. Addresses have no network namespace: a flow is
+ * the same in the NIC's namespace and in the consumer's. The maps evict the least recently used
+ * flow.
  */
 #pragma once
 #include "kernel.h"
@@ -16,7 +17,10 @@ struct origin {
 	u32 queue;   /* rx queue + 1; 0: not recorded. */
 };
 
-/* As the receiver sees it: source is the peer. IPv4 addresses are mapped into IPv6 (::ffff:a.b.c.d); network byte order. */
+/*
+ * From the receiver's view: source is the peer. IPv4 addresses are mapped into IPv6
+ * (::ffff:a.b.c.d); network byte order.
+ */
 struct tuple {
 	u32 source[4];
 	u32 target[4];
@@ -25,7 +29,7 @@ struct tuple {
 	u32 protocol;
 };
 
-/* Shared by all objects, like the next two. */
+/* Shared by all objects, like the next two maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
@@ -42,7 +46,7 @@ struct {
 
 struct demand {
 	u64 asked;  /* A consumer wanted to know. User space puts it back at each read. */
-	u64 noting; /* Flows are to be noted. User space ends it after a time in which nobody asked. */
+	u64 noting; /* Record flows. User space clears it after some time without requests. */
 };
 
 /* One entry. */
@@ -68,7 +72,9 @@ static __always_inline void map_ipv4(u32 to[4], __be32 address)
 	to[3] = address;
 }
 
-/* The flow of a packet whose network header is at `header`; false for what has no ports or lies in fragments. */
+/*
+ * The flow of a packet with its network header at `header`; false without ports or in a fragment.
+ */
 static __always_inline bool packet_flow(const unsigned char *header, __be16 protocol, struct tuple *flow)
 {
 	struct ipv4_header v4;
@@ -77,7 +83,7 @@ static __always_inline bool packet_flow(const unsigned char *header, __be16 prot
 	u32 length;
 
 	if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
-		/* The tag is still in the packet: 2 bytes of it, then the protocol inside. */
+		/* The tag is still in the packet: 2 bytes of it, then the inner protocol. */
 		if (bpf_probe_read_kernel(&protocol, sizeof(protocol), header + 2))
 			return false;
 		header += 4;
@@ -128,7 +134,7 @@ static __always_inline bool socket_flow(const struct sock *sk, u32 protocol, str
 	return true;
 }
 
-/* What was noted of the flow, by its hash or else by its addresses; NULL when nothing was. */
+/* The recorded origin of a flow, by its hash or else by its addresses; NULL without a record. */
 static __always_inline struct origin *origin_of(u32 hash, const struct tuple *flow, enum resolved *how)
 {
 	struct demand *demand = flow_demand_now();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Where did a flow enter this machine, whose consumer sits behind a veth, bridge or tunnel?
+ * Where did a flow enter this machine when its consumer is behind a veth, bridge or tunnel?
  *
- * Once for each packet that a device hands to the stack (after GRO, on the CPU that runs the protocol): packets of real devices
- * tell napi and queue; packets on virtual devices that still belong to the socket that sent them never saw a NIC. Notes nothing
- * while no consumer asks.
+ * Runs once per packet that a device passes to the stack (after GRO, on the CPU that runs the
+ * protocol). Packets of real devices give NAPI id and queue. Packets on virtual devices that still
+ * belong to the sending socket never passed a NIC. Records nothing while no consumer needs it.
  */
 #include "flow.h"
 #include "napi.h"
 #include <bpf/bpf_tracing.h>
 
-/* Set before loading; `slots` is not used here. */
+/* Set before loading; this program does not use `slots`. */
 const volatile struct {
 	u32 cpus, slots;
 } machine;

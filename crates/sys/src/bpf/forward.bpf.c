@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Which packets leave again, through which queue did they come, and by which device and tx queue do they go?
+ * Which packets are forwarded: from which rx queue, to which device and tx queue?
  *
- * Where a packet enters, it still knows its napi and rx queue; where it is queued to be sent, both fields hold something else
- * (sender_cpu, tx queue). So they are noted by the packet's address where it enters (netif_receive_skb: once for each packet, also
- * when they go on in lists), and looked up where it leaves (net_dev_queue: before a large packet is cut into pieces). A packet that
- * was cloned on the way (a bridge that floods, tcpdump) has another address: it came through the queue that this CPU took its
- * last packet from, if it entered by the same device. One that waited for its neighbour's address leaves without an origin.
+ * A packet has its NAPI id and rx queue at ingress. When it is queued for sending, both fields hold
+ * other values (sender_cpu, tx queue). So ingress (netif_receive_skb: once per packet, also for
+ * packets in lists) records them by the packet's address, and egress (net_dev_queue: before
+ * segmentation) looks them up. A packet that was cloned on the way (a bridge that floods, tcpdump)
+ * has another address: it gets the queue of the last packet on this CPU, if that entered through
+ * the same device. A packet that waited for neighbour resolution leaves without an origin.
  *
- * skb_iif tells a forwarded packet from one that was made here; only a tunnel takes it off, and such a packet has to be
- * one that was noted. Devices without hardware count only where packets leave the kernel (tun, tap): all others lead to a
- * second device or to a reader. Not seen: XDP_REDIRECT, macvtap, flow offload in hardware.
+ * skb_iif separates forwarded packets from local ones. Only a tunnel clears it; such a packet
+ * counts only if ingress recorded it. Devices without hardware count only where packets leave the
+ * kernel (tun, tap); all others lead to a second device or to a reader. Not seen: XDP_REDIRECT,
+ * macvtap, flow offload in hardware.
  */
 #define TABLE forwards
 #include "count.h"
@@ -28,7 +30,7 @@ struct arrival {
 	u32 poll_cpu;
 };
 
-/* The last packets that entered on a CPU, each where its address falls. */
+/* The last packets that entered on a CPU, each in the slot of its address. */
 struct arrivals {
 	u64 address; /* See address_of(). */
 	struct arrival last;
@@ -49,7 +51,10 @@ static __always_inline struct arrivals *this_cpu(void)
 	return bpf_map_lookup_elem(&arrivals, &cpu);
 }
 
-/* The verifier lets nobody reckon with a pointer, but what lies in a map is a number. Nothing on this CPU comes between: bottom halves are off. */
+/*
+ * The verifier forbids arithmetic on a pointer, but a value read from a map is a number. Bottom
+ * halves are off, so nothing else on this CPU changes it.
+ */
 static __always_inline u64 address_of(struct arrivals *here, const struct sk_buff *skb)
 {
 	volatile u64 *address = &here->address;
@@ -86,7 +91,7 @@ int BPF_PROG(forward_enters, struct sk_buff *skb)
 	return 0;
 }
 
-/* A tun or tap, whose packets a process takes. */
+/* Whether the device is a tun or tap, whose packets a process reads. */
 static __always_inline bool is_tun(const struct net_device *dev)
 {
 	const struct rtnl_link_ops *ops = dev->rtnl_link_ops;
@@ -98,7 +103,10 @@ static __always_inline bool is_tun(const struct net_device *dev)
 	return kind[0] == 't' && kind[1] == 'u' && kind[2] == 'n' && !kind[3];
 }
 
-/* The packets that this one is to be cut into, and their bytes with all headers, as qdisc_pkt_len_init() reckons. */
+/*
+ * The number of segments of this packet, and their bytes with all headers, as in
+ * qdisc_pkt_len_init().
+ */
 static __always_inline u32 pieces_of(const struct sk_buff *skb, u64 *bytes)
 {
 	struct skb_shared_info *shared;
@@ -121,7 +129,7 @@ static __always_inline u32 pieces_of(const struct sk_buff *skb, u64 *bytes)
 		headers += 8;
 	}
 	pieces = BPF_CORE_READ(shared, gso_segs);
-	/* What comes from a virtual machine's host does not say how many. */
+	/* Packets from a virtual machine's host do not contain the number of segments. */
 	if (!pieces)
 		pieces = (skb->len - headers + size - 1) / size;
 	*bytes += (u64)(pieces - 1) * headers;
@@ -163,7 +171,7 @@ int BPF_PROG(forward_leaves, struct sk_buff *skb)
 	u32 iif = skb->skb_iif;
 	u64 address;
 
-	/* Made here, if not by a tunnel. */
+	/* A local packet, unless a tunnel sent it. */
 	if (!iif && (skb->sk || (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))))
 		return 0;
 	if (!is_physical(dev) && !is_tun(dev))

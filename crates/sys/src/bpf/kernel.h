@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What these programs know of the kernel: only the fields that they read. libbpf moves every access to the place where
- * the running kernel keeps the field (CO-RE), so no vmlinux.h is needed and no layout is assumed.
+ * The kernel structures that the programs use, with only the fields that they read. libbpf
+ * relocates every access to the field's offset in the running kernel (CO-RE), so no vmlinux.h is
+ * needed and no layout is assumed.
  */
 #pragma once
 
@@ -56,7 +57,7 @@ enum { TASK_COMM_LEN = 16, IFNAMSIZ = 16 };
 enum { TCP_ESTABLISHED = 1, TCP_SYN_SENT = 2, TCP_SYN_RECV = 3, TCP_FIN_WAIT1 = 4, TCP_CLOSE = 7, TCP_LAST_ACK = 9 };
 /* include/net/sock.h, enum sock_flags: a FIN (tcp_fin) has arrived. */
 enum { SOCK_DONE = 1 };
-/* include/net/sock.h: no packet of this socket told its queue. */
+/* include/net/sock.h: no packet of this socket recorded its queue. */
 enum { NO_QUEUE_MAPPING = 0xffff };
 /* include/linux/skbuff.h: skb_shared_info.gso_type. */
 enum { SKB_GSO_TCPV4 = 1 << 0, SKB_GSO_TCPV6 = 1 << 4 };
@@ -173,7 +174,10 @@ struct task_struct {
 	char comm[TASK_COMM_LEN];
 } KERNEL;
 
-/* Registers at a kprobe (KPROBES: known for this architecture), by the names that bpf_tracing.h takes: an interface of the kernel, not moved by CO-RE. */
+/*
+ * Registers at a kprobe (KPROBES: known for this architecture), with the names of bpf_tracing.h: a
+ * kernel interface, not relocated by CO-RE.
+ */
 #if defined(__TARGET_ARCH_x86)
 #define KPROBES
 struct pt_regs {
@@ -187,7 +191,7 @@ struct user_pt_regs {
 };
 #endif
 
-/* Headers of packets, as they are on the wire. */
+/* Packet headers in wire format. */
 struct ipv4_header {
 	u8 version_ihl, tos;
 	__be16 length, id, fragment;

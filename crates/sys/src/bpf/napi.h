@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which NAPI ids say something about a NIC?
+ * Which NAPI ids belong to a NIC?
  *
- * `sk_buff.napi_id` shares its place with `sender_cpu`: after a veth or loopback it holds a CPU number + 1. Real ids begin above
- * NR_CPUS (MIN_NAPI_ID in include/net/busy_poll.h), 0 is a NAPI without id. A veth with GRO or XDP, a tap and others
- * have NAPI instances too, but no device behind them: these are noted in `virtual_napis` when they poll.
+ * `sk_buff.napi_id` shares its memory with `sender_cpu`: after a veth or loopback it holds a CPU
+ * number + 1. Real ids are above NR_CPUS (MIN_NAPI_ID in include/net/busy_poll.h); 0 is a NAPI
+ * without id. A veth with GRO or XDP, a tap and other virtual devices have NAPI instances without a
+ * device behind them; `virtual_napis` records these when they poll.
  */
 #pragma once
 #include "kernel.h"

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* Which CPU polls which NAPI instance, and how many packets does a poll find? */
+/* Which CPU polls which NAPI instance, and how many packets does each poll find? */
 #define TABLE polls
 #include "count.h"
 #include "napi.h"
 #include <bpf/bpf_tracing.h>
 
-/* `work` is what the driver's poll function returned: packets, an LRO aggregate counting as one. */
+/*
+ * `work` is the return value of the driver's poll function: packets; an LRO aggregate counts as
+ * one.
+ */
 SEC("tp_btf/napi_poll")
 int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 {

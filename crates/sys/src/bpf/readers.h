@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Which threads read sockets: marked by the programs that count reads, asked by `runqueue.bpf.c`, whose object makes the map. */
+/*
+ * The threads that read sockets: marked by the programs that count reads, looked up by
+ * `runqueue.bpf.c`, whose object creates the map.
+ */
 #pragma once
 #include "kernel.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Counting a read: who read how many bytes, on which CPU, of which queue. Shared by the TCP and UDP programs. */
+/* Counts a read by consumer, CPU and queue. Shared by the TCP and UDP programs. */
 #pragma once
 #define TABLE reads
 #include "count.h"
@@ -28,7 +28,10 @@ static __always_inline u32 netns_of(const struct sock *sk)
 	return sk->__sk_common.skc_net.net->ns.inum;
 }
 
-/* Without `marks` the verifier removes this, and there is no map. A thread that gets no storage now is marked at its next read. */
+/*
+ * Without `marks` the verifier removes this code, and the map is missing. A thread without storage
+ * now is marked at its next read.
+ */
 static __always_inline void mark_reader(void)
 {
 	if (machine.marks)

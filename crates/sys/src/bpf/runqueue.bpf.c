@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * How long do threads that read sockets wait, runnable, for a CPU?
+ * How long do runnable threads that read sockets wait for a CPU?
  *
- * From sched_wakeup (the thread is on a run queue now), or from the switch away from a thread that was preempted, to the switch to
- * it. Both hooks run under the lock of the run queue that the thread is on, so none of this is seen out of order. sched_waking comes
- * earlier, but may come before the switch away from the very sleep that it ends. What the wakeup's IPI and the way out of idle
- * take lies before it, and is not in here. Threads that have read nothing yet have no storage, and leave at the first test.
+ * A wait starts at sched_wakeup (the thread is now on a run queue) or when a running thread is
+ * preempted. It ends with the switch to the thread. Both hooks run under the lock of that run
+ * queue, so their order is exact. sched_waking comes earlier, but may come before the switch that
+ * starts the very sleep it ends. The wakeup's IPI and the exit from idle come before sched_wakeup
+ * and are not included. Threads that have not read yet have no storage and exit at the first test.
  */
 #include "readers.h"
 #include "window.h"
 #include <bpf/bpf_tracing.h>
 
-/* As in core/src/runqueue.rs: nanoseconds up to STEPS, then STEPS buckets in each octave. */
+/* As in runqueue.rs: one bucket per nanosecond up to STEPS, then STEPS buckets per octave. */
 enum { STEPS_BITS = 5, BUCKETS = 1024 };
 
-/* BUCKETS entries for each CPU: set before loading. */
+/* BUCKETS entries per CPU: set before loading. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, BUCKETS);
@@ -44,7 +45,7 @@ static __always_inline void begins_to_wait(struct waiting *waiting)
 	waiting->window = window_now();
 }
 
-/* Only this CPU writes its run of counts, with interrupts off. */
+/* Only this CPU writes its counts, with interrupts off. */
 static __always_inline void has_waited(struct waiting *waiting)
 {
 	u64 now = bpf_ktime_get_ns(), since = waiting->since, *count;
@@ -69,7 +70,10 @@ int BPF_PROG(reader_wakes, struct task_struct *task)
 	return 0;
 }
 
-/* `state` is that of `prev`, 0 if it would run on; whoever is preempted stays runnable whatever its state is to be. */
+/*
+ * `state` is that of `prev`, 0 if it stays runnable; a preempted thread stays runnable in any
+ * state.
+ */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(reader_runs, bool preempt, struct task_struct *prev, struct task_struct *next, u32 state)
 {

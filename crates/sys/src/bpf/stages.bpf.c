@@ -2,9 +2,10 @@
 /*
  * Where does receive work spend its time?
  *
- * A clock ticks on each CPU (perf's cpu-clock, an hrtimer); a tick that finds NET_RX, NET_TX or a NAPI's kthread running keeps the
- * kernel's stack. Equal stacks of a CPU are counted together; user space tells from the functions in it what it was doing.
- * While interrupts are off no tick comes: such time shows where they are enabled again.
+ * A timer fires on each CPU (perf's cpu-clock, an hrtimer). If it interrupts NET_RX, NET_TX or a
+ * NAPI kthread, the program records the kernel stack. Equal stacks of a CPU are counted together;
+ * user space classifies them by their functions. The timer cannot fire while interrupts are off:
+ * that time is attributed to the code that enables them again.
  */
 #include "time.h"
 
@@ -29,7 +30,7 @@ struct {
 	__type(value, u64);
 } samples SEC(".maps");
 
-/* One entry: samples whose stack found no room. */
+/* One entry: samples whose stack did not fit into the table. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

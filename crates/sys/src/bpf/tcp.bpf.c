@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Who reads how many TCP bytes, on which CPU, of which queue?
+ * Which consumer reads how many TCP bytes, on which CPU, from which queue?
  *
- * tcp_rcv_space_adjust() runs after every way of taking data out of a socket (recv, splice, MSG_TRUNC, zerocopy, io_uring, kTLS),
- * once for each packet taken. The bytes come from the socket's own counters, so nothing is lost between two calls, and
- * peeking counts nothing. Not seen: MPTCP (its data is moved without that call), AF_XDP, devmem.
+ * tcp_rcv_space_adjust() runs after every kind of read (recv, splice, MSG_TRUNC, zerocopy,
+ * io_uring, kTLS), once per packet. The bytes come from the socket's own counters, so no bytes are
+ * lost between two calls, and a peek counts nothing. Not seen: MPTCP (it moves data without that
+ * call), AF_XDP, devmem.
  */
 #include "reads.h"
 #include "window.h"
@@ -23,7 +24,10 @@ struct {
 	__type(value, struct seen);
 } sockets SEC(".maps");
 
-/* For sockets that get no storage, by cookie: kernels that take it from kmalloc_nolock() (7.2 does) may have none at the moment. */
+/*
+ * By cookie, for sockets without storage: kernels that allocate it with kmalloc_nolock() (such as
+ * 7.2) may fail to do so.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -58,8 +62,8 @@ static __always_inline struct seen *seen_of(struct sock *sk)
 }
 
 /*
- * Bytes taken out of the socket since it was established: all that came, less what lies there unread. 64 bits, so
- * sequence numbers may wrap. bytes_received counts the FIN as one byte, and splice takes it like one (tcp_read_sock).
+ * Bytes read from the socket since it was established: received minus unread. 64 bits, so sequence
+ * numbers may wrap. bytes_received counts the FIN as one byte, and so does splice (tcp_read_sock).
  */
 static __always_inline u64 taken_from(const struct sock *sk, const struct tcp_sock *tcp)
 {
@@ -100,7 +104,7 @@ static __always_inline void find_queue(const struct sock *sk, struct seen *seen,
 	}
 }
 
-/* What was taken since the last call, by whoever runs now. */
+/* Counts the bytes read since the last call, for the running thread. */
 static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, struct seen *seen)
 {
 	struct read read = { .protocol = TCP, .poll_cpu = -1 };
@@ -109,7 +113,7 @@ static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, s
 
 	seen->taken = taken;
 	if (seen->window != window) {
-		/* Established before we came: this read is the baseline. */
+		/* Established before this program was attached: this read sets the baseline. */
 		seen->window = window;
 		return;
 	}
@@ -118,7 +122,10 @@ static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, s
 	find_queue(sk, seen, &read);
 	read.protocol_cpu = sk->__sk_common.skc_incoming_cpu;
 	read.netns = netns_of(sk);
-	/* A reader holds the socket; softirq code (sockmap, in-kernel servers) only its spinlock. */
+	/*
+	 * A reader owns the socket lock; softirq code (sockmap, in-kernel servers) holds only its
+	 * spinlock.
+	 */
 	read.in_kernel = !sk->sk_lock.owned;
 	count_read(&read, bytes);
 }
@@ -144,7 +151,7 @@ int BPF_PROG(tcp_read, struct sock *sk)
 	return 0;
 }
 
-/* A connection that begins while we are attached is counted from its first byte. */
+/* A connection that begins while the program is attached counts from its first byte. */
 static __always_inline void begin(struct sock *sk, bool afresh)
 {
 	struct seen *seen = seen_of(sk);
@@ -158,7 +165,10 @@ static __always_inline void begin(struct sock *sk, bool afresh)
 		seen->taken = 0; /* connect() again, on a socket that was disconnected. */
 }
 
-/* Reads go unseen while another one is preempted on their CPU (see udp.bpf.c): what they took shows here at the latest. */
+/*
+ * A read is missed while another one is preempted on its CPU (see udp.bpf.c); its bytes count here
+ * at the latest.
+ */
 static __always_inline void end(struct sock *sk)
 {
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
@@ -169,8 +179,8 @@ static __always_inline void end(struct sock *sk)
 }
 
 /*
- * Two programs: a close is interrupted by the packets of other connections, and a program that is at work on a CPU is not run there
- * a second time. A beginning must not be missed for that, or the first read would be taken for the baseline.
+ * Two programs: packets of other connections can interrupt a close, and a running program is not
+ * started again on the same CPU. A missed beginning would turn the first read into the baseline.
  */
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(tcp_begins, struct sock *sk, int before, int after)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * How long is each CPU interrupted, by what?
+ * How long is each CPU interrupted, and by what?
  *
- * Two clock reads for each interrupt and softirq. A device interrupt or IPI that arrives while a softirq runs is taken out of
- * the softirq's time. Timer and rescheduling interrupts are not hooked: their few microseconds stay in what they interrupted.
- * On PREEMPT_RT a softirq can be preempted, and the time of who preempted it is in it.
+ * Two clock reads per interrupt and softirq. The time of a device interrupt or IPI during a softirq
+ * is subtracted from the softirq's time. Timer and rescheduling interrupts are not hooked: their
+ * few microseconds count for the interrupted code. On PREEMPT_RT a softirq can be preempted; its
+ * time then includes the preempting task.
  */
 #include "time.h"
 #include <bpf/bpf_tracing.h>
@@ -14,7 +15,10 @@ static __always_inline u64 irqs_ns(const volatile struct cpu_time *time)
 	return time->hardirq_ns + time->ipi_ns;
 }
 
-/* The time now, and the interrupts' time up to exactly now: an interrupt between the two readings makes us read again. */
+/*
+ * The time now and the interrupt time at the same moment; reads again if an interrupt comes
+ * between.
+ */
 static __always_inline u64 now_and_irqs(const volatile struct cpu_time *time, u64 *irqs)
 {
 	u64 now;
@@ -71,7 +75,7 @@ static __always_inline void irq_begins(void)
 		time->irq_since = bpf_ktime_get_ns();
 }
 
-/* Nanoseconds since the interrupt began; 0 when it began before we were attached. */
+/* Nanoseconds since the interrupt began; 0 when it began before the program was attached. */
 static __always_inline u64 irq_ends(struct cpu_time *time)
 {
 	u64 since = time->irq_since;
@@ -109,7 +113,10 @@ static __always_inline void ipi_ends(void)
 	}
 }
 
-/* x86: smp_call_function_many() and smp_call_function_single(), the latter also for each RPS kick. */
+/*
+ * x86: smp_call_function_many() and smp_call_function_single(); the latter also for each RPS
+ * wakeup.
+ */
 SEC("tp_btf/call_function_entry")
 int BPF_PROG(call_function_entry)
 {
@@ -138,7 +145,7 @@ int BPF_PROG(call_function_single_exit)
 	return 0;
 }
 
-/* arm64 and others: one pair for all kinds of IPI, told apart by a text. */
+/* arm64 and others: one pair of hooks for all kinds of IPI, which differ by a text. */
 static __always_inline bool is_call_function(const char *reason)
 {
 	char text[16] = "";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What each CPU's time goes to, and what it does now: kept by `time.bpf.c`, asked by others. */
+/* Interrupt time and current state of each CPU: written by `time.bpf.c`, read by other programs. */
 #pragma once
 #include "kernel.h"
 
@@ -12,7 +12,7 @@ struct cpu_time {
 	u64 softirq; /* Which softirq that is, or was. */
 };
 
-/* Shared by all objects that ask. */
+/* Shared by all objects that read it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* One for each CPU: set before loading. */
@@ -28,13 +28,16 @@ static __always_inline struct cpu_time *this_cpu(void)
 	return bpf_map_lookup_elem(&cpu_times, &cpu);
 }
 
-/* Whether this CPU runs that softirq now, and no interrupt of a device within it. Timer interrupts are not hooked. */
+/*
+ * Whether this CPU runs that softirq now, without a nested device interrupt. Timer interrupts are
+ * not hooked.
+ */
 static __always_inline bool in_softirq(const struct cpu_time *time, u64 vector)
 {
 	return time->softirq_since && time->softirq == vector && !time->irq_since;
 }
 
-/* A kthread that polls a NAPI, `napi/<dev>-<id>`: the softirq's work in a thread. */
+/* Whether the task is a kthread that polls a NAPI, `napi/<dev>-<id>`. */
 static __always_inline bool is_napi_thread(const struct task_struct *task)
 {
 	return task->flags & PF_KTHREAD && task->comm[0] == 'n' && task->comm[1] == 'a' && task->comm[2] == 'p' &&

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Who reads how many UDP bytes, on which CPU, of which queue?
+ * Which consumer reads how many UDP bytes, on which CPU, from which queue?
  *
- * skb_consume_udp() ends every read of a datagram (recvmsg, io_uring; not sockmap, nor tunnels, which read in the softirq),
- * and has the packet in hand: its own napi, queue, hash, and the CPU that allocated, that is polled, it. A ladder of three hooks, of
- * which only the first that attaches is used: fentry, then kprobe, then the tracepoint sock_recv_length, which knows the socket only.
+ * skb_consume_udp() ends every read of a datagram (recvmsg, io_uring; not sockmap, nor tunnels,
+ * which read in the softirq). It has the packet with NAPI id, queue, hash, and the CPU that
+ * allocated (and so polled) it. Of three hooks only the first that attaches is used: fentry, then
+ * kprobe, then the tracepoint sock_recv_length, which has only the socket.
  *
- * While a task is preempted within an fentry program, its CPU runs that program for nobody else: those reads are lost (and counted
- * as missed). A kprobe cannot be preempted, so it comes first where the kernel preempts (`preemptible` in bpf_load.rs).
+ * While a task is preempted within an fentry program, its CPU does not run that program for other
+ * tasks: those reads are lost (and counted as missed). A kprobe cannot be preempted, so it comes
+ * first on preemptible kernels (`preemptible` in bpf_load.rs).
  *
- * The CPU that ran the protocol is kept in the socket (sk_incoming_cpu) when it is connected. When not, a second hook, where the
- * packet is queued to the socket, notes it, but only if it is not the CPU that polled: that happens under RPS, where the
- * upper bits of the packet's hash and its queue choose the CPU, and after a veth.
+ * A connected socket stores the CPU that ran the protocol (sk_incoming_cpu). For other sockets a
+ * second hook, where the packet is queued to the socket, records that CPU if it differs from the
+ * polling CPU. It differs under RPS, which chooses the CPU from the upper bits of the packet's hash
+ * and its queue, and after a veth.
  */
 #include "reads.h"
 #include <bpf/bpf_tracing.h>
 
 enum { STEERED_HASH_BITS = 10, STEERED_QUEUE_BITS = 4 };
 
-/* Where packets went that another CPU had polled: CPU + 1, or 0. */
+/* Protocol CPUs of packets that another CPU polled: CPU + 1, or 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << (STEERED_HASH_BITS + STEERED_QUEUE_BITS));
@@ -32,13 +35,16 @@ struct datagram {
 	int iif;
 	__be16 protocol;
 	const unsigned char *header; /* Its network header; NULL when only the socket is known. */
-	/* Of the socket. */
+	/* From the socket. */
 	u32 netns;
 	s32 incoming_cpu;
 	bool connected;
 };
 
-/* The same fields, read through `value`: directly where the verifier knows the pointers' types, else by probe_read. */
+/*
+ * Reads the same fields through `value`: directly if the verifier knows the types, else by
+ * probe_read.
+ */
 #define FILL_DATAGRAM(datagram, from_sk, from_skb, value)                                                              \
 	do {                                                                                                           \
 		(datagram)->napi_id = value(from_skb, napi_id);                                                        \
@@ -68,7 +74,7 @@ static __always_inline s32 protocol_cpu_of(const struct datagram *datagram)
 {
 	u32 *cpu;
 
-	/* None yet on a socket that was connected after this datagram came. */
+	/* Not yet set on a socket that was connected after this datagram arrived. */
 	if (datagram->connected && datagram->incoming_cpu >= 0)
 		return datagram->incoming_cpu;
 	cpu = steered_to(datagram->hash, datagram->queue);
@@ -105,7 +111,7 @@ static __always_inline void find_queue(const struct datagram *datagram, struct r
 	}
 }
 
-/* `bytes` is what the reader is told; negative when it only peeks. */
+/* `bytes` is the return value of the read; negative for a peek. */
 static __always_inline void count_datagram(const struct datagram *datagram, int bytes, bool approximate)
 {
 	struct read read = { .protocol = UDP, .poll_cpu = -1, .approximate = approximate };
@@ -166,7 +172,7 @@ int BPF_KPROBE(udp_read_kprobe, struct sock *sk, struct sk_buff *skb, int bytes)
 }
 #endif
 
-/* Since 6.3. One socket may be fed by several queues: its last packet's is taken for all. */
+/* Since 6.3. Several queues may feed one socket: the last packet's queue counts for all. */
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 {

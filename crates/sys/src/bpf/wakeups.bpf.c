@@ -2,9 +2,9 @@
 /*
  * How often does receive work on one CPU wake a thread that sleeps on another?
  *
- * sched_waking runs on the CPU that wakes, before the thread is given a CPU: thread_info.cpu is still where it slept. Most
- * wakeups of a machine have nothing to do with receiving: they leave at the first test, by the state that `time.bpf.c` keeps.
- * A timer interrupt that wakes a thread in the middle of NET_RX counts too.
+ * sched_waking runs on the waking CPU, before the thread gets a CPU: thread_info.cpu is still the
+ * CPU where it slept. Most wakeups are unrelated to receive work and exit at the first test, on the
+ * state that `time.bpf.c` keeps. A timer interrupt that wakes a thread during NET_RX counts too.
  */
 #define TABLE wakeups
 #include "count.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What was noted in an earlier window, before a pause, is worth nothing now. */
+/* The window number: records of an earlier window, before a pause, are invalid. */
 #pragma once
 #include "kernel.h"
 
-/* One entry: counts the times that we were attached. Shared by all objects that ask. */
+/* One entry: the number of attachments so far. Shared by all objects that read it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

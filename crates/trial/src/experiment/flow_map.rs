@@ -1,8 +1,7 @@
-//! The silos of a map as a flow: from queues through interrupts and CPUs to those who read.
+//! The silos of a map as a flow graph: from queues through interrupts and CPUs to consumers.
 //!
-//! What goes from one to the next is known at each of them, not along the whole way: a queue's
-//! packets are shared out in proportion (to polls by CPU, to bytes by reader and by the reader's
-//! CPU).
+//! Each silo gives the rates at every stage, but not the path of single packets. So packets of a
+//! queue are split in proportion (to polls by CPU, to bytes by reader and by the reader's CPU).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Map;
 
-/// Where on its way a packet is.
+/// A stage on the path of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -22,53 +21,53 @@ pub enum Stage {
     Irq,
     /// The CPU that polls it.
     Polled,
-    /// The CPU that runs the protocol; only where RPS makes it another one than the one that polls.
+    /// The CPU that runs the protocol; only where RPS makes it differ from the polling CPU.
     Protocol,
-    /// The CPU on which its data is read.
+    /// The CPU on which the consumer reads.
     Read,
-    /// Who reads it, or by which device it leaves again.
+    /// The consumer, or the device that forwards the packet.
     Consumer,
 }
 
-/// A place on the way.
+/// A node of the graph.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
-    /// Which part of the way.
+    /// The stage of the node.
     pub stage: Stage,
-    /// A queue's place among all, an interrupt's or CPU's number: they are shown in this order.
+    /// Display order within the stage: index of the queue, number of the interrupt or CPU.
     pub order: u32,
-    /// What people call it; no two places have the same.
+    /// Display name, unique in the graph.
     pub name: String,
 }
 
-/// From one place to another.
+/// An edge of the graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// Where from: an index into the places.
+    /// The source node, as an index into the places.
     pub from: usize,
-    /// Where to.
+    /// The destination node, as an index into the places.
     pub to: usize,
-    /// How much: see [`FlowMap::in_packets`].
+    /// Rate of the edge; see [`FlowMap::in_packets`] for the unit.
     pub per_s: f64,
 }
 
-/// The way of the packets under a setting and a load.
+/// The path of packets under a setting and a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FlowMap {
-    /// The load's name.
+    /// Name of the load.
     pub load: String,
-    /// The setting's name.
+    /// Name of the setting.
     pub setting: String,
-    /// Links are packets per second; interrupts per second where polls were not counted.
+    /// Whether links are packets per second; otherwise, without poll counts, interrupts per second.
     pub in_packets: bool,
-    /// All places, those of a stage together.
+    /// All nodes, grouped by stage.
     pub places: Vec<Place>,
-    /// All links.
+    /// All edges.
     pub links: Vec<Link>,
 }
 
 impl FlowMap {
-    /// The way that a map shows.
+    /// Builds the graph of a map.
     pub(super) fn of(map: &Map) -> Self {
         let queues = &map.silos.queues;
         let in_packets = queues.iter().any(|silo| silo.packets_per_s.is_some());
@@ -96,13 +95,13 @@ impl FlowMap {
     }
 }
 
-/// Whether another CPU than the one that polls runs the protocol.
+/// Whether the protocol runs on a CPU other than the polling one.
 fn is_steered(silo: &Silo) -> bool {
     let polls: CpuSet = silo.polls.keys().copied().collect();
     !polls.is_empty() && silo.protocol_cpus.keys().any(|cpu| !polls.contains(*cpu))
 }
 
-/// Tells each step of a queue's packets.
+/// Passes each edge of a queue's packets to `step`.
 fn follow(
     silo: &Silo,
     at: u32,
@@ -115,7 +114,7 @@ fn follow(
         if in_packets { silo.packets_per_s.unwrap_or(0.0) } else { interrupts.values().sum() };
     let queue = Place { stage: Stage::Queue, order: at, name: silo.label() };
     let irq = silo.irq.as_ref().map(|irq| irq.to.0);
-    let irq_name = irq.map_or_else(|| "no irq known".to_owned(), |irq| format!("irq {irq}"));
+    let irq_name = irq.map_or_else(|| "irq unknown".to_owned(), |irq| format!("irq {irq}"));
     let irq = Place { stage: Stage::Irq, order: irq.unwrap_or(u32::MAX), name: irq_name };
     step(&queue, &irq, all);
     let polls: BTreeMap<CpuId, f64> = if in_packets {
@@ -140,7 +139,8 @@ fn follow(
     }
 }
 
-/// From the CPU that is done with a queue's packets to those who get them.
+/// Adds the edges from the CPU that processed a queue's packets to their consumers and egress
+/// devices.
 fn leave(silo: &Silo, from: &Place, packets: f64, step: &mut impl FnMut(&Place, &Place, f64)) {
     for consumer in &silo.consumers {
         let who = Place { stage: Stage::Consumer, order: 0, name: consumer.comm.clone() };
@@ -151,8 +151,11 @@ fn leave(silo: &Silo, from: &Place, packets: f64, step: &mut impl FnMut(&Place, 
         }
     }
     for forward in &silo.forwards {
-        let to =
-            Place { stage: Stage::Consumer, order: 1, name: format!("out by {}", forward.label()) };
+        let to = Place {
+            stage: Stage::Consumer,
+            order: 1,
+            name: format!("sent by {}", forward.label()),
+        };
         step(from, &to, packets * forward.share);
     }
 }
@@ -166,7 +169,7 @@ fn on(stage: Stage, cpu: CpuId) -> Place {
     Place { stage, order: cpu.0, name: format!("{verb} on cpu {cpu}") }
 }
 
-/// Each as a share of all; none where all are 0.
+/// Each value as a share of the sum; empty when all are 0.
 fn shares(parts: &BTreeMap<CpuId, f64>) -> Vec<(CpuId, f64)> {
     let all: f64 = parts.values().sum();
     parts.iter().filter(|_| all > 0.0).map(|(cpu, part)| (*cpu, part / all)).collect()
@@ -186,7 +189,7 @@ mod tests {
         FlowMap::of(&Map { load: "a".into(), setting: "none".into(), silos, sampled: None })
     }
 
-    fn told(map: &FlowMap) -> Vec<String> {
+    fn edges(map: &FlowMap) -> Vec<String> {
         let name = |at: usize| &map.places[at].name;
         map.links
             .iter()
@@ -195,16 +198,17 @@ mod tests {
     }
 
     #[test]
-    fn a_queues_packets_go_through_its_interrupt_and_cpus_to_its_readers() {
+    fn edges_lead_from_queue_over_irq_and_cpus_to_readers() {
         let map = map(
             r#"{ "grid": { "l2s": 4 }, "netdevs": [{ "name": "eth0", "driver": "igb", "queues": [
             { "irq": 41, "cpus": "0", "packets_per_s": 9000, "load": 0.1, "readers": [
-                { "comm": "redis", "cpu": 3, "bytes_per_s": 3000 }, { "comm": "nginx", "cpu": 0, "bytes_per_s": 1000 }] },
+                { "comm": "redis", "cpu": 3, "bytes_per_s": 3000 },
+                { "comm": "nginx", "cpu": 0, "bytes_per_s": 1000 }] },
             { "irq": 42, "cpus": "1", "packets_per_s": 1000, "load": 0.1, "readers": [
                 { "comm": "redis", "cpu": 3, "bytes_per_s": 500 }] }] }] }"#,
         );
         assert!(map.in_packets);
-        insta::assert_snapshot!(told(&map).join("\n"), @r"
+        insta::assert_snapshot!(edges(&map).join("\n"), @r"
         eth0 rx-0 > irq 41 9000
         eth0 rx-1 > irq 42 1000
         irq 41 > polled on cpu 0 9000
@@ -218,22 +222,22 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_again_goes_out_by_its_device() {
+    fn forwarded_packets_lead_to_the_egress_device() {
         let map = map(
             r#"{ "grid": { "l2s": 2 }, "netdevs": [{ "name": "eth0", "driver": "igb", "queues": [
             { "irq": 41, "cpus": "0", "packets_per_s": 9000, "load": 0.1, "forwards": [
                 { "to": "eth1", "queue": 2, "packets_per_s": 9000, "bytes_per_s": 900000 }] }] },
             { "name": "eth1", "driver": "igb", "queues": [{ "irq": 51, "cpus": "1" }] }] }"#,
         );
-        insta::assert_snapshot!(told(&map).join("\n"), @r"
+        insta::assert_snapshot!(edges(&map).join("\n"), @r"
         eth0 rx-0 > irq 41 9000
         irq 41 > polled on cpu 0 9000
-        polled on cpu 0 > out by eth1 tx-2 9000
+        polled on cpu 0 > sent by eth1 tx-2 9000
         ");
     }
 
     #[test]
-    fn under_rps_the_cpu_that_runs_the_protocol_stands_between() {
+    fn under_rps_the_protocol_cpu_is_its_own_stage() {
         let polls = |cpu| {
             (
                 CpuId(cpu),
@@ -257,9 +261,9 @@ mod tests {
         let silos = netsilo_model::derive::silo::Silos { queues: vec![silo], ..Default::default() };
         let map =
             FlowMap::of(&Map { load: "a".into(), setting: "rps".into(), silos, sampled: None });
-        insta::assert_snapshot!(told(&map).join("\n"), @r"
-         rx-0 > no irq known 100
-        no irq known > polled on cpu 0 100
+        insta::assert_snapshot!(edges(&map).join("\n"), @r"
+         rx-0 > irq unknown 100
+        irq unknown > polled on cpu 0 100
         polled on cpu 0 > protocol on cpu 2 75
         polled on cpu 0 > protocol on cpu 3 25
         protocol on cpu 2 > read on cpu 3 75

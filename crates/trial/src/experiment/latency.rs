@@ -1,4 +1,4 @@
-//! The latencies of several runs, taken together.
+//! Merged latencies of several runs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::traffic::Latency;
 
-/// Which percentiles are told: as many nines as a run of seconds can show.
+/// The reported percentiles; a run of seconds cannot show more nines.
 pub const PERCENTILES: [f64; 12] =
     [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 99.999];
 
-/// All responses of all rounds, each counted once: the runs' histograms are added, their
-/// percentiles are not averaged.
+/// The responses of all rounds, each counted once: merges the histograms, never averages
+/// percentiles.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Merged {
-    /// How many responses.
+    /// Number of responses.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean_ns: f64,
-    /// The longest.
+    /// Maximum.
     pub max_ns: u64,
-    /// Percent and nanoseconds, to three digits. A percentile that has no ten responses beyond it
-    /// is left out.
+    /// Percent and nanoseconds, to three digits. Leaves out a percentile with fewer than ten
+    /// responses above it.
     pub percentiles_ns: Vec<(f64, u64)>,
-    /// Histograms that could not be read, and are not among them.
+    /// Number of histograms that could not be read and are left out.
     pub unreadable: usize,
 }
 
 impl Merged {
-    /// All of these; `None` where there is nothing.
+    /// Merges the latencies; `None` without responses.
     pub(super) fn of<'a>(latencies: impl Iterator<Item = &'a Latency>) -> Option<Self> {
         let mut all = Histogram::<u64>::new(3).ok()?;
         let unreadable =
@@ -59,7 +59,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// What a run tells of these latencies.
+    /// The latency record of a run with these response times.
     pub(in crate::experiment) fn latency(values_ns: impl IntoIterator<Item = u64>) -> Latency {
         let mut histogram = Histogram::<u64>::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
         values_ns.into_iter().for_each(|ns| histogram.record(ns).unwrap());
@@ -78,7 +78,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_response_counts_once_however_many_rounds_there_were() {
+    fn each_response_counts_once_in_any_number_of_rounds() {
         let (few, many) = (latency(vec![1_000_000; 100]), latency(vec![1000; 900]));
         let merged = Merged::of([&few, &many].into_iter()).unwrap();
         let at = |percent: f64| {
@@ -91,11 +91,11 @@ pub(super) mod tests {
         );
         assert!(
             at(99.0).is_some() && at(99.9).is_none(),
-            "one response in a thousand is no percentile: {merged:?}"
+            "the 99.9th percentile needs ten responses above it: {merged:?}"
         );
         let broken = Latency { histogram: "no histogram".into(), ..few.clone() };
-        let told = Merged::of([&few, &broken].into_iter()).unwrap();
-        assert_eq!((told.count, told.unreadable), (100, 1));
+        let merged = Merged::of([&few, &broken].into_iter()).unwrap();
+        assert_eq!((merged.count, merged.unreadable), (100, 1));
         assert_eq!(Merged::of(std::iter::empty()), None);
     }
 }

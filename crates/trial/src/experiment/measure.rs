@@ -1,4 +1,4 @@
-//! What is compared of a trial: one number each.
+//! The measures of a trial: one number each.
 
 use std::fmt;
 
@@ -10,22 +10,22 @@ use crate::comparison::Better;
 use crate::experiment::{Load, Trial};
 use crate::traffic::{Figures, Side, Test};
 
-/// What is done under a load; counts and CPU time are told for each piece of it.
+/// The unit of work under a load; counts and CPU time are reported per unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     /// A request and its response.
     Transaction,
-    /// A datagram that arrived.
+    /// A datagram that arrived at the receiver.
     Packet,
-    /// A packet that a machine between received and dropped early.
+    /// A packet that a forwarding machine received and dropped early.
     Dropped,
-    /// 10^6 bytes that arrived.
+    /// 10^6 bytes that arrived at the receiver.
     Megabyte,
 }
 
 impl Work {
-    /// What a load does.
+    /// The unit of work of a load.
     pub fn of(load: &Load) -> Self {
         match load.spec.test {
             Test::TcpRr | Test::UdpRr | Test::TcpCrr => Self::Transaction,
@@ -35,7 +35,7 @@ impl Work {
         }
     }
 
-    /// How much of it was done per second, all senders together.
+    /// Units of work per second, all senders together.
     fn per_s(self, trial: &Trial, counted: &[String]) -> Option<f64> {
         if self == Self::Dropped {
             return received(trial, counted);
@@ -61,44 +61,44 @@ impl fmt::Display for Work {
     }
 }
 
-/// A number that a trial comes to. All but the first four are of the machine under test.
+/// A measure of a trial; all but the first four are of the machine under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
-    /// Work done per second; of megabytes, bytes per second.
+    /// Units of work per second; for megabytes, bytes per second.
     Rate,
-    /// The share of datagrams, or of UDP requests, that were lost; of several senders the mean.
+    /// Share of datagrams or UDP requests that were lost; the mean of several senders.
     Lost,
-    /// The median latency in nanoseconds; of several senders the mean.
+    /// Median latency in nanoseconds; the mean of several senders.
     MedianLatency,
-    /// The latency below which 99 % are, the same.
+    /// 99th percentile of the latency in nanoseconds; the mean of several senders.
     P99Latency,
     /// CPU time that was not idle: nanoseconds per transaction or packet, seconds per gigabyte
     /// (milliseconds per megabyte).
     CpuTime,
-    /// Packets that a machine between received per second, by the counters of the netdevs under
-    /// test.
+    /// Packets that a forwarding machine received per second, from the counters of the netdevs
+    /// under test.
     Received,
-    /// The same CPU time in nanoseconds for each of these.
+    /// CPU time that was not idle, in nanoseconds per packet received.
     CpuReceived,
-    /// True time in softirqs, where eBPF measured it, in nanoseconds for each of these.
+    /// Softirq time measured by eBPF, in nanoseconds per packet received.
     SoftirqReceived,
-    /// NET_RX softirqs raised.
+    /// NET_RX softirqs raised, per unit of work.
     NetRx,
-    /// Function-call IPIs (`CAL`; scheduler wakeups are among them).
+    /// Function-call IPIs (`CAL`, including scheduler wakeups), per unit of work.
     Ipis,
-    /// Interrupts of the machine.
+    /// Interrupts of the machine, per unit of work.
     Interrupts,
-    /// Context switches of the machine.
+    /// Context switches of the machine, per unit of work.
     ContextSwitches,
-    /// Times that RPS handed packets to another CPU (`received_rps`).
+    /// Wakeups of another CPU by RPS (`received_rps`), per unit of work.
     HandedOver,
-    /// The share of all NET_RX softirqs that the CPU with the most has.
+    /// The largest share of all NET_RX softirqs on one CPU.
     BusiestCpu,
 }
 
 impl Measure {
-    /// All of them.
+    /// All measures.
     pub const ALL: [Self; 14] = [
         Self::Rate,
         Self::Lost,
@@ -116,12 +116,12 @@ impl Measure {
         Self::BusiestCpu,
     ];
 
-    /// Whether it is a time, or depends on one: where CPUs are emulated it means nothing.
+    /// Whether it is a time or depends on one, and so is meaningless on emulated CPUs.
     pub fn is_time(self) -> bool {
         self <= Self::SoftirqReceived
     }
 
-    /// Which way it is better; counts are neither better nor worse by themselves.
+    /// Which direction is better; `None` for counts, which are neither better nor worse.
     pub fn better(self) -> Option<Better> {
         match self {
             Self::Rate => Some(Better::Higher),
@@ -133,7 +133,7 @@ impl Measure {
         }
     }
 
-    /// Its name, in words.
+    /// Display name.
     pub fn name(self, work: Work) -> String {
         match self {
             Self::Rate if work == Work::Megabyte => "bytes per second".into(),
@@ -150,12 +150,12 @@ impl Measure {
             Self::Ipis => format!("function-call IPIs per {work}"),
             Self::Interrupts => format!("interrupts per {work}"),
             Self::ContextSwitches => format!("context switches per {work}"),
-            Self::HandedOver => format!("RPS hand-overs per {work}"),
+            Self::HandedOver => format!("RPS wakeups per {work}"),
             Self::BusiestCpu => "busiest CPU's share of NET_RX".into(),
         }
     }
 
-    /// What its numbers are in.
+    /// The unit of its values.
     pub fn unit(self, work: Work) -> &'static str {
         match (self, work) {
             (Self::Rate, Work::Transaction) => "transactions/s",
@@ -173,8 +173,10 @@ impl Measure {
         }
     }
 
-    /// What a trial comes to; `None` where it was not measured, or nothing was done that it could
-    /// be told for. Packets that a machine between received are those of the netdevs `counted`.
+    /// Computes the measure of a trial; `None` when it was not measured, or when no work was done
+    /// to divide by.
+    ///
+    /// `counted` names the netdevs whose packets count as received by a forwarding machine.
     pub fn of(self, trial: &Trial, work: Work, counted: &[String]) -> Option<f64> {
         let done = work.per_s(trial, counted)?;
         let of =
@@ -183,7 +185,7 @@ impl Measure {
         let received = || received(trial, counted);
         let side = || trial.under_test();
         match self {
-            // all are lost, and the same time is told for each packet received
+            // every packet is lost, and CpuReceived has the same time per packet received
             Self::Lost | Self::CpuTime if work == Work::Dropped => None,
             Self::Rate => Some(if work == Work::Megabyte { done * 1e6 } else { done }),
             Self::Lost => netsilo_stats::mean(
@@ -218,7 +220,7 @@ impl Measure {
     }
 }
 
-/// Packets that these netdevs of a machine between received per second; `None` where one of them
+/// Packets per second that these netdevs of a forwarding machine received; `None` when one of them
 /// was not counted.
 fn received(trial: &Trial, counted: &[String]) -> Option<f64> {
     let netdevs = &trial.between.as_ref()?.rates.netdevs;
@@ -226,19 +228,19 @@ fn received(trial: &Trial, counted: &[String]) -> Option<f64> {
     counted.iter().map(one).sum::<Option<f64>>().filter(|_| !counted.is_empty())
 }
 
-/// How many CPUs were in softirqs, by their entry and exit; `None` where eBPF did not measure.
+/// Softirq time measured by eBPF, in CPUs; `None` when eBPF did not measure.
 fn true_softirq(side: &Side) -> Option<f64> {
     let all: u64 = side.true_times.values().map(CpuTime::softirq_ns).sum();
     (all > 0 && !side.true_elapsed.is_zero())
         .then(|| all as f64 / 1e9 / side.true_elapsed.as_secs_f64())
 }
 
-/// softnet_stat of a CPU, where it was read.
+/// The softnet_stat rates of a CPU; zeros when it was not read.
 pub(super) fn softnet(cpu: &CpuRates) -> SoftnetRates {
     cpu.softnet.unwrap_or_default()
 }
 
-/// The sum over all CPUs of what some of them have.
+/// The sum over all CPUs that have the value.
 fn sum(side: &Side, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
     side.rates.cpus.values().filter_map(of).reduce(|sum, more| sum + more)
 }

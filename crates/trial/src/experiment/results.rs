@@ -1,9 +1,9 @@
-//! What came of an experiment: figures by setting and load, what differs, and how sure that is.
+//! The results of an experiment: measures by setting and load, differences and their confidence.
 //!
-//! A setting is compared with the first one, under one load, by the rounds in which both have a
-//! result. The verdict is that of Wilcoxon's signed ranks ([`signed_rank`]): a coin put each round
-//! in order, so the interval is exact whatever drifts. It is one of a number of rounds fixed
-//! beforehand; the looks of `netsilo ab` are not needed.
+//! Each setting is compared with the first one, under one load, over the rounds in which both have
+//! a result. The verdict follows from Wilcoxon's signed-rank test ([`signed_rank`]): the order
+//! within each round is random, so the interval is exact under any drift. The number of rounds is
+//! fixed beforehand; the looks of `netsilo ab` are not needed.
 
 #[cfg(test)]
 mod tests;
@@ -25,154 +25,154 @@ use netsilo_stats::bootstrap::{self, Draws};
 use netsilo_stats::steadiness::{Steadiness, steadiness};
 use netsilo_stats::{Estimate, mean, median, signed_rank};
 
-/// How often an interval may miss the truth.
+/// Probability that an interval misses the true value.
 pub const DOUBT: f64 = 0.05;
 
-/// What came of an experiment.
+/// The results of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Of this form.
+    /// Format version.
     pub version: u32,
-    /// Which experiment.
+    /// Kind of experiment.
     pub kind: Kind,
-    /// The setting that the others are compared with.
+    /// The setting with which the others are compared.
     pub reference: String,
-    /// Rounds that were to be made.
+    /// Planned number of rounds.
     pub rounds: u32,
-    /// How often each interval may miss the truth.
+    /// Probability that each interval misses the true value.
     pub doubt: f64,
-    /// Why no verdict is given on times; `None` where they mean something.
+    /// Why times get no verdict; `None` when times are valid.
     pub times_mean_nothing: Option<String>,
-    /// Verdicts on what was done per second, and what chance alone would show.
+    /// Verdicts on rates, and how many chance alone would give.
     pub rates: Chance,
-    /// Verdicts on all else.
+    /// Verdicts on all other measures.
     pub others: Chance,
-    /// By load, in the experiment's order.
+    /// Results by load, in the experiment's order.
     pub loads: Vec<UnderLoad>,
-    /// The ways of packets, by load, then setting, in the experiment's order.
+    /// Paths of packets, by load, then setting, in the experiment's order.
     pub maps: Vec<FlowMap>,
-    /// Where receive work spent its time, in the same order.
+    /// Time of receive work by stage, in the same order.
     pub stages: Vec<StageCosts>,
-    /// Loads beside the same dropped early.
+    /// Each load compared with the same load dropped early.
     pub early_drops: Vec<EarlyDrop>,
-    /// Steps that have no result, with the last reason.
+    /// Steps without a result, with the last reason.
     pub failed: Vec<Failed>,
-    /// Steps that were not tried: the experiment was interrupted.
+    /// Steps that did not run because the experiment was interrupted.
     pub not_tried: Vec<Step>,
-    /// Records of settings, loads or rounds that the experiment does not have; they count nowhere.
+    /// Number of ignored records: their setting, load or round is not in the experiment.
     pub strangers: usize,
 }
 
-/// How many verdicts there are.
+/// Number of verdicts and of false ones to expect by chance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chance {
-    /// Intervals that a verdict was taken from.
+    /// Intervals that gave a verdict.
     pub made: usize,
-    /// Those that do not hold zero.
+    /// Intervals that exclude zero.
     pub differ: usize,
-    /// So many of them would not, on average at most, if no setting changed anything.
+    /// Expected maximum number of such intervals if no setting changed anything.
     pub by_chance: f64,
 }
 
 /// All settings under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UnderLoad {
-    /// The load's name.
+    /// Name of the load.
     pub load: String,
-    /// What was sent.
+    /// The specification of each sender.
     pub spec: Spec,
-    /// How many senders at once.
+    /// Number of concurrent senders.
     pub senders: u32,
-    /// What was done, and what counts are told for.
+    /// The unit of work, for which counts are reported.
     pub work: Work,
-    /// Sender and receiver were the machine under test: what is told of it is the work of both.
+    /// Whether sender and receiver were both the machine under test; its values then include both.
     pub both_ends: bool,
-    /// By setting, in the experiment's order.
+    /// Results by setting, in the experiment's order.
     pub settings: Vec<Cell>,
 }
 
 /// One setting under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The setting's name.
+    /// Name of the setting.
     pub setting: String,
-    /// What was measured, in the order of [`Measure::ALL`]; what was not is left out.
+    /// The measured values, in the order of [`Measure::ALL`]; missing ones are left out.
     pub measures: Vec<Measured>,
-    /// Latencies of all rounds together.
+    /// Latencies of all rounds, merged.
     pub latency: Option<Merged>,
-    /// The CPUs of the machine under test, means over the rounds.
+    /// The CPUs of the machine under test: means over the rounds.
     pub cpus: BTreeMap<CpuId, CpuMean>,
-    /// What speaks against the rounds, in the order in which they were measured.
+    /// Drift, outliers and correlation of the rounds, in order of measurement.
     pub steadiness: Steadiness,
 }
 
 /// One measure of a setting under a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// What.
+    /// The measure.
     pub measure: Measure,
-    /// In words.
+    /// Display name.
     pub name: String,
-    /// Its unit.
+    /// Unit.
     pub unit: String,
-    /// It is a time, or depends on one, and here times mean nothing.
+    /// Whether the value is meaningless because it depends on time and times are invalid here.
     pub means_nothing: bool,
-    /// By round.
+    /// The value of each round.
     pub rounds: BTreeMap<u32, f64>,
-    /// Their median.
+    /// Median of the rounds.
     pub median: f64,
-    /// The bootstrap's interval of the median; `None` below five rounds.
+    /// Bootstrap interval of the median; `None` below five rounds.
     pub interval: Option<Estimate>,
-    /// Against the first setting; `None` of the first itself, and without a round that both have.
+    /// Comparison with the first setting; `None` for the first setting and without a common round.
     pub against: Option<Against>,
 }
 
-/// A setting against the first one.
+/// A setting compared with the first one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Against {
-    /// By ratio (changes are relative, 0.1 is 10 % more) where all values of both are above 0; else
-    /// by difference.
+    /// Ratio (changes are relative, 0.1 is 10 % more) when all values of both are above 0,
+    /// otherwise difference.
     pub scale: Scale,
-    /// Rounds that both have.
+    /// Number of rounds with a result of both.
     pub rounds: usize,
-    /// The middle of the rounds' changes (Hodges and Lehmann's).
+    /// Hodges-Lehmann estimate of the change over the rounds.
     pub change: f64,
-    /// The interval of the signed ranks that the verdict is from; `None` where rounds are too few.
+    /// Signed-rank interval of the change, which gives the verdict; `None` with too few rounds.
     pub interval: Option<Estimate>,
-    /// The bootstrap's interval of the same, to be read, not decided by; of rates only, and `None`
-    /// below five rounds.
+    /// Bootstrap interval of the change, informative only; rates only, and `None` below five
+    /// rounds.
     pub bootstrap: Option<Estimate>,
-    /// What it comes to.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// What a comparison comes to.
+/// The verdict of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Better than the first.
+    /// Better than the first setting.
     Better,
-    /// Worse.
+    /// Worse than the first setting.
     Worse,
-    /// More than with the first, which by itself is neither better nor worse.
+    /// Higher than with the first setting, for measures that are neither better nor worse.
     Higher,
-    /// Less.
+    /// Lower than with the first setting, for such measures.
     Lower,
-    /// The interval holds zero.
+    /// The interval contains zero.
     NoDifferenceShown,
-    /// There are not enough rounds for an interval.
+    /// Too few rounds for an interval.
     TooFewRounds,
-    /// None is given: times mean nothing here.
+    /// No verdict because times are invalid here.
     TimesMeanNothing,
 }
 
 impl Verdict {
-    /// Whether it says that there is a difference.
+    /// Whether it states a difference.
     pub fn differs(self) -> bool {
         matches!(self, Self::Better | Self::Worse | Self::Higher | Self::Lower)
     }
 
-    /// Whether it was taken from an interval.
+    /// Whether it follows from an interval.
     fn is_given(self) -> bool {
         self.differs() || self == Self::NoDifferenceShown
     }
@@ -183,38 +183,38 @@ impl Verdict {
 pub struct CpuMean {
     /// Shares of its clock ticks.
     pub shares: Option<Shares>,
-    /// True share of the time in device interrupts, where eBPF measured it.
+    /// Measured share of the time in device interrupts; `None` without eBPF.
     pub true_irq: Option<f64>,
-    /// In softirqs.
+    /// Measured share of the time in softirqs.
     pub true_softirq: Option<f64>,
-    /// In call-function IPIs.
+    /// Measured share of the time in call-function IPIs.
     pub true_ipi: Option<f64>,
-    /// NET_RX softirqs raised.
+    /// NET_RX softirqs raised per second.
     pub net_rx_per_s: Option<f64>,
-    /// Function-call IPIs received (`CAL`).
+    /// Function-call IPIs received per second (`CAL`).
     pub cal_per_s: Option<f64>,
-    /// Packets processed.
+    /// Packets processed per second.
     pub processed_per_s: Option<f64>,
-    /// Times that another CPU handed packets over (RPS).
+    /// RPS wakeups by another CPU per second.
     pub received_rps_per_s: Option<f64>,
 }
 
 impl UnderLoad {
-    /// A setting's.
+    /// The results of a setting.
     pub fn of(&self, setting: &str) -> Option<&Cell> {
         self.settings.iter().find(|cell| cell.setting == setting)
     }
 }
 
 impl Cell {
-    /// What was measured of it.
+    /// The value of a measure.
     pub fn measured(&self, measure: Measure) -> Option<&Measured> {
         self.measures.iter().find(|it| it.measure == measure)
     }
 }
 
 impl Results {
-    /// What these records come to. Of a step that was made twice the later one counts.
+    /// Computes the results from records; the later record of a repeated step counts.
     pub fn of(experiment: &Experiment, records: &[Record]) -> Self {
         let steps: BTreeSet<Step> = experiment.steps().into_iter().collect();
         let mut trials: BTreeMap<&Step, &Trial> = BTreeMap::new();
@@ -384,7 +384,7 @@ fn against(
     let is_ratio = pairs.iter().all(|(a, b)| *a > 0.0 && *b > 0.0);
     let scale = if is_ratio { Scale::Ratio } else { Scale::Difference };
     let difference = |(a, b): &(f64, f64)| if is_ratio { (b / a).ln() } else { b - a };
-    let told = |value: f64| if is_ratio { value.exp_m1() } else { value };
+    let relative = |value: f64| if is_ratio { value.exp_m1() } else { value };
     let differences: Vec<f64> = pairs.iter().map(difference).collect();
     let interval = signed_rank::interval(&differences, DOUBT);
     let verdict = match interval {
@@ -404,9 +404,9 @@ fn against(
     Some(Against {
         scale,
         rounds: pairs.len(),
-        change: told(signed_rank::middle(&differences)?),
-        interval: interval.map(|it| it.map(told)),
-        bootstrap: again.map(|it| it.map(told)),
+        change: relative(signed_rank::middle(&differences)?),
+        interval: interval.map(|it| it.map(relative)),
+        bootstrap: again.map(|it| it.map(relative)),
         verdict,
     })
 }

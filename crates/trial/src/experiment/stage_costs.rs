@@ -1,9 +1,7 @@
-//! What each stage of receive work costs for each packet that comes in, and what packets that are
-//! dropped early say of that.
+//! The cost of each stage of receive work per received packet, and what early drops save.
 //!
-//! Two ways to the same number: samples tell in which stage the time goes, and how much time it is;
-//! and CPU time that nobody sampled falls by what the stages after the drop cost, when the packets
-//! get no further.
+//! Two methods measure the same cost. Stack samples give each stage's share and time. Dropping
+//! packets early saves the CPU time of all stages after the drop, without sampling.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,59 +15,61 @@ use crate::experiment::measure::Measure;
 use crate::experiment::results::{Cell, DOUBT, UnderLoad};
 use crate::experiment::{Experiment, Load, Map};
 
-/// Half of the interval of 95 % of a count, in its square roots.
+/// Half-width of the 95 % interval of a count, in units of its square root.
 const WITHIN: f64 = 1.96;
 
-/// Where receive work spent its time in a trial that does not count.
+/// Time of receive work by stage, from a trial without result.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sampled {
-    /// By stage and CPU.
+    /// Samples by stage and CPU.
     pub stages: Stages,
-    /// Packets that the netdevs under test received meanwhile; `None` where one of them was not
-    /// counted.
+    /// Packets that the netdevs under test received during the samples; `None` when one of them was
+    /// not counted.
     pub received: Option<u64>,
-    /// Time in the NET_RX and NET_TX softirqs of all CPUs meanwhile, by their entry and exit.
+    /// Time of all CPUs in the NET_RX and NET_TX softirqs during the samples, measured at entry and
+    /// exit.
     pub softirq: Option<Duration>,
 }
 
-/// Where receive work spent its time under a setting and a load.
+/// Time of receive work by stage under a setting and a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageCosts {
-    /// The load's name.
+    /// Name of the load.
     pub load: String,
-    /// The setting's name.
+    /// Name of the setting.
     pub setting: String,
-    /// Samples that found receive work.
+    /// Number of samples in receive work.
     pub samples: u64,
-    /// By stage, in the order of a packet's way; those that no sample found are left out.
+    /// Costs by stage, in the order of a packet's path; stages without samples are left out.
     pub stages: BTreeMap<Stage, StageCost>,
-    /// All stages together, in nanoseconds for each packet that the netdevs under test received.
+    /// All stages, in nanoseconds per packet that the netdevs under test received.
     pub ns_per_packet: Option<f64>,
-    /// The NET_RX and NET_TX softirqs for each of these, by their entry and exit: what the samples
-    /// should come to. Threaded NAPIs are sampled, but are no softirqs.
+    /// NET_RX and NET_TX softirq time per packet, measured at entry and exit, to check the samples.
+    ///
+    /// Samples include threaded NAPIs, which run in no softirq.
     pub softirq_ns_per_packet: Option<f64>,
-    /// Samples whose stack was not kept.
+    /// Samples whose stack was lost.
     pub lost: u64,
-    /// Why there is nothing, or nothing but `other`.
+    /// Why there are no samples, or only `other`.
     pub refused: Option<String>,
 }
 
-/// One stage.
+/// The cost of one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StageCost {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Their share of all that found receive work.
+    /// Share of all samples in receive work.
     pub share: f64,
-    /// Nanoseconds for each packet that the netdevs under test received; `None` where those were
-    /// not counted.
+    /// Nanoseconds per packet that the netdevs under test received; `None` when those were not
+    /// counted.
     pub ns_per_packet: Option<f64>,
-    /// Half of its interval of 95 %, of the number of samples alone.
+    /// Half-width of its 95 % interval, from the number of samples alone.
     pub within_ns: Option<f64>,
 }
 
 impl StageCosts {
-    /// What a map comes to; `None` where nothing was sampled.
+    /// Computes the costs of a map; `None` without samples.
     pub(super) fn of(map: &Map) -> Option<Self> {
         let Sampled { stages, received, softirq } = map.sampled.as_ref()?;
         let packets = received.filter(|received| *received > 0).map(|received| received as f64);
@@ -106,48 +106,49 @@ impl StageCosts {
     }
 }
 
-/// A load beside the same dropped where it comes in: what the way from there on costs.
+/// A load compared with the same load dropped at ingress: the cost of all later stages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EarlyDrop {
-    /// The load that is passed on.
+    /// Name of the load that is passed on.
     pub load: String,
-    /// The one that is dropped.
+    /// Name of the load that is dropped.
     pub dropped: String,
-    /// By setting, in the experiment's order.
+    /// Savings by setting, in the experiment's order.
     pub settings: Vec<Spared>,
 }
 
-/// How much less a packet costs that gets no further, in nanoseconds for each packet received.
+/// The saving of an early drop, in nanoseconds per packet received.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spared {
-    /// The setting's name.
+    /// Name of the setting.
     pub setting: String,
-    /// CPU time that was not idle, of the whole machine.
+    /// Saved CPU time that was not idle, of the whole machine.
     pub cpu: Option<Difference>,
-    /// True time in softirqs, where eBPF measured it in the trials.
+    /// Saved softirq time, where eBPF measured it in the trials.
     pub softirq: Option<Difference>,
-    /// The same by the entries and exits of NET_RX and NET_TX in the trials that do not count.
+    /// Saved NET_RX and NET_TX softirq time, measured at entry and exit in the trials without
+    /// result.
     pub softirq_seen: Option<Difference>,
-    /// Samples in receive work, in the same trials.
+    /// Saved samples in receive work, in the same trials.
     pub sampled: Option<Difference>,
 }
 
-/// Passed on, and dropped early.
+/// Costs per packet, passed on and dropped early.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Passed on; of rounds their median.
+    /// Cost when passed on; the median of rounds.
     pub passed_on_ns: f64,
-    /// Dropped.
+    /// Cost when dropped.
     pub dropped_ns: f64,
-    /// How much less that is; of rounds the middle of their differences (Hodges and Lehmann's).
+    /// The saving; for rounds the Hodges-Lehmann estimate of their differences.
     pub less_ns: f64,
-    /// Rounds that both have; 0 of what was seen in a trial that does not count.
+    /// Number of rounds with both; 0 for a value from trials without result.
     pub rounds: usize,
-    /// The interval of the signed ranks; `None` where rounds are too few.
+    /// Signed-rank interval of the saving; `None` with too few rounds.
     pub interval: Option<Estimate>,
 }
 
-/// All pairs of the experiment.
+/// All early drops of the experiment.
 pub(super) fn early_drops(
     experiment: &Experiment,
     loads: &[UnderLoad],
@@ -190,7 +191,7 @@ fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> E
     }
 }
 
-/// By the rounds in which both have a result.
+/// The saving over the rounds with a result of both.
 fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: Measure) -> Option<Difference> {
     let (passed_on, dropped) = (passed_on.measured(measure)?, dropped.measured(measure)?);
     let less = |(round, ns): (&u32, &f64)| Some(ns - dropped.rounds.get(round)?);
@@ -250,8 +251,8 @@ mod tests {
         }
     }
 
-    /// A machine between that receives 100 000 packets per second and is busy for so long with
-    /// each.
+    /// A forwarding machine that receives 100 000 packets per second and spends `ns_per_packet` of
+    /// CPU time on each.
     fn trial(round: u32, load: &str, setting: &str, ns_per_packet: f64) -> Record {
         let passed_on = if load == ONE_WAY { 990_000 } else { 0 };
         let busy = ns_per_packet * 1e-4;
@@ -297,7 +298,7 @@ mod tests {
         Record::Trial(Box::new(Trial { step, started_ms: 0, runs: vec![run], between: Some(side) }))
     }
 
-    /// One CPU, sampled a thousand times a second while 10 000 packets came in.
+    /// One CPU, sampled 1000 times per second while 10 000 packets arrived.
     fn map(load: &str, setting: &str, samples: &[(Stage, u64)]) -> Record {
         let cpus = [(CpuId(0), samples.iter().copied().collect())].into();
         let stages =
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_costs_its_samples_for_each_packet_that_came_in() {
+    fn a_stages_cost_is_its_samples_per_received_packet() {
         let results = Results::of(&experiment(6), &records(6));
         let [forwarded, dropped] = &results.stages[..] else { panic!("{:?}", results.stages) };
         assert_eq!((forwarded.load.as_str(), dropped.load.as_str()), (ONE_WAY, DROPPED));
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_packets_that_get_no_further_spare_is_told_by_round_and_by_samples() {
+    fn early_drops_save_time_by_rounds_and_by_samples() {
         let results = Results::of(&experiment(6), &records(6));
         let [pair] = &results.early_drops[..] else { panic!("{:?}", results.early_drops) };
         assert_eq!((pair.load.as_str(), pair.dropped.as_str()), (ONE_WAY, DROPPED));
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_arrives_the_packets_received_are_what_was_done() {
+    fn dropped_packets_count_as_work_when_nothing_arrives() {
         let results = Results::of(&experiment(6), &records(6));
         let [passed_on, dropped] = &results.loads[..] else { panic!("{:?}", results.loads) };
         let first = |at: &UnderLoad, measure| {
@@ -415,7 +416,7 @@ mod tests {
         };
         assert_eq!(StageCosts::of(&map(None)), None);
         assert_eq!(StageCosts::of(&map(Some(sampled))).unwrap().ns_per_packet, None);
-        // a record of before
+        // a record of an older version
         let mut old = serde_json::to_value(map(None)).unwrap();
         old.as_object_mut().unwrap().remove("sampled");
         assert_eq!(serde_json::from_value::<Map>(old).unwrap(), map(None));

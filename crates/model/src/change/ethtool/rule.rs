@@ -1,5 +1,5 @@
-//! Flow steering rules in the kernel's bytes: `struct ethtool_rxnfc` with its `struct
-//! ethtool_rx_flow_spec`, both ways.
+//! Flow steering rules to and from kernel bytes: `struct ethtool_rxnfc` with its `struct
+//! ethtool_rx_flow_spec`.
 
 use core::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::machine::cpuset::CpuSet;
 use crate::parse::ethtool_decode::RXNFC_LEN;
 use crate::snapshot::ethtool::FlowType;
 
-// offsets in the struct
+// byte offsets in the struct
 const RULE_FLOW: usize = 16;
 const VALUES: usize = 20;
 const VALUES_EXT: usize = 72;
@@ -17,28 +17,28 @@ const MASKS_EXT: usize = 144;
 const COOKIE: usize = 168;
 const LOCATION: usize = 176;
 const CONTEXT: usize = 184;
-/// Where the number of rules is, which shares its place with a rule's RSS context.
+/// Offset of the number of rules; the same bytes hold a rule's RSS context.
 pub const COUNT: usize = CONTEXT;
 /// Size of `union ethtool_flow_union`.
 const UNION_LEN: usize = 52;
 /// Size of `struct ethtool_flow_ext`.
 const EXT_LEN: usize = 20;
-/// `FLOW_RSS`: the rule leads to an RSS context.
+/// `FLOW_RSS`: the rule steers to an RSS context.
 const FLOW_RSS: u32 = 0x2000_0000;
-/// `RX_CLS_LOC_ANY`: the driver chooses.
+/// `RX_CLS_LOC_ANY`: the driver chooses the location.
 pub const ANY_LOCATION: u32 = u32::MAX;
 
-/// A rule of a netdev, and where in its table it is.
+/// An installed rule and its location in the netdev's rule table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
-    /// Its location.
+    /// Location in the table.
     pub location: u32,
-    /// What it says; `None` where that is more than netsilo ever asks for.
+    /// The rule; `None` when it has fields that [`FlowRule`] cannot express.
     pub rule: Option<FlowRule>,
 }
 
-/// Where the addresses and ports of a flow are in the union: source, destination, source port,
-/// destination port.
+/// Byte offsets in the union: source address, destination address, source port, destination port;
+/// then the address length.
 fn layout(flow: FlowType) -> Option<([usize; 4], usize)> {
     match flow {
         FlowType::Tcp4 | FlowType::Udp4 | FlowType::Sctp4 => Some(([0, 4, 8, 10], 4)),
@@ -54,9 +54,9 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The struct for `ETHTOOL_SRXCLSRLINS`, but for its command; `None` for a rule that is not sound.
+/// The struct for `ETHTOOL_SRXCLSRLINS` without its command; `None` for an invalid rule.
 ///
-/// `context` is the RSS context that the rule leads to, if it leads to several queues.
+/// `context` is the RSS context for a rule with several queues.
 pub fn encode(rule: &FlowRule, context: u32, location: u32) -> Option<Vec<u8>> {
     let ([src, dst, src_port, dst_port], _) = layout(rule.flow).filter(|_| rule.is_sound())?;
     let (flow, cookie) = match &rule.to {
@@ -83,14 +83,15 @@ pub fn encode(rule: &FlowRule, context: u32, location: u32) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The struct after `ETHTOOL_GRXCLSRULE`; `queues` tells which queues an RSS context spreads over.
-/// `None`: too short.
+/// Decodes the struct after `ETHTOOL_GRXCLSRULE`; `None` when it is too short.
+///
+/// `queues` returns the queues of an RSS context.
 pub fn decode(bytes: &[u8], queues: impl Fn(u32) -> Option<CpuSet>) -> Option<Installed> {
     let location = word(bytes, LOCATION)?;
     Some(Installed { location, rule: rule(bytes, queues) })
 }
 
-/// The rule, if all that it says can be said by [`FlowRule`].
+/// The rule, if [`FlowRule`] can express all of its fields.
 fn rule(bytes: &[u8], queues: impl Fn(u32) -> Option<CpuSet>) -> Option<FlowRule> {
     let number = word(bytes, RULE_FLOW)?;
     let flow = FlowType::ALL.into_iter().find(|flow| flow.number() == number & !FLOW_RSS)?;
@@ -103,7 +104,7 @@ fn rule(bytes: &[u8], queues: impl Fn(u32) -> Option<CpuSet>) -> Option<FlowRule
     let ([src, dst, src_port, dst_port], address) = layout(flow)?;
     let values = bytes.get(VALUES..VALUES + UNION_LEN)?;
     let masks = bytes.get(MASKS..MASKS + UNION_LEN)?;
-    // More than we say (a type of service, parts of an address, a vlan) makes it another rule.
+    // An additional field (type of service, address mask, vlan) makes it a rule that is not ours.
     let ext =
         [bytes.get(VALUES_EXT..VALUES_EXT + EXT_LEN)?, bytes.get(MASKS_EXT..MASKS_EXT + EXT_LEN)?];
     let beyond = dst_port + 2..UNION_LEN;
@@ -142,15 +143,15 @@ fn word(bytes: &[u8], offset: usize) -> Option<u32> {
     bytes.get(offset..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-/// The struct that names a rule by its location, but for its command.
+/// The struct that selects a rule by its location, without its command.
 pub fn at(location: u32) -> Vec<u8> {
     let mut bytes = vec![0; RXNFC_LEN];
     bytes[LOCATION..LOCATION + 4].copy_from_slice(&location.to_ne_bytes());
     bytes
 }
 
-/// After `ETHTOOL_GRXCLSRLCNT`: how many places there are, if the driver says, and whether it
-/// chooses one by itself.
+/// After `ETHTOOL_GRXCLSRLCNT`: the size of the rule table (0 when unknown) and whether the driver
+/// can choose a location.
 pub fn table_size(bytes: &[u8]) -> Option<(u32, bool)> {
     /// `RX_CLS_LOC_SPECIAL`.
     const CHOOSES: u64 = 1 << 31;
@@ -158,7 +159,7 @@ pub fn table_size(bytes: &[u8]) -> Option<(u32, bool)> {
     Some((u32::try_from(data & !CHOOSES).unwrap_or(u32::MAX), data & CHOOSES != 0))
 }
 
-/// After `ETHTOOL_GRXCLSRLALL`: the locations in use.
+/// The locations in use, after `ETHTOOL_GRXCLSRLALL`.
 pub fn locations(bytes: &[u8]) -> Option<Vec<u32>> {
     let count = word(bytes, COUNT)? as usize;
     let all = bytes.get(COUNT + 4..)?.chunks_exact(4).take(count);
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_comes_back_as_it_was_sent_and_lies_where_the_kernel_looks() {
+    fn a_rule_round_trips_at_the_kernels_offsets() {
         let rule: FlowRule = "tcp4 dst-ip 10.0.0.1 dst-port 443 action 3".parse().unwrap();
         let bytes = encode(&rule, 0, ANY_LOCATION).unwrap();
         assert_eq!(bytes.len(), RXNFC_LEN);
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_says_more_is_another_one() {
+    fn a_rule_with_additional_fields_is_not_ours() {
         let rule: FlowRule = "tcp4 dst-port 443 action 3".parse().unwrap();
         let bytes = encode(&rule, 0, 1).unwrap();
         let found = |offset: usize, value: u8| {
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(found(MASKS, 0xff), None, "a part of an address");
         assert_eq!(found(MASKS_EXT + 10, 0xff), None, "a vlan");
         assert_eq!(found(COOKIE + 4, 1), None, "a virtual function");
-        assert_eq!(found(LOCATION, 7), Some(rule), "elsewhere in the table it is the same one");
+        assert_eq!(found(LOCATION, 7), Some(rule), "the location is not part of the rule");
     }
 
     #[test]
@@ -225,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..220)) {
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..220)) {
             let _ = (decode(&bytes, |_| None), table_size(&bytes), locations(&bytes));
         }
     }

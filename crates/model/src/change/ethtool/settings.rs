@@ -1,10 +1,10 @@
-//! Channels, rings, coalescing and the hash as [`Settings`] and words: the names of ethtool's
+//! Channels, rings, coalescing and hash as [`Settings`] and words, with the names of ethtool's
 //! command line.
 
 use crate::change::{Settings, Value};
 use crate::snapshot::ethtool::{Channels, Coalesce, HashFunction, Limit, Rings, Rss};
 
-/// The numbers of `struct ethtool_coalesce`, in its order.
+/// The fields of `struct ethtool_coalesce`, in struct order.
 pub const COALESCE: [&str; 22] = [
     "rx-usecs",
     "rx-frames",
@@ -30,10 +30,10 @@ pub const COALESCE: [&str; 22] = [
     "sample-interval",
 ];
 
-/// The counts of `struct ethtool_channels`, in its order.
+/// The counts of `struct ethtool_channels`, in struct order.
 pub const CHANNELS: [&str; 4] = ["rx", "tx", "other", "combined"];
 
-/// The counts of `struct ethtool_ringparam`, in its order.
+/// The counts of `struct ethtool_ringparam`, in struct order.
 pub const RINGS: [&str; 4] = ["rx", "rx-mini", "rx-jumbo", "tx"];
 
 impl Channels {
@@ -41,17 +41,17 @@ impl Channels {
         [self.rx, self.tx, self.other, self.combined]
     }
 
-    /// How many there are of each kind that the netdev has.
+    /// The current count of each channel type that the netdev has.
     pub fn settings(&self) -> Settings {
         current(CHANNELS, self.limits())
     }
 
-    /// The most that the driver accepts.
+    /// The maximum of each channel type.
     pub fn most(&self) -> Settings {
         most(CHANNELS, self.limits())
     }
 
-    /// Takes other numbers, as far as the netdev has such channels.
+    /// Sets new counts; ignores channel types that the netdev lacks.
     pub fn set(&mut self, settings: &Settings) {
         put(CHANNELS, [&mut self.rx, &mut self.tx, &mut self.other, &mut self.combined], settings);
     }
@@ -62,17 +62,17 @@ impl Rings {
         [self.rx, self.rx_mini, self.rx_jumbo, self.tx]
     }
 
-    /// How many descriptors each ring has that the netdev has.
+    /// The current number of descriptors of each ring that the netdev has.
     pub fn settings(&self) -> Settings {
         current(RINGS, self.limits())
     }
 
-    /// The most that the driver accepts.
+    /// The maximum of each ring.
     pub fn most(&self) -> Settings {
         most(RINGS, self.limits())
     }
 
-    /// Takes other numbers, as far as the netdev has such rings.
+    /// Sets new counts; ignores rings that the netdev lacks.
     pub fn set(&mut self, settings: &Settings) {
         put(RINGS, [&mut self.rx, &mut self.rx_mini, &mut self.rx_jumbo, &mut self.tx], settings);
     }
@@ -103,7 +103,7 @@ fn put(names: [&str; 4], limits: [&mut Option<Limit>; 4], settings: &Settings) {
 }
 
 impl Coalesce {
-    /// The numbers in the order of the struct.
+    /// The fields in struct order.
     fn numbers(&self) -> [u32; 22] {
         [
             self.rx_coalesce_usecs,
@@ -131,7 +131,7 @@ impl Coalesce {
         ]
     }
 
-    /// From the numbers in the order of the struct.
+    /// Makes the value from the fields in struct order.
     pub fn from_numbers(numbers: [u32; 22]) -> Self {
         let nth = |index: usize| numbers[index];
         Self {
@@ -160,21 +160,21 @@ impl Coalesce {
         }
     }
 
-    /// What is not 0: the others are off, or the driver has no such knob.
+    /// All fields except 0, which means off or that the driver lacks the knob.
     pub fn settings(&self) -> Settings {
         let named = COALESCE.into_iter().zip(self.numbers()).filter(|(_, number)| *number != 0);
         named.map(|(name, number)| (name.to_owned(), number)).collect()
     }
 
-    /// From names; what is not named is 0.
+    /// Makes the value from names; missing names are 0.
     pub fn of(settings: &Settings) -> Self {
         Self::from_numbers(COALESCE.map(|name| settings.get(name)))
     }
 }
 
 impl Rss {
-    /// The hash function and how its input is transformed (`toeplitz symmetric-xor`); `None` where
-    /// the driver does not say.
+    /// The hash function and input transformation (`toeplitz symmetric-xor`); `None` when the
+    /// driver does not report the function.
     pub fn hash_words(&self) -> Option<Value> {
         let mut words = self.function?.as_word();
         if self.input_xfrm & SYMMETRIC_XOR != 0 {
@@ -186,7 +186,7 @@ impl Rss {
         Some(Value::Words(words))
     }
 
-    /// The function and the bits of `input_xfrm` that such words mean.
+    /// Parses such words into the function and the bits of `input_xfrm`.
     pub fn hash_of_words(words: &str) -> Option<(HashFunction, u8)> {
         let mut words = words.split_whitespace();
         let function = HashFunction::of_word(words.next()?)?;
@@ -208,7 +208,7 @@ const SYMMETRIC_XOR: u8 = 1;
 const SYMMETRIC_OR_XOR: u8 = 2;
 
 impl HashFunction {
-    /// ethtool's word (`hfunc toeplitz`).
+    /// ethtool's name of the function (`hfunc toeplitz`).
     pub fn as_word(self) -> String {
         match self {
             Self::Toeplitz => "toeplitz".into(),
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_of_coalescing_keeps_its_name() {
+    fn each_coalesce_field_keeps_its_name() {
         let numbers =
             std::array::from_fn(|at| if (9..=10).contains(&at) { 1 } else { at as u32 + 1 });
         let coalesce = Coalesce::from_numbers(numbers);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_not_there_is_not_set() {
+    fn set_ignores_a_missing_ring() {
         let ring = |current| Some(Limit { current, max: 4096 });
         let mut rings = Rings { rx: ring(256), rx_mini: None, rx_jumbo: None, tx: ring(256) };
         rings.set(&"rx=1024 tx=256 rx-jumbo=8".parse().unwrap());
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_said_in_ethtools_words_and_read_back() {
+    fn a_hash_round_trips_in_ethtools_words() {
         let rss =
             |function, input_xfrm| Rss { function, key: None, indirection: Vec::new(), input_xfrm };
         let words = rss(Some(HashFunction::Toeplitz), 1).hash_words().unwrap().to_string();

@@ -193,15 +193,15 @@ mod tests {
         };
         assert_eq!(
             told(NoNumber::TooFewWaits(312)),
-            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times, and a 99th percentile wants \
-             1000; look longer (--each 10s)"
+            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times; \
+             a 99th percentile needs 1000; look longer (--each 10s)"
         );
         assert!(told(NoNumber::TooFewWaits(49)).ends_with("1000; they hardly ever wait"));
         assert!(told(NoNumber::TooFewWaits(0)).ends_with("1000; they hardly ever wait"));
         let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
         assert_eq!(
             told(refused),
-            "no runqueue-latency in 2s: it is not counted here: tp_btf/sched_switch is refused: no privilege"
+            "no runqueue-latency in 2s: not measured: tp_btf/sched_switch is refused: no privilege"
         );
     }
 

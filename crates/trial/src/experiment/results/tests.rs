@@ -1,4 +1,4 @@
-//! Hand-made records: what they come to is known.
+//! Tests with synthetic records whose results are known.
 
 use std::time::Duration;
 
@@ -41,9 +41,9 @@ fn experiment(rounds: u32, emulated: bool) -> Experiment {
     }
 }
 
-/// What a trial of ten seconds is made of.
+/// The parameters of a synthetic trial of ten seconds.
 #[derive(Clone, Copy)]
-struct Made {
+struct TrialParameters {
     per_s: f64,
     /// NET_RX of two CPUs, per second.
     net_rx: [f64; 2],
@@ -52,10 +52,15 @@ struct Made {
     latency_ns: u64,
 }
 
-const PLAIN: Made =
-    Made { per_s: 1000.0, net_rx: [900.0, 100.0], cal: 50.0, rps: 0.0, latency_ns: 1000 };
+const PLAIN: TrialParameters = TrialParameters {
+    per_s: 1000.0,
+    net_rx: [900.0, 100.0],
+    cal: 50.0,
+    rps: 0.0,
+    latency_ns: 1000,
+};
 
-fn side(made: Made) -> Side {
+fn side(made: TrialParameters) -> Side {
     let shares = Some(Shares { usr: 0.1, softirq: 0.15, idle: 0.75, ..Shares::default() });
     let cpu = |net_rx: f64| CpuRates {
         shares,
@@ -76,7 +81,7 @@ fn side(made: Made) -> Side {
     }
 }
 
-fn trial(round: u32, load: &str, setting: &str, made: Made) -> Trial {
+fn trial(round: u32, load: &str, setting: &str, made: TrialParameters) -> Trial {
     let test = if load == "a" { Test::TcpRr } else { Test::UdpStream };
     let done = (made.per_s * 10.0) as u64;
     let run = Run {
@@ -105,24 +110,24 @@ fn trial(round: u32, load: &str, setting: &str, made: Made) -> Trial {
     Trial { step, started_ms: u64::from(round), runs: vec![run], between: None }
 }
 
-fn record(round: u32, load: &str, setting: &str, made: Made) -> Record {
+fn record(round: u32, load: &str, setting: &str, made: TrialParameters) -> Record {
     Record::Trial(Box::new(trial(round, load, setting, made)))
 }
 
-/// Rounds in which RPS makes 10 % more transactions than the round's own level.
+/// Rounds in which RPS handles 10 % more transactions than the level of the round.
 fn rounds(n: u32) -> Vec<Record> {
     let level = |round: u32| 1000.0 + 50.0 * f64::from(round);
     let wave = |round: u32| 1.0 + 0.001 * f64::from(round % 3);
     (0..n)
         .flat_map(|round| {
-            let rps = Made {
+            let rps = TrialParameters {
                 per_s: level(round) * 1.1 * wave(round),
                 rps: 300.0,
                 net_rx: [500.0, 500.0],
                 ..PLAIN
             };
             [
-                record(round, "a", "none", Made { per_s: level(round), ..PLAIN }),
+                record(round, "a", "none", TrialParameters { per_s: level(round), ..PLAIN }),
                 record(round, "a", "rps", rps),
             ]
         })
@@ -135,7 +140,7 @@ fn of<'a>(results: &'a Results, load: &str, setting: &str, measure: Measure) -> 
 }
 
 #[test]
-fn a_change_is_by_round_so_that_what_drifts_is_in_neither() {
+fn a_change_is_by_round_so_that_drift_cancels() {
     let results = Results::of(&experiment(8, false), &rounds(8));
     let rate = of(&results, "a", "rps", Measure::Rate);
     let against = rate.against.as_ref().unwrap();
@@ -149,7 +154,7 @@ fn a_change_is_by_round_so_that_what_drifts_is_in_neither() {
         "{against:?}"
     );
     assert!(against.bootstrap.unwrap().holds(against.change));
-    // the levels themselves differ by a third from first to last
+    // the levels differ by a third from first to last round
     let own = rate.interval.unwrap();
     assert!(own.high / own.low > 1.1 && own.holds(rate.median), "{own:?}");
     assert_eq!(of(&results, "a", "none", Measure::Rate).against, None);
@@ -157,7 +162,7 @@ fn a_change_is_by_round_so_that_what_drifts_is_in_neither() {
 }
 
 #[test]
-fn counts_are_told_for_each_transaction() {
+fn counts_are_per_transaction() {
     let results = Results::of(&experiment(8, false), &rounds(8));
     let first = |measure| of(&results, "a", "none", measure).rounds[&0];
     assert_eq!(
@@ -176,7 +181,7 @@ fn counts_are_told_for_each_transaction() {
     assert_eq!(
         (handed.verdict, handed.scale),
         (Verdict::Higher, Scale::Difference),
-        "nothing has no ratio to it"
+        "zero has no ratio"
     );
     assert_eq!(
         of(&results, "a", "rps", Measure::BusiestCpu).against.as_ref().unwrap().verdict,
@@ -189,7 +194,7 @@ fn counts_are_told_for_each_transaction() {
 }
 
 #[test]
-fn fewer_than_six_rounds_have_a_change_and_no_verdict() {
+fn fewer_than_six_rounds_give_a_change_but_no_verdict() {
     let results = Results::of(&experiment(5, false), &rounds(5));
     let against = of(&results, "a", "rps", Measure::Rate).against.as_ref().unwrap();
     assert_eq!((against.verdict, against.interval), (Verdict::TooFewRounds, None));
@@ -204,7 +209,7 @@ fn fewer_than_six_rounds_have_a_change_and_no_verdict() {
 }
 
 #[test]
-fn where_times_mean_nothing_counts_have_verdicts_and_times_have_none() {
+fn without_valid_times_only_counts_have_verdicts() {
     let results = Results::of(&experiment(8, true), &rounds(8));
     for measured in &results.loads[0].of("rps").unwrap().measures {
         let verdict = measured.against.as_ref().unwrap().verdict;
@@ -221,7 +226,7 @@ fn where_times_mean_nothing_counts_have_verdicts_and_times_have_none() {
 }
 
 #[test]
-fn what_failed_what_is_left_and_what_is_unknown_are_told_apart() {
+fn failed_missing_and_unknown_steps_are_separate() {
     let mut records = rounds(2);
     let step = |round, setting: &str| Step { round, load: "b".into(), setting: setting.into() };
     let failed = |round, setting, why: &str| {
@@ -253,10 +258,10 @@ fn what_failed_what_is_left_and_what_is_unknown_are_told_apart() {
 }
 
 #[test]
-fn a_round_without_its_fellow_is_in_no_comparison_and_the_later_of_two_counts() {
+fn an_unpaired_round_is_not_compared_and_the_later_record_counts() {
     let mut records = rounds(7);
     records.remove(0);
-    records.push(record(3, "a", "rps", Made { per_s: 9999.0, ..PLAIN }));
+    records.push(record(3, "a", "rps", TrialParameters { per_s: 9999.0, ..PLAIN }));
     let results = Results::of(&experiment(7, false), &records);
     let rate = of(&results, "a", "rps", Measure::Rate);
     assert_eq!((rate.rounds.len(), rate.rounds[&3]), (7, 9999.0));
@@ -265,7 +270,7 @@ fn a_round_without_its_fellow_is_in_no_comparison_and_the_later_of_two_counts() 
 
 #[test]
 fn latencies_of_all_rounds_are_one_histogram_and_cpus_are_means() {
-    let slow = Made { latency_ns: 9000, net_rx: [100.0, 100.0], ..PLAIN };
+    let slow = TrialParameters { latency_ns: 9000, net_rx: [100.0, 100.0], ..PLAIN };
     let results = Results::of(
         &experiment(2, false),
         &[record(0, "a", "none", PLAIN), record(1, "a", "none", slow)],
@@ -286,7 +291,7 @@ fn latencies_of_all_rounds_are_one_histogram_and_cpus_are_means() {
 }
 
 #[test]
-fn settings_that_change_nothing_differ_no_more_often_than_told() {
+fn settings_without_effect_differ_as_rarely_as_promised() {
     let draws = Draws { resamples: 20, ..Draws::default() };
     for measure in [Measure::Rate, Measure::Ipis] {
         let wrong = share(1500, |rng| {
