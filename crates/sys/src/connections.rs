@@ -1,4 +1,4 @@
-//! Asks `sock_diag` for the TCP connections of this thread's network namespace: `struct tcp_info`
+//! Reads the TCP connections of this thread's network namespace by `sock_diag`: `struct tcp_info`
 //! and buffer sizes.
 
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use netsilo_core::host::Netdev;
 
 use crate::sock_diag::{STATES, address, addresses, cookie};
 
-/// Extensions to ask for, one bit per attribute from bit 0: `INET_DIAG_INFO` (2) and
+/// Requested extensions, one bit per attribute from bit 0: `INET_DIAG_INFO` (2) and
 /// `INET_DIAG_SKMEMINFO` (7).
 const EXTENSIONS: u8 = 1 << 1 | 1 << 6;
 
-/// Those that moved the most bytes; loopback is left out.
+/// The connections that moved the most bytes, without loopback.
 pub(crate) fn read(netdevs: &[Netdev]) -> io::Result<Connections> {
     let mut socket = NetlinkSocket::new();
     let owners = owners(&mut socket, netdevs)?;
@@ -63,7 +63,7 @@ fn owners(socket: &mut NetlinkSocket, netdevs: &[Netdev]) -> io::Result<BTreeMap
     Ok(owners)
 }
 
-/// `None` for loopback, for a peer on this machine, and where there is no `tcp_info`.
+/// `None` for loopback, for a peer on this machine, and without `tcp_info`.
 fn connection(
     message: &Msg,
     attributes: &IterableReplyAttrs<'_>,
@@ -90,7 +90,7 @@ fn connection(
         snd_cwnd: info.snd_cwnd,
         rcv_space: info.rcv_space,
         rcv_ssthresh: info.rcv_ssthresh,
-        // a kernel that has no such field gives fewer bytes, which then count as 0
+        // an older kernel returns a shorter struct; its missing fields read as 0
         rcv_wnd: Some(info.rcv_wnd).filter(|window| *window != 0),
         delivery_rate: info.delivery_rate,
         bytes_acked: info.bytes_acked,

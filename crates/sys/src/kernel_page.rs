@@ -1,4 +1,4 @@
-//! Each file that this crate names is in `docs/kernel.md`.
+//! Checks that each file this crate names is documented in `docs/kernel.md`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,10 +16,10 @@ fn every_file_that_is_read_is_on_the_page() {
                 .map(|word| format!("{word} in {}", file.display())),
         );
     }
-    assert_eq!(missing, Vec::<String>::new(), "give them a row in docs/kernel.md");
+    assert_eq!(missing, Vec::<String>::new(), "add a row for each to docs/kernel.md");
 }
 
-/// Other literals than paths are; of a path the last part that is no placeholder counts.
+/// Whether the page names a path, by its last part without a placeholder; true for other literals.
 fn is_known(literal: &str) -> bool {
     if !(literal.starts_with("/proc/") || literal.starts_with("/sys/"))
         || literal.contains(char::is_whitespace)

@@ -1,17 +1,17 @@
-//! Processes that matter to placement: NAPI kthreads, and other programs that write the same knobs.
+//! Finds NAPI kthreads and other programs that write the same knobs.
 
 use netsilo_core::host::NapiThread;
 use netsilo_core::parse::{pid_stat::pid_stat, pid_status, scalar};
 
 use crate::notes::Notes;
 
-/// A process, by what it calls itself.
+/// A process with its own name for itself (`comm`).
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) comm: String,
 }
 
-/// All processes; only what is asked of one later goes into a captured tree.
+/// All processes; a captured tree saves only the files of a process that are read later.
 pub(crate) fn processes(notes: &Notes<'_>) -> Vec<Process> {
     let root = notes.root.unrecorded();
     let Some(names) = notes.wanted(root.list("/proc")) else {
