@@ -110,7 +110,7 @@ fn limits_power_and_forwarding_are_read_and_what_is_not_there_is_none() {
     assert_eq!((power.idle_states[0].name.as_str(), power.idle_states[0].usage), ("C6", 77));
     assert!(!power.idle_states[0].disabled);
     assert_eq!(audit.machine.memory_bytes["mon_L3_00"], 123_456);
-    assert_eq!(audit.qdiscs.reason(), Some("was not asked for when this was captured"));
+    assert_eq!(audit.qdiscs.reason(), Some("not captured: the bundle is from an older netsilo"));
 }
 
 /// As two looks, ten seconds apart.

@@ -97,7 +97,7 @@ fn without_the_rest(mut whole: Snapshot) -> Snapshot {
         let hardware = netdev.device_path.is_some();
         netdev.statistics.retain(|name, _| hardware && SHOWN.contains(&name.as_str()));
         if let Some(ethtool) = &mut netdev.ethtool {
-            ethtool.stats = Part::Absent("not read again".into());
+            ethtool.stats = Part::Absent("not read by a refresh".into());
         }
     }
     whole

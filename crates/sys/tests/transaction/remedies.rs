@@ -247,7 +247,7 @@ fn a_driver_says_how_much_it_takes_when_it_refuses() {
     assert_eq!(
         apply(&kernel, &[rings()]).unwrap_err().to_string(),
         "eth0 rings: cannot write rx=9000 tx=256: Invalid argument (os error 22): its driver takes at most rx=4096 tx=4096; \
-         more than that, or fewer than it needs, is refused; all is as before"
+         more than that, or fewer than it needs, is refused; all settings are restored"
     );
     assert!(
         apply(&kernel, &[rings()])
