@@ -449,15 +449,12 @@ mod tests {
         let here = here.unwrap().lowest().unwrap();
         let slot = Duration::from_millis(5);
         for (a, b) in [(here, nowhere), (nowhere, here)] {
-            assert!(
-                matches!(transfers(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere)
-            );
-            assert!(
-                matches!(interrupts(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere)
-            );
-            assert!(
-                matches!(wakeups(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere)
-            );
+            assert!(matches!(transfers(a, b, slot),
+                    Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere));
+            assert!(matches!(interrupts(a, b, slot),
+                    Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere));
+            assert!(matches!(wakeups(a, b, slot),
+                    Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere));
         }
     }
 

@@ -16,7 +16,8 @@ pub struct Instance {
 pub enum InstanceError {
     /// Another daemon is running.
     #[error(
-        "netsilo is already running{} (it holds {}): stop it first, or query it with `netsilo status`",
+        "netsilo is already running{} (it holds {}): \
+         stop it first, or query it with `netsilo status`",
         pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(),
         path.display()
     )]

@@ -1,7 +1,7 @@
-//! What ethtool, netdev netlink and sock_diag tell of NICs with several queues, in the lab.
+//! The data of ethtool, netdev netlink and sock_diag for NICs with several queues, in the lab.
 //!
-//! This program runs three times at once: it boots the guest, is the server in it, and the client
-//! at its peer.
+//! This program runs three times concurrently: it boots the guest, is the server in the guest, and
+//! the client at the guest's peer.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // clippy.toml's leave covers test functions only
 
@@ -25,7 +25,7 @@ const BYTES: u64 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
-fn igb_tells_its_rss_and_toeplitz_finds_the_napi_that_the_socket_names() {
+fn igb_reports_its_rss_and_toeplitz_predicts_the_napi_of_a_socket() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -35,7 +35,7 @@ fn igb_tells_its_rss_and_toeplitz_finds_the_napi_that_the_socket_names() {
 }
 
 #[test]
-fn virtio_has_no_rss_and_its_sockets_name_one_napi_per_queue() {
+fn virtio_has_no_rss_and_its_sockets_report_one_napi_per_queue() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -83,20 +83,21 @@ fn client() {
     }
 }
 
-/// Until the server listens.
+/// Waits until the server listens.
 fn pause() -> Option<TcpStream> {
     std::thread::sleep(Duration::from_millis(100));
     None
 }
 
-/// Accepts the connections and reads all that the client sends: what was sampled before and after.
+/// Accepts the connections, reads everything the client sends, and samples before and after.
+///
 /// The client ends when the connections are dropped.
 fn receive() -> (Vec<TcpStream>, Sample, Sample) {
     let listener = TcpListener::bind(address()).unwrap();
     let mut connections: Vec<TcpStream> =
         (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
     let before = sock_diag::sample(None).unwrap();
-    // a socket that still receives is not sampled in one moment
+    // a socket that is still receiving cannot be sampled consistently
     for connection in &mut connections {
         connection.write_all(&[0]).unwrap();
     }
@@ -134,7 +135,7 @@ fn igb_server() {
     let direct = attribute(&before, &after, &steerings);
     assert_eq!(bytes_by_napi(&direct, Resolved::Direct).values().sum::<u64>(), CONNECTIONS * BYTES);
 
-    // one napi for each reckoned queue, and another one for another
+    // one napi per predicted queue, and a different napi for each
     let mut pairs = BTreeSet::new();
     for socket in after.sockets.values() {
         let queue = steerings[0].tcp_queue(socket.remote, socket.local).unwrap();
@@ -142,15 +143,15 @@ fn igb_server() {
     }
     let queues: BTreeSet<u32> = pairs.iter().map(|(queue, _)| *queue).collect();
     let napis: BTreeSet<NapiId> = pairs.iter().map(|(_, napi)| *napi).collect();
-    // the hash is linear: 32 neighbouring ports fall on 2, 4 or 8 queues, as the random key will
-    // have it
+    // the hash is linear: 32 consecutive ports fall on 2, 4 or 8 queues, depending on the random
+    // key
     assert!(
         queues.len() > 1 && queues.len() == pairs.len() && napis.len() == pairs.len(),
         "{pairs:?}"
     );
 
-    // without the sockets' own word, reckoning gives the same bytes to the same napis, where queues
-    // name theirs
+    // without the sockets' NAPI, prediction attributes the same bytes to the same napis, where
+    // netlink lists the queues' napis
     if netdev.rx_queues.iter().all(|queue| queue.napi.is_some()) {
         after.sockets.values_mut().for_each(|socket| socket.incoming = None);
         let reckoned = attribute(&before, &after, &steerings);
@@ -170,7 +171,7 @@ fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<Napi
     bytes
 }
 
-/// The NIC, after checking what ethtool and netlink tell of it.
+/// The NIC, after checks of its ethtool and netlink data.
 fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
     let ifindex: u32 =
         std::fs::read_to_string("/sys/class/net/eth0/ifindex").unwrap().trim().parse().unwrap();
@@ -193,7 +194,7 @@ fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
         napi: napi(index).map(|napi| edge(NapiId(napi.id))),
         ..RxQueue::default()
     };
-    // a kernel that names a queue's napi names its irq too, for this driver (7.2)
+    // a kernel that reports a queue's napi also reports its irq, for this driver (7.2)
     assert!((0..8).filter_map(napi).all(|napi| napi.irq.is_some()));
     Netdev {
         name: "eth0".into(),
