@@ -37,13 +37,13 @@ pub(crate) fn audit(
         };
         (NapiId(napi.id), settings)
     });
-    let told = |(_, settings): &(NapiId, NapiSettings)| *settings != NapiSettings::default();
+    let is_set = |(_, settings): &(NapiId, NapiSettings)| *settings != NapiSettings::default();
     Audit {
         netdevs: netdevs
             .iter()
             .map(|netdev| (netdev.name.clone(), self::netdev(notes, netdev)))
             .collect(),
-        napis: napis.filter(told).collect(),
+        napis: napis.filter(is_set).collect(),
         qdiscs: answer::<Vec<Qdisc>>(notes, "rtnetlink/qdiscs.json", || Part::from(qdiscs::read())),
         connections: answer::<Connections>(notes, CONNECTIONS, || {
             Part::from(connections::read(netdevs))

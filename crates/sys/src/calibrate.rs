@@ -424,7 +424,7 @@ mod tests {
     use crate::root::Root;
 
     #[test]
-    fn each_distance_of_this_machine_is_measured_and_nothing_else() {
+    fn only_the_distances_of_this_machine_are_measured() {
         let topology = crate::topology::topology(&Root::live()).unwrap();
         let cpus = usable_cpus(&topology).unwrap();
         let mut heard = Vec::new();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_not_there_is_an_error_and_no_hang() {
+    fn a_missing_cpu_is_an_error_and_not_a_hang() {
         let (here, nowhere) =
             (usable_cpus(&crate::topology::topology(&Root::live()).unwrap()), CpuId(8191));
         let here = here.unwrap().lowest().unwrap();
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_a_usable_cpu_is_told_which_there_are() {
+    fn an_error_without_a_usable_cpu_lists_the_candidates() {
         let topology = Topology { online: CpuSet::of(CpuId(8191)), ..Topology::default() };
         let error = usable_cpus(&topology).unwrap_err().to_string();
         assert!(

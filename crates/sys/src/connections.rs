@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_moved_the_most_are_kept() {
+    fn the_connections_with_the_most_bytes_are_kept() {
         let moved =
             |cookie, bytes_received| Connection { cookie, bytes_received, ..Connection::default() };
         let mut kept: Vec<Connection> = (0..300).map(|at| moved(at, at * 10)).collect();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_not_there_is_none() {
+    fn a_missing_word_is_none() {
         let memory: Vec<u8> = [10_u32, 20, 30].iter().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(word(&memory, SK_MEMINFO_RCVBUF), Some(20));
         assert_eq!(word(&memory, SK_MEMINFO_SNDBUF), None);

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_has_features_and_says_why_it_has_no_channels() {
+    fn loopback_has_features_and_a_reason_for_missing_channels() {
         let lo = read("lo").unwrap();
         let features = lo.features.value().unwrap();
         let loopback = features.iter().find(|feature| feature.name == "loopback").unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_netdev_is_named() {
+    fn a_missing_netdev_is_reported_by_name() {
         for name in ["", "no-such-netdev", "a-name-longer-than-any-netdev's"] {
             let error = read(name).unwrap_err();
             assert!(matches!(error, EthtoolError::NoNetdev(found) if found == name));

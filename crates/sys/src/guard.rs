@@ -79,11 +79,11 @@ pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
     let log = dir.join("guard.log");
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()?;
-    let mut said = String::new();
+    let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut said)?;
+        BufReader::new(stdout).read_line(&mut line)?;
     }
-    if said.trim_end() == READY {
+    if line.trim_end() == READY {
         return Ok(());
     }
     let status = child.wait()?;

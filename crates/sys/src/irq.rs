@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_only_file_is_managed_where_the_controller_could_direct_it() {
+    fn a_read_only_file_means_managed_if_the_controller_can_direct_the_interrupt() {
         assert_eq!(writable(Some(0o644), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Yes);
         assert_eq!(writable(Some(0o444), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Managed);
         assert_eq!(writable(Some(0o444), None, "IO-APIC 2-edge"), Writable::Unsupported);

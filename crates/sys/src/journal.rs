@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_of_another_boot_is_closed_and_kept() {
+    fn the_journal_of_another_boot_is_renamed_and_kept() {
         let (dir, state, kernel) = host("a");
         Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
         let before = std::fs::read(state.join("journal")).unwrap();

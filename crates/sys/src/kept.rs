@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reading_gives_what_is_there_now() {
+    fn each_read_returns_the_current_contents() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::at(dir.path()).unwrap();
         let put = |text: &str| std::fs::write(dir.path().join("value"), text).unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_files_own_lines_come_whole() {
+    fn the_lines_of_a_file_are_complete() {
         let mut room = Room::for_files(1);
         let kept = room.keep(&Root::live(), "/proc/stat".into()).unwrap();
         let cpus = |text: &str| Ok(text.lines().filter(|line| line.starts_with("cpu")).count());

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_longer_than_the_first_buffer_come_whole() {
+    fn lines_longer_than_the_first_buffer_are_complete() {
         let long = "x".repeat(3 * START);
         assert_eq!(lines(format!("ab\n{long}\n\nlast").as_bytes()), [2, 3 * START, 0, 4]);
         assert_eq!(lines(b""), [] as [usize; 0]);

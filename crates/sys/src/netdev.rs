@@ -99,8 +99,8 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
         netdev.device_path = Some(hardware.path);
     }
     netdev.napis = napis(&netdev, known);
-    told_by_netlink(&mut netdev, known.genl);
-    told_by_names(&mut netdev, virtio.as_deref(), known.irqs, names);
+    edges_from_netlink(&mut netdev, known.genl);
+    edges_from_names(&mut netdev, virtio.as_deref(), known.irqs, names);
     Some(netdev)
 }
 
@@ -264,7 +264,7 @@ fn thread_of(thread: &NapiThread, netdev: &Netdev) -> Option<NapiId> {
     }
 }
 
-fn told_by_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
+fn edges_from_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
     let Some(genl) = genl else {
         return;
     };
@@ -294,14 +294,14 @@ fn told_by_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
 /// Whether netlink still reports the same NAPIs and lease holders for a netdev's rx queues.
 pub(crate) fn still_tells(genl: Option<&NetdevGenl>, netdev: &Netdev) -> bool {
     let fresh = |queue: &RxQueue| RxQueue { index: queue.index, ..RxQueue::default() };
-    let mut told = Netdev {
+    let mut fresh_netdev = Netdev {
         ifindex: netdev.ifindex,
         rx_queues: netdev.rx_queues.iter().map(fresh).collect(),
         ..Netdev::default()
     };
-    told_by_netlink(&mut told, genl);
+    edges_from_netlink(&mut fresh_netdev, genl);
     let same = |(now, was): (&RxQueue, &RxQueue)| now.napi == was.napi && now.leased == was.leased;
-    told.rx_queues.iter().zip(&netdev.rx_queues).all(same)
+    fresh_netdev.rx_queues.iter().zip(&netdev.rx_queues).all(same)
 }
 
 fn certain<T>(to: T) -> Edge<T> {
@@ -319,7 +319,7 @@ fn owner(owner: &QueueOwner) -> String {
 }
 
 /// Adds the edges that netlink did not report, by the names of interrupt actions.
-fn told_by_names(
+fn edges_from_names(
     netdev: &mut Netdev,
     virtio: Option<&str>,
     irqs: &BTreeMap<Irq, IrqState>,

@@ -121,15 +121,15 @@ mod tests {
     #[test]
     fn a_napi_without_irq_has_none() {
         let bytes = [number(1, 2), number(2, 8193), number(6, 20_000)].concat();
-        let told = napi(&netlink_bindings::netdev::Napi::new(&bytes)).unwrap();
-        assert_eq!((told.ifindex, told.id, told.irq), (2, 8193, None));
-        assert_eq!(told.gro_flush_timeout_nsecs, Some(20_000));
+        let parsed = napi(&netlink_bindings::netdev::Napi::new(&bytes)).unwrap();
+        assert_eq!((parsed.ifindex, parsed.id, parsed.irq), (2, 8193, None));
+        assert_eq!(parsed.gro_flush_timeout_nsecs, Some(20_000));
     }
 
     #[test]
     fn this_kernel_answers_or_is_too_old() {
         match read().unwrap() {
-            Part::Value(told) => assert!(told.napis.iter().all(|napi| napi.id > 0)),
+            Part::Value(parsed) => assert!(parsed.napis.iter().all(|napi| napi.id > 0)),
             Part::Absent(reason) => assert_eq!(reason, TOO_OLD),
         }
     }

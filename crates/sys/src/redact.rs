@@ -50,14 +50,14 @@ impl Redaction {
         addresses(dir, &mut found)?;
         let mut redaction = Self::default();
         for mac in found {
-            let made_up = made_up(redaction.replaced.len() / 2, mac.split(':').count());
+            let synthetic = synthetic(redaction.replaced.len() / 2, mac.split(':').count());
             if mac.split(':').all(|byte| byte == "00" || byte == "ff")
                 || redaction.replaced.contains_key(&mac)
             {
                 continue;
             }
-            redaction.replaced.insert(mac.replace(':', ""), made_up.replace(':', ""));
-            redaction.replaced.insert(mac, made_up);
+            redaction.replaced.insert(mac.replace(':', ""), synthetic.replace(':', ""));
+            redaction.replaced.insert(mac, synthetic);
         }
         Ok(redaction)
     }
@@ -131,7 +131,7 @@ fn addresses(dir: &Path, found: &mut Vec<String>) -> io::Result<()> {
 }
 
 /// The n-th synthetic address, locally administered, of the given length in bytes.
-fn made_up(n: usize, bytes: usize) -> String {
+fn synthetic(n: usize, bytes: usize) -> String {
     let digits = format!("02{n:0width$x}", width = bytes.saturating_sub(1) * 2);
     let pairs: Vec<&str> = (0..bytes).filter_map(|at| digits.get(at * 2..at * 2 + 2)).collect();
     pairs.join(":")

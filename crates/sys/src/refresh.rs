@@ -285,7 +285,7 @@ impl Opened {
         for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
             refresh_netdev(&mut self.room, root, netdev, device.as_ref(), &self.threads)?;
         }
-        self.slowly(root, last, &mut snapshot)?;
+        self.read_slow_values(root, last, &mut snapshot)?;
         Ok(snapshot)
     }
 
@@ -294,7 +294,7 @@ impl Opened {
         root: &Root,
         last: &Snapshot,
     ) -> Result<BTreeMap<Irq, BTreeMap<CpuId, u64>>, Stale> {
-        const ANOTHER: Stale = Stale::Changed("/proc/interrupts");
+        const REPLACED: Stale = Stale::Changed("/proc/interrupts");
         let mut counts = BTreeMap::new();
         match &self.counting {
             Counting::Each(files) => {
@@ -304,7 +304,7 @@ impl Opened {
                         Ok(names.eq(state.actions.iter().map(String::as_str)))
                     };
                     if !self.room.value(root, actions, same)? {
-                        return Err(ANOTHER);
+                        return Err(REPLACED);
                     }
                     let possible = &last.topology.possible;
                     counts.insert(
@@ -316,13 +316,13 @@ impl Opened {
             Counting::Table(wanted) => {
                 for (irq, row) in irq::interrupts(root, Some(wanted))?.irqs {
                     if last.irqs.get(&irq).is_none_or(|state| state.actions != row.actions) {
-                        return Err(ANOTHER);
+                        return Err(REPLACED);
                     }
                     counts.insert(irq, row.counts);
                 }
             }
         }
-        if counts.keys().ne(last.irqs.keys()) { Err(ANOTHER) } else { Ok(counts) }
+        if counts.keys().ne(last.irqs.keys()) { Err(REPLACED) } else { Ok(counts) }
     }
 
     fn irq(
@@ -382,7 +382,7 @@ impl Opened {
     }
 
     /// Reads values whose changes are not announced and rare.
-    fn slowly(
+    fn read_slow_values(
         &mut self,
         root: &Root,
         last: &Snapshot,

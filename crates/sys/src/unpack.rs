@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_not_come_twice() {
+    fn a_duplicate_file_is_refused() {
         assert!(
             refused(&[("0/x", tar::EntryType::Regular, ""), ("0/x", tar::EntryType::Regular, "")])
                 .contains("exists")
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_bundle() {
+    fn garbage_is_not_a_bundle() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"hello").unwrap();
         file.rewind().unwrap();

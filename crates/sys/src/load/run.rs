@@ -195,7 +195,7 @@ struct Counted {
 }
 
 /// The result of all instances.
-struct Made {
+struct Finished {
     counted: Counted,
     children_cpu: Duration,
 }
@@ -218,7 +218,7 @@ fn count(
         if board.is_stopped() {
             break;
         }
-        pass(left.min(Duration::from_secs(1)), board);
+        wait_unless_failed(left.min(Duration::from_secs(1)), board);
         tell(Tick { counted: None, last_second: 0 })?;
     }
     control.ask(&Request::Begin { bpf: options.bpf })?;
@@ -233,7 +233,7 @@ fn count(
     tell(Tick { counted: Some(Duration::ZERO), last_second: 0 })?;
     for second in 1.. {
         let until = Duration::from_secs(second).min(spec.duration);
-        pass(until.saturating_sub(started.elapsed()), board);
+        wait_unless_failed(until.saturating_sub(started.elapsed()), board);
         let now = done(&board.totals());
         if until == Duration::from_secs(second) {
             per_second.push(now - last);
@@ -252,7 +252,7 @@ fn count(
 }
 
 /// Waits, but returns early if an instance has failed.
-fn pass(time: Duration, board: &Board) {
+fn wait_unless_failed(time: Duration, board: &Board) {
     let until = Instant::now() + time;
     while !board.is_stopped() {
         let Some(left) =
@@ -271,7 +271,7 @@ fn threads(
     board: &Board,
     latencies: &Latencies,
     count: impl FnOnce() -> Result<Counted, LoadError>,
-) -> Result<Made, LoadError> {
+) -> Result<Finished, LoadError> {
     let start = |instance: usize| move |source| LoadError::Start { instance: instance + 1, source };
     let share = |(to, _): (&SocketAddr, _)| Share { to: *to, instances: 0, sockets: Vec::new() };
     let mut shares: Vec<Share> = targets.iter().zip(board.rows()).map(share).collect();
@@ -311,7 +311,7 @@ fn threads(
             let done = handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             done.map_err(|error| LoadError::Broken(error.to_string()))?;
         }
-        Ok(Made { counted: counted?, children_cpu: Duration::ZERO })
+        Ok(Finished { counted: counted?, children_cpu: Duration::ZERO })
     })
 }
 
@@ -322,7 +322,7 @@ fn processes(
     board: &Board,
     latencies: &Latencies,
     count: impl FnOnce() -> Result<Counted, LoadError>,
-) -> Result<Made, LoadError> {
+) -> Result<Finished, LoadError> {
     let start = |instance: usize| move |source| LoadError::Start { instance: instance + 1, source };
     let mut instances = Vec::new();
     for (n, to) in targets.iter().enumerate() {
@@ -345,7 +345,7 @@ fn processes(
         told.add_to(latencies);
         children_cpu += told.cpu;
     }
-    Ok(Made { counted: counted?, children_cpu })
+    Ok(Finished { counted: counted?, children_cpu })
 }
 
 /// One thread's part of a load.

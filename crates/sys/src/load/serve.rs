@@ -150,18 +150,18 @@ impl Server {
         stop: &AtomicBool,
         tell: &(dyn Fn(Event) + Sync),
     ) -> Result<(), String> {
-        let words = |error: io::Error| error.to_string();
-        stream.set_nonblocking(false).map_err(words)?;
+        let text = |error: io::Error| error.to_string();
+        stream.set_nonblocking(false).map_err(text)?;
         sockopt::set_socket_keepalive(&stream, true).map_err(|error| error.to_string())?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(words)?;
-        let mut lines = Lines::new(stream, CLIENT_LINE).map_err(words)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(text)?;
+        let mut lines = Lines::new(stream, CLIENT_LINE).map_err(text)?;
         let mut session = Session { server: self, from, stop, run: None };
         let welcomed =
             |request: &Request| matches!(request, Request::Hello { version: VERSION }) && !busy;
-        let first = patient(&mut lines, stop, Some(PATIENCE))?;
+        let first = next_request(&mut lines, stop, Some(PATIENCE))?;
         match first {
             Some(request) if welcomed(&request) => {
-                lines.say(&Reply::Welcome { version: VERSION }).map_err(words)?;
+                lines.say(&Reply::Welcome { version: VERSION }).map_err(text)?;
             }
             Some(_) if busy => {
                 return refuse(
@@ -181,10 +181,10 @@ impl Server {
             Some(_) => return refuse(&mut lines, "the first request must be the version".into()),
             None => return Ok(()),
         }
-        while let Some(request) = patient(&mut lines, stop, None)? {
+        while let Some(request) = next_request(&mut lines, stop, None)? {
             let reply = session.answer(request, &mut lines, tell);
             match reply {
-                Ok(Some(reply)) => lines.say(&reply).map_err(words)?,
+                Ok(Some(reply)) => lines.say(&reply).map_err(text)?,
                 Ok(None) => {}
                 Err(why) => return refuse(&mut lines, why),
             }
@@ -202,17 +202,17 @@ fn refuse(lines: &mut Lines, why: String) -> Result<(), String> {
 }
 
 /// The next request; `None` when the client has disconnected or the server must stop.
-fn patient(
+fn next_request(
     lines: &mut Lines,
     stop: &AtomicBool,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> Result<Option<Request>, String> {
     let began = Instant::now();
     loop {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        if patience.is_some_and(|patience| began.elapsed() > patience) {
+        if timeout.is_some_and(|timeout| began.elapsed() > timeout) {
             return Err("sent nothing".into());
         }
         let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -265,7 +265,7 @@ impl Session<'_> {
         lines: &mut Lines,
         tell: &(dyn Fn(Event) + Sync),
     ) -> Result<Option<Reply>, String> {
-        let words = |error: io::Error| error.to_string();
+        let text = |error: io::Error| error.to_string();
         match (request, &mut self.run) {
             (Request::Prepare(spec), None) => {
                 spec.check()?;
@@ -291,7 +291,7 @@ impl Session<'_> {
             }
             (Request::Stop, run) => {
                 let Some(run) = run.take() else { return Err("no load is running".into()) };
-                let served = run.end(self.stop).map_err(words)?;
+                let served = run.end(self.stop).map_err(text)?;
                 tell(Event::Served(self.from, served.totals));
                 Ok(Some(Reply::Done(Box::new(served))))
             }

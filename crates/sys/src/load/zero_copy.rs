@@ -40,7 +40,7 @@ const COPIED: u8 = 1;
 /// A thread with one or many sockets.
 pub(super) fn stream(sockets: Vec<Socket>, spec: &Spec, tally: &Tally<'_>) -> io::Result<()> {
     let buffer = vec![0; spec.send_bytes];
-    let mut news = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
+    let mut notifications = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
     let mut pace =
         spec.rate_per_s.map(|rate| Pace::new(rate * sockets.len() as f64 / spec.instances as f64));
     let mut poll = Poll::new()?;
@@ -55,21 +55,21 @@ pub(super) fn stream(sockets: Vec<Socket>, spec: &Spec, tally: &Tally<'_>) -> io
         let ready: Vec<usize> = poll.wait()?.collect();
         for key in ready {
             let Some(flow) = flows.get_mut(key) else { continue };
-            flow.hear(&mut news, tally)?;
+            flow.read_completions(&mut notifications, tally)?;
             let after = flow.burst(&buffer, &mut pace, &mut last_sent, tally)?;
             // an empty event set still wakes for the error queue
-            let waits = after == Next::News && flow.outstanding > 0;
+            let waits = after == Next::Completions && flow.outstanding > 0;
             if waits != flow.waits {
                 flow.waits = waits;
                 let flags = if waits { EventFlags::empty() } else { EventFlags::OUT };
                 poll.change(flow.socket.as_fd(), key, flags)?;
             }
-            if after == Next::News && !waits {
+            if after == Next::Completions && !waits {
                 no_room(last_sent, spec.send_bytes)?;
             }
         }
     }
-    flows.iter_mut().try_for_each(|flow| flow.end(&mut news, tally))
+    flows.iter_mut().try_for_each(|flow| flow.end(&mut notifications, tally))
 }
 
 /// Fails if no send has succeeded for [`PATIENCE`].
@@ -95,7 +95,7 @@ enum Next {
     /// It waits for room in the send buffer.
     Room,
     /// It waits for notifications, to free memory for new ones.
-    News,
+    Completions,
 }
 
 /// A socket, its offset in the buffer, and its number of sends without a notification.
@@ -139,7 +139,7 @@ impl Flow {
 
     fn send(&mut self, buffer: &[u8], tally: &Tally<'_>) -> io::Result<Next> {
         if self.outstanding >= OUTSTANDING {
-            return Ok(Next::News);
+            return Ok(Next::Completions);
         }
         let flags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32) | SendFlags::NOSIGNAL;
         match send(&self.socket, &buffer[self.offset..], flags) {
@@ -153,19 +153,19 @@ impl Flow {
                 }
                 Ok(Next::Send)
             }
-            Err(Errno::NOBUFS) => Ok(Next::News),
+            Err(Errno::NOBUFS) => Ok(Next::Completions),
             Err(Errno::AGAIN | Errno::INTR) => Ok(Next::Room),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Reads all queued notifications.
-    fn hear(&mut self, news: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
+    fn read_completions(&mut self, notifications: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
         loop {
             match recvmsg::<()>(
                 self.socket.as_fd().as_raw_fd(),
                 &mut [],
-                Some(&mut *news),
+                Some(&mut *notifications),
                 MsgFlags::MSG_ERRQUEUE,
             ) {
                 Ok(message) => {
@@ -183,18 +183,18 @@ impl Flow {
     }
 
     /// Ends sending and waits for the pending notifications, up to [`PATIENCE`].
-    fn end(&mut self, news: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
+    fn end(&mut self, notifications: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
         if let Socket::Tcp(stream) = &self.socket {
             stream.shutdown(Shutdown::Write)?;
         }
         let until = Instant::now() + PATIENCE;
-        self.hear(news, tally)?;
+        self.read_completions(notifications, tally)?;
         while self.outstanding > 0 && Instant::now() < until {
             match poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&LOOK)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.hear(news, tally)?;
+            self.read_completions(notifications, tally)?;
         }
         Ok(())
     }
@@ -203,9 +203,9 @@ impl Flow {
 /// The number of completed sends in a notification, and whether the kernel copied them anyway.
 ///
 /// Sends are numbered, and one notification covers a range (`__msg_zerocopy_callback`).
-fn done(told: ControlMessageOwned) -> Option<(u64, bool)> {
+fn done(notification: ControlMessageOwned) -> Option<(u64, bool)> {
     let (ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _)) =
-        told
+        notification
     else {
         return None;
     };
@@ -236,7 +236,7 @@ fn allow(socket: &impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn told(first: u32, last: u32, origin: u8, code: u8) -> Option<(u64, bool)> {
+    fn completed(first: u32, last: u32, origin: u8, code: u8) -> Option<(u64, bool)> {
         let error = libc::sock_extended_err {
             ee_errno: 0,
             ee_origin: origin,
@@ -251,9 +251,9 @@ mod tests {
 
     #[test]
     fn a_notification_has_the_first_and_last_send_number_which_wraps() {
-        assert_eq!(told(7, 7, ORIGIN, 0), Some((1, false)));
-        assert_eq!(told(7, 9, ORIGIN, COPIED), Some((3, true)));
-        assert_eq!(told(u32::MAX, 1, ORIGIN, 0), Some((3, false)));
-        assert_eq!(told(7, 9, libc::SO_EE_ORIGIN_ICMP, 3), None);
+        assert_eq!(completed(7, 7, ORIGIN, 0), Some((1, false)));
+        assert_eq!(completed(7, 9, ORIGIN, COPIED), Some((3, true)));
+        assert_eq!(completed(u32::MAX, 1, ORIGIN, 0), Some((3, false)));
+        assert_eq!(completed(7, 9, libc::SO_EE_ORIGIN_ICMP, 3), None);
     }
 }

@@ -25,7 +25,7 @@ const RUNQUEUE: Options = Options {
 };
 
 /// Pins these threads to one CPU, or sets another policy.
-fn told(arguments: &[&str]) {
+fn run_command(arguments: &[&str]) {
     let output = Command::new(arguments[0]).args(&arguments[1..]).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
@@ -76,9 +76,9 @@ fn a_delayed_reader_waits_as_often_and_as_long_as_schedstat_reports() {
         let mine = sched_getaffinity(None).unwrap();
         let cpu = (0..CpuSet::MAX_CPU).find(|cpu| mine.is_set(*cpu)).unwrap().to_string();
         let [pid, sender] = [reader.tgid().to_string(), rustix::thread::gettid().to_string()];
-        told(&["taskset", "--all-tasks", "--pid", "--cpu-list", &cpu, &pid]);
-        told(&["taskset", "--pid", "--cpu-list", &cpu, &sender]);
-        told(&["chrt", "--fifo", "--pid", "1", &sender]);
+        run_command(&["taskset", "--all-tasks", "--pid", "--cpu-list", &cpu, &pid]);
+        run_command(&["taskset", "--pid", "--cpu-list", &cpu, &sender]);
+        run_command(&["chrt", "--fifo", "--pid", "1", &sender]);
         let mut tracer = Tracer::attach(RUNQUEUE);
         // the reader is tracked from its first read on
         ask(&reader, 10, Duration::ZERO);
@@ -87,13 +87,13 @@ fn a_delayed_reader_waits_as_often_and_as_long_as_schedstat_reports() {
         ask(&reader, 50, Duration::from_millis(2));
         let [waited_ns, waits] = grown(reader.tgid(), before);
         let latency = latency(&mut tracer);
-        let told = format!("{waits} waits of {waited_ns} ns in all: {latency:?}");
-        assert!(waits >= 50 && latency.count() >= waits, "{told}");
+        let summary = format!("{waits} waits of {waited_ns} ns in all: {latency:?}");
+        assert!(waits >= 50 && latency.count() >= waits, "{summary}");
         let sum_ns: u64 = latency.waits.iter().map(|(shortest, count)| shortest * count).sum();
-        assert!(sum_ns >= waited_ns / 10 * 9, "{told}");
+        assert!(sum_ns >= waited_ns / 10 * 9, "{summary}");
         // the bucket of two milliseconds starts below
         let long: u64 = latency.waits.range(1_900_000..).map(|(_, count)| count).sum();
-        assert!(long >= 50, "{told}");
+        assert!(long >= 50, "{summary}");
     });
 }
 
