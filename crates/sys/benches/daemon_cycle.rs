@@ -170,9 +170,9 @@ fn median<T: Ord>(mut values: Vec<T>) -> Option<T> {
 
 /// Runs cycles in a separate process, to measure its memory.
 fn netsilo(tree: &Path) -> Cost {
-    let told =
+    let output =
         Command::new(std::env::current_exe().unwrap()).arg("cycles").arg(tree).output().unwrap();
-    let text = String::from_utf8(told.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     let numbers: Vec<u64> =
         text.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
     let [cycle, moving, reading, start, peak_kb] = numbers[..] else { panic!("{text}") };

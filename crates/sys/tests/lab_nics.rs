@@ -115,9 +115,9 @@ fn virtio_server() {
     let by_napi = bytes_by_napi(&attribute(&before, &after, &[]), Resolved::Direct);
     assert_eq!(by_napi.values().sum::<u64>(), CONNECTIONS * BYTES);
     assert!(by_napi.len() <= 4, "{by_napi:?}");
-    let told = ethtool::read("eth0").unwrap();
-    assert_eq!(told.channels.value().unwrap().combined, Some(Limit { current: 4, max: 4 }));
-    assert!(told.rss.reason().is_some() && told.link.value().unwrap().speed_mbps.is_none());
+    let answer = ethtool::read("eth0").unwrap();
+    assert_eq!(answer.channels.value().unwrap().combined, Some(Limit { current: 4, max: 4 }));
+    assert!(answer.rss.reason().is_some() && answer.link.value().unwrap().speed_mbps.is_none());
     let genl = netdev_genl::read().unwrap();
     let napis: BTreeSet<NapiId> =
         genl.value().unwrap().napis.iter().map(|napi| NapiId(napi.id)).collect();
@@ -154,8 +154,8 @@ fn igb_server() {
     // netlink lists the queues' napis
     if netdev.rx_queues.iter().all(|queue| queue.napi.is_some()) {
         after.sockets.values_mut().for_each(|socket| socket.incoming = None);
-        let reckoned = attribute(&before, &after, &steerings);
-        let by_napi = bytes_by_napi(&reckoned, Resolved::Toeplitz);
+        let predicted = attribute(&before, &after, &steerings);
+        let by_napi = bytes_by_napi(&predicted, Resolved::Toeplitz);
         assert_eq!(by_napi, bytes_by_napi(&direct, Resolved::Direct));
     }
 }
@@ -175,19 +175,20 @@ fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<Napi
 fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
     let ifindex: u32 =
         std::fs::read_to_string("/sys/class/net/eth0/ifindex").unwrap().trim().parse().unwrap();
-    let told = ethtool::read("eth0").unwrap();
-    let hashed = |flow| told.flow_hash[&flow].value().unwrap().to_string();
+    let answer = ethtool::read("eth0").unwrap();
+    let hashed = |flow| answer.flow_hash[&flow].value().unwrap().to_string();
     assert_eq!((hashed(FlowType::Tcp4).as_str(), hashed(FlowType::Udp4).as_str()), ("sdfn", "sd"));
-    let rss = told.rss.value().unwrap();
+    let rss = answer.rss.value().unwrap();
     assert_eq!((rss.indirection.len(), rss.indirection.iter().max()), (128, Some(&7)));
-    let combined = told.channels.value().unwrap().combined.unwrap();
-    assert_eq!((combined.current, told.rx_rings.clone()), (8, Part::Value(8)));
-    let link = told.link.value().unwrap();
+    let combined = answer.channels.value().unwrap().combined.unwrap();
+    assert_eq!((combined.current, answer.rx_rings.clone()), (8, Part::Value(8)));
+    let link = answer.link.value().unwrap();
     assert_eq!((link.speed_mbps, link.duplex), (Some(1000), Some(Duplex::Full)));
-    let received = told.stats.value().unwrap().iter().find(|(name, _)| name == "rx_bytes").unwrap();
+    let received =
+        answer.stats.value().unwrap().iter().find(|(name, _)| name == "rx_bytes").unwrap();
     assert!(received.1 > CONNECTIONS * BYTES);
 
-    let napi = |index| genl.and_then(|told| told.rx_napi(ifindex, index));
+    let napi = |index| genl.and_then(|answer| answer.rx_napi(ifindex, index));
     let edge = |to| Edge { to, source: EdgeSource::NetdevGenl, confidence: Confidence::Certain };
     let queue = |index| RxQueue {
         index,
@@ -200,7 +201,7 @@ fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
         name: "eth0".into(),
         ifindex,
         rx_queues: (0..8).map(queue).collect(),
-        ethtool: Some(told),
+        ethtool: Some(answer),
         ..Netdev::default()
     }
 }

@@ -89,11 +89,11 @@ fn affinities_reported_writable_can_be_written() {
     let snapshot = live();
     // before 6.11 the file's mode carries no information; the lab's older and newer kernels also
     // differ in netlink
-    let told_by_mode = has_netlink(&snapshot);
+    let mode_is_reliable = has_netlink(&snapshot);
     for (irq, state) in &snapshot.irqs {
         let path = format!("/proc/irq/{irq}/smp_affinity_list");
         let written = fs::write(path, state.requested.as_ref().unwrap().to_string());
-        if told_by_mode || eth0(&snapshot).irqs.contains(irq) {
+        if mode_is_reliable || eth0(&snapshot).irqs.contains(irq) {
             assert_eq!(
                 written.is_ok(),
                 state.writable == Writable::Yes,
