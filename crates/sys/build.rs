@@ -38,13 +38,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(status) if status.success() => {}
             Ok(_) => {
                 return Err(format!(
-                    "{clang} could not compile src/bpf/{program}.bpf.c, it says why above"
+                    "{clang} could not compile bpf/{program}.bpf.c: see its errors above"
                 )
                 .into());
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(format!(
-                    "{clang} is missing: install clang 14 or newer (Debian: apt install clang llvm), or name yours in CLANG"
+                    "{clang} is missing: \
+                     install clang 14 or newer (Debian: apt install clang llvm), \
+                     or set CLANG to its path"
                 )
                 .into());
             }

@@ -1,8 +1,9 @@
-//! The whole cycle on a large host, and its steps: 512 CPUs, 4000 interrupts, 4 netdevs of 64
-//! queues, 1024 consumers.
+//! The whole cycle and its steps on a large host.
 //!
-//! `TMPDIR=/dev/shm cargo bench -p netsilo-sys --bench cycle`. All between `observe` and the plan
-//! is pure.
+//! The host has 512 CPUs, 4000 interrupts, 4 netdevs of 64 queues and 1024 consumers.
+//!
+//! `TMPDIR=/dev/shm cargo bench -p netsilo-sys --bench cycle`. Everything between `observe` and the
+//! plan is pure.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
@@ -42,11 +43,11 @@ fn main() {
     let dir = tempfile::tempdir().unwrap();
     FULL.write(dir.path()).unwrap();
     TREE.set(dir.path().to_owned()).unwrap();
-    // Not auto, which moves nothing that does not gain enough.
+    // Not auto, which moves nothing without sufficient gain.
     let goal = Goal { algorithm: AlgorithmName::NearConsumer, ..Goal::default() };
     assert!(
         plan(&OBSERVED, &goal).changes.len() >= 200,
-        "a bench of a plan that changes next to nothing"
+        "the benchmarked plan must have many changes"
     );
     divan::main();
 }
@@ -55,8 +56,8 @@ fn read() -> Snapshot {
     snapshot(&Root::at(TREE.get().unwrap()).unwrap()).unwrap()
 }
 
-/// Every interrupt came again, on one CPU; each CPU was busy for a share of the time that its
-/// number gives.
+/// A snapshot one second later: each interrupt occurred on one CPU, and each CPU was busy for a
+/// share given by its number.
 fn a_second_later(before: &Snapshot) -> Snapshot {
     let mut after = before.clone();
     after.at += Duration::from_secs(1);
@@ -73,7 +74,7 @@ fn a_second_later(before: &Snapshot) -> Snapshot {
     after
 }
 
-/// What is read before and after: two snapshots.
+/// Reading only: two snapshots.
 #[divan::bench(sample_count = 20)]
 fn a_observe(bencher: Bencher<'_, '_>) {
     bencher.bench(|| (read(), read()));
@@ -90,20 +91,20 @@ fn c_silos(bencher: Bencher<'_, '_>) {
     bencher.bench(|| silos(black_box(&OBSERVED), &rates));
 }
 
-/// With rates and silos in it.
+/// Includes rates and silos.
 #[divan::bench]
 fn d_report(bencher: Bencher<'_, '_>) {
     bencher.bench(|| Report::of(black_box(&OBSERVED)));
 }
 
-/// With rates and silos in it.
+/// Includes rates and silos.
 #[divan::bench(args = AlgorithmName::ALL)]
 fn e_plan(bencher: Bencher<'_, '_>, algorithm: AlgorithmName) {
     let goal = Goal { algorithm, ..Goal::default() };
     bencher.bench(|| plan(black_box(&OBSERVED), &goal));
 }
 
-/// RPS, RFS and XPS of all queues besides.
+/// Also RPS, RFS and XPS of all queues.
 #[divan::bench]
 fn f_plan_of_everything(bencher: Bencher<'_, '_>) {
     let cpus = Some(OBSERVED.after.topology.online.clone());
@@ -127,7 +128,7 @@ fn g_cycle(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// One window of the daemon's controller, once all is placed: with rates, silos and plan in it.
+/// One window of the daemon's controller after placement: includes rates, silos and plan.
 #[divan::bench]
 fn h_tick_of_a_settled_controller(bencher: Bencher<'_, '_>) {
     let now = |window: u32| WINDOW * window;

@@ -1,13 +1,13 @@
-//! What one cycle of the daemon costs, in CPU time and memory, beside a cycle of irqbalance on the
-//! same made-up host.
+//! CPU time and memory of a daemon cycle, compared with an irqbalance cycle on the same synthetic
+//! host.
 //!
 //! `scripts/bench-irqbalance` runs it. A cycle is a refreshed snapshot and the controller's
-//! decision (rates, silos, and the plan where it asks for one); what eBPF counted is given, with 5%
-//! of noise on each count. irqbalance runs in a mount namespace of its own where `/sys`,
-//! `/proc/irq`, `/proc/interrupts` and `/proc/stat` are the made-up host's and the rest of `/proc`
-//! is read-only.
+//! decision (rates, silos, and a plan if requested). The eBPF counts are synthetic, with 5% of
+//! noise on each. irqbalance runs in its own mount namespace, where `/sys`, `/proc/irq`,
+//! `/proc/interrupts` and `/proc/stat` are the synthetic host's and the rest of `/proc` is
+//! read-only.
 //!
-//! `heap CPUS IRQS` prints the most that such cycles have on the heap, in bytes.
+//! `heap CPUS IRQS` prints the peak heap use of such cycles in bytes.
 
 #![allow(
     missing_docs,
@@ -40,12 +40,12 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::read::refresh::Refresher;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Both in turns, so often.
+/// Rounds in which both programs run alternately.
 const ROUNDS: usize = 3;
-/// Cycles until all is where it is wanted, and cycles at rest.
+/// Cycles until everything is placed, and cycles at rest.
 const SETTLING: usize = 5;
 const CYCLES: usize = 15;
-/// Times that all readers go elsewhere after that: seen in one cycle, followed in the next.
+/// How often all readers then move: detected in one cycle, followed in the next.
 const MOVES: usize = 4;
 const IRQBALANCE_CYCLES: usize = 3;
 /// The daemon's window.
@@ -74,8 +74,8 @@ fn main() {
     }
 }
 
-/// Netdevs have an interrupt a queue: 2, 32 or 256 in all, 8 at most where there are few
-/// interrupts.
+/// A host whose netdevs have one interrupt per queue: 2, 32 or 256 in total, at most 8 if it has
+/// few interrupts.
 fn host(cpus: u32, irqs: u32) -> BigHost {
     let (netdevs, queues) = match cpus {
         ..8 => (1, 2),
@@ -88,26 +88,28 @@ fn host(cpus: u32, irqs: u32) -> BigHost {
     BigHost { cpus, irqs, netdevs, queues }
 }
 
-/// What cycles of one program cost.
+/// The costs of cycles of one program.
 struct Cost {
     /// Median CPU time of a cycle.
     cycle: Duration,
-    /// The same while all queues' readers go elsewhere; zero where that is not known.
+    /// The same while all queues' readers move; zero if unknown.
     moving: Duration,
-    /// The part of it that reads; zero where that is not known.
+    /// The part for reading; zero if unknown.
     reading: Duration,
     /// CPU time until the first cycle.
     start: Duration,
-    /// VmHWM.
+    /// Peak resident memory in kB (VmHWM).
     peak_kb: u64,
 }
 
 fn table(irqbalance: Option<&str>) {
     println!(
-        "CPU time of a cycle (median of {ROUNDS} rounds) and peak memory; the ratio with its range over the rounds"
+        "CPU time of a cycle (median of {ROUNDS} rounds) and peak memory; \
+         the ratio with its range over the rounds"
     );
     println!(
-        "| CPUs | IRQs | of netdevs | netsilo at rest | of that reading | while all moves | first look | peak | irqbalance | peak | CPU ratio at rest |"
+        "| CPUs | IRQs | of netdevs | netsilo at rest | of that reading | while all moves | \
+         first look | peak | irqbalance | peak | CPU ratio at rest |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let sizes = [2, 64, 512]
@@ -167,11 +169,11 @@ fn median<T: Ord>(mut values: Vec<T>) -> Option<T> {
     values.into_iter().nth(middle)
 }
 
-/// A process of its own, for the memory.
+/// Runs cycles in a separate process, to measure its memory.
 fn netsilo(tree: &Path) -> Cost {
-    let told =
+    let output =
         Command::new(std::env::current_exe().unwrap()).arg("cycles").arg(tree).output().unwrap();
-    let text = String::from_utf8(told.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     let numbers: Vec<u64> =
         text.split_ascii_whitespace().map(|word| word.parse().unwrap()).collect();
     let [cycle, moving, reading, start, peak_kb] = numbers[..] else { panic!("{text}") };
@@ -179,7 +181,7 @@ fn netsilo(tree: &Path) -> Cost {
     Cost { cycle, moving, reading, start, peak_kb }
 }
 
-/// Makes cycles at rest, then some while all moves.
+/// Runs cycles at rest, then some while all readers move.
 fn cycles(tree: &Path) -> Cost {
     let root = Root::at(tree).unwrap();
     let mut now = Duration::from_secs(1000);
@@ -199,12 +201,12 @@ fn cycles(tree: &Path) -> Cost {
         let observation = Observation { before, after, attribution };
         let (decision, deciding) = measured(|| controller.tick(now, &observation));
         settle(tree, &decision.plan.placements);
-        // the observer keeps what it goes on from
+        // the observer keeps the start of the next observation
         last = observation.after;
         match cycle {
             ..SETTLING => {}
             _ if moves == 0 => {
-                assert!(decision.writes.changes.is_empty(), "a cycle that is not one at rest");
+                assert!(decision.writes.changes.is_empty(), "this cycle is not at rest");
                 at_rest.push(reading + deciding);
                 readings.push(reading);
             }
@@ -216,7 +218,7 @@ fn cycles(tree: &Path) -> Cost {
     Cost { cycle, moving, reading, start, peak_kb: peak_kb("self") }
 }
 
-/// Puts each interrupt where it is wanted, so that the next cycles are those of a host at rest.
+/// Sets each interrupt's affinity as planned, so that the next cycles are at rest.
 fn settle(tree: &Path, placements: &[Placement]) {
     for (irq, cpus) in placements.iter().filter_map(|it| Some((it.irq?, &it.cpus))) {
         for name in ["smp_affinity_list", "effective_affinity_list"] {
@@ -225,7 +227,7 @@ fn settle(tree: &Path, placements: &[Placement]) {
     }
 }
 
-/// Up to 5% more or less, the same in each run.
+/// Noise of up to 5%, the same in each run.
 struct Noise(u64);
 
 impl Noise {
@@ -235,7 +237,7 @@ impl Noise {
         value * (950 + (self.0 >> 33) % 101) / 1000
     }
 
-    /// What was counted, once the readers have gone elsewhere so often.
+    /// The synthetic eBPF counts after the readers have moved `moves` times.
     fn attribution(&mut self, after: &Snapshot, moves: u32) -> Attribution {
         let mut attribution = counted::attribution(after, WINDOW);
         let cpus = after.topology.online.len() as u32;
@@ -247,8 +249,8 @@ impl Noise {
         attribution
     }
 
-    /// As if each interrupt had come 500 times since, on one CPU; each CPU was busy for some 30% of
-    /// its ticks.
+    /// The counters one window earlier: each interrupt has occurred 500 times since, on one CPU,
+    /// and each CPU was busy for about 30% of its ticks.
     fn a_window_earlier(&mut self, mut before: Snapshot, after: &Snapshot) -> Snapshot {
         for (irq, state) in before.irqs.values_mut().zip(after.irqs.values()) {
             irq.counts.clone_from(&state.counts);
@@ -277,8 +279,7 @@ fn peak_kb(pid: &str) -> u64 {
     line.split_ascii_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Run by a shell in a mount namespace of its own; ends if anything of the made-up host is not in
-/// its place.
+/// Run by a shell in its own mount namespace; exits if a file of the synthetic host is not mounted.
 const IN_A_NAMESPACE: &str = r#"
 mount --make-rprivate /
 mount --bind /proc /proc
@@ -298,8 +299,9 @@ impl Drop for Irqbalance {
     }
 }
 
-/// Interrupts and CPU time go on while it sleeps. Its first cycle places everything and is left
-/// out.
+/// Runs irqbalance; advances interrupts and CPU time while it sleeps.
+///
+/// Its first cycle, which places everything, is not counted.
 fn balanced(program: &str, tree: &Path, host: &BigHost) -> Cost {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-eu", "-c", IN_A_NAMESPACE, "sh"]).arg(tree).arg(program);
@@ -308,9 +310,9 @@ fn balanced(program: &str, tree: &Path, host: &BigHost) -> Cost {
     let pid = running.0.id().to_string();
     let mut at_rest: Vec<Duration> = Vec::new();
     let started = Instant::now();
-    // start, the first cycle, and those that count
+    // the start, the first cycle, and the counted ones
     while at_rest.len() < IRQBALANCE_CYCLES + 2 {
-        assert!(running.0.try_wait().unwrap().is_none(), "irqbalance ended by itself");
+        assert!(running.0.try_wait().unwrap().is_none(), "irqbalance has exited");
         assert!(
             started.elapsed() < Duration::from_secs(120),
             "irqbalance takes too long: {at_rest:?}"
@@ -340,7 +342,7 @@ fn cpu_time(pid: &str) -> Duration {
     Duration::from_nanos(text.split_ascii_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// Whether it waits, being irqbalance by now and not the shell before it.
+/// Whether the process sleeps and is already irqbalance, not the shell before it.
 fn sleeps(pid: &str, program: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let name = Path::new(program).file_name().unwrap().to_str().unwrap();

@@ -1,6 +1,7 @@
-//! How good and how fast placement is: the solver, `spread`, a balancer's least-loaded rule and a
-//! vendor script's round-robin, all by the same cost, against the optimum where that can be
-//! computed; and the solver at 512 CPUs.
+//! Quality and speed of placement, measured by the cost model.
+//!
+//! Compares the solver, `spread`, a balancer's least-loaded rule and a vendor script's round-robin
+//! with the optimum where it can be computed; and measures the solver at 512 CPUs.
 //!
 //! `cargo bench -p netsilo-sys --bench placing`.
 
@@ -40,7 +41,8 @@ fn main() {
 
 fn quality() {
     println!(
-        "cost in % of a CPU beyond the optimum, mean of {SEEDS} problems of 3 to 6 queues on 6 to 8 CPUs of each machine"
+        "cost in % of a CPU beyond the optimum, mean of {SEEDS} problems of 3 to 6 queues \
+         on 6 to 8 CPUs of each machine"
     );
     let [solver, spread, least_loaded, round_robin] = WAYS;
     println!(
@@ -64,7 +66,8 @@ fn quality() {
         let [best, found, spread, least, round] = sums.map(|sum| sum / SEEDS as f64 / 1e7);
         let (mean, worst) = mean_and_worst(&gaps);
         println!(
-            "{name:32} {best:9.2} {found:8.3} {spread:8.2} {least:12.2} {round:11.2} {:8.3}% {:8.3}%",
+            "{name:32} {best:9.2} {found:8.3} {spread:8.2} {least:12.2} {round:11.2} \
+             {:8.3}% {:8.3}%",
             mean * 100.0,
             worst * 100.0
         );

@@ -1,8 +1,7 @@
 //! Reading a large host: 512 CPUs, 4000 interrupts, 4 netdevs of 64 queues.
 //!
-//! `cargo bench -p netsilo-sys --bench read`. The tree lies on this machine's disk (or better in
-//! memory: set `TMPDIR`); on a live kernel each file of it costs the kernel's own formatting on
-//! top.
+//! `cargo bench -p netsilo-sys --bench read`. The tree is on this machine's disk, or better in
+//! memory: set `TMPDIR`. On a live kernel each file also costs the kernel's formatting.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
@@ -41,7 +40,7 @@ fn wanted() -> BTreeSet<Irq> {
     (1000..1064).map(Irq).collect()
 }
 
-/// What one would write first.
+/// The obvious first implementation.
 fn naive(text: &str) -> BTreeMap<u32, Vec<u64>> {
     let cpus = text.lines().next().unwrap().split_whitespace().count();
     let row = |line: &str| {

@@ -1,5 +1,4 @@
-//! What the audit reads of a host: a fixture with more files, and every fixture through the
-//! diagnosis.
+//! The audit's readers on an extended fixture, and the diagnosis on every fixture.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -20,7 +19,7 @@ fn fixtures() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures"))
 }
 
-/// Of a fixture with these files added.
+/// The audit of a fixture with these files added.
 fn audit_of(name: &str, files: &[(&str, &str)]) -> Audit {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
@@ -71,7 +70,7 @@ fn links_are_read_from_the_device_up_to_the_root_port() {
 }
 
 #[test]
-fn limits_power_and_forwarding_are_read_and_what_is_not_there_is_none() {
+fn limits_power_and_forwarding_are_read_and_missing_ones_are_none() {
     let dev = format!("{NIC}/net/eth0");
     let cpu = "sys/devices/system/cpu/cpu0";
     let files = [
@@ -110,10 +109,10 @@ fn limits_power_and_forwarding_are_read_and_what_is_not_there_is_none() {
     assert_eq!((power.idle_states[0].name.as_str(), power.idle_states[0].usage), ("C6", 77));
     assert!(!power.idle_states[0].disabled);
     assert_eq!(audit.machine.memory_bytes["mon_L3_00"], 123_456);
-    assert_eq!(audit.qdiscs.reason(), Some("was not asked for when this was captured"));
+    assert_eq!(audit.qdiscs.reason(), Some("not captured: the bundle is from an older netsilo"));
 }
 
-/// As two looks, ten seconds apart.
+/// An observation of two equal samples ten seconds apart.
 fn twice(tree: &Path) -> Observation {
     let before = snapshot(&Root::at(tree).unwrap()).unwrap();
     let mut after = before.clone();
@@ -122,7 +121,7 @@ fn twice(tree: &Path) -> Observation {
 }
 
 #[test]
-fn every_host_that_was_captured_goes_through_the_diagnosis() {
+fn every_captured_host_can_be_diagnosed() {
     let mut seen = 0;
     for entry in fs::read_dir(fixtures()).unwrap() {
         let path = entry.unwrap().path();
@@ -136,17 +135,24 @@ fn every_host_that_was_captured_goes_through_the_diagnosis() {
 }
 
 #[test]
-fn a_bundles_hostile_names_are_written_out_before_anybody_sees_them() {
+fn hostile_names_in_a_bundle_are_escaped() {
     let dir = tempfile::tempdir().unwrap();
     let mut capture = bundle::Capture::start().unwrap();
     let fixture = fixtures().join("virtio-6.1");
     for _ in 0..2 {
         snapshot(&capture.sample(&Root::at(&fixture).unwrap()).unwrap()).unwrap();
     }
-    let hostile = r#"{ "source": "bpf", "elapsed": { "secs": 1, "nanos": 0 }, "windowed": false, "polls": [], "cpu_time": {},
-        "hooks": [], "lost_events": 0, "consumption": [{ "napi": 8196, "rx_queue": 3, "resolved": "direct", "poll_cpu": 1,
-        "protocol_cpu": 1, "consumer_cpu": 1, "protocol": "tcp", "bytes": 9000000, "events": 10, "approximate": false,
-        "consumer": { "tgid": 9, "comm": "x\u001b[2J\nok: fine", "cgroup": "/a\u009b31m\r", "netns": 0 } }] }"#;
+    let hostile = r#"{
+        "source": "bpf", "elapsed": { "secs": 1, "nanos": 0 }, "windowed": false, "polls": [],
+        "cpu_time": {}, "hooks": [], "lost_events": 0,
+        "consumption": [{
+            "napi": 8196, "rx_queue": 3, "resolved": "direct", "poll_cpu": 1, "protocol_cpu": 1,
+            "consumer_cpu": 1, "protocol": "tcp", "bytes": 9000000, "events": 10,
+            "approximate": false, "consumer": {
+                "tgid": 9, "comm": "x\u001b[2J\nok: fine", "cgroup": "/a\u009b31m\r", "netns": 0
+            }
+        }]
+    }"#;
     let attribution = serde_json::from_str(hostile).unwrap();
     let path = dir.path().join("hostile.tar.zst");
     capture.write(&path, &attribution, "6.1", bundle::Addresses::Keep).unwrap();

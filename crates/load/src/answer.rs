@@ -1,4 +1,4 @@
-//! The server's workers: they read requests and answer them, or read what streams in.
+//! The server's workers: they read requests and answer them, or read streams.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,27 +14,27 @@ use crate::board::{Board, Row, add};
 use crate::socket::{PATIENCE, Poll, is_later};
 use crate::work::Work;
 
-/// What is read or written at once, at most, of requests and responses.
+/// Maximum bytes per read or write of requests and responses.
 const PIECE: usize = 128 << 10;
 
-/// Connections taken from the listener before the others have their turn.
+/// Maximum connections accepted before other sockets are served.
 const ACCEPTED: usize = 16;
 
-/// The listener's number among the sockets waited for.
+/// The listener's key among the polled sockets.
 const LISTENER: usize = usize::MAX;
 
-/// What is done with what comes in.
+/// How a worker handles incoming data.
 #[derive(Clone, Copy)]
 pub(super) struct Job<'a> {
     pub(super) board: &'a Board,
     pub(super) row: &'a Row,
-    /// Only this one is served.
+    /// Only this client is served.
     pub(super) client: IpAddr,
     work: Work,
     request: usize,
-    /// 0: nothing is answered.
+    /// 0: no response is sent.
     response: usize,
-    /// What is read of a stream at once, at most.
+    /// Maximum bytes per read of a stream.
     piece: usize,
     closes: bool,
 }
@@ -72,12 +72,12 @@ impl<'a> Job<'a> {
     }
 }
 
-/// A connection: how much of its request has come, and how much of the response is still to go.
+/// A connection: the bytes received of its request, and the bytes left to send of the response.
 struct Flow {
     stream: Arc<TcpStream>,
     received: usize,
     owed: usize,
-    /// It is waited for until there is room.
+    /// Waiting for room in the send buffer.
     full: bool,
 }
 
@@ -86,7 +86,7 @@ impl Flow {
         Self { stream, received: 0, owed: 0, full: false }
     }
 
-    /// Reads once and answers what is complete; false when the connection is over.
+    /// Reads once and answers a complete request; false when the connection is over.
     fn go_on(&mut self, buffer: &mut [u8], job: &Job<'_>) -> io::Result<bool> {
         if self.owed == 0 {
             let wanted = (job.request - self.received).min(buffer.len());
@@ -126,15 +126,16 @@ impl Flow {
     }
 }
 
-/// A thread that waits in its connection until it is closed.
+/// A thread that blocks in its connection until the connection is closed.
 pub(super) fn tcp(stream: Arc<TcpStream>, job: &Job<'_>) {
     let (mut flow, mut buffer) = (Flow::new(stream), job.buffer());
-    // what breaks here the client sees
+    // the client reports a failure here
     while matches!(flow.go_on(&mut buffer, job), Ok(true)) {}
 }
 
-/// A thread with many connections, and those that it takes from a listener; ends when it is stopped
-/// and all are closed, or were not for long.
+/// A thread with many connections, and those that it accepts from a listener.
+///
+/// Once stopped, it ends when all connections are closed, or after [`PATIENCE`].
 pub(super) fn tcp_many(
     streams: Vec<Arc<TcpStream>>,
     listener: Option<&TcpListener>,
@@ -193,7 +194,7 @@ fn accept(
                 stream.set_nodelay(true)?;
                 take(Arc::new(stream), flows, free, poll)?;
             }
-            // a stranger, or one that has gone again
+            // an unknown client, or one that has closed already
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) if is_later(&error) => return Ok(()),
@@ -219,12 +220,12 @@ fn take(
     Ok(())
 }
 
-/// A thread that waits in a datagram socket until it is stopped and the socket shut.
+/// A thread that blocks in a datagram socket until it is stopped and the socket is shut down.
 pub(super) fn udp(socket: &UdpSocket, job: &Job<'_>) {
-    // the largest there is, so that what is too long does not look right
+    // maximum datagram size, so that an oversized request is not mistaken for a valid one
     let mut buffer = vec![0; 65_536];
     while !job.board.is_stopped() {
-        // not std's, which panics where there is no sender: a socket that was shut has none
+        // std's recv_from panics without a sender address, which a shut-down socket does not have
         let Ok((bytes, _, from)) = recvfrom(socket, &mut buffer[..], RecvFlags::empty()) else {
             continue;
         };
@@ -244,7 +245,7 @@ pub(super) fn udp(socket: &UdpSocket, job: &Job<'_>) {
             continue;
         }
         add(&job.row.requests, 1);
-        // its first byte is the request's, which tells the client which one it answers
+        // the response keeps the first byte of the request, by which the client matches them
         if let Ok(bytes) = sendto(socket, &buffer[..job.response], SendFlags::empty(), &from) {
             add(&job.row.sent_bytes, bytes);
             add(&job.row.datagrams_sent, 1);

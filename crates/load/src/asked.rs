@@ -1,4 +1,4 @@
-//! A load that another machine makes: the asking end.
+//! The requesting end of a load that another machine generates.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,18 +7,19 @@ use netsilo_trial::traffic::Run;
 use crate::control::{Order, Reply, Request};
 use crate::run::{ANSWER, Control, LoadError, Watch};
 
-/// This machine's address as a server there has it before it: where it reaches us.
+/// This machine's address on the path to the server, at which the server can reach it.
 pub fn here(server: SocketAddr) -> Result<IpAddr, LoadError> {
     let control = Control::connect(server)?;
     Ok(control.lines.stream().local_addr().map_err(LoadError::Control)?.ip())
 }
 
-/// Asks a server for a load, and waits until it is made. When `watch` wants no more, the connection
-/// goes, and the load with it.
+/// Requests a load from a server and waits until it is complete.
+///
+/// If `watch` breaks, the connection closes, which ends the load.
 pub fn ask(server: SocketAddr, order: &Order, watch: &mut Watch<'_>) -> Result<Run, LoadError> {
     order.spec.check().map_err(LoadError::Spec)?;
     let mut control = Control::connect(server)?;
-    // it is told each second, but not while both ends open their sockets
+    // ticks arrive each second, except while both ends open their sockets
     control.lines.stream().set_read_timeout(Some(ANSWER)).map_err(LoadError::Control)?;
     control.lines.say(&Request::Make(Box::new(order.clone()))).map_err(LoadError::Control)?;
     loop {

@@ -1,5 +1,6 @@
-//! Where those who make a load count, each in a row of their own, and are told when to begin and
-//! end: memory that threads share, and processes too.
+//! Shared memory in which the workers of a load count, each in its own row.
+//!
+//! Threads and processes share it; it also tells them when to begin and end.
 
 use std::ffi::c_void;
 use std::io;
@@ -11,7 +12,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
 
-/// One counter of [`Totals`] each; only one thread writes to a row.
+/// One counter for each field of [`Totals`]; only one thread writes to a row.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct Row {
@@ -29,7 +30,7 @@ pub(super) struct Row {
     pub(super) zerocopy_copied: AtomicU64,
 }
 
-/// Adds to a counter that nobody else writes: no locked instruction is needed.
+/// Adds to a counter with a single writer: no locked instruction is needed.
 pub(super) fn add(counter: &AtomicU64, more: usize) {
     counter.store(counter.load(Ordering::Relaxed) + more as u64, Ordering::Relaxed);
 }
@@ -54,20 +55,20 @@ impl Row {
     }
 }
 
-/// What all are told.
+/// The commands to all workers.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(super) struct Phase {
-    /// 1: begin. A futex: thousands that looked again and again would leave no time to start the
+    /// 1: begin. A futex, because thousands of polling threads would leave no time to start the
     /// others.
     go: AtomicU32,
-    /// What happens now counts.
+    /// Whether events are counted now.
     pub(super) counting: AtomicBool,
-    /// Come to an end.
+    /// Whether workers must end.
     pub(super) stop: AtomicBool,
 }
 
-/// A [`Phase`] and rows behind it, in memory of its own.
+/// A [`Phase`] followed by rows, in its own memory.
 #[derive(Debug)]
 pub(super) struct Board {
     start: *mut c_void,
@@ -75,7 +76,7 @@ pub(super) struct Board {
     memory: OwnedFd,
 }
 
-// SAFETY: the memory is mapped as long as the board lives, and all that is in it is atomic.
+// SAFETY: the memory is mapped while the board lives, and everything in it is atomic.
 #[allow(unsafe_code)]
 unsafe impl Send for Board {}
 // SAFETY: as above.
@@ -83,21 +84,21 @@ unsafe impl Send for Board {}
 unsafe impl Sync for Board {}
 
 impl Board {
-    /// An empty one.
+    /// Creates an empty board.
     pub(super) fn new(rows: usize) -> io::Result<Self> {
         let memory = memfd_create("netsilo-load", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, length(rows) as u64)?;
         Self::of(memory, rows)
     }
 
-    /// Another process's, which has at least so many rows.
+    /// Maps the board of another process, which must have at least `rows` rows.
     pub(super) fn of(memory: OwnedFd, rows: usize) -> io::Result<Self> {
         let length = length(rows);
         if rustix::fs::fstat(&memory)?.st_size.unsigned_abs() < length as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the board has fewer rows"));
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping of a file that is at least so long and that nobody shortens.
+        // SAFETY: a new mapping of a file that is at least this long and is never shortened.
         #[allow(unsafe_code)]
         let start = unsafe {
             mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, memory.as_fd(), 0)?
@@ -105,14 +106,14 @@ impl Board {
         Ok(Self { start, rows, memory })
     }
 
-    /// For another process.
+    /// The memory, for another process.
     pub(super) fn memory(&self) -> &OwnedFd {
         &self.memory
     }
 
     pub(super) fn phase(&self) -> &Phase {
-        // SAFETY: the mapping begins with a phase; all bits zero are one, and it is only written
-        // through atomics.
+        // SAFETY: the mapping begins with a phase; all-zero bits are a valid phase, and it is only
+        // written through atomics.
         #[allow(unsafe_code)]
         unsafe {
             &*self.start.cast::<Phase>()
@@ -120,27 +121,27 @@ impl Board {
     }
 
     pub(super) fn rows(&self) -> &[Row] {
-        // SAFETY: so many rows follow the phase, aligned as it is; all bits zero are rows, only
-        // written through atomics.
+        // SAFETY: `rows` rows follow the phase, with its alignment; all-zero bits are valid rows,
+        // only written through atomics.
         #[allow(unsafe_code)]
         unsafe {
             std::slice::from_raw_parts(self.start.cast::<Phase>().add(1).cast::<Row>(), self.rows)
         }
     }
 
-    /// Lets all begin, who then see whether they shall stop.
+    /// Lets all workers begin; they then check whether to stop.
     pub(super) fn go(&self) {
         let go = &self.phase().go;
         go.store(1, Ordering::Relaxed);
-        // fails for addresses that are none
+        // fails only for invalid addresses
         let _ = futex::wake(go, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Waits until all may begin.
+    /// Waits until the workers may begin.
     pub(super) fn wait(&self) {
         let go = &self.phase().go;
         while go.load(Ordering::Relaxed) == 0 {
-            // returns early when it has changed already, or a signal came
+            // returns early if the value has changed already, or on a signal
             let _ = futex::wait(go, futex::Flags::empty(), 0, None);
         }
     }
@@ -163,7 +164,7 @@ impl Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        // SAFETY: mapped by this board, which nobody refers to any more.
+        // SAFETY: mapped by this board, to which no reference is left.
         #[allow(unsafe_code)]
         let _ = unsafe { munmap(self.start, length(self.rows)) };
     }
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_at_one_mapping_begins_when_another_says_so() {
+    fn a_waiter_at_one_mapping_begins_when_another_mapping_says_go() {
         let board = Board::new(1).unwrap();
         let other = Board::of(board.memory().try_clone().unwrap(), 1).unwrap();
         std::thread::scope(|scope| {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_through_another_mapping_is_seen() {
+    fn counts_through_another_mapping_are_visible() {
         let board = Board::new(3).unwrap();
         let other = Board::of(board.memory().try_clone().unwrap(), 3).unwrap();
         add(&other.rows()[2].responses, 5);

@@ -1,4 +1,4 @@
-//! What client and server say to each other: lines of JSON, of bounded length, the version first.
+//! The control protocol of client and server: JSON lines of bounded length, the version first.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -9,55 +9,54 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::Tick;
 
-/// Which words are spoken; another version's are not understood.
+/// The version of the protocol; other versions are rejected.
 pub const VERSION: u32 = 1;
 
-/// The longest line that a server takes from a client.
+/// Maximum bytes per line that a server accepts from a client.
 pub(super) const CLIENT_LINE: u64 = 64 << 10;
 
-/// The longest line that a client takes from a server: counters of a large machine.
+/// Maximum bytes per line that a client accepts from a server: counters of a large machine.
 pub(super) const SERVER_LINE: u64 = 64 << 20;
 
-/// What a client says.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
-    /// First of all.
+    /// The first request.
     Hello {
         /// [`VERSION`].
         version: u32,
     },
-    /// Get ready for this load; its connections follow.
+    /// Prepare for this load; its connections follow.
     Prepare(Box<Spec>),
-    /// From now on it counts.
+    /// Start counting.
     Begin {
-        /// Whether eBPF is to measure the true interrupt times.
+        /// Whether to measure hardirq and softirq times with eBPF.
         bpf: bool,
     },
-    /// From now on it does not count any more.
+    /// Stop counting.
     End,
-    /// All was sent.
+    /// Everything was sent.
     Stop,
-    /// Make a load yourself, against a server of mine.
+    /// Generate a load against a server of the requesting machine.
     Make(Box<Order>),
 }
 
-/// A load that a server is asked to make.
+/// A load that a server is requested to generate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
-    /// What to send.
+    /// The load.
     pub spec: Spec,
-    /// Against which machine; the one that asks where it is `None`, and others only where that was
-    /// allowed.
+    /// The machine to load; `None` means the requesting machine, and others need permission.
     pub to: Option<IpAddr>,
     /// The port of its server.
     pub port: u16,
-    /// Measure the true interrupt times with eBPF, at both ends.
+    /// Measure hardirq and softirq times with eBPF, at both ends.
     pub bpf: bool,
 }
 
-/// What a server answers, one for each request.
+/// The server's reply to each request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reply {
@@ -68,9 +67,9 @@ pub(super) enum Reply {
     },
     /// To [`Request::Prepare`].
     Ready {
-        /// Where to connect to or send to, in turns.
+        /// The ports to connect or send to, in rotation.
         ports: Vec<u16>,
-        /// What its workers are.
+        /// How its workers are implemented.
         instances_as: InstancesAs,
     },
     /// To [`Request::Begin`].
@@ -83,7 +82,7 @@ pub(super) enum Reply {
     Tick(Tick),
     /// To [`Request::Make`], at its end.
     Made(Box<Run>),
-    /// To anything.
+    /// To any request.
     Refused {
         /// Why.
         why: String,
@@ -107,7 +106,7 @@ impl Lines {
         self.reader.get_ref()
     }
 
-    /// Whether something was read that was not heard yet.
+    /// Whether buffered input is left.
     pub(super) fn has_more(&self) -> bool {
         !self.reader.buffer().is_empty()
     }
@@ -118,8 +117,9 @@ impl Lines {
         self.reader.get_mut().write_all(&line)
     }
 
-    /// The next line; `None` where the other end has closed. A line that is too long or means
-    /// nothing is `InvalidData`.
+    /// The next line; `None` if the other end has closed.
+    ///
+    /// A line that is too long or invalid is `InvalidData`.
     pub(super) fn hear<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut line = Vec::new();
         let length = self.reader.by_ref().take(self.longest).read_until(b'\n', &mut line)?;
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_heard_and_one_without_an_end_is_not_waited_for() {
+    fn a_line_is_read_and_an_endless_line_is_an_error() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut server = Lines::new(listener.accept().unwrap().0, 100).unwrap();

@@ -1,5 +1,7 @@
-//! A connection for each request. The server closes first, so that the ports it leaves behind are
-//! its own: a client would soon have none left.
+//! One connection per request.
+//!
+//! The server closes first, so that the ports in TIME_WAIT are the server's: otherwise the client
+//! would soon run out of ports.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, sock
 use crate::socket::{PATIENCE, Poll, is_later};
 use crate::tally::Tally;
 
-/// A thread that makes one connection after the other.
+/// A thread that makes one connection after another.
 pub(super) fn one(to: SocketAddr, spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
     let mut buffer = vec![0; spec.request_bytes.max(spec.response_bytes) + 1];
     while !tally.is_stopped() {
@@ -29,7 +31,7 @@ pub(super) fn one(to: SocketAddr, spec: &Spec, tally: &mut Tally<'_>) -> io::Res
         if stream.read(&mut buffer)? > 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a response is longer than asked for",
+                "a response is longer than requested",
             ));
         }
         tally.response(sent_at, Instant::now());
@@ -46,7 +48,7 @@ struct Flow {
     done: bool,
 }
 
-/// A thread that keeps many connections going.
+/// A thread with many concurrent connections.
 pub(super) fn many(
     to: SocketAddr,
     instances: usize,
@@ -78,7 +80,7 @@ pub(super) fn many(
 }
 
 impl Flow {
-    /// Begins to connect.
+    /// Starts to connect.
     fn open(
         key: usize,
         to: SocketAddr,
@@ -105,7 +107,7 @@ impl Flow {
         })
     }
 
-    /// Sends and receives what it can; whether the server has answered and closed.
+    /// Sends and receives as far as possible; true when the server has answered and closed.
     fn go_on(
         &mut self,
         key: usize,

@@ -1,8 +1,8 @@
-//! Drops datagrams where they come in, before connection tracking, routing and bridging: rules of
-//! nftables that go with their owner.
+//! Drops datagrams at ingress, before connection tracking, routing and bridging, with nftables
+//! rules.
 //!
-//! Their tables belong to a netlink socket (`NFT_TABLE_F_OWNER`, 5.12). When it closes, the kernel
-//! takes them away: however this process ends, nothing stays.
+//! The tables belong to a netlink socket (`NFT_TABLE_F_OWNER`, 5.12). When it closes, the kernel
+//! removes them, however this process ends.
 
 use std::ffi::CString;
 use std::io;
@@ -21,33 +21,35 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
-/// `NF_IP_PRI_RAW`: before connection tracking (-200). In a bridge it is before all of netfilter's
-/// own (`NF_BR_PRI_NAT_DST_BRIDGED`).
+
+/// `NF_IP_PRI_RAW`: before connection tracking (-200). In a bridge it precedes all hooks of
+/// netfilter itself (`NF_BR_PRI_NAT_DST_BRIDGED`).
 const PRIORITY: i32 = -300;
 /// `NF_INET_PRE_ROUTING`, `NF_BR_PRE_ROUTING`.
 const PREROUTING: u32 = 0;
-/// `NFNL_SUBSYS_NFTABLES`, whose batch it is.
+/// `NFNL_SUBSYS_NFTABLES`, the subsystem of the batch.
 const NFTABLES: u16 = 10;
-/// The first message's number.
+/// Sequence number of the first message.
 const FIRST: u32 = 1;
-/// `NLMSG_ERROR`: an error, or none.
+/// `NLMSG_ERROR`: an error or an acknowledgement.
 const ANSWER: u16 = 2;
 const REGISTER: u32 = Registers::Reg1 as u32;
 
-/// Why nothing can be dropped.
+/// Why datagrams cannot be dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum EarlyDropError {
-    /// Nobody sends from the one to the other.
-    #[error("{0} and {1} are addresses of two families")]
+    /// The two addresses cannot exchange packets.
+    #[error("{0} and {1} are addresses of different families")]
     Families(IpAddr, IpAddr),
-    /// The kernel has no such rules, or not for us.
+    /// The kernel has no such rules, or refuses them.
     #[error(
-        "the kernel refuses rules that go with their owner ({0}): they take CAP_NET_ADMIN, nf_tables and a kernel from 5.12 on"
+        "the kernel refuses nftables rules with an owner ({0}): they need CAP_NET_ADMIN, nf_tables \
+         and kernel 5.12 or newer"
     )]
     Refused(#[from] io::Error),
 }
 
-/// While it lives, datagrams are dropped.
+/// Drops datagrams while it lives.
 #[derive(Debug)]
 pub struct EarlyDrop {
     _owner: OwnedFd,
@@ -55,8 +57,11 @@ pub struct EarlyDrop {
 
 impl EarlyDrop {
     /// Drops UDP datagrams from the first to the second address of each pair, in this thread's
-    /// network namespace. What a bridge takes in is dropped there, all else in raw PREROUTING; that
-    /// too, if `br_netfilter` hands it over, where nftables know no bridges.
+    /// network namespace.
+    ///
+    /// Packets that enter a bridge are dropped in the bridge, all others in raw PREROUTING. Without
+    /// nftables bridge support, bridged packets are dropped in raw PREROUTING if `br_netfilter`
+    /// passes them on.
     pub fn of(flows: &[(IpAddr, IpAddr)]) -> Result<Self, EarlyDropError> {
         let flows: Vec<(IpAddr, IpAddr)> =
             flows.iter().map(|(from, to)| (from.to_canonical(), to.to_canonical())).collect();
@@ -69,7 +74,7 @@ impl EarlyDrop {
     }
 }
 
-/// Where packets are looked at (`NFPROTO_IPV4`, `NFPROTO_IPV6`, `NFPROTO_BRIDGE`).
+/// The hook's family (`NFPROTO_IPV4`, `NFPROTO_IPV6`, `NFPROTO_BRIDGE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
     Ip = 2,
@@ -90,7 +95,7 @@ impl Family {
 const IP: &[Family] = &[Family::Ip, Family::Ip6];
 const ALL: &[Family] = &[Family::Ip, Family::Ip6, Family::Bridge];
 
-/// Whether a netdev here is a bridge.
+/// Whether this namespace has a bridge.
 fn has_bridge() -> bool {
     let root = Root::live();
     let netdevs = root.list("/sys/class/net").unwrap_or_default();
@@ -99,7 +104,7 @@ fn has_bridge() -> bool {
     })
 }
 
-/// A table, a chain and the rules, in each family that sees some of the flows.
+/// A table, a chain and the rules, in each family that applies to some of the flows.
 fn batch(flows: &[(IpAddr, IpAddr)], families: &[Family]) -> Chained<'static> {
     let mut batch = Chained::new(FIRST);
     let mut edge = Nfgenmsg::new();
@@ -129,15 +134,14 @@ fn batch(flows: &[(IpAddr, IpAddr)], families: &[Family]) -> Chained<'static> {
     batch
 }
 
-/// Of this process: another one may measure too.
+/// The table's name, unique to this process: other processes may measure at the same time.
 fn name() -> CString {
     CString::new(format!("netsilo-early-drop-{}", std::process::id())).unwrap_or_default()
 }
 
 type Rule<'a> = PushExprListAttrs<PushRuleAttrs<RequestBuf<'a>>>;
 
-/// A rule's expressions: what is told apart is loaded and compared, one after the other; the
-/// verdict comes last.
+/// Adds a rule's expressions: load and compare each field, then the verdict.
 fn drop_flow(rule: Rule<'_>, family: Family, from: IpAddr, to: IpAddr) -> Rule<'_> {
     let ethertype: u16 = if from.is_ipv4() { 0x0800 } else { 0x86dd };
     let rule = if family == Family::Bridge {
@@ -146,7 +150,7 @@ fn drop_flow(rule: Rule<'_>, family: Family, from: IpAddr, to: IpAddr) -> Rule<'
         rule
     };
     let rule = equals(meta(rule, MetaKeys::L4Proto), &[libc::IPPROTO_UDP as u8]);
-    // where the two addresses stand in the headers of IPv4 and IPv6
+    // offsets of the two addresses in the IPv4 and IPv6 headers
     let (at_from, at_to) = if from.is_ipv4() { (12, 16) } else { (8, 24) };
     let rule =
         [(at_from, from), (at_to, to)].into_iter().fold(
@@ -166,7 +170,7 @@ fn drop_flow(rule: Rule<'_>, family: Family, from: IpAddr, to: IpAddr) -> Rule<'
     verdict.end_nested().end_nested()
 }
 
-/// Loads what the kernel knows of a packet.
+/// Loads packet metadata.
 fn meta(rule: Rule<'_>, key: MetaKeys) -> Rule<'_> {
     rule.nested_elem()
         .nested_data_meta()
@@ -176,7 +180,7 @@ fn meta(rule: Rule<'_>, key: MetaKeys) -> Rule<'_> {
         .end_nested()
 }
 
-/// Loads a part of its IP header.
+/// Loads bytes of the IP header.
 fn network_header(rule: Rule<'_>, offset: u32, length: u32) -> Rule<'_> {
     let payload = rule
         .nested_elem()
@@ -186,15 +190,16 @@ fn network_header(rule: Rule<'_>, offset: u32, length: u32) -> Rule<'_> {
     payload.push_offset(offset).push_len(length).end_nested().end_nested()
 }
 
-/// Goes on only if what was loaded is that.
+/// Continues only if the loaded value equals this one.
 fn equals<'a>(rule: Rule<'a>, value: &[u8]) -> Rule<'a> {
     let compare =
         rule.nested_elem().nested_data_cmp().push_sreg(REGISTER).push_op(CmpOps::Eq as u32);
     compare.nested_data().push_value(value).end_nested().end_nested().end_nested()
 }
 
-/// Sends a batch, and hears what became of it: the kernel answers before the call that sends
-/// returns. What it made belongs to the socket.
+/// Sends a batch and checks the replies, which the kernel queues before the send returns.
+///
+/// The returned socket owns the created tables.
 fn commit(batch: &ChainedFinal<'_>) -> io::Result<OwnedFd> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -203,7 +208,7 @@ fn commit(batch: &ChainedFinal<'_>) -> io::Result<OwnedFd> {
         Some(NETFILTER),
     )?;
     send(&socket, batch.payload(), SendFlags::empty())?;
-    // the end of a batch is not answered by kernels before 6.10: the last rule is
+    // kernels before 6.10 do not acknowledge the end of a batch, but its last rule
     let last = FIRST + batch.chain_len() as u32 - 2;
     let mut buffer = vec![0; 16 << 10];
     loop {
@@ -218,13 +223,13 @@ fn commit(batch: &ChainedFinal<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// The message that each answers, and its errno or 0.
+/// The sequence number that each reply refers to, and its errno or 0.
 fn answers(mut bytes: &[u8]) -> Vec<(u32, i32)> {
     let mut answers = Vec::new();
     let word =
         |bytes: &[u8], at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    // struct nlmsghdr: length, type and flags, number, port; then struct nlmsgerr: minus errno, the
-    // header of what is answered
+    // struct nlmsghdr: length, type and flags, number, port; then struct nlmsgerr: negative errno,
+    // the header of the request
     while let (Some(length), Some(number), Some(error)) =
         (word(bytes, 0), word(bytes, 8), word(bytes, 16))
     {
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_names_its_message_and_what_is_cut_off_is_none() {
+    fn each_reply_names_its_message_and_truncated_replies_are_ignored() {
         let bytes = [answer(2, 0), answer(3, libc::EPERM)].concat();
         assert_eq!(answers(&bytes), [(2, 0), (3, libc::EPERM)]);
         assert_eq!(answers(&bytes[..40]), [(2, 0)]);
@@ -268,13 +273,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_answered_has_an_end(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_any_bytes_terminates(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(answers(&bytes).len() <= bytes.len() / 16);
         }
     }
 
     #[test]
-    fn a_batch_has_a_table_a_chain_and_a_rule_for_each_flow_in_each_family_that_sees_it() {
+    fn a_batch_has_a_table_a_chain_and_one_rule_per_flow_in_each_matching_family() {
         let flows = [
             ("192.0.2.1", "198.51.100.1"),
             ("2001:db8::1", "2001:db8::2"),
@@ -286,6 +291,6 @@ mod tests {
         assert_eq!(messages(&[Family::Ip]), 2 + 3);
         assert_eq!(messages(&[Family::Ip, Family::Ip6, Family::Bridge]), 2 + 3 + 4 + 5);
         let crossed = EarlyDrop::of(&[(flows[0].0, flows[1].0)]).unwrap_err().to_string();
-        assert_eq!(crossed, "192.0.2.1 and 2001:db8::1 are addresses of two families");
+        assert_eq!(crossed, "192.0.2.1 and 2001:db8::1 are addresses of different families");
     }
 }

@@ -1,8 +1,9 @@
-//! Makes load and answers it: the sockets and threads of `netsilo bench`.
+//! Generates and answers load: the sockets and threads of `netsilo bench`.
 //!
-//! The words and sums are in [`netsilo_trial::traffic`]. A server ([`serve`]) and a client ([`run`])
-//! agree on a load over a control connection; then the client opens the data connections, both take
-//! their counters, and each thread or process counts in its own row of a [`board`], which the
+//! The types and sums are in [`netsilo_trial::traffic`]. A server ([`serve`]) and a client ([`run`])
+//! agree on a load over a control connection. Then the client opens the data connections, and both
+//! read their counters. Each thread or process counts in its own row of a [`board`], which the
+//! client reads each second.
 //! client reads each second.
 
 mod answer;
@@ -30,5 +31,5 @@ pub use run::{LoadError, Options, Tick, Watch, run};
 pub use serve::{Bind, Event, ServeError, Server};
 pub use side::Before;
 
-/// Where a server listens unless told otherwise.
+/// Default port of a server.
 pub const PORT: u16 = 12870;

@@ -1,4 +1,4 @@
-//! A load that another machine asks this one to make: the end that makes it, and for whom it does.
+//! The generating end of a load that another machine requests, with the check of its target.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
@@ -8,11 +8,12 @@ use crate::control::{Lines, Order, Reply};
 use crate::run::{Options, run};
 use crate::serve::Event;
 
-/// Loads at once, at most: two senders of one experiment.
+/// Maximum concurrent loads: two senders of one experiment.
 const AT_ONCE: usize = 2;
 
-/// Makes loads for others, against themselves: who asks can only make us load the address that he
-/// asks from.
+/// Generates loads for other machines.
+///
+/// Without further permission only against the requesting address.
 #[derive(Debug)]
 pub(super) struct Maker {
     also_against: Vec<IpAddr>,
@@ -24,8 +25,8 @@ impl Maker {
         Self { also_against, running: AtomicUsize::new(0) }
     }
 
-    /// Makes a load and tells the one who asked how it goes; when he has gone, or all shall stop,
-    /// it ends.
+    /// Generates a load and reports its progress; ends early if the client is gone or the server
+    /// stops.
     pub(super) fn make(
         &self,
         order: &Order,
@@ -51,13 +52,13 @@ impl Maker {
         lines.say(&Reply::Made(Box::new(run))).map_err(|error| error.to_string())
     }
 
-    /// Whom to load: the one who asks, or who was allowed.
+    /// The address to load: the requesting machine's, or one that is permitted.
     fn allowed(&self, to: Option<IpAddr>, from: IpAddr) -> Result<IpAddr, String> {
         match to {
             None => Ok(from),
             Some(to) if to == from || self.also_against.contains(&to) => Ok(to),
             Some(to) => {
-                Err(format!("this server loads {to} for nobody: start it with --may-load {to}"))
+                Err(format!("this server may not load {to}: start it with --may-load {to}"))
             }
         }
     }
@@ -65,13 +66,13 @@ impl Maker {
     fn turn(&self) -> Result<Turn<'_>, String> {
         let turn = Turn(&self.running);
         if self.running.fetch_add(1, Ordering::Relaxed) >= AT_ONCE {
-            return Err(format!("{AT_ONCE} loads are being made: try again later"));
+            return Err(format!("{AT_ONCE} loads are running: try again later"));
         }
         Ok(turn)
     }
 }
 
-/// One of the loads that run.
+/// One of the running loads.
 struct Turn<'a>(&'a AtomicUsize);
 
 impl Drop for Turn<'_> {
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_third_party_is_loaded_only_where_it_was_named() {
+    fn a_third_party_is_loaded_only_with_may_load() {
         let [me, named, other] =
             ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|it| it.parse::<IpAddr>().unwrap());
         let maker = Maker::new(vec![named]);
@@ -97,12 +98,12 @@ mod tests {
         let refused = maker.allowed(Some(other), me).unwrap_err();
         assert_eq!(
             refused,
-            "this server loads 192.0.2.3 for nobody: start it with --may-load 192.0.2.3"
+            "this server may not load 192.0.2.3: start it with --may-load 192.0.2.3"
         );
     }
 
     #[test]
-    fn no_more_than_two_loads_are_made_at_once() {
+    fn at_most_two_loads_run_at_once() {
         let maker = Maker::new(Vec::new());
         let two = [maker.turn().unwrap(), maker.turn().unwrap()];
         assert!(maker.turn().is_err());

@@ -1,5 +1,4 @@
-//! Instances that are processes: this program again, one instance each, that counts in memory
-//! shared with the first.
+//! Instances as processes: this program again, one process per instance, counting in shared memory.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -17,7 +16,7 @@ use crate::run::{Share, work};
 use crate::socket::Socket;
 use crate::tally::{Latencies, Tally};
 
-/// What a process is to do; its board is its standard input.
+/// The task of a process; its board is its standard input.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     spec: Spec,
@@ -26,19 +25,19 @@ struct Task {
     rows: usize,
 }
 
-/// What a process says at its end, after a line that says that it is ready.
+/// The result that a process prints at its end, after a line when it is ready.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Told {
-    /// What its latencies are, in the interchange form; empty if there are none.
+    /// Its latencies in the interchange format; empty if there are none.
     histogram: String,
     /// CPU time of the process.
     pub(super) cpu: Duration,
-    /// What went wrong.
+    /// Its error, if any.
     pub(super) error: Option<String>,
 }
 
 impl Told {
-    /// Adds its latencies to those of others.
+    /// Adds its latencies to those of the other instances.
     pub(super) fn add_to(&self, latencies: &Latencies) {
         latencies.add(&self.histogram);
     }
@@ -51,7 +50,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Starts one; it opens its socket and says so.
+    /// Starts an instance, which opens its socket and reports that it is ready.
     pub(super) fn start(
         spec: &Spec,
         to: SocketAddr,
@@ -88,7 +87,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // one that has ended, and was waited for, is not there to be killed
+        // killing an instance that has ended and was waited for has no effect
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -100,14 +99,14 @@ pub enum InstanceError {
     /// It was not started by `bench run`.
     #[error("this verb is started by `netsilo bench run`, with its task: {0}")]
     Task(#[from] serde_json::Error),
-    /// Its board or socket could not be had.
+    /// Its board or socket could not be opened.
     #[error("cannot start an instance: {0}")]
     Io(#[from] io::Error),
 }
 
 /// Runs one instance in this process; `task` and standard input come from [`crate::run`].
 pub fn instance(task: &str) -> Result<(), InstanceError> {
-    // who stops it may be gone
+    // end with the parent process, which stops instances
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     let Task { spec, to, row, rows } = serde_json::from_str(task)?;
     let board = Board::of(io::stdin().as_fd().try_clone_to_owned()?, rows)?;

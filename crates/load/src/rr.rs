@@ -1,4 +1,4 @@
-//! Requests and responses, one outstanding on each connection, as the client sees them.
+//! Requests and responses on the client, one outstanding per connection.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
@@ -12,10 +12,10 @@ use crate::board::add;
 use crate::socket::{Poll, Socket, is_later};
 use crate::tally::Tally;
 
-/// What is read or written at once, at most.
+/// Maximum bytes per read or write.
 const PIECE: usize = 64 << 10;
 
-/// A thread that waits in its connection.
+/// A thread that blocks in its connection.
 pub(super) fn tcp(mut stream: &TcpStream, spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
     let mut buffer = vec![0; spec.request_bytes.max(spec.response_bytes)];
     let mut sent_at = Instant::now();
@@ -32,7 +32,7 @@ pub(super) fn tcp(mut stream: &TcpStream, spec: &Spec, tally: &mut Tally<'_>) ->
     Ok(())
 }
 
-/// A thread that waits in its datagram socket.
+/// A thread that blocks in its datagram socket.
 pub(super) fn udp(socket: &UdpSocket, spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
     socket.set_read_timeout(Some(spec.lost_after))?;
     let mut buffer = vec![0; spec.request_bytes.max(spec.response_bytes)];
@@ -66,7 +66,7 @@ pub(super) fn udp(socket: &UdpSocket, spec: &Spec, tally: &mut Tally<'_>) -> io:
     Ok(())
 }
 
-/// The first byte tells requests apart. One that finds no room is lost like any other.
+/// Sends a request, identified by its first byte; without buffer space it counts as lost.
 fn send(socket: &UdpSocket, request: &mut [u8], sequence: u8, tally: &Tally<'_>) -> io::Result<()> {
     request[0] = sequence;
     match socket.send(request) {
@@ -79,7 +79,7 @@ fn send(socket: &UdpSocket, request: &mut [u8], sequence: u8, tally: &Tally<'_>)
     }
 }
 
-/// No buffer is left in the kernel or its device.
+/// Whether the kernel or its device has no buffer left.
 pub(super) fn is_full(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error())
 }
@@ -109,12 +109,12 @@ fn is_response(
 struct Flow {
     socket: Socket,
     sent_at: Instant,
-    /// Of a datagram: when it was sent the last time.
+    /// When its datagram was last sent.
     last_sent: Instant,
     unsent: usize,
     missing: usize,
     sequence: u8,
-    /// It has one outstanding.
+    /// Whether a request is outstanding.
     asked: bool,
 }
 
@@ -190,7 +190,7 @@ impl Flow {
         self.go_on(key, buffer, poll, tally)
     }
 
-    /// Sends what is left of a request; where there is no room, waits for some.
+    /// Sends the rest of a request; waits for room in the send buffer if needed.
     fn go_on(
         &mut self,
         key: usize,
@@ -211,7 +211,7 @@ impl Flow {
                 Err(error) => return Err(error),
             }
         }
-        // Only a request longer than the socket's buffer ever waits for room.
+        // Only a request longer than the socket's send buffer waits for room.
         if buffer.len() == PIECE {
             poll.change(stream.as_fd(), key, EventFlags::IN)
         } else {
@@ -219,7 +219,7 @@ impl Flow {
         }
     }
 
-    /// Takes in what has come; whether that answers the request. Then `sent_at` is when it did.
+    /// Reads data; true if it completes the response, and then `sent_at` is the time of completion.
     fn hear(&mut self, spec: &Spec, buffer: &mut [u8], tally: &mut Tally<'_>) -> io::Result<bool> {
         let answered = match &mut self.socket {
             Socket::Tcp(stream) => match stream.read(buffer) {
@@ -237,7 +237,7 @@ impl Flow {
             }
         };
         if !(answered && self.asked) {
-            // only of datagrams: it was given up already
+            // only for datagrams: the request was given up already
             add(&tally.row.late, usize::from(answered));
             return Ok(false);
         }
@@ -247,7 +247,7 @@ impl Flow {
         Ok(true)
     }
 
-    /// Gives up a datagram that is not answered in time, or sends it again.
+    /// Gives up a datagram without a response in time, or sends it again.
     fn look_for_loss(
         &mut self,
         key: usize,

@@ -1,4 +1,4 @@
-//! The client: agrees on a load with a server, makes it, and gathers what both have counted.
+//! The client: agrees on a load with a server, generates it, and collects the counts of both.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -18,23 +18,23 @@ use crate::socket::{PATIENCE, Socket, allow_many_sockets};
 use crate::tally::{Latencies, Tally};
 use crate::{crr, rr, stream, zero_copy};
 
-/// Stack of a worker; there may be thousands.
+/// Stack size of a worker in bytes; there may be thousands.
 const STACK: usize = 96 << 10;
 
-/// How long a server may take to answer: it takes snapshots, and waits for what is on its way.
+/// Timeout for a server's reply: it takes snapshots, and waits for data in flight.
 pub(super) const ANSWER: Duration = Duration::from_secs(60);
 
-/// What else a run needs to know.
+/// Options of a run that are not part of the load.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// Measure the true interrupt times with eBPF, at both ends.
+    /// Measure hardirq and softirq times with eBPF, at both ends.
     pub bpf: bool,
 }
 
-/// Told about once a second, and when it begins to count.
+/// Progress, about once a second and when counting begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tick {
-    /// Time that has counted; `None` while warming up.
+    /// Time counted so far; `None` while warming up.
     pub counted: Option<Duration>,
     /// Transactions, or bytes sent, in the last second.
     pub last_second: u64,
@@ -43,55 +43,55 @@ pub struct Tick {
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// No such load.
+    /// The load is invalid.
     #[error("{0}")]
     Spec(String),
-    /// No server answers.
+    /// No server answers at the address.
     #[error("no server at {address} ({source}): start one there with `netsilo bench serve`")]
     NoServer {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// What answers is something else.
-    #[error("{0} does not speak as `netsilo bench serve` does; is it the right port?")]
+    /// The other end is not a netsilo server.
+    #[error("{0} is not a `netsilo bench serve` server; check the port")]
     Stranger(SocketAddr),
-    /// The server says no.
+    /// The server refuses.
     #[error("the server refuses: {0}")]
     Refused(String),
-    /// It went away.
+    /// The server closed the connection.
     #[error("the server has closed the control connection")]
     Gone,
-    /// The control connection broke.
+    /// The control connection failed.
     #[error("cannot talk to the server: {0}")]
     Control(io::Error),
-    /// Sockets, threads or processes could not be had.
+    /// Sockets, threads or processes could not be created.
     #[error("cannot start instance {instance}: {source}")]
     Start {
-        /// Which one, from 1.
+        /// Its number, from 1.
         instance: usize,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Whoever watches wants no more of it.
+    /// `watch` returned break.
     #[error("interrupted")]
     Interrupted,
-    /// A data connection broke.
-    #[error("the load broke: {0}")]
+    /// A data connection failed.
+    #[error("the load failed: {0}")]
     Broken(String),
     /// This machine's counters cannot be read.
     #[error("cannot read this machine's counters: {0}")]
     Side(#[from] netsilo_sys::files::root::ReadError),
-    /// Shared memory could not be had.
-    #[error("cannot count: {0}")]
+    /// Shared memory could not be created.
+    #[error("cannot create the counters: {0}")]
     Board(io::Error),
 }
 
-/// Told how a load goes; says whether it shall go on.
+/// Receives the progress of a load; break ends the load.
 pub type Watch<'a> = dyn FnMut(Tick) -> ControlFlow<()> + 'a;
 
-/// Makes a load and measures it.
+/// Generates a load and measures it.
 pub fn run(
     spec: &Spec,
     server: SocketAddr,
@@ -139,7 +139,7 @@ pub fn run(
     })
 }
 
-/// The control connection, from this end.
+/// The client's end of the control connection.
 pub(super) struct Control {
     pub(super) lines: Lines,
     server: SocketAddr,
@@ -171,7 +171,7 @@ impl Control {
         said.map(|()| reply).map_err(LoadError::Control)
     }
 
-    /// What the server says next.
+    /// The server's next reply.
     pub(super) fn hear(&mut self) -> Result<Reply, LoadError> {
         match self.lines.hear() {
             Ok(Some(Reply::Refused { why })) => Err(LoadError::Refused(why)),
@@ -186,7 +186,7 @@ impl Control {
     }
 }
 
-/// What was counted between two moments.
+/// The counts of the measured interval.
 struct Counted {
     seconds: f64,
     totals: Totals,
@@ -194,13 +194,13 @@ struct Counted {
     client: Side,
 }
 
-/// What came of all instances.
-struct Made {
+/// The result of all instances.
+struct Finished {
     counted: Counted,
     children_cpu: Duration,
 }
 
-/// Warms up, counts for the time given, and tells each second. The instances run on.
+/// Warms up, counts for the given time, and reports each second; the instances keep running.
 fn count(
     spec: &Spec,
     options: Options,
@@ -218,7 +218,7 @@ fn count(
         if board.is_stopped() {
             break;
         }
-        pass(left.min(Duration::from_secs(1)), board);
+        wait_unless_failed(left.min(Duration::from_secs(1)), board);
         tell(Tick { counted: None, last_second: 0 })?;
     }
     control.ask(&Request::Begin { bpf: options.bpf })?;
@@ -233,7 +233,7 @@ fn count(
     tell(Tick { counted: Some(Duration::ZERO), last_second: 0 })?;
     for second in 1.. {
         let until = Duration::from_secs(second).min(spec.duration);
-        pass(until.saturating_sub(started.elapsed()), board);
+        wait_unless_failed(until.saturating_sub(started.elapsed()), board);
         let now = done(&board.totals());
         if until == Duration::from_secs(second) {
             per_second.push(now - last);
@@ -251,8 +251,8 @@ fn count(
     Ok(Counted { seconds, totals, per_second, client })
 }
 
-/// Waits, unless an instance has broken.
-fn pass(time: Duration, board: &Board) {
+/// Waits, but returns early if an instance has failed.
+fn wait_unless_failed(time: Duration, board: &Board) {
     let until = Instant::now() + time;
     while !board.is_stopped() {
         let Some(left) =
@@ -264,14 +264,14 @@ fn pass(time: Duration, board: &Board) {
     }
 }
 
-/// Threads: one per instance, or a few with many each.
+/// Runs threads: one per instance, or a few with many instances each.
 fn threads(
     spec: &Spec,
     targets: &[SocketAddr],
     board: &Board,
     latencies: &Latencies,
     count: impl FnOnce() -> Result<Counted, LoadError>,
-) -> Result<Made, LoadError> {
+) -> Result<Finished, LoadError> {
     let start = |instance: usize| move |source| LoadError::Start { instance: instance + 1, source };
     let share = |(to, _): (&SocketAddr, _)| Share { to: *to, instances: 0, sockets: Vec::new() };
     let mut shares: Vec<Share> = targets.iter().zip(board.rows()).map(share).collect();
@@ -285,8 +285,7 @@ fn threads(
         let mut handles = Vec::new();
         for ((n, share), row) in shares.into_iter().enumerate().zip(board.rows()) {
             let worker = move || {
-                // all begin at once: while they are being started, those that run would leave
-                // little time for that
+                // all begin together: running threads would leave little time to start the others
                 board.wait();
                 let done = work(share, spec, &mut Tally::new(board, row, latencies));
                 if done.is_err() {
@@ -312,18 +311,18 @@ fn threads(
             let done = handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             done.map_err(|error| LoadError::Broken(error.to_string()))?;
         }
-        Ok(Made { counted: counted?, children_cpu: Duration::ZERO })
+        Ok(Finished { counted: counted?, children_cpu: Duration::ZERO })
     })
 }
 
-/// Processes: one per instance.
+/// Runs processes: one per instance.
 fn processes(
     spec: &Spec,
     targets: &[SocketAddr],
     board: &Board,
     latencies: &Latencies,
     count: impl FnOnce() -> Result<Counted, LoadError>,
-) -> Result<Made, LoadError> {
+) -> Result<Finished, LoadError> {
     let start = |instance: usize| move |source| LoadError::Start { instance: instance + 1, source };
     let mut instances = Vec::new();
     for (n, to) in targets.iter().enumerate() {
@@ -339,26 +338,26 @@ fn processes(
     for instance in instances {
         let told = instance
             .end()
-            .map_err(|error| LoadError::Broken(format!("an instance is gone: {error}")))?;
+            .map_err(|error| LoadError::Broken(format!("an instance has exited: {error}")))?;
         if let Some(error) = told.error {
             return Err(LoadError::Broken(error));
         }
         told.add_to(latencies);
         children_cpu += told.cpu;
     }
-    Ok(Made { counted: counted?, children_cpu })
+    Ok(Finished { counted: counted?, children_cpu })
 }
 
 /// One thread's part of a load.
 pub(super) struct Share {
-    /// Where its requests go that open a connection each.
+    /// Target of its requests, if each opens a connection.
     pub(super) to: SocketAddr,
     pub(super) instances: usize,
-    /// One of each instance, or none at all.
+    /// One per instance, or empty.
     pub(super) sockets: Vec<Socket>,
 }
 
-/// Makes one thread's part of a load, until it is told to stop.
+/// Runs one thread's part of a load until it is stopped.
 pub(super) fn work(share: Share, spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
     let Share { to, instances, sockets } = share;
     let many = spec.instances_as == InstancesAs::Multiplexed;

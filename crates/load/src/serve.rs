@@ -1,5 +1,5 @@
-//! The server: a control connection per client, each in a thread, and the workers of what it asks
-//! for.
+//! The server: a control connection per client, each in a thread, and the workers that serve its
+//! load.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -22,40 +22,40 @@ use crate::side::{Before, Hurry};
 use crate::socket::{PATIENCE, allow_many_sockets};
 use crate::work::Work;
 
-/// Clients at once, at most.
+/// Maximum concurrent clients.
 const CLIENTS: usize = 16;
 
-/// Stack of a worker; there may be thousands.
+/// Stack size of a worker in bytes; there may be thousands.
 const STACK: usize = 128 << 10;
 
-/// For so long nothing may come before a stream of datagrams is taken to be over.
+/// A datagram stream is over when nothing arrives for this long.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Where and how to serve.
+/// The address and the options of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Bind {
     /// Address of the control connection and the data.
     pub address: SocketAddr,
-    /// CPU time burnt for each request.
+    /// CPU time used for each request, in microseconds.
     pub work_usecs: u64,
-    /// Threads, where instances are multiplexed.
+    /// Number of threads for multiplexed instances.
     pub workers: usize,
     /// Each worker runs on this CPU only.
     pub pinned: Option<CpuId>,
 }
 
-/// Why there is no server.
+/// Why the server did not start or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Someone has the port.
+    /// The port is taken.
     #[error("{0} is in use: another server runs there, or choose another --port")]
     InUse(SocketAddr),
-    /// It cannot be bound to.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Waiting for clients failed.
@@ -63,18 +63,18 @@ pub enum ServeError {
     Wait(io::Error),
 }
 
-/// What happens at a server.
+/// An event at a server.
 #[derive(Debug)]
 pub enum Event {
     /// A client's load has begun.
     Began(SocketAddr, Box<Spec>),
-    /// It has come to its end, with the server's totals.
+    /// A client's load has ended, with the server's totals.
     Served(SocketAddr, Totals),
-    /// A client was sent away, or is gone before its end.
+    /// A client was refused, or left before its load ended.
     Ended(SocketAddr, String),
-    /// A load was asked for, and is being made against this address.
+    /// A requested load is being generated against this address.
     Making(SocketAddr, Box<Spec>),
-    /// It has come to its end, with the client's totals.
+    /// The requested load has ended, with the client's totals.
     Made(SocketAddr, Totals),
 }
 
@@ -88,7 +88,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens.
+    /// Binds the address and listens.
     pub fn bind(bind: Bind) -> Result<Self, ServeError> {
         allow_many_sockets();
         let Bind { address, .. } = bind;
@@ -100,18 +100,18 @@ impl Server {
         Ok(Self { listener, work: Work::new(bind.work_usecs), bind, maker: None })
     }
 
-    /// The same, which also makes loads against those who ask for one, and against these.
+    /// Also generates loads, against the requesting machine or one of these addresses.
     #[must_use]
     pub fn making(self, also_against: Vec<IpAddr>) -> Self {
         Self { maker: Some(Maker::new(also_against)), ..self }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves clients until told to stop. What happens is told from several threads.
+    /// Serves clients until stopped; `tell` is called from several threads.
     pub fn serve(
         &self,
         stop: &AtomicBool,
@@ -126,7 +126,7 @@ impl Server {
                     Ok(_) => {}
                     Err(error) => return Err(ServeError::Wait(error.into())),
                 }
-                // one that has gone again is none
+                // ignore a client that has disconnected already
                 let Ok((stream, from)) = self.listener.accept() else { continue };
                 let clients = &clients;
                 scope.spawn(move || {
@@ -141,7 +141,7 @@ impl Server {
         })
     }
 
-    /// Talks to a client until it goes.
+    /// Serves a client until it disconnects.
     fn client(
         &self,
         stream: TcpStream,
@@ -150,46 +150,47 @@ impl Server {
         stop: &AtomicBool,
         tell: &(dyn Fn(Event) + Sync),
     ) -> Result<(), String> {
-        let words = |error: io::Error| error.to_string();
-        stream.set_nonblocking(false).map_err(words)?;
+        let text = |error: io::Error| error.to_string();
+        stream.set_nonblocking(false).map_err(text)?;
         sockopt::set_socket_keepalive(&stream, true).map_err(|error| error.to_string())?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(words)?;
-        let mut lines = Lines::new(stream, CLIENT_LINE).map_err(words)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(text)?;
+        let mut lines = Lines::new(stream, CLIENT_LINE).map_err(text)?;
         let mut session = Session { server: self, from, stop, run: None };
         let welcomed =
             |request: &Request| matches!(request, Request::Hello { version: VERSION }) && !busy;
-        let first = patient(&mut lines, stop, Some(PATIENCE))?;
+        let first = next_request(&mut lines, stop, Some(PATIENCE))?;
         match first {
             Some(request) if welcomed(&request) => {
-                lines.say(&Reply::Welcome { version: VERSION }).map_err(words)?;
+                lines.say(&Reply::Welcome { version: VERSION }).map_err(text)?;
             }
             Some(_) if busy => {
                 return refuse(
                     &mut lines,
-                    format!("{CLIENTS} clients are being served: try again later"),
+                    format!("{CLIENTS} clients are connected: try again later"),
                 );
             }
             Some(Request::Hello { version }) => {
                 return refuse(
                     &mut lines,
                     format!(
-                        "this server speaks version {VERSION}, not {version}: use the same netsilo on both ends"
+                        "this server speaks version {VERSION}, not {version}: \
+                         use the same netsilo on both ends"
                     ),
                 );
             }
-            Some(_) => return refuse(&mut lines, "the version comes first".into()),
+            Some(_) => return refuse(&mut lines, "the first request must be the version".into()),
             None => return Ok(()),
         }
-        while let Some(request) = patient(&mut lines, stop, None)? {
+        while let Some(request) = next_request(&mut lines, stop, None)? {
             let reply = session.answer(request, &mut lines, tell);
             match reply {
-                Ok(Some(reply)) => lines.say(&reply).map_err(words)?,
+                Ok(Some(reply)) => lines.say(&reply).map_err(text)?,
                 Ok(None) => {}
                 Err(why) => return refuse(&mut lines, why),
             }
         }
         match session.run {
-            Some(_) => Err("gone before the end".into()),
+            Some(_) => Err("disconnected before the end".into()),
             None => Ok(()),
         }
     }
@@ -200,19 +201,19 @@ fn refuse(lines: &mut Lines, why: String) -> Result<(), String> {
     Err(why)
 }
 
-/// The next request; `None` when the client has gone or the server shall stop.
-fn patient(
+/// The next request; `None` when the client has disconnected or the server must stop.
+fn next_request(
     lines: &mut Lines,
     stop: &AtomicBool,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> Result<Option<Request>, String> {
     let began = Instant::now();
     loop {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        if patience.is_some_and(|patience| began.elapsed() > patience) {
-            return Err("said nothing".into());
+        if timeout.is_some_and(|timeout| began.elapsed() > timeout) {
+            return Err("sent nothing".into());
         }
         let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         if lines.has_more()
@@ -224,8 +225,8 @@ fn patient(
             lines.stream().set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
             return match lines.hear() {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    let _ = refuse(lines, format!("not understood: {error}"));
-                    Err(format!("not understood: {error}"))
+                    let _ = refuse(lines, format!("invalid request: {error}"));
+                    Err(format!("invalid request: {error}"))
                 }
                 other => other.map_err(|error| error.to_string()),
             };
@@ -233,7 +234,7 @@ fn patient(
     }
 }
 
-/// One client's affairs.
+/// The session of one client.
 struct Session<'a> {
     server: &'a Server,
     from: SocketAddr,
@@ -245,32 +246,32 @@ struct Session<'a> {
 struct Running {
     board: Arc<Board>,
     workers: Vec<JoinHandle<()>>,
-    /// To wake those who wait in them.
+    /// Datagram sockets in which workers block.
     sockets: Vec<Arc<UdpSocket>>,
     streams: Vec<Weak<TcpStream>>,
     spec: Spec,
     pinned: Option<CpuId>,
     before: Option<(Before, Totals)>,
     served: Served,
-    /// Of the thread that hears the client, which thousands of workers would keep from it.
+    /// Priority of the thread that reads requests, which thousands of workers would starve.
     hurry: Option<Hurry>,
 }
 
 impl Session<'_> {
-    /// What is answered, if it was not yet; an error ends the session.
+    /// The reply, unless it was sent already; an error ends the session.
     fn answer(
         &mut self,
         request: Request,
         lines: &mut Lines,
         tell: &(dyn Fn(Event) + Sync),
     ) -> Result<Option<Reply>, String> {
-        let words = |error: io::Error| error.to_string();
+        let text = |error: io::Error| error.to_string();
         match (request, &mut self.run) {
             (Request::Prepare(spec), None) => {
                 spec.check()?;
                 let run = self
                     .prepare(&spec, lines)
-                    .map_err(|error| format!("cannot serve this: {error}"))?;
+                    .map_err(|error| format!("cannot serve this load: {error}"))?;
                 self.run.insert(run).go();
                 tell(Event::Began(self.from, spec));
                 Ok(None)
@@ -282,37 +283,39 @@ impl Session<'_> {
             }
             (Request::End, Some(run)) => {
                 let Some((before, totals)) = run.before.take() else {
-                    return Err("nothing was begun".into());
+                    return Err("no load is running".into());
                 };
                 run.served.counted = run.board.totals().since(&totals);
                 run.served.side = before.end().map_err(|error| error.to_string())?;
                 Ok(Some(Reply::Ended))
             }
             (Request::Stop, run) => {
-                let Some(run) = run.take() else { return Err("nothing was begun".into()) };
-                let served = run.end(self.stop).map_err(words)?;
+                let Some(run) = run.take() else { return Err("no load is running".into()) };
+                let served = run.end(self.stop).map_err(text)?;
                 tell(Event::Served(self.from, served.totals));
                 Ok(Some(Reply::Done(Box::new(served))))
             }
             (Request::Make(order), None) => {
                 let Some(maker) = &self.server.maker else {
-                    return Err("this server makes no loads: start it without --only-answer".into());
+                    return Err(
+                        "this server generates no loads: start it without --only-answer".into()
+                    );
                 };
                 maker.make(&order, self.from.ip(), lines, self.stop, tell)?;
                 Ok(None)
             }
             (Request::Hello { .. } | Request::Prepare(_) | Request::Make(_), _) | (_, None) => {
-                Err("this comes out of turn".into())
+                Err("this request is out of order".into())
             }
         }
     }
 
-    /// Opens the sockets, tells the client, takes its connections, and starts the workers, which
-    /// wait.
+    /// Opens the sockets, replies to the client, accepts its connections, and starts the workers,
+    /// which wait.
     fn prepare(&self, spec: &Spec, lines: &mut Lines) -> io::Result<Running> {
         let here = lines.stream().local_addr()?.ip();
         let client = self.from.ip();
-        // as the client's are; a connection per request has no thread that it could wait in
+        // as the client's are; one connection per request leaves no thread to block in it
         let each = spec.instances_as != InstancesAs::Multiplexed && spec.test != Test::TcpCrr;
         let count =
             if each { spec.instances } else { self.server.bind.workers.min(spec.instances) };
@@ -357,7 +360,7 @@ impl Session<'_> {
             for n in 0..count {
                 let listener = listener.try_clone()?;
                 run.start(n, work, client, move |job| {
-                    // what breaks here the client sees
+                    // the client reports a failure here
                     let _ = answer::tcp_many(Vec::new(), Some(&listener), job);
                 })?;
             }
@@ -381,7 +384,7 @@ impl Session<'_> {
         Ok(run)
     }
 
-    /// The client's next data connection.
+    /// Accepts the client's next data connection.
     fn accept(&self, listener: &TcpListener, client: IpAddr) -> io::Result<TcpStream> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -395,7 +398,7 @@ impl Session<'_> {
             if Instant::now() > until || self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "the client's connections did not come",
+                    "the client did not open its connections",
                 ));
             }
             let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -405,7 +408,7 @@ impl Session<'_> {
 }
 
 impl Running {
-    /// A thread that counts in its row.
+    /// Starts a thread that counts in its row.
     fn start(
         &mut self,
         row: usize,
@@ -419,7 +422,7 @@ impl Running {
                 if let Some(cpu) = pinned
                     && set_thread_cpus(0, &CpuSet::of(cpu)).is_err()
                 {
-                    // the client sees that nothing answers
+                    // the client notices that no response comes
                     return;
                 }
                 board.wait();
@@ -432,13 +435,14 @@ impl Running {
         Ok(())
     }
 
-    /// Lets the workers begin: those that run would leave little time to start the others.
+    /// Lets the workers begin all at once: running workers would leave little time to start the
+    /// others.
     fn go(&mut self) {
         self.board.go();
         self.hurry = Hurry::new();
     }
 
-    /// Waits for what is still under way, ends the workers, sums up.
+    /// Waits for data in flight, stops the workers, and sums up.
     fn end(mut self, stop: &AtomicBool) -> io::Result<Served> {
         if !self.sockets.is_empty() {
             let mut before = None;
@@ -455,8 +459,10 @@ impl Running {
         Ok(served)
     }
 
-    /// A client closes its connections before it says that it stops: workers that wait in one end
-    /// by themselves, or are made to.
+    /// Stops the workers.
+    ///
+    /// A client closes its connections before it sends Stop, which ends the workers that block in
+    /// one; after [`PATIENCE`] the rest is shut down.
     fn stop_workers(&mut self) {
         self.board.stop();
         self.wake(false);
@@ -468,11 +474,10 @@ impl Running {
         self.workers.drain(..).for_each(|worker| drop(worker.join()));
     }
 
-    /// Wakes those who wait in datagram sockets, and in connections too.
+    /// Wakes workers that block in datagram sockets, and optionally in connections.
     fn wake(&self, connections: bool) {
         for socket in &self.sockets {
-            // Not connected, which it complains about; those who wait in it wake all the same
-            // (`inet_shutdown`).
+            // Fails with ENOTCONN, but wakes the blocked threads nevertheless (`inet_shutdown`).
             let _ = shutdown(socket, Shutdown::Both);
         }
         for stream in self.streams.iter().filter(|_| connections).filter_map(Weak::upgrade) {
@@ -483,7 +488,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // the client is gone before its end, or its workers are gone already
+        // the client left early, or its workers have ended already
         self.board.stop();
         self.board.go();
         self.wake(true);

@@ -1,4 +1,4 @@
-//! What this machine did while a load counted.
+//! The activity of this machine while a load is counted.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use netsilo_sys::read::snapshot::snapshot;
 use netsilo_trial::traffic::Side;
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// A machine as it was when counting began.
+
+/// The counters of a machine when counting began.
 pub struct Before {
     tracer: Option<Tracer>,
     snapshot: Snapshot,
@@ -23,7 +24,7 @@ pub struct Before {
 }
 
 impl Before {
-    /// Attaches eBPF if it is allowed to, then reads.
+    /// Attaches eBPF if requested and permitted, then reads the counters.
     pub fn take(bpf: bool) -> Result<Self, ReadError> {
         let _hurry = Hurry::new();
         let options =
@@ -40,7 +41,7 @@ impl Before {
         })
     }
 
-    /// Reads again.
+    /// Reads the counters again.
     pub fn end(self) -> Result<Side, ReadError> {
         let _hurry = Hurry::new();
         let seconds = self.at.elapsed().as_secs_f64();
@@ -68,8 +69,9 @@ impl Before {
     }
 }
 
-/// While it lives, this thread goes first if it may: among thousands of instances that all want to
-/// run it would read for minutes.
+/// Raises the priority of this thread while it lives, if permitted.
+///
+/// Among thousands of runnable instances, reading the counters would otherwise take minutes.
 pub(super) struct Hurry {
     nice: i32,
 }

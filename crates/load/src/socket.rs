@@ -1,4 +1,4 @@
-//! The client's data sockets, and waiting for many of them.
+//! The client's data sockets, and polling of many sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -11,14 +11,14 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::net::sockopt;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How long a connection may take to be made.
+/// Timeout for opening a connection.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// For so long a machine may leave what was sent without an answer of its kernel: one that is full
-/// of softirqs does for many seconds.
+/// Timeout until the peer's kernel acknowledges data; a machine saturated by softirqs may take many
+/// seconds.
 const UNHEARD: Duration = Duration::from_secs(60);
 
-/// How often those who wait look whether they shall stop.
+/// How often waiting threads check whether to stop.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// The data socket of one instance.
@@ -38,18 +38,17 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Opens what an instance of this load needs; nothing if it opens a connection for each
-    /// request.
+    /// Opens the socket of an instance; `None` if the load opens a connection for each request.
     pub(super) fn open(spec: &Spec, to: SocketAddr) -> io::Result<Option<Self>> {
         if spec.test == Test::TcpCrr {
             return Ok(None);
         }
         if !spec.test.is_udp() {
             let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-            // what streams in small sends goes out in full segments (Nagle), as with netperf and
+            // small sends of a stream are merged into full segments (Nagle), as in netperf and
             // iperf3
             stream.set_nodelay(spec.test.has_responses())?;
-            // a server's machine that is gone says nothing any more
+            // a crashed server machine sends nothing, not even a reset
             sockopt::set_tcp_user_timeout(&stream, UNHEARD.as_millis() as u32)?;
             return Ok(Some(Self::Tcp(stream)));
         }
@@ -61,7 +60,7 @@ impl Socket {
     }
 }
 
-/// Sockets that are waited for together, each with a number.
+/// Sockets that are polled together, each with a key.
 pub(super) struct Poll {
     epoll: OwnedFd,
     events: Vec<Event>,
@@ -85,7 +84,7 @@ impl Poll {
         Ok(epoll::modify(&self.epoll, socket, EventData::new_u64(key as u64), flags)?)
     }
 
-    /// The numbers of those that are ready; none when it is time to look around.
+    /// The keys of the ready sockets; empty after [`LOOK`].
     pub(super) fn wait(&mut self) -> io::Result<impl Iterator<Item = usize> + '_> {
         self.events.clear();
         match epoll::wait(
@@ -100,14 +99,14 @@ impl Poll {
     }
 }
 
-/// Thousands of sockets are wanted: as many as may be had without asking.
+/// Raises the soft limit of open files to the hard limit, for thousands of sockets.
 pub(super) fn allow_many_sockets() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // where it is refused, opening the sockets will tell
+    // if this fails, opening the sockets reports it
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Whether nothing more can be had from a socket for now.
+/// Whether a nonblocking socket has to wait.
 pub(super) fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,4 +1,4 @@
-//! As much as goes, one way: what the client sends.
+//! Streams of the client to the server, as fast as possible.
 
 use std::io::{self, Write as _};
 use std::net::{Shutdown, TcpStream, UdpSocket};
@@ -15,10 +15,10 @@ use crate::rr::is_full;
 use crate::socket::{Poll, Socket, is_later};
 use crate::tally::Tally;
 
-/// Where the bytes come from.
+/// The source of the bytes.
 enum Source {
     Buffer(Vec<u8>),
-    /// A file in memory, so long.
+    /// A file in memory, with its length in bytes.
     File(OwnedFd, usize),
 }
 
@@ -33,7 +33,7 @@ impl Source {
         Ok(Self::File(file.into(), spec.send_bytes))
     }
 
-    /// Sends from this offset on; says how much went.
+    /// Sends from this offset; returns the number of bytes sent.
     fn send(&self, mut stream: &TcpStream, offset: usize) -> io::Result<usize> {
         match self {
             Self::Buffer(buffer) => stream.write(&buffer[offset..]),
@@ -93,7 +93,7 @@ pub(super) fn tcp_many(sockets: Vec<Socket>, spec: &Spec, tally: &mut Tally<'_>)
     flows.iter().try_for_each(|(stream, _)| stream.shutdown(Shutdown::Write))
 }
 
-/// A thread with some datagram sockets, in turns; at most its share of the rate.
+/// A thread with some datagram sockets in rotation, at most at its share of the rate.
 pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
     let buffer = vec![0; spec.send_bytes];
     let sockets: Vec<&UdpSocket> = sockets
@@ -111,8 +111,8 @@ pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io:
                 tally.sent(bytes);
                 add(&tally.row.datagrams_sent, 1);
             }
-            // A full queue is no loss on the way; and a datagram that no one takes says so at the
-            // next send.
+            // A full queue is not a loss in transit. An error of an earlier datagram without a
+            // receiver is reported by the next send.
             Err(error) if is_full(&error) || is_later(&error) => sleep(Duration::from_micros(50)),
             Err(error) => return Err(error),
         }
@@ -123,7 +123,7 @@ pub(super) fn udp(sockets: &[Socket], spec: &Spec, tally: &mut Tally<'_>) -> io:
     Ok(())
 }
 
-/// Sends no faster than told, and after a delay no faster either.
+/// Limits the send rate, without catching up after a delay.
 pub(super) struct Pace {
     per_s: f64,
     started: Instant,
@@ -135,7 +135,7 @@ impl Pace {
         Self { per_s, started: Instant::now(), sent: 0.0 }
     }
 
-    /// One more was sent: waits until the next one may be.
+    /// Waits after a send until the next one is due.
     pub(super) fn keep(&mut self) {
         self.sent += 1.0;
         let ahead = self.sent / self.per_s - self.started.elapsed().as_secs_f64();

@@ -1,4 +1,4 @@
-//! How one worker counts: its row of the board, and the latencies of all.
+//! The counters of one worker: its row of the board, and the shared latencies.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -10,13 +10,13 @@ use netsilo_trial::traffic::Latency;
 
 use crate::board::{Board, Row, add};
 
-/// So many latencies are kept before they go into the histogram: one lock for many.
+/// Latencies buffered before they are added to the histogram under one lock.
 const BATCH: usize = 256;
 
-/// The longest latency that is told apart from longer ones: an hour.
+/// Upper limit of the histogram: one hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Which percentiles are told.
+/// The reported percentiles.
 const PERCENTILES: [&str; 8] = ["1", "25", "50", "75", "90", "99", "99.9", "99.99"];
 
 /// The latencies of all workers.
@@ -24,7 +24,7 @@ const PERCENTILES: [&str; 8] = ["1", "25", "50", "75", "90", "99", "99.9", "99.9
 pub(super) struct Latencies(Mutex<Histogram<u64>>);
 
 impl Latencies {
-    /// Three digits, from a nanosecond to an hour.
+    /// Three significant digits, from a nanosecond to an hour.
     pub(super) fn new() -> Option<Self> {
         Histogram::new_with_bounds(1, LONGEST_NS, 3)
             .ok()
@@ -36,7 +36,7 @@ impl Latencies {
         batch.drain(..).for_each(|latency| histogram.saturating_record(latency));
     }
 
-    /// Adds those of another process; nothing of what is no histogram.
+    /// Adds the latencies of another process; false if the text is not a histogram.
     pub(super) fn add(&self, histogram: &str) -> bool {
         let Some(bytes) = base64::decode(histogram) else { return false };
         let Ok(other) = Deserializer::new().deserialize::<u64, _>(&mut bytes.as_slice()) else {
@@ -45,7 +45,7 @@ impl Latencies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(other).is_ok()
     }
 
-    /// What they come to; `None` if there are none.
+    /// The summary of the latencies; `None` if there are none.
     pub(super) fn told(&self) -> Option<Latency> {
         let histogram = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = Vec::new();
@@ -78,7 +78,7 @@ mod base64 {
     }
 }
 
-/// One worker's counting.
+/// The counters of one worker.
 pub(super) struct Tally<'a> {
     board: &'a Board,
     pub(super) row: &'a Row,
@@ -95,7 +95,7 @@ impl<'a> Tally<'a> {
         self.board.is_stopped()
     }
 
-    /// A new request is about to be sent.
+    /// Counts a request before it is sent.
     pub(super) fn request(&self) {
         add(&self.row.requests, 1);
     }
@@ -108,7 +108,7 @@ impl<'a> Tally<'a> {
         add(&self.row.received_bytes, bytes);
     }
 
-    /// A request was answered.
+    /// Counts a response and its latency.
     pub(super) fn response(&mut self, sent_at: Instant, now: Instant) {
         add(&self.row.responses, 1);
         if self.board.phase().counting.load(Ordering::Relaxed) {
@@ -131,13 +131,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_of_two_processes_are_told_together() {
+    fn latencies_of_two_processes_are_merged() {
         let (here, there) = (Latencies::new().unwrap(), Latencies::new().unwrap());
         assert_eq!(here.told(), None);
         here.take(&mut vec![1000; 99]);
         there.take(&mut vec![1_000_000]);
         assert!(here.add(&there.told().unwrap().histogram));
-        assert!(!here.add("no histogram") && !here.add("AAAA"));
+        assert!(!here.add("not a histogram") && !here.add("AAAA"));
         let told = here.told().unwrap();
         let close = |ns: u64, to: u64| ns.abs_diff(to) <= to / 500;
         assert!(

@@ -1,9 +1,8 @@
-//! As much as goes, one way, without copying it to the kernel: `MSG_ZEROCOPY`, and what the kernel
-//! tells of each send afterwards.
+//! Streams without copying to the kernel: `MSG_ZEROCOPY` and the kernel's completion notifications.
 //!
-//! Until it has told that a send is done the buffer must not change (ours never does), and what it
-//! has yet to tell takes room of the socket (`net.core.optmem_max`) and of the process (locked
-//! memory): so many sends, and no more, are outstanding.
+//! Until a send is completed its buffer must not change (ours never does). Pending notifications
+//! use the socket's option memory (`net.core.optmem_max`) and the process's locked memory, so the
+//! number of outstanding sends is limited.
 
 use std::io;
 use std::net::Shutdown;
@@ -24,24 +23,24 @@ use crate::socket::{PATIENCE, Poll, Socket};
 use crate::stream::Pace;
 use crate::tally::Tally;
 
-/// Sends of one socket whose end is not told yet, at most. The kernel's own bound is some 200 where
+/// Maximum sends of one socket without a notification. The kernel's own limit is about 200 where
 /// `optmem_max` is 128 KiB.
 const OUTSTANDING: u64 = 1024;
 
-/// Sends of one socket before the others have their turn.
+/// Maximum sends of one socket before other sockets are served.
 const BURST: usize = 16;
 
-/// How long the kernel has for a piece of news before it is looked whether it is still waited for.
+/// Timeout of a wait for a notification, after which the deadline is checked.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// `SO_EE_ORIGIN_ZEROCOPY` and `SO_EE_CODE_ZEROCOPY_COPIED` of `linux/errqueue.h`.
 const ORIGIN: u8 = 5;
 const COPIED: u8 = 1;
 
-/// A thread with its sockets, one or many.
+/// A thread with one or many sockets.
 pub(super) fn stream(sockets: Vec<Socket>, spec: &Spec, tally: &Tally<'_>) -> io::Result<()> {
     let buffer = vec![0; spec.send_bytes];
-    let mut news = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
+    let mut notifications = cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
     let mut pace =
         spec.rate_per_s.map(|rate| Pace::new(rate * sockets.len() as f64 / spec.instances as f64));
     let mut poll = Poll::new()?;
@@ -56,52 +55,55 @@ pub(super) fn stream(sockets: Vec<Socket>, spec: &Spec, tally: &Tally<'_>) -> io
         let ready: Vec<usize> = poll.wait()?.collect();
         for key in ready {
             let Some(flow) = flows.get_mut(key) else { continue };
-            flow.hear(&mut news, tally)?;
+            flow.read_completions(&mut notifications, tally)?;
             let after = flow.burst(&buffer, &mut pace, &mut last_sent, tally)?;
-            // an empty set still wakes for what is told
-            let waits = after == Next::News && flow.outstanding > 0;
+            // an empty event set still wakes for the error queue
+            let waits = after == Next::Completions && flow.outstanding > 0;
             if waits != flow.waits {
                 flow.waits = waits;
                 let flags = if waits { EventFlags::empty() } else { EventFlags::OUT };
                 poll.change(flow.socket.as_fd(), key, flags)?;
             }
-            if after == Next::News && !waits {
+            if after == Next::Completions && !waits {
                 no_room(last_sent, spec.send_bytes)?;
             }
         }
     }
-    flows.iter_mut().try_for_each(|flow| flow.end(&mut news, tally))
+    flows.iter_mut().try_for_each(|flow| flow.end(&mut notifications, tally))
 }
 
-/// What is locked may be another socket's or process's, who tells us nothing: some time is given to
-/// it.
+/// Fails if no send has succeeded for [`PATIENCE`].
+///
+/// The locked memory may belong to another socket or process, whose completions are not visible
+/// here: wait for some time.
 fn no_room(last_sent: Instant, bytes: usize) -> io::Result<()> {
     if last_sent.elapsed() > PATIENCE {
         return Err(io::Error::other(format!(
-            "the kernel takes no send of {bytes} bytes without a copy: raise net.core.optmem_max or the limit of locked memory (ulimit -l), or make it smaller"
+            "the kernel refuses a zero-copy send of {bytes} bytes: raise net.core.optmem_max or \
+             the limit of locked memory (ulimit -l), or use smaller sends"
         )));
     }
     sleep(Duration::from_millis(1));
     Ok(())
 }
 
-/// What comes next for a socket.
+/// The next step for a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// It may send more.
+    /// It can send more.
     Send,
-    /// It has no room for bytes.
+    /// It waits for room in the send buffer.
     Room,
-    /// It has no room for what is to be told.
-    News,
+    /// It waits for notifications, to free memory for new ones.
+    Completions,
 }
 
-/// A socket, where it is in the buffer, and how many of its sends are not told of yet.
+/// A socket, its offset in the buffer, and its number of sends without a notification.
 struct Flow {
     socket: Socket,
     offset: usize,
     outstanding: u64,
-    /// For news only.
+    /// Waits for notifications only.
     waits: bool,
 }
 
@@ -114,7 +116,7 @@ impl Flow {
         allow(&self.socket)
     }
 
-    /// Sends until something is missing, or the others have their turn.
+    /// Sends until the socket has to wait, or [`BURST`] is reached.
     fn burst(
         &mut self,
         buffer: &[u8],
@@ -137,7 +139,7 @@ impl Flow {
 
     fn send(&mut self, buffer: &[u8], tally: &Tally<'_>) -> io::Result<Next> {
         if self.outstanding >= OUTSTANDING {
-            return Ok(Next::News);
+            return Ok(Next::Completions);
         }
         let flags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32) | SendFlags::NOSIGNAL;
         match send(&self.socket, &buffer[self.offset..], flags) {
@@ -151,19 +153,19 @@ impl Flow {
                 }
                 Ok(Next::Send)
             }
-            Err(Errno::NOBUFS) => Ok(Next::News),
+            Err(Errno::NOBUFS) => Ok(Next::Completions),
             Err(Errno::AGAIN | Errno::INTR) => Ok(Next::Room),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Takes in all that the kernel has to tell.
-    fn hear(&mut self, news: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
+    /// Reads all queued notifications.
+    fn read_completions(&mut self, notifications: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
         loop {
             match recvmsg::<()>(
                 self.socket.as_fd().as_raw_fd(),
                 &mut [],
-                Some(&mut *news),
+                Some(&mut *notifications),
                 MsgFlags::MSG_ERRQUEUE,
             ) {
                 Ok(message) => {
@@ -180,29 +182,30 @@ impl Flow {
         }
     }
 
-    /// Nothing more is sent; what is not told of yet is waited for, if not for ever.
-    fn end(&mut self, news: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
+    /// Ends sending and waits for the pending notifications, up to [`PATIENCE`].
+    fn end(&mut self, notifications: &mut [u8], tally: &Tally<'_>) -> io::Result<()> {
         if let Socket::Tcp(stream) = &self.socket {
             stream.shutdown(Shutdown::Write)?;
         }
         let until = Instant::now() + PATIENCE;
-        self.hear(news, tally)?;
+        self.read_completions(notifications, tally)?;
         while self.outstanding > 0 && Instant::now() < until {
             match poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&LOOK)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.hear(news, tally)?;
+            self.read_completions(notifications, tally)?;
         }
         Ok(())
     }
 }
 
-/// How many sends are done by what is told, and whether they were copied all the same. Sends are
-/// numbered, and several in a row are told of at once (`__msg_zerocopy_callback`).
-fn done(told: ControlMessageOwned) -> Option<(u64, bool)> {
+/// The number of completed sends in a notification, and whether the kernel copied them anyway.
+///
+/// Sends are numbered, and one notification covers a range (`__msg_zerocopy_callback`).
+fn done(notification: ControlMessageOwned) -> Option<(u64, bool)> {
     let (ControlMessageOwned::Ipv4RecvErr(error, _) | ControlMessageOwned::Ipv6RecvErr(error, _)) =
-        told
+        notification
     else {
         return None;
     };
@@ -210,7 +213,7 @@ fn done(told: ControlMessageOwned) -> Option<(u64, bool)> {
     (error.ee_origin == ORIGIN).then_some((sends, error.ee_code & COPIED != 0))
 }
 
-/// Without it the flag of a send is ignored.
+/// Enables zero copy, without which the send flag is ignored.
 fn allow(socket: &impl AsFd) -> io::Result<()> {
     let (fd, on) = (socket.as_fd().as_raw_fd(), 1_i32);
     let length = size_of_val(&on) as libc::socklen_t;
@@ -225,7 +228,7 @@ fn allow(socket: &impl AsFd) -> io::Result<()> {
     let why = io::Error::last_os_error();
     Err(io::Error::new(
         why.kind(),
-        format!("the kernel does not send without a copy (TCP from 4.14, UDP from 5.0): {why}"),
+        format!("the kernel does not support zero-copy sends (TCP from 4.14, UDP from 5.0): {why}"),
     ))
 }
 
@@ -233,7 +236,7 @@ fn allow(socket: &impl AsFd) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn told(first: u32, last: u32, origin: u8, code: u8) -> Option<(u64, bool)> {
+    fn completed(first: u32, last: u32, origin: u8, code: u8) -> Option<(u64, bool)> {
         let error = libc::sock_extended_err {
             ee_errno: 0,
             ee_origin: origin,
@@ -247,10 +250,10 @@ mod tests {
     }
 
     #[test]
-    fn sends_are_told_of_by_their_first_and_last_number_which_wraps() {
-        assert_eq!(told(7, 7, ORIGIN, 0), Some((1, false)));
-        assert_eq!(told(7, 9, ORIGIN, COPIED), Some((3, true)));
-        assert_eq!(told(u32::MAX, 1, ORIGIN, 0), Some((3, false)));
-        assert_eq!(told(7, 9, libc::SO_EE_ORIGIN_ICMP, 3), None);
+    fn a_notification_has_the_first_and_last_send_number_which_wraps() {
+        assert_eq!(completed(7, 7, ORIGIN, 0), Some((1, false)));
+        assert_eq!(completed(7, 9, ORIGIN, COPIED), Some((3, true)));
+        assert_eq!(completed(u32::MAX, 1, ORIGIN, 0), Some((3, false)));
+        assert_eq!(completed(7, 9, libc::SO_EE_ORIGIN_ICMP, 3), None);
     }
 }

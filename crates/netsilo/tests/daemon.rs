@@ -151,7 +151,10 @@ fn a_second_daemon_is_refused_and_told_whose_place_it_is() {
     let daemon = host.start();
     let (code, text) = said(&host.command().output().unwrap());
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains(&format!("netsilo runs already (pid {})", daemon.0.id())), "{text}");
+    assert!(
+        text.contains(&format!("netsilo is already running (pid {})", daemon.0.id())),
+        "{text}"
+    );
     daemon.signal(Signal::KILL);
     drop(daemon);
     assert_eq!(host.start().stop(), Some(0), "a dead daemon's lock and socket are no obstacle");

@@ -270,7 +270,9 @@ fn yields_to_others(guest: &Guest, daemon: &Job) {
     let second = guest.lab.run(&format!("{NETSILO} run --config /tmp/conf 2>&1")).unwrap();
     assert_eq!(second.status, 1, "{}", second.text());
     assert!(
-        second.text().contains(&format!("netsilo runs already (pid {})", daemon.pid().unwrap())),
+        second
+            .text()
+            .contains(&format!("netsilo is already running (pid {})", daemon.pid().unwrap())),
         "{}",
         second.text()
     );

@@ -1,7 +1,7 @@
-//! Prints, as JSON, who polled each NAPI and who read its data until standard input ends (or for
-//! the seconds given).
+//! Prints, as JSON, who polled each NAPI and who read its data, until standard input ends or for a
+//! number of seconds.
 //!
-//!     attribution            until end of input; prints "attached" on standard error as soon as the hooks are
+//!     attribution            until end of input; prints "attached" on stderr when attached
 //!     attribution 2.5        for 2.5 seconds
 //!     attribution window 0.2 the same, as a window
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "an example speaks to its user")]

@@ -11,10 +11,10 @@ use netsilo_model::snapshot::consumer::{Cgroup, Thread};
 use crate::files::root::{ReadError, Root};
 use crate::transaction::knob::CGROUPS;
 
-/// How often the threads are read again before two readings must agree.
+/// Maximum readings of the threads; two consecutive ones must agree.
 const LOOKS: usize = 10;
 
-/// Which consumer is meant.
+/// The consumer to pin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// All processes of this name.
@@ -28,13 +28,14 @@ pub enum Who {
 pub enum PinError {
     /// No process has this name.
     #[error(
-        "no process is called {0:?}; `ps -eo pid,comm` shows the names, which the kernel cuts to 15 bytes"
+        "no process is called {0:?}; `ps -eo pid,comm` shows the names, \
+         which the kernel cuts to 15 bytes"
     )]
     NoComm(String),
-    /// No process has this number.
+    /// No process has this pid.
     #[error("no process {0}")]
     NoPid(u32),
-    /// New threads came whenever all were found.
+    /// New threads appeared in every reading.
     #[error(
         "threads come and go faster than they can be read; restrict the cgroup instead (--cgroup)"
     )]
@@ -44,18 +45,19 @@ pub enum PinError {
         "no cgroup {path} below {CGROUPS}; `cat /proc/PID/cgroup` shows a process's own (after 0::)"
     )]
     NoCgroup {
-        /// The path asked for.
+        /// The requested path.
         path: String,
     },
-    /// cgroup v2 is not there.
+    /// cgroup v2 is not mounted.
     #[error("no cgroup v2 is mounted on {CGROUPS}; restrict the threads instead (--pid, --comm)")]
     NoCgroups,
-    /// The root of all cgroups has no `cpuset.cpus`.
-    #[error("the root of all cgroups cannot be restricted; name one below it")]
+    /// The root cgroup has no `cpuset.cpus`.
+    #[error("the root cgroup cannot be restricted; name a cgroup below it")]
     RootCgroup,
-    /// The cpuset controller is off for it.
+    /// The cgroup has no cpuset controller.
     #[error(
-        "cgroup {path} has no cpuset controller; switch it on with: echo +cpuset >{CGROUPS}{parent}cgroup.subtree_control"
+        "cgroup {path} has no cpuset controller; \
+         switch it on with: echo +cpuset >{CGROUPS}{parent}cgroup.subtree_control"
     )]
     NoController {
         /// The cgroup.
@@ -68,7 +70,7 @@ pub enum PinError {
     Read(#[from] ReadError),
 }
 
-/// The threads of a consumer: read until two readings show the same ones.
+/// The threads of a consumer, read until two consecutive readings agree.
 pub fn threads(root: &Root, who: &Who) -> Result<Vec<Thread>, PinError> {
     let mut before = BTreeSet::new();
     for _ in 0..LOOKS {
@@ -104,7 +106,7 @@ fn look(root: &Root, who: &Who) -> Result<Vec<Thread>, PinError> {
     Ok(threads)
 }
 
-/// The processes of this name.
+/// The processes with this name.
 fn named(root: &Root, wanted: &str) -> Result<Vec<u32>, PinError> {
     let pids = root.list("/proc")?.into_iter().filter_map(|name| name.parse::<u32>().ok());
     let comm = |pid: &u32| {
@@ -130,8 +132,7 @@ fn thread(root: &Root, pid: u32, tid: u32) -> Result<Option<Thread>, ReadError> 
     }
 }
 
-/// A process or thread that ends while its files are read: ENOENT, or ESRCH where they were open
-/// already.
+/// Whether a process or thread ended while its files were read: ENOENT, or ESRCH for open files.
 fn is_gone(error: &ReadError) -> bool {
     let ended = |source: &std::io::Error| {
         source.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
@@ -139,7 +140,7 @@ fn is_gone(error: &ReadError) -> bool {
     error.is_absent() || matches!(error, ReadError::Io { source, .. } if ended(source))
 }
 
-/// A cgroup by its path, below the root of all or as its folder's.
+/// Finds a cgroup by its path, relative to the root cgroup or as a folder of the cgroup mount.
 pub fn cgroup(root: &Root, path: &Path) -> Result<Cgroup, PinError> {
     let path = path.to_string_lossy();
     let below = path.strip_prefix(CGROUPS).unwrap_or(&path);
@@ -192,13 +193,13 @@ mod tests {
     #[test]
     fn all_threads_of_a_process_are_found_by_its_number_and_its_name() {
         let (done, wait) = std::sync::mpsc::channel::<()>();
-        // a thread names itself, before it does anything else
+        // a thread sets its own name first
         let (named, is_named) = std::sync::mpsc::channel();
         let sleep = move || named.send(()).is_ok() && wait.recv().is_err();
         let sleeper = std::thread::Builder::new().name("pin-sleeper".into()).spawn(sleep).unwrap();
         is_named.recv().unwrap();
         let me = std::process::id();
-        // one look: other tests of this program start and end threads at the same time
+        // one reading: other tests of this program start and end threads concurrently
         let found = look(&Root::live(), &Who::Pids(vec![me])).unwrap();
         assert!(
             found.iter().any(|thread| thread.comm == "pin-sleeper" && thread.tid != me),
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_is_found_by_either_path_and_its_lack_is_told() {
+    fn a_cgroup_is_found_by_either_path_and_a_missing_one_is_reported() {
         let (_dir, root) = tree(&[
             ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n"),
             ("sys/fs/cgroup/cpuset.cpus.effective", "0-7\n"),
@@ -238,7 +239,7 @@ mod tests {
         );
         assert!(error("/db.slice").starts_with("no cgroup /db.slice below /sys/fs/cgroup; "));
         assert!(error("/web.slice/../web.slice").starts_with("no cgroup "));
-        assert!(error("/").starts_with("the root of all cgroups"));
+        assert!(error("/").starts_with("the root cgroup"));
         let (_dir, bare) = tree(&[]);
         assert!(
             cgroup(&bare, Path::new("/web.slice"))

@@ -1,5 +1,6 @@
-//! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer. It decides nothing
-//! and prints nothing.
+//! netsilo's kernel edge: readers, netlink, ethtool, eBPF, journal and writer.
+//!
+//! Nothing is decided or printed here.
 
 pub mod bpf;
 pub mod bundle;

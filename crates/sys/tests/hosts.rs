@@ -1,5 +1,5 @@
-//! What the readers make of the hosts in `fixtures/`: captured ones, and one per driver written
-//! from its source.
+//! The snapshots of the hosts in `fixtures/`: captured ones, and one per driver written from its
+//! source.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -20,7 +20,7 @@ fn host(name: &str) -> Snapshot {
     snapshot(&Root::at(fixture(name)).unwrap()).unwrap()
 }
 
-/// The facts that a change in the readers could lose, as a text to compare.
+/// The facts that a change of the readers could lose, as text to compare.
 fn told(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     let mut line = |line: String| writeln!(text, "{line}").unwrap();
@@ -116,7 +116,7 @@ fn captured_hosts_read_as_before() {
 }
 
 #[test]
-fn drivers_that_were_not_captured_read_as_their_sources_say() {
+fn synthetic_hosts_read_as_the_driver_sources_say() {
     let mut names: Vec<String> = std::fs::read_dir(fixture(""))
         .unwrap()
         .map(|e| e.unwrap().file_name().into_string().unwrap())

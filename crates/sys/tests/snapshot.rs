@@ -72,7 +72,7 @@ fn a_bundle_without_addresses_differs_in_them_only() {
 }
 
 #[test]
-fn sysfs_tells_of_an_interrupt_what_the_table_tells() {
+fn sysfs_and_the_table_agree_about_an_interrupt() {
     let root = Root::live();
     let possible = topology(&root).unwrap().possible;
     let named = |row: &Row| (row.chip.clone(), row.actions.clone());
@@ -82,7 +82,7 @@ fn sysfs_tells_of_an_interrupt_what_the_table_tells() {
     let later = interrupts(&root, None).unwrap().irqs;
     assert_eq!(rows.keys().collect::<Vec<_>>(), table.keys().collect::<Vec<_>>());
     for (irq, row) in &rows {
-        // x86 prints no level; elsewhere it follows
+        // x86 prints no level; on other architectures it follows
         assert!(
             named(&table[irq]).0.starts_with(&row.chip) && row.actions == table[irq].actions,
             "{row:?}"

@@ -1,6 +1,7 @@
-//! How good placement is on larger problems: the solver, `spread`, a balancer's least-loaded rule
-//! and a vendor script's round-robin, all by the same cost, against the optimum; or, where that is
-//! not found in time, against what no placement can be less than.
+//! The quality of placement on larger problems, measured by the cost model.
+//!
+//! Compares the solver, `spread`, a balancer's least-loaded rule and a vendor script's round-robin
+//! with the optimum, or with a lower bound if the optimum is not found in time.
 //!
 //! `make bench-exact`, or `cargo bench -p netsilo-sys --features highs --bench exact -- SECONDS
 //! SEEDS`.
@@ -33,7 +34,7 @@ use netsilo_model::machine::topology::Topology;
 use problems::{Work, gap, total};
 use ways::{WAYS, ways};
 
-/// Queues, and CPUs that they may be on.
+/// Numbers of queues, and of CPUs that they may use.
 const SIZES: [(usize, usize); 5] = [(16, 16), (32, 16), (32, 32), (64, 32), (64, 64)];
 
 const MACHINES: [&str; 8] = [
@@ -47,27 +48,27 @@ const MACHINES: [&str; 8] = [
     "256ppc-8n8s4t",
 ];
 
-/// What one problem came to, in ns/s.
+/// The result of one problem, in ns/s.
 struct Case {
-    /// What no placement can be less than: the optimum, if a placement of this cost is known.
+    /// Lower bound of the cost: the optimum, if a placement of this cost is known.
     least: f64,
     is_optimum: bool,
-    /// Of the best placement that is known.
+    /// Cost of the best known placement.
     best: f64,
-    /// Of each way.
+    /// Cost of each algorithm.
     costs: [f64; 4],
     solver: Duration,
     exact: Duration,
 }
 
 impl Case {
-    /// The solver's; at most that, where the optimum is not known, as it falls when the least
+    /// The solver's gap; an upper bound if the optimum is unknown, as the gap falls when the bound
     /// rises.
     fn gap(&self) -> f64 {
         gap(self.costs[0], self.least, self.costs[1])
     }
 
-    /// And at least that.
+    /// A lower bound of the solver's gap.
     fn least_gap(&self) -> f64 {
         gap(self.costs[0], self.best, self.costs[1])
     }
@@ -77,11 +78,13 @@ fn main() {
     let mut numbers = std::env::args().filter_map(|word| word.parse::<u64>().ok());
     let (limit, seeds) = (numbers.next().unwrap_or(60), numbers.next().unwrap_or(1));
     println!(
-        "up to {limit} s each, {seeds} problems of each machine that has the CPUs; costs in % of a CPU; gap: of (spread - optimum)"
+        "up to {limit} s each, {seeds} problems of each machine that has the CPUs; \
+         costs in % of a CPU; gap: of (spread - optimum)"
     );
     let [solver, spread, least_loaded, round_robin] = WAYS;
     println!(
-        "{:>6} {:>4} {:>8} {:>8} {:>8} {solver:>8} {spread:>8} {least_loaded:>12} {round_robin:>11} {:>24} {:>24} {:>9} {:>9} {:>9} {:>9}",
+        "{:>6} {:>4} {:>8} {:>8} {:>8} {solver:>8} {spread:>8} {least_loaded:>12} \
+         {round_robin:>11} {:>24} {:>24} {:>9} {:>9} {:>9} {:>9}",
         "queues",
         "CPUs",
         "problems",
@@ -158,7 +161,9 @@ fn row(queues: usize, cpus: usize, cases: &[Case]) {
     };
     let (solver, (exact, longest)) = (times(|case| case.solver).0, times(|case| case.exact));
     println!(
-        "{queues:6} {cpus:4} {:8} {:8.2} {known:8} {found:8.3} {spread:8.2} {least_loaded:12.2} {round_robin:11.2} {:>24} {:>24} {at_least:>9} {solver:>9.1?} {exact:>9.1?} {longest:>9.1?}",
+        "{queues:6} {cpus:4} {:8} {:8.2} {known:8} {found:8.3} {spread:8.2} {least_loaded:12.2} \
+         {round_robin:11.2} {:>24} {:>24} {at_least:>9} {solver:>9.1?} {exact:>9.1?} \
+         {longest:>9.1?}",
         cases.len(),
         percent(mean(&|case| case.least)),
         gaps(true),

@@ -1,11 +1,11 @@
-//! The least cost of a placement, or what it cannot be less than.
+//! The least cost of a placement, or a lower bound of it.
 //!
-//! Dantzig and Wolfe: one column for each set of items that a core may be given, of which only
-//! those are made that pay. The linear program over the columns so far says what each item is worth
-//! where; sets that cost a core less than they are worth become columns; when there are none any
-//! more, no placement costs less than that program's optimum. Of a placement better than the best
-//! known each column costs at most the difference beyond its worth: the integer program over all of
-//! these finds it, or proves that there is none.
+//! Dantzig-Wolfe decomposition: there is one column for each set of items that a core may get, and
+//! only improving columns are generated. The linear program over the current columns prices each
+//! item at each place. A set that costs a core less than its price becomes a column. When no such
+//! set is left, the program's optimum is a lower bound of any placement. In a placement better than
+//! the best known one, each column costs at most the difference beyond its price. The integer
+//! program over all such columns finds that placement, or proves that there is none.
 
 use std::time::{Duration, Instant};
 
@@ -24,25 +24,25 @@ use crate::sets::Ground;
 use crate::sets::Sets;
 use crate::sets::UNIT;
 
-/// A set has to pay so much to become a column, in hundredths of a CPU.
+/// Minimum gain of a set to become a column, in hundredths of a CPU.
 const PAYS: f64 = 1e-6;
 
-/// Columns for each core in one round.
+/// Columns per core in one round.
 const ROUND: usize = 24;
 
-/// More columns than these are not given to the integer program.
+/// Maximum number of columns for the integer program.
 const COLUMNS: usize = 60_000;
 
-/// What is known of the least cost, in ns/s.
+/// Bounds of the least cost, in ns/s.
 pub(crate) struct Answer {
-    /// The best placement that is known costs so much.
+    /// Cost of the best known placement.
     pub(crate) best: f64,
-    /// None costs less.
+    /// Lower bound.
     pub(crate) least: f64,
 }
 
 impl Answer {
-    /// The best one is the best of all, but for a billionth of a CPU.
+    /// Whether the best known placement is optimal, within a billionth of a CPU.
     pub(crate) fn is_optimum(&self) -> bool {
         self.best - self.least <= 1e-7 * UNIT + 1e-9 * self.best.abs()
     }
@@ -53,20 +53,20 @@ struct Master<'a> {
     ties: Ties,
     until: Instant,
     columns: Vec<Column>,
-    /// The best placement that is known.
+    /// The best known placement.
     at: Vec<usize>,
 }
 
-/// What the linear program says.
+/// The solution of the linear program.
 struct Relaxed {
     cost: f64,
-    /// Of each item on each place.
+    /// The price of each item at each place.
     worth: Vec<f64>,
-    /// What it would save to have one more of a core.
+    /// The saving from one more core of each kind.
     of_cores: Vec<f64>,
 }
 
-/// The best that can be known in a given time, from some placements.
+/// The best bounds within the time limit, starting from known placements.
 pub(crate) fn solve(problem: &Problem, known: &[Vec<usize>], limit: Duration) -> Answer {
     let ground = Ground::of(problem);
     let at = known
@@ -80,7 +80,7 @@ pub(crate) fn solve(problem: &Problem, known: &[Vec<usize>], limit: Duration) ->
     let (bound, last) = master.bound();
     let mut least = bound * UNIT;
     if let Some(last) = last {
-        // what there is may hold something better already: then less has to be looked at
+        // the existing columns may already have a better placement, which narrows the search
         master.whole(&master.columns.clone());
         if let Some(columns) = master.all_within(&last)
             && master.whole(&columns)
@@ -93,8 +93,9 @@ pub(crate) fn solve(problem: &Problem, known: &[Vec<usize>], limit: Duration) ->
 }
 
 impl Master<'_> {
-    /// Makes columns until none pays; says below what no placement is (hundredths of a CPU), and
-    /// the last prices unless time ran out.
+    /// Generates columns until none improves.
+    ///
+    /// Returns a lower bound (hundredths of a CPU), and the last prices unless time ran out.
     fn bound(&mut self) -> (f64, Option<Relaxed>) {
         let mut bound = f64::NEG_INFINITY;
         loop {
@@ -116,7 +117,7 @@ impl Master<'_> {
                 new.extend(sets.columns(&self.ground, core));
             }
             if !out_of_time {
-                // those of one core that are not found pay less than PAYS each
+                // each undiscovered column of a core gains less than PAYS
                 bound = bound.max(relaxed.cost + below - PAYS * self.ground.cores.len() as f64);
             }
             if new.is_empty() && !out_of_time {
@@ -129,7 +130,7 @@ impl Master<'_> {
         }
     }
 
-    /// All columns that a placement better than the best known may have; `None` if they are too
+    /// All columns that a placement better than the best known may have; `None` if there are too
     /// many.
     fn all_within(&self, relaxed: &Relaxed) -> Option<Vec<Column>> {
         let slack = total(self.ground.problem, &self.at) / UNIT - relaxed.cost
@@ -154,8 +155,8 @@ impl Master<'_> {
         Some(all)
     }
 
-    /// The program over the columns that there are, of which parts may be chosen; `None` if time
-    /// runs out.
+    /// Solves the program over the current columns, with fractional choices; `None` if time runs
+    /// out.
     fn relaxed(&self) -> Option<Relaxed> {
         let program = Program::of(&self.ground, &self.ties, &self.columns, false);
         let (cost, rows) = (program.cost.clone(), program.rows);
@@ -186,8 +187,8 @@ impl Master<'_> {
         Some(Relaxed { cost: value, worth, of_cores: of_cores.iter().map(|dual| -dual).collect() })
     }
 
-    /// Looks for the best placement of these columns; true if there is no better one of them than
-    /// the best known afterwards.
+    /// Searches the best placement of these columns; true if it proved that none is better than the
+    /// best known one.
     fn whole(&mut self, columns: &[Column]) -> bool {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -222,12 +223,12 @@ impl Master<'_> {
     }
 }
 
-/// Which columns to choose.
+/// The choice of columns.
 struct Program {
     variables: ProblemVariables,
     chosen: Vec<Variable>,
     cost: Expression,
-    /// Each item is somewhere; each core has one column at most; pairs save where both are.
+    /// Each item is somewhere; each core has at most one column; pairs save where both items are.
     rows: Vec<good_lp::Constraint>,
 }
 

@@ -1,5 +1,4 @@
-//! Pairs of items, of which one hands packets to the other: what they save by what their places
-//! share.
+//! Pairs of items, one of which passes packets to the other, and the savings from shared places.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +7,21 @@ use netsilo_model::machine::topology::Distance;
 
 use crate::sets::UNIT;
 
-/// Two items save something if both are on the places of one group: a CPU, or what shares a core, a
-/// cache, a node.
+/// Two items save if both are in one group of places: a CPU, or the CPUs of a core, cache or node.
 pub(crate) struct Tie {
     pub(crate) saving: f64,
-    /// The rows of both: each may save there only as far as it is there.
+    /// The rows of both items: each saves only as far as it is placed there.
     pub(crate) rows: [usize; 2],
 }
 
-/// All of them.
+/// All ties.
 #[derive(Default)]
 pub(crate) struct Ties {
     pub(crate) ties: Vec<Tie>,
-    /// The rows in which an item on a place counts.
+    /// The rows that an item at a place counts in.
     rows_of: BTreeMap<(usize, usize), Vec<usize>>,
     pub(crate) rows: usize,
-    /// What all pairs cost if nobody shares anything.
+    /// Cost of all pairs if no places are shared.
     pub(crate) apart: f64,
 }
 
@@ -40,7 +38,7 @@ impl Ties {
             all.apart += pair.cost.remote / UNIT;
             for (groups, apart) in levels.iter().zip(Distance::ALL.windows(2)) {
                 let saving = (pair.cost.at(apart[1]) - pair.cost.at(apart[0])) / UNIT;
-                assert!(saving >= 0.0, "what is nearer costs more");
+                assert!(saving >= 0.0, "a shorter distance costs more");
                 groups
                     .iter()
                     .for_each(|places| all.add(problem, [pair.from, pair.to], places, saving));
@@ -69,7 +67,7 @@ impl Ties {
     }
 }
 
-/// The places that share a level, the CPU itself being the first one.
+/// The groups of places that share a level; level 0 is the CPU itself.
 fn groups(problem: &Problem, level: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -80,7 +78,7 @@ fn groups(problem: &Problem, level: usize) -> Vec<Vec<usize>> {
         }
         let group: Vec<usize> =
             (0..problem.places.len()).filter(|other| nearer(place, *other)).collect();
-        assert!(group.iter().all(|place| seen.insert(*place)), "what shares a cache is no group");
+        assert!(group.iter().all(|place| seen.insert(*place)), "places that share a cache overlap");
         groups.push(group);
     }
     groups

@@ -1,19 +1,19 @@
-//! One core: what it costs by the items that it is given, and which of them are worth that.
+//! One core: the cost of sets of items on it, and which sets are worth their cost.
 //!
-//! CPUs of different cores do not crowd each other, so cores only meet in that each item is on one
-//! of them, and in pairs of items.
+//! CPUs of different cores do not crowd each other, so cores interact only through pairs of items
+//! and because each item is on one core.
 
 use std::time::Instant;
 
 use netsilo_model::cost::problem::{Problem, SECOND_NS, SMT_LOSS, pressure};
 
-/// Costs are given to the library in hundredths of a CPU, so that its tolerances mean something.
+/// The library gets costs in hundredths of a CPU, so that its tolerances are suitable.
 pub(crate) const UNIT: f64 = SECOND_NS / 100.0;
 
-/// So many sets of items are looked at between two looks at the clock.
+/// Number of sets examined between two clock reads.
 const LOOK: usize = 4096;
 
-/// Items on the places of one core, and what that costs, pairs left out; a column of the program.
+/// Items on the places of one core, and their cost without pairs; a column of the program.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Column {
     pub(crate) core: usize,
@@ -22,10 +22,10 @@ pub(crate) struct Column {
     pub(crate) cost: f64,
 }
 
-/// The problem by cores.
+/// The problem split by cores.
 pub(crate) struct Ground<'a> {
     pub(crate) problem: &'a Problem,
-    /// The places of each.
+    /// The places of each core.
     pub(crate) cores: Vec<Vec<usize>>,
 }
 
@@ -66,7 +66,7 @@ struct Crowd<'a> {
     problem: &'a Problem,
     places: &'a [usize],
     busy: Vec<f64>,
-    /// How busy the core's CPUs are that no item may be on.
+    /// Load of the core's CPUs that no item may use.
     beside: f64,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Crowd<'a> {
         self.places.iter().position(|at| *at == place).unwrap()
     }
 
-    /// What one more item costs there.
+    /// The cost of one more item on this thread.
     fn price(&self, item: usize, thread: usize) -> f64 {
         let (place, busy) = (self.places[thread], self.busy[thread]);
         let load = self.problem.load(item, place);
@@ -111,29 +111,29 @@ impl<'a> Crowd<'a> {
     }
 }
 
-/// The sets of items that cost a core least beyond what they are worth.
+/// The sets of items with the least cost beyond their price.
 pub(crate) struct Sets<'a> {
     crowd: Crowd<'a>,
-    /// What each item is worth on each place, row by row.
+    /// The price of each item at each place, row by row.
     worth: &'a [f64],
-    /// What is more than this is not wanted.
+    /// Maximum cost beyond the price.
     most: f64,
-    /// So many are kept.
+    /// Maximum number of sets kept.
     keep: usize,
     until: Instant,
     looked: usize,
     taken: Vec<(usize, usize)>,
-    /// Each with what it costs beyond its worth.
+    /// Each set with its cost beyond its price.
     found: Vec<(f64, Vec<(usize, usize)>)>,
-    /// There are more.
+    /// More sets exist than were kept.
     pub(crate) too_many: bool,
-    /// There may be better ones.
+    /// Time ran out, so better sets may exist.
     pub(crate) out_of_time: bool,
 }
 
 impl<'a> Sets<'a> {
-    /// All sets that cost at most `most` beyond what they and the core are worth; the best `keep`
-    /// of them if there are more.
+    /// All sets that cost at most `most` beyond their price and the core's; only the best `keep` if
+    /// there are more.
     pub(crate) fn of(
         ground: &'a Ground<'a>,
         core: usize,
@@ -165,7 +165,7 @@ impl<'a> Sets<'a> {
         sets
     }
 
-    /// What the best one costs beyond its worth.
+    /// The least cost beyond the price.
     pub(crate) fn least(&self) -> Option<f64> {
         self.found.first().map(|(beyond, _)| *beyond)
     }
@@ -178,8 +178,10 @@ impl<'a> Sets<'a> {
         })
     }
 
-    /// What is taken, with some of these. The more is taken the more each further one costs, so
-    /// what one gains now is the most that it gains later.
+    /// Extends the current set by some of these items.
+    ///
+    /// Each further item costs more than the one before, so an item's current gain is an upper
+    /// bound of its later gain.
     fn extend(&mut self, items: &[usize], beyond: f64) {
         self.looked += 1;
         if self.looked.is_multiple_of(LOOK) && Instant::now() > self.until {

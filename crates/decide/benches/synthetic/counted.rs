@@ -1,5 +1,5 @@
-//! What eBPF would have counted on a made-up host: each queue is polled on one CPU and read by
-//! processes on others.
+//! Synthetic eBPF counts for a synthetic host: each queue is polled on one CPU, its readers run on
+//! others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

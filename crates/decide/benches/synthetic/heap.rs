@@ -1,4 +1,4 @@
-//! What is on the heap, counted while somebody wants to know.
+//! Measures the heap while a measurement runs.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
@@ -12,7 +12,7 @@ struct Counting;
 #[global_allocator]
 static HEAP: Counting = Counting;
 
-// SAFETY: each is the system's own, with the caller's own promise; beside it a count.
+// SAFETY: forwards to the system allocator under the caller's own contract, and only counts.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -43,7 +43,7 @@ fn count(bytes: isize) {
     }
 }
 
-/// The most bytes that were there at once while this was done, beside those that were there before.
+/// The peak heap use in bytes while `done` runs, beyond the use before.
 pub(crate) fn most<T>(done: impl FnOnce() -> T) -> isize {
     COUNTS.store(true, Ordering::Relaxed);
     done();

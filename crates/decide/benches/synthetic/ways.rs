@@ -1,4 +1,4 @@
-//! The ways that placements are compared with: the solver's, and the usual ones.
+//! The compared placement algorithms: the solver's and the usual ones.
 
 use netsilo_decide::place::model::Model;
 use netsilo_decide::place::{AlgorithmName, Suggestion, suggest};
@@ -8,10 +8,10 @@ use netsilo_model::machine::topology::Topology;
 
 use crate::problems::Work;
 
-/// What they are called, in the order of [`ways`].
+/// Their names, in the order of [`ways`].
 pub(crate) const WAYS: [&str; 4] = ["solver", "spread", "least-loaded", "round-robin"];
 
-/// Where each of them places the work.
+/// The placement by each algorithm.
 pub(crate) fn ways(work: &Work, topology: &Topology, model: &Model) -> [Vec<usize>; 4] {
     let room = work.room(topology);
     let by = |algorithm| -> Vec<usize> {
@@ -22,7 +22,7 @@ pub(crate) fn ways(work: &Work, topology: &Topology, model: &Model) -> [Vec<usiz
             .map(|(it, vector)| Suggestion::cpu(it).or(vector.present).unwrap());
         cpus.map(|cpu| model.cpus.binary_search(&cpu).unwrap()).collect()
     };
-    // set_irq_affinity scripts: queue n to the nth CPU of the list.
+    // As set_irq_affinity scripts do: queue n to the n-th CPU of the list.
     let pool: Vec<CpuId> = work.vectors[0].pool.iter().collect();
     let round_robin =
         (0..work.vectors.len()).map(|n| model.cpus.binary_search(&pool[n % pool.len()]).unwrap());

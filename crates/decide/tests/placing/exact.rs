@@ -1,4 +1,4 @@
-//! The placement of least cost, by integer programming: what the solver is held to on small
+//! The placement of least cost, by integer programming: the reference for the solver on small
 //! problems.
 
 use std::collections::BTreeMap;
@@ -7,10 +7,10 @@ use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, mic
 use netsilo_model::cost::problem::{CROWDED, Problem, SECOND_NS, SMT_LOSS};
 use netsilo_model::machine::topology::Distance;
 
-/// Costs are given to the library in hundredths of a CPU, so that its tolerances mean something.
+/// The library gets costs in hundredths of a CPU, so that its tolerances are suitable.
 const UNIT: f64 = SECOND_NS / 100.0;
 
-/// The best placement of all.
+/// The optimal placement.
 pub(crate) fn solve(problem: &Problem) -> Vec<usize> {
     let mut program = Program::default();
     let (items, places) = (problem.items.len(), problem.places.len());
@@ -52,12 +52,11 @@ pub(crate) fn solve(problem: &Problem) -> Vec<usize> {
 struct Program {
     variables: ProblemVariables,
     cost: Expression,
-    /// The left one is at most the right one.
+    /// The left value is at most the right one.
     at_most: Vec<(Expression, Expression)>,
 }
 
-/// What lands on a CPU beyond each point from which that costs; and next to what its core's other
-/// threads do anyway.
+/// The cost of load beyond each threshold of a CPU, and of load next to busy sibling threads.
 fn crowding(
     problem: &Problem,
     place: usize,
@@ -80,8 +79,8 @@ fn crowding(
     program.cost += load * (SMT_LOSS * beside * SECOND_NS / UNIT);
 }
 
-/// What two items cost by where both are: on two threads of a core, and by the packets that one
-/// hands to the other.
+/// The cost of two items by their places: on two threads of a core, and for packets passed between
+/// them.
 fn together(
     problem: &Problem,
     a: usize,

@@ -1,5 +1,4 @@
-//! Placement on real machines' topologies and regular ones: close to the best there is, and no
-//! algorithm breaks a rule.
+//! Placement on topologies of real and regular machines: near the optimum, and within the rules.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -19,7 +18,7 @@ use netsilo_model::machine::topology::Topology;
 use netsilo_model::synthetic::grid::Grid;
 use problems::{Work, gap, total};
 
-/// All that are in the fixtures, and some regular ones.
+/// All topologies of the fixtures, and some regular ones.
 static TOPOLOGIES: LazyLock<Vec<(String, Topology)>> = LazyLock::new(|| {
     let names = std::fs::read_dir(trees::fixtures())
         .unwrap()
@@ -27,7 +26,7 @@ static TOPOLOGIES: LazyLock<Vec<(String, Topology)>> = LazyLock::new(|| {
     let mut names: Vec<String> =
         names.filter_map(|name| Some(name.strip_suffix(".tar.bz2")?.to_owned())).collect();
     names.sort();
-    assert!(names.len() >= 11, "the real machines are not where they should be");
+    assert!(names.len() >= 11, "the fixtures of the real machines are missing");
     let real = names.into_iter().map(|name| (name.clone(), trees::read(&name)));
     let grids = [
         Grid { l2s: 4, ..Grid::default() },
@@ -37,7 +36,7 @@ static TOPOLOGIES: LazyLock<Vec<(String, Topology)>> = LazyLock::new(|| {
     real.chain(grids.map(|grid| (format!("{grid:?}"), grid.topology()))).collect()
 });
 
-/// The CPU of each after the suggestions.
+/// The CPU of each vector after the suggestions.
 fn placed(work: &Work, suggestions: &[Suggestion]) -> Vec<Option<CpuId>> {
     work.vectors.iter().zip(suggestions).map(|(vector, it)| it.cpu().or(vector.present)).collect()
 }
@@ -76,7 +75,7 @@ fn the_solver_is_within_half_a_per_cent_of_the_optimum_on_average_and_three_at_w
 }
 
 #[test]
-fn every_algorithm_on_every_machine_places_on_allowed_cpus_only_and_is_settled_by_what_it_did() {
+fn every_algorithm_places_on_allowed_cpus_only_and_then_settles() {
     for (name, topology) in TOPOLOGIES.iter() {
         for seed in 0..if topology.cpus.len() > 64 { 2 } else { 8 } {
             let cpus = topology.housekeeping().len();
@@ -107,8 +106,10 @@ fn every_algorithm_on_every_machine_places_on_allowed_cpus_only_and_is_settled_b
     }
 }
 
-/// Half a CPU is heavy. The rule is for those that place by load; `rfs-max-weight`, `same-cpu`,
-/// `driver-hint` go where they are told, and `dedicated` packs on purpose.
+/// No core has two queues of half a CPU or more while another is free.
+///
+/// The rule is for algorithms that place by load; `rfs-max-weight`, `same-cpu` and `driver-hint`
+/// follow fixed targets, and `dedicated` packs on purpose.
 #[test]
 fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
     for (name, topology) in TOPOLOGIES.iter() {
@@ -154,7 +155,9 @@ fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
                     });
                     assert!(
                         heavy.count() < 2 || !moved || free.is_none(),
-                        "{algorithm} on {name}, seed {seed}: two heavy queues on the core of cpu {core}, while cpu {free:?} is free"
+                        "{algorithm} on {name}, seed {seed}: \
+                         two heavy queues on the core of cpu {core}, \
+                         while cpu {free:?} is free"
                     );
                 }
             }
@@ -162,7 +165,7 @@ fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
     }
 }
 
-/// A machine of equal halves: what is the best place for one is as good, mirrored, for the other.
+/// A machine of two equal halves: a placement and its mirror image cost the same.
 #[test]
 fn symmetric_work_costs_the_same_on_either_side() {
     let topology = &Grid { nodes: 2, l2s: 4, threads: 2, ..Grid::default() }.topology();

@@ -1,5 +1,6 @@
-//! Made-up work on a given machine: vectors with their readers, and how busy the CPUs are. The same
-//! seed, the same work.
+//! Synthetic work on a given machine: vectors, their readers, and busy CPUs.
+//!
+//! The same seed gives the same work.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{NodeId, Topology};
 
-/// Numbers that look random (splitmix64).
+/// Pseudo-random numbers (splitmix64).
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -35,7 +36,7 @@ impl Numbers {
     }
 }
 
-/// What is to be done on a machine.
+/// The work on a machine.
 pub(crate) struct Work {
     pub(crate) vectors: Vec<Vector>,
     pub(crate) busy: BTreeMap<CpuId, f64>,
@@ -43,13 +44,13 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// So many vectors on so many of the machine's CPUs (all, if there are no more).
+    /// This many vectors on this many of the machine's CPUs, at most all of them.
     pub(crate) fn new(topology: &Topology, seed: u64, vectors: usize, cpus: usize) -> Self {
         let mut numbers = Numbers(seed);
         let online: Vec<CpuId> = topology.housekeeping().iter().collect();
         let mut pool = CpuSet::new();
         while pool.len() < cpus.min(online.len()) {
-            // Neighbours, so that a small part of a large machine has caches that are shared.
+            // Adjacent CPUs, so that a small part of a large machine has shared caches.
             let first = numbers.below(online.len());
             pool = online[first..(first + 4).min(online.len())]
                 .iter()
@@ -86,7 +87,7 @@ impl Work {
             }
         };
         let mut vectors: Vec<Vector> = (0..vectors).map(vector).collect();
-        // One machine in three forwards: half of the packets of the first ones leave by the last
+        // One machine in three forwards: half of the packets of the first vectors leave by the last
         // ones.
         if numbers.share() < 0.33 {
             let count = vectors.len();
@@ -103,13 +104,13 @@ impl Work {
     }
 }
 
-/// What a placement costs with what it takes to get there.
+/// The cost of a placement, with the cost of moving to it.
 pub(crate) fn total(problem: &Problem, at: &[usize]) -> f64 {
     problem.cost(at) + problem.moving(at)
 }
 
-/// How far a cost is from the least one, in parts of what `spread` is; in CPUs where spread is as
-/// good as anything.
+/// How far a cost is from the optimum, as a share of `spread`'s distance; in CPUs if spread is
+/// optimal.
 pub(crate) fn gap(cost: f64, least: f64, spread: f64) -> f64 {
     let whole = spread - least;
     if whole < 0.001 * SECOND_NS { (cost - least) / SECOND_NS } else { (cost - least) / whole }

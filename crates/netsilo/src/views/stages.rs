@@ -68,11 +68,13 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told() {
-        let samples =
-            StageSamples { refused: Some("no clock of cpu 0".into()), ..StageSamples::default() };
+        let samples = StageSamples {
+            refused: Some("no perf clock on cpu 0".into()),
+            ..StageSamples::default()
+        };
         let text = render(&Stages::of(&samples, 1.0));
         assert!(
-            text.ends_with("no sample found receive work\n  not known: no clock of cpu 0\n"),
+            text.ends_with("no sample found receive work\n  not known: no perf clock on cpu 0\n"),
             "{text}"
         );
     }

@@ -155,9 +155,7 @@ fn undo_restores_after_a_kill_in_the_middle_of_writing() {
     let (code, text) = said(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(1));
     assert!(
-        text.contains(
-            "an earlier apply (transaction 1) did not come to its end; run `netsilo undo` first"
-        ),
+        text.contains("an earlier apply (transaction 1) did not finish; run `netsilo undo` first"),
         "{text}"
     );
     assert_eq!(said(&host.run("undo", &[])).0, Some(0));

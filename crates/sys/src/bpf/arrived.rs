@@ -8,12 +8,12 @@ use netsilo_model::snapshot::flow::{Ends, Flow, Outer, number};
 
 use crate::bpf::table::{create_options, mappable_array};
 
-/// Flows that the table holds, 72 bytes each and what the kernel adds (128 bytes in all): 2 MB.
+/// Capacity in flows. An entry is 72 bytes, 128 with the kernel's overhead: 2 MB in total.
 const FLOWS: u32 = 16384;
 /// `struct arrived` and `struct traffic`.
 const KEY_BYTES: u32 = 56;
 const VALUE_BYTES: u32 = 16;
-/// Entries asked for at once; a hash bucket that holds more would be refused (`ENOSPC`).
+/// Entries per batch lookup; the kernel refuses a batch smaller than a hash bucket (`ENOSPC`).
 const BATCH: u32 = 4096;
 
 /// Flags of `struct arrived`.
@@ -21,7 +21,7 @@ const FRAGMENT: u8 = 1 << 0;
 const IPV6: u8 = 1 << 1;
 const IP: u8 = 1 << 2;
 
-/// Flows, and how many packets found no room among them.
+/// Flows, and the number of packets whose flow did not fit.
 pub(crate) struct Arrived {
     flows: MapHandle,
     missed: MapHandle,
@@ -29,7 +29,7 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// A table of full size, or, where flows are not asked for, one that only fills its place.
+    /// Creates a table of full size, or a minimal placeholder if flows are not requested.
     pub(crate) fn new(wanted: bool) -> libbpf_rs::Result<Self> {
         let entries = if wanted { FLOWS } else { 1 };
         let name = Some("netsilo_arrived");
@@ -44,15 +44,15 @@ impl Arrived {
         Ok(Self { flows, missed: mappable_array("netsilo_missed", 8, 1)?, missed_before: 0 })
     }
 
-    /// The maps, by the names that the program knows.
+    /// The maps, by the names that the program uses.
     pub(crate) fn maps(&self) -> libbpf_rs::Result<[(&'static str, MapHandle); 2]> {
         let copy = MapHandle::try_from;
         Ok([("arrived", copy(&self.flows)?), ("arrived_missed", copy(&self.missed)?)])
     }
 
-    /// The flows since the last call, the largest first, and how many packets were missed.
+    /// The flows since the last call, largest first, and the number of missed packets.
     ///
-    /// A packet that is counted while its flow is taken out may be lost.
+    /// A packet counted while its flow is being removed may be lost.
     pub(crate) fn drain(&mut self, polls: &[Poll]) -> libbpf_rs::Result<(Vec<Flow>, u64)> {
         let entries = self.flows.lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?;
         let mut flows: Vec<Flow> =
@@ -67,7 +67,7 @@ impl Arrived {
     }
 }
 
-/// `struct arrived` and `struct traffic`, field by field; `None` for bytes that are none.
+/// Decodes `struct arrived` and `struct traffic`; `None` if the bytes are malformed.
 fn flow(key: &[u8], value: &[u8], polls: &[Poll]) -> Option<Flow> {
     let bytes = |at: usize| key.get(at..).and_then(<[u8]>::first_chunk::<4>).copied();
     let word = |at| bytes(at).map(u32::from_ne_bytes);

@@ -1,4 +1,4 @@
-//! From a cgroup's id, which is what the kernel tells cheaply, to its path.
+//! Maps a cgroup id, which is cheap for the kernel to report, to its path.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -16,8 +16,9 @@ impl Cgroups {
         Self { mount: mount.and_then(|path| Some((path.into(), File::open(path).ok()?))) }
     }
 
-    /// The cgroup's path from the root of the hierarchy (`/system.slice/x.service`); `None` when it
-    /// is gone or we may not ask.
+    /// The cgroup's path from the root of the hierarchy (`/system.slice/x.service`).
+    ///
+    /// `None` if the cgroup is gone or the lookup is not permitted.
     pub(crate) fn path(&self, id: u64) -> Option<String> {
         let (path, mount) = self.mount.as_ref()?;
         path_below(path, &open_by_id(mount.as_fd(), id)?)
@@ -36,8 +37,8 @@ fn path_below(mount: &Path, cgroup: &OwnedFd) -> Option<String> {
     Some(format!("/{}", below.display()))
 }
 
-/// `struct file_handle` of `FILEID_KERNFS` (`include/linux/exportfs.h`), whose content is the
-/// 64-bit id.
+/// `struct file_handle` of `FILEID_KERNFS` (`include/linux/exportfs.h`); its content is the 64-bit
+/// id.
 #[repr(C)]
 struct KernfsHandle {
     bytes: u32,
@@ -47,15 +48,15 @@ struct KernfsHandle {
 
 const FILEID_KERNFS: i32 = 0xfe;
 
-/// Needs CAP_DAC_READ_SEARCH.
+/// Opens a cgroup by its id; needs CAP_DAC_READ_SEARCH.
 fn open_by_id(mount: BorrowedFd<'_>, id: u64) -> Option<OwnedFd> {
     let mut handle = KernfsHandle { bytes: 8, kind: FILEID_KERNFS, id };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
-    // SAFETY: the handle is laid out as the kernel wants it, 8 bytes long as it says, and outlives
-    // the call.
+    // SAFETY: the handle has the kernel's layout, its 8 content bytes match its length field, and
+    // it outlives the call.
     #[allow(unsafe_code)]
     let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), flags) };
-    // SAFETY: a descriptor that was opened just now, and that nobody else has.
+    // SAFETY: the descriptor was just opened and has no other owner.
     #[allow(unsafe_code)]
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,4 +1,4 @@
-//! From the words of `bpf/*.h` to the values of `core::attribution`.
+//! Decodes the words of `bpf/*.h` into the values of `core::attribution`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -14,15 +14,15 @@ use crate::bpf::table::{Entry, Mapped};
 
 /// Words of `struct cpu_time` in `bpf/time.h`.
 pub(crate) const TIME_WORDS: usize = 12;
-/// The first of them are sums; the rest says what has begun.
+/// The first words are sums; the rest holds the starts of open intervals.
 pub(crate) const TIME_SUMS: usize = 8;
 
-/// The two halves of a word, the upper one first.
+/// The two halves of a word, upper half first.
 fn halves(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
-/// A key is in two slots if a program was interrupted while it took the first.
+/// Merges duplicates: a key is in two slots if a program was interrupted while claiming the first.
 fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
     let mut merged: BTreeMap<(CpuId, [u64; 5]), Entry> = BTreeMap::new();
     for entry in entries {
@@ -37,7 +37,7 @@ fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
     merged.into_values()
 }
 
-/// Entries of the table of `bpf/polls.bpf.c`.
+/// Decodes entries of the table of `bpf/polls.bpf.c`.
 pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
     let poll = |entry: Entry| {
         let (napi, ifindex) = halves(entry.key[0]);
@@ -56,7 +56,7 @@ pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
     polls
 }
 
-/// Entries of the table of `bpf/wakeups.bpf.c`.
+/// Decodes entries of the table of `bpf/wakeups.bpf.c`.
 pub(crate) fn wakeups(entries: Vec<Entry>) -> Vec<Wakeup> {
     let wakeup = |entry: Entry| {
         let (tgid, sleeper_cpu) = halves(entry.key[0]);
@@ -67,7 +67,7 @@ pub(crate) fn wakeups(entries: Vec<Entry>) -> Vec<Wakeup> {
     wakeups
 }
 
-/// Entries of the table of `bpf/forward.bpf.c`.
+/// Decodes entries of the table of `bpf/forward.bpf.c`.
 pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
     let forwarded = |entry: Entry| {
         let (napi, queue) = halves(entry.key[0]);
@@ -91,8 +91,9 @@ pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
     rows
 }
 
-/// Entries of the table of `bpf/reads.h`. A NAPI that one CPU polled all the time tells the polling
-/// CPU of its data.
+/// Decodes entries of the table of `bpf/reads.h`.
+///
+/// Data of a NAPI that a single CPU polled is attributed to that CPU.
 pub(crate) fn consumption(
     entries: Vec<Entry>,
     polls: &[Poll],
@@ -114,7 +115,7 @@ pub(crate) fn consumption(
     consumption
 }
 
-/// `struct read` of `bpf/reads.h`, and who read.
+/// `struct read` of `bpf/reads.h`, with the reader.
 struct Read {
     entry: Entry,
     cgroup: u64,
@@ -123,7 +124,7 @@ struct Read {
 }
 
 impl Read {
-    /// `None` for what our own programs never write.
+    /// `None` for values that our programs never write.
     fn of(entry: Entry) -> Option<Self> {
         let [_, resolved, protocol, ..] = entry.key[4].to_le_bytes();
         let protocol = match protocol {
@@ -172,12 +173,12 @@ impl Read {
     }
 }
 
-/// -1 is the programs' "not known".
+/// Decodes a CPU number; the programs write -1 for "unknown".
 fn cpu(number: u32) -> Option<CpuId> {
     i32::try_from(number).ok().map(|_| CpuId(number))
 }
 
-/// The CPUs that were ever interrupted.
+/// Times of each CPU that was interrupted at least once.
 pub(crate) fn cpu_times(times: &Mapped) -> BTreeMap<CpuId, CpuTime> {
     let cpus = times.words().chunks_exact(TIME_WORDS).enumerate();
     let time = |(cpu, words): (usize, &[std::sync::atomic::AtomicU64])| {
@@ -197,7 +198,7 @@ pub(crate) fn cpu_times(times: &Mapped) -> BTreeMap<CpuId, CpuTime> {
     cpus.filter_map(time).collect()
 }
 
-/// The growth of sums that only grow.
+/// The growth of monotonic sums since the last read.
 pub(crate) fn since(
     now: &BTreeMap<CpuId, CpuTime>,
     before: &BTreeMap<CpuId, CpuTime>,

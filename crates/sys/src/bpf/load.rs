@@ -1,5 +1,4 @@
-//! Loads and attaches the eBPF programs, one object a question, and says in plain words why a hook
-//! can't run here.
+//! Loads and attaches the eBPF programs, one object per question; explains a hook that cannot run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +9,7 @@ use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::runqueue;
 
-/// An ELF object with the alignment that libelf wants.
+/// An ELF object with the alignment that libelf requires.
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
 
@@ -22,26 +21,27 @@ macro_rules! object {
     }};
 }
 
-/// One compiled `bpf/*.bpf.c`, and which of its programs to attach; the others stay unloaded.
+/// One compiled `bpf/*.bpf.c` and which of its programs to attach; the others are not loaded.
 pub(crate) struct Source {
     object: &'static [u8],
     programs: Vec<Program>,
-    /// Its table has half as many slots as others.
+    /// Whether its table has half the usual number of slots.
     pub(crate) half: bool,
-    /// Its programs mark threads that read, if somebody asks about those: see [`READERS`].
+    /// Whether its programs mark reading threads, if [`READERS`] exists.
     marks_readers: bool,
 }
 
 struct Program {
     name: &'static str,
-    /// As [`Hook::question`] names it.
+    /// The name in [`Hook::question`].
     question: &'static str,
 }
 
-/// The map of threads that read; `bpf/runqueue.bpf.c` makes it, those that count reads fill it.
+/// The map of reading threads: `bpf/runqueue.bpf.c` creates it, the programs that count reads fill
+/// it.
 pub(crate) const READERS: &str = "readers";
 
-/// x86 has tracepoints for each interrupt vector, the others one pair for all.
+/// x86 has tracepoints for each interrupt vector, other architectures one pair for all.
 const IPI_PROGRAMS: &[&str] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
     &[
         "call_function_entry",
@@ -63,18 +63,19 @@ impl Source {
         Self { marks_readers: true, ..Self::new(object!("tcp"), "tcp bytes", programs) }
     }
 
-    /// The ladder of `bpf/udp.bpf.c`: the first that attaches wholly is to be used.
+    /// The variants of `bpf/udp.bpf.c` in order of preference; the first that attaches completely
+    /// is used.
     pub(crate) fn udp() -> Vec<Self> {
-        let rung = |programs| Self {
+        let variant = |programs| Self {
             marks_readers: true,
             ..Self::new(object!("udp"), "udp bytes", programs)
         };
-        let mut ladder = vec![rung(&["udp_read", "udp_queued"])];
+        let mut ladder = vec![variant(&["udp_read", "udp_queued"])];
         if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-            let kprobes = rung(&["udp_read_kprobe", "udp_queued_kprobe"]);
+            let kprobes = variant(&["udp_read_kprobe", "udp_queued_kprobe"]);
             ladder.insert(if preemptible() { 0 } else { 1 }, kprobes);
         }
-        ladder.push(rung(&["udp_read_length"]));
+        ladder.push(variant(&["udp_read_length"]));
         ladder
     }
 
@@ -99,12 +100,12 @@ impl Source {
         Self { half: true, ..Self::new(object!("forward"), "forwarded packets", programs) }
     }
 
-    /// Asks what `time` keeps; attached by `bpf_stages.rs`.
+    /// Depends on the state that `time` keeps; attached by `bpf_stages.rs`.
     pub(crate) fn stages() -> Self {
         Self::new(object!("stages"), "stages", &["tick"])
     }
 
-    /// Asks what `time` keeps.
+    /// Depends on the state that `time` keeps.
     pub(crate) fn wakeups() -> Self {
         Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &["waking"]) }
     }
@@ -123,7 +124,7 @@ impl Source {
         self.programs.extend(programs.iter().map(|name| Program { name, question }));
     }
 
-    /// All hooks refused for one reason.
+    /// All hooks, refused for this reason.
     pub(crate) fn refuse(&self, reason: &str) -> Vec<Hook> {
         let refused = Some(reason.to_owned());
         self.programs.iter().map(|program| self.hook(program, refused.clone())).collect()
@@ -140,27 +141,27 @@ impl Source {
     }
 }
 
-/// What is needed to load any of the objects.
+/// What every object needs to be loaded.
 pub(crate) struct Ground {
-    /// Maps that programs share with each other and with us, by name.
+    /// Maps shared between programs and user space, by name.
     pub(crate) maps: BTreeMap<&'static str, MapHandle>,
-    /// CPUs that can exist: the highest number + 1.
+    /// Possible CPUs: the highest number + 1.
     pub(crate) cpus: u32,
-    /// Slots for each CPU in a whole table.
+    /// Slots per CPU of a full table.
     pub(crate) slots: u32,
 }
 
-/// An object in the kernel, and each of its programs' fate. Dropping it detaches.
+/// A loaded object with the state of each of its hooks; dropping it detaches.
 pub(crate) struct Loaded {
     pub(crate) hooks: Vec<Hook>,
     programs: Vec<&'static str>,
-    /// Before `object`: links go first.
+    /// Declared before `object`, because links must be dropped first.
     links: Vec<Link>,
     object: Option<Object>,
 }
 
 impl Loaded {
-    /// Stands for a source that is not loaded at all.
+    /// Stands for a source that is not loaded.
     pub(crate) fn refused(source: &Source, reason: &str) -> Self {
         nothing(source, reason)
     }
@@ -176,13 +177,13 @@ impl Loaded {
         self.hooks.iter().all(|hook| hook.refused.is_none())
     }
 
-    /// A map that the object made.
+    /// A map that the object created.
     pub(crate) fn map(&self, name: &str) -> Option<MapHandle> {
         let map = self.object.iter().flat_map(Object::maps).find(|map| map.name() == name)?;
         MapHandle::try_from(&map).ok()
     }
 
-    /// Attaches each program that nobody has refused.
+    /// Attaches each program that was not refused.
     pub(crate) fn attach(&mut self) {
         for (name, hook) in
             self.programs.iter().zip(&mut self.hooks).filter(|(_, hook)| hook.refused.is_none())
@@ -200,13 +201,12 @@ impl Loaded {
         }
     }
 
-    /// Takes all programs off their hooks; they stay in the kernel.
+    /// Detaches all programs; they stay loaded in the kernel.
     pub(crate) fn detach(&mut self) {
         self.links.clear();
     }
 
-    /// Events that the kernel did not show our programs, because one was interrupted by an event of
-    /// its own.
+    /// Events that our programs missed because an event interrupted the same program on that CPU.
     pub(crate) fn missed(&self) -> u64 {
         let programs = self.object.iter().flat_map(Object::progs);
         programs
@@ -216,7 +216,7 @@ impl Loaded {
     }
 }
 
-/// Loads what the kernel takes of a source's programs and attaches it.
+/// Loads the programs of a source that the kernel accepts and attaches them.
 pub(crate) fn load(source: &Source, ground: &Ground) -> Loaded {
     match try_load(source, &source.names(), ground) {
         Ok(object) => attached(source, object, BTreeMap::new()),
@@ -225,12 +225,12 @@ pub(crate) fn load(source: &Source, ground: &Ground) -> Loaded {
     }
 }
 
-/// Loads all of a source's programs, and leaves it to others to attach them.
+/// Loads all of a source's programs without attaching them.
 pub(crate) fn loaded_object(source: &Source, ground: &Ground) -> Result<Object, String> {
     try_load(source, &source.names(), ground)
 }
 
-/// Uses the first source that attaches wholly; those before it only say why they did not.
+/// Uses the first source that attaches completely; the earlier ones only contribute their reasons.
 pub(crate) fn load_first(ladder: &[Source], ground: &Ground) -> Vec<Loaded> {
     let mut tried = Vec::new();
     for source in ladder {
@@ -270,8 +270,10 @@ fn nothing(source: &Source, reason: &str) -> Loaded {
     Loaded { hooks: source.refuse(reason), programs: Vec::new(), links: Vec::new(), object: None }
 }
 
-/// One refused program fails the load of its whole object: ask for each alone, then load the rest
-/// together.
+/// Loads the programs that the kernel accepts.
+///
+/// One refused program fails the load of its whole object, so each is tried alone and the accepted
+/// ones are loaded together.
 fn load_those_that_run(source: &Source, ground: &Ground) -> Loaded {
     let mut refused = BTreeMap::new();
     for name in source.names() {
@@ -290,8 +292,8 @@ fn load_those_that_run(source: &Source, ground: &Ground) -> Loaded {
 fn recursion_misses(program: BorrowedFd<'_>) -> u64 {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut bytes = size_of_val(&info) as u32;
-    // SAFETY: the kernel writes at most `bytes` into `info`, and nothing through its pointers:
-    // their lengths are 0.
+    // SAFETY: the kernel writes at most `bytes` into `info`, and nothing through its pointers,
+    // whose lengths are 0.
     #[allow(unsafe_code)]
     let failed =
         unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut bytes) }
@@ -301,7 +303,7 @@ fn recursion_misses(program: BorrowedFd<'_>) -> u64 {
 
 fn open(source: &Source) -> Result<OpenObject, String> {
     let object = ObjectBuilder::default().open_memory(source.object);
-    object.map_err(|error| format!("the program's object is unreadable: {error}"))
+    object.map_err(|error| format!("cannot parse the program's object: {error}"))
 }
 
 fn section_of(object: &OpenObject, name: &str) -> Option<String> {
@@ -327,7 +329,7 @@ fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Objec
         {
             let slots = if source.half { ground.slots / 2 } else { ground.slots };
             let marks = u32::from(ground.maps.contains_key(READERS));
-            // `machine` of bpf/count.h; flows.bpf.c has only the beginning of it
+            // `machine` of bpf/count.h; flows.bpf.c has only its first fields
             let machine = [ground.cpus, slots, marks].map(u32::to_ne_bytes).concat();
             constants.iter_mut().zip(machine).for_each(|(to, from)| *to = from);
         }
@@ -335,7 +337,7 @@ fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Objec
     object.load().map_err(|error| reason(&error))
 }
 
-/// Why the kernel refused, for a reader who does not know errno by heart.
+/// Explains the kernel's refusal without errno numbers.
 pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
     let text = format!("{error:#}");
     let words = if !Path::new("/sys/kernel/btf/vmlinux").exists() {
@@ -343,7 +345,7 @@ pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
     } else {
         match errno(&text) {
             Some(1) if may_load() => {
-                "this kernel forbids this kind of hook, though we have the privilege"
+                "this kernel forbids this kind of hook, although netsilo has the privilege"
             }
             Some(1) => "no privilege: run as root or with CAP_BPF and CAP_PERFMON",
             Some(13) => "the kernel's verifier refused the program",
@@ -357,13 +359,14 @@ pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
     format!("{words} [{text}]")
 }
 
-/// Whether the kernel says that it preempts tasks within itself: `none voluntary (full) lazy`.
+/// Whether the kernel itself is preemptible, by debugfs: `none voluntary (full) lazy`.
 fn preemptible() -> bool {
     let models = fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
     models.contains("(full)") || models.contains("(lazy)")
 }
 
-/// CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON (`include/uapi/linux/capability.h`), in effect.
+/// Whether CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON (`include/uapi/linux/capability.h`), are
+/// effective.
 fn may_load() -> bool {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -373,7 +376,7 @@ fn may_load() -> bool {
     has(21) || (has(39) && has(38))
 }
 
-/// libbpf-rs keeps the number only in its text: `... (os error 22)`.
+/// The errno, which libbpf-rs keeps only in its text: `... (os error 22)`.
 fn errno(text: &str) -> Option<i32> {
     let (_, after) = text.rsplit_once("(os error ")?;
     after.split(')').next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! The counts of `bpf/runqueue.bpf.c`: how long readers waited for a CPU.
+//! The counts of `bpf/runqueue.bpf.c`: how long reading threads waited for a CPU.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -8,11 +8,11 @@ use netsilo_model::snapshot::runqueue::{BUCKETS, RunqueueLatency};
 
 use crate::bpf::table::{Mapped, mappable_array};
 
-/// A histogram for each CPU, of counts that only grow: 8 KB each.
+/// One histogram of monotonic counts per CPU, 8 KB each.
 pub(crate) struct Waits {
     map: MapHandle,
     counts: Mapped,
-    /// All CPUs together, as they were at the last reading.
+    /// The sum over all CPUs as of the last read.
     before: Vec<u64>,
 }
 
@@ -23,12 +23,12 @@ impl Waits {
         Ok(Self { counts: Mapped::new(map.as_fd(), counts * 8)?, map, before: vec![0; BUCKETS] })
     }
 
-    /// The map, by the name that the program knows.
+    /// The map, by the name that the program uses.
     pub(crate) fn map(&self) -> libbpf_rs::Result<(&'static str, MapHandle)> {
         Ok(("waits", MapHandle::try_from(&self.map)?))
     }
 
-    /// What was counted since the last call.
+    /// The counts since the last call.
     pub(crate) fn drain(&mut self) -> RunqueueLatency {
         let mut now = vec![0; BUCKETS];
         for cpu in self.counts.words().chunks_exact(BUCKETS) {

@@ -1,5 +1,5 @@
-//! Samples where receive work spends its time: perf's cpu-clock on each CPU, and the kernel's names
-//! for what it finds.
+//! Samples where receive work spends its time, with perf's cpu-clock on each CPU and kallsyms
+//! names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fs, io};
@@ -13,19 +13,19 @@ use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
 
 use crate::bpf::load::{Ground, Source, loaded_object, reason};
 
-/// Not a divisor of what ticks at 100, 250 or 1000 Hz.
+/// Not a divisor of timers that tick at 100, 250 or 1000 Hz.
 const SAMPLES_PER_S: u32 = 499;
 
 /// The sampling program, attached unless paused.
 pub(crate) struct Sampler {
     pub(crate) hook: Hook,
-    /// Before `object`: links go first.
+    /// Declared before `object`, because links must be dropped first.
     links: Vec<Link>,
     object: Option<Object>,
 }
 
 impl Sampler {
-    /// Loads and attaches; why that cannot be is in the hook.
+    /// Loads and attaches; on failure the hook has the reason.
     pub(crate) fn new(ground: &Ground) -> Self {
         let (object, refused) = match loaded_object(&Source::stages(), ground) {
             Ok(object) => (Some(object), None),
@@ -37,7 +37,7 @@ impl Sampler {
         sampler
     }
 
-    /// Nothing is loaded.
+    /// A sampler with nothing loaded.
     pub(crate) fn refused(reason: &str) -> Self {
         Self::without(Some(reason.to_owned()))
     }
@@ -51,7 +51,7 @@ impl Sampler {
         Self { hook, links: Vec::new(), object: None }
     }
 
-    /// Starts the clocks of all CPUs that are online now.
+    /// Starts the clocks of all CPUs that are online.
     pub(crate) fn attach(&mut self) {
         let program = self.object.iter().flat_map(Object::progs_mut).next();
         let Some(program) = program.filter(|_| self.hook.refused.is_none()) else { return };
@@ -59,9 +59,9 @@ impl Sampler {
         for cpu in CpuSet::parse_list(&online).unwrap_or_default().iter() {
             let link = match clock(cpu) {
                 Ok(event) => program.attach_perf_event(event).map_err(|error| reason(&error)),
-                Err(error) => {
-                    Err(format!("no clock of cpu {cpu}: {error} (kernel.perf_event_paranoid?)"))
-                }
+                Err(error) => Err(format!(
+                    "no perf clock on cpu {cpu}: {error} (kernel.perf_event_paranoid?)"
+                )),
             };
             match link {
                 Ok(link) => self.links.push(link),
@@ -75,7 +75,7 @@ impl Sampler {
         self.links.clear();
     }
 
-    /// What was sampled since the last call.
+    /// The samples since the last call.
     pub(crate) fn read(&self) -> libbpf_rs::Result<StageSamples> {
         let mut sampled = StageSamples {
             per_s: SAMPLES_PER_S,
@@ -112,7 +112,7 @@ impl Sampler {
     }
 }
 
-/// Takes the counts, by CPU and stack.
+/// Reads and removes the counts, by CPU and stack.
 fn taken(samples: &MapHandle) -> libbpf_rs::Result<Vec<((u32, u32), u64)>> {
     let keys: Vec<Vec<u8>> = samples.keys().collect();
     let mut counts = Vec::new();
@@ -131,7 +131,7 @@ fn taken(samples: &MapHandle) -> libbpf_rs::Result<Vec<((u32, u32), u64)>> {
     Ok(counts)
 }
 
-/// Takes a stack, innermost first, to make room for another.
+/// Reads and removes a stack, innermost address first.
 fn addresses(stacks: &MapHandle, id: u32) -> Option<Vec<u64>> {
     let bytes = stacks.lookup(&id.to_ne_bytes(), MapFlags::ANY).ok()??;
     let _ = stacks.delete(&id.to_ne_bytes());
@@ -147,7 +147,7 @@ fn taken_lost(lost: &MapHandle) -> libbpf_rs::Result<u64> {
     Ok(value.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes))
 }
 
-/// The stage of each stack, by the kernel's names.
+/// The stage of each stack, by kernel function names.
 fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, Stage>, String> {
     let wanted: BTreeSet<u64> = stacks.values().flatten().copied().collect();
     if wanted.is_empty() {
@@ -155,14 +155,16 @@ fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, Stage>, Stri
     }
     let text = fs::read_to_string("/proc/kallsyms")
         .map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
-    let functions = kallsyms::functions(&text, &wanted)
-        .ok_or("the kernel shows no addresses in /proc/kallsyms: needs CAP_SYSLOG, or kernel.kptr_restrict below 2")?;
+    let functions = kallsyms::functions(&text, &wanted).ok_or(
+        "the kernel shows no addresses in /proc/kallsyms: needs CAP_SYSLOG, \
+             or kernel.kptr_restrict below 2",
+    )?;
     let stage =
         |stack: &Vec<u64>| stage_of(stack.iter().filter_map(|address| functions.get(address)));
     Ok(stacks.iter().map(|(id, stack)| (*id, stage(stack))).collect())
 }
 
-/// perf's cpu-clock of one CPU, whoever runs there; its owner closes it.
+/// Opens perf's cpu-clock of one CPU, for all tasks; the caller closes it.
 fn clock(cpu: CpuId) -> io::Result<i32> {
     let mut attributes = libbpf_sys::perf_event_attr {
         type_: libbpf_sys::PERF_TYPE_SOFTWARE,
@@ -176,7 +178,7 @@ fn clock(cpu: CpuId) -> io::Result<i32> {
     let cpu = i32::try_from(cpu.0).map_err(io::Error::other)?;
     let (pid, group, flags) = (-1, -1, libbpf_sys::PERF_FLAG_FD_CLOEXEC);
     // SAFETY: the kernel reads `size` bytes of the attributes, which outlive the call, and keeps no
-    // reference to them.
+    // reference.
     #[allow(unsafe_code)]
     let fd = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attributes, pid, cpu, group, flags)

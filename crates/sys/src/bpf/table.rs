@@ -1,5 +1,6 @@
-//! Tables that eBPF programs count in, read from user space without a syscall per slot: see
-//! `bpf/count.h`.
+//! Tables that eBPF programs count in, read through a mapping instead of a syscall per slot.
+//!
+//! See `bpf/count.h` for the layout.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -20,12 +21,12 @@ const SLOT_WORDS: usize = 1 + KEY_WORDS + 2 + 2;
 pub(crate) struct Entry {
     pub(crate) cpu: CpuId,
     pub(crate) key: [u64; KEY_WORDS],
-    /// A name of up to 15 bytes: of the netdev, or of the thread group.
+    /// A name of up to 15 bytes: the netdev's or the thread group's.
     pub(crate) label: String,
     pub(crate) sums: [u64; 2],
 }
 
-/// Two arrays of slots: the kernel writes one while we read the other.
+/// Two arrays of slots: the kernel writes one while user space reads the other.
 pub(crate) struct Table {
     halves: [(MapHandle, Mapped); 2],
     /// Which half the kernel writes.
@@ -36,7 +37,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates both halves; each CPU has `slots` (a power of two).
+    /// Creates both arrays; each CPU has `slots` slots (a power of two).
     pub(crate) fn new(cpus: u32, slots: u32) -> libbpf_rs::Result<Self> {
         let half = || {
             let bytes = (SLOT_WORDS * 8) as u32;
@@ -54,12 +55,12 @@ impl Table {
         Ok(table)
     }
 
-    /// The map that programs know as `current`.
+    /// The map named `current` in the programs.
     pub(crate) fn current(&self) -> libbpf_rs::Result<MapHandle> {
         MapHandle::try_from(&self.current)
     }
 
-    /// What was counted since the last call. Waits for an RCU grace period (milliseconds).
+    /// The counts since the last call; waits for an RCU grace period (milliseconds).
     pub(crate) fn drain(&mut self) -> libbpf_rs::Result<Vec<Entry>> {
         let full = self.active;
         self.point_at(1 - full)?;
@@ -82,15 +83,17 @@ impl Table {
         Ok(entries)
     }
 
-    /// When this returns, no program writes the other half any more: `maybe_wait_bpf_programs` in
-    /// the kernel.
+    /// Switches the array that programs write.
+    ///
+    /// When this returns, no program writes the other array: `maybe_wait_bpf_programs` in the
+    /// kernel.
     fn point_at(&self, half: usize) -> libbpf_rs::Result<()> {
         let fd = self.halves[half].0.as_fd().as_raw_fd();
         self.current.update(&0_u32.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
     }
 }
 
-/// An array map that user space can map.
+/// Creates an array map that user space can mmap.
 pub(crate) fn mappable_array(
     name: &str,
     value_bytes: u32,
@@ -101,7 +104,7 @@ pub(crate) fn mappable_array(
     MapHandle::create(MapType::Array, Some(name), 4, value_bytes, entries, &options)
 }
 
-/// Options that say how long they are, as libbpf wants.
+/// Empty options with the size field that libbpf requires.
 pub(crate) fn create_options() -> libbpf_sys::bpf_map_create_opts {
     libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -109,7 +112,7 @@ pub(crate) fn create_options() -> libbpf_sys::bpf_map_create_opts {
     }
 }
 
-/// A NUL-terminated name in two words.
+/// Decodes a NUL-terminated name in two words.
 fn text(words: [u64; 2]) -> String {
     let bytes = words.map(u64::to_ne_bytes).concat();
     let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -122,7 +125,7 @@ pub(crate) struct Mapped {
     words: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and is only reached as atomics.
+// SAFETY: only this value owns the mapping, and all accesses are atomic.
 #[allow(unsafe_code)]
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
@@ -132,7 +135,7 @@ unsafe impl Sync for Mapped {}
 impl Mapped {
     pub(crate) fn new(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MmapFlags::SHARED);
-        // SAFETY: a new mapping at a place of the kernel's choice; `Drop` alone unmaps it.
+        // SAFETY: a new mapping at an address chosen by the kernel; only `Drop` unmaps it.
         #[allow(unsafe_code)]
         let start =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, map, 0)? };
@@ -141,8 +144,8 @@ impl Mapped {
     }
 
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; others
-        // change it, hence atomics.
+        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; the kernel
+        // may change it, hence the atomics.
         #[allow(unsafe_code)]
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr(), self.words)
@@ -152,8 +155,8 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length; nobody holds a reference into it any more. A
-        // failure leaves it mapped.
+        // SAFETY: mapped in `new` with this length; no reference into it is left. On failure it
+        // stays mapped.
         #[allow(unsafe_code)]
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.words * 8) };
     }

@@ -1,5 +1,4 @@
-//! Takes addresses and names of machines out of a capture, the same one always replaced by the same
-//! other one.
+//! Removes addresses and host names from a capture; equal addresses get equal replacements.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +11,7 @@ use netsilo_model::snapshot::audit::Connections;
 use netsilo_model::snapshot::flow::Flow;
 use netsilo_model::snapshot::sockets::LosingSocket;
 
-/// Words of the kernel command line that say where work may run; all others go.
+/// Words of the kernel command line about CPU placement; all others are removed.
 const CMDLINE_WORDS: &[&str] = &[
     "acpi_irq",
     "idle",
@@ -36,11 +35,10 @@ const CMDLINE_WORDS: &[&str] = &[
     "tsc",
 ];
 
-/// What to put in place of what.
+/// The replacements of a capture.
 #[derive(Debug, Default)]
 pub(crate) struct Redaction {
-    /// Hardware addresses, as files hold them and without colons, as in names like
-    /// `enx0123456789ab`.
+    /// Hardware addresses and their replacements, with colons and without, as in `enx0123456789ab`.
     replaced: BTreeMap<String, String>,
 }
 
@@ -51,24 +49,24 @@ impl Redaction {
         addresses(dir, &mut found)?;
         let mut redaction = Self::default();
         for mac in found {
-            let made_up = made_up(redaction.replaced.len() / 2, mac.split(':').count());
+            let synthetic = synthetic(redaction.replaced.len() / 2, mac.split(':').count());
             if mac.split(':').all(|byte| byte == "00" || byte == "ff")
                 || redaction.replaced.contains_key(&mac)
             {
                 continue;
             }
-            redaction.replaced.insert(mac.replace(':', ""), made_up.replace(':', ""));
-            redaction.replaced.insert(mac, made_up);
+            redaction.replaced.insert(mac.replace(':', ""), synthetic.replace(':', ""));
+            redaction.replaced.insert(mac, synthetic);
         }
         Ok(redaction)
     }
 
-    /// A text (a path, a link's target, a small file) with addresses replaced.
+    /// Replaces addresses in a text (a path, a link's target, a small file).
     pub(crate) fn text(&self, text: &str) -> String {
         self.replaced.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
     }
 
-    /// A file of a sample (`0/proc/cmdline`).
+    /// Redacts a file of a sample (`0/proc/cmdline`).
     pub(crate) fn file(&self, path: &str, contents: Vec<u8>) -> Vec<u8> {
         let kernel = path.split_once('/').map_or("", |(_, kernel)| kernel);
         let text = String::from_utf8_lossy(&contents);
@@ -83,8 +81,7 @@ impl Redaction {
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
                 self.text(&command(&text)).into_bytes()
             }
-            // device interrupts bear netdevs' names, and those may bear addresses; scanning costs
-            // once per address
+            // device interrupts have netdevs' names, which may have addresses; one scan per address
             _ if self
                 .replaced
                 .keys()
@@ -96,8 +93,8 @@ impl Redaction {
         }
     }
 
-    /// Flows lose their ends; consumers' names and cgroups what looks like an address
-    /// (`sshd@1-192.0.2.1:22-...service`).
+    /// Removes the addresses of flows, and from consumers' names and cgroups whatever looks like an
+    /// address (`sshd@1-192.0.2.1:22-...service`).
     pub(crate) fn attribution(&self, attribution: &Attribution) -> Attribution {
         let consumer = |consumer: &Consumer| Consumer {
             comm: without_addresses(&self.text(&consumer.comm)),
@@ -118,7 +115,7 @@ impl Redaction {
     }
 }
 
-/// Contents of all files named `address`.
+/// Collects the contents of all files named `address`.
 fn addresses(dir: &Path, found: &mut Vec<String>) -> io::Result<()> {
     let mut entries: Vec<_> = fs::read_dir(dir)?.collect::<io::Result<_>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
@@ -134,14 +131,14 @@ fn addresses(dir: &Path, found: &mut Vec<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// The n-th made-up address, locally administered, of as many bytes.
-fn made_up(n: usize, bytes: usize) -> String {
+/// The n-th synthetic address, locally administered, of the given length in bytes.
+fn synthetic(n: usize, bytes: usize) -> String {
     let digits = format!("02{n:0width$x}", width = bytes.saturating_sub(1) * 2);
     let pairs: Vec<&str> = (0..bytes).filter_map(|at| digits.get(at * 2..at * 2 + 2)).collect();
     pairs.join(":")
 }
 
-/// Holders whose names hold network addresses lose them; `None` for what no version wrote.
+/// Removes network addresses from holders' names; `None` for an unknown format.
 fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
     let mut read: Part<Vec<LosingSocket>> = serde_json::from_slice(json).ok()?;
     if let Part::Value(sockets) = &mut read {
@@ -156,7 +153,7 @@ fn cmdline(text: &str) -> String {
     text.split_ascii_whitespace().filter(keep).collect::<Vec<_>>().join(" ") + "\n"
 }
 
-/// Of a command line the program, the script and options without values.
+/// Keeps the program, the script and options without values.
 fn command(text: &str) -> String {
     let keep = |(at, word): (usize, &str)| {
         (at < 4 || word.starts_with("--") && !word.contains('=')).then(|| word.to_owned())
@@ -170,7 +167,7 @@ fn command(text: &str) -> String {
     words.join("\0")
 }
 
-/// Of a `.link` file the settings that matter, not what it matches.
+/// Keeps the relevant settings of a `.link` file, without its match section.
 fn link_file(text: &str) -> String {
     let keep = |line: &&str| {
         crate::read::knob_owners::LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key))
@@ -178,10 +175,10 @@ fn link_file(text: &str) -> String {
     text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
 }
 
-/// Connections without their peers; what cannot be read is left out whole.
+/// Removes the peers of connections; drops the whole list if it cannot be parsed.
 fn connections(text: &str) -> String {
     let read = serde_json::from_str(text)
-        .unwrap_or_else(|_| Part::Absent("could not be read to take addresses out".to_owned()));
+        .unwrap_or_else(|_| Part::Absent("cannot be parsed to remove addresses".to_owned()));
     let without = read.map(|mut connections: Connections| {
         connections.kept.iter_mut().for_each(|connection| connection.peer = None);
         connections
@@ -220,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_goes_from_files_and_from_names_made_of_it() {
+    fn an_address_is_removed_from_files_and_from_derived_names() {
         let redaction = with("52:54:00:ab:cd:ef");
         assert_eq!(redaction.text("52:54:00:ab:cd:ef"), "02:00:00:00:00:00");
         assert_eq!(
@@ -234,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_keep_hash_and_queue_and_lose_their_ends() {
+    fn flows_keep_hash_and_queue_without_addresses() {
         use netsilo_model::snapshot::flow::{Ends, Outer};
         let ends =
             Ends { source: "10.0.0.1:5".parse().unwrap(), target: "10.0.0.2:6".parse().unwrap() };
@@ -251,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_keeps_what_places_work() {
+    fn the_command_line_keeps_only_cpu_placement() {
         let kept = cmdline(
             "BOOT_IMAGE=/vmlinuz root=UUID=1 ip=10.0.0.2 isolcpus=2-3 quiet nohz_full=2-3\n",
         );
@@ -278,8 +275,10 @@ mod tests {
     }
 
     #[test]
-    fn connections_lose_their_peers_and_keep_their_numbers() {
-        let file = r#"{ "value": { "seen": 9, "kept": [{ "cookie": 7, "peer": "192.0.2.9:443", "snd_mss": 1448 }] } }"#;
+    fn connections_keep_their_numbers_without_peers() {
+        let file = r#"{ "value": { "seen": 9, "kept": [
+            { "cookie": 7, "peer": "192.0.2.9:443", "snd_mss": 1448 }
+        ] } }"#;
         let kept = Redaction::default().file("0/sock_diag/connections.json", file.into());
         let kept = String::from_utf8(kept).unwrap();
         assert!(kept.contains("1448") && !kept.contains("192.0.2.9"), "{kept}");
@@ -289,8 +288,9 @@ mod tests {
     }
 
     #[test]
-    fn holders_of_sockets_lose_addresses_in_their_names() {
-        let json = br#"{"value":[{"kind":"udp","port":53,"inode":7,"drops":3,"queued":0,"holder":{"tgid":9,"comm":"dns 192.0.2.7"}}]}"#;
+    fn addresses_are_removed_from_holders_names() {
+        let json = br#"{"value":[{"kind":"udp","port":53,"inode":7,"drops":3,"queued":0,
+            "holder":{"tgid":9,"comm":"dns 192.0.2.7"}}]}"#;
         let text =
             String::from_utf8(Redaction::default().file("1/losing_sockets.json", json.to_vec()))
                 .unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_named_by_addresses_lose_them() {
+    fn addresses_are_removed_from_instance_names() {
         let path = "/system.slice/system-sshd.slice/sshd@3-192.0.2.7:22-198.51.100.9:40112.service";
         assert_eq!(without_addresses(path), "/system.slice/system-sshd.slice/sshd@address.service");
         assert_eq!(

@@ -1,5 +1,4 @@
-//! Unpacking a bundle that may come from anyone: nothing is written or linked outside of it, and no
-//! more than fits.
+//! Unpacks an untrusted bundle: writes and links nothing outside of it, within size limits.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -7,25 +6,25 @@ use std::io::{self, Read};
 use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 
-/// Ten times what a machine of 512 CPUs and 4000 interrupts has.
+/// In bytes; ten times the size for a machine of 512 CPUs and 4000 interrupts.
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_ENTRIES: usize = 1_000_000;
 
 /// Why a bundle was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// It cannot be read as a compressed archive.
+    /// It is not a readable compressed archive.
     #[error("cannot unpack it: {0}")]
     Read(#[from] io::Error),
-    /// An entry that no capture writes; nothing of the bundle is used.
+    /// An entry that no capture writes; the whole bundle is rejected.
     #[error("refused entry {entry:?}: {why}")]
     Refused {
         /// Its path.
         entry: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: &'static str,
     },
-    /// It unpacks to more than any machine would need.
+    /// It exceeds the size limits.
     #[error("it unpacks to more than {MOST_BYTES} bytes or {MOST_ENTRIES} entries")]
     TooLarge,
 }
@@ -41,7 +40,7 @@ fn unpack_within(
     mut bytes_left: u64,
     most_entries: usize,
 ) -> Result<(), UnpackError> {
-    // the archive's own headers count too: a bomb may be made of them
+    // headers count too: an archive bomb may consist of headers only
     let unpacked = zstd::Decoder::new(file)?.take(bytes_left);
     let mut archive = tar::Archive::new(unpacked);
     let mut links = BTreeSet::new();
@@ -53,9 +52,10 @@ fn unpack_within(
         bytes_left -= entry.size();
         let path = entry.path()?.into_owned();
         let refuse = |why| UnpackError::Refused { entry: path.to_string_lossy().into_owned(), why };
-        let inner = plain(&path).ok_or_else(|| refuse("its path is absolute or has \"..\""))?;
+        let inner =
+            plain(&path).ok_or_else(|| refuse("its path is absolute or contains \"..\""))?;
         if inner.ancestors().skip(1).any(|parent| links.contains(parent)) {
-            return Err(refuse("its path leads through a link"));
+            return Err(refuse("its path goes through a link"));
         }
         let place = dir.join(&inner);
         if let Some(parent) = place.parent() {
@@ -68,20 +68,20 @@ fn unpack_within(
                 io::copy(&mut entry, &mut file)?;
             }
             tar::EntryType::Symlink => {
-                let target = entry.link_name()?.ok_or_else(|| refuse("a link to nowhere"))?;
+                let target = entry.link_name()?.ok_or_else(|| refuse("it links to nothing"))?;
                 if !stays_inside(&inner, &target) {
                     return Err(refuse("it links out of the bundle"));
                 }
                 symlink(target, &place)?;
                 links.insert(inner);
             }
-            _ => return Err(refuse("neither file, directory nor symbolic link")),
+            _ => return Err(refuse("it is not a file, directory or symbolic link")),
         }
     }
     Ok(())
 }
 
-/// The path, if it has plain names only.
+/// The path, if all its components are plain names.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut inner = PathBuf::new();
     for component in path.components() {
@@ -96,8 +96,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
 
 /// Whether a link at `inner` stays in its sample (`0/`, `1/`).
 ///
-/// `..` only in front: behind a name it could climb out of wherever that name, a link itself,
-/// leads.
+/// Allows `..` only at the start: after a name that is itself a link it could leave the sample.
 fn stays_inside(inner: &Path, target: &Path) -> bool {
     let up = target.components().take_while(|c| matches!(c, Component::ParentDir)).count();
     let depth = inner.components().count() - 1;
@@ -122,7 +121,7 @@ mod tests {
         file
     }
 
-    /// A header whose path is written as it is: the library refuses to make hostile ones.
+    /// A header with an unchecked path: the library refuses to write hostile ones.
     fn header(path: &str, kind: tar::EntryType, link: &str, size: u64) -> tar::Header {
         let mut header = tar::Header::new_gnu();
         header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
@@ -144,12 +143,12 @@ mod tests {
             }
         });
         let error = unpack(file, &inside).unwrap_err().to_string();
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something lies outside");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a file was written outside");
         error
     }
 
     #[test]
-    fn ways_out_are_refused() {
+    fn escapes_are_refused() {
         use tar::EntryType as E;
         assert!(refused(&[("/etc/x", E::Regular, "")]).contains("absolute"));
         assert!(refused(&[("0/../../x", E::Regular, "")]).contains("\"..\""));
@@ -158,15 +157,15 @@ mod tests {
         assert!(refused(&[("0/a/l", E::Symlink, "b/../../../x")]).contains("links out"));
         assert!(
             refused(&[("0/p/l", E::Symlink, "../sys"), ("0/p/l/x", E::Regular, "")])
-                .contains("through a link")
+                .contains("goes through a link")
         );
-        assert!(refused(&[("0/h", E::Link, "0/x")]).contains("neither file"));
-        assert!(refused(&[("0/f", E::Fifo, "")]).contains("neither file"));
-        assert!(refused(&[("0/d", E::Char, "")]).contains("neither file"));
+        assert!(refused(&[("0/h", E::Link, "0/x")]).contains("it is not a file"));
+        assert!(refused(&[("0/f", E::Fifo, "")]).contains("it is not a file"));
+        assert!(refused(&[("0/d", E::Char, "")]).contains("it is not a file"));
     }
 
     #[test]
-    fn a_file_may_not_come_twice() {
+    fn a_duplicate_file_is_refused() {
         assert!(
             refused(&[("0/x", tar::EntryType::Regular, ""), ("0/x", tar::EntryType::Regular, "")])
                 .contains("exists")
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_bundle() {
+    fn garbage_is_not_a_bundle() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"hello").unwrap();
         file.rewind().unwrap();

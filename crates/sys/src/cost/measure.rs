@@ -1,9 +1,7 @@
-//! Measures what lies between two CPUs: a cache line that goes to and fro, a sleeping thread that
-//! is woken, a running one that is interrupted.
+//! Measures communication between CPU pairs: cache line transfer, thread wakeup, IPI.
 //!
-//! Which pairs are measured and what the samples mean is in [`netsilo_model::cost::calibration`]. Nothing
-//! of the machine is changed; each measuring thread is pinned, runs for a slot of milliseconds and
-//! ends.
+//! [`netsilo_model::cost::calibration`] selects the pairs and interprets the samples. No setting of the
+//! machine is changed. Each measuring thread is pinned, runs for a slot of milliseconds and ends.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,43 +22,43 @@ use crate::transaction::kernel::{allowed_cpus, set_thread_cpus};
 /// Rounds over all pairs within the time; a busy machine gets as many again.
 const ROUNDS: usize = 5;
 
-/// Round trips of the cache line between two looks at the clock.
+/// Cache line round trips between two clock reads.
 const TRIPS: u64 = 100;
 
-/// How long the waker sleeps before each wakeup, so that the one to be woken sleeps too and its CPU
-/// is idle.
+/// How long the waker sleeps before each wakeup, so that the sleeper is asleep and its CPU is idle.
 const SETTLE: Duration = Duration::from_micros(60);
 
 /// Why a machine could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// Which CPUs may be used is not told.
-    #[error("cannot tell which cpus may be used: {0}")]
+    /// The process's CPU affinity cannot be read.
+    #[error("cannot read this process's cpu affinity: {0}")]
     Allowed(io::Error),
-    /// No CPU is left.
+    /// No CPU may be measured on.
     #[error(
-        "no cpu may be used: {allowed} are allowed, and those not set apart (isolcpus, nohz_full) are {housekeeping}"
+        "no cpu may be used: {allowed} are allowed, and those not isolated (isolcpus, nohz_full) \
+         are {housekeeping}"
     )]
     NoCpu {
         /// The CPUs that this process may run on.
         allowed: CpuSet,
-        /// The CPUs that are online and not set apart.
+        /// The CPUs that are online and not isolated.
         housekeeping: CpuSet,
     },
-    /// A measuring thread could not be put on its CPU.
+    /// A measuring thread could not be pinned to its CPU.
     #[error("cannot run on cpu {cpu}: {source}")]
     Pin {
         /// The CPU.
         cpu: CpuId,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel gave no event counter, or did not wake.
+    /// An eventfd could not be created or used.
     #[error("cannot measure wakeups: {0}")]
     Wake(io::Error),
 }
 
-/// The CPUs that may be measured on: those that this process may run on, online and not set apart.
+/// The CPUs to measure on: allowed for this process, online and not isolated.
 pub fn usable_cpus(topology: &Topology) -> Result<CpuSet, CalibrateError> {
     let status =
         std::fs::read_to_string("/proc/thread-self/status").map_err(CalibrateError::Allowed)?;
@@ -72,10 +70,10 @@ pub fn usable_cpus(topology: &Topology) -> Result<CpuSet, CalibrateError> {
     if cpus.is_empty() { Err(CalibrateError::NoCpu { allowed, housekeeping }) } else { Ok(cpus) }
 }
 
-/// Measures a few pairs of CPUs of each distance for about this time; for twice as long when the
-/// spread is wide then.
+/// Measures a few pairs of CPUs of each distance for about `time`, twice as long if the spread is
+/// wide.
 ///
-/// `watch` hears which share of the time is over.
+/// `watch` receives the elapsed share of the time.
 pub fn calibrate(
     topology: &Topology,
     cpus: &CpuSet,
@@ -95,8 +93,8 @@ pub fn calibrate(
     let start = Instant::now();
     for half in 0..2 {
         for round in 0..ROUNDS {
-            // Where threads wait long for their CPU, slots take longer than they should: fewer
-            // rounds then, one at least.
+            // Threads that wait long for their CPU make slots longer than planned: stop early,
+            // after at least one round.
             if round > 0 && start.elapsed() > time * (half as u32 + 1) {
                 break;
             }
@@ -112,7 +110,7 @@ pub fn calibrate(
     Ok(calibration)
 }
 
-/// How many things are measured at a distance: a CPU transfers nothing to itself.
+/// Number of quantities measured at a distance: there is no transfer within one CPU.
 fn kinds(distance: Distance) -> usize {
     if distance == Distance::SameCpu { 1 } else { 3 }
 }
@@ -127,7 +125,7 @@ struct Samples {
 }
 
 impl Samples {
-    /// Each pair once.
+    /// Measures each pair once.
     fn round(
         &mut self,
         pairs: &BTreeMap<Distance, Vec<(CpuId, CpuId)>>,
@@ -177,12 +175,13 @@ fn median(mut samples: Vec<f64>) -> Option<f64> {
     stats::quantile(&samples, 0.5)
 }
 
-/// Two cache lines wide: the neighbour line is fetched along on x86.
+/// Two cache lines wide: x86 prefetches the adjacent line.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Nanoseconds for one transfer of a modified line, by batches: half a round trip, in which each
-/// side waits for the other's write.
+/// Nanoseconds for one transfer of a modified line, one value per batch.
+///
+/// A transfer is half a round trip, in which each side waits for the other's write.
 fn transfers(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateError> {
     let (line, over) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let start = Barrier::new(2);
@@ -191,8 +190,8 @@ fn transfers(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateEr
             let pinned = pin(b);
             start.wait();
             // No pause instruction: it takes as long as a transfer, and in a virtual machine it may
-            // leave the guest. The end is told on a line of its own: an answer on its way would
-            // write over it.
+            // exit to the host. The end flag has its own line, because a late answer would
+            // overwrite it.
             while pinned.is_ok() {
                 match line.0.load(Ordering::Acquire) {
                     n if n % 2 == 1 => line.0.store(n + 1, Ordering::Release),
@@ -215,7 +214,7 @@ fn transfers(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateEr
     })
 }
 
-/// Asks and awaits the answer, in batches, until the slot is over.
+/// Sends and awaits the answer, in batches, until the slot is over.
 fn play(line: &Line, slot: Duration) -> Vec<f64> {
     let end = Instant::now() + slot;
     let mut batches = Vec::new();
@@ -228,7 +227,7 @@ fn play(line: &Line, slot: Duration) -> Vec<f64> {
             n += 2;
             while line.0.load(Ordering::Acquire) != n {
                 spins = spins.wrapping_add(1);
-                // The other side may be kept off its CPU for long, again and again.
+                // The other side may be descheduled for long, repeatedly.
                 if spins.is_multiple_of(1 << 16) && Instant::now() > end {
                     return batches;
                 }
@@ -241,8 +240,9 @@ fn play(line: &Line, slot: Duration) -> Vec<f64> {
     }
 }
 
-/// CPU nanoseconds that a thread on `a` spends on waking one that sleeps on `b`, and nanoseconds
-/// until that one runs.
+/// Nanoseconds for wakeups of a thread that sleeps on `b`, by a thread on `a`.
+///
+/// Returns the waker's CPU time per wakeup, and the latency until the sleeper runs.
 fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), CalibrateError> {
     let counter = || eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| CalibrateError::Wake(e.into()));
     let (call, answer) = (counter()?, counter()?);
@@ -251,7 +251,7 @@ fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), C
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
             let pinned = pin(b).and_then(|()| give_way().map_err(CalibrateError::Wake));
-            // Also without its CPU it answers, so that the waker comes to its end.
+            // Answers even if pinning failed, so that the waker terminates.
             loop {
                 let woken = take(&call);
                 awake.store(begin.elapsed().as_nanos() as u64, Ordering::Release);
@@ -267,7 +267,7 @@ fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), C
                 wake(&call, &answer, &awake, begin, slot).map_err(CalibrateError::Wake)
             });
             over.store(true, Ordering::Release);
-            // The last call; the sleeper's own end tells if it failed.
+            // The last call; if it fails, the sleeper's result reports it.
             let _ = add(&call);
             samples
         });
@@ -277,7 +277,7 @@ fn wakeups(a: CpuId, b: CpuId, slot: Duration) -> Result<(Vec<f64>, Vec<f64>), C
     })
 }
 
-/// Wakes, again and again until the slot is over.
+/// Wakes the sleeper repeatedly until the slot is over.
 fn wake(
     call: &OwnedFd,
     answer: &OwnedFd,
@@ -300,12 +300,11 @@ fn wake(
     Ok((waker, latency))
 }
 
-/// Nanoseconds that an inter-processor interrupt from `a` takes from a thread that runs on `b`;
-/// none where the kernel does not send any for us.
+/// Nanoseconds that an inter-processor interrupt from `a` takes from a thread that runs on `b`.
 ///
-/// `membarrier` interrupts each CPU that runs a thread of this process, and its handler does next
-/// to nothing. What is measured is the gap in the clock that a thread on `b` reads without pause,
-/// beyond the time between two readings.
+/// Empty where the kernel sends no IPI for this process. `membarrier` interrupts each CPU that runs
+/// a thread of this process, and its handler does almost nothing. The sample is the gap in the
+/// clock that a thread on `b` reads continuously, beyond the usual time between two readings.
 fn interrupts(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateError> {
     let (gap, over, start) = (AtomicU64::new(0), AtomicBool::new(false), Barrier::new(2));
     thread::scope(|scope| {
@@ -330,7 +329,7 @@ fn interrupts(a: CpuId, b: CpuId, slot: Duration) -> Result<Vec<f64>, CalibrateE
     })
 }
 
-/// Keeps the longest time between two readings of the clock since `gap` was last 0.
+/// Records the longest time between two clock readings since `gap` was last 0.
 fn watch_the_clock(gap: &AtomicU64, over: &AtomicBool) {
     let mut last = Instant::now();
     while !over.load(Ordering::Acquire) {
@@ -343,8 +342,7 @@ fn watch_the_clock(gap: &AtomicU64, over: &AtomicBool) {
     }
 }
 
-/// The longest gap with an interrupt, less the longest one in about the same time without, again
-/// and again.
+/// Repeatedly, the longest gap with an interrupt minus the longest in about the same time without.
 fn interrupt(gap: &AtomicU64, slot: Duration) -> Vec<f64> {
     let longest = |action: &dyn Fn() -> bool| {
         gap.store(0, Ordering::Release);
@@ -365,7 +363,7 @@ fn interrupt(gap: &AtomicU64, slot: Duration) -> Vec<f64> {
         else {
             return Vec::new();
         };
-        // 0 where the other thread was kept off its CPU: there was nobody to interrupt.
+        // 0 where the other thread was descheduled: there was no thread to interrupt.
         if with > 0.0 && without > 0.0 {
             gaps.push((with - without).max(0.0));
         }
@@ -373,15 +371,15 @@ fn interrupt(gap: &AtomicU64, slot: Duration) -> Vec<f64> {
     gaps
 }
 
-/// `membarrier`; false where the kernel has none or does not allow it.
+/// Calls `membarrier`; false where the kernel has none or does not allow it.
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: the system call takes three numbers and touches no memory of ours.
+    // SAFETY: the system call takes three numbers and accesses no memory of this process.
     #[allow(unsafe_code)]
     let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
     result == 0
 }
 
-/// CPU time of this thread.
+/// CPU time of the calling thread.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
@@ -402,8 +400,10 @@ fn pin(cpu: CpuId) -> Result<(), CalibrateError> {
     set_thread_cpus(thread, &CpuSet::of(cpu)).map_err(|source| CalibrateError::Pin { cpu, source })
 }
 
-/// `SCHED_BATCH`: a thread of that kind never takes the CPU from the one that wakes it
-/// (`check_preempt_wakeup_fair`), whose time would else hold a change of threads on the same CPU.
+/// Sets `SCHED_BATCH`: a woken thread of this policy does not preempt its waker
+/// (`check_preempt_wakeup_fair`).
+///
+/// Otherwise the waker's time would include a context switch when both run on one CPU.
 fn give_way() -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads one sched_param, which outlives the call.
@@ -412,7 +412,7 @@ fn give_way() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A thread's result; a panic goes on.
+/// A thread's result; propagates its panic.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -423,7 +423,7 @@ mod tests {
     use crate::files::root::Root;
 
     #[test]
-    fn each_distance_of_this_machine_is_measured_and_nothing_else() {
+    fn only_the_distances_of_this_machine_are_measured() {
         let topology = crate::read::topology::topology(&Root::live()).unwrap();
         let cpus = usable_cpus(&topology).unwrap();
         let mut heard = Vec::new();
@@ -442,26 +442,23 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_not_there_is_an_error_and_no_hang() {
+    fn a_missing_cpu_is_an_error_and_not_a_hang() {
         let (here, nowhere) =
             (usable_cpus(&crate::read::topology::topology(&Root::live()).unwrap()), CpuId(8191));
         let here = here.unwrap().lowest().unwrap();
         let slot = Duration::from_millis(5);
         for (a, b) in [(here, nowhere), (nowhere, here)] {
-            assert!(
-                matches!(transfers(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere)
-            );
-            assert!(
-                matches!(interrupts(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere)
-            );
-            assert!(
-                matches!(wakeups(a, b, slot), Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere)
-            );
+            assert!(matches!(transfers(a, b, slot),
+                    Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere));
+            assert!(matches!(interrupts(a, b, slot),
+                    Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere));
+            assert!(matches!(wakeups(a, b, slot),
+                    Err(CalibrateError::Pin { cpu, .. }) if cpu == nowhere));
         }
     }
 
     #[test]
-    fn a_process_without_a_usable_cpu_is_told_which_there_are() {
+    fn an_error_without_a_usable_cpu_lists_the_candidates() {
         let topology = Topology { online: CpuSet::of(CpuId(8191)), ..Topology::default() };
         let error = usable_cpus(&topology).unwrap_err().to_string();
         assert!(

@@ -1,5 +1,5 @@
-//! Keeps what `netsilo calibrate` has measured, and gives it back as the weights of the cost model,
-//! on the same machine only.
+//! Stores the result of `netsilo calibrate` and loads it as cost model weights, on the same machine
+//! only.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::root::{ReadError, Root};
 
-/// Where it is kept: it outlives a boot, unlike the journal.
+/// Default folder of the measurement, which survives a reboot, unlike the journal.
 pub const COSTS_DIR: &str = "/var/lib/netsilo";
 
 /// The name of the file.
 const FILE: &str = "costs.json";
 
-/// The version of the file; another one is not understood.
+/// The version of the file format; other versions are rejected.
 const VERSION: u32 = 1;
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measurement {
@@ -28,32 +28,32 @@ pub struct Measurement {
     pub version: u32,
     /// When it was measured (RFC 3339, UTC).
     pub when: String,
-    /// On which machine.
+    /// The machine that was measured.
     pub machine: MachineIdentity,
-    /// What was measured.
+    /// The measured times.
     pub measured: Calibration,
-    /// The weights that follow from it.
+    /// The weights derived from them.
     pub costs: Costs,
 }
 
 impl Measurement {
-    /// A measurement, with the weights that follow from it and the table.
+    /// A measurement with the weights derived from it and from the defaults.
     pub fn new(when: String, machine: MachineIdentity, measured: Calibration) -> Self {
         let costs = measured.costs(table(&machine), &when, &machine);
         Self { version: VERSION, when, machine, measured, costs }
     }
 }
 
-/// The weights for this machine, and what is to be said about where they come from.
+/// The weights for this machine, with a note about their source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
     /// The weights.
     pub costs: Costs,
-    /// Why a file that is there was not used, or what to know of it.
+    /// Why an existing file was not used, or a remark about it.
     pub note: Option<String>,
 }
 
-/// Why a measurement could not be kept.
+/// Why a measurement could not be stored.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing} {path}: {source}")]
 pub struct StoreError {
@@ -62,15 +62,14 @@ pub struct StoreError {
     source: io::Error,
 }
 
-/// The documented table, for this machine or for a virtual one.
+/// The documented default weights, for this machine or for a virtual one.
 pub fn table(machine: &MachineIdentity) -> Costs {
     if machine.virtual_machine == Some(true) { Costs::of_a_guest() } else { Costs::default() }
 }
 
-/// What was measured on this machine, if it was and is kept in this folder, else the table.
+/// The stored measurement of this machine, or the default weights.
 ///
-/// A file of another machine, or one that cannot be read, is named and not used: planning goes on
-/// without it.
+/// A file of another machine, or one that cannot be read, is named in the note and not used.
 pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
     let path = dir.join(FILE);
     let unused = |why: String| Loaded {
@@ -90,7 +89,7 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
     };
     if measurement.version != VERSION {
         return unused(format!(
-            "it has version {}, this netsilo knows {VERSION}",
+            "it has version {}, this netsilo reads version {VERSION}",
             measurement.version
         ));
     }
@@ -100,19 +99,18 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
     }
 }
 
-/// Keeps a measurement in this folder, in place of an earlier one, whole or not at all; gives its
-/// path.
+/// Stores a measurement in this folder atomically, replacing an earlier one; returns its path.
 pub fn store(dir: &Path, measurement: &Measurement) -> Result<PathBuf, StoreError> {
     let path = dir.join(FILE);
     let failed = |doing| {
         let path = path.clone();
         move |source| StoreError { doing, path, source }
     };
-    std::fs::create_dir_all(dir).map_err(failed("make the folder of"))?;
+    std::fs::create_dir_all(dir).map_err(failed("create the folder of"))?;
     let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed("write"))?;
     serde_json::to_writer_pretty(&mut file, measurement).map_err(|e| failed("write")(e.into()))?;
     io::Write::write_all(&mut file, b"\n").map_err(failed("write"))?;
-    // A temporary file is for its owner only; what was measured is no secret.
+    // Temporary files are private; the measurement is not secret.
     let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     file.as_file().set_permissions(readable).map_err(failed("write"))?;
     file.as_file().sync_all().map_err(failed("write"))?;
@@ -121,7 +119,7 @@ pub fn store(dir: &Path, measurement: &Measurement) -> Result<PathBuf, StoreErro
 }
 
 impl StoreError {
-    /// Whether it is the right to write there that lacks.
+    /// Whether the error is a lack of write permission.
     pub fn is_permission(&self) -> bool {
         matches!(
             self.source.kind(),
@@ -130,7 +128,7 @@ impl StoreError {
     }
 }
 
-/// What this machine is recognised by.
+/// The properties that identify this machine.
 pub fn machine(root: &Root) -> Result<MachineIdentity, ReadError> {
     let text = root.read("/proc/cpuinfo")?;
     let cpus = crate::read::topology::topology(root)?.cpus.len();
@@ -143,14 +141,14 @@ pub fn machine(root: &Root) -> Result<MachineIdentity, ReadError> {
     })
 }
 
-/// Whether the CPUs are QEMU's own, made of software, so that times mean nothing: by the
-/// hypervisor's name for itself (leaf 0x40000000, `target/i386/cpu.c:cpu_x86_cpuid`), which on
-/// other architectures does not show.
+/// Whether the CPUs are emulated by QEMU (TCG), so that measured times are meaningless.
+///
+/// Detected by the hypervisor signature (leaf 0x40000000, `target/i386/cpu.c:cpu_x86_cpuid`), which
+/// other architectures do not have.
 pub fn is_emulated() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every 64-bit CPU has the instruction; a leaf that it does not know answers
-        // something else.
+        // SAFETY: every 64-bit CPU has the instruction; an unknown leaf returns unrelated data.
         #[allow(unsafe_code, unused_unsafe, reason = "safe since Rust 1.94")]
         let leaf = unsafe { std::arch::x86_64::__cpuid(0x4000_0000) };
         [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == b"TCGTCGTCGTCG"
@@ -159,7 +157,7 @@ pub fn is_emulated() -> bool {
     false
 }
 
-/// By the CPU's flags, else by what firmware says.
+/// Whether this is a virtual machine, by the CPU flags, else by the firmware's names.
 pub(crate) fn virtual_machine(root: &Root, text: Option<&str>) -> Option<bool> {
     let word = |file: &str| root.parse(&format!("/sys/class/dmi/id/{file}"), scalar::word).ok();
     let firmware = || {
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_comes_back_on_the_same_machine() {
+    fn a_stored_measurement_is_loaded_on_the_same_machine() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("lib/netsilo");
         let measurement = measurement();
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_it_is_the_table_of_its_kind_of_machine() {
+    fn without_a_file_the_default_weights_are_used() {
         let dir = tempfile::tempdir().unwrap();
         let guest = measurement().machine;
         assert_eq!(load(dir.path(), &guest), Loaded { costs: Costs::of_a_guest(), note: None });
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_machine_is_named_and_not_used() {
+    fn a_file_of_another_machine_is_reported_and_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let path = store(dir.path(), &measurement()).unwrap();
         let other = MachineIdentity { hostname: "db2".into(), ..measurement().machine };
@@ -232,14 +230,15 @@ mod tests {
         assert_eq!(loaded.costs.source, CostSource::Table);
         let note = loaded.note.unwrap();
         let said = format!(
-            "{} is not used: it was measured on another machine: its host name is db1, not db2; run netsilo calibrate",
+            "{} is not used: it was measured on another machine: its host name is db1, not db2; \
+             run netsilo calibrate",
             path.display()
         );
         assert_eq!(note, said);
     }
 
     #[test]
-    fn a_damaged_file_or_one_of_another_version_is_named_and_not_used() {
+    fn a_damaged_or_differently_versioned_file_is_reported_and_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let path = store(dir.path(), &measurement()).unwrap();
         let machine = measurement().machine;

@@ -1,5 +1,6 @@
-//! Listens to what the kernel announces: netdevs, their channels and rings, CPUs, the end of a
-//! suspend. Nothing is polled.
+//! Listens for kernel announcements: netdevs, their channels and rings, CPUs, the end of a suspend.
+//!
+//! Nothing is polled.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,15 +22,15 @@ use crate::files::root::Root;
 
 /// `RTMGRP_LINK`.
 const LINK_GROUP: u32 = 1;
-/// The kernel's own uevents; those that udev has worked on are another group.
+/// The kernel's own uevents; those processed by udev use another group.
 const KERNEL_GROUP: u32 = 1;
-/// A suspend shorter than this is none: the two clocks are not read at the same moment.
+/// Shorter differences are ignored: the two clocks are not read at the same moment.
 const SUSPENDED: Duration = Duration::from_secs(1);
-/// A datagram of rtnetlink is at most a page or 8 KiB (`NLMSG_GOODSIZE`) unless asked for more, a
-/// uevent 2 KiB.
+/// Buffer size in bytes; an rtnetlink datagram is at most a page or 8 KiB (`NLMSG_GOODSIZE`) by
+/// default, a uevent 2 KiB.
 const DATAGRAM: usize = 32 * 1024;
 
-/// The open ears.
+/// The open sockets.
 #[derive(Debug)]
 pub struct Events {
     route: OwnedFd,
@@ -40,19 +41,19 @@ pub struct Events {
 }
 
 impl Events {
-    /// Listens from now on.
+    /// Starts listening.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             route: socket(None, LINK_GROUP)?,
             uevents: socket(Some(KOBJECT_UEVENT), KERNEL_GROUP)?,
             ethtool: monitor().ok(),
-            // After the ears are open: what happens in between is heard.
+            // After the sockets are open, so that no change is missed in between.
             links: links(),
             asleep: asleep(),
         })
     }
 
-    /// What becomes readable when something was announced.
+    /// The descriptors that become readable when something was announced.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [&self.route, &self.uevents].into_iter().chain(&self.ethtool).map(AsFd::as_fd)
     }
@@ -62,7 +63,7 @@ impl Events {
         self.ethtool.is_some()
     }
 
-    /// All that was announced since the last call; waits for nothing.
+    /// All announcements since the last call; does not wait.
     pub fn take(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         let mut lost = false;
@@ -73,7 +74,7 @@ impl Events {
             lost |= drain(socket, &mut buffer, |bytes| events.extend(ethtool(bytes)));
         }
         if lost {
-            // Too much at once: whatever it was, all netdevs may be other than before.
+            // Announcements were lost: any netdev may have changed.
             self.links = links();
             events.extend(self.links.names().map(|name| Event::Reset(name.to_owned())));
         }
@@ -86,7 +87,7 @@ impl Events {
     }
 }
 
-/// Reads all that is there; whether something was lost.
+/// Reads everything that is queued; returns whether messages were lost.
 fn drain(socket: &OwnedFd, buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> bool {
     let mut lost = false;
     loop {
@@ -99,7 +100,7 @@ fn drain(socket: &OwnedFd, buffer: &mut [u8], mut take: impl FnMut(&[u8])) -> bo
     }
 }
 
-/// A netlink socket; without a protocol it is rtnetlink's.
+/// Opens a netlink socket; without a protocol it is rtnetlink.
 fn socket(protocol: Option<Protocol>, groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
@@ -107,7 +108,7 @@ fn socket(protocol: Option<Protocol>, groups: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Listens to the group `monitor` of ethtool netlink.
+/// Joins the group `monitor` of ethtool netlink.
 fn monitor() -> io::Result<OwnedFd> {
     let mut request = nlctrl::Request::new().op_getfamily_do();
     request.encode().push_family_name_bytes(b"ethtool");
@@ -124,7 +125,7 @@ fn monitor() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Joins a multicast group whose number may be beyond those that fit into an address.
+/// Joins a multicast group, also one whose number does not fit into the address mask.
 fn join(socket: &OwnedFd, group: u32) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let (level, name) = (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP);
@@ -135,7 +136,7 @@ fn join(socket: &OwnedFd, group: u32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The netdevs as they are now.
+/// The current netdevs.
 fn links() -> Links {
     let root = Root::live();
     let read = |name: &str, file: &str| root.read(&format!("/sys/class/net/{name}/{file}")).ok();
@@ -148,7 +149,7 @@ fn links() -> Links {
     Links::new(names.into_iter().filter_map(link).collect::<BTreeMap<_, _>>())
 }
 
-/// Time that this machine has been suspended since boot.
+/// Total suspend time of this machine since boot.
 fn asleep() -> Duration {
     let time = |clock| {
         let now = clock_gettime(clock);

@@ -1,9 +1,8 @@
-//! Hints for other balancers: for each interrupt a file with the CPUs that it should go to, and one
-//! with the reason.
+//! Hints for other balancers: per interrupt a file with the CPUs to use and one with the reason.
 //!
-//! `<dir>/irq/<n>/affinity_hint` has the format of the kernel's file of that name, `affinity_alg`
-//! is one line for people. Each file is replaced in one step, written only when it says something
-//! new, and gone when the daemon is.
+//! `<dir>/irq/<n>/affinity_hint` has the format of the kernel's file of that name; `affinity_alg`
+//! is one line for people. Files are replaced atomically, written only when the content changes,
+//! and removed when the daemon exits.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +26,7 @@ pub struct Hint {
     pub reason: String,
 }
 
-/// The hints of one daemon; dropped, they are gone.
+/// The hints of one daemon; dropping removes them.
 #[derive(Debug)]
 pub struct Hints {
     dir: PathBuf,
@@ -37,7 +36,7 @@ pub struct Hints {
 const FILES: [&str; 2] = ["affinity_hint", "affinity_alg"];
 
 impl Hints {
-    /// Removes what a dead daemon has left in `<state>/irq`, and begins anew.
+    /// Removes files that a killed daemon left in `<state>/irq` and starts with no hints.
     pub fn new(state: &Path) -> io::Result<Self> {
         let dir = state.join("irq");
         remove(&dir)?;
@@ -45,17 +44,18 @@ impl Hints {
         Ok(Self { dir, published: BTreeMap::new() })
     }
 
-    /// Where they are.
+    /// The folder of the hints.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Says where each interrupt should be, in masks as wide as the machine; how many files were
-    /// written or removed.
-    pub fn publish(&mut self, hints: &[Hint], nr_cpu_ids: u32) -> io::Result<usize> {
-        let texts = |hint: &Hint| {
-            let alg = format!("{}: {}\n", hint.algorithm, hint.reason.replace('\n', " "));
-            [format!("{}\n", hint.cpus.to_mask(nr_cpu_ids)), alg]
+    /// Writes the wanted CPUs of each interrupt, as masks of `nr_cpu_ids` bits.
+    ///
+    /// Returns the number of files written or removed.
+    pub fn publish(&mut self, placements: &[Placement], nr_cpu_ids: u32) -> io::Result<usize> {
+        let texts = |placement: &Placement| {
+            let alg = format!("{}: {}\n", placement.algorithm, placement.basis.replace('\n', " "));
+            [format!("{}\n", placement.cpus.to_mask(nr_cpu_ids)), alg]
         };
         let wanted: BTreeMap<Irq, [String; 2]> =
             hints.iter().map(|hint| (hint.irq, texts(hint))).collect();
@@ -88,7 +88,7 @@ impl Drop for Hints {
     }
 }
 
-/// Readers see the old text or the new one, never a part.
+/// Replaces a file atomically: readers see the old or the new text, never a part.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let aside = path.with_extension("new");
     let mut file =
@@ -132,8 +132,8 @@ mod tests {
         let inode = || fs::metadata(state.path().join("irq/27/affinity_hint")).unwrap().ino();
         let before = inode();
         assert_eq!((hints.publish(&both, 64).unwrap(), inode()), (0, before));
-        assert_eq!(hints.publish(&[hint(27, "4", "next to redis")], 64).unwrap(), 3);
-        assert_ne!(inode(), before, "replaced in one step");
+        assert_eq!(hints.publish(&[placement(Some(27), "4", "next to redis")], 64).unwrap(), 3);
+        assert_ne!(inode(), before, "replaced atomically");
         assert_eq!(fs::read_dir(state.path().join("irq/27")).unwrap().count(), 2);
         assert!(!state.path().join("irq/28").exists());
         drop(hints);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_daemon_left_is_removed_at_the_start() {
+    fn files_of_a_killed_daemon_are_removed_at_start() {
         let state = tempfile::tempdir().unwrap();
         fs::create_dir_all(state.path().join("irq/99")).unwrap();
         fs::write(state.path().join("irq/99/affinity_hint"), "1\n").unwrap();

@@ -1,24 +1,24 @@
-//! What this process itself costs.
+//! The resources that this process uses.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// What this process has cost so far.
+/// The resources used by this process so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
-    /// CPU time of all its threads, in user mode and in the kernel; eBPF programs run in others'
-    /// time.
+    /// CPU time of all its threads, user and kernel; excludes eBPF programs, which run in other
+    /// tasks' time.
     pub cpu: Duration,
-    /// Memory in RAM, in bytes; `None` where it cannot be read.
+    /// Resident memory in bytes; `None` where it cannot be read.
     pub resident_bytes: Option<u64>,
 }
 
-/// Asks the kernel.
+/// Reads the resources used so far.
 pub fn own_cost() -> OwnCost {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
-    // `/proc/self/statm`: pages; the second field is what is resident.
+    // `/proc/self/statm`, in pages; the second field is the resident size.
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: Option<u64> =
         statm.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok());
@@ -28,7 +28,7 @@ pub fn own_cost() -> OwnCost {
     }
 }
 
-/// The most memory that this process has had in RAM (VmHWM).
+/// The peak resident memory of this process in bytes (VmHWM).
 pub fn peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -39,7 +39,7 @@ pub fn peak_bytes() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_running_process_costs_time_and_memory() {
+    fn a_running_process_uses_time_and_memory() {
         let cost = super::own_cost();
         assert!(!cost.cpu.is_zero() && cost.resident_bytes.unwrap() > 100_000, "{cost:?}");
         assert!(super::peak_bytes().unwrap() >= 100_000);

@@ -1,4 +1,4 @@
-//! What ends a daemon's wait before its time: a signal, or something that the kernel announced.
+//! Waits for the daemon: ends early on a signal or a relevant kernel event.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::daemon::events::Events;
 
-/// Waits, listening.
+/// Waits for time to pass, signals and kernel events.
 #[derive(Debug)]
 pub struct Waiter {
     stop: Arc<AtomicBool>,
@@ -21,36 +21,37 @@ pub struct Waiter {
     signals: OwnedFd,
     ears: Option<Events>,
     events: Vec<Event>,
-    /// One of the events matters.
+    /// Whether a relevant event has occurred.
     woken: bool,
 }
 
 /// Why a wait ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Woken {
-    /// Asked to end (SIGTERM, SIGINT).
+    /// Requested to stop (SIGTERM, SIGINT).
     pub stop: bool,
-    /// Asked to read its configuration again (SIGHUP).
+    /// Requested to reload its configuration (SIGHUP).
     pub reload: bool,
-    /// What the kernel announced.
+    /// The events that the kernel announced.
     pub events: Vec<Event>,
 }
 
 impl Waiter {
-    /// Takes signals from now on, and listens to the kernel, if `ears` are given.
+    /// Installs the signal handlers, and listens for kernel events if `ears` is given.
     pub fn new(ears: Option<Events>) -> io::Result<Self> {
         let (signals, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         for (signal, flag) in [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &reload)] {
-            // The flag first: whoever reads the pipe finds it set.
+            // Register the flag first, so that it is set whenever the pipe is readable.
             signal_hook::flag::register(signal, Arc::clone(flag))?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
         }
         Ok(Self { stop, reload, signals, ears, events: Vec::new(), woken: false })
     }
 
-    /// Lets time pass until it is over or something comes: a signal, or an event that matters.
-    /// `beat` is called at least once in each `pulse`.
+    /// Waits until the time is over, a signal arrives, or an event matters.
+    ///
+    /// `beat` is called at least once per `pulse`.
     pub fn pass(
         &mut self,
         length: Duration,
@@ -69,7 +70,7 @@ impl Waiter {
         }
     }
 
-    /// Why the last waits ended, and what came meanwhile.
+    /// Why the last waits ended, with all events since the last call.
     pub fn take(&mut self) -> Woken {
         self.woken = false;
         let taken = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
@@ -84,7 +85,7 @@ impl Waiter {
         self.stop.load(Ordering::SeqCst) || self.reload.load(Ordering::SeqCst) || self.woken
     }
 
-    /// Waits so long for anything, and takes it.
+    /// Waits up to `time` for a signal or events, and takes them.
     fn listen(&mut self, time: Duration, matters: &dyn Fn(&Event) -> bool) {
         let ears = self.ears.iter().flat_map(Events::fds);
         let mut fds: Vec<PollFd<'_>> = [self.signals.as_fd()]

@@ -1,9 +1,8 @@
-//! Files that are read again and again: kept open, as opening one costs five to ten times what
-//! reading it does.
+//! Files that are read repeatedly and kept open, because opening costs 5 to 10 times a read.
 //!
-//! A kept file is of the object that it was opened for: when that goes away, reading fails, also if
-//! another one has come with the same path (`ENODEV` from sysfs, `EIO` from `/proc/irq`, `ESRCH`
-//! from `/proc/<pid>`).
+//! A cached file belongs to the object that it was opened for. When the object goes away, reading
+//! fails, even if another object has the same path now (`ENODEV` from sysfs, `EIO` from
+//! `/proc/irq`, `ESRCH` from `/proc/<pid>`).
 
 use std::fs::File;
 use std::io;
@@ -14,22 +13,22 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::files::root::{ReadError, Root};
 
-/// More than a file that holds one value can be (`seq_file` and sysfs start with a page).
+/// Larger than any file that holds one value (`seq_file` and sysfs start with a page).
 const PAGE: usize = 4096;
 /// `/proc/stat` and `/proc/softirqs` at 8192 CPUs are below 2 MB.
 const LARGEST: usize = 1 << 24;
-/// Left for all else that the process opens.
+/// Descriptors reserved for everything else that the process opens.
 const SPARE: u64 = 512;
 
-/// A file that is read again and again.
+/// A file that is read repeatedly.
 #[derive(Debug)]
 pub(crate) struct Kept {
     path: String,
-    /// `None` where there was no room: opened for each reading.
+    /// `None` where the descriptor limit was reached: opened for each read.
     file: Option<File>,
 }
 
-/// Room for kept files, and the buffer that they are read into.
+/// The descriptor budget for cached files, and their read buffer.
 #[derive(Debug)]
 pub(crate) struct Room {
     left: u64,
@@ -37,8 +36,9 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Room for so many files, or as many as the hard limit of open files leaves; the soft one
-    /// (1024 for a service) is raised.
+    /// A budget for `wanted` files, or as many as the hard limit of open files allows.
+    ///
+    /// Raises the soft limit (1024 for a service).
     pub(crate) fn for_files(wanted: usize) -> Self {
         let limit = getrlimit(Resource::Nofile);
         let wanted = wanted as u64 + SPARE;
@@ -53,7 +53,7 @@ impl Room {
         Self { left: has.saturating_sub(SPARE), buffer: vec![0; PAGE] }
     }
 
-    /// Opens a file, which must be there.
+    /// Opens a file, which must exist.
     pub(crate) fn keep(&mut self, root: &Root, path: String) -> Result<Kept, ReadError> {
         let mut file = root.keep(&path)?;
         match self.left.checked_sub(1) {
@@ -63,12 +63,12 @@ impl Room {
         Ok(Kept { path, file })
     }
 
-    /// As [`Room::keep`]; `None` if it is not there.
+    /// As [`Room::keep`]; `None` if the file does not exist.
     pub(crate) fn keep_if_there(&mut self, root: &Root, path: String) -> Option<Kept> {
         self.keep(root, path).ok()
     }
 
-    /// Reads a file that holds one value: all of it comes with the first read.
+    /// Reads a file that holds one value: the first read returns all of it.
     pub(crate) fn value<T>(
         &mut self,
         root: &Root,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reading_gives_what_is_there_now() {
+    fn each_read_returns_the_current_contents() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::at(dir.path()).unwrap();
         let put = |text: &str| std::fs::write(dir.path().join("value"), text).unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_files_own_lines_come_whole() {
+    fn the_lines_of_a_file_are_complete() {
         let mut room = Room::for_files(1);
         let kept = room.keep(&Root::live(), "/proc/stat".into()).unwrap();
         let cpus = |text: &str| Ok(text.lines().filter(|line| line.starts_with("cpu")).count());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_away_is_not_taken_for_what_came_in_its_place() {
+    fn a_removed_object_is_not_confused_with_its_successor() {
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let mut room = Room::for_files(1);

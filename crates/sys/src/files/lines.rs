@@ -1,12 +1,12 @@
-//! A large file, line by line, through a buffer that grows no further than its longest line.
+//! Reads a large file line by line, through a buffer that grows only to its longest line.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 
 use netsilo_model::parse::ParseError;
 
-/// Enough for a few lines of `/proc/interrupts` at 8192 CPUs (90 kB each); a longer line is
-/// refused.
+/// In bytes: room for several lines of `/proc/interrupts` at 8192 CPUs (90 kB each); longer lines
+/// are refused.
 const LONGEST_LINE: usize = 1 << 20;
 const START: usize = 1 << 17;
 
@@ -16,7 +16,7 @@ pub(crate) enum LinesError {
     Parse(ParseError),
 }
 
-/// Calls `line` with each line, without its newline; writes all that was read to `save`.
+/// Calls `line` with each line, without its newline; writes everything read to `save`.
 pub(crate) fn read_lines(
     file: &mut impl Read,
     mut save: Option<File>,
@@ -28,7 +28,7 @@ pub(crate) fn read_lines(
         if filled == buffer.len() {
             if filled >= LONGEST_LINE {
                 return Err(LinesError::Read(io::Error::other(format!(
-                    "a line longer than {LONGEST_LINE} bytes"
+                    "a line is longer than {LONGEST_LINE} bytes"
                 ))));
             }
             buffer.resize(filled * 2, 0);
@@ -75,14 +75,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_longer_than_the_first_buffer_come_whole() {
+    fn lines_longer_than_the_first_buffer_are_complete() {
         let long = "x".repeat(3 * START);
         assert_eq!(lines(format!("ab\n{long}\n\nlast").as_bytes()), [2, 3 * START, 0, 4]);
         assert_eq!(lines(b""), [] as [usize; 0]);
     }
 
-    /// Gives no more than so many bytes at a time, as `/proc` gives no more than a page or a
-    /// record.
+    /// Returns at most this many bytes per read, as `/proc` returns at most a page or a record.
     struct Pieces<'a>(&'a [u8], usize);
 
     impl Read for Pieces<'_> {
@@ -94,7 +93,10 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn pieces_of_any_size_give_the_same_lines(text in "[a-z0-9: \n]{0,200}", size in 1..70usize) {
+        fn pieces_of_any_size_give_the_same_lines(
+            text in "[a-z0-9: \n]{0,200}",
+            size in 1..70usize,
+        ) {
             let mut lines = Vec::new();
             let taken = read_lines(&mut Pieces(text.as_bytes(), size), None, |line| {
                 lines.push(String::from_utf8_lossy(line).into_owned());

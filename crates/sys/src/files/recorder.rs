@@ -1,5 +1,4 @@
-//! Saving what is read through a [`Root`](crate::files::root::Root), as a tree that the same readers can
-//! read.
+//! Saves everything read through a [`Root`](crate::files::root::Root) as a tree for the same readers.
 
 use std::fs::{self, File, FileType};
 use std::io;
@@ -23,14 +22,14 @@ impl Recorder {
         Ok(Self { dir: dir.to_owned(), facts: Mutex::default() })
     }
 
-    /// Writes what plain files cannot hold; the tree is complete then.
+    /// Writes the facts that plain files cannot hold; afterwards the tree is complete.
     pub fn finish(&self) -> Result<(), ReadError> {
         let json = serde_json::to_vec_pretty(&*self.facts())
             .map_err(|e| save_error(TREE_FACTS, io::Error::other(e)))?;
         fs::write(self.dir.join(TREE_FACTS), json).map_err(|source| save_error(TREE_FACTS, source))
     }
 
-    /// A file to which contents are written as they are read; an earlier reading is forgotten.
+    /// Creates a file for contents that are written as they are read; replaces an earlier one.
     pub(crate) fn create(&self, path: &str) -> Result<File, ReadError> {
         let at = self.place(path)?;
         File::create(at).map_err(|source| save_error(path, source))
@@ -41,7 +40,7 @@ impl Recorder {
         fs::write(at, contents).map_err(|source| save_error(path, source))
     }
 
-    /// A name in a directory that was listed; what is read of it later replaces it.
+    /// An empty file for a name in a listed directory; reading it later replaces the placeholder.
     pub(crate) fn placeholder(&self, path: &str, kind: FileType) -> Result<(), ReadError> {
         let at = self.place(path)?;
         if at.symlink_metadata().is_ok() {
@@ -72,8 +71,7 @@ impl Recorder {
         self.facts().at = Some(at);
     }
 
-    /// Notes an error that a tree cannot show by itself: a missing file is missing there too, a
-    /// non-link is none.
+    /// Records an error that the tree itself cannot reproduce, unlike a missing file or a non-link.
     pub(crate) fn failed(&self, path: &str, errno: i32) {
         let enoent = rustix::io::Errno::NOENT.raw_os_error();
         if errno != enoent {
@@ -81,7 +79,7 @@ impl Recorder {
         }
     }
 
-    /// Where `path` goes in the tree, with the directories above it made.
+    /// The location of `path` in the tree; creates its parent directories.
     fn place(&self, path: &str) -> Result<PathBuf, ReadError> {
         let at = self.dir.join(path.trim_start_matches('/'));
         if let Some(parent) = at.parent() {

@@ -1,9 +1,9 @@
-//! Where kernel files are read from: the running kernel, a captured tree, or one made for a test.
+//! The source of kernel files: the running kernel, a captured tree, or a tree made for a test.
 //!
-//! A tree is a directory with `proc/` and `sys/` in it. What plain files cannot hold is in its
-//! `tree.json`: the modes of knobs, the errnos of files that could not be read, and the time. A
-//! live root can save all that is read through it as such a tree, so that the same readers give the
-//! same values again elsewhere.
+//! A tree is a directory with `proc/` and `sys/`. Its `tree.json` has the facts that plain files
+//! cannot hold: the modes of knobs, the errnos of files that could not be read, and the time. A
+//! live root can save everything read through it as such a tree, so that the same readers return
+//! the same values elsewhere.
 
 use std::collections::BTreeMap;
 use std::fs::{DirEntry, File};
@@ -43,15 +43,15 @@ pub enum ReadError {
         /// The error.
         source: io::Error,
     },
-    /// It holds something else than expected.
+    /// The contents are not as expected.
     #[error("{path}: {source}")]
     Parse {
         /// Path on the machine that was read.
         path: String,
-        /// Where, and what.
+        /// The position and the problem.
         source: ParseError,
     },
-    /// What was read could not be saved.
+    /// The data could not be saved.
     #[error("saving {path}: {source}")]
     Save {
         /// Path in the tree that is being written.
@@ -71,8 +71,7 @@ impl ReadError {
         }
     }
 
-    /// Whether the kernel has no value there: no such file, or one that this device does not
-    /// support.
+    /// Whether the kernel has no value: no such file, or one that this device does not support.
     pub fn is_absent(&self) -> bool {
         match self {
             Self::Missing { .. } => true,
@@ -88,23 +87,23 @@ impl ReadError {
     }
 }
 
-/// What plain files of a tree cannot hold (`tree.json`).
+/// The facts that plain files of a tree cannot hold (`tree.json`).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TreeFacts {
-    /// Time since boot of the reading.
+    /// When it was read, as time since boot.
     #[serde(default)]
     pub(crate) at: Option<Duration>,
     /// Permission bits by path.
     #[serde(default)]
     pub(crate) modes: BTreeMap<String, u32>,
-    /// Error numbers by path, of files that are there but gave none of their contents.
+    /// Error numbers by path, of files that exist but could not be read.
     #[serde(default)]
     pub(crate) errnos: BTreeMap<String, i32>,
 }
 
 pub(crate) const TREE_FACTS: &str = "tree.json";
 
-/// Where kernel files are read from.
+/// The source of kernel files.
 #[derive(Debug, Clone)]
 pub struct Root {
     dir: PathBuf,
@@ -119,7 +118,7 @@ impl Root {
         Self { dir: "/".into(), live: true, facts: Arc::default(), recorder: None }
     }
 
-    /// A captured tree, or a fake: a directory with `proc/` and `sys/` in it.
+    /// A captured or synthetic tree: a directory with `proc/` and `sys/` in it.
     pub fn at(dir: impl Into<PathBuf>) -> Result<Self, ReadError> {
         let dir = dir.into();
         let facts = match std::fs::read(dir.join(TREE_FACTS)) {
@@ -133,34 +132,34 @@ impl Root {
         Ok(Self { dir, live: false, facts: Arc::new(facts), recorder: None })
     }
 
-    /// The same root, saving all that is read through it as a tree in `dir`; end with
+    /// The same root, saving everything read through it as a tree in `dir`; end with
     /// [`Recorder::finish`].
     pub fn recording(&self, dir: &Path) -> Result<(Self, Arc<Recorder>), ReadError> {
         let recorder = Arc::new(Recorder::new(dir)?);
         Ok((Self { recorder: Some(Arc::clone(&recorder)), ..self.clone() }, recorder))
     }
 
-    /// The same root, saving nothing: for looking around.
+    /// The same root without saving, for searches.
     pub(crate) fn unrecorded(&self) -> Self {
         Self { recorder: None, ..self.clone() }
     }
 
-    /// Whether this is the running kernel, which can also be asked by ioctl and netlink.
+    /// Whether this is the running kernel, which also answers ioctls and netlink.
     pub fn is_live(&self) -> bool {
         self.live
     }
 
-    /// Where the kernel's `path` (`/proc/interrupts`) lies for this root.
+    /// The file for the kernel's `path` (`/proc/interrupts`) in this root.
     pub fn path(&self, path: &str) -> PathBuf {
         self.dir.join(path.trim_start_matches('/'))
     }
 
-    /// Reads a file whole.
+    /// Reads a whole file.
     pub fn read(&self, path: &str) -> Result<String, ReadError> {
         self.bytes(path, |bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
-    /// Reads a file whole and parses it.
+    /// Reads a whole file and parses it.
     pub fn parse<T>(
         &self,
         path: &str,
@@ -183,13 +182,14 @@ impl Root {
         }
     }
 
-    /// Opens a file to be read again and again; `None` where each reading is to be saved.
+    /// Opens a file for repeated reads; `None` if each read must be saved.
     pub(crate) fn keep(&self, path: &str) -> Result<Option<File>, ReadError> {
         if self.recorder.is_some() { Ok(None) } else { self.open(path).map(Some) }
     }
 
-    /// Names in a directory with their inode numbers: the same name of another object has another
-    /// number. Saves nothing.
+    /// Names in a directory with their inode numbers; saves nothing.
+    ///
+    /// A different object with the same name has a different number.
     pub(crate) fn inodes(&self, path: &str) -> Result<Vec<(String, u64)>, ReadError> {
         let inode = |entry: io::Result<DirEntry>| {
             entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.ino()))
@@ -241,11 +241,11 @@ impl Root {
         Ok(names)
     }
 
-    /// The target of a symbolic link, as it is written there.
+    /// The target of a symbolic link, unresolved.
     pub fn link(&self, path: &str) -> Result<String, ReadError> {
         self.known_failure(path)?;
         let target = std::fs::read_link(self.path(path)).map_err(|e| match e.raw_os_error() {
-            // no link: the tree shows that by itself
+            // not a link: the tree reproduces this error by itself
             Some(errno) if errno == Errno::INVAL.raw_os_error() => ReadError::from_io(path, e),
             _ => self.failed(path, e),
         })?;
@@ -256,8 +256,8 @@ impl Root {
         Ok(target)
     }
 
-    /// Where a symbolic link leads, as a path on the machine that was read; the path itself if it
-    /// is no link.
+    /// The target of a symbolic link as a path on the machine that was read; `path` itself if it is
+    /// not a link.
     pub fn resolve(&self, path: &str) -> Result<String, ReadError> {
         match self.link(path) {
             Ok(target) => Ok(join(path, &target)),
@@ -283,7 +283,7 @@ impl Root {
         Ok(mode)
     }
 
-    /// Time since boot: of the running kernel, or when the tree was captured.
+    /// Time since boot: now, or when the tree was captured.
     pub fn now(&self) -> Result<Duration, ReadError> {
         if !self.live {
             return match self.facts.at {
@@ -300,8 +300,8 @@ impl Root {
         Ok(at)
     }
 
-    /// What the kernel answers by ioctl or netlink: asked when live, else read from the tree's
-    /// `name`.
+    /// The kernel's answer to an ioctl or netlink request: asked when live, else read from the
+    /// tree's `name`.
     pub(crate) fn answer<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -338,7 +338,7 @@ impl Root {
         Ok(take(contents))
     }
 
-    /// The error that the file gave when the tree was captured, if any.
+    /// The error that the file had when the tree was captured, if any.
     fn known_failure(&self, path: &str) -> Result<(), ReadError> {
         match self.facts.errnos.get(path) {
             Some(&errno) => Err(ReadError::from_io(path, io::Error::from_raw_os_error(errno))),
@@ -354,8 +354,7 @@ impl Root {
     }
 }
 
-/// Reads to the end, into `page` if it fits (a page is as much as a file of sysfs can hold), else
-/// into `large`.
+/// Reads to the end, into `page` if it fits (a sysfs file has at most a page), else into `large`.
 fn read_whole<'a>(
     file: &mut File,
     page: &'a mut [u8],

@@ -1,4 +1,4 @@
-//! What the audit reads: links, limits, queueing disciplines, connections, power.
+//! Reads the audit: PCIe links, limits, queueing disciplines, connections, power.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -21,7 +21,7 @@ use crate::read::topology::numbered;
 
 const CPU: &str = "/sys/devices/system/cpu";
 
-/// Where the recorded answer about connections lies in a tree.
+/// Path in a captured tree of the recorded `sock_diag` answer.
 pub(crate) const CONNECTIONS: &str = "sock_diag/connections.json";
 
 pub(crate) fn audit(
@@ -38,13 +38,13 @@ pub(crate) fn audit(
         };
         (NapiId(napi.id), settings)
     });
-    let told = |(_, settings): &(NapiId, NapiSettings)| *settings != NapiSettings::default();
+    let is_set = |(_, settings): &(NapiId, NapiSettings)| *settings != NapiSettings::default();
     Audit {
         netdevs: netdevs
             .iter()
             .map(|netdev| (netdev.name.clone(), crate::read::audit::netdev(notes, netdev)))
             .collect(),
-        napis: napis.filter(told).collect(),
+        napis: napis.filter(is_set).collect(),
         qdiscs: answer::<Vec<Qdisc>>(notes, "rtnetlink/qdiscs.json", || Part::from(qdiscs::read())),
         connections: answer::<Connections>(notes, CONNECTIONS, || {
             Part::from(connections::read(netdevs))
@@ -54,13 +54,15 @@ pub(crate) fn audit(
     }
 }
 
-/// The kernel's answer; one that a bundle of before does not hold is absent, not a gap.
+/// Asks the kernel; absent, without a gap, for a bundle captured before this question existed.
 fn answer<T>(notes: &Notes<'_>, name: &str, ask: impl FnOnce() -> Part<T>) -> Part<T>
 where
     T: serde::Serialize + serde::de::DeserializeOwned,
 {
     let answer = notes.note(notes.root.answer(name, ask)).flatten();
-    answer.unwrap_or_else(|| Part::Absent("was not asked for when this was captured".to_owned()))
+    answer.unwrap_or_else(|| {
+        Part::Absent("not captured: the bundle is from an older netsilo".to_owned())
+    })
 }
 
 fn netdev(notes: &Notes<'_>, netdev: &Netdev) -> NetdevAudit {
@@ -91,8 +93,9 @@ fn netdev(notes: &Notes<'_>, netdev: &Netdev) -> NetdevAudit {
     }
 }
 
-/// Features are printed by every virtio device, in a file that others do not have (or have with
-/// other contents).
+/// The virtio feature bits; only virtio devices print them.
+///
+/// Other devices lack the file or use it for other contents.
 fn virtio_features(notes: &Notes<'_>, netdev: &Netdev) -> Option<Vec<u32>> {
     let path =
         netdev.device_path.as_ref().filter(|_| netdev.driver.as_deref() == Some("virtio_net"))?;
@@ -109,8 +112,9 @@ fn tx_limits(notes: &Notes<'_>, dir: &str, queue: u32) -> TxLimits {
     }
 }
 
-/// Links from the device up; a virtual function has none of its own and shares its physical
-/// function's.
+/// The PCIe links from the device up to the root.
+///
+/// A virtual function has no link of its own and shares its physical function's.
 fn pcie(notes: &Notes<'_>, netdev: &Netdev) -> (Vec<PcieLink>, bool) {
     let Some(path) = netdev.device_path.as_ref().map(|path| format!("/sys{path}")) else {
         return (Vec::new(), false);
@@ -133,7 +137,7 @@ fn pcie(notes: &Notes<'_>, netdev: &Netdev) -> (Vec<PcieLink>, bool) {
     (links, virtual_function)
 }
 
-/// `0000:01:00.0`: domain, bus, device and function.
+/// Whether the name has the form `0000:01:00.0`: domain, bus, device and function.
 fn is_pci_address(name: &str) -> bool {
     let parts: Vec<&str> = name.split([':', '.']).collect();
     parts.len() == 4
@@ -183,7 +187,7 @@ fn idle_states(notes: &Notes<'_>, dir: &str) -> Vec<IdleState> {
         Some(IdleState {
             name: notes.get(&file("name"), scalar::word)?,
             latency_usecs: notes.get(&file("latency"), scalar::number)?,
-            // more than 0: switched off by the driver or by somebody
+            // above 0: disabled by the driver or by a user
             disabled: notes
                 .get(&file("disable"), scalar::number::<u64>)
                 .is_some_and(|disable| disable != 0),
@@ -207,14 +211,15 @@ fn machine(notes: &Notes<'_>) -> MachineAudit {
     }
 }
 
-/// Opening it without writing asks for nothing (`kernel/power/qos.c:cpu_latency_qos_open`).
+/// The current limit; opening the file without writing requests nothing
+/// (`kernel/power/qos.c:cpu_latency_qos_open`).
 fn cpu_dma_latency() -> Option<i32> {
     let mut bytes = [0; 4];
     std::fs::File::open("/dev/cpu_dma_latency").ok()?.read_exact(&mut bytes).ok()?;
     Some(i32::from_ne_bytes(bytes))
 }
 
-/// What the default group's tasks moved: with other groups it is not all
+/// Bytes moved by tasks of the default group; tasks of other groups are not included
 /// (`Documentation/filesystems/resctrl.rst`).
 fn memory_bytes(notes: &Notes<'_>) -> BTreeMap<String, u64> {
     let dir = "/sys/fs/resctrl/mon_data";

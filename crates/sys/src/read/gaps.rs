@@ -1,5 +1,6 @@
-//! Reading where a value may be missing: what could not be read is noted as a gap, with the reason,
-//! and the rest goes on.
+//! Reads with missing values: a value that cannot be read is recorded as a gap with the reason.
+//!
+//! Reading continues after a gap.
 
 use std::cell::RefCell;
 
@@ -8,11 +9,11 @@ use netsilo_model::snapshot::host::Gap;
 
 use crate::files::root::{ReadError, Root};
 
-/// A root, and what could not be read of it.
+/// A root, with the gaps found while reading it.
 pub(crate) struct Notes<'a> {
     pub(crate) root: &'a Root,
     gaps: RefCell<Vec<Gap>>,
-    /// Not a gap of the machine but of the disk that its tree is saved to.
+    /// An error of the disk that the tree is saved to, which is not a gap of the machine.
     unsaved: RefCell<Option<ReadError>>,
 }
 
@@ -21,7 +22,7 @@ impl<'a> Notes<'a> {
         Self { root, gaps: RefCell::default(), unsaved: RefCell::default() }
     }
 
-    /// The value; `None` where the kernel has none (no gap) or it could not be read (a gap).
+    /// The value; `None` where the kernel has none (no gap) or where it could not be read (a gap).
     pub(crate) fn get<T>(
         &self,
         path: &str,
@@ -30,12 +31,12 @@ impl<'a> Notes<'a> {
         self.note(self.root.parse(path, parse))
     }
 
-    /// The value; a gap for each reason but absence.
+    /// The value; any failure but absence is a gap.
     pub(crate) fn note<T>(&self, result: Result<T, ReadError>) -> Option<T> {
         self.note_unless(result, ReadError::is_absent)
     }
 
-    /// The value; a gap also where the kernel has no such file.
+    /// The value; any failure is a gap, absence too.
     pub(crate) fn wanted<T>(&self, result: Result<T, ReadError>) -> Option<T> {
         self.note_unless(result, |_| false)
     }

@@ -1,4 +1,4 @@
-//! Interrupts: `/proc/interrupts`, `/proc/irq/<n>` and, where only a few are wanted,
+//! Reads interrupts: `/proc/interrupts`, `/proc/irq/<n>` and, if few are wanted,
 //! `/sys/kernel/irq/<n>`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,9 +15,9 @@ use crate::read::gaps::Notes;
 
 const DEBUGFS: &str = "/sys/kernel/debug/irq/irqs";
 
-/// Reads `/proc/interrupts`, all rows or the wanted ones and the architecture's.
+/// Reads `/proc/interrupts`: all rows, or the wanted rows and the architecture's.
 ///
-/// A CPU that comes or goes meanwhile tears the table; then it is read once more.
+/// CPU hotplug during the read makes the table inconsistent; then it is read once more.
 pub fn interrupts(root: &Root, wanted: Option<&BTreeSet<Irq>>) -> Result<Interrupts, ReadError> {
     untorn(root, || wanted.map_or_else(Reader::new, Reader::only))
 }
@@ -40,9 +40,9 @@ fn interrupts_once(root: &Root, mut reader: Reader<'_>) -> Result<Interrupts, Re
     reader.finish().map_err(|source| ReadError::Parse { path: path.to_owned(), source })
 }
 
-/// The rows of a few interrupts, from `/sys/kernel/irq/<n>`; those that are gone are left out.
+/// The rows of a few interrupts, from `/sys/kernel/irq/<n>`; missing interrupts are skipped.
 ///
-/// Cheaper than `/proc/interrupts` where there are many others: the kernel formats these only.
+/// Cheaper than `/proc/interrupts` on machines with many interrupts: the kernel formats only these.
 pub fn rows(
     root: &Root,
     irqs: &BTreeSet<Irq>,
@@ -77,8 +77,7 @@ pub(crate) fn irqs(notes: &Notes<'_>, rows: BTreeMap<Irq, Row>) -> BTreeMap<Irq,
 fn state(notes: &Notes<'_>, irq: Irq, row: Row, debugfs: bool) -> IrqState {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
-    // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK; empty until the interrupt was started
-    // once
+    // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK; empty until the interrupt's first start
     let effective = notes
         .get(&file("effective_affinity_list"), cpu_lists::list)
         .filter(|cpus| !cpus.is_empty());
@@ -103,13 +102,13 @@ fn state(notes: &Notes<'_>, irq: Irq, row: Row, debugfs: bool) -> IrqState {
     }
 }
 
-/// Whether the affinity can be written, by the mode of `smp_affinity_list` and, where mounted, the
-/// flags in debugfs.
+/// Whether the affinity can be written.
 ///
-/// Since 6.11 `register_irq_proc` makes the file read-only unless `irq_can_set_affinity_usr`; that
-/// is false for a managed interrupt and for one whose controller cannot direct it.
-/// Message-signalled interrupts can be directed, so for them read-only means managed. Before 6.11
-/// the mode tells nothing. No file: a kernel without SMP.
+/// Judged by the mode of `smp_affinity_list` and, where debugfs is mounted, by the flags there.
+/// Since 6.11 `register_irq_proc` makes the file read-only unless `irq_can_set_affinity_usr`, which
+/// is false for a managed interrupt and for one whose controller cannot direct it. Controllers can
+/// direct message-signalled interrupts, so for them read-only means managed. Before 6.11 the mode
+/// carries no information. Without SMP there is no file.
 fn writable(mode: Option<u32>, flags: Option<Writable>, chip: &str) -> Writable {
     match (mode, flags) {
         (None, _) => Writable::Unsupported,
@@ -125,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_only_file_is_managed_where_the_controller_could_direct_it() {
+    fn a_read_only_file_means_managed_if_the_controller_can_direct_the_interrupt() {
         assert_eq!(writable(Some(0o644), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Yes);
         assert_eq!(writable(Some(0o444), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Managed);
         assert_eq!(writable(Some(0o444), None, "IO-APIC 2-edge"), Writable::Unsupported);

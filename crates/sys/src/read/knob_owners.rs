@@ -1,4 +1,4 @@
-//! Other programs that write the knobs that netsilo writes, running now.
+//! Finds running programs that write the same knobs as netsilo.
 
 use netsilo_model::snapshot::host::{Writer, WriterKnob};
 
@@ -6,12 +6,12 @@ use crate::files::root::{ReadError, Root};
 use crate::read::gaps::Notes;
 use crate::read::process::Process;
 
-/// What gives a program away, and what it writes.
+/// How to recognise a program, and the knobs that it writes.
 struct Known {
     name: &'static str,
     /// The name of its file.
     file: &'static str,
-    /// A word of its command line without which it writes nothing of the kind.
+    /// An option of its command line without which it does not write these knobs.
     option: Option<&'static str>,
     writes: &'static [WriterKnob],
 }
@@ -45,14 +45,14 @@ const fn known(name: &'static str, file: &'static str, writes: &'static [WriterK
     Known { name, file, option: None, writes }
 }
 
-/// Settings of systemd's `.link` files that make udev write knobs when a device appears.
+/// Settings of systemd `.link` files that make udev write knobs when a device appears.
 pub(crate) const LINK_KEYS: &[&str] = &["IRQAffinityPolicy=", "ReceivePacketSteeringCPUMask="];
 
-/// Where systemd looks for `.link` files.
+/// The folders where systemd reads `.link` files.
 const LINK_DIRS: &[&str] =
     &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
 
-/// All that run now.
+/// All such programs that are running.
 pub fn running(root: &Root) -> Result<Vec<Writer>, ReadError> {
     let notes = Notes::new(root);
     let writers = writers(&notes, &crate::read::process::processes(&notes));
@@ -60,7 +60,7 @@ pub fn running(root: &Root) -> Result<Vec<Writer>, ReadError> {
     Ok(writers)
 }
 
-/// All that are found.
+/// All such programs, and udev if its `.link` files write knobs.
 pub(crate) fn writers(notes: &Notes<'_>, processes: &[Process]) -> Vec<Writer> {
     let mut writers: Vec<Writer> =
         processes.iter().filter_map(|process| writer(notes, process)).collect();
@@ -82,7 +82,7 @@ fn writer(notes: &Notes<'_>, process: &Process) -> Option<Writer> {
     let cmdline = format!("/proc/{}/cmdline", process.pid);
     let words = notes.root.unrecorded().read(&cmdline).unwrap_or_default();
     let words: Vec<&str> = words.split('\0').collect();
-    // options of the interpreter may stand before the script
+    // interpreter options may precede the script
     let mut scripts = words.iter().skip(1).take(3).filter_map(|word| word.rsplit('/').next());
     let known = by_comm
         .or_else(|| scripts.find_map(|script| KNOWN.iter().find(|known| known.file == script)))?;
@@ -95,13 +95,13 @@ fn writer(notes: &Notes<'_>, process: &Process) -> Option<Writer> {
     Some(Writer { name: known.name.to_owned(), pid: process.pid, writes: known.writes.to_vec() })
 }
 
-/// Whether `comm` is that of a file: the kernel keeps 15 bytes of its name, also of a script that
-/// is run by itself.
+/// Whether `comm` is that of a file: the kernel keeps 15 bytes of the name, also for a script with
+/// `#!`.
 fn is_comm(file: &str, comm: &str) -> bool {
     file == comm || comm.len() == 15 && file.starts_with(comm)
 }
 
-/// `python3.11`, `bash`: what runs is in the command line.
+/// Whether this is an interpreter (`python3.11`, `bash`): the script is in the command line.
 fn interpreter(comm: &str) -> bool {
     let version = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     ["python", "perl", "bash", "sh"].iter().any(|name| comm.strip_prefix(name).is_some_and(version))

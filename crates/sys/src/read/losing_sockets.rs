@@ -1,8 +1,7 @@
-//! Sockets of this thread's network namespace that have lost something: UDP from `/proc/net/udp`,
-//! listeners from sock_diag.
+//! Sockets of this thread's network namespace that have lost packets.
 //!
-//! Only those that have dropped at least one packet are kept, and only then are their holders
-//! looked for in `/proc`.
+//! UDP sockets from `/proc/net/udp`, listeners from sock_diag. Only sockets with at least one drop
+//! are kept, and only their holders are searched for in `/proc`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,7 +19,7 @@ use crate::read::sock_owners;
 /// counts drops.
 const DROPS: usize = 8;
 
-/// Reads them; listeners are left out where the kernel lists none (no `tcp_diag`).
+/// Reads the sockets; without listeners where the kernel has no `tcp_diag`.
 pub(crate) fn read() -> Result<Vec<LosingSocket>, ReadError> {
     let root = Root::live();
     let mut sockets: Vec<LosingSocket> = Vec::new();
@@ -83,7 +82,7 @@ fn listeners() -> io::Result<Vec<LosingSocket>> {
     Ok(sockets)
 }
 
-/// Of a listener `rqueue` is what waits to be accepted and `wqueue` how many may
+/// For a listener `rqueue` is the length of its accept queue and `wqueue` the limit
 /// (`net/ipv4/tcp_diag.c:tcp_diag_get_info`).
 fn listener(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<LosingSocket> {
     let words = attributes.get_skmeminfo().ok()?;
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_reads_loses_and_is_ours() {
+    fn an_unread_socket_loses_datagrams_and_we_are_its_holder() {
         let reader = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = reader.local_addr().unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -141,7 +140,7 @@ mod tests {
             let client =
                 socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None)
                     .unwrap();
-            // in progress, or in the end refused
+            // in progress, or refused in the end
             let _ = connect(&client, &address);
             clients.push(client);
         }

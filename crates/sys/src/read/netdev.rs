@@ -1,4 +1,4 @@
-//! Network devices: `/sys/class/net`, with what ethtool and netdev netlink tell of them.
+//! Reads network devices: `/sys/class/net`, ethtool and netdev netlink.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::read::topology::numbered;
 
 pub(crate) const NET: &str = "/sys/class/net";
 
-/// What was read before of the whole machine, and is joined with each netdev.
+/// Data of the whole machine that is joined with each netdev.
 pub(crate) struct Known<'a> {
     pub(crate) irqs: &'a BTreeMap<Irq, IrqState>,
     pub(crate) threads: &'a [NapiThread],
@@ -38,7 +38,9 @@ pub(crate) fn netdevs(notes: &Notes<'_>, known: &Known<'_>) -> Vec<Netdev> {
     netdevs
 }
 
-/// sysfs shows the network namespace of whoever mounted it, `/proc/net` that of the reader.
+/// Notes a gap if sysfs and `/proc/net` show different network namespaces.
+///
+/// sysfs shows the namespace of the process that mounted it, `/proc/net` the reader's.
 fn other_namespace(notes: &Notes<'_>, netdevs: &[Netdev]) {
     let Some(text) = notes.get("/proc/net/dev", |text| Ok(text.to_owned())) else {
         return;
@@ -46,13 +48,14 @@ fn other_namespace(notes: &Notes<'_>, netdevs: &[Netdev]) {
     let mut own = text.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim()));
     if let Some(missing) = own.find(|name| !netdevs.iter().any(|netdev| netdev.name == *name)) {
         let why = format!(
-            "shows another network namespace (no {missing}): mount sysfs here, as `ip netns exec` does"
+            "shows another network namespace (no {missing}): \
+             mount sysfs here, as `ip netns exec` does"
         );
         notes.gap(NET, why);
     }
 }
 
-/// `None` if it has gone meanwhile.
+/// Reads a netdev; `None` if it was removed meanwhile.
 fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) -> Option<Netdev> {
     let dir = notes.note(notes.root.resolve(&format!("{NET}/{name}")))?;
     let file = |file: &str| format!("{dir}/{file}");
@@ -99,8 +102,8 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
         netdev.device_path = Some(hardware.path);
     }
     netdev.napis = napis(&netdev, known);
-    told_by_netlink(&mut netdev, known.genl);
-    told_by_names(&mut netdev, virtio.as_deref(), known.irqs, names);
+    edges_from_netlink(&mut netdev, known.genl);
+    edges_from_names(&mut netdev, virtio.as_deref(), known.irqs, names);
     Some(netdev)
 }
 
@@ -141,7 +144,7 @@ fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
     };
     let virtio =
         (link(&path, "subsystem").as_deref() == Some("virtio")).then(|| last(&path).to_owned());
-    // a virtio device's vectors, address and node are its parent's
+    // the vectors, address and node of a virtio device are its parent's
     let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
     let device = if virtio.is_some() { parent } else { path.as_str() };
     Some(Hardware {
@@ -155,8 +158,9 @@ fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
     })
 }
 
-/// `numa_node` of the device or, for one on a bus without nodes (USB, auxiliary), of the nearest
-/// device above it.
+/// The NUMA node of a device.
+///
+/// For a device on a bus without nodes (USB, auxiliary), `numa_node` of the nearest ancestor.
 fn node(notes: &Notes<'_>, device: &str) -> Option<NodeId> {
     let mut dir = device;
     while dir.starts_with("/sys/devices/") {
@@ -168,7 +172,8 @@ fn node(notes: &Notes<'_>, device: &str) -> Option<NodeId> {
     None
 }
 
-/// Message-signalled interrupts; else those of an auxiliary device (since 6.11); else the one pin.
+/// Message-signalled interrupts; else those of an auxiliary device (since 6.11); else the legacy
+/// interrupt.
 fn irqs(notes: &Notes<'_>, device: &str) -> Vec<Irq> {
     for name in ["msi_irqs", "irqs"] {
         let listed = notes.note(notes.root.list(&format!("{device}/{name}"))).unwrap_or_default();
@@ -180,8 +185,9 @@ fn irqs(notes: &Notes<'_>, device: &str) -> Vec<Irq> {
     pin.filter(|&irq| irq != 0).map(Irq).into_iter().collect()
 }
 
-/// `/sys/bus/vmbus/devices/*/channels/<relid>`: the sub-channel's number is that of the queue
-/// (`netvsc_open`).
+/// The CPU of each channel, from `/sys/bus/vmbus/devices/*/channels/<relid>`.
+///
+/// The sub-channel number equals the queue number (`netvsc_open`).
 fn channels(notes: &Notes<'_>, device: &str) -> BTreeMap<u32, CpuId> {
     let names = notes.note(notes.root.list(&format!("{device}/channels"))).unwrap_or_default();
     let channel = |relid: u32| {
@@ -199,7 +205,7 @@ fn statistics(notes: &Notes<'_>, dir: &str) -> BTreeMap<String, u64> {
     names.into_iter().filter_map(value).collect()
 }
 
-/// The queues and their settings, nothing of what belongs to them.
+/// Reads the queues and their settings, without edges to irqs and NAPIs.
 pub(crate) fn queues(notes: &Notes<'_>, dir: &str, netdev: &mut Netdev) {
     let names = notes.note(notes.root.list(&format!("{dir}/queues"))).unwrap_or_default();
     for index in numbered(&names, "rx-") {
@@ -223,7 +229,7 @@ pub(crate) fn queues(notes: &Notes<'_>, dir: &str, netdev: &mut Netdev) {
     }
 }
 
-/// NAPIs that netlink lists, then those known by their kthreads only.
+/// NAPIs listed by netlink, then those known only from their kthreads.
 fn napis(netdev: &Netdev, known: &Known<'_>) -> Vec<Napi> {
     let mut threads: Vec<&NapiThread> = known.threads.iter().collect();
     let mut take = |wanted: &dyn Fn(&NapiThread) -> bool| {
@@ -249,9 +255,9 @@ fn napis(netdev: &Netdev, known: &Known<'_>) -> Vec<Napi> {
     napis
 }
 
-/// The NAPI of a kthread, `napi/<dev>-<id>`, if it is one of this netdev.
+/// The NAPI of a kthread, named `napi/<dev>-<id>`, if it belongs to this netdev.
 ///
-/// Before 5.17 the name is cut to 15 bytes: without its id it counts as 0, "has none".
+/// Before 5.17 the name is cut to 15 bytes; if the id is cut off, the result is 0, "unknown".
 fn thread_of(thread: &NapiThread, netdev: &Netdev) -> Option<NapiId> {
     let name = thread.comm.strip_prefix("napi/")?;
     let id = name.strip_prefix(netdev.name.as_str()).and_then(|rest| rest.strip_prefix('-'));
@@ -261,7 +267,7 @@ fn thread_of(thread: &NapiThread, netdev: &Netdev) -> Option<NapiId> {
     }
 }
 
-fn told_by_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
+fn edges_from_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
     let Some(genl) = genl else {
         return;
     };
@@ -288,17 +294,17 @@ fn told_by_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
     }
 }
 
-/// Whether netlink still tells the same NAPIs and holders of a netdev's rx queues.
+/// Whether netlink still reports the same NAPIs and lease holders for a netdev's rx queues.
 pub(crate) fn still_tells(genl: Option<&NetdevGenl>, netdev: &Netdev) -> bool {
     let fresh = |queue: &RxQueue| RxQueue { index: queue.index, ..RxQueue::default() };
-    let mut told = Netdev {
+    let mut fresh_netdev = Netdev {
         ifindex: netdev.ifindex,
         rx_queues: netdev.rx_queues.iter().map(fresh).collect(),
         ..Netdev::default()
     };
-    told_by_netlink(&mut told, genl);
+    edges_from_netlink(&mut fresh_netdev, genl);
     let same = |(now, was): (&RxQueue, &RxQueue)| now.napi == was.napi && now.leased == was.leased;
-    told.rx_queues.iter().zip(&netdev.rx_queues).all(same)
+    fresh_netdev.rx_queues.iter().zip(&netdev.rx_queues).all(same)
 }
 
 fn certain<T>(to: T) -> Edge<T> {
@@ -315,8 +321,8 @@ fn owner(owner: &QueueOwner) -> String {
     }
 }
 
-/// Edges that netlink did not tell.
-fn told_by_names(
+/// Adds the edges that netlink did not report, by the names of interrupt actions.
+fn edges_from_names(
     netdev: &mut Netdev,
     virtio: Option<&str>,
     irqs: &BTreeMap<Irq, IrqState>,
@@ -359,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kthread_is_of_the_netdev_that_it_names_whole() {
+    fn a_kthread_belongs_to_the_netdev_with_its_full_name() {
         let netdev = Netdev { name: "eth1".into(), ..Netdev::default() };
         assert_eq!(thread_of(&thread("napi/eth1-8193"), &netdev), Some(NapiId(8193)));
         assert_eq!(thread_of(&thread("napi/eth10-8193"), &netdev), None);

@@ -1,7 +1,7 @@
-//! Asks another process's socket about its packets: `pidfd_getfd` lends us the socket, socket
-//! options answer.
+//! Reads packet data of another process's socket: `pidfd_getfd` borrows the socket, socket options
+//! answer.
 //!
-//! Needs the right to trace that process (root). The borrowed socket is closed at once.
+//! Needs permission to trace that process (root). The borrowed socket is closed at once.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{socket_cookie, socket_incoming_cpu};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// A process to borrow sockets of.
+/// A process whose sockets are borrowed.
 pub(crate) struct Process(OwnedFd);
 
 impl Process {
@@ -22,7 +22,7 @@ impl Process {
         pidfd_open(pid, PidfdFlags::empty()).map(Process)
     }
 
-    /// What its socket `fd` says, if that still is the socket with this cookie.
+    /// Queries its socket `fd`, if that is still the socket with this cookie.
     pub(crate) fn incoming(&self, fd: i32, cookie: u64) -> Result<Option<Incoming>, Errno> {
         let socket = pidfd_getfd(&self.0, fd, PidfdGetfdFlags::empty())?;
         if socket_cookie(&socket)? != cookie {
@@ -31,7 +31,7 @@ impl Process {
         let napi = socket_incoming_napi_id(&socket)?;
         let cpu = socket_incoming_cpu(&socket)?;
         Ok(Some(Incoming {
-            // 0: it came through no NAPI (sk_getsockopt hides ids up to the number of CPUs)
+            // 0: no packet came through a NAPI (sk_getsockopt hides ids up to the number of CPUs)
             napi: (napi != 0).then_some(NapiId(napi)),
             // -1 before the first packet
             cpu: i32::try_from(cpu).ok().map(|_| CpuId(cpu)),
@@ -39,7 +39,7 @@ impl Process {
     }
 }
 
-/// `SO_INCOMING_NAPI_ID`, which rustix 1.1 does not have.
+/// `SO_INCOMING_NAPI_ID`, which rustix 1.1 lacks.
 #[allow(unsafe_code)]
 fn socket_incoming_napi_id(socket: &OwnedFd) -> Result<u32, Errno> {
     let mut value: u32 = 0;

@@ -1,4 +1,4 @@
-//! Processes that matter to placement: NAPI kthreads, and other programs that write the same knobs.
+//! Finds NAPI kthreads and other programs that write the same knobs.
 
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::{pid_status, scalar};
@@ -6,13 +6,13 @@ use netsilo_model::snapshot::netdev::NapiThread;
 
 use crate::read::gaps::Notes;
 
-/// A process, by what it calls itself.
+/// A process with its own name for itself (`comm`).
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) comm: String,
 }
 
-/// All processes; only what is asked of one later goes into a captured tree.
+/// All processes; a captured tree saves only the files of a process that are read later.
 pub(crate) fn processes(notes: &Notes<'_>) -> Vec<Process> {
     let root = notes.root.unrecorded();
     let Some(names) = notes.wanted(root.list("/proc")) else {

@@ -1,14 +1,13 @@
-//! The next snapshot made from the last one: only what changes by itself is read again.
+//! Makes the next snapshot from the last one: reads only what changes without an announcement.
 //!
 //! | read | when |
 //! |---|---|
-//! | CPU times, NET_RX and NET_TX, `softnet_stat`; of netdevs' interrupts counts, names and affinity; `up`, carrier and the statistics that are shown of netdevs with hardware; CPUs of NAPI kthreads | each time |
-//! | other programs, network settings, RPS and XPS, who holds queues | once a minute; programs also when an affinity is another than before |
-//! | all else | when told so ([`Refresher::invalidate`]), when a CPU, netdev, interrupt or kthread is another than before |
+//! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs' interrupts; `up`, carrier and the displayed statistics of netdevs with hardware; CPUs of NAPI kthreads | each time |
+//! | other programs, network settings, RPS and XPS, queue leases | once a minute; programs also when an affinity has changed |
+//! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt or kthread has changed |
 //!
-//! What is not read is left out (other interrupts, other counters) or is the setting last read.
-//! Whether interrupts are read one by one or as a table is decided by what costs less: see
-//! [`Counting`].
+//! Data that is not read is left out (other interrupts, other counters) or has the value last read.
+//! Interrupts are read one by one or as a table, whichever costs less: see [`Counting`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,10 +30,10 @@ use crate::read::netdev::{NET, queues, still_tells};
 use crate::read::process::processes;
 use crate::read::{irq, knob_owners, snapshot};
 
-/// How late a change of what is read at the slow pace is seen.
+/// The interval of the slow reads, and so the maximum delay in noticing a change.
 const SLOW: Duration = Duration::from_secs(60);
 
-/// Counters of a netdev that are shown.
+/// The displayed counters of a netdev.
 const STATISTICS: &[&str] = &[
     "rx_packets",
     "rx_bytes",
@@ -46,7 +45,7 @@ const STATISTICS: &[&str] = &[
     "tx_dropped",
 ];
 
-/// Makes one snapshot after the other, reading little.
+/// Makes successive snapshots with few reads.
 #[derive(Debug, Default)]
 pub struct Refresher {
     opened: Option<Opened>,
@@ -54,17 +53,17 @@ pub struct Refresher {
 }
 
 impl Refresher {
-    /// Something happened that a refresh does not see: the next look is a whole one.
+    /// Makes the next snapshot a full read, after a change that a refresh does not detect.
     pub fn invalidate(&mut self) {
         self.opened = None;
     }
 
-    /// How many whole looks were taken.
+    /// Number of full reads so far.
     pub fn whole_looks(&self) -> u64 {
         self.whole
     }
 
-    /// The first snapshot: a whole look, without the interrupts that are of no netdev.
+    /// The first snapshot: a full read, without interrupts that belong to no netdev.
     pub fn first(&mut self, root: &Root) -> Result<Snapshot, ReadError> {
         self.opened = None;
         self.whole += 1;
@@ -77,7 +76,7 @@ impl Refresher {
         Ok(snapshot)
     }
 
-    /// The snapshot after `last`, the one that this gave before.
+    /// The snapshot after `last`, which must be the one that this returned before.
     pub fn next(&mut self, root: &Root, last: &Snapshot) -> Result<Snapshot, ReadError> {
         match self.opened.as_mut().map(|opened| opened.next(root, last)) {
             Some(Ok(snapshot)) => Ok(snapshot),
@@ -88,7 +87,7 @@ impl Refresher {
 
 /// Why a snapshot cannot be refreshed.
 enum Stale {
-    /// What was there is gone or another one.
+    /// An object is gone or was replaced.
     Changed(&'static str),
     Read(ReadError),
 }
@@ -104,14 +103,14 @@ impl Stale {
         match self {
             Self::Changed(what) => ReadError::from_io(
                 what,
-                std::io::Error::other("changed while it was read; look again"),
+                std::io::Error::other("changed while being read; read again"),
             ),
             Self::Read(error) => error,
         }
     }
 }
 
-/// The interrupts of a netdev's queues, and its others.
+/// All interrupts of a netdev: those of its queues and the others.
 fn irqs_of(netdev: &Netdev) -> impl Iterator<Item = Irq> + '_ {
     let rx = netdev.rx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
     let tx = netdev.tx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
@@ -123,7 +122,7 @@ fn has_hardware(netdev: &Netdev) -> bool {
     netdev.device_path.is_some() || irqs_of(netdev).next().is_some()
 }
 
-/// Leaves out what will not be refreshed, so that no old count is taken for a new one.
+/// Removes values that are not refreshed, so that stale counts are not mistaken for new ones.
 fn leave_out(snapshot: &mut Snapshot) {
     let wanted: BTreeSet<Irq> = snapshot.netdevs.iter().flat_map(irqs_of).collect();
     let (kept, others) =
@@ -137,20 +136,20 @@ fn leave_out(snapshot: &mut Snapshot) {
     for netdev in &mut snapshot.netdevs {
         netdev.statistics.clear();
         if let Some(ethtool) = &mut netdev.ethtool {
-            ethtool.stats = Part::Absent("not read again".to_owned());
+            ethtool.stats = Part::Absent("not read by a refresh".to_owned());
         }
     }
 }
 
 /// How interrupts are counted.
 ///
-/// Measured on 6.18 with 2 CPUs: a row of `/proc/interrupts` costs 1.4 us whether wanted or not,
-/// the two kept files of an interrupt in `/sys/kernel/irq` 1.75 us together.
+/// Measured on 6.18 with 2 CPUs: each row of `/proc/interrupts` costs 1.4 us, wanted or not; the
+/// two cached files of an interrupt in `/sys/kernel/irq` cost 1.75 us together.
 #[derive(Debug)]
 enum Counting {
-    /// `/sys/kernel/irq/<n>/per_cpu_count`, and `actions` to know it again.
+    /// `/sys/kernel/irq/<n>/per_cpu_count`, and `actions` to verify its identity.
     Each(BTreeMap<Irq, [Kept; 2]>),
-    /// `/proc/interrupts`, those rows only.
+    /// `/proc/interrupts`, only these rows.
     Table(BTreeSet<Irq>),
 }
 
@@ -173,13 +172,13 @@ impl Counting {
 #[derive(Debug)]
 struct Opened {
     room: Room,
-    /// When the rest was read.
+    /// Time of the last slow read.
     slow: Duration,
     online: Kept,
     stat: Kept,
     softirqs: Kept,
     softnet: Option<Kept>,
-    /// Netdevs, with what tells one from another of the same name.
+    /// Netdevs with their inode numbers, which distinguish two of the same name.
     names: Vec<(String, u64)>,
     counting: Counting,
     /// Requested and effective affinity.
@@ -210,7 +209,7 @@ impl Device {
 }
 
 impl Opened {
-    /// `rows`: how many `/proc/interrupts` has.
+    /// `rows`: number of rows in `/proc/interrupts`.
     fn of(root: &Root, snapshot: &Snapshot, rows: usize) -> Result<Self, ReadError> {
         let files = 16 + snapshot.irqs.len() * 4 + snapshot.netdevs.len() * (2 + STATISTICS.len());
         let threads = || {
@@ -262,7 +261,7 @@ impl Opened {
         if root.inodes(NET)? != self.names {
             return Err(Stale::Changed(NET));
         }
-        // counters first and together: rates are reckoned from `at`
+        // counters first and together: rates are computed from `at`
         let at = root.now()?;
         let counts = self.counts(root, last)?;
         let cpus = self.cpus(root, &last.topology.online)?;
@@ -289,7 +288,7 @@ impl Opened {
         for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
             refresh_netdev(&mut self.room, root, netdev, device.as_ref(), &self.threads)?;
         }
-        self.slowly(root, last, &mut snapshot)?;
+        self.read_slow_values(root, last, &mut snapshot)?;
         Ok(snapshot)
     }
 
@@ -298,7 +297,7 @@ impl Opened {
         root: &Root,
         last: &Snapshot,
     ) -> Result<BTreeMap<Irq, BTreeMap<CpuId, u64>>, Stale> {
-        const ANOTHER: Stale = Stale::Changed("/proc/interrupts");
+        const REPLACED: Stale = Stale::Changed("/proc/interrupts");
         let mut counts = BTreeMap::new();
         match &self.counting {
             Counting::Each(files) => {
@@ -308,7 +307,7 @@ impl Opened {
                         Ok(names.eq(state.actions.iter().map(String::as_str)))
                     };
                     if !self.room.value(root, actions, same)? {
-                        return Err(ANOTHER);
+                        return Err(REPLACED);
                     }
                     let possible = &last.topology.possible;
                     counts.insert(
@@ -320,13 +319,13 @@ impl Opened {
             Counting::Table(wanted) => {
                 for (irq, row) in irq::interrupts(root, Some(wanted))?.irqs {
                     if last.irqs.get(&irq).is_none_or(|state| state.actions != row.actions) {
-                        return Err(ANOTHER);
+                        return Err(REPLACED);
                     }
                     counts.insert(irq, row.counts);
                 }
             }
         }
-        if counts.keys().ne(last.irqs.keys()) { Err(ANOTHER) } else { Ok(counts) }
+        if counts.keys().ne(last.irqs.keys()) { Err(REPLACED) } else { Ok(counts) }
     }
 
     fn irq(
@@ -350,7 +349,7 @@ impl Opened {
         };
         let (requested, effective) =
             (cpus(requested)?, cpus(effective)?.filter(|cpus| !cpus.is_empty()));
-        // an interrupt that had an affinity and has none is another one
+        // if an interrupt gained or lost its affinity, it is a different interrupt
         if requested.is_some() != state.requested.is_some() {
             return Err(Stale::Changed("/proc/irq"));
         }
@@ -385,8 +384,8 @@ impl Opened {
         Ok(stats.into_iter().map(counters).collect())
     }
 
-    /// What nothing announces and few programs change.
-    fn slowly(
+    /// Reads values whose changes are not announced and rare.
+    fn read_slow_values(
         &mut self,
         root: &Root,
         last: &Snapshot,
@@ -396,7 +395,7 @@ impl Opened {
         if !due && !moved(last, snapshot) {
             return Ok(());
         }
-        // what could not be read is a gap of the whole look already
+        // unreadable values are recorded as gaps by the full read
         let notes = Notes::new(root);
         snapshot.writers = knob_owners::writers(&notes, &processes(&notes));
         if due {
@@ -417,7 +416,7 @@ impl Opened {
     }
 }
 
-/// What changes of a netdev; nothing but its kthreads' CPUs for one without hardware.
+/// Refreshes a netdev; without hardware only the CPUs of its kthreads.
 fn refresh_netdev(
     room: &mut Room,
     root: &Root,
@@ -445,7 +444,7 @@ fn refresh_netdev(
     Ok(())
 }
 
-/// Reads the queues' settings again; whether the queues are the same.
+/// Reads the queues' settings again; returns whether the set of queues is unchanged.
 fn refresh_queues(notes: &Notes<'_>, netdev: &mut Netdev, dir: &str) -> bool {
     let mut now = Netdev::default();
     queues(notes, dir, &mut now);
@@ -468,7 +467,7 @@ fn refresh_queues(notes: &Notes<'_>, netdev: &mut Netdev, dir: &str) -> bool {
     same_rx && same_tx
 }
 
-/// Whether someone placed an interrupt or a kthread: it may be a program that was not there before.
+/// Whether the affinity of an interrupt or kthread changed, possibly by a newly started program.
 fn moved(last: &Snapshot, now: &Snapshot) -> bool {
     let irqs =
         |it: &Snapshot| it.irqs.values().map(|state| state.requested.clone()).collect::<Vec<_>>();

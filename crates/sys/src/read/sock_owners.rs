@@ -1,7 +1,7 @@
-//! Which processes hold which sockets, and where their threads run:
-//! `/proc/<pid>/{fd,comm,cgroup,task}`.
+//! Which processes hold which sockets, and where their threads run.
 //!
-//! Processes come and go while this reads: what is gone, or may not be seen, is left out.
+//! Reads `/proc/<pid>/{fd,comm,cgroup,task}`. Processes that exit meanwhile or are not accessible
+//! are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::{fs, io};
 use netsilo_model::derive::sock_diag::{Process, Thread};
 use netsilo_model::parse::schedstat;
 
-/// Who holds each socket, by its inode: thread group id -> one of its descriptors for it.
+/// The holders of each socket, by its inode: thread group id -> one of its descriptors for it.
 pub(crate) type Holders = BTreeMap<u32, BTreeMap<u32, i32>>;
 
 /// Finds the holders of the wanted sockets.
@@ -40,7 +40,7 @@ fn numbered(entries: fs::ReadDir) -> impl Iterator<Item = u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Name, cgroup and threads of a process; `None` when it is gone.
+/// Name, cgroup and threads of a process; `None` if it has exited.
 pub(crate) fn process(proc: &Path, tgid: u32) -> Option<Process> {
     let dir = proc.join(tgid.to_string());
     let comm = fs::read_to_string(dir.join("comm")).ok()?;

@@ -1,4 +1,4 @@
-//! CPUs and what they share, from `/sys/devices/system/{cpu,node}`.
+//! Reads CPUs and what they share, from `/sys/devices/system/{cpu,node}`.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +50,9 @@ pub fn topology(root: &Root) -> Result<Topology, ReadError> {
     })
 }
 
-/// Slow cores of hybrid Intel machines; `cpu_lowpower` (6.13 and later) are those outside the
-/// last-level cache.
+/// The efficiency cores of hybrid Intel machines.
+///
+/// Those in `cpu_lowpower` (6.13 and later) are outside the last-level cache.
 fn efficiency_cpus(root: &Root) -> Result<CpuSet, ReadError> {
     let mut cpus = CpuSet::new();
     for pmu in ["cpu_atom", "cpu_lowpower"] {
@@ -85,18 +86,18 @@ fn online_cpu(root: &Root, cpu: CpuId) -> Result<Cpu, ReadError> {
         }
         Ok(alone.clone())
     };
-    // the newer names came with 5.3
+    // the newer names exist since 5.3
     let siblings = shared("core_cpus", "thread_siblings")?;
     let package = shared("package_cpus", "core_siblings")?;
     let caches = caches(root, cpu)?;
     let l2 = caches.get(&2).map_or_else(|| siblings.clone(), |set| set.or(&alone));
-    // no cache is shown in some virtual machines: then the package is the best guess
+    // some virtual machines show no cache: assume that the package shares one
     let llc = caches.last_key_value().map_or_else(|| package.clone(), |(_, set)| set.or(&alone));
     let capacity = root.optional(&format!("{CPUS}/cpu{cpu}/cpu_capacity"), scalar::number)?;
     Ok(Cpu { siblings, l2, llc, package, node: None, capacity, kind: CoreKind::Uniform })
 }
 
-/// What an offline CPU shares is not shown by the kernel.
+/// An offline CPU; the kernel does not show what it shares.
 fn offline_cpu(cpu: CpuId) -> Cpu {
     let alone = CpuSet::from_iter([cpu]);
     Cpu {
@@ -154,7 +155,7 @@ fn nodes(root: &Root) -> Result<BTreeMap<NodeId, Node>, ReadError> {
     Ok(nodes)
 }
 
-/// Reads the list if there is one, else the mask: old kernels have masks only.
+/// Reads the list if it exists, else the mask: old kernels have masks only.
 fn list_or_mask(
     root: &Root,
     path: &str,

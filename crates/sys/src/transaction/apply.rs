@@ -1,8 +1,9 @@
-//! Applying a plan as one transaction, written as if one could die after each line.
+//! Applies a plan as one transaction; the process may die after any line.
 //!
-//! Check that nothing has moved since the plan was made; journal everything and sync; start the
-//! guard; write, read back, record, one by one; on a failure restore in reverse. What the operator
-//! sees of it comes out as [`Event`]s.
+//! The steps: check that nothing has changed since the plan was made; write the whole plan and the
+//! old values to the journal and sync it; start the guard; for each change write, read back and
+//! record. A failed write restores the earlier ones in reverse order. Progress is reported as
+//! [`Event`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,18 +20,19 @@ use crate::transaction::record::{By, Entry, Origin};
 use crate::transaction::undo::{Fate, Undone, take_back};
 use crate::transaction::verify::{Arrival, Moved};
 
-/// How to apply.
+/// Options of [`apply`].
 pub struct Options<'a> {
-    /// Restore unless confirmed within this time; needs [`Options::start_guard`].
+    /// If set, the guard restores unless confirmed within this time; needs
+    /// [`Options::start_guard`].
     pub confirm_within: Option<Duration>,
-    /// Starts the guard of a transaction and returns when it watches; called before the first
+    /// Starts the guard of a transaction and returns once it is watching; called before the first
     /// write.
     pub start_guard: &'a mut dyn FnMut(u64) -> io::Result<()>,
-    /// How long to wait for interrupts on their new CPUs; zero looks once.
+    /// How long to wait until interrupts arrive on their new CPUs; zero checks once.
     pub wait: Duration,
 }
 
-/// What happens while a plan is applied.
+/// A step while a plan is applied.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The plan and all old values are on disk.
@@ -40,36 +42,36 @@ pub enum Event<'a> {
     },
     /// A knob was written.
     Wrote {
-        /// Which of the plan's changes, from 0.
+        /// Index in the plan's changes, from 0.
         index: usize,
         /// The change.
         change: &'a Change,
-        /// What the knob says since then.
+        /// The value read back after the write.
         settled: &'a Value,
     },
-    /// A write failed; what was written before is being restored.
+    /// A write failed; the earlier writes are being restored.
     Failed(&'a WriteError),
-    /// A knob was restored, or not.
+    /// The result of restoring one knob.
     Restored(&'a Target, &'a Fate),
-    /// All is written; interrupts are being awaited.
+    /// Every change is written; waiting for interrupts to arrive.
     Waiting {
-        /// How many.
+        /// Number of interrupts.
         irqs: usize,
     },
-    /// An interrupt arrived, or the time for it is over.
+    /// An interrupt arrived, or the time limit passed.
     Arrived(Irq, &'a Arrival),
 }
 
-/// What was applied.
+/// The result of a successful apply.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// The transaction; `None` if there was nothing to write.
     pub transaction: Option<u64>,
-    /// The knobs written, and what they say since then.
+    /// The knobs written, with the values read back.
     pub settled: Vec<(Target, Value)>,
-    /// Where the interrupts that were moved arrived.
+    /// Where each moved interrupt arrived.
     pub arrivals: Vec<(Irq, Arrival)>,
-    /// The knobs that someone else has written in the meantime, and what they say now.
+    /// Knobs that another program has overwritten since, with their current values.
     pub overwritten: Vec<(Target, Value)>,
 }
 
@@ -79,45 +81,45 @@ pub enum ApplyError {
     /// The journal cannot be used; nothing was written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// An earlier one ended half way.
-    #[error("an earlier apply (transaction {0}) did not come to its end; run `netsilo undo` first")]
+    /// An earlier transaction was interrupted.
+    #[error("an earlier apply (transaction {0}) did not finish; run `netsilo undo` first")]
     Unfinished(u64),
-    /// An earlier one is on probation.
+    /// An earlier transaction waits for its confirmation.
     #[error(
-        "transaction {0} waits for its confirmation; run `netsilo confirm` or `netsilo undo` first"
+        "transaction {0} is waiting for confirmation; run `netsilo confirm` or `netsilo undo` first"
     )]
     Unconfirmed(u64),
-    /// The plan contradicts itself.
+    /// The plan names a knob twice.
     #[error("the plan names {0} twice; make a new plan")]
     Twice(Box<Target>),
-    /// Values or devices are not those that the plan was made for.
+    /// Values or devices have changed since the plan was made.
     #[error("{}; nothing was written: make a new plan", list(.0))]
     Drifted(Vec<Drift>),
-    /// The right to write is missing.
+    /// No permission to write.
     #[error("{0}; nothing was written")]
     NoPermission(KnobError),
-    /// No guard, no write.
+    /// The guard did not start.
     #[error("cannot start the guard: {0}; nothing was written")]
     NoGuard(io::Error),
-    /// A write failed and all that was written before is restored.
-    #[error("{why}; all is as before")]
+    /// A write failed and every earlier write was restored.
+    #[error("{why}; all settings are restored")]
     Restored {
         /// What failed.
         why: WriteError,
-        /// What became of each knob.
+        /// The result for each knob.
         undone: Undone,
     },
-    /// A write failed and something could not be restored.
-    #[error("{why}; not everything could be restored, run `netsilo undo` to try again")]
+    /// A write failed and at least one earlier write could not be restored.
+    #[error("{why}; some settings could not be restored, run `netsilo undo` to try again")]
     Incomplete {
         /// What failed.
         why: WriteError,
-        /// What became of each knob.
+        /// The result for each knob.
         undone: Undone,
     },
 }
 
-/// What failed while writing.
+/// The cause of a failed write.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// A knob.
@@ -128,19 +130,19 @@ pub enum WriteError {
     Journal(#[from] JournalError),
 }
 
-/// A knob that is not as the plan found it.
+/// A knob that differs from what the plan expects.
 #[derive(Debug)]
 pub enum Drift {
-    /// Its value is another one.
+    /// Its value has changed.
     Changed {
         /// The knob.
         target: Target,
         /// Its value when the plan was made.
         planned: Value,
-        /// Its value now.
+        /// Its current value.
         now: Value,
     },
-    /// It cannot be found or read.
+    /// It was not found or cannot be read.
     Unreadable(KnobError),
 }
 
@@ -159,10 +161,10 @@ fn list(drifts: &[Drift]) -> String {
     drifts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// So many transactions of the daemon are folded into one.
+/// Number of the daemon's transactions that triggers compaction into one.
 const FOLD_AT: usize = 16;
 
-/// Applies changes as one transaction of an operator's.
+/// Applies changes as one transaction with [`Origin::Operator`].
 pub fn apply(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -206,7 +208,7 @@ pub fn apply_for(
         Err(why) => return Err(roll_back(kernel, journal, transaction, why, watch)),
     };
     let moved = Moved::note(kernel, settled.iter().filter_map(moved_irq));
-    // From here on nothing is written: others may, `confirm` and the guard among them.
+    // No writes after this point, so release the lock: `confirm` and the guard may need it.
     drop(journal);
     watch(Event::Waiting { irqs: settled.iter().filter_map(moved_irq).count() });
     let arrivals =
@@ -216,9 +218,10 @@ pub fn apply_for(
     Ok(Applied { transaction: Some(transaction), settled, arrivals, overwritten })
 }
 
-/// Journals what these knobs say, before a command that may write any of them; returns the
-/// transaction, which stays unfinished until it is undone. Undoing writes what is set up anew
-/// first, as applying does.
+/// Records the current values of these knobs before running a command that may write any of them.
+///
+/// Returns the transaction's number. The transaction stays unfinished until it is undone. Entries
+/// are stored in reverse of the write order, so that undo writes them in the order of an apply.
 pub fn expect_any(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -251,13 +254,13 @@ pub fn expect_any(
     Ok(journal.begin(Origin::Operator, entries, None)?)
 }
 
-/// Another writer shows itself by what it writes over our values.
+/// The current value if another program has overwritten ours.
 fn overwritten(kernel: &dyn Kernel, target: &Target, settled: &Value) -> Option<(Target, Value)> {
     let now = knob::read_settled(kernel, target, settled).ok()?.value;
     (now != *settled).then(|| (target.clone(), now))
 }
 
-/// Nothing is stacked on a transaction that may still be taken back by itself.
+/// Refuses to start a transaction on top of one that may still be restored automatically.
 fn refuse_on_top(journal: &Journal) -> Result<(), ApplyError> {
     for transaction in journal.transactions().iter().filter(|t| t.is_open()) {
         if transaction.is_unfinished() {
@@ -270,7 +273,7 @@ fn refuse_on_top(journal: &Journal) -> Result<(), ApplyError> {
     Ok(())
 }
 
-/// A change that was checked and can be written.
+/// A change that passed the checks and can be written.
 struct Write<'a> {
     index: usize,
     change: &'a Change,
@@ -278,7 +281,7 @@ struct Write<'a> {
     entry: Entry,
 }
 
-/// Checks that the plan still fits and may be written; leaves out what would change nothing.
+/// Checks that the plan still matches the machine and may be written; skips changes with no effect.
 fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>>, ApplyError> {
     let mut seen = BTreeSet::new();
     let mut drifts = Vec::new();
@@ -305,7 +308,7 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
             }
         };
         let settles_as = knob::settles_as(kernel, target, new);
-        // Writing an equal value is not harmless: it flushes the table of rps_sock_flow_entries.
+        // Writing an equal value has an effect: it flushes the table of rps_sock_flow_entries.
         if *new == now.value || settles_as == now.value {
             continue;
         }
@@ -325,7 +328,7 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
     if drifts.is_empty() { Ok(writes) } else { Err(ApplyError::Drifted(drifts)) }
 }
 
-/// Writes, reads back and records, one by one.
+/// Writes, reads back and records the changes one at a time.
 fn write_all(
     kernel: &dyn Kernel,
     journal: &mut Journal,
@@ -345,7 +348,7 @@ fn write_all(
     Ok(all)
 }
 
-/// Restores what was written before a failure.
+/// Restores the changes written before a failure.
 fn roll_back(
     kernel: &dyn Kernel,
     mut journal: Journal,
@@ -354,8 +357,8 @@ fn roll_back(
     watch: &mut dyn FnMut(Event<'_>),
 ) -> ApplyError {
     watch(Event::Failed(&why));
-    // A journal that takes no more records must not keep us from restoring: undo can do without
-    // them.
+    // A journal that cannot be appended to must not prevent restoring: undo works without this
+    // record.
     let _ = journal.failed(transaction, why.to_string());
     let knobs = journal.transaction(transaction).cloned();
     let undone = knobs.map_or(Undone { transaction, knobs: Vec::new() }, |knobs| {

@@ -1,23 +1,25 @@
-//! Folding: the many small transactions of a daemon become one that takes back the same. No files
-//! here.
+//! Compaction: the daemon's many small transactions become one with the same effect on undo.
 //!
-//! What undo would do to each knob is tried out, from the newest transaction to the oldest, on what
-//! the knob says now: where that leads is the folded old value. So a chain that someone else has
-//! broken, or an undo that has died half way, folds into what would have come of it.
+//! No file access here.
+//!
+//! For each knob, undo is simulated on the knob's current value, from the newest transaction to the
+//! oldest. The resulting value becomes the old value of the compacted entry. So a chain that
+//! another program has interrupted, or an undo that was killed half way, compacts into what undo
+//! would have restored.
 
 use netsilo_model::change::{Target, Value};
 
 use crate::transaction::knob;
 use crate::transaction::record::{Entry, History, Origin, Record, State, Transaction, VERSION};
 
-/// A knob's value and its text.
+/// A knob's value and the text it was parsed from.
 pub type Said = (Value, String);
 
-/// The journal with its daemon's transactions folded; `None` when that makes it no shorter, or not
-/// now.
+/// Compacts the daemon's transactions of a journal.
 ///
-/// Operators' transactions stay what they are, for `undo --last` and for their guards. What is
-/// `gone` for good needs no undo; `now` is what a knob says.
+/// Returns `None` if that would not shorten the journal, or if a transaction is unfinished or
+/// awaits confirmation. Operators' transactions are kept unchanged, for `undo --last` and for their
+/// guards. Knobs that are `gone` for good need no undo; `now` reads a knob's current value.
 pub fn fold(
     history: &History,
     gone: &dyn Fn(&Target) -> bool,
@@ -28,14 +30,14 @@ pub fn fold(
     if open.iter().any(|it| it.is_unfinished() || it.awaits_confirmation().is_some()) {
         return None;
     }
-    // A guard may still ask what became of its transaction.
+    // A guard may still query the state of its transaction.
     let asked_for = |it: &&Transaction| !it.is_open() && it.confirm_by.is_some();
     let mut kept: Vec<Transaction> =
         history.transactions.iter().filter(asked_for).cloned().collect();
     let mut from = 0;
     for group in open.chunk_by(|a, b| a.origin == Origin::Daemon && b.origin == Origin::Daemon) {
         from += group.len();
-        // What undo will find here, once it has taken back all that is newer.
+        // The value that undo finds here after it has undone all newer transactions.
         let found = |target: &Target| {
             let newer = open[from..]
                 .iter()
@@ -59,7 +61,7 @@ pub fn fold(
     Some([boot].into_iter().chain(kept.into_iter().flat_map(records)).collect())
 }
 
-/// Finished transactions, one after the other, as one; `None` when there is nothing to take back.
+/// Merges consecutive finished transactions into one; `None` when there is nothing to undo.
 fn folded(
     group: &[&Transaction],
     gone: &dyn Fn(&Target) -> bool,
@@ -78,7 +80,7 @@ fn folded(
     (!whole.entries.is_empty()).then_some(whole)
 }
 
-/// One knob's entries as one, with the text that it has since.
+/// Merges one knob's entries, with the text read back after the last write.
 fn entry(
     group: &[&Transaction],
     target: &Target,
@@ -95,7 +97,7 @@ fn entry(
     let (last, ours) = steps.last()?;
     let known =
         |value: &Value| steps.iter().any(|(entry, said)| said.0 == *value || entry.old == *value);
-    // A value that is none of ours may yet become ours again: then undo begins at the last.
+    // A foreign value may become ours again later: then undo starts from the last written value.
     let start = found.filter(|found| known(&found.0)).unwrap_or_else(|| ours.clone());
     let mut end = start.clone();
     for (entry, said) in steps.iter().rev() {
@@ -111,7 +113,7 @@ fn entry(
     Some((whole, Some(start.1)))
 }
 
-/// The records that tell a transaction that is over or complete.
+/// The records of a transaction that is complete or undone.
 fn records(transaction: Transaction) -> Vec<Record> {
     let Transaction { id, pid, origin, confirm_by, entries, written, state } = transaction;
     let mut records = vec![Record::Begin { transaction: id, pid, origin, confirm_by, entries }];
@@ -123,7 +125,7 @@ fn records(transaction: Transaction) -> Vec<Record> {
         State::Undone(by) => records.push(Record::Undone { transaction: id, by }),
         State::Confirmed => records
             .extend([Record::Done { transaction: id }, Record::Confirmed { transaction: id }]),
-        // Unfinished ones are never folded.
+        // Unfinished transactions are never compacted.
         State::Done | State::Begun | State::Failed => {
             records.push(Record::Done { transaction: id })
         }

@@ -1,9 +1,8 @@
-//! The guard of `apply --confirm-within`: a process of its own that restores a transaction unless
-//! it is confirmed in time.
+//! The guard of `apply --confirm-within`: a process that restores a transaction unless confirmed.
 //!
-//! It must outlive everything that a bad placement can take along: the terminal, the connection,
-//! `apply` itself. So it runs in a session of its own, watches before the first write is made, and
-//! needs nobody but the kernel and the journal.
+//! It must survive everything that a bad placement can break: the terminal, the connection, `apply`
+//! itself. So it runs in its own session, watches before the first write, and depends only on the
+//! kernel and the journal.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
@@ -27,17 +26,18 @@ use crate::transaction::kernel::Kernel;
 use crate::transaction::record::{By, State, Transaction};
 use crate::transaction::undo::{self, Undone, Which};
 
-/// What the guard says on its standard output when it watches.
+/// The line that the guard prints on its standard output when it is watching.
 const READY: &str = "ready";
 
-/// How long an `apply` may go on writing after the deadline before the guard ends it (it may be
-/// stopped, or blocked by a terminal that takes no more output).
+/// How long an `apply` may keep writing after the deadline before the guard kills it.
+///
+/// It may be stopped, or blocked by a terminal that accepts no more output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time between two attempts at a restoration that did not succeed.
+/// Delay between two attempts to restore.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// How often a restoration is attempted that leaves something behind.
+/// Maximum number of attempts to restore.
 const ATTEMPTS: u32 = 50;
 
 /// Why a guard cannot watch or restore.
@@ -46,16 +46,16 @@ pub enum GuardError {
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The kernel refuses what the guard needs.
+    /// The kernel refuses a call that the guard needs.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// What.
+        /// The operation.
         doing: &'static str,
-        /// Why not.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// There is nothing to guard.
-    #[error("the journal has no transaction {0} that awaits a confirmation")]
+    /// No such transaction awaits confirmation.
+    #[error("the journal has no transaction {0} that awaits confirmation")]
     NothingToGuard(u64),
 }
 
@@ -66,43 +66,41 @@ fn cannot<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> GuardErr
 /// How a guard's watch ended.
 #[derive(Debug)]
 pub enum End {
-    /// Confirmed in time.
+    /// Restored by another process.
     Confirmed,
-    /// Someone else restored it.
+    /// Restored by the guard, possibly incompletely.
     Undone(By),
     /// The guard restored it; some of it may be left.
     Restored(Undone),
 }
 
-/// Starts a guard (this program with the arguments of its hidden verb) and returns when it watches.
+/// Starts a guard (this program with its hidden verb) and returns once it is watching.
 pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
     let log = dir.join("guard.log");
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()?;
-    let mut said = String::new();
+    let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut said)?;
+        BufReader::new(stdout).read_line(&mut line)?;
     }
-    if said.trim_end() == READY {
+    if line.trim_end() == READY {
         return Ok(());
     }
     let status = child.wait()?;
     Err(io::Error::other(format!(
-        "it ended with {status}, see {}",
+        "it exited with {status}, see {}",
         dir.join("guard.log").display()
     )))
 }
 
-/// Watches over a transaction until it is confirmed, undone or overdue; in the last case restores
-/// it.
+/// Watches a transaction until it is confirmed, undone or overdue; restores it when overdue.
 pub fn watch(
     kernel: &dyn Kernel,
     dir: &Path,
     transaction: u64,
     ready: &mut dyn Write,
 ) -> Result<End, GuardError> {
-    // Refused to the leader of a process group only: one that was started by hand, with its
-    // terminal.
+    // Fails only for a process group leader: a guard started by hand from a terminal.
     let _ = setsid();
     let stop = signals().map_err(cannot("take signals"))?;
     let apply = Apply::parent();
@@ -114,9 +112,9 @@ pub fn watch(
         .map_err(cannot("set a timer"))?;
     writeln!(ready, "{READY}")
         .and_then(|()| ready.flush())
-        .map_err(cannot("say that it watches"))?;
+        .map_err(cannot("report that it is watching"))?;
     loop {
-        // A journal that cannot be read now is looked at again at the deadline, under the lock.
+        // If the journal cannot be read now, it is read again at the deadline, under the lock.
         match journal::state_of(kernel, dir, transaction) {
             Ok(Some(State::Confirmed)) => return Ok(End::Confirmed),
             Ok(Some(State::Undone(by))) => return Ok(End::Undone(by)),
@@ -129,8 +127,7 @@ pub fn watch(
     }
 }
 
-/// Hang-up and interrupt are not heard. Whoever asks it to end leaves nobody to restore later: it
-/// restores at once.
+/// Ignores hang-up and interrupt; SIGTERM makes the guard restore at once, as no one would later.
 fn signals() -> io::Result<OwnedFd> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     signal_hook::low_level::pipe::register(SIGTERM, write)?;
@@ -140,10 +137,10 @@ fn signals() -> io::Result<OwnedFd> {
     Ok(read)
 }
 
-/// A timer that is due at a time since boot.
+/// A timer that expires at a time since boot.
 fn timer(at: Duration) -> rustix::io::Result<OwnedFd> {
     let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-    // Zero would switch it off: what is due since boot is due now.
+    // Zero would disarm the timer: a deadline at boot is due now.
     let at = at.max(Duration::from_nanos(1));
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     let value = Timespec { tv_sec: at.as_secs() as i64, tv_nsec: at.subsec_nanos().into() };
@@ -155,7 +152,7 @@ fn timer(at: Duration) -> rustix::io::Result<OwnedFd> {
     Ok(timer)
 }
 
-/// Waits for one of the three; whether it is one of the last two, so that it is time to restore.
+/// Waits for one of the three; true for the timer and the stop signal, which both mean restore.
 fn wait(on: [std::os::fd::BorrowedFd<'_>; 3]) -> rustix::io::Result<bool> {
     let mut fds = on.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     loop {
@@ -186,7 +183,7 @@ impl Apply {
     }
 }
 
-/// Restores, whatever is in the way.
+/// Restores, even if `apply` hangs.
 fn restore(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -208,7 +205,7 @@ fn restore(
                     };
                 }
             },
-            // Another netsilo at work is waited for; the apply that hangs is not.
+            // Wait for another netsilo process, but not for the hung `apply`.
             Err(JournalError::Busy { pid, .. }) => {
                 let hangs = apply
                     .filter(|apply| pid == Some(apply.pid.as_raw_nonzero().get().unsigned_abs()));
@@ -223,16 +220,16 @@ fn restore(
     }
 }
 
-/// How a confirmation went.
+/// The result of a confirmation.
 #[derive(Debug)]
 pub enum Confirmation {
-    /// The transaction stays; its guard goes.
+    /// The transaction is kept; its guard exits.
     Kept(u64),
-    /// It was confirmed before.
+    /// It was confirmed earlier.
     KeptBefore(u64),
-    /// Too late, or not any more: it was restored.
+    /// Too late or already undone: it was restored.
     Restored(u64, By),
-    /// Too late, and its guard had not restored it: that was done now.
+    /// Too late, and the guard had not restored it: restored now.
     RestoredNow(Undone),
     /// No transaction awaits a confirmation.
     Nothing,
@@ -244,15 +241,17 @@ pub enum ConfirmError {
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// It never came to its end.
+    /// It was not written completely.
     #[error(
-        "transaction {0} was not written to its end and cannot be kept; run `netsilo undo`, or wait for its guard"
+        "transaction {0} was not written completely and cannot be kept; \
+         run `netsilo undo`, or wait for its guard"
     )]
     HalfWritten(u64),
 }
 
-/// Keeps the newest transaction that awaits a confirmation; the deadline counts even if its guard
-/// was killed.
+/// Keeps the newest transaction that awaits confirmation.
+///
+/// The deadline is enforced even if the guard was killed.
 pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<Confirmation, ConfirmError> {
     let Some(mut journal) = Journal::open_existing(kernel, dir)? else {
         return Ok(Confirmation::Nothing);

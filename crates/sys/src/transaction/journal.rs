@@ -1,7 +1,7 @@
-//! The journal on disk: appended line by line, synced before the first write, one writer at a time.
+//! The journal on disk: append-only lines, synced before the first write, one writer at a time.
 //!
-//! What its lines mean is in [`crate::transaction::record`]. Death at any byte leaves a journal that the
-//! next netsilo understands.
+//! The meaning of its lines is in [`crate::transaction::record`]. If netsilo dies at any byte, the next
+//! netsilo can still read the journal.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -20,8 +20,7 @@ use crate::transaction::record::{
     BadLine, By, Entry, History, Origin, Record, State, Transaction, VERSION,
 };
 
-/// Where the journal is unless told otherwise: a tmpfs, which ends with the boot as the settings
-/// do.
+/// Default folder of the journal: a tmpfs, which is lost at reboot, as the settings are.
 pub const STATE_DIR: &str = "/run/netsilo";
 
 /// Why the journal cannot be used.
@@ -30,29 +29,29 @@ pub enum JournalError {
     /// A file or folder cannot be used.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// On what.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Another netsilo writes now.
+    /// Another netsilo is writing.
     #[error(
-        "another netsilo{} is changing settings now (it holds {}); wait until it has ended",
+        "another netsilo{} is changing settings now (it holds {}); wait until it exits",
         pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(),
         path.display()
     )]
     Busy {
-        /// The other process, if it said.
+        /// The other process, if the lock file has it.
         pid: Option<u32>,
         /// The lock.
         path: PathBuf,
     },
-    /// A line in the middle is damaged.
+    /// A line before the last is damaged.
     #[error(
-        "{}: {source}; nothing was changed and nothing is lost: repair the line, or move the file away to go on without \
-         undo",
+        "{}: {source}; nothing was changed and nothing is lost: repair the line, or move the \
+         file away to go on without undo",
         path.display()
     )]
     Corrupt {
@@ -61,8 +60,12 @@ pub enum JournalError {
         /// The line.
         source: BadLine,
     },
-    /// Others may write there.
-    #[error("{} can be written by others than its owner, or is another user's: give it mode 0700 or choose another --state-dir", path.display())]
+    /// Other users may write there.
+    #[error(
+        "{} can be written by others than its owner, or is another user's: \
+         give it mode 0700 or choose another --state-dir",
+        path.display()
+    )]
     Insecure {
         /// The folder.
         path: PathBuf,
@@ -74,7 +77,7 @@ impl JournalError {
         move |source| Self::Io { doing, path: path.to_owned(), source }
     }
 
-    /// Whether it is the right to use these files that lacks.
+    /// Whether the error is a lack of permission.
     pub fn is_permission(&self) -> bool {
         let Self::Io { source, .. } = self else { return false };
         matches!(Errno::from_io_error(source), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
@@ -91,12 +94,12 @@ pub struct Journal {
     _lock: Lock,
 }
 
-/// A lock in a state folder, while it lives.
+/// A held lock in a state folder.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
-/// Unlocked by hand: closing is not enough while a child that was just forked, and has not yet
-/// become another program, holds the same open file.
+/// Unlocks explicitly: a child that was just forked, and has not yet called exec, shares the open
+/// file.
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
@@ -104,8 +107,8 @@ impl Drop for Lock {
 }
 
 impl Journal {
-    /// Opens the journal for writing, makes one where there is none; another boot's is closed: put
-    /// aside, never replayed.
+    /// Opens the journal for writing, or creates it; a journal of another boot is renamed, not
+    /// replayed.
     pub fn open(kernel: &dyn Kernel, dir: &Path) -> Result<Self, JournalError> {
         make_dir(dir)?;
         let path = dir.join("lock");
@@ -119,7 +122,7 @@ impl Journal {
             file = open_file(&path)?;
             history = History::default();
         }
-        // A torn record never happened; what is appended next must not run into it.
+        // Cut off a torn record, so that the next record does not follow its remains.
         let length = history.whole_bytes as u64;
         file.set_len(length).map_err(JournalError::io("shorten", &path))?;
         let mut journal = Self { path, file, length, history, _lock: lock };
@@ -130,7 +133,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Opens the journal if there is one of this boot with something open in it.
+    /// Opens the journal if it belongs to this boot and has an open transaction.
     pub fn open_existing(kernel: &dyn Kernel, dir: &Path) -> Result<Option<Self>, JournalError> {
         match look(kernel, dir)? {
             Some(_) => Self::open(kernel, dir).map(Some),
@@ -148,7 +151,7 @@ impl Journal {
         self.history.transactions.iter().find(|t| t.id == id)
     }
 
-    /// Puts a whole plan with the old values on disk; returns the transaction's number.
+    /// Writes a whole plan with the old values to disk and syncs; returns the transaction's number.
     pub fn begin(
         &mut self,
         origin: Origin,
@@ -167,15 +170,14 @@ impl Journal {
         Ok(transaction)
     }
 
-    /// Records what a knob says after the write.
+    /// Records the value read back after a write.
     ///
-    /// Not synced: it outlives this process, which is what counts; what does not outlive the boot
-    /// is of no use after it.
+    /// Not synced: the record must survive only this process; after a reboot it is useless.
     pub fn wrote(&mut self, transaction: u64, entry: usize, raw: &str) -> Result<(), JournalError> {
         self.append(Record::Wrote { transaction, entry, raw: raw.to_owned() })
     }
 
-    /// Records that all writes were made.
+    /// Records that all writes are complete.
     pub fn done(&mut self, transaction: u64) -> Result<(), JournalError> {
         self.append(Record::Done { transaction })?;
         self.sync()
@@ -192,18 +194,18 @@ impl Journal {
         self.sync()
     }
 
-    /// Records that a transaction is over.
+    /// Records that a transaction is undone.
     pub fn undone(&mut self, transaction: u64, by: By) -> Result<(), JournalError> {
         self.append(Record::Undone { transaction, by })?;
         self.sync()
     }
 
-    /// Folds the daemon's transactions into one, so that the journal of a long boot stays short.
+    /// Compacts the daemon's transactions into one, to keep the journal short.
     ///
-    /// The folded journal takes the place of the old one in one step: death at any byte leaves the
-    /// one or the other.
+    /// The compacted journal replaces the old one atomically: after a crash one of the two is in
+    /// place.
     pub fn fold(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
-        // A kthread's pid and start never come back; a netdev or an interrupt may.
+        // A kthread's pid and start time never return; a netdev or an interrupt may.
         let gone = |target: &Target| {
             matches!(target, Target::NapiThread { .. })
                 && knob::read(kernel, target).is_err_and(|e| e.is_gone())
@@ -235,7 +237,7 @@ impl Journal {
         Ok(())
     }
 
-    /// How many of the transactions are the daemon's.
+    /// Number of transactions of the daemon.
     pub fn daemons(&self) -> usize {
         self.history.transactions.iter().filter(|t| t.origin == Origin::Daemon).count()
     }
@@ -248,7 +250,7 @@ impl Journal {
         };
         line.push(b'\n');
         if let Err(e) = self.file.write_all(&line) {
-            // A full disk may have taken half of it: the next record must not run into that half.
+            // A full disk may have stored half of the record: cut it off before the next record.
             let _ = self.file.set_len(self.length);
             return Err(failed(e));
         }
@@ -265,7 +267,7 @@ impl Journal {
     }
 }
 
-/// What the journal of this boot says, without a lock; `None` where there is none.
+/// Reads the journal of this boot without a lock; `None` if there is none.
 pub fn look(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalError> {
     let path = dir.join("journal");
     let mut file = match File::open(&path) {
@@ -278,7 +280,7 @@ pub fn look(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalE
     Ok(Some(history).filter(|history| history.boot_id == Some(boot_id)))
 }
 
-/// How a transaction stands, without a lock; `None` where the journal does not know it.
+/// The state of a transaction, without a lock; `None` if the journal does not have it.
 pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State>, JournalError> {
     let transactions = look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
     Ok(transactions.into_iter().find(|t| t.id == id).map(|t| t.state))
@@ -305,11 +307,10 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(JournalError::io("make", dir)(e)),
     }
-    let metadata = dir.metadata().map_err(JournalError::io("look at", dir))?;
+    let metadata = dir.metadata().map_err(JournalError::io("examine", dir))?;
     let owner = rustix::process::geteuid().as_raw();
     if metadata.uid() != owner || metadata.mode() & 0o022 != 0 {
-        // Another user's folder: root uses nobody's but its own; the others lack the right to this
-        // one.
+        // Another user's folder: root uses only its own; other users lack permission for this one.
         return Err(if owner == 0 || metadata.uid() == owner {
             JournalError::Insecure { path: dir.to_owned() }
         } else {
@@ -330,8 +331,7 @@ fn open_file(path: &Path) -> Result<File, JournalError> {
     options.open(path).map_err(JournalError::io("open", path))
 }
 
-/// Takes a lock without waiting, and leaves our pid in it for those who find it taken; else says
-/// whose it is.
+/// Takes a lock without waiting and writes our pid into it; otherwise returns the holder's pid.
 pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalError> {
     let mut file = open_file(path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -352,7 +352,7 @@ pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalErro
     Ok(Ok(Lock(file)))
 }
 
-/// Closes the journal of another boot: its settings died with that boot.
+/// Renames the journal of another boot, whose settings were lost at the reboot.
 fn put_aside(path: &Path, history: &History) -> Result<(), JournalError> {
     let boot_id: String = history
         .boot_id
@@ -378,7 +378,7 @@ mod tests {
     use crate::files::root::Root;
     use crate::transaction::kernel::Live;
 
-    /// A state folder and a kernel that was booted as `boot`.
+    /// A state folder and a kernel with the boot id `boot`.
     fn host(boot: &str) -> (tempfile::TempDir, PathBuf, Live) {
         let dir = tempfile::tempdir().unwrap();
         rename_boot(dir.path(), boot);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_is_for_its_owner_only() {
+    fn the_journal_is_private_to_its_owner() {
         let (_dir, state, kernel) = host("a");
         Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_writer_learns_who_the_first_is() {
+    fn the_second_writer_reports_the_pid_of_the_first() {
         let (_dir, state, kernel) = host("a");
         let first = Journal::open(&kernel, &state).unwrap();
         let error = Journal::open(&kernel, &state).unwrap_err().to_string();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_of_another_boot_is_closed_and_kept() {
+    fn the_journal_of_another_boot_is_renamed_and_kept() {
         let (dir, state, kernel) = host("a");
         Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
         let before = std::fs::read(state.join("journal")).unwrap();
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_middle_stops_everything_and_loses_nothing() {
+    fn a_damaged_line_before_the_last_is_an_error_and_changes_nothing() {
         let (_dir, state, kernel) = host("a");
         Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
         let path = state.join("journal");

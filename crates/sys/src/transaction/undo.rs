@@ -1,5 +1,6 @@
-//! Restoring: exactly what is still ours, newest transaction first, all errors collected, never
-//! stopped at the first.
+//! Restores exactly the values that are still ours, newest transaction first.
+//!
+//! All errors are collected; restoring never stops at the first one.
 
 use std::path::Path;
 
@@ -10,36 +11,36 @@ use crate::transaction::kernel::Kernel;
 use crate::transaction::knob::{self, KnobError};
 use crate::transaction::record::{By, Entry, Origin, Transaction};
 
-/// Which transactions to take back.
+/// Which transactions to undo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// All of this boot, back to before the first.
+    /// All of this boot, back to the values before the first.
     All,
     /// The newest one only.
     Last,
     /// This one only.
     Only(u64),
-    /// The daemon's, as far as no operator has applied anything on top of them.
+    /// The daemon's, except those below an operator's transaction.
     Daemons,
 }
 
-/// What became of one knob.
+/// The result of restoring one knob.
 #[derive(Debug)]
 pub enum Fate {
     /// It has its old value again, byte for byte.
     Restored,
-    /// It has its old value again, but the kernel prints it in another way now; or what comes to
-    /// the same.
+    /// It has its old value again, but the kernel prints it differently; or it has an equivalent
+    /// value.
     Reworded(String),
     /// It had its old value already.
     WasOld,
-    /// Someone else or the driver has changed it since: left alone.
+    /// Another program or the driver has changed it since: not touched.
     Foreign(Value),
-    /// The interrupt, device or thread is not there any more.
+    /// The interrupt, device or thread no longer exists.
     Gone(KnobError),
     /// It could not be restored.
     Failed(KnobError),
-    /// The kernel took the old value and still says another one.
+    /// The kernel accepted the old value but still reports this one.
     Ignored(Value),
 }
 
@@ -50,17 +51,17 @@ impl Fate {
     }
 }
 
-/// What became of one transaction.
+/// The result of undoing one transaction.
 #[derive(Debug)]
 pub struct Undone {
     /// Its number.
     pub transaction: u64,
-    /// What became of each knob, in the order of restoring.
+    /// The result for each knob, in the order of restoring.
     pub knobs: Vec<(Target, Fate)>,
 }
 
 impl Undone {
-    /// Whether nothing of ours is left.
+    /// Whether none of our values is left.
     pub fn is_complete(&self) -> bool {
         self.failures().next().is_none()
     }
@@ -71,11 +72,10 @@ impl Undone {
     }
 }
 
-/// Takes transactions back; an empty answer means that there was nothing to undo.
+/// Undoes transactions; an empty result means that there was nothing to undo.
 ///
-/// A transaction of which something could not be restored stays open, so that the next `undo` tries
-/// again, unless the operator says to `forget` it (an old CPU that is offline for good would keep
-/// it open for ever).
+/// A transaction with a knob that could not be restored stays open, so that the next `undo`
+/// retries. With `forget` it is closed anyway, for example when an old CPU is offline permanently.
 pub fn undo(
     kernel: &dyn Kernel,
     dir: &Path,
@@ -99,8 +99,8 @@ pub fn undo(
         let stuck: Vec<Target> = all.iter().flat_map(Undone::failures).cloned().collect();
         let undone = take_back(kernel, &transaction, &stuck, watch);
         all.push(undone);
-        // Values chain: what an older transaction wrote comes to light only when all newer ones are
-        // gone.
+        // Values chain: the value of an older transaction is visible only after all newer ones are
+        // undone.
         if all.iter().all(Undone::is_complete) || forget {
             journal.undone(transaction.id, by)?;
         }
@@ -108,8 +108,8 @@ pub fn undo(
     Ok(all)
 }
 
-/// Restores the knobs of one transaction in reverse order, but those stuck at the value of a newer
-/// one.
+/// Restores the knobs of one transaction in reverse order, except those stuck at a newer
+/// transaction's value.
 pub(crate) fn take_back(
     kernel: &dyn Kernel,
     transaction: &Transaction,
@@ -158,8 +158,10 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
     }
 }
 
-/// Whether a value is the one that we wrote: as read back; or, if we died before reading it back,
-/// as it must have been.
+/// Whether we wrote the current value.
+///
+/// It is compared with the value read back, or with the possible values if we were killed before
+/// the read.
 fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
     match read_back {
         _ if entry.whatever => true,

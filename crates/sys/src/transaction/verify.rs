@@ -1,8 +1,8 @@
-//! Waiting until interrupts really arrive where they were sent.
+//! Waits until interrupts actually arrive on their new CPUs.
 //!
 //! On x86 a new affinity takes effect with the next interrupt, which still arrives on the old CPU
-//! and is moved then (`irq_move_irq`); `effective_affinity` shows the old CPU until that moment. So
-//! count interrupts, and say so when there were none to tell by.
+//! and is then moved (`irq_move_irq`); until then `effective_affinity` shows the old CPU. So the
+//! interrupt counters are compared; without new interrupts the result is [`Arrival::NoTraffic`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,27 +15,27 @@ use serde::Serialize;
 
 use crate::transaction::kernel::Kernel;
 
-/// How long to wait for interrupts, unless told otherwise.
+/// Default time to wait for interrupts.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
-/// The time between two looks at the counters.
+/// The interval between reads of the counters.
 const STEP: Duration = Duration::from_millis(20);
 
 /// Where an interrupt arrived after it was moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrival {
-    /// On this CPU, one of those wanted.
+    /// On this CPU, one of those requested.
     Arrived(CpuId),
-    /// There was no interrupt to tell by.
+    /// No interrupt occurred.
     NoTraffic,
-    /// Only on this CPU, which is none of those wanted.
+    /// Only on this CPU, which was not requested.
     StillElsewhere(CpuId),
     /// The counters cannot be read.
     Unknown(String),
 }
 
-/// Interrupts that were moved, with their counters from just after the write.
+/// Interrupts that were moved, with their counters just after the write.
 #[derive(Debug)]
 pub struct Moved(Vec<MovedIrq>);
 
@@ -47,7 +47,7 @@ struct MovedIrq {
 }
 
 impl Moved {
-    /// Notes the counters of interrupts and the CPUs that they were sent to.
+    /// Records the counters of interrupts and their requested CPUs.
     pub fn note(kernel: &dyn Kernel, irqs: impl IntoIterator<Item = (Irq, CpuSet)>) -> Self {
         Self(
             irqs.into_iter()
@@ -56,8 +56,9 @@ impl Moved {
         )
     }
 
-    /// Waits until each interrupt has arrived on a CPU that it was sent to, or the time is over;
-    /// `watch` hears of each.
+    /// Waits until each interrupt has arrived on a requested CPU, or the time is over.
+    ///
+    /// `watch` receives each result.
     pub fn wait(
         self,
         kernel: &dyn Kernel,
@@ -93,7 +94,7 @@ impl MovedIrq {
             (Err(e), _) => return Arrival::Unknown(e.to_string()),
             (_, Err(e)) => return Arrival::Unknown(e.to_string()),
         };
-        // A counter wraps at 32 bits: different is grown.
+        // Counters wrap at 32 bits: any difference counts as growth.
         let grown: CpuSet = now
             .iter()
             .filter(|&(cpu, n)| before.get(cpu) != Some(n))

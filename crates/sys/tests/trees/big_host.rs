@@ -1,5 +1,5 @@
-//! A made-up host of any size, as a tree that `Root::at` reads: for benchmarks, and tests beyond
-//! 256 CPUs.
+//! A synthetic host of any size as a tree for `Root::at`: for benchmarks, and tests beyond 256
+//! CPUs.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,12 +10,12 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::reading::Part;
 use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue};
 
-/// How large it is.
+/// The size of the host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BigHost {
     /// CPUs: two threads a core, eight cores a last-level cache, 128 CPUs a node.
     pub(crate) cpus: u32,
-    /// Interrupts; each rx queue has one, the rest are of nothing in particular.
+    /// Interrupts; each rx queue has one, the rest belongs to no device.
     pub(crate) irqs: u32,
     /// Netdevs.
     pub(crate) netdevs: u32,
@@ -32,7 +32,7 @@ impl BigHost {
         self.interrupts_at(0)
     }
 
-    /// So many seconds later; each text has the same length.
+    /// The text `seconds` later, with unchanged length.
     fn interrupts_at(&self, seconds: u64) -> String {
         let mut text = String::from("            ");
         let mut put = |args: std::fmt::Arguments<'_>| text.write_fmt(args).unwrap_or_default();
@@ -76,8 +76,8 @@ impl BigHost {
         )
     }
 
-    /// Lets time pass in a tree that was written: `/proc/interrupts` and `/proc/stat`, in place.
-    #[allow(dead_code, reason = "not every user of a made-up host lets time pass")]
+    /// Advances time in a written tree: updates `/proc/interrupts` and `/proc/stat` in place.
+    #[allow(dead_code, reason = "not every user advances time")]
     pub(crate) fn pass(&self, dir: &Path, seconds: u64) -> io::Result<()> {
         for (path, text) in
             [("proc/interrupts", self.interrupts_at(seconds)), ("proc/stat", self.stat_at(seconds))]
@@ -157,7 +157,7 @@ impl BigHost {
         Ok(())
     }
 
-    /// The PCI devices that the interrupts are of, as irqbalance looks for them.
+    /// The PCI devices of the interrupts, as irqbalance searches for them.
     fn write_devices(&self, dir: &Path) -> io::Result<()> {
         fs::create_dir_all(dir.join("sys/bus/pci/devices"))?;
         for n in 0..self.irqs {
@@ -212,7 +212,7 @@ impl BigHost {
         )
     }
 
-    /// Queues and NAPIs, one of each to an interrupt.
+    /// Queues and NAPIs, one of each per interrupt.
     fn netlink(&self) -> NetdevGenl {
         let vectors =
             || (0..self.netdevs).flat_map(|dev| (0..self.queues).map(move |queue| (dev, queue)));
@@ -253,7 +253,7 @@ impl BigHost {
         vec!["ffffffff"; self.cpus.div_ceil(32) as usize].join(",") + "\n"
     }
 
-    /// The mask of a CPU's block of so many.
+    /// The mask of the block of `size` CPUs that contains `cpu`.
     fn block_mask(&self, cpu: u32, size: u32) -> String {
         let first = cpu / size * size;
         let block: CpuSet = (first..(first + size).min(self.cpus)).map(CpuId).collect();
@@ -272,7 +272,7 @@ impl BigHost {
     }
 }
 
-/// How often a CPU took an interrupt: one CPU in sixteen did.
+/// How often a CPU received an interrupt: one CPU in sixteen did.
 fn count(cpu: u32, n: u32) -> u64 {
     if (cpu + n).is_multiple_of(16) { u64::from(n) * 1000 + u64::from(cpu) } else { 0 }
 }

@@ -11,7 +11,7 @@ pub(crate) fn fixtures() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/topologies"))
 }
 
-/// Files that the reader of the topology opens.
+/// Files that the topology reader opens.
 const WANTED: &[&str] = &[
     "/system/cpu/online",
     "/system/cpu/po",
@@ -36,7 +36,7 @@ pub(crate) fn read(name: &str) -> Topology {
     for entry in archive.entries().unwrap() {
         let mut entry = entry.unwrap();
         let path = entry.path().unwrap().to_string_lossy().into_owned();
-        // the archives hold more than is read here, and making a file takes its time
+        // the archives have more files than needed, and creating files takes time
         if WANTED.iter().any(|part| path.contains(part)) && entry.header().entry_type().is_file() {
             entry.unpack_in(dir.path()).unwrap();
         }

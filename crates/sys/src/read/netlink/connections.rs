@@ -1,4 +1,4 @@
-//! Asks `sock_diag` for the TCP connections of this thread's network namespace: `struct tcp_info`
+//! Reads the TCP connections of this thread's network namespace by `sock_diag`: `struct tcp_info`
 //! and buffer sizes.
 
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::read::netlink::sock_diag::{STATES, address, addresses, cookie};
 
-/// Extensions to ask for, one bit per attribute from bit 0: `INET_DIAG_INFO` (2) and
+/// Requested extensions, one bit per attribute from bit 0: `INET_DIAG_INFO` (2) and
 /// `INET_DIAG_SKMEMINFO` (7).
 const EXTENSIONS: u8 = 1 << 1 | 1 << 6;
 
-/// Those that moved the most bytes; loopback is left out.
+/// The connections that moved the most bytes, without loopback.
 pub(crate) fn read(netdevs: &[Netdev]) -> io::Result<Connections> {
     let mut socket = NetlinkSocket::new();
     let owners = owners(&mut socket, netdevs)?;
@@ -63,7 +63,7 @@ fn owners(socket: &mut NetlinkSocket, netdevs: &[Netdev]) -> io::Result<BTreeMap
     Ok(owners)
 }
 
-/// `None` for loopback, for a peer on this machine, and where there is no `tcp_info`.
+/// `None` for loopback, for a peer on this machine, and without `tcp_info`.
 fn connection(
     message: &Msg,
     attributes: &IterableReplyAttrs<'_>,
@@ -90,7 +90,7 @@ fn connection(
         snd_cwnd: info.snd_cwnd,
         rcv_space: info.rcv_space,
         rcv_ssthresh: info.rcv_ssthresh,
-        // a kernel that has no such field gives fewer bytes, which then count as 0
+        // an older kernel returns a shorter struct; its missing fields read as 0
         rcv_wnd: Some(info.rcv_wnd).filter(|window| *window != 0),
         delivery_rate: info.delivery_rate,
         bytes_acked: info.bytes_acked,
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_moved_the_most_are_kept() {
+    fn the_connections_with_the_most_bytes_are_kept() {
         let moved =
             |cookie, bytes_received| Connection { cookie, bytes_received, ..Connection::default() };
         let mut kept: Vec<Connection> = (0..300).map(|at| moved(at, at * 10)).collect();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_not_there_is_none() {
+    fn a_missing_word_is_none() {
         let memory: Vec<u8> = [10_u32, 20, 30].iter().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(word(&memory, SK_MEMINFO_RCVBUF), Some(20));
         assert_eq!(word(&memory, SK_MEMINFO_SNDBUF), None);

@@ -1,5 +1,5 @@
-//! Asks the kernel's `netdev` generic netlink family for queues and NAPIs of this thread's network
-//! namespace.
+//! Reads queues and NAPIs of this thread's network namespace by the `netdev` generic netlink
+//! family.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use netsilo_model::machine::reading::Part;
 use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue, QueueOwner};
 use rustix::io::Errno;
 
-/// Why a kernel that has the family didn't answer.
+/// Why a kernel that has the family did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NetdevGenlError {
     /// The request for queues failed.
@@ -20,8 +20,8 @@ pub enum NetdevGenlError {
     Napis(#[source] io::Error),
 }
 
-/// Reads all queues and NAPIs; a kernel without the family (before 6.8) is an absence, not an
-/// error.
+/// Reads all queues and NAPIs; a kernel without the family (before 6.8) yields `Part::Absent`, not
+/// an error.
 pub fn read() -> Result<Part<NetdevGenl>, NetdevGenlError> {
     let mut socket = NetlinkSocket::new();
     let queues = match queues(&mut socket) {
@@ -34,7 +34,7 @@ pub fn read() -> Result<Part<NetdevGenl>, NetdevGenlError> {
 
 const TOO_OLD: &str = "not available: kernel < 6.8 (no netdev queue-get)";
 
-/// No such family (ENOENT, before 6.3), or no such request in it (EOPNOTSUPP, before 6.8).
+/// Whether the family (ENOENT, before 6.3) or the request (EOPNOTSUPP, before 6.8) is unknown.
 fn is_unknown(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::OPNOTSUPP))
 }
@@ -57,7 +57,7 @@ fn napis(socket: &mut NetlinkSocket) -> io::Result<Vec<Napi>> {
     Ok(napis)
 }
 
-/// `None` for a queue of a kind that netsilo doesn't know.
+/// `None` for a queue of an unknown type.
 fn queue(attributes: &IterableQueue<'_>) -> Option<Queue> {
     let direction = match QueueType::from_value(attributes.get_type().ok()?.into())? {
         QueueType::Rx => Direction::Rx,
@@ -97,7 +97,8 @@ fn napi(attributes: &IterableNapi<'_>) -> Option<Napi> {
 mod tests {
     use super::*;
 
-    /// An attribute: length, type, value; values here are multiples of 4 bytes, so need no padding.
+    /// Encodes an attribute: length, type, value; the values here are multiples of 4 bytes, without
+    /// padding.
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
         let len = (value.len() as u16 + 4).to_ne_bytes();
         [&len[..], &kind.to_ne_bytes()[..], value].concat()
@@ -120,15 +121,15 @@ mod tests {
     #[test]
     fn a_napi_without_irq_has_none() {
         let bytes = [number(1, 2), number(2, 8193), number(6, 20_000)].concat();
-        let told = napi(&netlink_bindings::netdev::Napi::new(&bytes)).unwrap();
-        assert_eq!((told.ifindex, told.id, told.irq), (2, 8193, None));
-        assert_eq!(told.gro_flush_timeout_nsecs, Some(20_000));
+        let parsed = napi(&netlink_bindings::netdev::Napi::new(&bytes)).unwrap();
+        assert_eq!((parsed.ifindex, parsed.id, parsed.irq), (2, 8193, None));
+        assert_eq!(parsed.gro_flush_timeout_nsecs, Some(20_000));
     }
 
     #[test]
     fn this_kernel_answers_or_is_too_old() {
         match read().unwrap() {
-            Part::Value(told) => assert!(told.napis.iter().all(|napi| napi.id > 0)),
+            Part::Value(parsed) => assert!(parsed.napis.iter().all(|napi| napi.id > 0)),
             Part::Absent(reason) => assert_eq!(reason, TOO_OLD),
         }
     }

@@ -1,4 +1,4 @@
-//! Asks rtnetlink for the queueing disciplines of this thread's network namespace (`RTM_GETQDISC`).
+//! Reads the queueing disciplines of this thread's network namespace by rtnetlink (`RTM_GETQDISC`).
 
 use std::io;
 
@@ -6,7 +6,7 @@ use netlink_bindings::tc::{IterableAttrs, Request, Tcmsg};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::snapshot::audit::Qdisc;
 
-/// All of them, in the kernel's order; `noqueue` too, as netdevs without a queue have it.
+/// All queueing disciplines in the kernel's order; also `noqueue` of netdevs without a queue.
 pub(crate) fn read() -> io::Result<Vec<Qdisc>> {
     let mut socket = NetlinkSocket::new();
     let mut replies = socket.request(&Request::new().op_getqdisc_dump(&Tcmsg::new()))?;
@@ -18,7 +18,7 @@ pub(crate) fn read() -> io::Result<Vec<Qdisc>> {
     Ok(qdiscs)
 }
 
-/// `None` for one without a name.
+/// `None` for a queueing discipline without a name.
 fn qdisc(header: &Tcmsg, attributes: &IterableAttrs<'_>) -> Option<Qdisc> {
     let mut qdisc = Qdisc {
         ifindex: u32::try_from(header.ifindex).ok()?,
@@ -30,7 +30,7 @@ fn qdisc(header: &Tcmsg, attributes: &IterableAttrs<'_>) -> Option<Qdisc> {
     let Ok(stats) = attributes.get_stats2() else { return Some(qdisc) };
     if let Ok(basic) = stats.get_basic() {
         qdisc.bytes = basic.bytes;
-        // 32 bits; the wider one is only sent where they differ (gnet_stats_copy_basic)
+        // 32 bits; the wider counter is only sent where they differ (gnet_stats_copy_basic)
         qdisc.packets = stats.get_pkt64().unwrap_or(u64::from(basic.packets));
     }
     if let Ok(queue) = stats.get_queue() {
@@ -49,7 +49,7 @@ mod tests {
 
     use super::*;
 
-    /// An attribute: length, type, value, padded to 4 bytes.
+    /// Encodes an attribute: length, type, value, padded to 4 bytes.
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
         let mut bytes =
             [&(value.len() as u16 + 4).to_ne_bytes()[..], &kind.to_ne_bytes()[..], value].concat();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_went_past_32_bits_come_from_the_wide_counter() {
+    fn packets_beyond_32_bits_come_from_the_wide_counter() {
         let basic = [&9_000_u64.to_ne_bytes()[..], &numbers(&[5, 0])].concat();
         let wide = ((1_u64 << 32) + 5).to_ne_bytes();
         // TCA_STATS_BASIC 1, TCA_STATS_QUEUE 3, TCA_STATS_PKT64 8 in TCA_STATS2 7; TCA_KIND 1
@@ -75,21 +75,21 @@ mod tests {
         let bytes = [attribute(1, b"fq_codel\0"), attribute(7, &stats)].concat();
         let mut header = Tcmsg::new();
         (header.ifindex, header.parent) = (2, Qdisc::ROOT);
-        let told = qdisc(&header, &Attrs::new(&bytes)).unwrap();
+        let parsed = qdisc(&header, &Attrs::new(&bytes)).unwrap();
         assert_eq!(
-            (told.kind.as_str(), told.bytes, told.packets),
+            (parsed.kind.as_str(), parsed.bytes, parsed.packets),
             ("fq_codel", 9_000, (1 << 32) + 5)
         );
         assert_eq!(
-            (told.qlen, told.backlog_bytes, told.drops, told.requeues, told.overlimits),
+            (parsed.qlen, parsed.backlog_bytes, parsed.drops, parsed.requeues, parsed.overlimits),
             (1, 1514, 7, 8, 9)
         );
-        assert!(told.is_root());
+        assert!(parsed.is_root());
     }
 
     #[test]
-    fn loopback_has_one_unless_this_kernel_lists_none() {
-        // no queueing discipline is configured where the kernel has no traffic control
+    fn loopback_has_a_qdisc_unless_the_kernel_lists_none() {
+        // a kernel without traffic control has no queueing disciplines
         match read() {
             Ok(qdiscs) => assert!(qdiscs.iter().all(|qdisc| !qdisc.kind.is_empty())),
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP)),

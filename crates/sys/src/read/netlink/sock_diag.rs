@@ -1,6 +1,6 @@
 //! Samples all TCP sockets of this thread's network namespace, for attribution without eBPF.
 //!
-//! `sock_diag` tells bytes and inode, `/proc` the holders, `pidfd_getfd` the NAPI. Two samples make
+//! `sock_diag` has bytes and inodes, `/proc` the holders, `pidfd_getfd` the NAPI. Two samples make
 //! an attribution: `core::sock_diag::attribute`. Listing sockets needs no privilege; other users'
 //! processes need root.
 
@@ -21,22 +21,22 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::read::pidfd;
 use crate::read::sock_owners::{self, Holders};
 
-/// Why sockets can't be sampled.
+/// Why sockets cannot be sampled.
 #[derive(Debug, thiserror::Error)]
 pub enum SockDiagError {
     /// The kernel lists no sockets.
-    #[error("the kernel lists no TCP sockets: is its module tcp_diag there")]
+    #[error("the kernel lists no TCP sockets: is its module tcp_diag loaded")]
     Sockets(#[source] io::Error),
     /// The kernel lists no addresses.
     #[error("the kernel lists no addresses")]
     Addresses(#[source] io::Error),
-    /// No /proc to find processes in.
+    /// `/proc` cannot be listed.
     #[error("cannot list the processes in /proc: is it mounted")]
     Proc(#[source] io::Error),
 }
 
-/// Samples all connected TCP sockets; those that have read something since `before` are asked for
-/// their NAPI too.
+/// Samples all connected TCP sockets; also reads the NAPI of those that received data since
+/// `before`.
 pub fn sample(before: Option<&Sample>) -> Result<Sample, SockDiagError> {
     let proc = Path::new("/proc");
     let mut socket = NetlinkSocket::new();
@@ -66,7 +66,7 @@ fn since_boot() -> Duration {
     Duration::try_from(now).unwrap_or_default()
 }
 
-/// Of the calling thread: another thread may be in another namespace.
+/// The calling thread's network namespace: other threads may be in another one.
 fn netns(proc: &Path) -> io::Result<u32> {
     let link = std::fs::read_link(proc.join("thread-self/ns/net"))?;
     Ok(link.to_str().and_then(|link| schedstat::link_inode(link, "net")).unwrap_or(0))
@@ -106,7 +106,7 @@ fn tcp_sockets(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u64, TcpSocke
 fn tcp_socket(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<(u64, TcpSocket)> {
     let info = attributes.get_tcp_info().ok()?;
     let id = &message.sockid;
-    // states that a FIN of the peer leads to
+    // states that follow a FIN from the peer
     let fin_received = [TcpState::CloseWait, TcpState::LastAck, TcpState::Closing]
         .iter()
         .any(|state| *state as u8 == message.state);
@@ -120,13 +120,13 @@ fn tcp_socket(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<(u64
     Some((cookie(id.cookie), socket))
 }
 
-/// Two u32 in the order low, high: `sock_diag_save_cookie`.
+/// Joins two u32 in the order low, high: `sock_diag_save_cookie`.
 pub(crate) fn cookie([a, b, c, d, e, f, g, h]: [u8; 8]) -> u64 {
     let (low, high) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// A v4 address in the first four bytes, or a v6 one; v4 through a dual-stack socket becomes v4.
+/// A v4 address in the first four bytes, or a v6 one; a v4-mapped address becomes v4.
 pub(crate) fn address(family: u8, bytes: &[u8; 16]) -> IpAddr {
     let [a, b, c, d, ..] = *bytes;
     if i32::from(family) == libc::AF_INET {
@@ -151,7 +151,7 @@ pub(crate) fn addresses(netlink: &mut NetlinkSocket) -> io::Result<BTreeMap<u32,
     Ok(addresses)
 }
 
-/// Asks the sockets that have read something since; the last refusal, if any process refused.
+/// Reads the NAPI of sockets with new data; returns the last refusal, if any process refused.
 fn ask_incoming(
     sockets: &mut BTreeMap<u64, TcpSocket>,
     before: &Sample,
@@ -170,7 +170,7 @@ fn ask_incoming(
             .and_then(|process| process.incoming(*fd, *cookie))
         {
             Ok(incoming) => socket.incoming = incoming,
-            // gone since
+            // closed or exited since
             Err(Errno::SRCH | Errno::BADF) => {}
             Err(errno) => result = Err(errno),
         }
@@ -180,7 +180,7 @@ fn ask_incoming(
 
 fn refusal(errno: Errno) -> String {
     match errno {
-        Errno::PERM => "EPERM: asking other processes' sockets needs root".to_owned(),
+        Errno::PERM => "EPERM: reading other processes' sockets needs root".to_owned(),
         Errno::NOSYS => "ENOSYS: kernel < 5.6 has no pidfd_getfd".to_owned(),
         errno => format!("{}", io::Error::from(errno)),
     }

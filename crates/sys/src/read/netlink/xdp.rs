@@ -1,5 +1,6 @@
-//! Which netdevs have an XDP program, by rtnetlink (`RTM_GETLINK`, `IFLA_XDP`) in this thread's
-//! network namespace.
+//! Reads which netdevs have an XDP program, by rtnetlink (`RTM_GETLINK`, `IFLA_XDP`).
+//!
+//! Covers this thread's network namespace.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,11 +9,10 @@ use netlink_bindings::rt_link::{Ifinfomsg, Request};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::snapshot::netdev::Xdp;
 
-/// `RTEXT_FILTER_SKIP_STATS` of `include/uapi/linux/rtnetlink.h`: the kernel need not gather
-/// counters.
+/// `RTEXT_FILTER_SKIP_STATS` of `include/uapi/linux/rtnetlink.h`: the kernel may skip statistics.
 const SKIP_STATS: u32 = 1 << 3;
 
-/// By interface index; devices without a program are not in it.
+/// The XDP mode by interface index; devices without a program are missing.
 pub(crate) fn read() -> io::Result<BTreeMap<u32, Xdp>> {
     let mut dump = Request::new().op_getlink_dump(&Ifinfomsg::new());
     dump.encode().push_ext_mask(SKIP_STATS);
