@@ -1,36 +1,36 @@
-//! Which CPUs a consumer may run on, when the operator restricts it: from what was found to a
-//! [`Plan`].
+//! Plans which CPUs a consumer may run on, when the operator restricts it: from the observed
+//! threads or cgroup to a [`Plan`].
 
 use crate::change::{Change, Target, Value};
 use crate::cpuset::CpuSet;
 use crate::plan::{Cause, Plan, Refusal, Unchanged};
 use crate::topology::Topology;
 
-/// A thread of a consumer, as it was found.
+/// A thread of a consumer, as observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Its own id.
+    /// Thread id.
     pub tid: u32,
-    /// Its name.
+    /// Thread name.
     pub comm: String,
-    /// Clock ticks after boot at which it started.
+    /// Start time in clock ticks after boot.
     pub start_time: u64,
-    /// The CPUs that it may run on.
+    /// CPUs where the thread may run.
     pub cpus: CpuSet,
     /// Whether the kernel refuses to move it (`PF_NO_SETAFFINITY`).
     pub bound: bool,
 }
 
-/// A cgroup of a consumer, as it was found.
+/// A cgroup of a consumer, as observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Its path below the root of all cgroups.
+    /// Path below the root of the cgroup hierarchy.
     pub path: String,
-    /// `cpuset.cpus`; empty where it has those of its parent.
+    /// `cpuset.cpus`; empty if the cgroup inherits its parent's CPUs.
     pub cpus: CpuSet,
-    /// `cpuset.cpus.effective` of its parent: it cannot have others.
+    /// `cpuset.cpus.effective` of its parent: the most that the cgroup can have.
     pub open: CpuSet,
 }
 
@@ -70,7 +70,7 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
         pin(&mut plan, target, &cgroup.cpus, cpus);
     } else {
         let reason =
-            format!("its parent has cpus {} and not {closed}; choose among those", cgroup.open);
+            format!("its parent has cpus {} and not {closed}; choose among these", cgroup.open);
         plan.refusals.push(Refusal {
             subject: target.to_string(),
             cause: Cause::EmptyMask,
@@ -82,10 +82,10 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
 
 fn pin(plan: &mut Plan, target: Target, old: &CpuSet, new: &CpuSet) {
     if old == new {
-        let reason = "it has these cpus already".into();
+        let reason = "it already has these cpus".into();
         plan.unchanged.push(Unchanged { subject: target.to_string(), reason });
     } else {
-        let reason = format!("asked for: it keeps to cpus {new}");
+        let reason = format!("requested: it runs only on cpus {new}");
         plan.changes.push(Change {
             target,
             old: Value::Cpus(old.clone()),
@@ -95,7 +95,7 @@ fn pin(plan: &mut Plan, target: Target, old: &CpuSet, new: &CpuSet) {
     }
 }
 
-/// Nothing is done by halves: one CPU that is not online refuses all.
+/// Refuses the whole request if any of its CPUs is offline.
 fn refuse_offline(topology: &Topology, cpus: &CpuSet, plan: &mut Plan) -> bool {
     let offline = cpus.minus(&topology.online);
     if offline.is_empty() {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_not_online_refuses_all() {
+    fn one_offline_cpu_refuses_the_whole_request() {
         let plan = pin_threads(&eight(), &[thread(10, "0-7", false)], &set("7-8"));
         assert!(plan.changes.is_empty());
         assert_eq!(
@@ -152,13 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_cannot_have_what_its_parent_has_not() {
+    fn a_cgroup_cannot_have_cpus_that_its_parent_lacks() {
         let cgroup = |open| Cgroup { path: "/web".into(), cpus: CpuSet::new(), open: set(open) };
         let plan = pin_cgroup(&eight(), &cgroup("0-3"), &set("2-5"));
         assert!(plan.changes.is_empty());
         assert_eq!(
             plan.refusals[0].reason,
-            "its parent has cpus 0-3 and not 4-5; choose among those"
+            "its parent has cpus 0-3 and not 4-5; choose among these"
         );
         let plan = pin_cgroup(&eight(), &cgroup("0-7"), &set("2-5"));
         assert_eq!(
