@@ -2,8 +2,8 @@
 //! distance between two CPUs.
 //!
 //! All costs are in CPU-nanoseconds. The cost of a placement is in CPU-nanoseconds per second: CPU
-//! time that one second of traffic takes on all CPUs together, beyond the time that it takes wherever it runs.
-//! `docs/costs.md` lists the default weights with their sources.
+//! time that one second of traffic takes on all CPUs together, beyond the part that is the same on
+//! every CPU. `docs/costs.md` lists the default weights with their sources.
 
 use serde::{Deserialize, Serialize};
 

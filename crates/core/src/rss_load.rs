@@ -44,14 +44,15 @@ impl TableLoad {
         }
         let flows: Vec<&Flow> = flows_of(observation, netdev).collect();
         let hashes = flows.iter().any(|flow| flow.hash.is_some());
-        let predicted = if hashes { None } else { Calibrated::of(observation, netdev).ok() };
+        let calibrated = if hashes { None } else { Calibrated::of(observation, netdev).ok() };
         let entries = table.len();
-        let entry_of = |flow: &Flow| match (flow.hash, &predicted) {
+        let entry_of = |flow: &Flow| match (flow.hash, &calibrated) {
             (Some(hash), _) => Some(hash as usize % entries),
             // Packets that a NIC does not hash use entry 0.
             (None, _) if hashes => Some(0),
-            (None, Some(predicted)) => Some(
-                predicted.model.predict(flow.outer, flow.ends, flow.fragments).ok()?.entry as usize,
+            (None, Some(calibrated)) => Some(
+                calibrated.model.predict(flow.outer, flow.ends, flow.fragments).ok()?.entry
+                    as usize,
             ),
             (None, None) => None,
         };

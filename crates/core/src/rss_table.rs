@@ -2,7 +2,7 @@
 //! few entries.
 //!
 //! The idea is that of RSS++ (CoNEXT 2019): an entry can be moved, a flow cannot be split. Entries
-//! that move_entry more than a queue's fair share get a queue of their own, as far as queues suffice.
+//! that carry more than a queue's fair share get a queue of their own, as far as queues suffice.
 //! The other entries move off overloaded queues, in as few moves as possible.
 
 /// A queue may exceed its fair share by this fraction: a closer balance would only move flows.

@@ -12,9 +12,9 @@ const NAME: &str = "netsilo-irqbalance-policy";
 /// balances all others.
 pub fn irqbalance_policy(plan: &Plan) -> File {
     let mut text = "#!/bin/sh\n\
-        # Written by `netsilo export irqbalance-policy`: irqbalance leaves these interrupts alone,\n\
-        # netsilo places them. Arguments from irqbalance: the device's path below /sys and the\n\
-        # interrupt's number. The number may change, so this script uses the interrupt's name.\n\
+        # Written by `netsilo export irqbalance-policy`: irqbalance leaves these interrupts\n\
+        # alone, netsilo places them. Arguments from irqbalance: the device's path below /sys\n\
+        # and the interrupt's number. The number may change, so this script uses the name.\n\
         case $(cat \"/sys/kernel/irq/$2/actions\" 2>/dev/null) in\n"
         .to_owned();
     let mut actions: Vec<_> = interrupts(plan).iter().map(|it| it.action.to_owned()).collect();
