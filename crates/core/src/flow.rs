@@ -349,12 +349,12 @@ mod tests {
 
     #[test]
     fn a_flow_parses_what_it_prints_and_invalid_text_is_refused() {
-        let asked = [
+        let texts = [
             "10.0.0.1:40000-10.0.0.2:443/tcp",
             "[2001:db8::1]:53-[2001:db8::2]:53/udp",
             "10.0.0.1-10.0.0.2/gre",
         ];
-        for text in asked.into_iter().chain(["2001:db8::1-2001:db8::2/esp", "10.0.0.1-10.0.0.2/89"])
+        for text in texts.into_iter().chain(["2001:db8::1-2001:db8::2/esp", "10.0.0.1-10.0.0.2/89"])
         {
             assert_eq!(text.parse::<Asked>().unwrap().to_string(), text);
         }

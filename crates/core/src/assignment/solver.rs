@@ -35,16 +35,16 @@ const HOLDS: usize = 4;
 pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
     let items = problem.items.len();
     let (problem, map) = without_unplaceable_items(problem);
-    let mut anew = None;
+    let mut rebuilt = None;
     let mut homes: Vec<Option<usize>> = problem.items.iter().map(|item| item.home).collect();
-    let mut best = search(&problem, &homes, &mut anew);
+    let mut best = search(&problem, &homes, &mut rebuilt);
     for _ in 0..ROUNDS {
         let reached: Vec<Option<usize>> = best.iter().copied().map(Some).collect();
         if homes == reached {
             break;
         }
         homes = reached;
-        best = search(&problem, &homes, &mut anew);
+        best = search(&problem, &homes, &mut rebuilt);
     }
     let mut places = vec![None; items];
     for (item, place) in map.into_iter().zip(best) {
@@ -58,13 +58,13 @@ pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
 pub fn gains(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
     let mut search = Search::new(problem, None);
     for (item, place) in at.iter().enumerate() {
-        place.iter().for_each(|place| search.sit(item, *place));
+        place.iter().for_each(|place| search.put(item, *place));
     }
     let mut gain = |(item, place): (usize, &Option<usize>)| {
         let (place, home) = ((*place)?, problem.items[item].home?);
         search.leave(item);
         let gain = search.price(item, home) - search.price(item, place);
-        search.sit(item, place);
+        search.put(item, place);
         gain.is_finite().then_some(gain)
     };
     at.iter().enumerate().map(&mut gain).collect()
@@ -95,30 +95,34 @@ fn without_unplaceable_items(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>
 /// Finds the best placement without regard to moving costs.
 fn from_nothing(problem: &Problem) -> Vec<usize> {
     let mut search = Search::new(problem, None);
-    search.sit_in(&search.heaviest_first());
+    search.put_in_order(&search.heaviest_first());
     search.descend();
     search.at
 }
 
 /// Returns the better of two local searches: from `homes`, and from a placement built from nothing.
 ///
-/// `anew` caches the placement built from nothing.
-fn search(problem: &Problem, homes: &[Option<usize>], anew: &mut Option<Vec<usize>>) -> Vec<usize> {
+/// `rebuilt` caches the placement built from nothing.
+fn search(
+    problem: &Problem,
+    homes: &[Option<usize>],
+    rebuilt: &mut Option<Vec<usize>>,
+) -> Vec<usize> {
     let mut home = Search::new(problem, Some(homes));
     let empty = home.clone();
-    home.sit_at_home(homes);
+    home.put_at_homes(homes);
     home.descend();
     let stay = home.total();
     let enough = stay - (REBUILD_GAIN * stay).max(LEAST);
     if empty.least() >= enough {
         return home.at;
     }
-    let anew = anew.get_or_insert_with(|| from_nothing(problem));
-    if home.at == *anew {
+    let rebuilt = rebuilt.get_or_insert_with(|| from_nothing(problem));
+    if home.at == *rebuilt {
         return home.at;
     }
     let mut other = empty;
-    anew.iter().enumerate().for_each(|(item, place)| other.sit(item, *place));
+    rebuilt.iter().enumerate().for_each(|(item, place)| other.put(item, *place));
     other.descend();
     if other.total() < enough { other.at } else { home.at }
 }
@@ -169,11 +173,11 @@ impl<'a> Search<'a> {
             siblings,
             pairs,
         };
-        (0..problem.places.len()).for_each(|place| search.crowd_anew(place));
+        (0..problem.places.len()).for_each(|place| search.update_crowd(place));
         search
     }
 
-    fn crowd_anew(&mut self, place: usize) {
+    fn update_crowd(&mut self, place: usize) {
         let beside: f64 = self.siblings[place].iter().map(|other| self.busy[*other]).sum();
         let first = slope(self.busy[place]) + SMT_LOSS * beside;
         self.crowd[place] = first * self.problem.places[place].slowdown * SECOND_NS;
@@ -181,9 +185,9 @@ impl<'a> Search<'a> {
 
     fn add_load(&mut self, place: usize, load: f64) {
         self.busy[place] += load;
-        self.crowd_anew(place);
+        self.update_crowd(place);
         for other in 0..self.siblings[place].len() {
-            self.crowd_anew(self.siblings[place][other]);
+            self.update_crowd(self.siblings[place][other]);
         }
     }
 
@@ -218,7 +222,7 @@ impl<'a> Search<'a> {
         alone + (crowd + SMT_LOSS * beside) * SECOND_NS + pairs
     }
 
-    fn sit(&mut self, item: usize, place: usize) {
+    fn put(&mut self, item: usize, place: usize) {
         self.at[item] = place;
         self.add_load(place, self.problem.load(item, place));
     }
@@ -282,22 +286,22 @@ impl<'a> Search<'a> {
         best
     }
 
-    fn sit_at_home(&mut self, homes: &[Option<usize>]) {
+    fn put_at_homes(&mut self, homes: &[Option<usize>]) {
         let mut order = self.heaviest_first();
         order.retain(|item| match homes[*item] {
             Some(home) if self.problem.fixed(*item, home).is_finite() => {
-                self.sit(*item, home);
+                self.put(*item, home);
                 false
             }
             _ => true,
         });
-        self.sit_in(&order);
+        self.put_in_order(&order);
     }
 
-    fn sit_in(&mut self, order: &[usize]) {
+    fn put_in_order(&mut self, order: &[usize]) {
         for item in order {
             let (place, _) = self.best(*item, None);
-            self.sit(*item, place);
+            self.put(*item, place);
         }
     }
 
@@ -323,7 +327,7 @@ impl<'a> Search<'a> {
             for place in self.next_best(item) {
                 let mut other = self.clone();
                 other.leave(item);
-                other.sit(item, place);
+                other.put(item, place);
                 work += other.descend_but(item) + other.descend_but(NOWHERE);
                 let now = other.total();
                 if now < total - LEAST {
@@ -340,7 +344,7 @@ impl<'a> Search<'a> {
         let places = (0..self.problem.places.len()).filter(|place| *place != from);
         let mut prices: Vec<(f64, usize)> =
             places.map(|place| (self.price(item, place), place)).collect();
-        self.sit(item, from);
+        self.put(item, from);
         prices.retain(|(price, _)| price.is_finite());
         prices.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         prices.into_iter().take(HOLDS).map(|(_, place)| place).collect()
@@ -364,7 +368,7 @@ impl<'a> Search<'a> {
         for item in (0..self.at.len()).filter(|item| *item != held) {
             let from = self.leave(item);
             let (to, _) = self.best(item, Some(from));
-            self.sit(item, to);
+            self.put(item, to);
             moved |= from != to;
         }
         moved
@@ -392,7 +396,7 @@ impl<'a> Search<'a> {
     fn adds(&mut self, item: usize) -> f64 {
         let place = self.leave(item);
         let price = self.price(item, place);
-        self.sit(item, place);
+        self.put(item, place);
         price
     }
 
@@ -404,15 +408,15 @@ impl<'a> Search<'a> {
         self.leave(a);
         let before = b_before + self.price(a, x);
         let a_after = self.price(a, to_a);
-        self.sit(a, to_a);
+        self.put(a, to_a);
         let after = a_after + self.price(b, to_b);
         if after < before - LEAST {
-            self.sit(b, to_b);
+            self.put(b, to_b);
             return true;
         }
         self.leave(a);
-        self.sit(a, x);
-        self.sit(b, y);
+        self.put(a, x);
+        self.put(b, y);
         false
     }
 }
