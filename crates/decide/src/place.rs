@@ -1,15 +1,14 @@
-//! Affinity algorithms: given what is to be placed and the room there is, each suggests a CPU and
-//! says why.
+//! Affinity algorithms: each suggests a CPU for every vector, with a reason.
 //!
-//! One file each under `algorithm/`; a new one is that file and a line in [`algorithms`]. An
-//! algorithm sees all vectors at once, as what it places takes room from what it places next. It
-//! knows neither files nor knobs.
+//! Each algorithm is one file under `algorithm/`; a new one needs that file and a line in
+//! [`algorithms`]. An algorithm sees all vectors at once, because each placed vector takes room
+//! from the next. Algorithms know neither files nor knobs.
 //!
-//! **Stability.** An algorithm asked again after its suggestions were followed suggests nothing
-//! new, though what it measures then differs a little: what a vector itself brings to a CPU is
-//! taken out of that CPU's busyness ([`Room::busy`]) before anything is placed; whether a vector
-//! stays is judged with all others where they are; and it leaves only for a place that is clearly
-//! better, never for one of equal rank.
+//! **Stability.** Once its suggestions were applied, an algorithm suggests nothing new, even though
+//! the next measurement differs a little. Three rules ensure this. The load of a vector is
+//! subtracted from the busy time of its CPU ([`Room::busy`]) before anything is placed. Whether a
+//! vector stays is decided with all others in place. A vector moves only to a clearly better CPU,
+//! never to one of equal rank.
 
 pub mod model;
 
@@ -27,7 +26,7 @@ use netsilo_model::snapshot::netdev::NapiThread;
 use serde::{Deserialize, Serialize};
 
 impl Suggestion {
-    /// The CPU that it means.
+    /// The suggested CPU, if there is one.
     pub fn cpu(&self) -> Option<CpuId> {
         match self {
             Self::Move(cpu, _) | Self::Keep(cpu, _) => Some(*cpu),
@@ -36,14 +35,15 @@ impl Suggestion {
     }
 }
 
-/// Makes the list of algorithms: a variant, the name that people type and that hints carry, the
-/// file.
+/// Generates the list of algorithms; each entry is a variant, the name on the command line and in
+/// hints, and the file.
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $variant:ident = $name:literal in $file:ident;)*) => {
         $(mod $file;)*
 
         /// The affinity algorithms, by name.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Serialize, Deserialize)]
         pub enum AlgorithmName {
             $($(#[$doc])* #[serde(rename = $name)] $variant,)*
         }
@@ -52,38 +52,42 @@ macro_rules! algorithms {
             /// All algorithms.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// The name that people type and that hints carry.
+            /// The name on the command line and in hints.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
         }
 
         /// Asks an algorithm for a suggestion for each vector, in the same order.
-        pub fn suggest(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+        pub fn suggest(
+            algorithm: AlgorithmName,
+            room: &Room<'_>,
+            vectors: &[Vector],
+        ) -> Vec<Suggestion> {
             match algorithm { $(AlgorithmName::$variant => $file::suggest(room, vectors),)* }
         }
     };
 }
 
 algorithms! {
-    /// Least cost by the model, for all vectors together; says which of the others it agrees with,
-    /// and why.
+    /// Least cost by the model, for all vectors together; the reason names another algorithm that
+    /// agrees.
     #[default]
     Auto = "auto" in auto;
-    /// Close to the weighted consumers, never on their own CPU or its SMT sibling, sharing the
-    /// closest cache.
+    /// Near the weighted consumers on the closest shared cache, never on their CPU or its SMT
+    /// sibling.
     NearConsumer = "near-consumer" in near_consumer;
     /// The CPU of the heaviest consumer.
     RfsMaxWeight = "rfs-max-weight" in rfs_max_weight;
-    /// The CPU where most is read, by all consumers together.
+    /// The CPU where all consumers together read most.
     SameCpu = "same-cpu" in same_cpu;
-    /// As few CPUs as the softirq time needs, apart from the consumers.
+    /// As few CPUs as the softirq time needs, separate from the consumers.
     Dedicated = "dedicated" in dedicated;
     /// One queue per core, on the device's node first.
     Spread = "spread" in spread;
     /// The least busy CPU of the device's node.
     LeastLoaded = "least-loaded" in least_loaded;
-    /// Where the driver suggests.
+    /// The CPUs in the driver's `affinity_hint`.
     DriverHint = "driver-hint" in driver_hint;
 }
 
@@ -93,71 +97,73 @@ impl fmt::Display for AlgorithmName {
     }
 }
 
-/// A core is idle when each of its CPUs is busy for less than this share of the time: a poll then
-/// finds the CPU free four times in five, and clock ticks (1% in a second) are fine enough to tell.
+/// A core is idle if each of its CPUs is busy for less than this share of the time.
+///
+/// A poll then finds the CPU free four times in five, and clock ticks (1% in a second) resolve this
+/// share.
 pub const IDLE_BELOW: f64 = 0.20;
 
-/// The core where something is placed already counts as idle up to here, so that it does not leave
-/// for noise.
+/// The present core of a vector counts as idle up to this share, so that noise does not move the
+/// vector.
 pub const IDLE_STAYS: f64 = 0.30;
 
-/// A core has to be idler than that for something to leave its place for it.
+/// A core must be idler than this for a vector to leave its present place for it.
 pub const IDLE_LEAVES: f64 = 0.15;
 
-/// A CPU on which less than this share of a queue's bytes is read is not worth keeping clear of.
+/// A CPU that reads less than this share of a queue's bytes is not avoided.
 pub const CONSUMER_FROM: f64 = 0.05;
 
-/// Fewer packets per second than this are not worth a move, unless they take this share of a CPU.
+/// A vector with fewer packets per second than this does not move, unless it takes [`LOAD_FROM`] of
+/// a CPU.
 pub const TRAFFIC_FROM: f64 = 10.0;
-/// See [`TRAFFIC_FROM`].
+/// A vector with [`TRAFFIC_FROM`] or more packets per second, or with this load, may move.
 pub const LOAD_FROM: f64 = 0.005;
 
-/// A place keeps what it has while another one is better by no more than this share: measurements
-/// vary that much.
+/// A place is kept unless another one is better by more than this share: measurements vary that
+/// much.
 pub const WORTH_MOVING: f64 = 0.20;
 
-/// Something that is placed as one: an interrupt or NAPI kthread, with the queues that it serves.
+/// A unit of placement: an interrupt or NAPI kthread, with the queues that it serves.
 #[derive(Debug, Clone, Default)]
 pub struct Vector {
-    /// How people call it (`eth0 rx-3`).
+    /// Name in reports (`eth0 rx-3`).
     pub label: String,
     /// Node of the device.
     pub node: Option<NodeId>,
-    /// CPUs that it may be placed on.
+    /// CPUs where the vector may be placed.
     pub pool: CpuSet,
-    /// Where its driver wants it.
+    /// The driver's `affinity_hint`.
     pub hint: Option<CpuSet>,
-    /// The CPU where it is now, by its settings; `None` when they leave it open.
+    /// The present CPU by the settings; `None` if they allow several CPUs.
     pub present: Option<CpuId>,
-    /// Whether any packet was seen to arrive.
+    /// Whether any packet arrived.
     pub traffic: bool,
     /// Share of one CPU's time that polling takes.
     pub load: f64,
-    /// Packets per second; interrupts where packets were not counted.
+    /// Packets per second; interrupts per second if packets were not counted.
     pub packets_per_s: f64,
-    /// Polls per second; interrupts where polls were not counted.
+    /// Polls per second; interrupts per second if polls were not counted.
     pub polls_per_s: f64,
-    /// Wakeups per second by the CPU on which the one woken slept; `None` where they were not
-    /// counted.
+    /// Wakeups per second by the CPU where the woken thread slept; `None` if not counted.
     pub wakes: Option<BTreeMap<CpuId, f64>>,
-    /// RPS hands its packets on to these CPUs, alike: the protocol runs there, wherever the vector
-    /// is.
+    /// CPUs to which RPS distributes its packets, evenly: the protocol runs there, wherever the
+    /// vector is.
     pub handed_on: CpuSet,
-    /// Packets per second that leave again, read by nobody here.
+    /// Packets per second that are forwarded, with no reader on this host.
     pub forwarded_per_s: f64,
     /// Packets per second that it hands to other vectors of the same list, which complete their
     /// transmission.
     pub feeds: Vec<(usize, f64)>,
-    /// Bytes per second by the CPU on which they are read.
+    /// Bytes per second by the CPU that reads them.
     pub read_on: BTreeMap<CpuId, f64>,
-    /// Who reads most.
+    /// The consumer that reads most.
     pub consumer: Option<ConsumerShare>,
-    /// Softirq time of the CPU that polls it now.
+    /// Softirq time of the CPU that polls the vector now.
     pub softirq: Option<SoftirqShare>,
 }
 
 impl Vector {
-    /// The vector of these queues: the heaviest one decides, the load is that of all.
+    /// Builds the vector of these queues: the heaviest queue decides, the loads are added.
     pub fn of(silos: &[&Silo], node: Option<NodeId>, kthread: Option<&NapiThread>) -> Option<Self> {
         let sum = |silo: &Silo| silo.own_share.values().sum::<f64>();
         let interrupts =
@@ -213,26 +219,26 @@ impl Vector {
         })
     }
 
-    /// Why it is left alone whatever the algorithm sees: nothing, or hardly anything, arrives.
+    /// Returns why the vector is left alone under every algorithm: no traffic, or almost none.
     fn quiet(&self) -> Option<String> {
         match self.traffic {
             false => Some("no traffic seen".into()),
             true if self.packets_per_s < TRAFFIC_FROM && self.load < LOAD_FROM => {
-                Some(format!("hardly any traffic ({:.1} packets/s)", self.packets_per_s))
+                Some(format!("almost no traffic ({:.1} packets/s)", self.packets_per_s))
             }
             true => None,
         }
     }
 
-    /// Why nothing can be said of its readers.
+    /// Returns why no reader is known.
     fn no_reader(&self) -> String {
         match self.forwarded_per_s > 0.0 {
-            true => "its packets are forwarded, nobody here reads them; auto places that".into(),
-            false => "packets arrive, but who reads them is not known".into(),
+            true => "its packets are forwarded and not read on this host; auto places it".into(),
+            false => "packets arrive, but their reader is not known".into(),
         }
     }
 
-    /// The CPUs on which it is read that are worth keeping clear of.
+    /// Consumer CPUs that are worth avoiding.
     fn consumer_cpus(&self) -> CpuSet {
         let all: f64 = self.read_on.values().sum();
         self.read_on
@@ -243,24 +249,24 @@ impl Vector {
     }
 }
 
-/// Where there is room.
+/// The CPUs and their free capacity.
 #[derive(Debug, Clone)]
 pub struct Room<'a> {
-    /// CPUs and what they share.
+    /// The CPUs and the caches that they share.
     pub topology: &'a Topology,
     /// The weights of the cost model.
     pub costs: &'a Costs,
-    /// Share of the time in which each CPU is busy with something else than the vectors; unknown
-    /// ones are left out.
+    /// Share of the time in which each CPU is busy with other work than the vectors; unknown CPUs
+    /// are left out.
     pub busy: BTreeMap<CpuId, f64>,
 }
 
 impl<'a> Room<'a> {
-    /// The room that the CPUs have without what these silos bring.
+    /// Computes the busy time of the CPUs without the load of the given silos.
     ///
-    /// User and system time are by clock ticks; softirq time is the measured one where there is
-    /// one, and the silos' part of it ([`Silo::own_share`], from the same source) is taken out.
-    /// Threaded NAPIs are in the system time.
+    /// User and system time come from clock ticks. Softirq time is the measured one if available,
+    /// and the silos' part of it ([`Silo::own_share`], from the same source) is subtracted. The
+    /// system time includes threaded NAPIs.
     pub fn of(
         after: &'a Snapshot,
         costs: &'a Costs,
@@ -288,25 +294,25 @@ impl<'a> Room<'a> {
     }
 }
 
-/// What an algorithm says of one vector.
+/// The suggestion of an algorithm for one vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Suggestion {
-    /// Put it on this CPU, for this reason.
+    /// Put the vector on this CPU, for this reason.
     Move(CpuId, String),
-    /// It is on this CPU, and well placed, for this reason.
+    /// The vector is well placed on this CPU, for this reason.
     Keep(CpuId, String),
-    /// Nothing is suggested, for this reason.
+    /// No suggestion, for this reason.
     Leave(String),
 }
 
-/// Shares of a CPU's time as whole millionths: what is taken out again leaves no residue that would
-/// decide a tie.
+/// Converts a share of a CPU's time to whole millionths, so that subtracting it again leaves no
+/// residue that decides a tie.
 fn millionths(share: f64) -> u64 {
-    // A bundle may tell of any load; sums of this many fit.
+    // A bundle may contain any load; sums of this many millionths fit in a u64.
     (share * 1e6).round().min(1e12) as u64
 }
 
-/// The room, and what is in it.
+/// The room with the load of the vectors placed so far.
 struct Floor<'a> {
     room: &'a Room<'a>,
     /// By CPU number.
@@ -318,9 +324,9 @@ struct Floor<'a> {
 struct Spot {
     /// Online CPUs of its core.
     core: CpuSet,
-    /// In [`millionths`]: what the room says, and what was put there.
+    /// Busy time in [`millionths`]: that of the room plus the load placed here.
     busy: u64,
-    /// How many vectors were put there.
+    /// Number of vectors placed here.
     queues: usize,
 }
 
@@ -328,9 +334,9 @@ impl<'a> Floor<'a> {
     fn new(room: &'a Room<'a>) -> Self {
         let topology = room.topology;
         let highest = topology.cpus.keys().next_back().copied().max(topology.online.highest());
-        // A bundle may tell of any number.
+        // A bundle may contain any CPU number.
         let count = highest.map_or(0, |cpu| cpu.0.min(MAX_CPUS - 1) + 1);
-        // A CPU of which nothing is known counts as busy.
+        // A CPU without data counts as busy.
         let busy = |cpu| millionths(room.busy.get(&cpu).copied().unwrap_or(1.0));
         let spot = |cpu| Spot {
             core: topology.core_of(cpu).and(&topology.online),
@@ -347,7 +353,7 @@ impl<'a> Floor<'a> {
         }
     }
 
-    /// Takes out what was put there.
+    /// Removes a load that was put there.
     fn take(&mut self, cpu: CpuId, load: f64) {
         if let Some(spot) = self.cpus.get_mut(cpu.0 as usize) {
             spot.queues -= 1;
@@ -355,22 +361,23 @@ impl<'a> Floor<'a> {
         }
     }
 
-    /// How many vectors were put on a CPU.
+    /// Number of vectors placed on a CPU.
     fn queues_at(&self, cpu: CpuId) -> usize {
         self.cpus.get(cpu.0 as usize).map_or(0, |spot| spot.queues)
     }
 
-    /// How many vectors were put on these CPUs.
+    /// Number of vectors placed on these CPUs.
     fn queues_on(&self, cpus: &CpuSet) -> usize {
         cpus.iter().map(|cpu| self.queues_at(cpu)).sum()
     }
 
-    /// Busyness of a CPU with what was put there.
+    /// Busy time of a CPU in [`millionths`], including the load placed there.
     fn busy(&self, cpu: CpuId) -> u64 {
         self.cpus.get(cpu.0 as usize).map_or(millionths(1.0), |spot| spot.busy)
     }
 
-    /// Busyness of a whole core; up to 1 for each of its online CPUs, more if it is overloaded.
+    /// Busy time of a whole core in [`millionths`]; up to 1 for each of its online CPUs, more if
+    /// overloaded.
     fn core_busy(&self, cpu: CpuId) -> u64 {
         self.core(cpu).iter().map(|cpu| self.busy(cpu)).sum()
     }
@@ -390,9 +397,9 @@ impl<'a> Floor<'a> {
     }
 }
 
-/// `iperf (71% of 1.2 MB/s) runs on cpu 7`.
+/// Formats `iperf (71% of 1.2 MB/s) runs on cpu 7`.
 fn consumer_in_words(vector: &Vector) -> String {
-    let Some(consumer) = &vector.consumer else { return "nobody known".into() };
+    let Some(consumer) = &vector.consumer else { return "an unknown reader".into() };
     let cpus: CpuSet = consumer
         .cpus
         .iter()
@@ -408,7 +415,7 @@ fn consumer_in_words(vector: &Vector) -> String {
     }
 }
 
-/// `; cpu 2 spends 41% of its time in softirq`, where the vector is polled now.
+/// Formats `; cpu 2 spends 41% of its time in softirq` for the CPU that polls the vector now.
 fn softirq_in_words(vector: &Vector) -> String {
     match vector.softirq {
         Some(SoftirqShare { cpu, share, .. }) if share >= 0.01 => {
@@ -418,7 +425,7 @@ fn softirq_in_words(vector: &Vector) -> String {
     }
 }
 
-/// `1.2 MB/s`.
+/// Formats a rate, as `1.2 MB/s`.
 fn bytes_per_s(bytes: f64) -> String {
     match bytes {
         b if b >= 1e9 => format!("{:.1} GB/s", b / 1e9),

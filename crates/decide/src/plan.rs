@@ -1,5 +1,5 @@
-//! From a [`Goal`] and an observation to a [`Plan`]: every change with its reason, and everything
-//! left alone with why.
+//! Turns a [`Goal`] and an observation into a [`Plan`]: every change with its reason, and
+//! everything left unchanged with its reason.
 
 pub(crate) mod arfs;
 mod by_value;
@@ -26,14 +26,15 @@ pub use flow_rules::{Steering, SteeringError};
 
 pub use crate::place::AlgorithmName;
 
-/// What would have to change to reach a goal, by what was observed; settings are those of the later
-/// snapshot.
+/// Plans the changes that reach a goal.
+///
+/// Load comes from the whole observation; settings come from its later snapshot.
 pub fn plan(observation: &Observation, goal: &Goal) -> Plan {
     let rates = rates(&observation.before, &observation.after);
     plan_of(observation, &rates, &silos(observation, &rates), goal)
 }
 
-/// The same, by rates and silos that are at hand.
+/// Like [`plan`], with rates and silos that the caller has already computed.
 pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &Goal) -> Plan {
     let after = &observation.after;
     let mut plan = Plan::default();
@@ -53,7 +54,7 @@ pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &G
     plan
 }
 
-/// XPS alone, by where the interrupts are.
+/// Plans XPS alone, for the present placement of the interrupts.
 pub(crate) fn xps_of(after: &Snapshot, goal: &Goal) -> Vec<Change> {
     let mut plan = Plan::default();
     let netdevs = selection::netdevs(after, goal, &mut plan);
@@ -65,40 +66,41 @@ pub(crate) fn xps_of(after: &Snapshot, goal: &Goal) -> Vec<Change> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Goal {
-    /// The netdevs to place, by name; empty means all that have queues with interrupts and are up.
+    /// The netdevs to place, by name; empty means every netdev that is up and has rx queues with
+    /// interrupts.
     pub netdevs: Vec<String>,
-    /// The CPUs that receive work may be placed on; `None` means all online ones that are not set
-    /// apart.
+    /// The CPUs that receive work may be placed on; `None` means all online CPUs except isolated
+    /// and tickless ones.
     pub cpus: Option<CpuSet>,
-    /// CPUs that nothing may be placed on, whatever else allows it.
+    /// CPUs that nothing may be placed on, even if another option allows them.
     pub exclude: CpuSet,
     /// The affinity algorithm that places interrupts and NAPI kthreads.
     pub algorithm: AlgorithmName,
-    /// What is wanted otherwise for some netdevs or queues; the first that fits counts.
+    /// Exceptions for single netdevs or queues; the first match applies.
     pub overrides: Vec<Override>,
     /// The weights of the cost model.
     pub costs: Costs,
-    /// Whether to place interrupts and NAPI kthreads at all.
+    /// Whether to place interrupts and NAPI kthreads.
     pub irqs: bool,
-    /// RPS: the CPUs for every rx queue of the netdevs, the empty set for off; `None` leaves it
-    /// alone.
+    /// RPS: the CPUs for every rx queue of the netdevs; the empty set turns RPS off, `None` leaves
+    /// it unchanged.
     pub rps: Option<CpuSet>,
-    /// RFS: entries of the flow table, shared out over the rx queues, 0 for off; `None` leaves it
-    /// alone.
+    /// RFS: entries of the flow table, divided among the rx queues; 0 turns RFS off, `None` leaves
+    /// it unchanged.
     pub rfs: Option<u32>,
     /// aRFS: whether the device steers each flow to the queue nearest its reader, by the RFS table;
-    /// `None` leaves it alone.
+    /// `None` leaves it unchanged.
     pub arfs: Option<bool>,
-    /// Flows to a port, each taken to rx queues of one's choice by rules of the device; what is not
-    /// named is left alone.
+    /// Ports whose flows ntuple rules of the device steer to chosen rx queues; other rules stay
+    /// unchanged.
     pub steer: Vec<Steering>,
-    /// XPS: what each tx queue serves; `None` leaves it alone.
+    /// XPS: the CPUs that each tx queue serves; `None` leaves it unchanged.
     pub xps: Option<Xps>,
-    /// `default_smp_affinity`; `None` leaves it alone.
+    /// `default_smp_affinity`; `None` leaves it unchanged.
     pub default_smp_affinity: Option<CpuSet>,
-    /// `rps_default_mask`; `None` leaves it alone.
+    /// `rps_default_mask`; `None` leaves it unchanged.
     pub rps_default_mask: Option<CpuSet>,
-    /// Act even though another program owns the knobs.
+    /// Write knobs even if another program owns them.
     pub even_if_owned: bool,
 }
 
@@ -124,7 +126,7 @@ impl Default for Goal {
     }
 }
 
-/// What is wanted otherwise for a netdev, or some of its queues.
+/// Settings for one netdev, or some of its queues, that replace the goal's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Override {
@@ -132,52 +134,53 @@ pub struct Override {
     pub netdev: String,
     /// The rx queues, as a list (`0-3,8`); `None` means all.
     pub queues: Option<CpuSet>,
-    /// The algorithm for them.
+    /// The algorithm for these queues.
     pub algorithm: Option<AlgorithmName>,
-    /// The CPUs that they may be placed on.
+    /// The CPUs that these queues may be placed on.
     pub cpus: Option<CpuSet>,
-    /// Leave them where they are.
+    /// Leave these queues where they are.
     pub leave: bool,
 }
 
-/// What each tx queue serves.
+/// Which CPUs each tx queue serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Xps {
-    /// No XPS: queues by hash.
+    /// No XPS: the flow hash chooses the tx queue.
     Off,
-    /// Each CPU sends through the queue whose completion interrupt is nearest, evenly shared out.
+    /// Each CPU sends through the tx queue whose completion interrupt is nearest; equally near
+    /// queues share the CPUs evenly.
     Near,
 }
 
-/// What `apply` will do, and what it leaves alone.
+/// What `apply` will write, and what it leaves unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Writes in the order in which they will be made.
+    /// Writes, in the order in which `apply` makes them.
     pub changes: Vec<Change>,
-    /// Where each interrupt and NAPI kthread shall be, whether it moves or not.
+    /// Where each interrupt and NAPI kthread will be, whether it moves or not.
     #[serde(default)]
     pub placements: Vec<Placement>,
-    /// What the placement costs, by the model; `None` where nothing moves.
+    /// The cost of the placement by the model; `None` if nothing moves.
     #[serde(default)]
     pub predicted: Option<Predicted>,
-    /// What was looked at and stays as it is, with the reason.
+    /// What was examined and stays unchanged, with the reason.
     #[serde(default)]
     pub unchanged: Vec<Unchanged>,
-    /// What was asked for and cannot or must not be done, known before trying.
+    /// What was requested and cannot or must not be done, known before anything is written.
     #[serde(default)]
     pub refusals: Vec<Refusal>,
-    /// What would help where no setting of this plan does.
+    /// What would help beyond the settings that this plan can write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<Advice>,
-    /// Whether to apply it although another program owns some of the knobs.
+    /// Whether to apply the plan although another program owns some of the knobs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub even_if_owned: bool,
 }
 
 impl Plan {
-    /// Adds a change, if it is one.
-    pub(crate) fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
+    /// Adds a change, if the new value differs from the old one.
+    fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
         if old != new {
             self.changes.push(Change { target, old, new, reason });
         }
@@ -187,8 +190,8 @@ impl Plan {
         self.unchanged.push(Unchanged { subject: subject.to_owned(), reason: reason.to_owned() });
     }
 
-    /// Adds a refusal, unless the same was refused before.
-    pub(crate) fn refuse(&mut self, subject: &str, cause: Cause, reason: String) {
+    /// Adds a refusal, unless the plan has the same one already.
+    fn refuse(&mut self, subject: &str, cause: Cause, reason: String) {
         let refusal = Refusal { subject: subject.to_owned(), cause, reason };
         if !self.refusals.contains(&refusal) {
             self.refusals.push(refusal);
@@ -196,68 +199,69 @@ impl Plan {
     }
 }
 
-/// Where an interrupt or NAPI kthread shall be.
+/// Where an interrupt or NAPI kthread will be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// How people call it (`eth0 rx-3`).
+    /// Name in reports (`eth0 rx-3`).
     pub label: String,
     /// The device.
     pub netdev: NetdevIdentity,
-    /// The interrupt; `None` for a NAPI kthread whose interrupt is not known.
+    /// The interrupt; `None` for a NAPI kthread with an unknown interrupt.
     pub irq: Option<Irq>,
-    /// Its action names, joined by commas; empty without an interrupt.
+    /// Action names of the interrupt, joined by commas; empty without an interrupt.
     pub action: String,
     /// The CPUs.
     pub cpus: CpuSet,
-    /// Who suggests it.
+    /// The algorithm that suggested these CPUs.
     pub algorithm: AlgorithmName,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub basis: String,
-    /// Whether it is elsewhere now.
+    /// Whether it is on another CPU now.
     pub moves: bool,
-    /// What the move gains by the cost model, all else where the plan puts it; negative where it
-    /// costs.
+    /// Gain of the move by the cost model, in CPU-nanoseconds per second, with everything else
+    /// where the plan puts it; negative if the move costs.
     pub gain_ns_per_s: i64,
 }
 
-/// What a placement costs by the model ([`netsilo_model::cost::weights`]), in CPU-nanoseconds per second, without
-/// what it costs anywhere.
+/// Cost of a placement by the model ([`netsilo_model::cost::weights`]), in CPU-nanoseconds per second.
+///
+/// Costs that are the same on every CPU are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicted {
-    /// As everything is placed now.
+    /// Cost of the present placement.
     pub before_ns_per_s: u64,
-    /// As the plan places it.
+    /// Cost of the planned placement.
     pub after_ns_per_s: u64,
-    /// Where the distances come from.
+    /// Source of the cost weights, in words.
     pub distances: String,
 }
 
-/// Something that stays as it is.
+/// Something that stays unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unchanged {
-    /// What (`eth0 rx-3`, `irq 27 (virtio0-input.1)`).
+    /// The subject (`eth0 rx-3`, `irq 27 (virtio0-input.1)`).
     pub subject: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// What would help where placing does not.
+/// A recommendation beyond what placement can do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
-    /// What it is about (`eth0`).
+    /// The subject (`eth0`).
     pub subject: String,
-    /// What to do, and what speaks for it.
+    /// What to do, and the evidence for it.
     pub text: String,
 }
 
 /// Something that cannot or must not be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// What was asked for.
+    /// What was requested.
     pub subject: String,
-    /// Why not, in a form that programs can tell apart.
+    /// The cause, in a form that programs can match.
     pub cause: Cause,
-    /// Why not and what to do instead, for people.
+    /// The reason and what to do instead, for people.
     pub reason: String,
 }
 
@@ -267,13 +271,13 @@ pub struct Refusal {
 pub enum Cause {
     /// The kernel manages this interrupt's affinity.
     ManagedIrq,
-    /// The interrupt controller cannot direct it.
+    /// The interrupt controller cannot direct this interrupt.
     NoAffinitySupport,
     /// A CPU that is not online.
     OfflineCpu,
     /// A CPU that is isolated or tickless.
     IsolatedCpu,
-    /// No CPU would be left.
+    /// The set of CPUs would be empty.
     EmptyMask,
     /// No such netdev.
     NoSuchNetdev,
@@ -281,11 +285,11 @@ pub enum Cause {
     NoSuchKnob,
     /// Another program owns the knob.
     OtherOwner,
-    /// The queue is held by AF_XDP, io_uring or a lease.
+    /// The queue is in use by AF_XDP, io_uring or a lease.
     LeasedQueue,
-    /// A number that the kernel does not take.
+    /// A number that the kernel rejects.
     OutOfRange,
-    /// Something else of the same plan wants another value.
+    /// Another part of the same plan sets another value.
     Contradicted,
 }
 

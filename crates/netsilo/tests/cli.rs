@@ -210,7 +210,7 @@ fn a_netdev_that_is_not_there_is_named() {
     insta::assert_snapshot!(stdout(&output), @r#"
     nothing can be done
     refused
-      eth7: no such netdev; did you mean eth0? there are lo, eth0
+      eth7: no such netdev; did you mean eth0? known netdevs: lo, eth0
     "#);
 }
 

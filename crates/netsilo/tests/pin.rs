@@ -86,7 +86,7 @@ fn every_thread_is_pinned_and_undo_gives_each_its_own_cpus_back() {
         netsilo(&[&["pin", "--pid", &pid, "--cpus", &one], more].concat(), state.path())
     };
     let planned = pin(&["--dry-run"]);
-    assert!(said(&planned).contains("asked for: it keeps to cpus"), "{}", said(&planned));
+    assert!(said(&planned).contains("requested: it runs only on cpus"), "{}", said(&planned));
     assert_eq!(cpus(me), before);
     let unasked = pin(&[]);
     assert_eq!((unasked.status.code(), cpus(me) == before), (Some(2), true), "{}", said(&unasked));

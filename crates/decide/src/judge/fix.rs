@@ -1,4 +1,4 @@
-//! A plan made of what findings say may be done.
+//! A plan made from the remedies of findings.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,16 +9,16 @@ use netsilo_model::snapshot::host::Snapshot;
 use crate::judge::findings::{Check, Finding, FindingId, UnknownFinding};
 use crate::plan::{Cause, Plan};
 
-/// Which findings to mend: all of an id, or that of one subject.
+/// Which findings to fix: all with an id, or the one with an id and a subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mend {
     /// The id.
     pub id: FindingId,
-    /// The subject; `None` means all.
+    /// The subject; `None` matches all.
     pub subject: Option<String>,
 }
 
-/// As typed: `udp-one-queue`, `udp-one-queue:eth0`; in a subject, `/` stands for a space
+/// Parses `udp-one-queue` or `udp-one-queue:eth0`; in a subject, `/` stands for a space
 /// (`ring-full:eth0/rx-3`).
 impl FromStr for Mend {
     type Err = UnknownFinding;
@@ -38,32 +38,32 @@ impl fmt::Display for Mend {
 }
 
 impl Mend {
-    /// What a person types for this finding.
+    /// The request that selects exactly this finding.
     pub fn of(finding: &Finding) -> Self {
         Self { id: finding.id, subject: Some(finding.subject.clone()) }
     }
 
-    fn means(&self, finding: &Finding) -> bool {
+    fn matches(&self, finding: &Finding) -> bool {
         self.id == finding.id
             && self.subject.as_ref().is_none_or(|subject| *subject == finding.subject)
     }
 }
 
-/// What mends these findings: of each, the first remedy that netsilo can write.
+/// Plans the fix of the selected findings: for each, the first remedy that netsilo can write.
 ///
-/// What another change would make void is left for a plan of its own. What is not found, or has no
-/// such remedy, is left alone with the reason; of two remedies that want different things of one
-/// knob, the graver finding's is taken.
-pub fn fix(check: &Check, mends: &[Mend], after: &Snapshot, even_if_owned: bool) -> Plan {
+/// Changes that a change of channels would make void are left for a later plan. A finding that is
+/// not present, or has no such remedy, is left unchanged with the reason. If two remedies set one
+/// knob to different values, the remedy of the graver finding applies.
+pub fn fix(check: &Check, requests: &[Mend], after: &Snapshot, even_if_owned: bool) -> Plan {
     let mut plan = Plan { even_if_owned, ..Plan::default() };
-    for mend in mends {
+    for mend in requests {
         let found: Vec<&Finding> =
-            check.findings.iter().filter(|finding| mend.means(finding)).collect();
+            check.findings.iter().filter(|finding| mend.matches(finding)).collect();
         if found.is_empty() {
-            plan.leave(&mend.to_string(), "not found now: nothing to mend");
+            plan.leave(&mend.to_string(), "no such finding now: nothing to fix");
         }
         for finding in found {
-            mend_one(&mut plan, finding);
+            fix_finding(&mut plan, finding);
         }
     }
     let owners = plan.owners(&after.writers);
@@ -73,27 +73,28 @@ pub fn fix(check: &Check, mends: &[Mend], after: &Snapshot, even_if_owned: bool)
         .collect();
     for (subject, name) in &owners {
         let reason = format!(
-            "it is running and writes these settings too: stop {name}, or act all the same with --even-if-owned"
+            "it is running and writes these settings too: stop {name}, or override with \
+             --even-if-owned"
         );
         plan.refuse(subject, Cause::OtherOwner, reason);
     }
     if !owners.is_empty() {
         plan.changes.clear();
     }
-    first_things_first(&mut plan);
+    defer_voided(&mut plan);
     plan
 }
 
-/// What a change of channels would make void waits for a plan of its own, made when the new queues
-/// are there.
-fn first_things_first(plan: &mut Plan) {
+/// Moves the changes that a change of channels would make void out of the plan: they need a new
+/// plan, made when the new queues exist.
+fn defer_voided(plan: &mut Plan) {
     let (now, later) = held_back(std::mem::take(&mut plan.changes));
     for change in &now {
         let void = later.iter().filter(|other| change.target.voids(&other.target));
         let void: Vec<String> = void.map(|other| other.target.to_string()).collect();
         if !void.is_empty() {
             let why = format!(
-                "{} makes new queues: apply that first, then plan the same again",
+                "{} creates new queues: apply it first, then make this plan again",
                 change.target
             );
             plan.leave(&void.join(", "), &why);
@@ -102,12 +103,12 @@ fn first_things_first(plan: &mut Plan) {
     plan.changes = ordered(now);
 }
 
-fn mend_one(plan: &mut Plan, finding: &Finding) {
+fn fix_finding(plan: &mut Plan, finding: &Finding) {
     let subject = Mend::of(finding).to_string();
     let Some(remedy) = finding.remedies.iter().find(|remedy| !remedy.changes.is_empty()) else {
         let why = match finding.remedies.first() {
-            Some(remedy) => format!("nothing that netsilo can write: {}", remedy.what),
-            None => "nothing to be done about it".to_owned(),
+            Some(remedy) => format!("netsilo cannot write this remedy: {}", remedy.what),
+            None => "this finding has no remedy".to_owned(),
         };
         return plan.leave(&subject, &why);
     };
@@ -120,7 +121,7 @@ fn mend_one(plan: &mut Plan, finding: &Finding) {
             Some(known) if known.new == change.new => {}
             Some(known) => {
                 let reason = format!(
-                    "{} to {} is wanted, but {} goes to {}",
+                    "this remedy sets {} to {}, but the plan already sets {} to {}",
                     change.target, change.new, known.target, known.new
                 );
                 plan.refuse(&subject, Cause::Contradicted, reason);
@@ -166,7 +167,7 @@ mod tests {
         Change { target, old, new: Value::Count(entries), reason: "r".into() }
     }
 
-    fn checked(findings: Vec<Finding>) -> Check {
+    fn check_with(findings: Vec<Finding>) -> Check {
         Check {
             hostname: String::new(),
             release: String::new(),
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_new_channels_would_make_void_waits_for_the_next_plan() {
+    fn changes_that_new_channels_make_void_wait_for_the_next_plan() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
         let (old, reason) = (Value::Settings("combined=1".parse().unwrap()), String::new());
         let new = Value::Settings("combined=4".parse().unwrap());
@@ -197,21 +198,21 @@ mod tests {
         let (old, new) = (Value::Cpus(CpuSet::new()), Value::Cpus(CpuSet::of(CpuId(1))));
         let rps = Change { target, old, new, reason };
         let check =
-            checked(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
+            check_with(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
         let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);
         let targets: Vec<String> =
             plan.changes.iter().map(|change| change.target.to_string()).collect();
         assert!(targets.len() == 2 && targets.contains(&"eth0 channels".to_owned()), "{targets:?}");
         assert_eq!(plan.unchanged[0].subject, "eth0 rx-0 rps_cpus", "{:?}", plan.unchanged);
         assert!(
-            plan.unchanged[0].reason.starts_with("eth0 channels makes new queues"),
+            plan.unchanged[0].reason.starts_with("eth0 channels creates new queues"),
             "{:?}",
             plan.unchanged
         );
     }
 
     #[test]
-    fn a_mend_is_read_as_it_is_written() {
+    fn a_fix_request_parses_what_it_prints() {
         for text in ["far-from-consumers", "far-from-consumers:eth0/rx-3"] {
             assert_eq!(mend(text).to_string(), text);
         }
@@ -220,19 +221,19 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_asked_for_is_mended_and_what_cannot_be_is_left_alone_with_its_reason() {
-        let check = checked(vec![finding("eth0", vec![to(1)]), finding("eth1", vec![])]);
+    fn only_requested_findings_are_fixed_and_the_others_keep_a_reason() {
+        let check = check_with(vec![finding("eth0", vec![to(1)]), finding("eth1", vec![])]);
         let plan = |text| fix(&check, &[mend(text)], &Snapshot::default(), false);
         assert_eq!(plan("far-from-consumers").changes.len(), 1);
         assert_eq!(plan("far-from-consumers:eth0").unchanged, []);
         assert!(plan("far-from-consumers:eth1").unchanged[0].reason.contains("buy a faster bus"));
-        assert!(plan("far-from-consumers:eth2").unchanged[0].reason.contains("not found"));
+        assert!(plan("far-from-consumers:eth2").unchanged[0].reason.contains("no such finding"));
         assert!(plan("placed-well").changes.is_empty());
     }
 
     #[test]
-    fn two_remedies_that_want_different_things_of_one_knob_are_not_both_taken() {
-        let check = checked(vec![
+    fn the_second_remedy_that_contradicts_the_first_is_refused() {
+        let check = check_with(vec![
             finding("a", vec![to(1)]),
             finding("b", vec![to(2)]),
             finding("c", vec![to(1)]),
@@ -249,10 +250,10 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_owns_is_left_to_it_unless_told_otherwise() {
+    fn knobs_of_another_program_are_left_unless_overridden() {
         let writer = Writer { name: "balancer".into(), pid: 7, writes: vec![WriterKnob::Rps] };
         let after = Snapshot { writers: vec![writer], ..Snapshot::default() };
-        let check = checked(vec![finding("eth0", vec![to(1)])]);
+        let check = check_with(vec![finding("eth0", vec![to(1)])]);
         let plan = |even| fix(&check, &[mend("far-from-consumers")], &after, even);
         assert_eq!((plan(false).changes.len(), plan(false).refusals.len()), (0, 1));
         assert_eq!((plan(true).changes.len(), plan(true).refusals.len()), (1, 0));

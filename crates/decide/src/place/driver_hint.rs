@@ -1,5 +1,5 @@
-//! Where the driver suggests (`affinity_hint`): its own idea of one queue per CPU, made when it was
-//! set up.
+//! Places each vector by the driver's `affinity_hint`: one queue per CPU, as the driver chose at
+//! set-up.
 
 use crate::place::{Room, Suggestion, Vector};
 
@@ -15,6 +15,9 @@ fn place(vector: &Vector) -> Suggestion {
     match (vector.present.filter(|cpu| allowed.contains(*cpu)), allowed.lowest()) {
         (Some(cpu), _) => Suggestion::Keep(cpu, format!("already where its driver hints: {hint}")),
         (None, Some(cpu)) => Suggestion::Move(cpu, format!("its driver hints at {hint}")),
-        (None, None) => Suggestion::Leave(format!("its driver hints at {hint}, outside the allowed cpus {}", vector.pool)),
+        (None, None) => Suggestion::Leave(format!(
+            "its driver hints at {hint}, outside the allowed cpus {}",
+            vector.pool
+        )),
     }
 }

@@ -1,12 +1,12 @@
-//! The least busy CPU of the device's node, then of other nodes: what balancers do that know no
-//! flows.
+//! The least busy CPU of the device's node, then of other nodes: the method of balancers that know
+//! no flows.
 
 use netsilo_model::cost::problem::SMT_LOSS;
 use netsilo_model::machine::cpuset::CpuId;
 
 use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
 
-/// How often all are gone through at most; each move evens the CPUs out, so it ends earlier.
+/// Most rounds over all vectors; each move evens out the CPUs, so the loop ends earlier.
 const ROUNDS: usize = 32;
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
@@ -17,7 +17,8 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
         present.into_iter().for_each(|cpu| floor.put(cpu, vector.load));
         at.push(present);
     }
-    let mut order: Vec<usize> = (0..vectors.len()).filter(|index| vectors[*index].quiet().is_none()).collect();
+    let mut order: Vec<usize> =
+        (0..vectors.len()).filter(|index| vectors[*index].quiet().is_none()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(millionths(vectors[*index].load)));
     for _ in 0..ROUNDS {
         let mut moved = false;
@@ -36,20 +37,21 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     vectors.iter().zip(at).map(|(vector, at)| suggestion(vector, at, &floor)).collect()
 }
 
-/// The best CPU for one that is here and not counted on the floor.
+/// Returns the best CPU for a vector that is at `at` and whose load is not on the floor.
 fn place(vector: &Vector, at: Option<CpuId>, floor: &Floor<'_>) -> Option<CpuId> {
     let far = |cpu: CpuId| spread::distance(vector.node, floor, cpu);
     let nearest = vector.pool.iter().map(far).min()?;
     let rank = |cpu: &CpuId| (crowd(floor, *cpu), at != Some(*cpu), *cpu);
     let best = vector.pool.iter().filter(|cpu| far(*cpu) == nearest).min_by_key(rank)?;
-    // One that this plan has put somewhere stays there for less, so that the next one finds no
+    // A vector that this plan has moved stays put by a smaller margin, so that the next plan has no
     // reason to move it.
     let margin = if at == vector.present { WORTH_MOVING } else { WORTH_MOVING / 2.0 };
-    let good_enough = |cpu: &CpuId| far(*cpu) == nearest && crowd(floor, *cpu) <= crowd(floor, best) + millionths(margin);
+    let limit = crowd(floor, best) + millionths(margin);
+    let good_enough = |cpu: &CpuId| far(*cpu) == nearest && crowd(floor, *cpu) <= limit;
     at.filter(good_enough).or(Some(best))
 }
 
-/// What a CPU is busy with, and what the other threads of its core take from it.
+/// Busy time of a CPU, plus the share that the other threads of its core take from it.
 fn crowd(floor: &Floor<'_>, cpu: CpuId) -> u64 {
     let own = floor.busy(cpu);
     own + ((floor.core_busy(cpu) - own) as f64 * SMT_LOSS) as u64
@@ -60,7 +62,7 @@ fn suggestion(vector: &Vector, at: Option<CpuId>, floor: &Floor<'_>) -> Suggesti
         return Suggestion::Leave(reason);
     }
     let Some(cpu) = at else { return Suggestion::Leave("no cpu is allowed".into()) };
-    let busy = format!("cpu {cpu} is {:.0}% busy with it", floor.busy(cpu) as f64 / 1e4);
+    let busy = format!("cpu {cpu} is {:.0}% busy including it", floor.busy(cpu) as f64 / 1e4);
     match vector.present == Some(cpu) {
         true => Suggestion::Keep(cpu, format!("{busy}, and none is clearly less busy")),
         false => Suggestion::Move(cpu, format!("{busy}, the least busy of the device's node")),

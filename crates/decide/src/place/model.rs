@@ -1,5 +1,4 @@
-//! From vectors and the room there is to the [`Problem`] that the solver solves: what each CPU
-//! would cost for each vector.
+//! Builds the [`Problem`] that the solver solves: the cost of each CPU for each vector.
 
 use std::collections::BTreeMap;
 
@@ -11,29 +10,30 @@ use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology
 
 use crate::place::{Room, Vector};
 
-/// A move has to gain this (ns/s), however little the vector does: half a per cent of one CPU,
+/// A move must gain at least the sum of three parts; this one is fixed (ns/s): 0.5% of one CPU.
 const MOVING_LEAST: f64 = 0.005 * SECOND_NS;
-/// and this share of its load, as loads vary that much between measurements,
+/// Part of the least gain as a share of the vector's load, because loads vary that much between
+/// measurements.
 const MOVING_LOAD: f64 = 0.10;
-/// and this share of what it costs where it is.
+/// Part of the least gain as a share of the vector's present cost.
 const MOVING_COST: f64 = 0.10;
 
-/// How much longer an efficiency core takes where the kernel gives no capacity: an assumption.
+/// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
 const EFFICIENCY_CORE: f64 = 1.6;
 
-/// The capacity of the fastest CPU (`cpu_capacity`).
+/// Capacity of the fastest CPU (`cpu_capacity`).
 const FULL_CAPACITY: f64 = 1024.0;
 
-/// The problem of a host, and which CPU each of its places is.
+/// The problem of a host, and the CPU of each of its places.
 pub struct Model {
-    /// The choices and their costs.
+    /// The places, the items and the costs.
     pub problem: Problem,
     /// The CPU of each place.
     pub cpus: Vec<CpuId>,
 }
 
 impl Model {
-    /// What it costs to place these vectors.
+    /// Builds the problem of placing these vectors.
     pub fn of(room: &Room<'_>, vectors: &[Vector]) -> Self {
         let topology = room.topology;
         let cpus: Vec<CpuId> =
@@ -45,7 +45,7 @@ impl Model {
         for vector in vectors {
             let home = vector.present.and_then(|cpu| cpus.binary_search(&cpu).ok());
             if vector.quiet().is_some() {
-                // It stays, wherever that is.
+                // A vector without traffic stays where it is.
                 let at_home = |place| if Some(place) == home { 0.0 } else { f32::INFINITY };
                 problem.fixed.extend((0..cpus.len()).map(at_home));
                 problem.items.push(Item { load: vector.load, home, moving: 0.0 });
@@ -74,8 +74,8 @@ impl Model {
         Self { problem, cpus }
     }
 
-    /// What each vector gains by being there and not where it is now (ns/s), all others being there
-    /// too; `None` where that is not known.
+    /// Gain of each vector at `at` compared with its present CPU (ns/s), with all others at `at`;
+    /// `None` if not known.
     pub fn gains(&self, at: &[Option<CpuId>]) -> Vec<Option<f64>> {
         solver::gains(&self.problem, &self.places(at))
     }
@@ -84,8 +84,8 @@ impl Model {
         at.iter().map(|cpu| cpu.and_then(|cpu| self.cpus.binary_search(&cpu).ok())).collect()
     }
 
-    /// What a placement costs (ns/s); vectors that are nowhere, or where they may not be, are left
-    /// out of account.
+    /// Cost of a placement (ns/s); vectors without a place, or on a CPU that is not online, are
+    /// left out.
     pub fn cost(&self, at: &[Option<CpuId>]) -> f64 {
         let at = self.places(at);
         let known: Vec<usize> = (0..at.len()).filter(|item| at[*item].is_some()).collect();
@@ -111,7 +111,7 @@ impl Model {
 
 fn place(cpu: CpuId, room: &Room<'_>) -> Place {
     let known = room.topology.cpus.get(&cpu);
-    // A CPU of which nothing is known counts as busy.
+    // A CPU without data counts as busy.
     let busy = room.busy.get(&cpu).copied().unwrap_or(1.0);
     Place {
         levels: known.map_or([cpu.0; 4], |known| levels(cpu, known)),
@@ -120,9 +120,10 @@ fn place(cpu: CpuId, room: &Room<'_>) -> Place {
     }
 }
 
-/// Numbers of what a CPU shares: the lowest CPU of its core and caches, and its node.
+/// Numbers of the levels that a CPU shares: the lowest CPU of its core and caches, and its node.
 fn levels(cpu: CpuId, known: &Cpu) -> [u32; 4] {
-    /// Where the kernel shows no nodes, a package stands for one; their numbers must not meet.
+    /// Offset of package numbers, which stand in for nodes if the kernel shows none, so that the
+    /// two never collide.
     const PACKAGES: u32 = 1 << 16;
     let first = |cpus: &CpuSet| cpus.lowest().unwrap_or(cpu).0;
     let node = known.node.map_or_else(|| PACKAGES + first(&known.package), |NodeId(node)| node);
@@ -137,9 +138,9 @@ fn slowdown(cpu: &Cpu) -> f64 {
     }
 }
 
-/// Which places share what, so that no row has to look each of them up.
+/// Places grouped by shared level, so that no row looks them up again.
 struct Ground {
-    /// By what is shared, then by its number.
+    /// By level, then by its number.
     sharers: [BTreeMap<u32, Vec<usize>>; 4],
     nodes: Vec<Option<NodeId>>,
 }
@@ -157,12 +158,12 @@ impl Ground {
     }
 }
 
-/// What one vector costs by where it is.
+/// The cost of one vector by its place.
 struct Row<'a> {
     vector: &'a Vector,
     costs: &'a Costs,
-    /// Cost by what the CPU shares with each reader, added up over the readers: on their CPU, and
-    /// on each of their cores, caches and nodes; and anywhere.
+    /// Cost by the level shared with each reader, summed over the readers: on their CPU, on each of
+    /// their cores, caches and nodes, and anywhere.
     on: BTreeMap<CpuId, f64>,
     levels: [BTreeMap<u32, f64>; 4],
     anywhere: f64,
@@ -180,9 +181,10 @@ impl<'a> Row<'a> {
             anywhere: 0.0,
             topology,
         };
-        // Under RPS the protocol and the wakeup are on the CPUs that the packets are handed on to.
-        let alike: BTreeMap<CpuId, f64> = vector.handed_on.iter().map(|cpu| (cpu, 1.0)).collect();
-        let receivers = if alike.is_empty() { &vector.read_on } else { &alike };
+        // With RPS, the protocol and the wakeup run on the CPUs to which packets are handed on.
+        let rps_cpus: BTreeMap<CpuId, f64> =
+            vector.handed_on.iter().map(|cpu| (cpu, 1.0)).collect();
+        let receivers = if rps_cpus.is_empty() { &vector.read_on } else { &rps_cpus };
         let all: f64 = receivers.values().sum();
         for (cpu, weight) in receivers.iter().filter(|_| all > 0.0) {
             let packets = (vector.packets_per_s - vector.forwarded_per_s).max(0.0) * weight / all;
@@ -192,7 +194,7 @@ impl<'a> Row<'a> {
         row
     }
 
-    /// Adds a cost that depends on the distance from one CPU, as differences from level to level.
+    /// Adds a cost that depends on the distance from one CPU, as differences between levels.
     fn add(&mut self, cpu: CpuId, cost: &ByDistance, times: f64) {
         let Some(known) = self.topology.cpus.get(&cpu) else { return };
         let at = |distance: Distance| cost.at(distance) * times;
@@ -224,10 +226,11 @@ impl<'a> Row<'a> {
             if !self.vector.pool.contains(cpus[place]) {
                 return f32::INFINITY;
             }
-            let is_far = matches!((self.vector.node, ground.nodes[place]), (Some(device), Some(node)) if device != node);
+            let nodes = (self.vector.node, ground.nodes[place]);
+            let is_far = matches!(nodes, (Some(device), Some(node)) if device != node);
             let readers = self.anywhere + shared[place] + on[place];
             let slow = self.vector.load * (places[place].slowdown - 1.0) * SECOND_NS;
-            // Differences of sums: what is nothing must not be a little less than that.
+            // Rounding of the summed differences must not make a zero cost negative.
             (readers + if is_far { far } else { 0.0 } + slow).max(0.0) as f32
         };
         (0..places.len()).map(cost).collect()
@@ -235,8 +238,8 @@ impl<'a> Row<'a> {
 }
 
 impl Vector {
-    /// Wakeups per second of readers that sleep on a CPU: counted; else one per poll that finds
-    /// them asleep.
+    /// Wakeups per second of readers that sleep on a CPU: the counted rate, or else one per poll
+    /// that finds them asleep.
     fn wakes_on(&self, cpu: CpuId, share: f64, room: &Room<'_>) -> f64 {
         if let Some(wakes) = self.wakes.as_ref().filter(|_| self.handed_on.is_empty()) {
             return wakes.get(&cpu).copied().unwrap_or(0.0);

@@ -1,15 +1,14 @@
-//! Close to the weighted consumers, never on their own CPU or its SMT sibling, sharing the closest
-//! cache.
+//! Near the weighted consumers on the closest shared cache, never on their CPU or its SMT sibling.
 //!
-//! In this order: an idle core on the consumers' last-level cache that nobody reads on; the least
-//! busy core on it that is not the consumers'; the same two on the rest of the node; else it stays,
-//! with the reason. On the way: a core without a queue before one that has one, the same level 2
-//! cache before another, the present CPU before a new one, the lowest CPU last.
+//! The order of preference is: an idle core on the consumers' last-level cache that nobody reads
+//! on; the least busy core there that is not a consumer's; the same two on the rest of the node;
+//! else the vector stays, with the reason. Ties prefer a core without a queue, then the same level
+//! 2 cache, then the present CPU, then the lowest CPU.
 //!
-//! **Who moves.** First each is judged with all others where they are. Who is well placed stays,
-//! the others are placed anew, the heaviest first. Then whoever that made worse off moves on, the
-//! lightest first, until all are well placed. An order of placing alone would not do: two queues of
-//! about the same load would change places with each measurement.
+//! **Which vectors move.** First each vector is judged with all others in place. Well placed
+//! vectors stay; the others are placed anew, the heaviest first. Then vectors that became worse off
+//! move on, the lightest first, until all are well placed. A single pass in order of load is not
+//! enough: two queues of about the same load would swap places with each measurement.
 
 use std::collections::BTreeMap;
 
@@ -19,49 +18,58 @@ use netsilo_model::machine::topology::Topology;
 
 use crate::place::{Floor, IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, millionths, softirq_in_words};
 
-/// Busyness is compared in steps of this share of a CPU, so that noise does not decide.
+/// Busy time is compared in steps of this share of a CPU, so that noise does not decide.
 const STEP: f64 = 0.05;
 
-/// What another place has to offer, by where the vector is.
-struct Claim {
-    /// A core elsewhere is idle below this.
+/// Thresholds that another place must meet, depending on how the vector got to its place.
+struct Threshold {
+    /// Another core counts as idle below this.
     idle_below: f64,
-    /// The core where it is counts as idle below this.
+    /// The vector's own core counts as idle below this.
     idle_stays: f64,
-    /// Another core has to be less busy by more than this.
+    /// Another core must be less busy by more than this.
     margin: f64,
 }
 
-/// Where it is in truth.
-const AT_HOME: Claim = Claim { idle_below: IDLE_LEAVES, idle_stays: IDLE_STAYS, margin: WORTH_MOVING };
+/// Thresholds for leaving the present place.
+const AT_HOME: Threshold =
+    Threshold { idle_below: IDLE_LEAVES, idle_stays: IDLE_STAYS, margin: WORTH_MOVING };
 
-/// Where it was just put: what it would still gain elsewhere is then clearly less than what the
-/// next plan asks for.
-const JUST_PUT: Claim =
-    Claim { idle_below: IDLE_BELOW, idle_stays: (IDLE_BELOW + IDLE_STAYS) / 2.0, margin: WORTH_MOVING / 2.0 };
+/// Thresholds for a vector that was just moved: lower, so that what it could still gain elsewhere
+/// is clearly less than what the next plan demands.
+const JUST_PUT: Threshold = Threshold {
+    idle_below: IDLE_BELOW,
+    idle_stays: (IDLE_BELOW + IDLE_STAYS) / 2.0,
+    margin: WORTH_MOVING / 2.0,
+};
 
-/// How often all are gone through at most until each is well placed.
+/// Most rounds over all vectors until each is well placed.
 const ROUNDS: usize = 16;
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let caches = Caches::of(room.topology);
-    let wishes: Vec<Result<Wish<'_>, String>> = vectors.iter().map(|vector| Wish::of(vector, room, &caches)).collect();
-    let mut seating = Seating::of(room, vectors);
-    seating.settle(&wishes.iter().map(|wish| wish.as_ref().ok()).collect::<Vec<_>>());
-    let mut suggestion = |(index, wish): (usize, Result<Wish<'_>, String>)| match (wish, seating.at[index]) {
-        (Ok(wish), Some(cpu)) => {
-            seating.leave(index);
-            let merit = seating.merit(&wish, cpu);
-            seating.sit(index, Some(cpu));
-            wish.suggestion(cpu, &merit)
+    let preferences: Vec<Result<Preference<'_>, String>> =
+        vectors.iter().map(|vector| Preference::of(vector, room, &caches)).collect();
+    let mut placement = Placement::of(room, vectors);
+    placement
+        .settle(&preferences.iter().map(|preference| preference.as_ref().ok()).collect::<Vec<_>>());
+    let mut suggestion = |(index, preference): (usize, Result<Preference<'_>, String>)| match (
+        preference,
+        placement.at[index],
+    ) {
+        (Ok(preference), Some(cpu)) => {
+            placement.leave(index);
+            let merit = placement.merit(&preference, cpu);
+            placement.put(index, Some(cpu));
+            preference.suggestion(cpu, &merit)
         }
         (Ok(_), None) => Suggestion::Leave("no cpu is allowed".into()),
         (Err(reason), _) => Suggestion::Leave(reason),
     };
-    wishes.into_iter().enumerate().map(&mut suggestion).collect()
+    preferences.into_iter().enumerate().map(&mut suggestion).collect()
 }
 
-/// The last-level caches, and which is whose.
+/// The last-level caches, and the cache of each CPU.
 struct Caches {
     llcs: Vec<CpuSet>,
     of_cpu: BTreeMap<CpuId, usize>,
@@ -70,27 +78,31 @@ struct Caches {
 impl Caches {
     fn of(topology: &Topology) -> Self {
         let llcs = topology.llc_groups();
-        let of_cpu = llcs.iter().enumerate().flat_map(|(llc, cpus)| cpus.iter().map(move |cpu| (cpu, llc))).collect();
+        let of_cpu = llcs
+            .iter()
+            .enumerate()
+            .flat_map(|(llc, cpus)| cpus.iter().map(move |cpu| (cpu, llc)))
+            .collect();
         Self { llcs, of_cpu }
     }
 }
 
-/// What one vector wants, wherever the others are.
-struct Wish<'a> {
+/// What one vector prefers, independent of the other vectors.
+struct Preference<'a> {
     vector: &'a Vector,
     caches: &'a Caches,
-    /// Allowed CPUs of the node where most is read that are not its consumers' cores.
+    /// Allowed CPUs of the node with most of the reading, without its consumers' cores.
     free: CpuSet,
-    /// CPUs under the same level 2 cache as one of its consumers.
+    /// CPUs that share a level 2 cache with one of its consumers.
     l2: CpuSet,
     /// Bytes per second read under each last-level cache.
     read_under: BTreeMap<usize, f64>,
-    /// The last-level cache under which most is read.
+    /// Index of the last-level cache with most of the reading.
     best: usize,
 }
 
-impl<'a> Wish<'a> {
-    /// What it wants, or why it stays where it is.
+impl<'a> Preference<'a> {
+    /// Returns the preference, or the reason why the vector stays where it is.
     fn of(vector: &'a Vector, room: &Room<'_>, caches: &'a Caches) -> Result<Self, String> {
         if let Some(quiet) = vector.quiet() {
             return Err(quiet);
@@ -111,18 +123,23 @@ impl<'a> Wish<'a> {
         let consumer = consumer_in_words(vector);
         match (free.is_empty(), node.intersects(&vector.pool)) {
             (false, _) => {
-                let l2 = own.iter().filter_map(|cpu| topology.cpus.get(&cpu)).fold(own.clone(), |l2, c| l2.or(&c.l2));
+                let known = own.iter().filter_map(|cpu| topology.cpus.get(&cpu));
+                let l2 = known.fold(own.clone(), |l2, cpu| l2.or(&cpu.l2));
                 Ok(Self { vector, caches, free, l2, read_under, best })
             }
             (true, true) => Err(format!(
-                "its consumer {consumer}: all allowed cpus of that node are on its consumers' cores; `spread` does not mind"
+                "its consumer {consumer}: all allowed cpus of that node are on its consumers' \
+                 cores; algorithm `spread` ignores consumers"
             )),
-            (true, false) => Err(format!("its consumer {consumer}, on a node of which no cpu is allowed")),
+            (true, false) => {
+                Err(format!("its consumer {consumer}, on a node without an allowed cpu"))
+            }
         }
     }
 
-    /// The nearest CPUs that there are, and what they share with most of the reading; before them
-    /// the cache where it is already, if hardly less is read there.
+    /// Returns the nearest allowed CPUs, and the level that they share with most of the reading.
+    ///
+    /// The vector's present cache comes first if hardly less is read under it.
     fn zone(&self, at: Option<CpuId>) -> (CpuSet, &'static str) {
         let best = &self.caches.llcs[self.best];
         let read = |llc: &usize| self.read_under.get(llc).copied().unwrap_or(0.0);
@@ -139,40 +156,44 @@ impl<'a> Wish<'a> {
     fn suggestion(&self, cpu: CpuId, merit: &str) -> Suggestion {
         let consumer = consumer_in_words(self.vector);
         if self.vector.present == Some(cpu) {
-            let reason = format!("already well placed: its consumer {consumer}, cpu {cpu} is {merit}");
-            return Suggestion::Keep(cpu, reason);
+            return Suggestion::Keep(
+                cpu,
+                format!("already well placed: its consumer {consumer}, cpu {cpu} is {merit}"),
+            );
         }
         let softirq = softirq_in_words(self.vector);
         Suggestion::Move(cpu, format!("its consumer {consumer}; cpu {cpu} is {merit}{softirq}"))
     }
 }
 
-/// Who is where.
-struct Seating<'a> {
+/// The CPU of each vector, and the resulting load.
+struct Placement<'a> {
     vectors: &'a [Vector],
     floor: Floor<'a>,
-    /// CPUs on which data is read, of any vector.
+    /// CPUs that read data of any vector.
     readers: CpuSet,
-    /// Their cores.
+    /// The cores of `readers`.
     reader_cores: CpuSet,
-    /// The CPU of each vector; `None` when it is not known or does not matter.
+    /// The CPU of each vector; `None` if it is not known or the vector has no traffic.
     at: Vec<Option<CpuId>>,
 }
 
-impl<'a> Seating<'a> {
-    /// All where they are now.
+impl<'a> Placement<'a> {
+    /// Starts with every vector on its present CPU.
     fn of(room: &'a Room<'a>, vectors: &'a [Vector]) -> Self {
-        let readers = vectors.iter().fold(CpuSet::new(), |all, vector| all.or(&vector.consumer_cpus()));
+        let readers =
+            vectors.iter().fold(CpuSet::new(), |all, vector| all.or(&vector.consumer_cpus()));
         let reader_cores = cores_of(room.topology, &readers);
         let at = vec![None; vectors.len()];
-        let mut seating = Self { vectors, floor: Floor::new(room), readers, reader_cores, at };
-        for (index, vector) in vectors.iter().enumerate().filter(|(_, vector)| vector.quiet().is_none()) {
-            seating.sit(index, vector.present.or(vector.softirq.map(|softirq| softirq.cpu)));
+        let mut placement = Self { vectors, floor: Floor::new(room), readers, reader_cores, at };
+        let active = vectors.iter().enumerate().filter(|(_, vector)| vector.quiet().is_none());
+        for (index, vector) in active {
+            placement.put(index, vector.present.or(vector.softirq.map(|softirq| softirq.cpu)));
         }
-        seating
+        placement
     }
 
-    fn sit(&mut self, index: usize, cpu: Option<CpuId>) {
+    fn put(&mut self, index: usize, cpu: Option<CpuId>) {
         self.at[index] = cpu;
         if let Some(cpu) = cpu {
             self.floor.put(cpu, self.vectors[index].load);
@@ -185,35 +206,35 @@ impl<'a> Seating<'a> {
         }
     }
 
-    /// Gives each with a wish the place that is best for it, where that is clearly better than the
-    /// one it has.
-    fn settle(&mut self, wishes: &[Option<&Wish<'_>>]) {
-        let order = heaviest_first(wishes);
+    /// Moves each vector that has a preference to its best place, if that is clearly better than
+    /// the one it has.
+    fn settle(&mut self, preferences: &[Option<&Preference<'_>>]) {
+        let order = heaviest_first(preferences);
         let mut badly_placed = Vec::new();
-        for &(index, wish) in &order {
+        for &(index, preference) in &order {
             let present = self.at[index];
             self.leave(index);
-            let best = self.place(wish, wish.vector.present, &AT_HOME);
-            if best.is_none() || best != wish.vector.present {
-                badly_placed.push((index, wish));
+            let best = self.place(preference, preference.vector.present, &AT_HOME);
+            if best.is_none() || best != preference.vector.present {
+                badly_placed.push((index, preference));
             }
-            self.sit(index, present);
+            self.put(index, present);
         }
         for (index, _) in &badly_placed {
             self.leave(*index);
         }
-        for (index, wish) in badly_placed {
-            let cpu = self.place(wish, wish.vector.present, &JUST_PUT);
-            self.sit(index, cpu);
+        for (index, preference) in badly_placed {
+            let cpu = self.place(preference, preference.vector.present, &JUST_PUT);
+            self.put(index, cpu);
         }
         for _ in 0..ROUNDS {
             let mut moved = false;
-            for &(index, wish) in order.iter().rev() {
+            for &(index, preference) in order.iter().rev() {
                 let from = self.at[index];
                 self.leave(index);
-                let claim = if from == wish.vector.present { AT_HOME } else { JUST_PUT };
-                let to = self.place(wish, from, &claim);
-                self.sit(index, to);
+                let threshold = if from == preference.vector.present { AT_HOME } else { JUST_PUT };
+                let to = self.place(preference, from, &threshold);
+                self.put(index, to);
                 moved |= from != to;
             }
             if !moved {
@@ -222,62 +243,90 @@ impl<'a> Seating<'a> {
         }
     }
 
-    /// The best place for one that is here and not counted on the floor.
-    fn place(&self, wish: &Wish<'_>, at: Option<CpuId>, claim: &Claim) -> Option<CpuId> {
-        let (zone, _) = wish.zone(at);
-        let idle = self.idle(wish, &zone.minus(&self.reader_cores), at, claim);
-        idle.or_else(|| self.least_busy(&zone, at, claim))
+    /// Returns the best place for a vector that is at `at` and whose load is not on the floor.
+    fn place(
+        &self,
+        preference: &Preference<'_>,
+        at: Option<CpuId>,
+        threshold: &Threshold,
+    ) -> Option<CpuId> {
+        let (zone, _) = preference.zone(at);
+        let idle = self.idle(preference, &zone.minus(&self.reader_cores), at, threshold);
+        idle.or_else(|| self.least_busy(&zone, at, threshold))
     }
 
-    fn idle(&self, wish: &Wish<'_>, zone: &CpuSet, at: Option<CpuId>, claim: &Claim) -> Option<CpuId> {
+    fn idle(
+        &self,
+        preference: &Preference<'_>,
+        zone: &CpuSet,
+        at: Option<CpuId>,
+        threshold: &Threshold,
+    ) -> Option<CpuId> {
         let floor = &self.floor;
-        let limit = |cpu: CpuId| if at == Some(cpu) { claim.idle_stays } else { claim.idle_below };
+        let limit =
+            |cpu: CpuId| if at == Some(cpu) { threshold.idle_stays } else { threshold.idle_below };
         let rank = |cpu: &CpuId| {
             let queues = floor.queues_on(floor.core(*cpu));
-            (queues, floor.is_slow(*cpu), !wish.l2.contains(*cpu), at != Some(*cpu), *cpu)
+            (queues, floor.is_slow(*cpu), !preference.l2.contains(*cpu), at != Some(*cpu), *cpu)
         };
         zone.iter().filter(|cpu| floor.core_busy_below(*cpu, limit(*cpu))).min_by_key(rank)
     }
 
-    /// The least busy core, the present one if it is hardly busier; then the CPU of it that is not
-    /// read on.
-    fn least_busy(&self, zone: &CpuSet, at: Option<CpuId>, claim: &Claim) -> Option<CpuId> {
+    /// Returns a CPU of the least busy core, preferring one without readers.
+    ///
+    /// The present core counts as the least busy one if it is hardly busier.
+    fn least_busy(&self, zone: &CpuSet, at: Option<CpuId>, threshold: &Threshold) -> Option<CpuId> {
         let floor = &self.floor;
         let rank = |cpu: &CpuId| {
             let core = floor.core(*cpu);
-            (floor.core_busy(*cpu) / millionths(STEP), floor.queues_on(core), !self.is_core_of(at, *cpu), core.lowest())
+            (
+                floor.core_busy(*cpu) / millionths(STEP),
+                floor.queues_on(core),
+                !self.is_core_of(at, *cpu),
+                core.lowest(),
+            )
         };
         let best = zone.iter().min_by_key(rank)?;
-        let good_enough = |cpu: &CpuId| {
-            self.is_core_of(at, *cpu) && floor.core_busy(*cpu) <= floor.core_busy(best) + millionths(claim.margin)
-        };
+        let limit = floor.core_busy(best) + millionths(threshold.margin);
+        let good_enough = |cpu: &CpuId| self.is_core_of(at, *cpu) && floor.core_busy(*cpu) <= limit;
         let core = floor.core(zone.iter().find(good_enough).unwrap_or(best));
-        zone.and(core).iter().min_by_key(|cpu| (self.readers.contains(*cpu), at != Some(*cpu), *cpu))
+        let cpus = zone.and(core);
+        cpus.iter().min_by_key(|cpu| (self.readers.contains(*cpu), at != Some(*cpu), *cpu))
     }
 
     fn is_core_of(&self, at: Option<CpuId>, cpu: CpuId) -> bool {
         at.is_some_and(|at| self.floor.core(cpu).contains(at))
     }
 
-    /// What speaks for a CPU, with all but this one where they are.
-    fn merit(&self, wish: &Wish<'_>, cpu: CpuId) -> String {
-        let (_, word) = wish.zone(Some(cpu));
+    /// Describes why a CPU was chosen, computed with all other vectors in place.
+    fn merit(&self, preference: &Preference<'_>, cpu: CpuId) -> String {
+        let (_, word) = preference.zone(Some(cpu));
         if !self.reader_cores.contains(cpu) && self.floor.core_busy_below(cpu, IDLE_STAYS) {
             return format!("on an idle core of {word}");
         }
-        let busy = self.floor.core_busy(cpu) as f64 / 1e4 / self.floor.core(cpu).len().max(1) as f64;
-        // a CPU of which nothing is known counts as busy
-        let busy = if busy < 99.5 { format!("{busy:.0}% busy") } else { "all busy, or not known".to_owned() };
+        let threads = self.floor.core(cpu).len().max(1) as f64;
+        let busy = self.floor.core_busy(cpu) as f64 / 1e4 / threads;
+        // A CPU without data counts as busy.
+        let busy = match busy < 99.5 {
+            true => format!("{busy:.0}% busy"),
+            false => "fully busy, or of unknown load".to_owned(),
+        };
         format!("on the least busy core of {word} ({busy}) that is not its consumer's")
     }
 }
 
-/// Load to the per cent first, packets where no load is known, the given order among equals.
-fn heaviest_first<'w>(wishes: &[Option<&'w Wish<'w>>]) -> Vec<(usize, &'w Wish<'w>)> {
-    let weight = |vector: &Vector| ((vector.load * 100.0).round() as u64, vector.packets_per_s as u64);
-    let mut order: Vec<(usize, &Wish<'_>)> =
-        wishes.iter().enumerate().filter_map(|(index, wish)| Some((index, (*wish)?))).collect();
-    order.sort_by_key(|(_, wish)| std::cmp::Reverse(weight(wish.vector)));
+/// Sorts by load in whole per cent, then by packets; equals keep their order.
+fn heaviest_first<'w>(
+    preferences: &[Option<&'w Preference<'w>>],
+) -> Vec<(usize, &'w Preference<'w>)> {
+    let weight =
+        |vector: &Vector| ((vector.load * 100.0).round() as u64, vector.packets_per_s as u64);
+    let mut order: Vec<(usize, &Preference<'_>)> = preferences
+        .iter()
+        .enumerate()
+        .filter_map(|(index, preference)| Some((index, (*preference)?)))
+        .collect();
+    order.sort_by_key(|(_, preference)| std::cmp::Reverse(weight(preference.vector)));
     order
 }
 
@@ -285,7 +334,7 @@ fn cores_of(topology: &Topology, cpus: &CpuSet) -> CpuSet {
     cpus.iter().fold(CpuSet::new(), |cores, cpu| cores.or(&topology.core_of(cpu)))
 }
 
-/// CPUs of the same node, or package where the kernel shows no nodes.
+/// CPUs of the same node, or of the same package if the kernel shows no nodes.
 fn node_of(topology: &Topology, cpu: CpuId) -> CpuSet {
     let Some(known) = topology.cpus.get(&cpu) else { return CpuSet::new() };
     known.node.map_or_else(|| known.package.clone(), |node| topology.node_cpus(node))

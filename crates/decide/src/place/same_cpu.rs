@@ -1,8 +1,7 @@
-//! The CPU where most is read, by all consumers together: nobody has to be woken across CPUs, and
-//! no line travels.
+//! The CPU where all consumers together read most: no wakeup crosses CPUs, and no cache line moves.
 //!
-//! Right for consumers that leave their CPU idle; a busy one loses the time that polling takes from
-//! it.
+//! This suits consumers that leave their CPU idle; a busy consumer loses the time that polling
+//! takes.
 
 use netsilo_model::derive::silo::heaviest;
 
@@ -29,7 +28,10 @@ fn place(vector: &Vector) -> Suggestion {
     let here = |cpu| format!("{:.0}% of its data is read on cpu {cpu}", read(cpu) / all * 100.0);
     let enough = |cpu| vector.pool.contains(cpu) && read(cpu) >= read(best) * (1.0 - WORTH_MOVING);
     match vector.present.filter(|cpu| enough(*cpu)) {
-        Some(cpu) => Suggestion::Keep(cpu, format!("already where it is read: {}", here(cpu))),
-        None => Suggestion::Move(best, format!("{}: its consumer {words}{}", here(best), softirq_in_words(vector))),
+        Some(cpu) => Suggestion::Keep(cpu, format!("already on its reader's cpu: {}", here(cpu))),
+        None => {
+            let softirq = softirq_in_words(vector);
+            Suggestion::Move(best, format!("{}: its consumer {words}{softirq}", here(best)))
+        }
     }
 }

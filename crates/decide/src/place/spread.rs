@@ -1,8 +1,7 @@
 //! One queue per core, on the device's node first, spread evenly over its caches; SMT siblings when
 //! the cores run out.
 //!
-//! It looks at neither traffic nor consumers, so the same machine gets the same placement whatever
-//! it is doing.
+//! It ignores traffic and consumers, so a machine gets the same placement under any load.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +18,12 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     for vector in vectors {
         let seen_from = candidates.entry((vector.node, &vector.pool));
         let candidates = seen_from.or_insert_with(|| all_candidates(vector, &floor));
-        // The CPU with fewest queues, nearest to the device, then with fewest on its core and its
-        // caches.
+        // The CPU with the fewest queues, then the nearest to the device, then the one with the
+        // fewest queues on its core and caches.
         let rank = |candidate: &&Candidate| {
             let Candidate { cpu, distance, slow, shared } = **candidate;
-            (floor.queues_at(cpu), distance, crowds.around(shared), slow, vector.present != Some(cpu), cpu)
+            let moves = vector.present != Some(cpu);
+            (floor.queues_at(cpu), distance, crowds.around(shared), slow, moves, cpu)
         };
         let Some(&Candidate { cpu, shared, .. }) = candidates.iter().min_by_key(rank) else {
             suggestions.push(Suggestion::Leave("no cpu is allowed".into()));
@@ -36,7 +36,7 @@ pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     suggestions
 }
 
-/// An allowed CPU, as a device sees it.
+/// An allowed CPU, with its distance from the device.
 #[derive(Clone, Copy)]
 struct Candidate {
     cpu: CpuId,
@@ -51,12 +51,13 @@ fn all_candidates(vector: &Vector, floor: &Floor<'_>) -> Vec<Candidate> {
         let known = floor.room.topology.cpus.get(&cpu);
         let sets = known.map(|known| [&known.siblings, &known.llc, &known.l2]);
         let shared = sets.map_or([cpu; 3], |sets| sets.map(|set| set.lowest().unwrap_or(cpu)));
-        Candidate { cpu, distance: distance(vector.node, floor, cpu), slow: floor.is_slow(cpu), shared }
+        let (distance, slow) = (distance(vector.node, floor, cpu), floor.is_slow(cpu));
+        Candidate { cpu, distance, slow, shared }
     };
     vector.pool.iter().map(candidate).collect()
 }
 
-/// How many queues there are by core, last-level cache and level 2 cache, each by its lowest CPU.
+/// Number of queues per core, last-level cache and level 2 cache, indexed by their lowest CPU.
 #[derive(Default)]
 struct Crowds([Vec<usize>; 3]);
 
@@ -71,23 +72,23 @@ impl Crowds {
 
     fn around(&self, [core, llc, l2]: [CpuId; 3]) -> [usize; 3] {
         let [cores, llcs, l2s] = &self.0;
-        let count = |counts: &[usize], lowest: CpuId| counts.get(lowest.0 as usize).copied().unwrap_or(0);
+        let count =
+            |counts: &[usize], lowest: CpuId| counts.get(lowest.0 as usize).copied().unwrap_or(0);
         [count(cores, core), count(llcs, llc), count(l2s, l2)]
     }
 }
 
-/// Distance of the CPU's node from the device's (10 is local); a device without a node is at home
-/// everywhere.
+/// Distance of the CPU's node from the device's node (10 is local); a device without a node is
+/// local everywhere.
 pub(super) fn distance(device: Option<NodeId>, floor: &Floor<'_>, cpu: CpuId) -> u32 {
     const LOCAL: u32 = 10;
     const FAR: u32 = 255;
     let topology = floor.room.topology;
-    let (Some(device), Some(node)) = (device, topology.cpus.get(&cpu).and_then(|cpu| cpu.node)) else {
-        return LOCAL;
-    };
+    let node = topology.cpus.get(&cpu).and_then(|cpu| cpu.node);
+    let (Some(device), Some(node)) = (device, node) else { return LOCAL };
     let place = topology.nodes.keys().position(|known| *known == node);
-    let told = || topology.nodes.get(&device)?.distances.get(place?).copied();
-    if device == node { LOCAL } else { told().unwrap_or(FAR) }
+    let distance = || topology.nodes.get(&device)?.distances.get(place?).copied();
+    if device == node { LOCAL } else { distance().unwrap_or(FAR) }
 }
 
 fn suggestion(vector: &Vector, cpu: CpuId, floor: &Floor<'_>) -> Suggestion {
@@ -100,7 +101,9 @@ fn suggestion(vector: &Vector, cpu: CpuId, floor: &Floor<'_>) -> Suggestion {
     };
     let node = match (vector.node, floor.room.topology.cpus.get(&cpu).and_then(|cpu| cpu.node)) {
         (Some(device), Some(node)) if device == node => format!(", on the device's node {node}"),
-        (Some(device), Some(node)) => format!(", on node {node}: the device's node {device} has no cpu left"),
+        (Some(device), Some(node)) => {
+            format!(", on node {node}: the device's node {device} has no free cpu")
+        }
         _ => String::new(),
     };
     match vector.present == Some(cpu) {

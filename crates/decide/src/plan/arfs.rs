@@ -1,4 +1,4 @@
-//! Moving flows instead of interrupts: aRFS, and what to do where every queue feeds every worker.
+//! Moves flows instead of interrupts: aRFS, and advice where every queue feeds every worker.
 
 use netsilo_model::change::{NTUPLE_FILTER, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
@@ -17,15 +17,15 @@ use crate::plan::{Advice, Cause, Goal, Plan};
 const ARFS_DRIVERS: [&str; 8] =
     ["bnxt_en", "enic", "hns3", "ice", "mlx4_en", "mlx5_core", "qede", "sfc"];
 
-/// Queues whose readers are spread have to bring this share of a netdev's data before that is said
-/// of the netdev.
-const MOST: f64 = 0.8;
+/// Share of a netdev's bytes that must arrive on queues with spread readers before the netdev gets
+/// advice to move flows.
+const SPREAD_SHARE: f64 = 0.8;
 
 pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
     netdev.driver.as_deref().is_some_and(|driver| ARFS_DRIVERS.contains(&driver))
 }
 
-/// Adds the offload that lets each driver steer flows by the RFS table.
+/// Adds the offload (`rx-ntuple-filter`) that lets each driver steer flows by the RFS table.
 pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let snapshot = &seen.observation.after;
     let Some(on) = goal.arfs else { return };
@@ -49,21 +49,22 @@ pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: 
                 plan.refuse(
                     &subject,
                     Cause::NoSuchKnob,
-                    "its driver does not let it be changed".into(),
+                    "its driver does not let this offload be changed".into(),
                 );
             }
             Some(_) if on && table == 0 => {
                 plan.refuse(
                     &subject,
                     Cause::NoSuchKnob,
-                    "aRFS goes by the RFS table, which is off: name --rfs too".into(),
+                    "aRFS uses the RFS table, which is off: add --rfs".into(),
                 );
             }
             Some(feature) => {
                 let reason = match on {
                     true => format!(
-                        "aRFS: the device takes each flow to the queue whose interrupt is on its reader's cpu{}",
-                        said(verdict::arfs(seen, netdev))
+                        "aRFS: the device steers each flow to the queue whose interrupt is on \
+                         its reader's cpu{}",
+                        verdict_note(verdict::arfs(seen, netdev))
                     ),
                     false => {
                         "aRFS off: the device's hash chooses the queue of each flow".to_owned()
@@ -79,7 +80,7 @@ pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: 
     }
 }
 
-/// Says so where every queue feeds every worker: moving interrupts gains nothing there, moving
+/// Adds advice where every queue feeds every worker: moving interrupts gains nothing there, moving
 /// flows might.
 pub(super) fn advise(
     snapshot: &Snapshot,
@@ -90,22 +91,22 @@ pub(super) fn advise(
 ) {
     let llcs = snapshot.topology.llc_groups().len();
     for netdev in netdevs {
-        let read = |silo: &&Silo| {
+        let is_read = |silo: &&Silo| {
             silo.queue.is_some() && silo.netdev.is(netdev) && silo.bytes_per_s > Some(0.0)
         };
-        let queues: Vec<&Silo> = silos.queues.iter().filter(read).collect();
+        let queues: Vec<&Silo> = silos.queues.iter().filter(is_read).collect();
         let bytes = |silo: &Silo| silo.bytes_per_s.unwrap_or(0.0);
-        let spread = |silo: &Silo| {
+        let is_spread = |silo: &Silo| {
             silo.concentration.is_some_and(|concentration| concentration.is_spread(llcs))
         };
         let all: f64 = queues.iter().map(|silo| bytes(silo)).sum();
-        let alike: Vec<&Silo> = queues.into_iter().filter(|silo| spread(silo)).collect();
-        let heaviest = alike.iter().max_by(|a, b| bytes(a).total_cmp(&bytes(b)));
+        let spread_queues: Vec<&Silo> = queues.into_iter().filter(|silo| is_spread(silo)).collect();
+        let heaviest = spread_queues.iter().max_by(|a, b| bytes(a).total_cmp(&bytes(b)));
         let Some((heaviest, at)) = heaviest.and_then(|silo| Some((silo, silo.concentration?)))
         else {
             continue;
         };
-        if alike.iter().map(|silo| bytes(silo)).sum::<f64>() >= all * MOST {
+        if spread_queues.iter().map(|silo| bytes(silo)).sum::<f64>() >= all * SPREAD_SHARE {
             plan.advice.push(Advice {
                 subject: netdev.name.clone(),
                 text: advice(snapshot, netdev, heaviest, at, goal),
@@ -124,17 +125,18 @@ fn advice(
     let comm = silo.consumers.first().map_or("its workers", |consumer| consumer.comm.as_str());
     let udp = silo.consumers.iter().any(|consumer| consumer.protocols.contains(&Protocol::Udp));
     let mut text = format!(
-        "its queues feed workers on {} cpus alike ({:.0}% of {} on the busiest): moving interrupts gains nothing. Move flows \
-         instead",
+        "its queues feed workers on {} cpus evenly ({:.0}% of {} on the busiest): moving \
+         interrupts gains nothing. Move flows instead",
         at.cpus,
         at.cpu * 100.0,
         silo.label()
     );
     let rfs = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0) > 0;
     if !rfs {
-        text += ": --rfs 32768 runs the protocol of each flow where it was last read, for an ipi a batch";
+        text += ": --rfs 32768 runs the protocol work of each flow on the cpu that last read it, \
+                 at one ipi per batch";
         if udp {
-            text += " (connected sockets only: an unconnected UDP server gets nothing)";
+            text += " (connected sockets only: an unconnected UDP server gains nothing)";
         }
     }
     if has_arfs(netdev) && goal.arfs.is_none() {
@@ -142,12 +144,14 @@ fn advice(
         text += &format!("; --rfs 32768 --arfs on lets the device do it ({driver} can)");
     }
     if can_steer(netdev) && goal.steer.is_empty() {
-        text += "; where each worker listens on a port of its own, --steer 443/tcp=2-3 takes its flows to the queues near it by \
-                 rules of the device (which port is whose is not seen here: name it)";
+        text += "; if each worker listens on its own port, --steer 443/tcp=2-3 adds rules of the \
+                 device that steer the port's flows to the queues near its worker (netsilo does \
+                 not see which port a worker uses: name it)";
     }
     text += &format!(
-        "; or let {comm} take its connections by CPU: SO_REUSEPORT with a socket per worker and SO_ATTACH_REUSEPORT_EBPF \
-         (or _CBPF) that returns the CPU, or hand each accepted connection to the worker of its SO_INCOMING_NAPI_ID"
+        "; or let {comm} accept connections by CPU: SO_REUSEPORT with a socket per worker and \
+         SO_ATTACH_REUSEPORT_EBPF (or _CBPF) that returns the CPU, or hand each accepted \
+         connection to the worker of its SO_INCOMING_NAPI_ID"
     );
     text
 }

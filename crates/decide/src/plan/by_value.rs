@@ -1,5 +1,5 @@
-//! RPS, RFS, XPS and the defaults for interrupts and devices to come: what the operator asks for by
-//! value.
+//! Plans RPS, RFS, XPS and the defaults for future interrupts and devices, from the values that the
+//! operator requested.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::judge::verdict::{self, Verdict};
 use crate::plan::placement::Places;
 use crate::plan::{Cause, Goal, Plan, Xps, owners, selection};
 
-/// `rps_sock_flow_sysctl` takes no more (`net/core/sysctl_net_core.c`).
-const MOST_FLOW_ENTRIES: u32 = 1 << 29;
+/// Most RFS table entries that `rps_sock_flow_sysctl` accepts (`net/core/sysctl_net_core.c`).
+const MAX_FLOW_ENTRIES: u32 = 1 << 29;
 
 /// Adds `default_smp_affinity` and `rps_default_mask`.
 pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
@@ -29,8 +29,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
             Some(old)
                 if selection::usable(&snapshot.topology, "default_smp_affinity", cpus, plan) =>
             {
-                let reason =
-                    format!("interrupts to come are set up on cpus {cpus}; those that exist stay");
+                let reason = format!("new interrupts start on cpus {cpus}; existing ones stay");
                 plan.set(
                     Target::DefaultSmpAffinity,
                     Value::Cpus(old.clone()),
@@ -51,7 +50,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
             }
             (Some(old), Some((new, note))) => {
                 let reason =
-                    format!("queues of devices to come begin with RPS {}{note}", on_or_off(&new));
+                    format!("queues of new devices start with RPS {}{note}", on_or_off(&new));
                 plan.set(
                     Target::RpsDefaultMask,
                     Value::Cpus(old.clone()),
@@ -68,8 +67,10 @@ fn on_or_off(cpus: &CpuSet) -> String {
     if cpus.is_empty() { "off".into() } else { format!("on cpus {cpus}") }
 }
 
-/// What the kernel makes of an RPS mask: it silently drops isolated and tickless CPUs
-/// (`net/core/net-sysfs.c:rps_cpumask_housekeeping`), so they are left out here and that is said.
+/// Returns the RPS mask that the kernel will use, with a note on CPUs left out.
+///
+/// The kernel silently drops isolated and tickless CPUs
+/// (`net/core/net-sysfs.c:rps_cpumask_housekeeping`); the plan leaves them out and says so.
 fn steerable(
     snapshot: &Snapshot,
     subject: &str,
@@ -81,23 +82,23 @@ fn steerable(
         return None;
     }
     let dropped = cpus.and(&topology.set_apart());
-    let left = cpus.minus(&dropped);
+    let usable = cpus.minus(&dropped);
     if dropped.is_empty() {
-        return Some((left, String::new()));
+        return Some((usable, String::new()));
     }
     let why = selection::why_apart(topology, &dropped);
-    if left.is_empty() {
+    if usable.is_empty() {
         plan.refuse(
             subject,
             Cause::IsolatedCpu,
-            format!("{} {why}, and the kernel drops such from RPS", selection::cpus_are(&dropped)),
+            format!("{} {why}; the kernel drops such cpus from RPS", selection::cpus_are(&dropped)),
         );
         return None;
     }
     Some((
-        left,
+        usable,
         format!(
-            "; {} {why}: the kernel would silently leave that out",
+            "; {} {why}: left out, as the kernel ignores such cpus",
             selection::cpus_are(&dropped)
         ),
     ))
@@ -118,7 +119,7 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
                 "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned()
             }
             false => {
-                let verdict = said(verdict::rps_onto(seen, netdev, &cpus));
+                let verdict = verdict_note(verdict::rps_onto(seen, netdev, &cpus));
                 format!(
                     "RPS spreads the protocol work of its flows over cpus {cpus}{verdict}{note}"
                 )
@@ -130,12 +131,12 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
                 (_, Some(holder)) => plan.refuse(
                     &label,
                     Cause::LeasedQueue,
-                    format!("held by {holder}: hands off; end that first"),
+                    format!("in use by {holder}: end that use first"),
                 ),
                 (None, _) => plan.refuse(
                     &label,
                     Cause::NoSuchKnob,
-                    "it has no rps_cpus: this kernel is without RPS".into(),
+                    "it has no rps_cpus: this kernel has no RPS".into(),
                 ),
                 (Some(old), None) => {
                     let target =
@@ -150,12 +151,12 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
             }
         }
     }
-    let what_to_do = |_: &str| "stop it, or change RPS in its configuration".to_owned();
-    owners::yield_to(snapshot, WriterKnob::Rps, goal, changes.changes, what_to_do, plan);
+    let advice = |_: &str| "stop it, or change RPS in its configuration".to_owned();
+    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
 }
 
-/// What a verdict says of it, where something arrives to judge by.
-pub(super) fn said(verdict: Option<Verdict>) -> String {
+/// The verdict in parentheses; empty if there is no traffic to judge.
+pub(super) fn verdict_note(verdict: Option<Verdict>) -> String {
     verdict
         .map_or_else(String::new, |verdict| format!(" ({}: {})", verdict.outcome, verdict.because))
 }
@@ -168,32 +169,35 @@ pub(super) fn rfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
         return plan.refuse(
             "rps_sock_flow_entries",
             Cause::NoSuchKnob,
-            "this kernel is without RPS and RFS".into(),
+            "this kernel has no RPS and no RFS".into(),
         );
     };
-    if wanted > MOST_FLOW_ENTRIES {
+    if wanted > MAX_FLOW_ENTRIES {
         let reason =
-            format!("{wanted} flow entries are more than the kernel takes ({MOST_FLOW_ENTRIES})");
+            format!("{wanted} flow entries exceed the kernel's limit ({MAX_FLOW_ENTRIES})");
         return plan.refuse("rps_sock_flow_entries", Cause::OutOfRange, reason);
     }
-    // The kernel rounds up (`roundup_pow_of_two`); what is planned is what will be read back.
+    // The kernel rounds up (`roundup_pow_of_two`); the plan states the value that will be read
+    // back.
     let entries = if wanted == 0 { 0 } else { wanted.next_power_of_two() };
     let mut changes = Plan::default();
     let table = match (entries, entries == wanted) {
         (0, _) => "RFS off: flows no longer follow their readers, on any device".to_owned(),
-        (_, true) => "RFS: one entry per flow says on which cpu it is read".to_owned(),
+        (_, true) => "RFS: a table entry per flow records the cpu that reads it".to_owned(),
         (_, false) => format!(
-            "RFS: one entry per flow says on which cpu it is read; {wanted} rounded up to a power of two as the kernel does"
+            "RFS: a table entry per flow records the cpu that reads it; {wanted} \
+             rounded up to a power of two, as the kernel does"
         ),
     };
     changes.set(Target::RpsSockFlowEntries, Value::Count(old), Value::Count(entries), table);
     for netdev in netdevs {
-        let verdict = if entries == 0 { String::new() } else { said(verdict::rfs(seen, netdev)) };
+        let verdict =
+            if entries == 0 { String::new() } else { verdict_note(verdict::rfs(seen, netdev)) };
         flow_counts(netdev, entries, &verdict, &mut changes);
     }
     plan.refusals.append(&mut changes.refusals);
-    let what_to_do = |_: &str| "stop it, or change RFS in its configuration".to_owned();
-    owners::yield_to(snapshot, WriterKnob::Rps, goal, changes.changes, what_to_do, plan);
+    let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
+    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
 }
 
 fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
@@ -208,19 +212,19 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
             (_, Some(holder)) => plan.refuse(
                 &label,
                 Cause::LeasedQueue,
-                format!("held by {holder}: hands off; end that first"),
+                format!("in use by {holder}: end that use first"),
             ),
             (None, _) => plan.refuse(
                 &label,
                 Cause::NoSuchKnob,
-                "it has no rps_flow_cnt: this kernel is without RFS".into(),
+                "it has no rps_flow_cnt: this kernel has no RFS".into(),
             ),
             (Some(old), None) => {
                 let reason = match entries {
                     0 => "RFS off".to_owned(),
                     _ => {
                         let queues = netsilo_model::machine::words::plural(real as usize, "queue");
-                        format!("RFS: its part of {entries} entries, {queues}{verdict}")
+                        format!("RFS: its share of {entries} entries, {queues}{verdict}")
                     }
                 };
                 let target =
@@ -231,16 +235,14 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
     }
 }
 
-/// How many rx queues the device really uses; some drivers (mlx5) show folders for more.
+/// Number of rx queues that the device uses; some drivers (mlx5) create sysfs folders for more.
 fn real_queues(netdev: &Netdev) -> u32 {
     let folders = netdev.rx_queues.len() as u32;
     let channels = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.channels.value());
-    let current = |limit: Option<netsilo_model::snapshot::ethtool::Limit>| {
-        limit.map_or(0, |limit| limit.current)
-    };
-    let told = channels
+    let current = |limit: Option<netsilo_model::snapshot::ethtool::Limit>| limit.map_or(0, |limit| limit.current);
+    let reported = channels
         .map_or(0, |channels| current(channels.rx).saturating_add(current(channels.combined)));
-    if (1..folders).contains(&told) { told } else { folders.max(1) }
+    if (1..folders).contains(&reported) { reported } else { folders.max(1) }
 }
 
 /// Adds `xps_cpus` of each tx queue.
@@ -259,7 +261,7 @@ pub(super) fn xps(
         if queues.is_empty() {
             plan.leave(
                 &format!("{} xps", netdev.name),
-                "it has one tx queue, or this kernel is without XPS: nothing to choose",
+                "it has one tx queue, or this kernel has no XPS: nothing to choose",
             );
             continue;
         }
@@ -278,25 +280,26 @@ pub(super) fn xps(
             let reason = match (xps, place) {
                 (Xps::Off, _) => "XPS off: a flow's hash chooses the tx queue".to_owned(),
                 (Xps::Near, Some(cpu)) if new.is_empty() => {
-                    format!("its completions arrive on cpu {cpu}, every cpu has a nearer queue")
+                    format!("its completions arrive on cpu {cpu}; every cpu has a nearer queue")
                 }
                 (Xps::Near, Some(cpu)) => {
                     format!(
-                        "cpus {new} send through it: its completions arrive on cpu {cpu}, none is nearer to them"
+                        "cpus {new} send through it: its completions arrive on cpu {cpu}, and no \
+                         other queue is nearer"
                     )
                 }
-                (Xps::Near, None) => "where its completions arrive is not known".to_owned(),
+                (Xps::Near, None) => "the cpu of its completions is not known".to_owned(),
             };
             let target = Target::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
             changes.set(target, Value::Cpus(old.clone()), Value::Cpus(new), reason);
         }
     }
-    let what_to_do = |_: &str| "stop it, or change XPS in its configuration".to_owned();
-    owners::yield_to(snapshot, WriterKnob::Xps, goal, changes.changes, what_to_do, plan);
+    let advice = |_: &str| "stop it, or change XPS in its configuration".to_owned();
+    owners::add_unless_owned(snapshot, WriterKnob::Xps, goal, changes.changes, advice, plan);
 }
 
-/// Each online CPU to the tx queue whose completions arrive nearest, to the one with fewest CPUs
-/// among equals.
+/// Assigns each online CPU to the tx queue whose completions arrive nearest; among equals, to the
+/// queue with fewest CPUs.
 fn near(
     snapshot: &Snapshot,
     queues: &[(&TxQueue, &CpuSet)],
@@ -309,11 +312,11 @@ fn near(
     }
     let mut near: BTreeMap<u32, CpuSet> = BTreeMap::new();
     for cpu in snapshot.topology.online.iter() {
-        let away: Vec<_> =
+        let distances: Vec<_> =
             placed.iter().map(|(at, all)| (snapshot.topology.distance(cpu, *at), all)).collect();
-        let nearest = away.iter().map(|(distance, _)| *distance).min()?;
+        let nearest = distances.iter().map(|(distance, _)| *distance).min()?;
         let equals =
-            away.iter().filter(|(distance, _)| *distance == nearest).flat_map(|(_, all)| *all);
+            distances.iter().filter(|(distance, _)| *distance == nearest).flat_map(|(_, all)| *all);
         let index = equals.min_by_key(|index| (near.get(index).map_or(0, CpuSet::len), **index))?;
         near.entry(*index).or_default().insert(cpu);
     }

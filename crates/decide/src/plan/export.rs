@@ -1,9 +1,9 @@
-//! A plan in the words of other programs: a shell script, irqbalance's policy, systemd's `.link`
-//! files, a tuned profile.
+//! Exports a plan in the formats of other programs: a shell script, irqbalance's policy, systemd's
+//! `.link` files, a tuned profile.
 //!
-//! Only text is made here, and only with settings that the other program really has; what it cannot
-//! express is named in a comment. Interrupts come from the plan's placements, moved or not; all
-//! else from its changes.
+//! This module only builds text, and only with settings that the other program really has; a
+//! comment names what it cannot express. Interrupts come from the plan's placements, moved or not;
+//! everything else comes from its changes.
 
 mod irqbalance;
 mod script;
@@ -27,15 +27,15 @@ pub use tuned::tuned;
 /// A file for another program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// Its name, without folder.
+    /// File name, without folder.
     pub name: String,
-    /// Its text.
+    /// Content.
     pub text: String,
-    /// Whether it is a program.
+    /// Whether the file is executable.
     pub executable: bool,
 }
 
-/// An interrupt and where it shall be.
+/// An interrupt and its planned CPUs.
 struct Interrupt<'a> {
     irq: Irq,
     action: &'a str,
@@ -44,7 +44,7 @@ struct Interrupt<'a> {
     why: &'a str,
 }
 
-/// All interrupts that the plan has a place for, by number.
+/// All interrupts with a place in the plan, by number.
 fn interrupts(plan: &Plan) -> Vec<Interrupt<'_>> {
     let mut all = BTreeMap::new();
     for placement in &plan.placements {
@@ -56,7 +56,7 @@ fn interrupts(plan: &Plan) -> Vec<Interrupt<'_>> {
             );
         }
     }
-    // A plan that was made by hand, or by an earlier netsilo, has changes only.
+    // Plans written by hand or by an earlier netsilo have only changes.
     for change in &plan.changes {
         if let (Target::IrqAffinity { irq, action, netdev }, Value::Cpus(cpus)) =
             (&change.target, &change.new)
@@ -69,12 +69,12 @@ fn interrupts(plan: &Plan) -> Vec<Interrupt<'_>> {
     all.into_values().collect()
 }
 
-/// The number as the kernel keeps it: flow counts are rounded up to a power of two, 0 stays 0.
+/// The count as the kernel stores it: flow counts are rounded up to a power of two, 0 stays 0.
 fn rounded(count: u32) -> u32 {
     if count == 0 { 0 } else { count.checked_next_power_of_two().unwrap_or(count) }
 }
 
-/// A new value as its file takes it.
+/// The new value in the format of its file.
 fn text_of(change: &Change) -> String {
     match (&change.target, &change.new) {
         (_, Value::Cpus(cpus)) => cpus.to_mask(1),
@@ -85,12 +85,12 @@ fn text_of(change: &Change) -> String {
     }
 }
 
-/// A text on one line, for a comment.
+/// Joins a text into one line, for a comment.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A text as one word of a shell, whatever is in it.
+/// Quotes any text as one shell word.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -101,14 +101,14 @@ mod tests {
     use netsilo_model::change::NTUPLE_FILTER;
 
     #[test]
-    fn a_name_with_anything_in_it_is_one_word_of_the_shell() {
+    fn any_name_becomes_one_shell_word() {
         assert_eq!(quoted("virtio0-input.1"), "'virtio0-input.1'");
         assert_eq!(quoted("it's $(x)"), r"'it'\''s $(x)'");
         assert_eq!(one_line("a\nb\t c"), "a b c");
     }
 
     #[test]
-    fn steering_by_the_driver_is_switched_in_each_format_and_a_consumer_in_none() {
+    fn each_format_switches_flow_steering_and_none_pins_a_consumer() {
         let change =
             |target, new| Change { target, old: Value::Count(0), new, reason: "because".into() };
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_written_as_the_kernel_keeps_them() {
+    fn counts_are_rounded_as_the_kernel_rounds_them() {
         assert_eq!([0, 1000, 1024, u32::MAX].map(rounded), [0, 1024, 1024, u32::MAX]);
     }
 }

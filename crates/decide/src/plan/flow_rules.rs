@@ -1,7 +1,7 @@
-//! Flows of a listening port taken to queues of one's choice, by rules of the device: an ntuple
-//! rule for one queue, a rule that leads to an RSS context for several.
+//! Steers the flows of a listening port to chosen rx queues by rules of the device: an ntuple rule
+//! for one queue, a rule that leads to an RSS context for several.
 //!
-//! Which port is whose is told by the operator: what eBPF counts has no ports.
+//! The operator names each worker's port: the eBPF counters do not record ports.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{Cause, Goal, Plan};
 
-/// Flows to a port, and the rx queues for them (`443/tcp=2-3`).
+/// A port, and the rx queues for its flows (`443/tcp=2-3`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Steering {
@@ -28,7 +28,7 @@ pub struct Steering {
     pub queues: CpuSet,
 }
 
-/// A text that is no steering.
+/// A text that does not parse as a [`Steering`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}`: write a port, its protocol and rx queues, like 443/tcp=2-3")]
 pub struct SteeringError(String);
@@ -77,42 +77,41 @@ impl Steering {
     }
 }
 
-/// Whether a netdev's driver says that it can steer flows: the offload is on, or can be switched
-/// on.
+/// Whether a netdev's driver can steer flows: the offload is on, or can be switched on.
 pub(super) fn can_steer(netdev: &Netdev) -> bool {
     let feature = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
     feature.is_some_and(|feature| feature.active || !feature.fixed())
 }
 
-/// Adds the rules, with the contexts that they lead to and the offload that lets them.
+/// Adds the flow rules, the RSS contexts that they lead to, and the offload that enables them.
 pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     for netdev in netdevs {
-        for wish in &goal.steer {
-            let subject = format!("{} {wish}", netdev.name);
+        for steering in &goal.steer {
+            let subject = format!("{} {steering}", netdev.name);
             let queues = netdev.rx_queues.len();
             if !can_steer(netdev) {
                 let driver = netdev.driver.as_deref().unwrap_or("its driver");
                 plan.refuse(
                     &subject,
                     Cause::NoSuchKnob,
-                    format!("{driver} takes no rules for flows; --rfs moves them in software"),
+                    format!("{driver} supports no flow rules; --rfs moves flows in software"),
                 );
-            } else if wish.queues.highest().is_some_and(|queue| queue.0 as usize >= queues) {
+            } else if steering.queues.highest().is_some_and(|queue| queue.0 as usize >= queues) {
                 let reason = format!(
                     "it has {queues} rx queues: choose from 0 to {}",
                     queues.saturating_sub(1)
                 );
                 plan.refuse(&subject, Cause::OutOfRange, reason);
             } else {
-                rules(netdev, wish, plan);
+                rules(netdev, steering, plan);
             }
         }
     }
 }
 
-fn rules(netdev: &Netdev, wish: &Steering, plan: &mut Plan) {
+fn rules(netdev: &Netdev, steering: &Steering, plan: &mut Plan) {
     let identity = || NetdevIdentity::of(netdev);
-    let switched_on = |plan: &mut Plan, target: Target, old: bool, reason: String| {
+    let switch_on = |plan: &mut Plan, target: Target, old: bool, reason: String| {
         if !plan.changes.iter().any(|change| change.target == target) {
             plan.set(target, Value::Switch(old), Value::Switch(true), reason);
         }
@@ -123,27 +122,28 @@ fn rules(netdev: &Netdev, wish: &Steering, plan: &mut Plan) {
         .and_then(|ethtool| ethtool.feature(NTUPLE_FILTER))
         .is_some_and(|it| it.active);
     let offload = Target::Offload { netdev: identity(), feature: NTUPLE_FILTER.into() };
-    switched_on(plan, offload, active, "rules for flows need it".into());
-    let to = match wish.queues.single() {
+    switch_on(plan, offload, active, "flow rules need it".into());
+    let to = match steering.queues.single() {
         Some(queue) => Steer::Queue(queue.0),
         None => {
-            let context = Target::RssContext { netdev: identity(), queues: wish.queues.clone() };
-            switched_on(
+            let context =
+                Target::RssContext { netdev: identity(), queues: steering.queues.clone() };
+            switch_on(
                 plan,
                 context,
                 false,
-                format!("spreads flows over queues {} alone", wish.queues),
+                format!("spreads flows over queues {} only", steering.queues),
             );
-            Steer::Queues(wish.queues.clone())
+            Steer::Queues(steering.queues.clone())
         }
     };
-    for flow in wish.flows() {
-        let rule = FlowRule::to_port(flow, wish.port, to.clone());
+    for flow in steering.flows() {
+        let rule = FlowRule::to_port(flow, steering.port, to.clone());
         let reason = format!(
-            "flows to port {} come through rx queues {}, as asked for",
-            wish.port, wish.queues
+            "flows to port {} arrive on rx queues {}, as requested",
+            steering.port, steering.queues
         );
-        switched_on(plan, Target::NtupleRule { netdev: identity(), rule }, false, reason);
+        switch_on(plan, Target::NtupleRule { netdev: identity(), rule }, false, reason);
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use netsilo_model::snapshot::ethtool::Feature;
     use netsilo_model::snapshot::netdev::RxQueue;
 
-    /// A netdev with four queues that may steer flows, or not.
+    /// A netdev with four queues whose driver can steer flows, or cannot.
     fn netdev(available: bool) -> Netdev {
         let feature = Feature {
             name: NTUPLE_FILTER.into(),
@@ -191,9 +191,9 @@ mod tests {
         }
     }
 
-    fn planned(netdev: &Netdev, wishes: &[&str]) -> Plan {
+    fn planned(netdev: &Netdev, texts: &[&str]) -> Plan {
         let goal = Goal {
-            steer: wishes.iter().map(|wish| wish.parse().unwrap()).collect(),
+            steer: texts.iter().map(|steering| steering.parse().unwrap()).collect(),
             ..Goal::default()
         };
         let mut plan = Plan::default();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_goes_to_a_queue_by_a_rule_and_to_several_by_a_context() {
+    fn one_queue_needs_a_rule_and_several_need_an_rss_context() {
         let plan = planned(&netdev(true), &["443/tcp=2-3", "53/udp=0"]);
         let targets: Vec<String> =
             plan.changes.iter().map(|change| change.target.to_string()).collect();
@@ -224,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_rules_and_a_queue_that_is_not_there_are_refused() {
+    fn a_driver_without_rules_and_a_missing_queue_are_refused() {
         let plan = planned(&netdev(false), &["443/tcp=2"]);
         assert_eq!(
             plan.refusals[0].reason,
-            "ice takes no rules for flows; --rfs moves them in software"
+            "ice supports no flow rules; --rfs moves flows in software"
         );
         let plan = planned(&netdev(true), &["443/tcp=3-4"]);
         assert_eq!(
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_written_as_it_is_read() {
+    fn a_steering_parses_what_it_prints() {
         for text in ["443/tcp=2-3", "53/udp=0"] {
             assert_eq!(text.parse::<Steering>().unwrap().to_string(), text);
         }

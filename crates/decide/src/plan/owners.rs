@@ -1,4 +1,4 @@
-//! Other programs that write the same knobs: named, never fought.
+//! Other programs that write the same knobs: netsilo names them and leaves their knobs alone.
 
 use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::words::plural;
@@ -7,10 +7,10 @@ use netsilo_model::snapshot::host::{Snapshot, Writer, WriterKnob};
 use crate::plan::{Cause, Goal, Plan};
 
 impl Plan {
-    /// The programs, of those given, that own what this plan writes; none if that was accepted when
-    /// it was made.
+    /// Lists the given programs that own a knob this plan writes; none if the plan overrides owners
+    /// (`even_if_owned`).
     ///
-    /// For a plan that was saved: another program may have been started since.
+    /// Used for a saved plan: another program may have started since.
     pub fn owners<'w>(&self, writers: &'w [Writer]) -> Vec<&'w Writer> {
         let knob = |change: &Change| match change.target {
             Target::IrqAffinity { .. } => Some(WriterKnob::IrqAffinity),
@@ -29,14 +29,14 @@ impl Plan {
     }
 }
 
-/// Takes changes of one kind into the plan, unless another program owns the knob; `true` when they
-/// were refused.
-pub(super) fn yield_to(
+/// Adds changes of one kind to the plan, unless another program owns the knob; returns `true` if
+/// they were refused.
+pub(super) fn add_unless_owned(
     snapshot: &Snapshot,
     knob: WriterKnob,
     goal: &Goal,
     changes: Vec<Change>,
-    what_to_do: impl Fn(&str) -> String,
+    advice: impl Fn(&str) -> String,
     plan: &mut Plan,
 ) -> bool {
     let owners: Vec<&Writer> =
@@ -49,17 +49,18 @@ pub(super) fn yield_to(
         owners.iter().map(|writer| format!("{} (pid {})", writer.name, writer.pid)).collect();
     if goal.even_if_owned {
         let warned = |change: Change| Change {
-            reason: format!("{}; {} may take it back", change.reason, names.join(", ")),
+            reason: format!("{}; {} may revert it", change.reason, names.join(", ")),
             ..change
         };
         plan.changes.extend(changes.into_iter().map(warned));
         return false;
     }
     for (writer, name) in owners.iter().zip(&names) {
-        let todo = what_to_do(&writer.name);
+        let advice_text = advice(&writer.name);
         let count = plural(changes.len(), "change");
         let reason = format!(
-            "it is running and would take {count} back: {todo}, or act all the same with --even-if-owned"
+            "it is running and would revert {count}: {advice_text}, or override with \
+             --even-if-owned"
         );
         plan.refuse(name, Cause::OtherOwner, reason);
     }
@@ -73,7 +74,7 @@ mod tests {
     use netsilo_model::machine::ids::Irq;
 
     #[test]
-    fn a_saved_plan_knows_whose_knobs_it_writes() {
+    fn a_saved_plan_lists_the_owners_of_the_knobs_it_writes() {
         let writer = |name: &str, knob| Writer { name: name.into(), pid: 812, writes: vec![knob] };
         let writers =
             [writer("irqbalance", WriterKnob::IrqAffinity), writer("other", WriterKnob::Xps)];

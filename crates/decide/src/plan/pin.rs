@@ -1,5 +1,5 @@
-//! Which CPUs a consumer may run on, when the operator restricts it: from what was found to a
-//! [`Plan`].
+//! Plans which CPUs a consumer may run on, when the operator restricts it: from the observed
+//! threads or cgroup to a [`Plan`].
 
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
@@ -44,7 +44,7 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
         pin(&mut plan, target, &cgroup.cpus, cpus);
     } else {
         let reason =
-            format!("its parent has cpus {} and not {closed}; choose among those", cgroup.open);
+            format!("its parent has cpus {} and not {closed}; choose among these", cgroup.open);
         plan.refusals.push(Refusal {
             subject: target.to_string(),
             cause: Cause::EmptyMask,
@@ -56,10 +56,10 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
 
 fn pin(plan: &mut Plan, target: Target, old: &CpuSet, new: &CpuSet) {
     if old == new {
-        let reason = "it has these cpus already".into();
+        let reason = "it already has these cpus".into();
         plan.unchanged.push(Unchanged { subject: target.to_string(), reason });
     } else {
-        let reason = format!("asked for: it keeps to cpus {new}");
+        let reason = format!("requested: it runs only on cpus {new}");
         plan.changes.push(Change {
             target,
             old: Value::Cpus(old.clone()),
@@ -69,7 +69,7 @@ fn pin(plan: &mut Plan, target: Target, old: &CpuSet, new: &CpuSet) {
     }
 }
 
-/// Nothing is done by halves: one CPU that is not online refuses all.
+/// Refuses the whole request if any of its CPUs is offline.
 fn refuse_offline(topology: &Topology, cpus: &CpuSet, plan: &mut Plan) -> bool {
     let offline = cpus.minus(&topology.online);
     if offline.is_empty() {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_not_online_refuses_all() {
+    fn one_offline_cpu_refuses_the_whole_request() {
         let plan = pin_threads(&eight(), &[thread(10, "0-7", false)], &set("7-8"));
         assert!(plan.changes.is_empty());
         assert_eq!(
@@ -126,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_cannot_have_what_its_parent_has_not() {
+    fn a_cgroup_cannot_have_cpus_that_its_parent_lacks() {
         let cgroup = |open| Cgroup { path: "/web".into(), cpus: CpuSet::new(), open: set(open) };
         let plan = pin_cgroup(&eight(), &cgroup("0-3"), &set("2-5"));
         assert!(plan.changes.is_empty());
         assert_eq!(
             plan.refusals[0].reason,
-            "its parent has cpus 0-3 and not 4-5; choose among those"
+            "its parent has cpus 0-3 and not 4-5; choose among these"
         );
         let plan = pin_cgroup(&eight(), &cgroup("0-7"), &set("2-5"));
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Interrupts and NAPI kthreads: what is placed as one, what an algorithm says of it, and the
-//! changes that follow.
+//! Places interrupts and NAPI kthreads: groups queues that must move together, asks the algorithm
+//! for a CPU, and makes the changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,18 +17,18 @@ use crate::place::model::Model;
 use crate::place::{AlgorithmName, Room, Suggestion, Vector, suggest};
 use crate::plan::{Cause, Goal, Override, Placement, Plan, Predicted, owners, selection};
 
-/// Queues that are placed as one, as they share an interrupt or have none but a kthread.
+/// Queues that are placed together: they share an interrupt, or have a kthread and no interrupt.
 struct Group<'a> {
     netdev: &'a Netdev,
     irq: Option<Irq>,
     silos: Vec<&'a Silo>,
 }
 
-/// Where each interrupt will be, after the plan.
+/// The CPU of each interrupt after the plan.
 pub(super) type Places = BTreeMap<Irq, CpuId>;
 
-/// Adds the changes that put interrupts and kthreads where the algorithm wants them; says where
-/// each interrupt will be.
+/// Adds the changes that move interrupts and kthreads where the algorithm wants them; returns the
+/// CPU of each interrupt afterwards.
 pub(super) fn place(
     observation: &Observation,
     rates: &Rates,
@@ -43,16 +43,16 @@ pub(super) fn place(
     let Some(pool) = pool.filter(|_| goal.irqs) else { return places };
     let mut groups = groups(after, silos, netdevs, plan);
     groups.retain(|group| group.movable(after, plan));
-    let wanted = Wanted::new(after, goal, pool, plan);
+    let rules = VectorRules::new(after, goal, pool, plan);
     let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
-        groups.into_iter().filter_map(|group| wanted.vector(group, after, plan)).collect();
-    feed(after, &mut vectors);
+        groups.into_iter().filter_map(|group| rules.vector(group, after, plan)).collect();
+    add_feeds(after, &mut vectors);
     let placed: Vec<&Silo> =
         vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
     let room = Room::of(after, &goal.costs, rates, &observation.attribution, &placed);
-    let of_group = |(group, vector, algorithm)| ((group, algorithm), vector);
+    let split_group = |(group, vector, algorithm)| ((group, algorithm), vector);
     let (groups, vectors): (Vec<(Group<'_>, AlgorithmName)>, Vec<Vector>) =
-        vectors.into_iter().map(of_group).unzip();
+        vectors.into_iter().map(split_group).unzip();
     let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
     let suggestions = suggest_each(&room, &vectors, &algorithms);
     let gains = predict(&room, &vectors, &suggestions, plan);
@@ -72,7 +72,7 @@ pub(super) fn place(
             changes.extend(group.changes(after, cpu, &vector.label, &basis));
         } else {
             plan.leave(&vector.label, &basis);
-            // A kthread that stays still wants its interrupt with it.
+            // A kthread that stays put still wants its interrupt on its CPU.
             let threaded = group.kthread().is_some();
             changes
                 .extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
@@ -81,7 +81,7 @@ pub(super) fn place(
         settled.extend(group.irq.map(|irq| (irq, cpu)));
     }
     changes.extend(follow(after, netdevs, &settled, plan));
-    for change in take(after, goal, changes, plan) {
+    for change in accept(after, goal, changes, plan) {
         if let (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) = (&change.target, &change.new)
         {
             places.extend(cpus.single().map(|cpu| (*irq, cpu)));
@@ -90,13 +90,13 @@ pub(super) fn place(
     places
 }
 
-/// What the goal wants for each vector.
-struct Wanted<'a> {
+/// The pool and overrides of the goal, applied to each vector.
+struct VectorRules<'a> {
     goal: &'a Goal,
     pool: CpuSet,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> VectorRules<'a> {
     fn new(snapshot: &Snapshot, goal: &'a Goal, pool: CpuSet, plan: &mut Plan) -> Self {
         let full = full_of_vectors(snapshot).and(&pool);
         if !full.is_empty() {
@@ -109,8 +109,8 @@ impl<'a> Wanted<'a> {
         Self { goal, pool: pool.minus(&full) }
     }
 
-    /// The group's vector and its algorithm; `None`, with the reason in the plan, where it is to be
-    /// left alone.
+    /// Returns the group's vector and algorithm; `None`, with the reason in the plan, if the group
+    /// is to be left alone.
     fn vector<'g>(
         &self,
         group: Group<'g>,
@@ -137,8 +137,7 @@ impl<'a> Wanted<'a> {
         Some((group, vector, algorithm))
     }
 
-    /// The CPUs that RPS will hand the group's packets on to; none where RFS sends them to their
-    /// readers.
+    /// CPUs that RPS will hand the group's packets to; none where RFS sends them to their readers.
     fn handed_on(&self, group: &Group<'_>, snapshot: &Snapshot) -> CpuSet {
         let table = self.goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
         let follows = |silo: &&Silo| self.goal.rfs.or(silo.rps_flow_cnt).unwrap_or(0) > 0;
@@ -152,10 +151,11 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Adds to each vector which others complete the transmission of what it forwards: those of the tx
-/// queues that it feeds, or of the rx queue of the same number, which a tx queue's own interrupt
-/// follows.
-fn feed(snapshot: &Snapshot, vectors: &mut [(Group<'_>, Vector, AlgorithmName)]) {
+/// Adds to each vector which other vectors complete the transmission of the packets it forwards.
+///
+/// Those are the vectors of the tx queues that it feeds. A tx queue with its own interrupt follows
+/// the rx queue of the same number, so that rx queue's vector counts then.
+fn add_feeds(snapshot: &Snapshot, vectors: &mut [(Group<'_>, Vector, AlgorithmName)]) {
     let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
     let mut by_queue: BTreeMap<(u32, u32), usize> = BTreeMap::new();
     for (index, (group, ..)) in vectors.iter().enumerate() {
@@ -186,12 +186,13 @@ fn feed(snapshot: &Snapshot, vectors: &mut [(Group<'_>, Vector, AlgorithmName)])
     }
 }
 
-/// How many interrupts an x86 CPU takes: of 256 vectors, 32 are exceptions and some two dozen the
-/// system's own (`arch/x86/include/asm/irq_vectors.h`); a write for a full one is refused with
-/// ENOSPC.
+/// Most interrupts on one x86 CPU: of 256 vectors, 32 are exceptions and about two dozen are the
+/// system's own (`arch/x86/include/asm/irq_vectors.h`).
+///
+/// The kernel refuses a write that targets a full CPU with ENOSPC.
 const VECTORS_PER_CPU: usize = 190;
 
-/// CPUs that have no vector left. Other architectures than x86 have no such limit.
+/// CPUs without a free interrupt vector; always none on architectures other than x86.
 fn full_of_vectors(snapshot: &Snapshot) -> CpuSet {
     if !snapshot.arch_interrupts.contains_key("LOC") {
         return CpuSet::new();
@@ -203,8 +204,10 @@ fn full_of_vectors(snapshot: &Snapshot) -> CpuSet {
     taken.into_iter().filter(|(_, count)| *count >= VECTORS_PER_CPU).map(|(cpu, _)| cpu).collect()
 }
 
-/// Each vector by its own algorithm. What another algorithm places is in the way; `auto` looks
-/// last, as it weighs the rest.
+/// Asks each vector's own algorithm for a suggestion.
+///
+/// Load that another algorithm places counts as busy time of its CPU. `auto` runs last, as it
+/// weighs everything else.
 fn suggest_each(
     room: &Room<'_>,
     vectors: &[Vector],
@@ -245,8 +248,7 @@ fn suggest_each(
     suggestions
 }
 
-/// Adds what the model expects of the placement, if anything moves; says what each vector gains
-/// (ns/s).
+/// Adds the predicted cost to the plan if anything moves; returns the gain of each vector (ns/s).
 fn predict(
     room: &Room<'_>,
     vectors: &[Vector],
@@ -276,20 +278,21 @@ fn predict(
     gains
 }
 
-/// Where each interrupt is.
+/// The present CPU of each interrupt.
 pub(super) fn present_places(after: &Snapshot) -> Places {
     after.irqs.keys().filter_map(|irq| Some((*irq, present(after, *irq)?))).collect()
 }
 
-/// The CPU of an interrupt by its settings: what is asked for, or what is in force where that is
-/// left open.
+/// The CPU of an interrupt by its settings: the requested affinity, or the effective one where the
+/// requested one names several CPUs.
 fn present(snapshot: &Snapshot, irq: Irq) -> Option<CpuId> {
     let state = snapshot.irqs.get(&irq)?;
-    let asked = state.requested.as_ref().and_then(CpuSet::single);
-    asked.or_else(|| state.effective.as_ref().and_then(CpuSet::single))
+    let requested = state.requested.as_ref().and_then(CpuSet::single);
+    requested.or_else(|| state.effective.as_ref().and_then(CpuSet::single))
 }
 
-/// The queues of the netdevs by what they share; those that nothing is known of are left alone.
+/// Groups the queues of the netdevs by shared interrupt; queues without a known interrupt or
+/// kthread are left alone.
 fn groups<'a>(
     snapshot: &'a Snapshot,
     silos: &'a Silos,
@@ -302,7 +305,7 @@ fn groups<'a>(
         if !netdev.up {
             plan.leave(
                 &netdev.name,
-                "it is down, and its interrupts are set up anew when it comes up",
+                "it is down; its driver sets its interrupts up again when it comes up",
             );
             continue;
         }
@@ -318,7 +321,7 @@ fn groups<'a>(
                     plan.refuse(
                         &silo.label(),
                         Cause::LeasedQueue,
-                        format!("held by {holder}: hands off; end that first"),
+                        format!("in use by {holder}: end that use first"),
                     );
                 }
                 Some(group) => group.silos.push(silo),
@@ -340,7 +343,7 @@ impl Group<'_> {
         self.silos.iter().find_map(|silo| silo.kthread.as_ref())
     }
 
-    /// Whether an override means one of its queues.
+    /// Whether an override covers one of its queues.
     fn is_of(&self, other: &Override) -> bool {
         let queue = |silo: &&Silo| match (&other.queues, silo.queue) {
             (Some(queues), Some(queue)) => queues.contains(CpuId(queue)),
@@ -353,8 +356,9 @@ impl Group<'_> {
         self.silos.iter().map(|silo| silo.label()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether it can be moved; a refusal says why not. A kthread can, whatever becomes of its
-    /// interrupt.
+    /// Whether the group can be moved; adds a refusal with the reason if not.
+    ///
+    /// A kthread can always be moved, even if its interrupt cannot.
     fn movable(&self, snapshot: &Snapshot, plan: &mut Plan) -> bool {
         let Some(state) = self.irq.and_then(|irq| snapshot.irqs.get(&irq)) else { return true };
         let threaded = self.kthread().is_some();
@@ -369,7 +373,7 @@ impl Group<'_> {
         threaded
     }
 
-    /// Where it shall be, as others may read it.
+    /// The planned place, for reports and programs.
     fn placement(
         &self,
         snapshot: &Snapshot,
@@ -393,7 +397,7 @@ impl Group<'_> {
         }
     }
 
-    /// The changes that put it on a CPU.
+    /// The changes that put the group on a CPU.
     fn changes(&self, snapshot: &Snapshot, cpu: CpuId, label: &str, reason: &str) -> Vec<Change> {
         let reason = format!("{label}: {reason}");
         let threads: Vec<&NapiThread> =
@@ -417,7 +421,8 @@ impl Group<'_> {
         changes
     }
 
-    /// The interrupt of a threaded NAPI only wakes the kthread: on the same CPU that needs no IPI.
+    /// The change that puts the interrupt of a threaded NAPI on the kthread's CPU: it only wakes
+    /// the kthread, and on the same CPU that needs no IPI.
     fn interrupt_to_kthread(&self, snapshot: &Snapshot, cpu: CpuId, label: &str) -> Option<Change> {
         let writable = snapshot.irqs.get(&self.irq?)?.writable == Writable::Yes;
         let reason = format!(
@@ -441,11 +446,13 @@ fn refusal(writable: &Writable) -> Option<(Cause, &'static str)> {
         Writable::Yes => None,
         Writable::Managed => Some((
             Cause::ManagedIrq,
-            "the kernel manages its affinity and refuses writes; RPS or threaded NAPI can move the work behind it",
+            "the kernel manages its affinity and refuses writes; RPS or threaded NAPI can move \
+             the work that it triggers",
         )),
         Writable::Unsupported => Some((
             Cause::NoAffinitySupport,
-            "its interrupt controller cannot direct it; RPS or threaded NAPI can move the work behind it",
+            "its interrupt controller cannot direct it; RPS or threaded NAPI can move the work \
+             that it triggers",
         )),
     }
 }
@@ -467,7 +474,8 @@ fn affinity(
     (old != new).then_some(Change { target, old, new, reason })
 }
 
-/// A tx queue with an interrupt of its own follows the rx queue of the same number.
+/// Adds the interrupts of tx queues that have their own: each follows the rx queue of the same
+/// number.
 fn follow(
     snapshot: &Snapshot,
     netdevs: &[&Netdev],
@@ -504,12 +512,12 @@ fn follow(
     changes
 }
 
-/// More arguments than this are no help to read.
+/// Most `--banirq` arguments that are listed one by one.
 const MOST_BANS: usize = 8;
 
-/// Takes the changes into the plan, but for those that another program owns; returns those that
-/// were taken.
-fn take(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>, plan: &mut Plan) -> Vec<Change> {
+/// Adds the changes to the plan, except those of knobs that another program owns; returns the added
+/// interrupt changes.
+fn accept(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>, plan: &mut Plan) -> Vec<Change> {
     let (irqs, threads): (Vec<Change>, Vec<Change>) =
         changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity { .. }));
     plan.changes.extend(threads);
@@ -518,17 +526,24 @@ fn take(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>, plan: &mut Plan)
         _ => None,
     });
     let bans: Vec<String> = bans.collect();
-    let what_to_do = |name: &str| match name {
+    let advice = |name: &str| match name {
         "irqbalance" => {
             let bans =
                 if bans.len() <= MOST_BANS { bans.join(" ") } else { "--banirq for each".into() };
             format!(
-                "stop it (systemctl stop irqbalance), take these interrupts from it ({bans}, or --policyscript)"
+                "stop it (systemctl stop irqbalance), exclude these interrupts from it ({bans}, \
+                 or --policyscript)"
             )
         }
-        _ => "stop it, or take these interrupts from it in its configuration".into(),
+        _ => "stop it, or exclude these interrupts in its configuration".into(),
     };
-    let refused =
-        owners::yield_to(snapshot, WriterKnob::IrqAffinity, goal, irqs.clone(), what_to_do, plan);
+    let refused = owners::add_unless_owned(
+        snapshot,
+        WriterKnob::IrqAffinity,
+        goal,
+        irqs.clone(),
+        advice,
+        plan,
+    );
     if refused { Vec::new() } else { irqs }
 }

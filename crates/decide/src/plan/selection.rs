@@ -1,4 +1,5 @@
-//! Which netdevs and which CPUs a goal means, and what is refused before anything is planned.
+//! Selects the netdevs and CPUs that a goal covers, and refuses invalid ones before anything is
+//! planned.
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
@@ -7,14 +8,14 @@ use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::plan::{Cause, Goal, Plan};
 
-/// The netdevs that the goal names, or all that are up and have rx queues with interrupts or
-/// kthreads.
+/// Returns the netdevs that the goal names, or all that are up and have rx queues with interrupts
+/// or kthreads.
 pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal, plan: &mut Plan) -> Vec<&'a Netdev> {
     if goal.netdevs.is_empty() {
         let chosen: Vec<_> =
             snapshot.netdevs.iter().filter(|netdev| netdev.up && placeable(netdev)).collect();
         if chosen.is_empty() {
-            plan.leave("netdevs", "none that is up has an rx queue with a known interrupt");
+            plan.leave("netdevs", "no netdev that is up has an rx queue with a known interrupt");
         }
         return chosen;
     }
@@ -38,20 +39,20 @@ fn no_such_netdev(name: &str, snapshot: &Snapshot) -> String {
     let names: Vec<&str> = snapshot.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
     match (nearest(name, &names), names.as_slice()) {
         (Some(nearest), _) => {
-            format!("no such netdev; did you mean {nearest}? there are {}", names.join(", "))
+            format!("no such netdev; did you mean {nearest}? known netdevs: {}", names.join(", "))
         }
-        (None, []) => "no such netdev; there are none in this network namespace".into(),
-        (None, _) => format!("no such netdev; there are {}", names.join(", ")),
+        (None, []) => "no such netdev; this network namespace has none".into(),
+        (None, _) => format!("no such netdev; known netdevs: {}", names.join(", ")),
     }
 }
 
-/// The known word that was probably meant: the nearest one, at most two edits away.
+/// The known word nearest to a mistyped one, at most two edits away.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let by_edits = known.iter().map(|known| (edits(word, known), *known));
     by_edits.min().filter(|(edits, _)| *edits <= 2).map(|(_, known)| known)
 }
 
-/// Levenshtein's distance.
+/// Levenshtein distance: insertions, deletions and substitutions.
 fn edits(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -66,7 +67,8 @@ fn edits(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The CPUs that may be used; `None`, with refusals, when the goal names CPUs that may not.
+/// Returns the CPUs that the goal may use; `None`, with refusals, if it names CPUs that it may not
+/// use.
 pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<CpuSet> {
     let Some(cpus) = &goal.cpus else {
         let cpus = topology.housekeeping().minus(&goal.exclude);
@@ -85,7 +87,8 @@ pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<
             plan.refuse(
                 "cpus",
                 Cause::EmptyMask,
-                "all online cpus are isolated, tickless or excluded; name some with --cpus".into(),
+                "all online cpus are isolated, tickless or excluded; choose cpus with --cpus"
+                    .into(),
             );
         }
         return (!cpus.is_empty()).then_some(cpus);
@@ -93,20 +96,20 @@ pub(super) fn pool(topology: &Topology, goal: &Goal, plan: &mut Plan) -> Option<
     if !usable(topology, "cpus", cpus, plan) {
         return None;
     }
-    let left = cpus.minus(&goal.exclude);
-    if left.is_empty() {
+    let allowed = cpus.minus(&goal.exclude);
+    if allowed.is_empty() {
         plan.refuse("cpus", Cause::EmptyMask, format!("all of {cpus} are excluded"));
     }
-    (!left.is_empty()).then_some(left)
+    (!allowed.is_empty()).then_some(allowed)
 }
 
-/// Whether the operator may name these CPUs for a knob; refusals say why not.
+/// Whether these CPUs may be used for a knob; adds refusals with the reasons if not.
 pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &mut Plan) -> bool {
     if cpus.is_empty() {
         plan.refuse(
             subject,
             Cause::EmptyMask,
-            "no cpu is left; the kernel refuses an empty set".into(),
+            "the set of cpus is empty; the kernel refuses an empty set".into(),
         );
         return false;
     }
@@ -115,7 +118,7 @@ pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &m
     if !apart.is_empty() {
         let why = why_apart(topology, &apart);
         let reason = format!(
-            "{} {why}: hands off; allowed are {}",
+            "{} {why}: nothing may be placed there; allowed are {}",
             cpus_are(&apart),
             topology.housekeeping()
         );
@@ -124,7 +127,7 @@ pub(super) fn usable(topology: &Topology, subject: &str, cpus: &CpuSet, plan: &m
     online && apart.is_empty()
 }
 
-/// Whether all CPUs are online; a refusal names those that are not.
+/// Whether all CPUs are online; adds a refusal that names the others.
 pub(super) fn all_online(
     topology: &Topology,
     subject: &str,
@@ -134,7 +137,7 @@ pub(super) fn all_online(
     let offline = cpus.minus(&topology.online);
     if !offline.is_empty() {
         let possible = offline.minus(&topology.possible).is_empty();
-        let what = if possible { "not online" } else { "not there" };
+        let what = if possible { "not online" } else { "not present" };
         plan.refuse(
             subject,
             Cause::OfflineCpu,

@@ -1,4 +1,4 @@
-//! Laws that every plan keeps, on random scenes.
+//! Properties of every plan, on random scenes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
-/// All queues together take less than this share of a CPU, and all else less than the rest: no CPU
-/// is ever overloaded, so that load moves without changing.
+/// All queues together take less than this share of a CPU, and all other work less than the rest.
+///
+/// So no CPU is ever overloaded, and load moves without changing.
 const ALL_QUEUES: f64 = 0.87;
 const ALL_ELSE: f64 = 0.113;
 
-/// Interrupts of tx queues that have one of their own begin here.
+/// First interrupt number of tx queues that have their own.
 const FIRST_TX_IRQ: u32 = 60;
 
-/// The next window measures up to this share more or less of each load.
+/// The next window may measure this share more or less of each load.
 const NOISE: f64 = 0.04;
 
 fn grids() -> impl Strategy<Value = Grid> {
@@ -51,8 +52,8 @@ fn sets(cpus: Vec<u32>, least: usize, most: usize) -> impl Strategy<Value = CpuS
     subsequence(cpus, least.min(most)..=most).prop_map(|cpus| cpus.into_iter().map(CpuId).collect())
 }
 
-/// Loads come from few values, so that ties happen; a packet costs the same everywhere, as netsilo
-/// reckons.
+/// Loads come from few values, so that ties happen; a packet costs the same on every CPU, as in
+/// netsilo's model.
 fn queues(cpus: &[u32], count: usize) -> impl Strategy<Value = Vec<SceneQueue>> + use<> {
     let cpu = select(cpus.to_vec());
     let reader =
@@ -98,7 +99,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
         let busy = (sets(online.clone(), 0, online.len()), select(vec![0.013, ALL_ELSE]));
         let queues = (1usize..7).prop_flat_map(move |count| queues(&online, count));
         let kind = select(vec!["combined", "split", "shared", "threaded"]);
-        // Packets that weigh nothing, and packets that decide by the way they go.
+        // Packet rates too low to matter, and rates at which the cost of a packet's path decides.
         let rate = (select(vec![1u64, 300]), select(vec![0u64, 2]), any::<bool>());
         (Just((grid, offline, isolated)), queues, busy, kind, any::<bool>(), rate).prop_map(
             |(
@@ -167,14 +168,14 @@ fn goals() -> impl Strategy<Value = Goal> {
         .prop_map(|(algorithm, rps, rfs, xps)| Goal { algorithm, rps, rfs, xps, ..Goal::default() })
 }
 
-/// A goal whose pool is that part of the CPUs that may take work.
+/// Narrows the goal's pool to some of the CPUs that may take work.
 fn narrowed(goal: Goal, scene: &Scene, keep: &[bool]) -> Goal {
     let cpus = scene.settings().topology.housekeeping();
-    let kept: CpuSet = cpus.iter().filter(|cpu| keep[cpu.0 as usize % keep.len()]).collect();
-    Goal { cpus: (!kept.is_empty()).then_some(kept), ..goal }
+    let pool: CpuSet = cpus.iter().filter(|cpu| keep[cpu.0 as usize % keep.len()]).collect();
+    Goal { cpus: (!pool.is_empty()).then_some(pool), ..goal }
 }
 
-/// What each interrupt or kthread takes, by core, by these settings.
+/// Load of each interrupt or kthread under these settings, by core.
 fn placed(
     observation: &Observation,
     settings: &netsilo_model::snapshot::host::Snapshot,
@@ -209,10 +210,18 @@ fn placed(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 600,
+        max_shrink_iters: 400,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn a_placed_interrupt_goes_to_one_allowed_online_cpu_and_really_changes(scene in scenes(), goal in goals(), keep in prop::array::uniform4(any::<bool>())) {
+    fn a_placed_interrupt_goes_to_one_allowed_online_cpu_and_really_changes(
+        scene in scenes(),
+        goal in goals(),
+        keep in prop::array::uniform4(any::<bool>()),
+    ) {
         let goal = narrowed(goal, &scene, &keep);
         let observation = scene.observation();
         let topology = &observation.after.topology;
@@ -221,33 +230,48 @@ proptest! {
             prop_assert_eq!(change.target.value_in(&observation.after), Some(change.old.clone()));
             prop_assert_ne!(&change.old, &change.new);
             prop_assert!(!change.reason.is_empty());
-            if let (Target::IrqAffinity { .. } | Target::NapiThread { .. }, Value::Cpus(cpus)) = (&change.target, &change.new) {
+            let placed =
+                matches!(change.target, Target::IrqAffinity { .. } | Target::NapiThread { .. });
+            if let (true, Value::Cpus(cpus)) = (placed, &change.new) {
                 prop_assert_eq!(cpus.len(), 1);
-                prop_assert!(cpus.is_subset(&allowed) && cpus.is_subset(&topology.online) && !cpus.intersects(&topology.isolated));
+                prop_assert!(cpus.is_subset(&allowed) && cpus.is_subset(&topology.online));
+                prop_assert!(!cpus.intersects(&topology.isolated));
             }
         }
     }
 
     #[test]
-    fn the_plan_of_the_state_after_the_plan_is_empty(scene in scenes(), goal in goals(), keep in prop::array::uniform4(any::<bool>())) {
+    fn the_plan_of_the_state_after_the_plan_is_empty(
+        scene in scenes(),
+        goal in goals(),
+        keep in prop::array::uniform4(any::<bool>()),
+    ) {
         let goal = narrowed(goal, &scene, &keep);
         let observation = scene.observation();
         let first = plan(&observation, &goal);
         let after = apply_to(&observation.after, &first.changes);
         let settings_only = Observation { after: after.clone(), ..observation.clone() };
-        prop_assert_eq!(plan(&settings_only, &goal).changes, vec![], "with the load where it was, after {:#?}", first);
+        let again = plan(&settings_only, &goal).changes;
+        prop_assert_eq!(again, vec![], "with the load where it was, after {:#?}", first);
         let moved_along = scene.observe(&apply_to(&scene.settings(), &first.changes));
-        prop_assert_eq!(plan(&moved_along, &goal).changes, vec![], "with the load moved along, after {:#?}", first);
+        let again = plan(&moved_along, &goal).changes;
+        prop_assert_eq!(again, vec![], "with the load moved along, after {:#?}", first);
     }
 
-    /// What was only kept may have been kept on the border, and tx queues and the interrupts of
-    /// kthreads follow it.
+    /// Vectors that stayed may be near a threshold, and tx queues and the interrupts of kthreads
+    /// follow them, so only the vectors that were moved count here.
     #[test]
-    fn what_the_next_window_measures_a_little_differently_does_not_move_again_what_was_just_moved(scene in scenes(), goal in goals(), keep in prop::array::uniform4(any::<bool>()), noise in prop::array::uniform8(-NOISE..NOISE)) {
+    fn measurement_noise_does_not_move_again_what_was_just_moved(
+        scene in scenes(),
+        goal in goals(),
+        keep in prop::array::uniform4(any::<bool>()),
+        noise in prop::array::uniform8(-NOISE..NOISE),
+    ) {
         let goal = narrowed(goal, &scene, &keep);
         let first = plan(&scene.observation(), &goal);
         let mut next = scene.clone();
-        for (queue, noise) in next.netdevs.iter_mut().flat_map(|netdev| &mut netdev.queues).zip(noise) {
+        let queues = next.netdevs.iter_mut().flat_map(|netdev| &mut netdev.queues);
+        for (queue, noise) in queues.zip(noise) {
             queue.load *= 1.0 + noise;
         }
         for busy in &mut next.busy {
@@ -261,7 +285,8 @@ proptest! {
             Target::IrqAffinity { irq, .. } => threaded || irq.0 >= FIRST_TX_IRQ,
             _ => true,
         };
-        again.retain(|change| !follows(&change.target) && first.changes.iter().any(|moved| moved.target == change.target));
+        let was_moved = |target: &Target| first.changes.iter().any(|it| it.target == *target);
+        again.retain(|change| !follows(&change.target) && was_moved(&change.target));
         prop_assert_eq!(again, vec![], "after {:#?}", first);
     }
 
@@ -272,14 +297,22 @@ proptest! {
         let goal = Goal { algorithm: AlgorithmName::NearConsumer, ..Goal::default() };
         let plan = plan(&observation, &goal);
         let after = apply_to(&observation.after, &plan.changes);
-        let moved: BTreeSet<CpuId> = plan.changes.iter().filter_map(|change| match (&change.target, &change.new) {
-            (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) if irq.0 < FIRST_TX_IRQ => cpus.single(),
+        let new_cpu = |change: &Change| match (&change.target, &change.new) {
+            (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) if irq.0 < FIRST_TX_IRQ => {
+                cpus.single()
+            }
             (Target::NapiThread { .. }, Value::Cpus(cpus)) => cpus.single(),
             _ => None,
-        }).map(|cpu| topology.core_of(cpu).lowest().unwrap()).collect();
+        };
+        let core = |cpu: CpuId| topology.core_of(cpu).lowest().unwrap();
+        let moved: BTreeSet<CpuId> =
+            plan.changes.iter().filter_map(new_cpu).map(core).collect();
         let placed = placed(&observation, &after);
-        let readers: CpuSet = scene.netdevs.iter().flat_map(|dev| &dev.queues).flat_map(|queue| &queue.readers).map(|reader| reader.cpu).collect();
-        let busy = |cpu: CpuId| scene.busy.iter().any(|busy| busy.cpus.contains(cpu) && busy.usr >= IDLE_BELOW);
+        let queues = scene.netdevs.iter().flat_map(|netdev| &netdev.queues);
+        let readers: CpuSet =
+            queues.flat_map(|queue| &queue.readers).map(|reader| reader.cpu).collect();
+        let is_busy = |cpu: CpuId, busy: &Busy| busy.cpus.contains(cpu) && busy.usr >= IDLE_BELOW;
+        let busy = |cpu: CpuId| scene.busy.iter().any(|busy| is_busy(cpu, busy));
         for (core, loads) in placed.iter().filter(|(core, _)| moved.contains(core)) {
             if loads.iter().filter(|load| **load >= IDLE_BELOW).count() < 2 {
                 continue;
@@ -289,7 +322,10 @@ proptest! {
                 let free = !placed.contains_key(&topology.core_of(cpu).lowest().unwrap())
                     && !siblings.intersects(&readers)
                     && !siblings.iter().any(busy);
-                prop_assert!(!free, "two heavy queues on core {core}, but cpu {cpu} is free: {plan:#?}");
+                prop_assert!(
+                    !free,
+                    "two heavy queues on core {core}, but cpu {cpu} is free: {plan:#?}"
+                );
             }
         }
     }
@@ -332,13 +368,13 @@ fn several_queues_of_one_interrupt_make_one_change() {
     assert_eq!(plan.changes[0].new, Value::Cpus(CpuSet::of(CpuId(4))), "the heaviest decides");
 }
 
-/// Where two CPUs are left to six kthreads, the third heavy one of either CPU is judged by what is
-/// on both.
+/// Six kthreads share two CPUs, so the third heavy kthread of either CPU depends on the load of
+/// both.
 ///
-/// An order of placing, by load to the per cent, put 14.50% before or after 14.51% and took the
-/// same kthread to the other CPU in each window.
+/// An order by load to the per cent put 14.50% before or after 14.51%, and moved the same kthread
+/// to the other CPU in each window.
 #[test]
-fn kthreads_of_about_the_same_load_do_not_change_places_with_each_window() {
+fn kthreads_of_about_the_same_load_stay_in_every_window() {
     let queue = |kthread, packets_per_s, reader| SceneQueue {
         cpus: CpuSet::of(CpuId(kthread)),
         kthread_cpus: CpuSet::of(CpuId(kthread)),
@@ -371,7 +407,7 @@ fn kthreads_of_about_the_same_load_do_not_change_places_with_each_window() {
 }
 
 #[test]
-fn a_cpu_number_that_no_machine_has_costs_neither_a_panic_nor_memory() {
+fn an_impossible_cpu_number_causes_no_panic_and_uses_no_memory() {
     let queue = SceneQueue {
         irq: Some(30),
         cpus: CpuSet::of(CpuId(0)),
@@ -400,7 +436,7 @@ fn a_cpu_number_that_no_machine_has_costs_neither_a_panic_nor_memory() {
 }
 
 #[test]
-fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
+fn a_cpu_without_a_free_vector_is_not_chosen_and_the_plan_reports_it() {
     let queue = SceneQueue {
         irq: Some(30),
         cpus: CpuSet::of(CpuId(0)),
@@ -442,7 +478,7 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_that_is_said() {
     );
 }
 
-/// Two queues on one socket, each of which feeds both workers on the other one.
+/// Two queues on one socket, each of which feeds both workers on the other socket.
 #[test]
 fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
     let reader = |cpu| Reader {
@@ -470,7 +506,10 @@ fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
     let observation = Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
     for algorithm in [AlgorithmName::Auto, AlgorithmName::NearConsumer, AlgorithmName::SameCpu] {
         let plan = plan(&observation, &Goal { algorithm, ..Goal::default() });
-        let there = |change: &Change| matches!(&change.new, Value::Cpus(cpus) if cpus.lowest() >= Some(CpuId(4)));
+        let there = |change: &Change| match &change.new {
+            Value::Cpus(cpus) => cpus.lowest() >= Some(CpuId(4)),
+            _ => false,
+        };
         assert_eq!(
             plan.changes.iter().filter(|change| there(change)).count(),
             2,

@@ -1,5 +1,5 @@
-//! What `netsilo rss` shows: each netdev's RSS, the flows that arrived beside those reckoned, and
-//! the load of the table.
+//! The report of `netsilo rss`: each netdev's RSS, the observed and predicted queue of each flow,
+//! and the load of the table.
 
 use std::collections::BTreeMap;
 
@@ -15,27 +15,27 @@ use serde::Serialize;
 /// RSS of one netdev.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NetdevRss {
-    /// Its name.
+    /// Netdev name.
     pub netdev: String,
-    /// Its driver.
+    /// Driver name.
     pub driver: Option<String>,
-    /// The hash function, where the driver tells.
+    /// The hash function, if the driver reports it.
     pub function: Option<String>,
-    /// Where the hash key is known from; `None` when it is not.
+    /// Source of the hash key; `None` if unknown.
     pub key: Option<KeySource>,
-    /// Entries of the indirection table; 0 when it shows none.
+    /// Number of entries of the indirection table; 0 if the driver shows none.
     pub entries: usize,
-    /// What is hashed of each type of flow, where the driver tells.
+    /// Hashed fields per flow type, if the driver reports them.
     pub fields: BTreeMap<FlowType, HashFields>,
-    /// Why queues can't be reckoned; `None` when they can.
+    /// Reason why queues cannot be predicted; `None` if they can.
     pub no_model: Option<String>,
-    /// How far reckoning agrees with the flows that arrived.
+    /// Agreement of the predictions with the flows that arrived.
     pub fit: Fit,
     /// The table's load; `None` with a reason in `no_load`.
     pub load: Option<LoadOf>,
-    /// Why there is no load.
+    /// Reason why there is no load.
     pub no_load: Option<String>,
-    /// Each rx queue that took packets.
+    /// Load of each rx queue that received packets.
     pub queues: BTreeMap<u32, QueueLoad>,
     /// The flows that arrived, the heaviest first.
     pub flows: Vec<SeenFlow>,
@@ -44,44 +44,44 @@ pub struct NetdevRss {
 /// The load of an indirection table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadOf {
-    /// Packets that went by the table.
+    /// Packets that followed the table.
     pub packets: u64,
-    /// Packets that another queue took than the table says, or whose entry is not known.
+    /// Packets received by another queue than the table's, or with an unknown entry.
     pub outside: u64,
-    /// Packets of flows that found no room to be counted one by one.
+    /// Packets of flows without room in the flow table.
     pub missed: u64,
-    /// Flows that went by the table.
+    /// Flows that followed the table.
     pub flows: usize,
-    /// How many equally loaded entries would be as uneven.
+    /// Number of equally loaded entries with the same unevenness.
     pub entries_in_effect: Option<f64>,
-    /// The heaviest queue's load over the mean.
+    /// Ratio of the heaviest queue's load to the mean.
     pub skew: Option<f64>,
-    /// Share of the heaviest flow.
+    /// Share of the heaviest flow in the packets that followed the table.
     pub heaviest_flow: Option<f64>,
 }
 
-/// What one rx queue took.
+/// Flows and packets that one rx queue received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct QueueLoad {
     /// Flows.
     pub flows: usize,
     /// Packets.
     pub packets: u64,
-    /// Entries of the table that lead to it.
+    /// Number of table entries that lead to it.
     pub entries: usize,
 }
 
-/// A flow, and where it should have arrived.
+/// An observed flow and its predicted queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeenFlow {
-    /// The flow as it arrived.
+    /// The flow as observed.
     #[serde(flatten)]
     pub flow: Flow,
-    /// Where the model has it; `None` when it can't tell.
+    /// The model's prediction; `None` if there is none.
     pub predicted: Option<Predicted>,
 }
 
-/// RSS of a netdev, by an observation.
+/// Builds the RSS report of a netdev from an observation.
 pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
     let model = Calibrated::of(observation, netdev);
     let load = TableLoad::of(observation, netdev);
@@ -89,7 +89,7 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
     let table = rss.map_or(&[][..], |rss| &rss.indirection);
     let predicted = |flow: &Flow| {
         let model = model.as_ref().ok()?;
-        // a flow without addresses in a bundle is one of IP all the same
+        // A flow whose addresses a bundle omits is still an IP flow.
         let known = flow.ends.is_some() || flow.connection == 0;
         known.then(|| model.model.predict(flow.outer, flow.ends, flow.fragments).ok()).flatten()
     };
@@ -136,26 +136,26 @@ fn load_of(load: &TableLoad) -> LoadOf {
     }
 }
 
-/// Where a netdev would take a flow.
+/// The queue that a netdev gives a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Where {
     /// The netdev.
     pub netdev: String,
-    /// The flow asked about.
+    /// The requested flow.
     pub flow: Asked,
-    /// Its queue by reckoning; `None` with a reason in `refused`.
+    /// Its predicted queue; `None` with a reason in `refused`.
     pub predicted: Option<Predicted>,
-    /// Why there is no telling.
+    /// Reason why there is no prediction.
     pub refused: Option<String>,
-    /// How far reckoning agrees with flows of the same type that arrived.
+    /// Agreement of the predictions with flows of the same type that arrived.
     pub fit: Fit,
-    /// The queue on which this very flow was seen.
+    /// The queue on which this flow was observed.
     pub seen_on: Option<u32>,
-    /// The CPUs that the queue's interrupt goes to now.
+    /// CPUs of the queue's interrupt now.
     pub cpus: Option<CpuSet>,
 }
 
-/// Where this netdev takes that flow.
+/// Finds the queue that this netdev gives a flow.
 pub fn where_is(observation: &Observation, netdev: &Netdev, flow: Asked) -> Where {
     let seen = flows_of(observation, netdev)
         .find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);

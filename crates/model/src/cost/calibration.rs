@@ -1,7 +1,7 @@
-//! What `netsilo calibrate` measures of a machine: which pairs of CPUs, what their samples add up
-//! to, and of which machine.
+//! Results of `netsilo calibrate`: the pairs of CPUs to measure, the summary of their samples, and
+//! the identity of the machine.
 //!
-//! The measuring loops are in the kernel edge; here is only what is chosen and reckoned.
+//! The measuring loops live in `netsilo-sys`; this module only selects and computes.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,13 @@ use crate::cost::weights::{CostSource, Costs};
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::topology::{Distance, Topology};
 
-/// Pairs of a distance that are measured, at most.
+/// Most pairs of CPUs that are measured per distance.
 pub const PAIRS: usize = 4;
 
-/// CPUs from which pairs are looked for, at most: all against all would be millions on a large
-/// machine.
+/// Most CPUs that pairs start from: all pairs of a large machine would be millions.
 const STARTS: usize = 64;
 
-/// A spread above this share of its median is called wide: the machine was busy, or its pairs are
-/// not alike.
+/// A spread above this share of its median is wide: the machine was busy, or its pairs differ.
 const WIDE: f64 = 0.25;
 
 /// A measured time.
@@ -29,16 +27,16 @@ const WIDE: f64 = 0.25;
 pub struct Measured {
     /// Median over all pairs and rounds, in nanoseconds.
     pub median_ns: f64,
-    /// Between the quartiles of the same, in nanoseconds.
+    /// Interquartile range over all pairs and rounds, in nanoseconds.
     pub spread_ns: f64,
-    /// Pairs of CPUs that it was measured on.
+    /// Number of measured pairs of CPUs.
     pub pairs: usize,
-    /// Rounds that each pair was measured in.
+    /// Number of rounds per pair.
     pub rounds: usize,
 }
 
 impl Measured {
-    /// What samples add up to, one per pair and round; `None` without any.
+    /// Summarizes samples in nanoseconds, one per pair and round; `None` if there are none.
     pub fn of(samples: &[f64], pairs: usize) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -48,41 +46,42 @@ impl Measured {
         Some(Self { median_ns, spread_ns: high - low, pairs, rounds })
     }
 
-    /// Whether the spread is too wide to tell one machine from another by this.
+    /// Whether the spread is too wide to compare two machines by this time.
     pub fn is_wide(&self) -> bool {
         self.spread_ns > self.median_ns * WIDE
     }
 }
 
-/// What waking a thread that sleeps on a CPU at some distance costs and takes.
+/// Times of waking a thread that sleeps on a CPU at some distance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wakeup {
-    /// CPU time of the thread that wakes, for the one system call that does it.
+    /// CPU time of the waking thread, for the system call that wakes.
     pub waker: Measured,
-    /// From just before that call until the woken thread runs.
+    /// Latency from just before that call until the woken thread runs.
     pub latency: Measured,
 }
 
-/// All that was measured of a machine, by distance.
+/// All measurements of a machine, by distance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// One modified cache line from one CPU to another.
+    /// Transfer of one modified cache line from one CPU to another.
     pub transfer: BTreeMap<Distance, Measured>,
-    /// Waking a thread that sleeps on the other CPU; the same CPU is what the others are compared
-    /// with.
+    /// Waking a thread that sleeps on the other CPU; the same CPU is the base for comparison.
     pub wakeup: BTreeMap<Distance, Wakeup>,
-    /// What an inter-processor interrupt takes from a thread that runs on the other CPU; empty
-    /// where the kernel has no `membarrier` to send one with.
+    /// Time that an inter-processor interrupt takes from a thread that runs on the other CPU; empty
+    /// if the kernel has no `membarrier` to send one with.
     pub interrupted: BTreeMap<Distance, Measured>,
 }
 
 impl Calibration {
-    /// CPU time of a wakeup beyond one on the same CPU, on both: what the waker spends more, never
-    /// below 0, and what the interrupt takes from the other CPU. `None` unless both were measured,
-    /// and the transfer too: without it the two CPUs did not run side by side (emulation), and all
-    /// else is waiting.
+    /// CPU time of a wakeup on both CPUs beyond a wakeup on the same CPU, in nanoseconds.
+    ///
+    /// It is the sum of the waker's extra time (never below 0) and of the time that the interrupt
+    /// takes from the other CPU. `None` unless both were measured, and the line transfer too:
+    /// without a transfer the two CPUs did not run side by side (emulation), and the other times
+    /// are waiting.
     pub fn ipi_ns(&self, distance: Distance) -> Option<f64> {
         self.transfer.get(&distance)?;
         let here = self.wakeup.get(&Distance::SameCpu)?.waker.median_ns;
@@ -90,7 +89,8 @@ impl Calibration {
         Some(more + self.interrupted.get(&distance)?.median_ns)
     }
 
-    /// The weights of the cost model: what was measured, and the table's values for all else.
+    /// Returns cost model weights: the measured values, and those of `table` where nothing was
+    /// measured.
     pub fn costs(&self, table: Costs, when: &str, machine: &MachineIdentity) -> Costs {
         let mut costs = table;
         let mut from_table = Vec::new();
@@ -112,14 +112,14 @@ impl Calibration {
         costs
     }
 
-    /// Whether some median cannot be relied on.
+    /// Whether at least one median has a wide spread.
     pub fn is_wide(&self) -> bool {
         let wakers = self.wakeup.values().map(|it| &it.waker);
         self.transfer.values().chain(wakers).chain(self.interrupted.values()).any(Measured::is_wide)
     }
 }
 
-/// What a machine is recognised by.
+/// Identity of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineIdentity {
@@ -131,12 +131,12 @@ pub struct MachineIdentity {
     pub cpus: usize,
     /// Kernel release.
     pub kernel: String,
-    /// Whether it is a virtual machine; `None` where that does not show.
+    /// Whether it is a virtual machine; `None` if unknown.
     pub virtual_machine: Option<bool>,
 }
 
 impl MachineIdentity {
-    /// Why the other one is another machine; `None` when it is the same, be it with another kernel.
+    /// Returns how the two machines differ; `None` if they are the same, even with another kernel.
     pub fn differs_from(&self, other: &Self) -> Option<String> {
         let differs =
             |what: &str, this: &str, that: &str| Some(format!("its {what} is {this}, not {that}"));
@@ -149,8 +149,8 @@ impl MachineIdentity {
         } else if self.virtual_machine != other.virtual_machine {
             let word = |virtual_machine| match virtual_machine {
                 Some(true) => "a virtual machine",
-                Some(false) => "the bare machine",
-                None => "not known",
+                Some(false) => "a physical machine",
+                None => "unknown",
             };
             differs("kind", word(self.virtual_machine), word(other.virtual_machine))
         } else {
@@ -159,15 +159,15 @@ impl MachineIdentity {
     }
 }
 
-/// A few pairs of each distance that these CPUs show, evenly spread over the machine; the same CPU
-/// is no pair.
+/// Selects a few pairs per distance among these CPUs, evenly spread over the machine; a CPU and
+/// itself are no pair.
 pub fn pairs(topology: &Topology, cpus: &CpuSet) -> BTreeMap<Distance, Vec<(CpuId, CpuId)>> {
     let all: Vec<CpuId> = cpus.iter().collect();
     let mut found: BTreeMap<Distance, Vec<(CpuId, CpuId)>> = BTreeMap::new();
     for &a in &evenly(&all, STARTS) {
         let mut nearest: BTreeMap<Distance, CpuId> = BTreeMap::new();
-        // Each start gives one pair of a distance, to the next CPU of that distance, so that the
-        // pairs do not all end on one.
+        // Each start gives one pair per distance, to the next CPU at that distance, so that the
+        // pairs do not all end on one CPU.
         let after = all.iter().filter(|b| **b > a).chain(all.iter().filter(|b| **b < a));
         for &b in after {
             nearest.entry(topology.distance(a, b)).or_insert(b);
@@ -184,7 +184,7 @@ pub fn pairs(topology: &Topology, cpus: &CpuSet) -> BTreeMap<Distance, Vec<(CpuI
     found
 }
 
-/// At most so many of them, first and last included.
+/// Selects at most `most` elements, evenly spaced, the first and last included.
 pub fn evenly<T: Copy>(all: &[T], most: usize) -> Vec<T> {
     if all.len() <= most {
         return all.to_vec();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn every_distance_that_a_machine_has_gets_a_few_pairs_of_that_distance() {
+    fn every_distance_of_a_machine_gets_a_few_pairs() {
         let grid = Grid { nodes: 2, llcs: 2, l2s: 2, cores: 2, threads: 2, siblings_apart: true };
         let topology = grid.topology();
         let pairs = pairs(&topology, &topology.online);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_cpus_that_may_be_used_are_paired() {
+    fn only_allowed_cpus_are_paired() {
         let topology = Grid { cores: 4, ..Grid::default() }.topology();
         let two = CpuSet::parse_list("1,3").unwrap();
         assert_eq!(
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_keeps_the_tables_value_and_is_named() {
+    fn unmeasured_distances_keep_the_default_and_are_listed() {
         let table = Costs::default();
         let costs = measured().costs(table.clone(), "2026-01-02T03:04:05Z", &machine());
         assert_eq!((costs.line_ns.smt, costs.ipi_ns.smt, costs.line_ns.llc), (12.0, 700.0, 61.0));
@@ -310,7 +310,7 @@ mod tests {
         let other = MachineIdentity { virtual_machine: Some(true), ..machine() };
         assert_eq!(
             other.differs_from(&machine()).unwrap(),
-            "its kind is a virtual machine, not the bare machine"
+            "its kind is a virtual machine, not a physical machine"
         );
     }
 }

@@ -1,15 +1,15 @@
-//! Which CPU processes which vector: the choices there are, and what each costs in CPU-nanoseconds
-//! per second.
+//! The assignment problem: which CPU processes which vector, and what each choice costs in
+//! CPU-nanoseconds per second.
 //!
 //! The cost of a placement is the sum of
-//! - what each vector costs where it is, whoever else is there ([`Problem::fixed`]: data carried to
-//!   its readers, wakeups sent to them, lines fetched from the device's node, slow cores);
-//! - what it costs to crowd a CPU ([`pressure`]) or two hardware threads of one core
-//!   ([`SMT_LOSS`]);
-//! - what packets cost that one vector hands to another ([`Pair`]: forwarding);
-//! - what it costs to move ([`Item::moving`]).
+//! - the cost of each vector on its CPU, independent of the other vectors ([`Problem::fixed`]: data
+//!   carried to its readers, wakeups sent to them, lines fetched from the device's node, slow
+//!   cores);
+//! - the cost of crowding a CPU ([`pressure`]) or two hardware threads of one core ([`SMT_LOSS`]);
+//! - the cost of packets that one vector hands to another ([`Pair`]: forwarding);
+//! - the cost of moving ([`Item::moving`]).
 //!
-//! [`netsilo_decide::place`] makes the problem of a host; [`solver`] finds a placement.
+//! [`netsilo_decide::place`] builds the problem of a host; [`solver`] finds a placement.
 
 #[cfg(test)]
 mod tests;
@@ -20,89 +20,89 @@ use crate::machine::topology::Distance;
 /// CPU-nanoseconds in one second of one CPU.
 pub const SECOND_NS: f64 = 1e9;
 
-/// Where crowding a CPU begins to cost, as a share of its time, and by how much each further share
-/// costs more from there.
+/// Crowding costs of a CPU: each pair is a busy share of its time and the extra cost per further
+/// share above it.
 ///
-/// - From a quarter on, polls begin to wait for each other and for the application: a little; from
-///   a half on, often.
-/// - From four fifths on, what lands there takes the time from an application that needs it: as
-///   much as it takes.
-/// - From all of it on, it is time that is not there: packets wait in the ring and are lost.
+/// - Above 25%, polls sometimes wait for each other and for the application; above 50%, often.
+/// - Above 80%, added work takes the same amount of time from an application that needs it.
+/// - Above 100%, the time does not exist: packets wait in the ring and are lost.
 pub const CROWDED: [(f64, f64); 4] = [(0.25, 0.05), (0.50, 0.30), (0.80, 0.65), (1.0, 3.0)];
 
-/// What is lost while both hardware threads of a core are busy: together they do 1.25 times the
-/// work of one, not 2 times.
+/// Work lost while both hardware threads of a core are busy: together they do 1.25 times the work
+/// of one thread, not 2 times.
 pub const SMT_LOSS: f64 = 0.75;
 
-/// What it costs that a CPU is busy for this share of its time, in shares of a CPU.
+/// Cost of crowding at this busy share of a CPU, in shares of a CPU.
 pub fn pressure(busy: f64) -> f64 {
     CROWDED.iter().map(|(from, slope)| slope * (busy - from).max(0.0)).sum()
 }
 
-/// How much more it costs per further share of busyness.
+/// Extra crowding cost per further share of busy time.
 pub fn slope(busy: f64) -> f64 {
     CROWDED.iter().filter(|(from, _)| busy >= *from).map(|(_, slope)| slope).sum()
 }
 
-/// CPUs by what they share; two CPUs share a level when they have the same number for it.
+/// A CPU; two CPUs share a level if they have the same number for it.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
     /// Numbers of its core, level 2 cache, last-level cache and node.
     pub levels: [u32; 4],
-    /// Share of its time that is taken by other things than the items.
+    /// Share of its time taken by other work than the items.
     pub busy: f64,
-    /// How much longer it takes for the same work than the fastest CPU, at least 1.
+    /// Time for the same work relative to the fastest CPU, at least 1.
     pub slowdown: f64,
 }
 
 /// Something to place.
 #[derive(Debug, Clone, Default)]
 pub struct Item {
-    /// Share of the fastest CPU's time that it takes.
+    /// Load, as a share of the fastest CPU's time.
     pub load: f64,
-    /// Where it is now.
+    /// Index of its present place.
     pub home: Option<usize>,
-    /// What it costs to leave its home, in ns/s.
+    /// Cost of leaving its present place, in ns/s.
     pub moving: f64,
 }
 
 /// Packets that one item hands to another.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
-    /// The one that receives them.
+    /// The item that receives the packets.
     pub from: usize,
-    /// The one that completes their transmission.
+    /// The item that completes their transmission.
     pub to: usize,
-    /// What they cost by the distance between the two, in ns/s.
+    /// Cost by the distance between the two items, in ns/s.
     pub cost: ByDistance,
 }
 
-/// The choices, and what each costs.
+/// The places, the items and the costs.
 #[derive(Debug, Clone, Default)]
 pub struct Problem {
     /// The CPUs.
     pub places: Vec<Place>,
-    /// What is to be placed.
+    /// The items to place.
     pub items: Vec<Item>,
-    /// What an item costs on a CPU whoever else is there, in ns/s, row by row; infinite where it
-    /// may not be. To seven digits: it is the largest table of all.
+    /// Cost of each item on each CPU, independent of other items, in ns/s, item by item; infinite
+    /// where the item may not be.
+    ///
+    /// Seven digits (`f32`) suffice: this is the largest table of all.
     pub fixed: Vec<f32>,
-    /// Who hands packets to whom.
+    /// Pairs of items that hand packets on.
     pub pairs: Vec<Pair>,
 }
 
 impl Problem {
-    /// What an item costs on a CPU whoever else is there.
+    /// Cost of an item on a CPU, independent of other items, in ns/s.
     pub fn fixed(&self, item: usize, place: usize) -> f64 {
         self.fixed[item * self.places.len() + place].into()
     }
 
-    /// Share of a CPU's time that an item takes there.
+    /// Share of a CPU's time that an item takes on this place.
     pub fn load(&self, item: usize, place: usize) -> f64 {
         self.items[item].load * self.places[place].slowdown
     }
 
-    /// How far apart two CPUs are.
+    /// Distance between two places.
     pub fn distance(&self, a: usize, b: usize) -> Distance {
         const LEVELS: [Distance; 4] = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node];
         if a == b {
@@ -113,8 +113,8 @@ impl Problem {
         shared.map_or(Distance::Remote, |level| LEVELS[level])
     }
 
-    /// What a placement costs in ns/s, moving not counted; infinite where an item is where it may
-    /// not be.
+    /// Cost of a placement in ns/s, without moving costs; infinite if an item is where it may not
+    /// be.
     pub fn cost(&self, at: &[usize]) -> f64 {
         let mut busy: Vec<f64> = self.places.iter().map(|place| place.busy).collect();
         let mut cost = 0.0;
@@ -137,7 +137,7 @@ impl Problem {
         cost + self.pairs.iter().map(pair).sum::<f64>()
     }
 
-    /// What it costs to get there from the homes, in ns/s.
+    /// Cost of moving all items from their present places, in ns/s.
     pub fn moving(&self, at: &[usize]) -> f64 {
         let moved = |(item, place): (&Item, &usize)| {
             item.home.filter(|home| home != place).map(|_| item.moving)

@@ -1,50 +1,50 @@
-//! A placement of least cost, nearly: local search from where everything is, and from a placement
-//! made from nothing.
+//! Finds a placement of nearly least cost, by local search from the present placement and from an
+//! empty one.
 //!
-//! A step is the best move of one item or the exchange of two. Where no step gains any more, each
-//! item in turn is held at each of the places next best for it while the others find theirs anew,
-//! as far as [`WORK`] allows. Nothing is random, so the same problem has the same answer. And the
-//! answer is its own: asked again with everything where the answer put it, the solver moves
-//! nothing, as it goes on from its own answers until it finds no better one.
+//! A step moves one item to its best place or exchanges two items. Once no step gains, the search
+//! holds each item in turn at its next best places and lets the others settle again, as far as
+//! [`WORK`] allows. Nothing is random, so the same problem has the same answer. The answer is
+//! stable: solved again with everything where the answer put it, nothing moves, because the solver
+//! repeats from its own answer until it finds no better one.
 
 use std::borrow::Cow;
 
 use crate::cost::problem::{Pair, Problem, SECOND_NS, SMT_LOSS, pressure, slope};
 
-/// A step has to gain more than this (ns/s): rounding must not decide.
+/// Least gain of a step (ns/s), so that rounding never decides.
 const LEAST: f64 = 1.0;
 
-/// Another placement altogether has to be better by this share of the cost than the one reached
-/// from where all is.
-const ALTOGETHER: f64 = 0.01;
+/// A placement built from an empty one must be cheaper by this share than the one reached from the
+/// present placement.
+const REBUILD_GAIN: f64 = 0.01;
 
-/// How often the search goes on from its own answer at most.
+/// Most restarts from the solver's own answer.
 const ROUNDS: usize = 4;
 
-/// Rounds of local search at most; each ends when nothing gains any more.
+/// Most rounds of one local search; it ends earlier when no step gains.
 const SWEEPS: usize = 32;
 
-/// How many prices are asked for at most while items are held elsewhere, about; large problems are
-/// left as they are.
+/// Approximate limit on price computations for holding items elsewhere; large problems skip that
+/// step.
 const WORK: usize = 20_000;
 
-/// At how many places an item is held.
+/// Number of places at which an item is held.
 const HOLDS: usize = 4;
 
-/// A place for each item; `None` for one that has no allowed place.
+/// Solves the problem: a place for each item; `None` for an item without an allowed place.
 pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
     let items = problem.items.len();
-    let (problem, map) = without_the_homeless(problem);
-    let mut anew = None;
+    let (problem, map) = without_unplaceable_items(problem);
+    let mut rebuilt = None;
     let mut homes: Vec<Option<usize>> = problem.items.iter().map(|item| item.home).collect();
-    let mut best = search(&problem, &homes, &mut anew);
+    let mut best = search(&problem, &homes, &mut rebuilt);
     for _ in 0..ROUNDS {
         let reached: Vec<Option<usize>> = best.iter().copied().map(Some).collect();
         if homes == reached {
             break;
         }
         homes = reached;
-        best = search(&problem, &homes, &mut anew);
+        best = search(&problem, &homes, &mut rebuilt);
     }
     let mut places = vec![None; items];
     for (item, place) in map.into_iter().zip(best) {
@@ -53,86 +53,91 @@ pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
     places
 }
 
-/// What each item gains by being where it is and not at its home (ns/s), all others being where
-/// they are.
+/// Gain of each item at its place compared with its home (ns/s), with all other items where they
+/// are.
 pub fn gains(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
     let mut search = Search::new(problem, None);
     for (item, place) in at.iter().enumerate() {
-        place.iter().for_each(|place| search.sit(item, *place));
+        place.iter().for_each(|place| search.put(item, *place));
     }
     let mut gain = |(item, place): (usize, &Option<usize>)| {
         let (place, home) = ((*place)?, problem.items[item].home?);
         search.leave(item);
         let gain = search.price(item, home) - search.price(item, place);
-        search.sit(item, place);
+        search.put(item, place);
         gain.is_finite().then_some(gain)
     };
     at.iter().enumerate().map(&mut gain).collect()
 }
 
-/// The problem without the items that may be nowhere, and the numbers of those that are left.
-fn without_the_homeless(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>) {
+/// Returns the problem without items that have no allowed place, and the indices of the remaining
+/// items.
+fn without_unplaceable_items(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>) {
     let width = problem.places.len();
     let row = |item: usize| &problem.fixed[item * width..(item + 1) * width];
-    let kept: Vec<usize> = (0..problem.items.len())
+    let placeable: Vec<usize> = (0..problem.items.len())
         .filter(|item| row(*item).iter().any(|cost| cost.is_finite()))
         .collect();
-    if kept.len() == problem.items.len() {
-        return (Cow::Borrowed(problem), kept);
+    if placeable.len() == problem.items.len() {
+        return (Cow::Borrowed(problem), placeable);
     }
-    let number = |item: usize| kept.iter().position(|known| *known == item);
+    let number = |item: usize| placeable.iter().position(|known| *known == item);
     let pair = |pair: &Pair| Some(Pair { from: number(pair.from)?, to: number(pair.to)?, ..*pair });
-    let left = Problem {
+    let reduced = Problem {
         places: problem.places.clone(),
-        items: kept.iter().map(|item| problem.items[*item].clone()).collect(),
-        fixed: kept.iter().flat_map(|item| row(*item)).copied().collect(),
+        items: placeable.iter().map(|item| problem.items[*item].clone()).collect(),
+        fixed: placeable.iter().flat_map(|item| row(*item)).copied().collect(),
         pairs: problem.pairs.iter().filter_map(pair).collect(),
     };
-    (Cow::Owned(left), kept)
+    (Cow::Owned(reduced), placeable)
 }
 
-/// The best placement whatever it takes to get there.
+/// Finds the best placement without regard to moving costs.
 fn from_nothing(problem: &Problem) -> Vec<usize> {
     let mut search = Search::new(problem, None);
-    search.sit_in(&search.heaviest_first());
+    search.put_in_order(&search.heaviest_first());
     search.descend();
     search.at
 }
 
-/// From where all is, and from a placement made from nothing (kept in `anew`), the better of what
-/// can be reached.
-fn search(problem: &Problem, homes: &[Option<usize>], anew: &mut Option<Vec<usize>>) -> Vec<usize> {
+/// Returns the better of two local searches: from `homes`, and from a placement built from nothing.
+///
+/// `rebuilt` caches the placement built from nothing.
+fn search(
+    problem: &Problem,
+    homes: &[Option<usize>],
+    rebuilt: &mut Option<Vec<usize>>,
+) -> Vec<usize> {
     let mut home = Search::new(problem, Some(homes));
     let empty = home.clone();
-    home.sit_at_home(homes);
+    home.put_at_homes(homes);
     home.descend();
     let stay = home.total();
-    let enough = stay - (ALTOGETHER * stay).max(LEAST);
+    let enough = stay - (REBUILD_GAIN * stay).max(LEAST);
     if empty.least() >= enough {
         return home.at;
     }
-    let anew = anew.get_or_insert_with(|| from_nothing(problem));
-    if home.at == *anew {
+    let rebuilt = rebuilt.get_or_insert_with(|| from_nothing(problem));
+    if home.at == *rebuilt {
         return home.at;
     }
     let mut other = empty;
-    anew.iter().enumerate().for_each(|(item, place)| other.sit(item, *place));
+    rebuilt.iter().enumerate().for_each(|(item, place)| other.put(item, *place));
     other.descend();
     if other.total() < enough { other.at } else { home.at }
 }
 
-/// A placement on the way to a better one.
+/// A placement that the local search improves.
 #[derive(Clone)]
 struct Search<'a> {
     problem: &'a Problem,
-    /// Where each item is at home, if the way from there counts.
+    /// Home of each item, if moving costs count.
     homes: Option<&'a [Option<usize>]>,
-    /// How many places all items together may be at.
+    /// Number of allowed places, summed over all items.
     choices: usize,
     at: Vec<usize>,
     busy: Vec<f64>,
-    /// What the first share of load added to a CPU costs there by crowding, slow CPUs reckoned in
-    /// (ns/s).
+    /// Crowding cost of the first share of load added to each CPU, including its slowdown (ns/s).
     crowd: Vec<f64>,
     /// The other CPUs of each CPU's core.
     siblings: Vec<Vec<usize>>,
@@ -168,11 +173,11 @@ impl<'a> Search<'a> {
             siblings,
             pairs,
         };
-        (0..problem.places.len()).for_each(|place| search.crowd_anew(place));
+        (0..problem.places.len()).for_each(|place| search.update_crowd(place));
         search
     }
 
-    fn crowd_anew(&mut self, place: usize) {
+    fn update_crowd(&mut self, place: usize) {
         let beside: f64 = self.siblings[place].iter().map(|other| self.busy[*other]).sum();
         let first = slope(self.busy[place]) + SMT_LOSS * beside;
         self.crowd[place] = first * self.problem.places[place].slowdown * SECOND_NS;
@@ -180,15 +185,16 @@ impl<'a> Search<'a> {
 
     fn add_load(&mut self, place: usize, load: f64) {
         self.busy[place] += load;
-        self.crowd_anew(place);
+        self.update_crowd(place);
         for other in 0..self.siblings[place].len() {
-            self.crowd_anew(self.siblings[place][other]);
+            self.update_crowd(self.siblings[place][other]);
         }
     }
 
-    /// What it costs at least, wherever everything is, asked while nothing is anywhere: each item
-    /// where it would be cheapest if it were the only one, as each that is there already only makes
-    /// the next one dearer.
+    /// Lower bound of the cost of any placement, computed while no item is placed.
+    ///
+    /// Each item counts at its cheapest place as if it were alone; items already there only make
+    /// the next one more expensive.
     fn least(&self) -> f64 {
         let cheapest = |item: usize| {
             let prices = self
@@ -200,7 +206,7 @@ impl<'a> Search<'a> {
         (0..self.at.len()).map(cheapest).sum()
     }
 
-    /// What it costs, beyond what the CPUs are crowded by anyway.
+    /// Cost of the placement, beyond the crowding that exists without the items.
     fn total(&self) -> f64 {
         let alone: f64 =
             self.at.iter().enumerate().map(|(item, place)| self.alone(item, *place)).sum();
@@ -208,7 +214,7 @@ impl<'a> Search<'a> {
         let beside = |(place, busy): (usize, &f64)| {
             busy * self.siblings[place].iter().map(|at| self.busy[*at]).sum::<f64>()
         };
-        // Each pair is met from both ends.
+        // Each pair is counted from both ends.
         let beside: f64 = self.busy.iter().enumerate().map(beside).sum::<f64>() / 2.0;
         let pair =
             |pair: &Pair| pair.cost.at(self.problem.distance(self.at[pair.from], self.at[pair.to]));
@@ -216,7 +222,7 @@ impl<'a> Search<'a> {
         alone + (crowd + SMT_LOSS * beside) * SECOND_NS + pairs
     }
 
-    fn sit(&mut self, item: usize, place: usize) {
+    fn put(&mut self, item: usize, place: usize) {
         self.at[item] = place;
         self.add_load(place, self.problem.load(item, place));
     }
@@ -227,13 +233,13 @@ impl<'a> Search<'a> {
         place
     }
 
-    /// What it costs whoever else is there, the way from home included.
+    /// Cost of an item on a place, independent of other items, including the move from its home.
     fn alone(&self, item: usize, place: usize) -> f64 {
         let (home, way) = self.way(item);
         self.problem.fixed(item, place) + if place == home { 0.0 } else { way }
     }
 
-    /// The same of all places.
+    /// [`Self::alone`] for all places.
     fn row(&self, item: usize) -> impl Iterator<Item = f64> {
         let width = self.busy.len();
         let (home, way) = self.way(item);
@@ -241,7 +247,7 @@ impl<'a> Search<'a> {
         row.map(move |(place, cost)| f64::from(*cost) + if place == home { 0.0 } else { way })
     }
 
-    /// Its home, and what it costs to leave it.
+    /// The item's home, and the cost of leaving it.
     fn way(&self, item: usize) -> (usize, f64) {
         match self.homes.and_then(|homes| homes[item]) {
             Some(home) => (home, self.problem.items[item].moving),
@@ -249,7 +255,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What it costs to add an item that is nowhere, all of it.
+    /// Full cost of adding an item that is not placed.
     fn price(&self, item: usize, place: usize) -> f64 {
         let load = self.problem.load(item, place);
         let crowd = pressure(self.busy[place] + load) - pressure(self.busy[place]);
@@ -262,14 +268,14 @@ impl<'a> Search<'a> {
         self.alone(item, place) + (crowd + SMT_LOSS * load * core) * SECOND_NS + pairs
     }
 
-    /// The best place for an item that is nowhere, with its price; `at` if nothing is better than
-    /// it.
+    /// Returns the best place for an item that is not placed, with its price; `at` if no place is
+    /// better.
     fn best(&self, item: usize, at: Option<usize>) -> (usize, f64) {
         let mut best =
             at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
         let load = self.problem.items[item].load;
         for (place, (alone, crowd)) in self.row(item).zip(&self.crowd).enumerate() {
-            // The more is there the more the next costs, and pairs only add to it.
+            // Each item present makes the next one more expensive, and pairs only add cost.
             if alone + crowd * load < best.1 - LEAST {
                 let price = self.price(item, place);
                 if price < best.1 - LEAST {
@@ -280,22 +286,22 @@ impl<'a> Search<'a> {
         best
     }
 
-    fn sit_at_home(&mut self, homes: &[Option<usize>]) {
+    fn put_at_homes(&mut self, homes: &[Option<usize>]) {
         let mut order = self.heaviest_first();
         order.retain(|item| match homes[*item] {
             Some(home) if self.problem.fixed(*item, home).is_finite() => {
-                self.sit(*item, home);
+                self.put(*item, home);
                 false
             }
             _ => true,
         });
-        self.sit_in(&order);
+        self.put_in_order(&order);
     }
 
-    fn sit_in(&mut self, order: &[usize]) {
+    fn put_in_order(&mut self, order: &[usize]) {
         for item in order {
             let (place, _) = self.best(*item, None);
-            self.sit(*item, place);
+            self.put(*item, place);
         }
     }
 
@@ -306,13 +312,13 @@ impl<'a> Search<'a> {
         order
     }
 
-    /// Steps until none gains any more.
+    /// Takes steps until none gains.
     fn descend(&mut self) {
-        // What it takes to hold one item at each place.
+        // Work to hold one item at each place.
         let mut work = 2 * HOLDS * self.descend_but(NOWHERE);
         let mut total = self.total();
         let mut order = self.heaviest_first();
-        // As long as one finds something, the others are asked again.
+        // When one item finds an improvement, all others are tried again.
         let mut calm = 0;
         while calm < order.len() && work < WORK {
             let item = order.remove(0);
@@ -321,7 +327,7 @@ impl<'a> Search<'a> {
             for place in self.next_best(item) {
                 let mut other = self.clone();
                 other.leave(item);
-                other.sit(item, place);
+                other.put(item, place);
                 work += other.descend_but(item) + other.descend_but(NOWHERE);
                 let now = other.total();
                 if now < total - LEAST {
@@ -332,19 +338,20 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The places that are next best for an item, all others being where they are.
+    /// Returns the next best places for an item, with all others where they are.
     fn next_best(&mut self, item: usize) -> Vec<usize> {
         let from = self.leave(item);
         let places = (0..self.problem.places.len()).filter(|place| *place != from);
         let mut prices: Vec<(f64, usize)> =
             places.map(|place| (self.price(item, place), place)).collect();
-        self.sit(item, from);
+        self.put(item, from);
         prices.retain(|(price, _)| price.is_finite());
         prices.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         prices.into_iter().take(HOLDS).map(|(_, place)| place).collect()
     }
 
-    /// Steps of all but one until none gains any more; says how many prices that took, about.
+    /// Takes steps with all items but one until none gains; returns the approximate number of price
+    /// computations.
     fn descend_but(&mut self, held: usize) -> usize {
         let sweep = self.at.len() * self.at.len() + self.choices;
         for sweeps in 1..=SWEEPS {
@@ -355,22 +362,22 @@ impl<'a> Search<'a> {
         SWEEPS * sweep
     }
 
-    /// Each item to its best place.
+    /// Moves each item to its best place.
     fn moves(&mut self, held: usize) -> bool {
         let mut moved = false;
         for item in (0..self.at.len()).filter(|item| *item != held) {
             let from = self.leave(item);
             let (to, _) = self.best(item, Some(from));
-            self.sit(item, to);
+            self.put(item, to);
             moved |= from != to;
         }
         moved
     }
 
-    /// Two items each to the other's place.
+    /// Exchanges two items where that gains.
     fn exchanges(&mut self, held: usize) -> bool {
         let mut moved = false;
-        // What each adds to the cost now: an upper bound of what it adds while another one is away.
+        // Cost that each item adds now: an upper bound of what it adds while another item is away.
         let mut adds: Vec<f64> = (0..self.at.len()).map(|item| self.adds(item)).collect();
         for a in (0..self.at.len()).filter(|item| *item != held) {
             for b in (a + 1..self.at.len()).filter(|item| *item != held) {
@@ -385,15 +392,15 @@ impl<'a> Search<'a> {
         moved
     }
 
-    /// What an item adds to the cost.
+    /// Cost that an item adds where it is.
     fn adds(&mut self, item: usize) -> f64 {
         let place = self.leave(item);
         let price = self.price(item, place);
-        self.sit(item, place);
+        self.put(item, place);
         price
     }
 
-    /// Two items to two places, if that gains.
+    /// Moves two items to two places, if that gains.
     fn try_both(&mut self, a: usize, to_a: usize, b: usize, to_b: usize) -> bool {
         let (x, y) = (self.at[a], self.at[b]);
         self.leave(b);
@@ -401,15 +408,15 @@ impl<'a> Search<'a> {
         self.leave(a);
         let before = b_before + self.price(a, x);
         let a_after = self.price(a, to_a);
-        self.sit(a, to_a);
+        self.put(a, to_a);
         let after = a_after + self.price(b, to_b);
         if after < before - LEAST {
-            self.sit(b, to_b);
+            self.put(b, to_b);
             return true;
         }
         self.leave(a);
-        self.sit(a, x);
-        self.sit(b, y);
+        self.put(a, x);
+        self.put(b, y);
         false
     }
 }

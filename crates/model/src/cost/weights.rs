@@ -1,30 +1,30 @@
-//! The weights of the cost model: what a cache line, a wakeup and a crowded CPU cost, by how far
-//! apart two CPUs are.
+//! The weights of the cost model: the cost of a cache line, a wakeup and a crowded CPU, by the
+//! distance between two CPUs.
 //!
-//! All costs are in CPU-nanoseconds, and those of a placement in CPU-nanoseconds per second: what
-//! one second of traffic takes of all CPUs together, beyond what it would take anywhere.
-//! `docs/costs.md` has the table with its sources.
+//! All costs are in CPU-nanoseconds. The cost of a placement is in CPU-nanoseconds per second: CPU
+//! time that one second of traffic takes on all CPUs together, beyond the part that is the same on
+//! every CPU. `docs/costs.md` lists the default weights with their sources.
 
 use serde::{Deserialize, Serialize};
 
 use crate::machine::topology::Distance;
 
-/// What the model reckons with; `Default` is the documented table.
+/// Weights of the cost model; `Default` is the documented list of default weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
-    /// Time until a CPU has a cache line that another one has just written.
+    /// Time for a CPU to get a cache line that another CPU has just written, in nanoseconds.
     pub line_ns: ByDistance,
-    /// CPU time that a wakeup takes on both CPUs, beyond one on the same CPU: the inter-processor
-    /// interrupt.
+    /// CPU time of the inter-processor interrupt of a wakeup, on both CPUs together, in
+    /// nanoseconds: the cost beyond a wakeup on the same CPU.
     pub ipi_ns: ByDistance,
-    /// Cache lines of one packet that the protocol writes and the reader reads: `struct sk_buff`
-    /// (4), its `skb_shared_info` (1), the header (1), the socket's receive queue and counters (2).
+    /// Cache lines per packet that the protocol writes and the reader reads: `struct sk_buff` (4),
+    /// its `skb_shared_info` (1), the header (1), the socket's receive queue and counters (2).
     pub lines_per_packet: f64,
-    /// Cache lines of one packet that the device writes and the poll reads: the descriptor and the
+    /// Cache lines per packet that the device writes and the poll reads: the descriptor and the
     /// header.
     pub device_lines_per_packet: f64,
-    /// Where the weights come from.
+    /// Source of the weights.
     pub source: CostSource,
 }
 
@@ -55,17 +55,18 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// In a virtual machine that has no interrupts of its own for it, an inter-processor interrupt
-    /// leaves the guest twice.
+    /// Factor on the cost of an inter-processor interrupt in a virtual machine without interrupt
+    /// hardware of its own: the interrupt exits the guest twice.
     pub const IPI_IN_A_GUEST: f64 = 5.0;
 
-    /// The table for a virtual machine.
+    /// The default weights for a virtual machine.
     pub fn of_a_guest() -> Self {
-        let table = Self::default();
-        Self { ipi_ns: table.ipi_ns.map(|ns| ns * Self::IPI_IN_A_GUEST), ..table }
+        let defaults = Self::default();
+        Self { ipi_ns: defaults.ipi_ns.map(|ns| ns * Self::IPI_IN_A_GUEST), ..defaults }
     }
 
-    /// What is wrong with weights that somebody gave.
+    /// Checks weights that the operator gave; the error names the first value outside 0 to
+    /// 1000000000.
     pub fn check(&self) -> Result<(), String> {
         let by_distance = [("line_ns", &self.line_ns), ("ipi_ns", &self.ipi_ns)]
             .into_iter()
@@ -87,33 +88,33 @@ impl Costs {
         }
     }
 
-    /// Where the weights come from, as a person reads it.
+    /// Source of the weights, in words.
     pub fn source_in_words(&self) -> String {
         match &self.source {
-            CostSource::Table => "distances by the table (netsilo calibrate measures them)".into(),
+            CostSource::Table => "default distance costs (netsilo calibrate measures yours)".into(),
             CostSource::Measured { when, .. } => {
-                format!("distances measured on this machine ({when})")
+                format!("distance costs measured on this machine ({when})")
             }
-            CostSource::Configured => "distances as configured".into(),
+            CostSource::Configured => "distance costs as configured".into(),
         }
     }
 }
 
-/// Where the weights come from.
+/// Source of the weights.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CostSource {
-    /// The documented table.
+    /// The documented default weights.
     #[default]
     Table,
     /// Measured by `netsilo calibrate`.
     Measured {
-        /// When (RFC 3339, UTC).
+        /// Time of the measurement (RFC 3339, UTC).
         when: String,
-        /// On which machine: host name, CPU model, kernel.
+        /// The measured machine: host name, CPU model, kernel.
         machine: String,
         /// Distances that this machine does not have, or that could not be measured: they keep the
-        /// table's value.
+        /// default weights.
         from_table: Vec<Distance>,
     },
     /// Given by the operator.
@@ -146,7 +147,7 @@ impl ByDistance {
         }
     }
 
-    /// The value of a distance, to be set.
+    /// Mutable access to the value of a distance.
     pub fn at_mut(&mut self, distance: Distance) -> &mut f64 {
         match distance {
             Distance::SameCpu => &mut self.same_cpu,
@@ -158,7 +159,7 @@ impl ByDistance {
         }
     }
 
-    /// Each value through a function.
+    /// Applies a function to each value.
     pub fn map(mut self, f: impl Fn(f64) -> f64) -> Self {
         for distance in Distance::ALL {
             let value = self.at_mut(distance);

@@ -1,5 +1,4 @@
-//! How a CPU spent its time: as the clock ticks sampled it, as it was measured, and how the two
-//! differ.
+//! How a CPU spent its time: sampled by clock ticks, measured by eBPF, and the difference.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,28 +7,28 @@ use crate::machine::cpuset::CpuId;
 use crate::snapshot::host::CpuCounters;
 use crate::snapshot::observation::Observation;
 
-/// USER_HZ: ticks of `/proc/stat` per second, whatever the kernel's own HZ.
+/// USER_HZ: ticks of `/proc/stat` per second, independent of the kernel's HZ.
 const TICKS_PER_S: f64 = 100.0;
 
-/// From this difference on, ticks and measurement tell different stories.
+/// Least difference between ticks and measurement, as a share of the time, that is reported.
 pub const DIFFERS: f64 = 0.10;
 
 /// How one CPU spent its time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuSplit {
-    /// Sampled at clock ticks (`/proc/stat`), of all ticks that were counted.
+    /// Sampled at clock ticks (`/proc/stat`), as shares of all counted ticks.
     pub ticks: Option<Shares>,
-    /// Share of the time in which it idled: idle time is taken from a clock, not sampled, where the
-    /// tick stops.
+    /// Share of the time in which the CPU idled: while the tick is stopped, idle time comes from a
+    /// clock and is not sampled.
     pub idle: Option<f64>,
-    /// Share of the time for which no tick was counted at all: the tick was stopped, and the CPU
-    /// did not idle.
+    /// Share of the time without any counted tick: the tick was stopped although the CPU did not
+    /// idle.
     pub uncounted: Option<f64>,
     /// Measured at entry and exit (eBPF).
     pub measured: Option<Measured>,
 }
 
-/// Shares of the time that were measured at entry and exit.
+/// Shares of the time, measured at entry and exit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// In the NET_RX softirq.
@@ -50,14 +49,14 @@ impl Measured {
         self.net_rx + self.net_tx + self.other_softirq
     }
 
-    /// All that interrupts threads.
+    /// All time that interrupts threads.
     pub fn interrupted(&self) -> f64 {
         self.softirq() + self.hardirq + self.ipi
     }
 }
 
 impl CpuSplit {
-    /// What is known of a CPU.
+    /// Computes the time of a CPU from an observation.
     pub fn of(observation: &Observation, rates: &Rates, cpu: CpuId) -> Self {
         let elapsed = rates.elapsed.as_secs_f64();
         let counters = |of: &crate::snapshot::host::Snapshot| of.cpus.get(&cpu).cloned();
@@ -85,7 +84,7 @@ impl CpuSplit {
         }
     }
 
-    /// Share of the time in softirqs, and whether that was measured or sampled.
+    /// Share of the time in softirqs; the flag is true if measured, false if sampled.
     pub fn softirq(&self) -> Option<(f64, bool)> {
         self.measured.map(|it| (it.softirq(), true)).or_else(|| Some((self.ticks?.softirq, false)))
     }
@@ -97,31 +96,32 @@ impl CpuSplit {
             .or_else(|| self.ticks.map(|ticks| ticks.softirq + ticks.irq))
     }
 
-    /// By how much the ticks tell more (or, negative, less) interrupt time than there was; `None`
-    /// where one is not known.
+    /// Interrupt time by ticks minus measured interrupt time, as a share of the time; `None` if one
+    /// is unknown.
     pub fn ticks_tell_more(&self) -> Option<f64> {
         let (ticks, measured) = self.ticks.zip(self.measured)?;
         Some(ticks.softirq + ticks.irq - measured.interrupted())
     }
 
-    /// In a sentence how ticks and measurement differ, where that misleads.
+    /// Describes the difference between ticks and measurement, if it misleads.
     pub fn difference(&self) -> Option<String> {
         let more = self.ticks_tell_more().filter(|more| more.abs() >= DIFFERS)?;
         let points = (more.abs() * 100.0).round();
         let uncounted = self.uncounted.unwrap_or(0.0);
         Some(match more > 0.0 {
             true => format!(
-                "clock ticks tell {points} points more: what runs in step with the tick, as work that timers start, is \
-                 found by it more often than it runs"
+                "clock ticks show {points} points more: work in step with the tick, such as work \
+                 that timers start, is sampled more often than it runs"
             ),
             false if uncounted >= more.abs() / 2.0 => format!(
-                "clock ticks tell {points} points less: an idle cpu stops its tick, and interrupts that come then are \
-                 charged to nobody ({:.0}% of the time is missing from its row)",
+                "clock ticks show {points} points less: an idle cpu stops its tick, and the time \
+                 of interrupts in that state is not counted ({:.0}% of the time is missing from \
+                 its row)",
                 uncounted * 100.0
             ),
             false => format!(
-                "clock ticks tell {points} points less: a sample falls between short interrupts, and what ksoftirqd or a \
-                 NAPI's kthread does may be charged as system time"
+                "clock ticks show {points} points less: a sample falls between short interrupts, \
+                 and work of ksoftirqd or of a NAPI's kthread may count as system time"
             ),
         })
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_difference_is_not_worth_a_sentence() {
+    fn a_small_difference_is_not_reported() {
         assert_eq!(split(0.42, 0.5, 0.0).difference(), None);
     }
 
@@ -171,12 +171,12 @@ mod tests {
             "{}",
             text(split(0.0, 0.4, 0.4))
         );
-        assert!(text(split(0.1, 0.5, 0.0)).contains("tell 40 points less: a sample falls between"));
-        assert!(text(split(0.6, 0.2, 0.0)).starts_with("clock ticks tell 40 points more"));
+        assert!(text(split(0.1, 0.5, 0.0)).contains("show 40 points less: a sample falls between"));
+        assert!(text(split(0.6, 0.2, 0.0)).starts_with("clock ticks show 40 points more"));
     }
 
     #[test]
-    fn times_of_a_bundle_may_be_any_number() {
+    fn any_times_of_a_bundle_are_accepted() {
         let mut observation = crate::synthetic::scene::Scene::default().observation();
         let cpu = CpuId(0);
         let stat = &mut observation.after.cpus.get_mut(&cpu).unwrap().stat;

@@ -1,4 +1,4 @@
-//! Forwarded traffic: what came in through a queue and left again, by which device and tx queue.
+//! Forwarded traffic: the egress device and tx queue of packets that arrived on a queue.
 
 use std::collections::BTreeMap;
 
@@ -7,48 +7,49 @@ use serde::{Deserialize, Serialize};
 use crate::machine::cpuset::CpuId;
 use crate::snapshot::attribution::Forwarded;
 
-/// What a queue's packets, or those of no queue, leave by.
+/// Forwarded packets of one queue (or of no queue) by one egress device and tx queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ForwardShare {
-    /// Name of the device.
+    /// Name of the egress device.
     pub egress: String,
-    /// Interface index of it, unique in its network namespace.
+    /// Its interface index, unique in its network namespace.
     pub egress_ifindex: u32,
-    /// Inode number of that namespace, 0 when not known.
+    /// Inode number of that namespace; 0 if unknown.
     pub egress_netns: u32,
     /// The tx queue.
     pub tx_queue: u32,
-    /// The CPU that processes them and queues them for sending.
+    /// The CPU that processes the packets and queues them for transmission.
     pub cpu: CpuId,
     /// Packets per second, as on the wire.
     pub packets_per_s: f64,
     /// Bytes per second, with link-layer headers.
     pub bytes_per_s: f64,
-    /// Of all packets that came through the queue.
+    /// Share of all packets that arrived on the queue.
     pub share: f64,
 }
 
-/// All that was forwarded.
+/// Total forwarded traffic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ForwardTotals {
     /// Packets per second.
     pub packets_per_s: f64,
     /// Bytes per second.
     pub bytes_per_s: f64,
-    /// What came in through no queue of this network namespace (containers sent it), or its queue
-    /// was not found; heaviest first. Shares are of all that was forwarded.
+    /// Packets that arrived on no queue of this network namespace (containers sent them), or whose
+    /// queue was not found; heaviest first, with shares of all forwarded packets.
     pub from_no_queue: Vec<ForwardShare>,
 }
 
 impl ForwardShare {
-    /// How people call where it goes: `eth1 tx-2`.
+    /// Name of the egress queue in reports: `eth1 tx-2`.
     pub fn label(&self) -> String {
         format!("{} tx-{}", self.egress, self.tx_queue)
     }
 }
 
-/// Sums rows up by device, tx queue and CPU, heaviest first. `packets_per_s` is what shares are of,
-/// if it is more.
+/// Sums rows by device, tx queue and CPU, heaviest first.
+///
+/// Shares refer to `packets_per_s` if it exceeds the sum.
 pub fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> Vec<ForwardShare> {
     let mut sums: BTreeMap<(u32, u32, u32, CpuId), ForwardShare> = BTreeMap::new();
     for row in rows.iter().filter(|row| seconds > 0.0 && row.packets > 0) {
@@ -73,8 +74,12 @@ pub fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> Vec<Forw
     shares
 }
 
-/// All rows together, and those of no queue apart.
-pub fn totals(rows: &[Forwarded], of_no_queue: &[&Forwarded], seconds: f64) -> ForwardTotals {
+/// Sums all rows, and separately those of no queue.
+pub fn totals(
+    rows: &[Forwarded],
+    of_no_queue: &[&Forwarded],
+    seconds: f64,
+) -> ForwardTotals {
     let all = shares(&rows.iter().collect::<Vec<_>>(), seconds, 0.0);
     let packets_per_s = all.iter().map(|share| share.packets_per_s).sum();
     ForwardTotals {

@@ -1,4 +1,4 @@
-//! How far data travels to its readers, of one queue and of all.
+//! The distance that data travels to its readers, per queue and in total.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use crate::derive::silo::Silos;
 use crate::machine::topology::Distance;
 
-/// How far data travels from the CPU that ran the protocol to the CPU that reads it.
+/// Distances from the CPU that ran the protocol to the CPU that reads the data.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Locality {
-    /// Bytes per second that it is reckoned from.
+    /// Bytes per second that the shares refer to.
     pub bytes_per_s: f64,
-    /// Share of the bytes by distance; all that are known together with `unknown` make 1.
+    /// Share of the bytes by distance; these shares and `unknown` add up to 1.
     pub shares: BTreeMap<Distance, f64>,
-    /// Share of the bytes whose protocol CPU is not known.
+    /// Share of the bytes with an unknown protocol CPU.
     pub unknown: f64,
 }
 
 impl Silos {
-    /// Locality of all bytes that came through a queue.
+    /// Locality of all bytes that arrived on a queue.
     pub fn locality(&self) -> Locality {
         let all: f64 = self.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
         let mut total = Locality { bytes_per_s: all, ..Locality::default() };

@@ -1,5 +1,5 @@
-//! Which NAPI is which queue's, and through which queue a consumption came: by netdev netlink, or
-//! as observed.
+//! Maps NAPIs to queues, and consumption to the queue that it arrived on: by netdev netlink, or by
+//! observation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,14 @@ use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Re
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
 
-/// Where something that was counted belongs.
+/// The queue or device that counted work belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Home {
-    /// An rx queue, by the netdev's place in the snapshot and the queue's index.
+    /// An rx queue, by the netdev's position in the snapshot and the queue's index.
     Queue(usize, u32),
-    /// A NAPI of a netdev, by its place in the snapshot, whose queue is not known.
+    /// A NAPI with an unknown queue, by its netdev's position in the snapshot.
     Napi(usize, NapiId),
-    /// No NIC.
+    /// Received through no NIC.
     Local,
     /// A netdev of another network namespace.
     Foreign,
@@ -23,33 +23,33 @@ pub enum Home {
     Unresolved,
 }
 
-/// The edges between NAPIs and queues.
+/// The mapping between NAPIs and queues.
 #[derive(Debug)]
 pub struct Join<'a> {
     snapshot: &'a Snapshot,
-    /// The netdev of each NAPI, by its place in the snapshot.
+    /// The netdev of each NAPI, by its position in the snapshot.
     devices: BTreeMap<NapiId, usize>,
-    /// NAPIs that were polled for netdevs of other network namespaces.
+    /// NAPIs that polled netdevs of other network namespaces.
     foreign: BTreeSet<NapiId>,
-    /// All rx queues, by their netdev's place in the snapshot.
+    /// All rx queues, by their netdev's position in the snapshot.
     rx_queues: BTreeSet<(usize, u32)>,
     /// The queue of each NAPI.
     queues: BTreeMap<NapiId, (usize, u32, Edge<NapiId>)>,
-    /// The surest NAPI of each queue, by interface index.
+    /// The most certain NAPI of each queue, by interface index.
     napis: BTreeMap<(u32, u32), Edge<NapiId>>,
-    /// All homes, in the order in which silos are listed.
+    /// All homes, in the order of the silos.
     homes: Vec<Home>,
 }
 
 impl<T> Edge<T> {
-    /// An edge of the same source and confidence to something else.
+    /// An edge to something else with the same source and confidence.
     pub fn with<U>(self, to: U) -> Edge<U> {
         Edge { to, source: self.source, confidence: self.confidence }
     }
 }
 
 impl<'a> Join<'a> {
-    /// Reads the edges off a snapshot and what was counted until then.
+    /// Builds the mapping from a snapshot and the counts of the observation.
     pub fn of(snapshot: &'a Snapshot, attribution: &Attribution) -> Self {
         let mut join = Self {
             snapshot,
@@ -68,10 +68,10 @@ impl<'a> Join<'a> {
                 .flat_map(|(at, dev)| dev.rx_queues.iter().map(move |q| (at, q.index)))
         };
         join.rx_queues = queues().collect();
-        join.take_settings();
-        join.take_polls(&attribution.polls);
-        join.take_packets(attribution);
-        join.take_only_queues();
+        join.add_settings();
+        join.add_polls(&attribution.polls);
+        join.add_packets(attribution);
+        join.add_only_queues();
         for (at, index, edge) in join.queues.values() {
             let sure = join
                 .napis
@@ -92,8 +92,9 @@ impl<'a> Join<'a> {
         join
     }
 
-    /// netdev netlink names the NAPIs of each netdev, and on newer kernels of each queue.
-    fn take_settings(&mut self) {
+    /// Adds what netdev netlink reports: the NAPIs of each netdev and, on newer kernels, of each
+    /// queue.
+    fn add_settings(&mut self) {
         for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
             self.devices.extend(
                 netdev.napis.iter().filter(|napi| napi.id.0 != 0).map(|napi| (napi.id, at)),
@@ -107,9 +108,11 @@ impl<'a> Join<'a> {
         }
     }
 
-    /// A poll names its device, in the network namespace of the device; names and indexes repeat in
+    /// Adds the devices of polls.
+    ///
+    /// A poll names its device within the device's network namespace; names and indexes repeat in
     /// other namespaces.
-    fn take_polls(&mut self, polls: &[Poll]) {
+    fn add_polls(&mut self, polls: &[Poll]) {
         let own = self.snapshot.machine.netns;
         for poll in polls
             .iter()
@@ -117,21 +120,20 @@ impl<'a> Join<'a> {
             .collect::<Vec<_>>()
         {
             let here = own == 0 || poll.netns == 0 || own == poll.netns;
-            let is_it = |dev: &Netdev| dev.ifindex == poll.ifindex && dev.name == poll.netdev;
-            match self.snapshot.netdevs.iter().position(is_it).filter(|_| here) {
+            let is_device = |dev: &Netdev| dev.ifindex == poll.ifindex && dev.name == poll.netdev;
+            match self.snapshot.netdevs.iter().position(is_device).filter(|_| here) {
                 Some(at) => _ = self.devices.insert(poll.napi, at),
                 None => _ = self.foreign.insert(poll.napi),
             }
         }
     }
 
-    /// Packets carry the rx queue that the driver recorded: the NAPI they came through is that
-    /// queue's.
+    /// Adds queues from packets: a packet records its rx queue, and its NAPI belongs to that queue.
     ///
-    /// Where several queues were seen for one NAPI (it changed hands, or a socket changed queues
-    /// between two packets), most bytes decide; approximate rows vote only where there are no
-    /// others.
-    fn take_packets(&mut self, attribution: &Attribution) {
+    /// If one NAPI has packets of several queues (it changed hands, or a socket changed queues
+    /// between two packets), the queue with most bytes is used. Approximate rows count only without
+    /// exact ones.
+    fn add_packets(&mut self, attribution: &Attribution) {
         let read = attribution
             .consumption
             .iter()
@@ -164,8 +166,8 @@ impl<'a> Join<'a> {
         }
     }
 
-    /// On a device of one rx queue, a NAPI that was polled is that queue's.
-    fn take_only_queues(&mut self) {
+    /// Adds NAPIs of devices with one rx queue: a polled NAPI belongs to that queue.
+    fn add_only_queues(&mut self) {
         let unknown = self.devices.iter().filter(|(napi, _)| !self.queues.contains_key(napi));
         for (napi, at) in unknown.map(|(napi, at)| (*napi, *at)).collect::<Vec<_>>() {
             if let [only] = self.snapshot.netdevs[at].rx_queues.as_slice() {
@@ -181,7 +183,7 @@ impl<'a> Join<'a> {
         queue.napi.clone().or_else(|| self.napis.get(&(netdev.ifindex, queue.index)).cloned())
     }
 
-    /// NAPIs that packets were polled from and whose queue is not known, with their netdev.
+    /// NAPIs that polled packets and whose queue is unknown, with their netdev.
     pub fn queueless(&self) -> impl Iterator<Item = (&'a Netdev, Edge<NapiId>)> + '_ {
         let snapshot = self.snapshot;
         self.homes.iter().filter_map(move |home| match home {
@@ -197,7 +199,7 @@ impl<'a> Join<'a> {
         })
     }
 
-    /// The home of the silo at this place of the list.
+    /// The home of the silo at this position.
     pub fn home_at(&self, index: usize) -> Home {
         self.homes.get(index).copied().unwrap_or(Home::Unresolved)
     }
@@ -213,7 +215,7 @@ impl<'a> Join<'a> {
         polls
     }
 
-    /// The queue or NAPI that a consumption came through.
+    /// The queue or NAPI on which a consumption's data arrived.
     pub fn home_of(&self, row: &Consumption) -> Home {
         if row.resolved == Resolved::Local {
             return Home::Local;
@@ -221,7 +223,7 @@ impl<'a> Join<'a> {
         self.home_of_packets(row.napi, row.rx_queue)
     }
 
-    /// The queue or NAPI that forwarded packets came through.
+    /// The queue or NAPI on which forwarded packets arrived.
     pub fn home_of_forwarded(&self, row: &Forwarded) -> Home {
         self.home_of_packets(row.napi, row.rx_queue)
     }
@@ -240,7 +242,8 @@ impl<'a> Join<'a> {
         }
     }
 
-    /// A queue number alone names a queue where only one netdev with interrupts can have it.
+    /// Resolves a queue number alone: unambiguous if only one netdev with interrupts has that
+    /// queue.
     fn by_queue_number(&self, queue: Option<u32>) -> Option<Home> {
         let queue = queue?;
         let mut devices = (0..self.snapshot.netdevs.len())

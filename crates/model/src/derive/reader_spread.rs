@@ -1,5 +1,5 @@
-//! How much of a queue's data is read in one place: how much there is to gain by polling it near
-//! that place.
+//! The share of a queue's data that is read in one place: the potential gain of polling near that
+//! place.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 use crate::machine::cpuset::CpuId;
 use crate::machine::topology::Topology;
 
-/// How much of a queue's data is read in one place.
+/// The share of a queue's data that is read in one place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Concentration {
     /// Share of the bytes read on the CPU that reads most.
     pub cpu: f64,
     /// Share of the bytes read under the last-level cache that reads most.
     pub llc: f64,
-    /// CPUs that read.
+    /// Number of CPUs that read.
     pub cpus: usize,
 }
 
 impl Concentration {
-    /// Less than this is read on one CPU,
+    /// Readers are spread if the busiest CPU reads less than this share of the bytes.
     const SPREAD_CPU: f64 = 0.5;
-    /// and less than this under one cache, where there are several.
+    /// With several last-level caches, the busiest cache must also read less than this share.
     const SPREAD_LLC: f64 = 0.65;
 
-    /// Of bytes by the CPU on which they are read; `None` of nothing.
+    /// Computes the concentration of bytes by reading CPU; `None` if nothing was read.
     pub fn of(read_on: &BTreeMap<CpuId, f64>, topology: &Topology) -> Option<Self> {
         let all: f64 = read_on.values().sum();
         let most = |sums: &mut dyn Iterator<Item = f64>| sums.fold(0.0, f64::max) / all;
@@ -41,7 +41,7 @@ impl Concentration {
         })
     }
 
-    /// Whether it is read in so many places that where it is polled hardly matters.
+    /// Whether the readers are so spread that the polling CPU hardly matters.
     pub fn is_spread(self, llcs: usize) -> bool {
         self.cpu < Self::SPREAD_CPU && (llcs < 2 || self.llc < Self::SPREAD_LLC)
     }

@@ -1,5 +1,5 @@
-//! A silo: an rx queue with its interrupt, NAPI, CPUs and consumers. Which NAPI is which queue's is
-//! found in [`crate::derive::queue_map`].
+//! Silos: an rx queue with its interrupt, NAPI, CPUs and consumers. [`crate::derive::queue_map`] maps NAPIs to
+//! queues.
 
 use std::collections::BTreeMap;
 
@@ -19,80 +19,81 @@ use crate::snapshot::observation::Observation;
 
 pub use crate::derive::locality::Locality;
 
-/// All silos of a host, and what was read but came through none of them.
+/// All silos of a host, and the traffic that belongs to none of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Silos {
-    /// By netdev, then queue; NAPIs whose queue is not known come last.
+    /// Ordered by netdev, then queue; NAPIs with an unknown queue come last.
     pub queues: Vec<Silo>,
-    /// Read, but received through no NIC: loopback, or between namespaces of this machine.
+    /// Data received through no NIC: loopback, or between namespaces of this machine.
     pub local: Elsewhere,
-    /// Received through a NAPI of no netdev in netsilo's network namespace.
+    /// Data received through a NAPI of a netdev outside netsilo's network namespace.
     pub foreign: Elsewhere,
-    /// The queue was not found.
+    /// Data whose queue was not found.
     pub unresolved: Elsewhere,
-    /// All that left again.
+    /// All forwarded traffic.
     pub forwarded: ForwardTotals,
 }
 
-/// One rx queue, or one NAPI whose queue is not known, with all that belongs to it.
+/// One rx queue, or one NAPI with an unknown queue, and all that belongs to it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Silo {
     /// The device.
     pub netdev: NetdevIdentity,
-    /// The rx queue; `None` for a NAPI of the device whose queue is not known.
+    /// The rx queue; `None` for a NAPI of the device with an unknown queue.
     pub queue: Option<u32>,
-    /// Its interrupt; `None` when not known.
+    /// Its interrupt; `None` if unknown.
     pub irq: Option<Edge<Irq>>,
     /// Action names of the interrupt.
     pub actions: Vec<String>,
-    /// Other queues of the same interrupt (`rx-1`, `tx-0`).
+    /// Other queues that share the interrupt (`rx-1`, `tx-0`).
     pub shares_irq_with: Vec<String>,
-    /// CPUs asked for.
+    /// Requested affinity of the interrupt.
     pub requested: Option<CpuSet>,
-    /// CPUs in force; lags behind `requested` until the next interrupt.
+    /// Effective affinity; it follows `requested` at the next interrupt.
     pub effective: Option<CpuSet>,
-    /// Whether the interrupt can be moved; `None` when it is not known.
+    /// Whether the interrupt can be moved; `None` if unknown.
     pub writable: Option<Writable>,
     /// Its NAPI instance.
     pub napi: Option<Edge<NapiId>>,
-    /// The NAPI's kthread, when threaded.
+    /// The NAPI's kthread, if threaded.
     pub kthread: Option<NapiThread>,
-    /// Packets that its polls returned, per second; `None` when polls were not counted.
+    /// Packets per second returned by its polls; `None` if polls were not counted.
     pub packets_per_s: Option<f64>,
-    /// Polls by the CPU that polled.
+    /// Polls by CPU.
     pub polls: BTreeMap<CpuId, PollRate>,
-    /// Share of the bytes by the CPU that ran the protocol; under RPS another one than the CPU that
-    /// polled.
+    /// Share of the bytes by the CPU that ran the protocol; with RPS this differs from the polling
+    /// CPU.
     pub protocol_cpus: BTreeMap<CpuId, f64>,
-    /// Interrupts per second by CPU; `None` when not known.
+    /// Interrupts per second by CPU; `None` if unknown.
     pub interrupts_per_s: Option<BTreeMap<CpuId, f64>>,
-    /// Softirq time of the CPU that polls it.
+    /// Softirq time of the polling CPU.
     pub softirq: Option<SoftirqShare>,
-    /// Share of each CPU's time that polling this queue takes: the CPU's NET_RX time (%sys when
-    /// threaded) in proportion to packets, or to interrupts where polls were not counted. An
-    /// estimate.
+    /// Estimated share of each CPU's time that polling this queue takes.
+    ///
+    /// It is the CPU's NET_RX time (%sys if threaded) in proportion to packets, or to interrupts if
+    /// polls were not counted.
     pub own_share: BTreeMap<CpuId, f64>,
-    /// Bytes of payload read per second; `None` when consumers were not counted.
+    /// Bytes of payload read per second; `None` if consumers were not counted.
     pub bytes_per_s: Option<f64>,
-    /// The part of the bytes whose queue is only probably this one.
+    /// Share of the bytes whose queue is only probably this one.
     pub approximate_share: f64,
-    /// Who reads, heaviest first.
+    /// Consumers that read the queue, heaviest first.
     pub consumers: Vec<ConsumerShare>,
-    /// Where packets leave again that nobody here reads, heaviest first.
+    /// Egress queues of packets that are forwarded instead of read, heaviest first.
     #[serde(default)]
     pub forwards: Vec<ForwardShare>,
-    /// How far the data travels from the CPU that ran the protocol to the one that reads.
+    /// Distances from the CPU that ran the protocol to the reading CPU.
     pub locality: Locality,
-    /// How much of its data is read in one place; `None` when nobody reads it.
+    /// Share of the data that is read in one place; `None` if it is not read.
     #[serde(default)]
     pub concentration: Option<Concentration>,
-    /// `rps_cpus`; empty is off.
+    /// `rps_cpus`; empty means off.
     pub rps_cpus: Option<CpuSet>,
-    /// `rps_flow_cnt`; 0 is off.
+    /// `rps_flow_cnt`; 0 means off.
     pub rps_flow_cnt: Option<u32>,
     /// `xps_cpus` of the tx queue of the same number.
     pub xps_cpus: Option<CpuSet>,
-    /// Held by AF_XDP, io_uring or a lease.
+    /// The user of the queue: AF_XDP, io_uring or a lease.
     pub leased: Option<String>,
 }
 
@@ -107,52 +108,54 @@ pub struct PollRate {
 /// Softirq time of the CPU that polls a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SoftirqShare {
-    /// That CPU.
+    /// The polling CPU.
     pub cpu: CpuId,
-    /// Share of its time, all softirqs.
+    /// Share of its time in all softirqs.
     pub share: f64,
-    /// Measured at entry and exit; else sampled at clock ticks.
+    /// Whether it was measured at entry and exit; otherwise sampled at clock ticks.
     pub measured: bool,
 }
 
-/// What one thread group reads.
+/// The reads of one thread group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConsumerShare {
     /// Thread group id.
     pub tgid: u32,
-    /// Its name.
+    /// Its name (`comm`).
     pub comm: String,
     /// Its cgroup.
     pub cgroup: Option<String>,
     /// Bytes of payload read per second.
     pub bytes_per_s: f64,
-    /// Of all bytes of the queue.
+    /// Share of all bytes of the queue.
     pub share: f64,
-    /// Where it read: share of its own bytes by CPU.
+    /// Share of its own bytes by reading CPU.
     pub cpus: BTreeMap<CpuId, f64>,
-    /// By which protocols.
+    /// The protocols that it reads.
     pub protocols: Vec<Protocol>,
-    /// Times that the softirq (or the NAPI's kthread) woke a thread of it from sleep: its wakeups
-    /// by the CPU that runs the queue's protocol, in proportion to reads where that CPU does so for
-    /// several queues. `None` when wakeups were not counted.
+    /// Wakeups per second of its sleeping threads by the softirq or the NAPI's kthread; `None` if
+    /// wakeups were not counted.
+    ///
+    /// These are its wakeups by the CPU that runs the queue's protocol, divided in proportion to
+    /// reads if that CPU runs it for several queues.
     #[serde(default)]
     pub wakeups_per_s: Option<f64>,
-    /// The same by the CPU on which the thread slept.
+    /// Wakeups per second by the CPU where the thread slept.
     #[serde(default)]
     pub wakeups_on: BTreeMap<CpuId, f64>,
 }
 
-/// What was read, but belongs to no queue.
+/// Data that was read but belongs to no queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Elsewhere {
     /// Bytes of payload read per second.
     pub bytes_per_s: f64,
-    /// Who read them, heaviest first.
+    /// Consumers that read it, heaviest first.
     pub consumers: Vec<ConsumerShare>,
 }
 
 impl Silo {
-    /// How people call it: `eth0 rx-3`, or `eth0 napi 8197` when the queue is not known.
+    /// Name in reports: `eth0 rx-3`, or `eth0 napi 8197` if the queue is unknown.
     pub fn label(&self) -> String {
         match (self.queue, &self.napi) {
             (Some(queue), _) => format!("{} rx-{queue}", self.netdev.name),
@@ -161,7 +164,7 @@ impl Silo {
         }
     }
 
-    /// Whether any packet was seen to arrive.
+    /// Whether any packet arrived.
     pub fn has_traffic(&self) -> bool {
         let polled = self.packets_per_s.is_some_and(|rate| rate > 0.0);
         let read = self.bytes_per_s.is_some_and(|rate| rate > 0.0);
@@ -170,7 +173,7 @@ impl Silo {
         polled || read || interrupted || !self.forwards.is_empty()
     }
 
-    /// Bytes per second by the CPU on which they are read.
+    /// Bytes per second by reading CPU.
     pub fn read_on(&self) -> BTreeMap<CpuId, f64> {
         let mut cpus = BTreeMap::new();
         for consumer in &self.consumers {
@@ -182,7 +185,7 @@ impl Silo {
     }
 }
 
-/// All silos of what was observed.
+/// Builds all silos of an observation.
 pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     let Observation { after, attribution, .. } = observation;
     let join = Join::of(after, attribution);
@@ -229,11 +232,11 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     }
 }
 
-/// What one CPU's time went to, as far as it is known.
+/// The time of each CPU, as far as it is known.
 struct PerCpu<'a> {
     rates: &'a Rates,
     attribution: &'a Attribution,
-    /// Packets polled on each CPU, of whatever device; `None` when polls were not counted.
+    /// Packets polled on each CPU, of all devices; `None` if polls were not counted.
     packets: Option<BTreeMap<CpuId, u64>>,
 }
 
@@ -250,7 +253,7 @@ impl<'a> PerCpu<'a> {
         Self { rates, attribution, packets }
     }
 
-    fn true_share(
+    fn measured_share(
         &self,
         cpu: CpuId,
         nanoseconds: impl Fn(&crate::snapshot::attribution::CpuTime) -> u64,
@@ -261,7 +264,7 @@ impl<'a> PerCpu<'a> {
     }
 
     fn softirq(&self, cpu: CpuId) -> Option<SoftirqShare> {
-        if let Some(share) = self.true_share(cpu, |time| time.softirq_ns()) {
+        if let Some(share) = self.measured_share(cpu, |time| time.softirq_ns()) {
             return Some(SoftirqShare { cpu, share, measured: true });
         }
         let share = self.rates.cpus.get(&cpu)?.shares?.softirq;
@@ -274,11 +277,11 @@ impl<'a> PerCpu<'a> {
         if threaded {
             return Some(ticks()?.sys);
         }
-        self.true_share(cpu, |time| time.net_rx_ns).or_else(|| Some(ticks()?.softirq))
+        self.measured_share(cpu, |time| time.net_rx_ns).or_else(|| Some(ticks()?.softirq))
     }
 }
 
-/// Whether polls were counted at all: an empty list may also mean that nothing arrived.
+/// Whether polls were counted; an empty list may also mean that no packet arrived.
 fn counts_polls(attribution: &Attribution) -> bool {
     attribution.source == Source::Bpf
         && attribution
@@ -287,13 +290,13 @@ fn counts_polls(attribution: &Attribution) -> bool {
             .all(|hook| !hook.hook.ends_with("napi_poll") || hook.refused.is_none())
 }
 
-/// What is looked up for each queue, so that thousands of them cost no scan each.
+/// Indexes for lookups per queue, so that thousands of queues need no scans.
 struct Index<'a> {
-    /// The queues that each interrupt announces; `true` for rx.
+    /// The queues of each interrupt; `true` for rx.
     announced: BTreeMap<Irq, Vec<(&'a Netdev, bool, u32)>>,
-    /// By interface index.
+    /// NAPIs by interface index and id.
     napis: BTreeMap<(u32, NapiId), &'a Napi>,
-    /// By interface index and queue.
+    /// Tx queues by interface index and number.
     tx_queues: BTreeMap<(u32, u32), &'a TxQueue>,
 }
 
@@ -321,7 +324,7 @@ impl<'a> Index<'a> {
         self.napis.get(&(netdev.ifindex, napi)).filter(|_| napi.0 != 0)?.thread.clone()
     }
 
-    /// Other queues that the same interrupt announces; those of other devices with their device.
+    /// Other queues of the same interrupt; those of other devices include the device name.
     fn sharers(&self, netdev: &Netdev, queue: &RxQueue, irq: Irq) -> Vec<String> {
         let all = self.announced.get(&irq).map_or(&[][..], Vec::as_slice);
         let others = all.iter().filter(|(other, is_rx, index)| {
@@ -339,7 +342,7 @@ impl<'a> Index<'a> {
     }
 }
 
-/// What the snapshot says of a queue.
+/// Builds a silo from the queue's settings in the snapshot.
 fn settings(
     snapshot: &Snapshot,
     netdev: &Netdev,
@@ -380,7 +383,7 @@ fn settings(
     }
 }
 
-/// Adds where and how often the queue was polled and interrupted.
+/// Adds the rates of polls and interrupts by CPU.
 fn measure(silo: &mut Silo, polls: &[&Poll], per_cpu: &PerCpu<'_>) {
     let seconds = per_cpu.attribution.elapsed.as_secs_f64();
     for poll in polls {
@@ -388,8 +391,7 @@ fn measure(silo: &mut Silo, polls: &[&Poll], per_cpu: &PerCpu<'_>) {
         rate.polls_per_s += per_s(poll.polls, seconds);
         rate.packets_per_s += per_s(poll.packets, seconds);
     }
-    // A queue whose NAPI is not known may have been polled all the same: then nothing is known of
-    // its packets.
+    // Without a known NAPI the queue's packets are unknown: another NAPI may have polled it.
     let known = per_cpu.packets.is_some() && silo.napi.is_some();
     silo.packets_per_s = known.then(|| silo.polls.values().map(|rate| rate.packets_per_s).sum());
     let irq = silo.irq.as_ref().and_then(|irq| per_cpu.rates.irqs.get(&irq.to));
@@ -397,7 +399,7 @@ fn measure(silo: &mut Silo, polls: &[&Poll], per_cpu: &PerCpu<'_>) {
     silo.softirq = polling_cpu(silo).and_then(|cpu| per_cpu.softirq(cpu));
 }
 
-/// The CPU that polls the queue most: seen, or by its interrupts, or by its settings.
+/// The CPU that polls the queue most: by polls, then by interrupts, then by settings.
 fn polling_cpu(silo: &Silo) -> Option<CpuId> {
     let polled = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s)));
     let interrupted =
@@ -405,7 +407,7 @@ fn polling_cpu(silo: &Silo) -> Option<CpuId> {
     polled.or_else(interrupted).or_else(|| silo.effective.as_ref()?.single())
 }
 
-/// The key of the greatest weight, the lowest one among equals; `None` when all weights are 0.
+/// The key with the greatest weight, the lowest among equals; `None` if all weights are 0.
 pub fn heaviest<K: Ord + Copy>(weights: impl Iterator<Item = (K, f64)>) -> Option<K> {
     let heavier = |best: Option<(K, f64)>, (key, weight): (K, f64)| match best {
         Some((lowest, most)) if weight < most || (weight == most && lowest < key) => {
@@ -417,7 +419,7 @@ pub fn heaviest<K: Ord + Copy>(weights: impl Iterator<Item = (K, f64)>) -> Optio
     weights.fold(None, heavier).map(|(key, _)| key)
 }
 
-/// Shares each CPU's polling time out over the queues polled there.
+/// Divides each CPU's polling time among the queues polled there.
 fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
     let seconds = per_cpu.attribution.elapsed.as_secs_f64();
     let mut interrupts: BTreeMap<CpuId, f64> = BTreeMap::new();
@@ -448,7 +450,7 @@ fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
     }
 }
 
-/// Consumption by queue; and what was local, foreign and unresolved.
+/// Groups consumption by queue, and separately what was local, foreign and unresolved.
 fn consumption_by_home<'a>(
     attribution: &'a Attribution,
     join: &Join<'_>,
@@ -465,7 +467,8 @@ fn consumption_by_home<'a>(
     (read, elsewhere)
 }
 
-/// Forwarded traffic by the queue that it came through, and that of no queue of ours.
+/// Groups forwarded traffic by the queue of arrival, and separately what arrived on no queue of
+/// this host.
 fn forwarded_by_home<'a>(
     attribution: &'a Attribution,
     join: &Join<'_>,
@@ -482,7 +485,7 @@ fn forwarded_by_home<'a>(
     (sent, of_no_queue)
 }
 
-/// Adds how much of the queue is read, and how far that is.
+/// Adds the bytes read from the queue, and their locality.
 fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribution: &Attribution) {
     let seconds = attribution.elapsed.as_secs_f64();
     let bytes = total(rows);

@@ -1,29 +1,28 @@
-//! Whom receive work wakes: the wakeups of a thread group, shared out over the queues that it
-//! reads.
+//! Attributes the wakeups of a thread group by receive work to the queues that it reads.
 
 use std::collections::BTreeMap;
 
 use crate::machine::cpuset::CpuId;
 use crate::snapshot::attribution::{Attribution, Consumption};
 
-/// A reader and the CPU that ran the protocol of what it reads.
+/// A reader (tgid) and the CPU that ran the protocol of its data.
 type Key = (u32, CpuId);
 
-/// Wakeups per read.
+/// Rates of wakeups per read.
 #[derive(Debug, Default)]
 pub struct Wakeups {
-    /// Whether they were counted: if not, there being none says nothing.
+    /// Whether wakeups were counted; otherwise their absence means nothing.
     pub counted: bool,
-    /// Wakeups per second for each read that was counted on the CPU that slept.
+    /// Wakeups per second for each read that happened on the CPU where the thread slept.
     where_it_read: BTreeMap<(Key, CpuId), f64>,
-    /// The same of a CPU on which no read was counted (the scheduler moved the thread), for each
-    /// read on any CPU.
+    /// Wakeups per second on a CPU without reads (the scheduler moved the thread), for each read on
+    /// any CPU.
     elsewhere: BTreeMap<Key, BTreeMap<CpuId, f64>>,
 }
 
 impl Wakeups {
-    /// Shares the wakeups of each reader by each CPU out over its reads of what that CPU processed:
-    /// those on the CPU that slept, if there are any.
+    /// Divides the wakeups of each reader by each CPU among its reads of data that this CPU
+    /// processed; reads on the CPU where it slept come first.
     pub fn of(attribution: &Attribution) -> Self {
         let (mut there, mut all) = (BTreeMap::new(), BTreeMap::new());
         for row in &attribution.consumption {
@@ -53,7 +52,7 @@ impl Wakeups {
         wakeups
     }
 
-    /// Wakeups per second that these reads of one reader take, by the CPU that slept.
+    /// Wakeups per second that belong to these reads of one reader, by the CPU where it slept.
     pub fn of_reads(&self, rows: &[&Consumption]) -> BTreeMap<CpuId, f64> {
         let mut rates = BTreeMap::new();
         for row in rows {
@@ -76,7 +75,7 @@ fn key(row: &Consumption) -> Option<Key> {
     Some((row.consumer.tgid, row.protocol_cpu.or(row.poll_cpu)?))
 }
 
-/// An observation of before wakeups were counted has no such hook.
+/// Whether wakeups were counted; observations from earlier versions have no such hook.
 fn is_counted(attribution: &Attribution) -> bool {
     let attached =
         attribution.hooks.iter().any(|hook| hook.question == "wakeups" && hook.refused.is_none());

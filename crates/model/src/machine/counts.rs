@@ -1,4 +1,5 @@
-//! A few counts by name. Each CPU has one of these, so names are shared and no room is left empty.
+//! A few counts by name, stored compactly: each CPU has a set of them, so names are shared and no
+//! capacity is unused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ impl Counts {
         Some(self.0[at].1)
     }
 
-    /// All of them.
+    /// All names and counts, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, u64)> {
         self.0.iter().map(|(name, count)| (name, *count))
     }
@@ -30,7 +31,7 @@ impl From<BTreeMap<Arc<str>, u64>> for Counts {
 }
 
 impl FromIterator<(Arc<str>, u64)> for Counts {
-    /// Of a name that comes twice the last count holds.
+    /// If a name occurs twice, the last count applies.
     fn from_iter<T: IntoIterator<Item = (Arc<str>, u64)>>(counts: T) -> Self {
         counts.into_iter().collect::<BTreeMap<_, _>>().into()
     }
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_found_by_name_and_come_back_as_a_map() {
+    fn counts_are_found_by_name_and_serialize_as_a_map() {
         let counts = Counts::from([("TIMER", 3), ("HI", 1), ("TIMER", 4)]);
         assert_eq!(
             (counts.get("HI"), counts.get("TIMER"), counts.get("RCU")),

@@ -1,4 +1,4 @@
-//! Sets of logical CPUs, in the kernel's two spellings at any width.
+//! Sets of logical CPUs of any width, in the kernel's two formats.
 //!
 //! The *mask* is hexadecimal in 32-bit groups separated by commas, CPU 0 the lowest bit
 //! (`lib/bitmap.c:bitmap_parse`, printed by `%*pb`); the *list* is ranges (`0-3,8`, also
@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The widest machine that Linux can be configured for (`CONFIG_NR_CPUS` on x86-64).
+/// Most CPUs that Linux can be configured for (`CONFIG_NR_CPUS` on x86-64).
 pub const MAX_CPUS: u32 = 8192;
 
 /// A logical CPU, by its kernel number.
@@ -32,7 +32,7 @@ pub struct CpuSet {
     words: Vec<u64>,
 }
 
-/// Why a text is not a CPU set, and at which byte of it.
+/// Parse error of a CPU set, with its byte position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} at column {} of {text:?}", .at + 1)]
 pub struct CpuSetError {
@@ -40,26 +40,26 @@ pub struct CpuSetError {
     pub text: String,
     /// Byte offset of the first offending character.
     pub at: usize,
-    /// What is wrong there.
+    /// The error at that position.
     pub kind: CpuSetErrorKind,
 }
 
-/// What is wrong with a CPU set's text.
+/// Kinds of parse errors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CpuSetErrorKind {
-    /// Nothing was given, or a group or range is empty.
+    /// The text, a group or a range is empty.
     #[error("empty cpu set")]
     Empty,
-    /// A character that this syntax does not have.
+    /// A character outside the syntax.
     #[error("unexpected {0:?}")]
     Unexpected(char),
     /// A mask group of more than 32 bits.
     #[error("mask group longer than 8 hexadecimal digits")]
     LongGroup,
-    /// A CPU that this machine, or any machine, does not have.
+    /// A CPU number beyond the limit.
     #[error("cpu {cpu} is out of range (the highest is {highest})")]
     OutOfRange {
-        /// The CPU asked for.
+        /// The given CPU.
         cpu: u64,
         /// The highest CPU number allowed.
         highest: u32,
@@ -67,7 +67,7 @@ pub enum CpuSetErrorKind {
     /// A range whose end is before its start.
     #[error("range runs backwards")]
     Backwards,
-    /// A stride `:used/group` that the kernel refuses too (`used` above `group`, or zero).
+    /// A stride `:used/group` that the kernel rejects too (`used` above `group`, or zero).
     #[error("stride must be USED/GROUP with 0 < USED <= GROUP")]
     Stride,
 }
@@ -88,7 +88,7 @@ impl CpuSet {
         std::iter::once(cpu).collect()
     }
 
-    /// Adds a CPU; numbers of [`MAX_CPUS`] and above are ignored, no machine has them.
+    /// Adds a CPU; numbers of [`MAX_CPUS`] and above are ignored.
     pub fn insert(&mut self, cpu: CpuId) {
         if cpu.0 >= MAX_CPUS {
             return;
@@ -100,7 +100,7 @@ impl CpuSet {
         self.words[word] |= 1 << (cpu.0 % 64);
     }
 
-    /// Takes a CPU out.
+    /// Removes a CPU.
     pub fn remove(&mut self, cpu: CpuId) {
         if let Some(word) = self.words.get_mut((cpu.0 / 64) as usize) {
             *word &= !(1 << (cpu.0 % 64));
@@ -113,7 +113,7 @@ impl CpuSet {
         self.words.get((cpu.0 / 64) as usize).is_some_and(|w| w >> (cpu.0 % 64) & 1 == 1)
     }
 
-    /// How many CPUs are in the set.
+    /// Number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
@@ -165,7 +165,7 @@ impl CpuSet {
         Self::from_words(words)
     }
 
-    /// CPUs in this one only.
+    /// CPUs in this set only.
     pub fn minus(&self, other: &Self) -> Self {
         let mut words = self.words.clone();
         for (w, o) in words.iter_mut().zip(&other.words) {
@@ -179,15 +179,15 @@ impl CpuSet {
         self.minus(other).is_empty()
     }
 
-    /// Whether the two share a CPU.
+    /// Whether the two sets share a CPU.
     pub fn intersects(&self, other: &Self) -> bool {
         !self.and(other).is_empty()
     }
 
-    /// The kernel's mask, as a kernel with `nr_cpu_ids` CPUs prints it (`%*pb`): 32-bit groups,
-    /// leading zeros kept.
+    /// Formats the mask as a kernel with `nr_cpu_ids` CPUs prints it (`%*pb`): 32-bit groups, with
+    /// leading zeros.
     ///
-    /// A set with a CPU above `nr_cpu_ids` is printed as wide as it needs.
+    /// A set with a CPU of `nr_cpu_ids` or above is printed as wide as it needs.
     pub fn to_mask(&self, nr_cpu_ids: u32) -> String {
         let bits = self.highest().map_or(1, |c| c.0 + 1).max(nr_cpu_ids).max(1);
         let groups = bits.div_ceil(32);
@@ -205,11 +205,11 @@ impl CpuSet {
         mask
     }
 
-    /// Reads a kernel mask (`ff`, `0000000f,ffffffff`, with or without `0x`) without a limit but
+    /// Parses a kernel mask (`ff`, `0000000f,ffffffff`, with or without `0x`); the only limit is
     /// [`MAX_CPUS`].
     ///
-    /// The set may be empty: the kernel prints such masks, whether a knob takes one is its own
-    /// affair.
+    /// The set may be empty: the kernel prints such masks, and each knob decides whether it accepts
+    /// one.
     pub fn parse_mask(text: &str) -> Result<Self, CpuSetError> {
         let text = text.trim();
         let error = |at, kind| CpuSetError { text: text.to_owned(), at, kind };
@@ -245,7 +245,7 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Reads a kernel list (`0-3,8`, `0-31:2/8`); the empty text is the empty set, as the kernel
+    /// Parses a kernel list (`0-3,8`, `0-31:2/8`); an empty text is the empty set, as the kernel
     /// prints it.
     pub fn parse_list(text: &str) -> Result<Self, CpuSetError> {
         let text = text.trim();
@@ -265,8 +265,10 @@ impl CpuSet {
         Ok(set)
     }
 
-    /// Reads what a person typed: a mask if it can only be one (`0x`, a letter, or a group of 8
-    /// digits), else a list; refuses the empty set and CPUs at or above `limit`, with the position.
+    /// Parses user input: a mask if it can only be one (`0x`, a letter, or a group of 8 digits),
+    /// else a list.
+    ///
+    /// The empty set and CPUs at or above `limit` are errors with a position.
     pub fn parse_user(text: &str, limit: u32) -> Result<(Self, Spelling), CpuSetError> {
         let text = text.trim();
         let spelling = Spelling::of(text);
@@ -301,7 +303,7 @@ impl CpuSet {
     }
 }
 
-/// In which of the kernel's two syntaxes a set was written.
+/// The format in which a set was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spelling {
     /// Hexadecimal mask.
@@ -347,7 +349,7 @@ impl Spelling {
     }
 }
 
-/// Adds `a`, `a-b` or `a-b:used/group`; on failure the byte offset within the range.
+/// Adds `a`, `a-b` or `a-b:used/group`; an error carries the byte offset within the range.
 fn insert_range(set: &mut CpuSet, range: &str) -> Result<(), (usize, CpuSetErrorKind)> {
     let number = |offset: usize, digits: &str| -> Result<u32, (usize, CpuSetErrorKind)> {
         if digits.is_empty() {
@@ -393,7 +395,7 @@ fn insert_range(set: &mut CpuSet, range: &str) -> Result<(), (usize, CpuSetError
     Ok(())
 }
 
-/// The kernel's list form (`0-3,8`); empty for the empty set.
+/// Prints the kernel's list format (`0-3,8`); empty for the empty set.
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut cpus = self.iter().map(|c| c.0).peekable();
@@ -470,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_position() {
+    fn errors_name_the_position() {
         let message = |text: &str| CpuSet::parse_user(text, 64).unwrap_err().to_string();
         assert_eq!(message(""), r#"empty cpu set at column 1 of """#);
         assert_eq!(message("0-3,x"), r#"unexpected 'x' at column 5 of "0-3,x""#);
@@ -492,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_may_write_either_spelling() {
+    fn user_input_may_be_mask_or_list() {
         let read = |text: &str| {
             CpuSet::parse_user(text, 64).map(|(set, how)| (set.to_string(), how)).unwrap()
         };
@@ -505,16 +507,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_spellings_come_back(cpus in proptest::collection::vec(0..MAX_CPUS, 0..200), width in 1..=MAX_CPUS) {
+        fn both_formats_round_trip(
+            cpus in proptest::collection::vec(0..MAX_CPUS, 0..200),
+            width in 1..=MAX_CPUS,
+        ) {
             let set: CpuSet = cpus.iter().copied().map(CpuId).collect();
             prop_assert_eq!(&CpuSet::parse_list(&set.to_string()).unwrap(), &set);
             prop_assert_eq!(&CpuSet::parse_mask(&set.to_mask(width)).unwrap(), &set);
-            prop_assert_eq!(set.len(), cpus.iter().collect::<std::collections::BTreeSet<_>>().len());
+            let distinct: std::collections::BTreeSet<_> = cpus.iter().collect();
+            prop_assert_eq!(set.len(), distinct.len());
             prop_assert_eq!(set.highest().map(|c| c.0), cpus.iter().max().copied());
         }
 
         #[test]
-        fn set_algebra_holds(a in proptest::collection::vec(0..300u32, 0..40), b in proptest::collection::vec(0..300u32, 0..40)) {
+        fn set_algebra_holds(
+            a in proptest::collection::vec(0..300u32, 0..40),
+            b in proptest::collection::vec(0..300u32, 0..40),
+        ) {
             let set = |v: &[u32]| v.iter().copied().map(CpuId).collect::<CpuSet>();
             let (a, b) = (set(&a), set(&b));
             prop_assert_eq!(a.minus(&b).or(&a.and(&b)), a.clone());

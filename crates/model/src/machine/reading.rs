@@ -1,14 +1,15 @@
-//! A part of a reading that may be missing: the value, or why there is none. Absent is never 0.
+//! A part of a reading that may be missing: the value, or the reason why there is none. Absent is
+//! never 0.
 
 use serde::{Deserialize, Serialize};
 
-/// One part of what the kernel was asked for.
+/// One part of the kernel's answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part<T> {
-    /// What the kernel answered.
+    /// The kernel's answer.
     Value(T),
-    /// Why it answered nothing, in words.
+    /// The reason for the missing answer, in words.
     Absent(String),
 }
 
@@ -21,7 +22,7 @@ impl<T> Part<T> {
         }
     }
 
-    /// Why there is no value.
+    /// The reason for a missing value.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Part::Value(_) => None,
@@ -29,7 +30,7 @@ impl<T> Part<T> {
         }
     }
 
-    /// Turns the value into another one; an absence keeps its reason.
+    /// Converts the value; an absent part keeps its reason.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Part<U> {
         match self {
             Part::Value(value) => Part::Value(f(value)),

@@ -1,4 +1,5 @@
-//! Where each CPU sits: core, L2, last-level cache, node; and how far two CPUs are from each other.
+//! CPU topology: core, L2, last-level cache and node of each CPU, and the distance between two
+//! CPUs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +22,7 @@ impl fmt::Display for NodeId {
 /// The CPUs of a machine and what they share.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
-    /// One entry per present CPU, offline ones with what is still known of them.
+    /// One entry per present CPU; offline CPUs have what the kernel still reports.
     pub cpus: BTreeMap<CpuId, Cpu>,
     /// `nr_cpu_ids`: the width of the kernel's masks (highest possible CPU + 1).
     pub nr_cpu_ids: u32,
@@ -33,8 +34,7 @@ pub struct Topology {
     pub isolated: CpuSet,
     /// `nohz_full=` (`/sys/devices/system/cpu/nohz_full`).
     pub nohz_full: CpuSet,
-    /// The CPUs and distances of each NUMA node (SLIT; 10 is local); empty where the kernel shows
-    /// none.
+    /// CPUs and distances of each NUMA node (SLIT; 10 is local); empty if the kernel shows none.
     pub nodes: BTreeMap<NodeId, Node>,
 }
 
@@ -49,9 +49,8 @@ pub struct Node {
 
 /// One logical CPU.
 ///
-/// What it shares is kept as sets, not as identifiers: `core_id` and cache `id` repeat across
-/// packages and are absent on some machines, the sets are always there (a CPU at least shares with
-/// itself).
+/// Shared levels are stored as sets, not as identifiers: `core_id` and cache `id` repeat across
+/// packages and are absent on some machines. The sets always exist, as a CPU shares with itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
     /// CPUs of the same core, itself included (`topology/core_cpus_list`).
@@ -62,9 +61,9 @@ pub struct Cpu {
     pub llc: CpuSet,
     /// CPUs of the same package (socket), itself included.
     pub package: CpuSet,
-    /// NUMA node; `None` where the kernel has no NUMA or does not say.
+    /// NUMA node; `None` if the kernel has no NUMA or does not report it.
     pub node: Option<NodeId>,
-    /// Relative capacity (`cpu_capacity`, 1024 is the fastest), on asymmetric machines.
+    /// Relative capacity on asymmetric machines (`cpu_capacity`, 1024 is the fastest).
     pub capacity: Option<u32>,
     /// The kind of core on a hybrid machine.
     pub kind: CoreKind,
@@ -77,7 +76,7 @@ pub struct Cpu {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum CoreKind {
-    /// All cores are alike, or the kernel does not say otherwise.
+    /// All cores are equal, as far as the kernel reports.
     #[default]
     Uniform,
     /// A fast core of a hybrid machine.
@@ -86,7 +85,7 @@ pub enum CoreKind {
     Efficiency,
 }
 
-/// How far two CPUs are from each other, nearest first.
+/// Distance between two CPUs, ordered nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distance {
@@ -109,7 +108,7 @@ impl Distance {
     pub const ALL: [Self; 6] =
         [Self::SameCpu, Self::Smt, Self::L2, Self::Llc, Self::Node, Self::Remote];
 
-    /// The word people read.
+    /// Name in reports.
     pub fn label(self) -> &'static str {
         match self {
             Self::SameCpu => "same cpu",
@@ -123,8 +122,7 @@ impl Distance {
 }
 
 impl Topology {
-    /// How far apart two CPUs are; a CPU that the topology does not know is remote from all but
-    /// itself.
+    /// Distance between two CPUs; a CPU outside the topology is remote from all others.
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
         if a == b {
             return Distance::SameCpu;
@@ -149,7 +147,7 @@ impl Topology {
         }
     }
 
-    /// CPUs on which nothing may be placed unless told: isolated or tickless.
+    /// Isolated or tickless CPUs, which take work only if the operator names them.
     pub fn set_apart(&self) -> CpuSet {
         self.isolated.or(&self.nohz_full)
     }
@@ -186,7 +184,7 @@ impl Topology {
         self.cpus.get(&cpu).map(|cpu| cpu.llc.and(&self.online)).unwrap_or_default()
     }
 
-    /// CPUs that may take work without asking: online and not set apart.
+    /// CPUs that may take work by default: online, not isolated, not tickless.
     pub fn housekeeping(&self) -> CpuSet {
         self.online.minus(&self.set_apart())
     }

@@ -1,4 +1,4 @@
-//! What each entry of a netdev's indirection table carried, by the flows that arrived.
+//! Load of each entry of a netdev's indirection table, from the flows that arrived.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use crate::snapshot::flow::Flow;
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
 
-/// No entry takes more packets than this in a look (a trillion), so that the sum of a table fits
-/// whatever a bundle tells.
-const MOST: u64 = 1 << 40;
+/// Most packets counted per entry and observation (about 10^12), so that the sum over a table never
+/// overflows, whatever a bundle contains.
+const MAX_PACKETS: u64 = 1 << 40;
 
 /// The load of a netdev's indirection table, in packets.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,21 +19,21 @@ pub struct TableLoad {
     pub table: Vec<u32>,
     /// Packets of each entry.
     pub load: Vec<u64>,
-    /// Packets of flows that went by the table: their entry is known, and its queue took them.
+    /// Packets that followed the table: their entry is known, and its queue received them.
     pub packets: u64,
-    /// Packets whose entry is not known, or that another queue took than their entry's.
+    /// Packets with an unknown entry, or received by another queue than their entry's.
     pub outside: u64,
-    /// Packets of flows that were not counted one by one, for want of room.
+    /// Packets of flows without room in the flow table.
     pub missed: u64,
-    /// Flows that went by the table.
+    /// Flows that followed the table.
     pub flows: usize,
-    /// Packets of the heaviest of them, and its entry.
+    /// Packets of the heaviest of these flows, and its entry.
     pub heaviest: Option<(u64, usize)>,
 }
 
 impl TableLoad {
-    /// By the hash that the NIC gave or, where it gives none, that reckoned of the addresses; why
-    /// there is no telling.
+    /// Computes the load by the NIC's hash or, without one, by the predicted hash of the addresses;
+    /// the error is the reason why there is none.
     pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
         let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
         let table = rss.map(|rss| rss.indirection.clone()).filter(|table| !table.is_empty());
@@ -41,18 +41,19 @@ impl TableLoad {
         let before = observation.before.netdevs.iter().find(|dev| dev.ifindex == netdev.ifindex);
         let before = before.and_then(|dev| dev.ethtool.as_ref()?.rss.value());
         if before.is_some_and(|before| Some(before) != rss) {
-            return Err("its table or key was changed while it was looked at".into());
+            return Err("its table or key changed during the observation".into());
         }
         let flows: Vec<&Flow> = flows_of(observation, netdev).collect();
         let hashes = flows.iter().any(|flow| flow.hash.is_some());
-        let reckoned = if hashes { None } else { Calibrated::of(observation, netdev).ok() };
+        let calibrated = if hashes { None } else { Calibrated::of(observation, netdev).ok() };
         let entries = table.len();
-        let entry_of = |flow: &Flow| match (flow.hash, &reckoned) {
+        let entry_of = |flow: &Flow| match (flow.hash, &calibrated) {
             (Some(hash), _) => Some(hash as usize % entries),
-            // what a NIC does not hash goes by entry 0
+            // Packets that a NIC does not hash use entry 0.
             (None, _) if hashes => Some(0),
-            (None, Some(reckoned)) => Some(
-                reckoned.model.predict(flow.outer, flow.ends, flow.fragments).ok()?.entry as usize,
+            (None, Some(calibrated)) => Some(
+                calibrated.model.predict(flow.outer, flow.ends, flow.fragments).ok()?.entry
+                    as usize,
             ),
             (None, None) => None,
         };
@@ -78,7 +79,7 @@ impl TableLoad {
             self.outside = self.outside.saturating_add(packets);
             return;
         };
-        self.load[entry] = self.load[entry].saturating_add(packets).min(MOST);
+        self.load[entry] = self.load[entry].saturating_add(packets).min(MAX_PACKETS);
         self.packets = self.packets.saturating_add(packets);
         self.flows += 1;
         if self.heaviest.is_none_or(|(most, _)| packets > most) {
@@ -86,13 +87,13 @@ impl TableLoad {
         }
     }
 
-    /// Packets of each queue that the table has, by the table.
+    /// Packets of each queue in the table, by the table.
     pub fn queues(&self) -> BTreeMap<u32, u64> {
         queue_loads(&self.table, &self.load).into_iter().collect()
     }
 
-    /// How many equally loaded entries would be as uneven (2 to the power of the load's entropy);
-    /// `None` without load.
+    /// Number of equally loaded entries with the same unevenness (2 to the power of the load's
+    /// entropy); `None` without load.
     pub fn entries_in_effect(&self) -> Option<f64> {
         let total = self.packets as f64;
         let shares = self.load.iter().filter(|load| **load > 0).map(|load| *load as f64 / total);
@@ -100,15 +101,15 @@ impl TableLoad {
         (self.packets > 0).then(|| entropy.exp2())
     }
 
-    /// The heaviest queue's load over the mean of all; `None` without load.
+    /// Ratio of the heaviest queue's load to the mean of all queues; `None` without load.
     pub fn skew(&self) -> Option<f64> {
         let queues = self.queues();
         let most = *queues.values().max()?;
         (self.packets > 0).then(|| most as f64 * queues.len() as f64 / self.packets as f64)
     }
 
-    /// Whether it says all that matters: at most a tenth of the packets went another way or were
-    /// not counted.
+    /// Whether the load is complete: at most a tenth of the packets did not follow the table or
+    /// were not counted.
     pub fn is_whole(&self) -> bool {
         let (inside, outside) = (self.packets as f64, self.outside as f64 + self.missed as f64);
         self.packets > 0 && outside * 10.0 <= inside + outside
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_count_for_the_entry_of_their_hash_if_its_queue_took_them() {
+    fn packets_count_for_the_entry_of_their_hash_if_its_queue_received_them() {
         let table = [0, 1, 2, 3];
         let found =
             loaded(&table, vec![flow(Some(5), 1, 60), flow(Some(9), 1, 20), flow(Some(6), 3, 4)])
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_nic_does_not_hash_is_entry_0s_but_only_of_a_nic_that_tells_hashes() {
+    fn packets_without_a_hash_use_entry_0_if_the_nic_reports_hashes() {
         let found = loaded(&[2, 1], vec![flow(None, 2, 7), flow(Some(1), 1, 1)]).unwrap();
         assert_eq!(found.load, [7, 1]);
         let silent = loaded(&[2, 1], vec![flow(None, 2, 7)]).unwrap();

@@ -1,5 +1,5 @@
-//! Receive side scaling reckoned by hand: which queue a NIC gives a flow, and whether the flows
-//! that arrived bear that out.
+//! Predicts the rx queue that a NIC's receive side scaling gives a flow, and checks the prediction
+//! against flows that arrived.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
@@ -14,16 +14,15 @@ use crate::snapshot::flow::{Ends, Flow, Outer};
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
 
-/// Bytes of key that these drivers take of what the kernel hands them (`NETDEV_RSS_KEY_LEN` is 52
-/// or 256).
+/// Bytes of the kernel's key that these drivers use (`NETDEV_RSS_KEY_LEN` is 52 or 256).
 const HIDDEN_KEY_LEN: usize = 40;
 /// Drivers that show no key but use `net.core.netdev_rss_key`: igb_setup_mrqc, igc_setup_mrqc,
 /// vmxnet3_setup_driver_shared.
 const HIDDEN_KEY_DRIVERS: [&str; 3] = ["igb", "igc", "vmxnet3"];
-/// A model fits when this share of the flows arrived where it says.
+/// A model fits if at least this share of the flows arrived on the predicted queue.
 const FITS: f64 = 0.95;
 
-/// How one netdev turns addresses and ports into an rx queue.
+/// The function of one netdev from addresses and ports to an rx queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
     key: Vec<u8>,
@@ -33,38 +32,38 @@ pub struct Model {
     fields: BTreeMap<FlowType, HashFields>,
 }
 
-/// Where a hash key comes from.
+/// Source of a hash key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeySource {
     /// The driver shows it.
     Driver,
-    /// The driver shows none, and is known to use `net.core.netdev_rss_key`.
+    /// The driver shows no key, and is known to use `net.core.netdev_rss_key`.
     NetdevRssKey,
 }
 
-/// Where a flow is bound to arrive.
+/// The predicted path of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Predicted {
-    /// The hash; `None` where the NIC hashes nothing of such packets.
+    /// The hash; `None` if the NIC does not hash such packets.
     pub hash: Option<u32>,
     /// The entry of the indirection table.
     pub entry: u32,
     /// The rx queue.
     pub queue: u32,
-    /// What is hashed.
+    /// The hashed fields.
     pub fields: HashFields,
 }
 
 impl Model {
-    /// From what ethtool tells, or why that does not do.
+    /// Builds the model from ethtool's report; the error is the reason why that is not possible.
     ///
     /// `netdev_rss_key` is the sysctl `net.core.netdev_rss_key`, as printed.
     pub fn of(ethtool: &Ethtool, netdev_rss_key: &str) -> Result<Self, String> {
         let rss = match (ethtool.rss.value(), ethtool.rss.reason()) {
             (Some(rss), _) => rss,
             (None, why) => {
-                return Err(format!("it tells nothing of its RSS: {}", why.unwrap_or("no answer")));
+                return Err(format!("it does not report its RSS: {}", why.unwrap_or("no answer")));
             }
         };
         if rss.indirection.is_empty() {
@@ -80,7 +79,8 @@ impl Model {
             None if HIDDEN_KEY_DRIVERS.contains(&driver) => {
                 let key = parse_key(netdev_rss_key)
                     .and_then(|key| Some(key.get(..HIDDEN_KEY_LEN)?.to_vec()));
-                let why = "it shows no hash key, and net.core.netdev_rss_key, which its driver takes, is not known";
+                let why = "it shows no hash key, and net.core.netdev_rss_key, which its driver \
+                           uses, is not known";
                 (key.ok_or(why)?, KeySource::NetdevRssKey)
             }
             None => return Err("it shows no hash key".into()),
@@ -96,12 +96,13 @@ impl Model {
         })
     }
 
-    /// Where the key comes from.
+    /// Source of the key.
     pub fn key_source(&self) -> KeySource {
         self.key_source
     }
 
-    /// Where packets with these headers arrive, or why that can't be reckoned.
+    /// Predicts the queue of packets with these headers; the error is the reason why that is not
+    /// possible.
     pub fn predict(
         &self,
         outer: Outer,
@@ -111,13 +112,13 @@ impl Model {
         let Some(ends) = ends else { return self.entry(None, HashFields::default()) };
         let v6 = ends.target.is_ipv6();
         let fields = match outer.flow_type(v6) {
-            // what has no ports, as far as the NIC sees, is hashed as any IP packet
+            // Packets in which the NIC finds no ports are hashed by their addresses.
             None => HashFields::ADDRESSES,
             Some(_) if fragments => HashFields::ADDRESSES,
             Some(flow) => *self
                 .fields
                 .get(&flow)
-                .ok_or_else(|| format!("it does not tell what it hashes of {flow}"))?,
+                .ok_or_else(|| format!("it does not report the hash fields of {flow}"))?,
         };
         if fields.is_empty() {
             return self.entry(None, fields);
@@ -127,12 +128,12 @@ impl Model {
             HashFields::ADDRESSES_AND_PORTS => true,
             other => {
                 return Err(format!(
-                    "it hashes `{other}`: only `sd` and `sdfn` are the same with all NICs"
+                    "it hashes `{other}`: only `sd` and `sdfn` work the same on all NICs"
                 ));
             }
         };
         let input = input(ends.source, ends.target, ports, self.transform)
-            .ok_or("the addresses are of two families")?;
+            .ok_or("the addresses are of different families")?;
         let hash = hash(&self.key, &input).ok_or("its hash key is too short")?;
         self.entry(Some(hash), fields)
     }
@@ -145,16 +146,16 @@ impl Model {
     }
 }
 
-/// How far a model agrees with flows that arrived.
+/// Agreement of a model with flows that arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Fit {
-    /// Flows whose queue, addresses and prediction are known.
+    /// Flows with a known queue, known addresses and a prediction.
     pub flows: usize,
-    /// Those that arrived on the predicted queue.
+    /// Flows that arrived on the predicted queue.
     pub as_predicted: usize,
-    /// Those of the others to which the NIC gave another hash.
+    /// Flows on another queue whose hash differs from the predicted one.
     pub other_hash: usize,
-    /// Those of the others that have the predicted hash, but not its queue.
+    /// Flows with the predicted hash on another queue.
     pub other_queue: usize,
 }
 
@@ -174,35 +175,36 @@ impl Fit {
         (self.flows > 0).then(|| self.as_predicted as f64 / self.flows as f64)
     }
 
-    /// Whether nothing speaks against the model: without flows nothing does.
+    /// Whether the flows do not contradict the model; without flows, they do not.
     pub fn holds(&self) -> bool {
         self.share().is_none_or(|share| share >= FITS)
     }
 
-    /// What the flows that arrived elsewhere have in common.
+    /// The likely reason why flows arrived on other queues.
     pub fn likely_cause(&self) -> Option<&'static str> {
         let others = self.flows - self.as_predicted;
         if others == 0 {
             None
         } else if self.other_queue * 2 > others {
             Some(
-                "the hash is as reckoned, yet other queues take them: steering rules, aRFS or the NIC's flow director",
+                "the hash is as predicted, but the flows arrive on other queues: steering rules, \
+                 aRFS or the NIC's flow director",
             )
         } else if self.other_hash * 2 > others {
-            Some("the NIC gives them another hash: its key or fields are not those that it shows")
+            Some("the NIC computes another hash: its key or fields differ from what it shows")
         } else {
-            Some("the NIC tells no hash that would say why")
+            Some("the NIC reports no hash that would show the cause")
         }
     }
 }
 
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} flows seen arrived where reckoned", self.as_predicted, self.flows)
+        write!(f, "{} of {} flows arrived on the predicted queue", self.as_predicted, self.flows)
     }
 }
 
-/// A model beside what arrived, for each type of flow and for all together (`None`).
+/// A model with its agreement, for each type of flow and for all together (`None`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Calibrated {
     /// The model.
@@ -211,9 +213,10 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// The netdev's model, beside the flows that were seen of it; or why it has none.
+    /// Builds the netdev's model and checks it against the observed flows; the error is the reason
+    /// why there is no model.
     pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
-        let ethtool = netdev.ethtool.as_ref().ok_or("nothing was asked of it through ethtool")?;
+        let ethtool = netdev.ethtool.as_ref().ok_or("ethtool was not queried")?;
         let key =
             observation.after.net.sysctls.get("net.core.netdev_rss_key").map_or("", String::as_str);
         let model = Model::of(ethtool, key)?;
@@ -232,24 +235,24 @@ impl Calibrated {
         Ok(Self { model, fits })
     }
 
-    /// How it fits flows of this type, if any were seen; else all flows.
+    /// Agreement for flows of this type if any arrived; otherwise for all flows.
     pub fn fit(&self, kind: Option<FlowType>) -> Fit {
         let of = |kind| self.fits.get(&kind).copied();
         of(kind).or_else(|| of(None)).unwrap_or_default()
     }
 
-    /// The queue of a flow; an error says why there is no telling.
+    /// Predicts the queue of a flow; the error is the reason why that is not possible.
     pub fn predict(&self, outer: Outer, ends: Ends) -> Result<Predicted, String> {
         let fit = self.fit(outer.flow_type(ends.target.is_ipv6()));
         if !fit.holds() {
-            let cause = fit.likely_cause().unwrap_or("the flows do not say why");
+            let cause = fit.likely_cause().unwrap_or("the flows do not show why");
             return Err(format!("the model does not fit this NIC: only {fit}; {cause}"));
         }
         self.model.predict(outer, Some(ends), false)
     }
 }
 
-/// The flows that came through this netdev.
+/// The flows that arrived on this netdev.
 pub fn flows_of<'a>(
     observation: &'a Observation,
     netdev: &'a Netdev,
@@ -261,19 +264,20 @@ pub fn flows_of<'a>(
     })
 }
 
-/// How one netdev steers packets that arrive for one of its addresses.
+/// The steering of packets that arrive for one of the netdev's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steering {
-    /// Its own addresses.
+    /// The netdev's own addresses.
     pub addresses: Vec<IpAddr>,
     /// The NAPI of each rx queue, where known.
     pub napis: BTreeMap<u32, NapiId>,
-    /// How it chooses a queue.
+    /// The RSS model.
     pub model: Model,
 }
 
 impl Steering {
-    /// The rx queue of TCP packets from `remote` to `local`; `None` where this can't be reckoned.
+    /// Predicts the rx queue of TCP packets from `remote` to `local`; `None` if that is not
+    /// possible.
     pub fn tcp_queue(&self, remote: SocketAddr, local: SocketAddr) -> Option<u32> {
         let ends = Ends { source: remote, target: local };
         let predicted = self.model.predict(Outer::Tcp, Some(ends), false).ok()?;
@@ -323,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_the_table_entry_of_the_hash_of_the_fields_of_that_type_of_flow() {
+    fn the_hash_of_the_flow_types_fields_selects_the_table_entry() {
         let with_ports = model("ice", Some(&KEY), "sdfn", 0).unwrap();
         assert_eq!(queue(&with_ports, Outer::Tcp, 0), 0x78 % 8);
         assert_eq!(queue(&with_ports, Outer::Udp, 0), 0x42 % 8);
@@ -335,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_hashed_goes_by_entry_0() {
+    fn packets_without_a_hash_use_entry_0() {
         let none = model("ice", Some(&KEY), "", 0).unwrap();
         let at_0 = Predicted { hash: None, entry: 0, queue: 0, fields: HashFields::default() };
         assert_eq!(none.predict(Outer::Tcp, ends(0), false), Ok(at_0));
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn igb_hides_its_key_which_is_the_kernels_and_others_without_a_key_stay_unknown() {
+    fn igb_without_a_key_uses_the_kernels_and_other_drivers_have_no_model() {
         let hidden = model("igb", None, "sdfn", 0).unwrap();
         assert_eq!(
             (hidden.key.as_slice(), hidden.key_source),
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_that_nobody_can_reckon_is_no_model() {
+    fn an_unknown_hash_gives_no_model() {
         assert!(model("ice", Some(&KEY), "sdfn", 4).is_err());
         let sorted = model("ice", Some(&KEY), "sdf", 0).unwrap();
         assert!(sorted.predict(Outer::Tcp, ends(0), false).unwrap_err().contains("`sdf`"));
@@ -392,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_arrive_elsewhere_forbid_predictions_and_tell_why() {
+    fn flows_on_other_queues_forbid_predictions_with_a_reason() {
         let of = |at: usize| SUITE[at].3;
         let good = calibrated((0..5).map(|at| seen(Some(of(at)), of(at) % 8, at)).collect());
         assert_eq!(
@@ -404,18 +408,20 @@ mod tests {
         assert!(
             steered.predict(Outer::Tcp, ends(0).unwrap()).unwrap_err().contains("steering rules")
         );
-        let keyed = calibrated((0..5).map(|at| seen(Some(7), 1 + of(at) % 8, at)).collect());
-        assert!(keyed.predict(Outer::Tcp, ends(0).unwrap()).unwrap_err().contains("another hash"));
+        let other_key = calibrated((0..5).map(|at| seen(Some(7), 1 + of(at) % 8, at)).collect());
         assert!(
-            keyed.predict(Outer::Udp, ends(0).unwrap()).is_err(),
-            "for want of UDP flows, all speak"
+            other_key.predict(Outer::Tcp, ends(0).unwrap()).unwrap_err().contains("another hash")
+        );
+        assert!(
+            other_key.predict(Outer::Udp, ends(0).unwrap()).is_err(),
+            "without UDP flows, all flows count"
         );
     }
 
     #[test]
-    fn without_flows_nothing_speaks_against_a_model() {
-        let untried = calibrated(Vec::new());
-        assert_eq!(untried.fit(None).share(), None);
-        assert!(untried.predict(Outer::Tcp, ends(0).unwrap()).is_ok());
+    fn without_flows_a_model_holds() {
+        let unchecked = calibrated(Vec::new());
+        assert_eq!(unchecked.fit(None).share(), None);
+        assert!(unchecked.predict(Outer::Tcp, ends(0).unwrap()).is_ok());
     }
 }

@@ -1,34 +1,34 @@
-//! A weighted indirection table: the load of its entries spread evenly over the queues, with few
-//! entries moved.
+//! Balances an indirection table: spreads the load of its entries evenly over the queues and moves
+//! few entries.
 //!
-//! The idea is RSS++'s (CoNEXT 2019): an entry can be moved, a flow can't be split. Entries that
-//! carry more than a queue's fair part get a queue to themselves, as far as there are queues; the
-//! others are moved off the queues that carry too much, the fewest first.
+//! The idea is that of RSS++ (CoNEXT 2019): an entry can be moved, a flow cannot be split. Entries
+//! that carry more than a queue's fair share get a queue of their own, as far as queues suffice.
+//! The other entries move off overloaded queues, in as few moves as possible.
 
-/// A queue may carry this much more than its fair part: evening out the rest would only move flows.
+/// A queue may exceed its fair share by this fraction: a closer balance would only move flows.
 const TOLERANCE: f64 = 0.05;
 
-/// A table, and what it takes to get there.
+/// A balanced table, and the moves that lead to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balanced {
     /// The rx queue of each entry.
     pub table: Vec<u32>,
     /// The entries that moved.
     pub moved: Vec<usize>,
-    /// The heaviest queue's load before.
+    /// Load of the heaviest queue before.
     pub before: u64,
-    /// And after.
+    /// Load of the heaviest queue after.
     pub after: u64,
 }
 
-/// Spreads `load`, that of each entry, over the queues that `table` has, and no others. Entries
-/// without load stay. The sum of `load` times the number of queues has to fit.
+/// Balances `load` (one value per entry) over the queues that `table` uses.
 ///
-/// The heaviest queue is never heavier than before; where it would not become lighter, nothing
-/// moves.
+/// Entries without load stay. The sum of `load` times the number of queues must fit in a u64.
+///
+/// The heaviest queue never becomes heavier; if it would not become lighter, nothing moves.
 pub fn balance(table: &[u32], load: &[u64]) -> Balanced {
     let before = heaviest(table, load);
-    let mut work = Work::new(table, load);
+    let mut work = Balancer::new(table, load);
     work.relieve();
     work.put_back(table);
     let after = heaviest(&work.table, load);
@@ -37,12 +37,12 @@ pub fn balance(table: &[u32], load: &[u64]) -> Balanced {
     Balanced { table, moved, before, after: after.min(before) }
 }
 
-/// The load of the heaviest queue.
+/// Load of the heaviest queue.
 pub fn heaviest(table: &[u32], load: &[u64]) -> u64 {
     queue_loads(table, load).into_iter().map(|(_, load)| load).max().unwrap_or(0)
 }
 
-/// The load of each queue that the table has, in the order of queues.
+/// Load of each queue in the table, ordered by queue.
 pub fn queue_loads(table: &[u32], load: &[u64]) -> Vec<(u32, u64)> {
     let mut queues: Vec<(u32, u64)> = table.iter().map(|queue| (*queue, 0)).collect();
     queues.sort_unstable();
@@ -55,17 +55,17 @@ pub fn queue_loads(table: &[u32], load: &[u64]) -> Vec<(u32, u64)> {
     queues
 }
 
-struct Work<'a> {
+struct Balancer<'a> {
     was: Vec<u32>,
     table: Vec<u32>,
     load: &'a [u64],
-    /// Queues and what they carry.
+    /// Queues and their loads.
     queues: Vec<(u32, u64)>,
-    /// What a queue may carry that has no entry heavier than this.
+    /// Most load of a queue without a heavier single entry.
     limit: u64,
 }
 
-impl<'a> Work<'a> {
+impl<'a> Balancer<'a> {
     fn new(table: &[u32], load: &'a [u64]) -> Self {
         let queues = queue_loads(table, load);
         let limit = limit(load, queues.len());
@@ -76,7 +76,7 @@ impl<'a> Work<'a> {
         self.queues.partition_point(|(other, _)| *other < queue)
     }
 
-    /// Entries of a queue that carry something, the lightest first.
+    /// Entries of a queue with load, the lightest first.
     fn entries_of(&self, at: usize) -> Vec<usize> {
         let queue = self.queues[at].0;
         let load = |entry: &usize| self.load.get(*entry).copied().unwrap_or(0);
@@ -91,18 +91,18 @@ impl<'a> Work<'a> {
         mine
     }
 
-    /// What a queue may carry: the limit, or its heaviest entry, which nothing can split.
+    /// Most load of a queue: the limit, or its heaviest entry, which cannot be split.
     fn cap(&self, at: usize) -> u64 {
         self.entries_of(at).last().map_or(self.limit, |entry| self.load[*entry].max(self.limit))
     }
 
-    fn carry(&mut self, entry: usize, from: usize, to: usize) {
+    fn move_entry(&mut self, entry: usize, from: usize, to: usize) {
         self.table[entry] = self.queues[to].0;
         self.queues[from].1 -= self.load[entry];
         self.queues[to].1 += self.load[entry];
     }
 
-    /// Takes entries off queues above their cap. Each step makes the sum of squares smaller, so it
+    /// Moves entries off queues above their cap; each step reduces the sum of squares, so the loop
     /// ends.
     fn relieve(&mut self) {
         let mut stuck = vec![false; self.queues.len()];
@@ -117,7 +117,7 @@ impl<'a> Work<'a> {
             };
             match self.step(from, excess) {
                 Some((entry, to)) => {
-                    self.carry(entry, from, to);
+                    self.move_entry(entry, from, to);
                     stuck.fill(false);
                 }
                 None => stuck[from] = true,
@@ -125,8 +125,10 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Which entry goes where: one that takes the whole excess and fits, the lightest such; else
-    /// the heaviest that fits; else the one that leaves the heavier of the two queues lightest.
+    /// Chooses the next move off queue `from`.
+    ///
+    /// The first match applies: the lightest entry that takes the whole excess and fits; the
+    /// heaviest entry that fits; the entry that leaves the heavier of the two queues lightest.
     fn step(&self, from: usize, excess: u64) -> Option<(usize, usize)> {
         let to =
             (0..self.queues.len()).filter(|at| *at != from).min_by_key(|at| self.queues[*at].1)?;
@@ -145,45 +147,47 @@ impl<'a> Work<'a> {
         Some((*entry, to))
     }
 
-    /// Takes back each move that is not needed to keep below the caps, the lightest entry first,
-    /// until none is left to take back.
+    /// Reverts each move that is not needed to stay below the caps, the lightest entry first, until
+    /// no more can be reverted.
     fn put_back(&mut self, table: &[u32]) {
         loop {
             let mut moved: Vec<usize> =
                 (0..table.len()).filter(|entry| table[*entry] != self.table[*entry]).collect();
             moved.sort_by_key(|entry| self.load[*entry]);
-            let left = moved.len();
-            moved.retain(|entry| !self.goes_home(*entry, table[*entry]));
-            if moved.len() == left {
+            let count = moved.len();
+            moved.retain(|entry| !self.revert(*entry, table[*entry]));
+            if moved.len() == count {
                 return;
             }
         }
     }
 
-    fn goes_home(&mut self, entry: usize, home: u32) -> bool {
+    fn revert(&mut self, entry: usize, home: u32) -> bool {
         let (now, home) = (self.position(self.table[entry]), self.position(home));
         let fits = self.queues[home].1 + self.load[entry] <= self.cap(home);
         if fits {
-            self.carry(entry, now, home);
+            self.move_entry(entry, now, home);
         }
         fits
     }
 }
 
-/// A fair part: the load that is left when entries heavier than one have taken a queue each, over
-/// the queues that are left.
+/// A queue's fair share of the load, plus [`TOLERANCE`].
+///
+/// Entries heavier than a fair share each take a queue; the rest of the load is divided by the
+/// remaining queues.
 fn limit(load: &[u64], queues: usize) -> u64 {
     let mut heavy: Vec<u64> = load.to_vec();
     heavy.sort_unstable_by(|a, b| b.cmp(a));
-    let (mut rest, mut left) = (heavy.iter().sum::<u64>(), queues as u64);
+    let (mut rest, mut remaining) = (heavy.iter().sum::<u64>(), queues as u64);
     for entry in heavy {
-        if left <= 1 || entry * left <= rest {
+        if remaining <= 1 || entry * remaining <= rest {
             break;
         }
         rest -= entry;
-        left -= 1;
+        remaining -= 1;
     }
-    let fair = rest.div_ceil(left.max(1));
+    let fair = rest.div_ceil(remaining.max(1));
     fair + (fair as f64 * TOLERANCE) as u64
 }
 
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_that_moves_is_enough() {
+    fn moving_one_entry_suffices() {
         let load = [30, 0, 15, 15, 30, 0, 15, 15];
         let balanced = balance(&equal(8, 4), &load);
         assert_eq!((balanced.before, balanced.after, balanced.moved.len()), (60, 30, 1));
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_even_enough_stays() {
+    fn an_even_load_stays() {
         let load = [100, 103, 98, 101];
         let moved = |table: &[u32], load: &[u64]| balance(table, load).moved.len();
         assert_eq!(moved(&equal(4, 4), &load), 0);
@@ -216,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_elephant_gets_a_queue_to_itself() {
+    fn a_dominant_entry_gets_its_own_queue() {
         let mut load = vec![10; 128];
         load[3] = 5000;
         let balanced = balance(&equal(128, 8), &load);
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn two_elephants_on_one_queue_part() {
+    fn two_dominant_entries_of_one_queue_are_separated() {
         let load = [500, 0, 0, 0, 500, 0, 0, 0];
         let balanced = balance(&equal(8, 4), &load);
         assert_eq!((balanced.before, balanced.after, balanced.moved.len()), (1000, 500, 1));
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zipf_skew_over_an_equal_spread_is_mended_by_few_moves() {
+    fn few_moves_balance_a_zipf_skew() {
         for (entries, queues, flows) in [(128, 8, 2000), (512, 16, 20_000), (128, 4, 300)] {
             let mut load = vec![0; entries];
             for flow in 1..=flows as u64 {
@@ -257,7 +261,8 @@ mod tests {
             let (before, after) = (balanced.before as f64 / fair, balanced.after as f64 / fair);
             let moved = balanced.moved.len();
             println!(
-                "{entries} entries, {queues} queues, {flows} flows: heaviest {before:.2} -> {after:.2} of the mean, {moved} moved"
+                "{entries} entries, {queues} queues, {flows} flows: heaviest {before:.2} -> \
+                 {after:.2} of the mean, {moved} moved"
             );
             assert!(
                 before > 1.1 && after < 1.06 && moved * 4 < entries,
@@ -266,7 +271,7 @@ mod tests {
         }
     }
 
-    /// The lightest heaviest queue of all tables.
+    /// Load of the heaviest queue under the best possible table.
     fn best(load: &[u64], queues: u32) -> u64 {
         let tables = u64::from(queues).pow(load.len() as u32);
         let table = |n: u64| {
@@ -288,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_worse_and_only_queues_that_were_there((table, load) in skewed()) {
+        fn never_worse_and_only_queues_of_the_table((table, load) in skewed()) {
             let balanced = balance(&table, &load);
             prop_assert_eq!(balanced.before, heaviest(&table, &load));
             prop_assert_eq!(balanced.after, heaviest(&balanced.table, &load));
@@ -297,39 +302,46 @@ mod tests {
             prop_assert_eq!(balanced.table.len(), table.len());
             prop_assert!(balanced.table.iter().all(|queue| table.contains(queue)));
             for entry in 0..table.len() {
-                prop_assert_eq!(balanced.moved.contains(&entry), table[entry] != balanced.table[entry]);
+                let differs = table[entry] != balanced.table[entry];
+                prop_assert_eq!(balanced.moved.contains(&entry), differs);
                 prop_assert!(load[entry] > 0 || table[entry] == balanced.table[entry]);
             }
         }
 
         #[test]
-        fn no_move_can_be_spared((table, load) in skewed()) {
+        fn every_move_is_needed((table, load) in skewed()) {
             let balanced = balance(&table, &load);
             let limit = limit(&load, queue_loads(&table, &load).len());
             for entry in &balanced.moved {
-                let home = queue_loads(&balanced.table, &load).into_iter().find(|(queue, _)| *queue == table[*entry]);
-                let heaviest_there = (0..load.len()).filter(|at| balanced.table[*at] == table[*entry]).map(|at| load[at]).max();
-                let cap = heaviest_there.unwrap_or(0).max(limit);
-                // a queue that has no entry left is not among the loads
+                let mut loads = queue_loads(&balanced.table, &load).into_iter();
+                let home = loads.find(|(queue, _)| *queue == table[*entry]);
+                let there = (0..load.len()).filter(|at| balanced.table[*at] == table[*entry]);
+                let cap = there.map(|at| load[at]).max().unwrap_or(0).max(limit);
+                // A queue without entries is not among the loads.
                 prop_assert!(home.map_or(0, |(_, carried)| carried) + load[*entry] > cap);
             }
         }
 
         #[test]
-        fn what_was_balanced_stays_as_it_is((table, load) in skewed()) {
+        fn a_balanced_table_stays((table, load) in skewed()) {
             let once = balance(&table, &load);
             let again = balance(&once.table, &load);
             prop_assert!(again.after <= once.after);
-            if once.after <= limit(&load, queue_loads(&table, &load).len()) && queue_loads(&once.table, &load).len() == queue_loads(&table, &load).len() {
+            let queues = queue_loads(&table, &load).len();
+            let same_queues = queue_loads(&once.table, &load).len() == queues;
+            if once.after <= limit(&load, queues) && same_queues {
                 prop_assert_eq!(again.moved, Vec::<usize>::new());
             }
         }
 
         #[test]
-        fn near_the_best_of_all_tables(load in prop::collection::vec(0..100_u64, 4..7), queues in 2..4_u32) {
+        fn the_heaviest_queue_is_close_to_the_optimum(
+            load in prop::collection::vec(0..100_u64, 4..7),
+            queues in 2..4_u32,
+        ) {
             let balanced = balance(&equal(load.len(), queues), &load);
             let best = best(&load, queues);
-            // a greedy spread is within 4/3 of the best one
+            // A greedy spread is within 4/3 of the best one
             prop_assert!(balanced.after * 3 <= best * 4 + 3, "{} against {best}", balanced.after);
         }
     }

@@ -1,12 +1,11 @@
 //! The Toeplitz hash of receive side scaling: addresses and ports in, 32 bits out.
 //!
-//! Checked against the verification suite of the RSS specification. What a NIC does with the hash
-//! is in `rss`.
+//! Tested against the verification suite of the RSS specification. Module `rss` applies the hash.
 
 use core::net::{IpAddr, SocketAddr};
 
-/// What a NIC makes of the fields before it hashes them, so that both directions of a connection
-/// have one hash (`RXH_XFRM_*`).
+/// Transformation of the fields before hashing, so that both directions of a connection have one
+/// hash (`RXH_XFRM_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transform {
     /// Both halves are source xor destination.
@@ -16,21 +15,20 @@ pub enum Transform {
 }
 
 impl Transform {
-    /// From the bits of `input_xfrm`; an error for what the kernel did not know when this was
-    /// written.
+    /// Decodes `input_xfrm`; unknown bits are an error.
     pub fn of(input_xfrm: u8) -> Result<Option<Self>, String> {
         match input_xfrm {
             0 => Ok(None),
             1 => Ok(Some(Self::SymmetricXor)),
             2 => Ok(Some(Self::SymmetricOrXor)),
-            other => Err(format!("it transforms the hash's input in an unknown way ({other:#x})")),
+            other => Err(format!("it transforms the hash input in an unknown way ({other:#x})")),
         }
     }
 }
 
-/// The Toeplitz hash of `input`; `None` where the key is too short for it.
+/// Computes the Toeplitz hash of `input`; `None` if the key is too short for it.
 ///
-/// Bit n of the input, if set, adds (xor) the 32 bits of the key that begin at bit n.
+/// If bit n of the input is set, the 32 bits of the key from bit n on are XORed into the hash.
 pub fn hash(key: &[u8], input: &[u8]) -> Option<u32> {
     let (start, rest) = key.split_first_chunk::<4>()?;
     let mut window = u32::from_be_bytes(*start);
@@ -49,8 +47,8 @@ pub fn hash(key: &[u8], input: &[u8]) -> Option<u32> {
     Some(hash)
 }
 
-/// What is hashed of a packet from `source` to `target`: addresses, then ports if `ports`; both
-/// must be of one family.
+/// Builds the hash input of a packet from `source` to `target`: addresses, then ports if `ports`;
+/// `None` if the addresses are of different families.
 pub fn input(
     source: SocketAddr,
     target: SocketAddr,
@@ -84,8 +82,8 @@ pub fn input(
     Some(input)
 }
 
-/// `net.core.netdev_rss_key`: bytes in hexadecimal, with colons; all zero until a driver asked for
-/// it.
+/// Parses `net.core.netdev_rss_key`: hexadecimal bytes separated by colons, all zero until a driver
+/// requests the key.
 pub fn parse_key(text: &str) -> Option<Vec<u8>> {
     let bytes: Option<Vec<u8>> =
         text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
@@ -143,7 +141,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_symmetric_input_is_made_as_the_kernel_documents_it() {
+    fn a_symmetric_input_follows_the_kernels_documentation() {
         let (a, b) = ("1.2.3.4:5".parse().unwrap(), "8.8.8.8:1".parse().unwrap());
         let made = |transform| input(a, b, true, Some(transform)).unwrap();
         assert_eq!(made(Transform::SymmetricXor), [9, 10, 11, 12, 9, 10, 11, 12, 0, 4, 0, 4]);

@@ -2,30 +2,30 @@
 
 use crate::machine::cpuset::CpuSet;
 
-/// A thread of a consumer, as it was found.
+/// A thread of a consumer, as observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Its own id.
+    /// Thread id.
     pub tid: u32,
-    /// Its name.
+    /// Thread name.
     pub comm: String,
-    /// Clock ticks after boot at which it started.
+    /// Start time in clock ticks after boot.
     pub start_time: u64,
-    /// The CPUs that it may run on.
+    /// CPUs where the thread may run.
     pub cpus: CpuSet,
     /// Whether the kernel refuses to move it (`PF_NO_SETAFFINITY`).
     pub bound: bool,
 }
 
-/// A cgroup of a consumer, as it was found.
+/// A cgroup of a consumer, as observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Its path below the root of all cgroups.
+    /// Path below the root of the cgroup hierarchy.
     pub path: String,
-    /// `cpuset.cpus`; empty where it has those of its parent.
+    /// `cpuset.cpus`; empty if the cgroup inherits its parent's CPUs.
     pub cpus: CpuSet,
-    /// `cpuset.cpus.effective` of its parent: it cannot have others.
+    /// `cpuset.cpus.effective` of its parent: the most that the cgroup can have.
     pub open: CpuSet,
 }

@@ -1,4 +1,4 @@
-//! A [`Flow`]: packets that look the same to a NIC's hash, and the rx queue that they came through.
+//! Flows: packets that a NIC's hash cannot distinguish, and the rx queue that received them.
 
 use core::net::{IpAddr, SocketAddr};
 use std::fmt;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::machine::as_text::as_text;
 use crate::snapshot::ethtool::FlowType;
 
-/// Packets with the same outer headers that one rx queue brought.
+/// Packets with the same outer headers on one rx queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Flow {
-    /// The NIC's name; empty when it was not polled while this was counted.
+    /// The NIC's name; empty if it was not polled during the observation.
     pub netdev: String,
     /// Its interface index.
     pub ifindex: u32,
@@ -20,31 +20,28 @@ pub struct Flow {
     pub netns: u32,
     /// The rx queue, as the driver recorded it.
     pub queue: Option<u32>,
-    /// The hash that the NIC gave; `None` when it gave none, which is also so of packets that it
-    /// can't hash.
+    /// The NIC's hash; `None` if it gave none, as for packets that it cannot hash.
     pub hash: Option<u32>,
-    /// What follows the outermost network header.
+    /// The protocol after the outermost network header.
     pub outer: Outer,
-    /// The outermost network header is IPv6.
+    /// Whether the outermost network header is IPv6.
     pub v6: bool,
-    /// Pieces of larger datagrams: only the first has ports, so none are hashed by them.
+    /// IP fragments: only the first has ports, so none are hashed by ports.
     pub fragments: bool,
-    /// A number for the peer's address: the same one for the same peer, in this observation. 0: it
-    /// has no address.
+    /// Number of the peer's address, unique within the observation; 0 without an address.
     pub peer: u32,
-    /// A number for the connection: both of its directions have the same one. 0: it has no
-    /// addresses.
+    /// Number of the connection, equal for both directions; 0 without addresses.
     pub connection: u32,
-    /// Source and destination; a bundle keeps them only with `capture --with-addresses`.
+    /// Source and destination; a bundle contains them only with `capture --with-addresses`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<Ends>,
-    /// Packets as on the wire: those that GRO had joined are counted one by one.
+    /// Packets as on the wire: those that GRO merged count one by one.
     pub packets: u64,
     /// Bytes from the outermost network header on, after GRO.
     pub bytes: u64,
 }
 
-/// What follows the outermost network header of a packet: all that a NIC can go by.
+/// The protocol after the outermost network header of a packet: all that a NIC can use.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -54,9 +51,9 @@ pub enum Outer {
     Tcp,
     Udp,
     Sctp,
-    /// In UDP, whose source port is made of the flow inside.
+    /// In UDP, whose source port is derived from the inner flow.
     Vxlan,
-    /// In UDP, whose source port is made of the flow inside.
+    /// In UDP, whose source port is derived from the inner flow.
     Geneve,
     /// In UDP, between two fixed ports.
     GtpU,
@@ -69,9 +66,9 @@ pub enum Outer {
     SixInIp,
     Esp,
     Ah,
-    /// PPPoE sessions: no IP header where the NIC looks for it.
+    /// PPPoE sessions: the NIC finds no IP header at the expected place.
     Pppoe,
-    /// A switch's tag (DSA) before the packet.
+    /// A switch tag (DSA) before the packet.
     Dsa,
     Mpls,
     /// Another protocol over IP, by its number.
@@ -83,7 +80,7 @@ pub enum Outer {
     Unknown,
 }
 
-/// Where a flow comes from and where it goes; ports are 0 where it has none.
+/// Source and destination of a flow; ports are 0 if it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ends {
     /// The sender.
@@ -107,26 +104,26 @@ impl fmt::Display for Ends {
     }
 }
 
-/// A flow that somebody asks about: `10.0.0.1:40000-10.0.0.2:443/tcp`,
+/// A flow given by the user: `10.0.0.1:40000-10.0.0.2:443/tcp`,
 /// `[2001:db8::1]:53-[2001:db8::2]:53/udp`, `10.0.0.1-10.0.0.2/gre`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Asked {
-    /// What it carries.
+    /// The protocol.
     pub outer: Outer,
     /// Sender and receiver.
     pub ends: Ends,
 }
 
-/// A text that names no flow.
+/// A text that does not parse as a flow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` names no flow: {why}; want 10.0.0.1:40000-10.0.0.2:443/tcp")]
+#[error("`{text}` is not a flow: {why}; write it like 10.0.0.1:40000-10.0.0.2:443/tcp")]
 pub struct AskedError {
     text: String,
     why: &'static str,
 }
 
-/// Protocols that can be asked about, by name and number.
+/// Protocols that a user can give, by name and number.
 const PROTOCOLS: [(&str, u8); 9] = [
     ("tcp", 6),
     ("udp", 17),
@@ -156,11 +153,11 @@ impl FromStr for Asked {
         let end = |end: &str| {
             let bare = end.trim_start_matches('[').trim_end_matches(']');
             let bare = || Some(SocketAddr::new(bare.parse().ok()?, 0));
-            end.parse().ok().or_else(bare).ok_or_else(|| refuse("an end that is no address"))
+            end.parse().ok().or_else(bare).ok_or_else(|| refuse("an end that is not an address"))
         };
         let ends = Ends { source: end(source)?, target: end(target)? };
         if ends.source.is_ipv4() != ends.target.is_ipv4() {
-            return Err(refuse("addresses of two families"));
+            return Err(refuse("addresses of different families"));
         }
         let outer = Outer::of_ip(number, ends.target.port());
         let ported = matches!(outer, Outer::Tcp | Outer::Sctp) || outer.is_udp();
@@ -196,7 +193,7 @@ impl fmt::Display for Asked {
 
 as_text!(Asked);
 
-/// Ports by which UDP is known to carry something (IANA, and Linux's own default for VXLAN).
+/// UDP ports of known encapsulations (IANA, and Linux's own default for VXLAN).
 const UDP_PORTS: [(u16, Outer); 5] = [
     (4789, Outer::Vxlan),
     (8472, Outer::Vxlan),
@@ -206,7 +203,7 @@ const UDP_PORTS: [(u16, Outer); 5] = [
 ];
 
 impl Outer {
-    /// By the protocol number of an IP header and, for UDP, the destination port.
+    /// Classifies by the protocol number of an IP header and, for UDP, by the destination port.
     pub fn of_ip(protocol: u8, target_port: u16) -> Self {
         let by_port = || {
             UDP_PORTS
@@ -228,18 +225,18 @@ impl Outer {
         }
     }
 
-    /// By an EtherType that is not IP's.
+    /// Classifies by an EtherType other than IP.
     pub fn of_ethernet(ethertype: u16) -> Self {
         match ethertype {
             0x8864 => Self::Pppoe,
-            // what eth_type_trans() says of every packet on a switch's conduit
+            // eth_type_trans() returns this for every packet on a switch's conduit.
             0x00f8 => Self::Dsa,
             0x8847 | 0x8848 => Self::Mpls,
             other => Self::Ethernet(other),
         }
     }
 
-    /// Whether other flows are inside.
+    /// Whether it encapsulates other flows.
     pub fn is_tunnel(self) -> bool {
         !matches!(
             self,
@@ -247,12 +244,13 @@ impl Outer {
         )
     }
 
-    /// Whether a NIC sees UDP.
+    /// Whether it is UDP to a NIC.
     pub fn is_udp(self) -> bool {
         matches!(self, Self::Udp | Self::Vxlan | Self::Geneve | Self::GtpU | Self::EspInUdp)
     }
 
-    /// The type whose hash fields apply, by ethtool's words; `None`: hashed by addresses if at all.
+    /// ethtool's flow type whose hash fields apply; `None` means that at most the addresses are
+    /// hashed.
     pub fn flow_type(self, v6: bool) -> Option<FlowType> {
         let (four, six) = match self {
             Self::Tcp => (FlowType::Tcp4, FlowType::Tcp6),
@@ -291,14 +289,13 @@ impl fmt::Display for Outer {
 }
 
 impl Flow {
-    /// Its address-free part, as a bundle keeps it.
+    /// Returns the flow without addresses, as in a bundle.
     pub fn without_addresses(&self) -> Self {
         Self { ends: None, ..self.clone() }
     }
 }
 
-/// Gives flows their `peer` and `connection` numbers, by their addresses: 1, 2, ... in the order of
-/// the flows.
+/// Assigns `peer` and `connection` numbers by address: 1, 2, ... in sorted order of the addresses.
 pub fn number(flows: &mut [Flow]) {
     let mut peers: Vec<IpAddr> =
         flows.iter().filter_map(|flow| Some(flow.ends?.source.ip())).collect();
@@ -327,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_of_a_connection_have_one_number_and_peers_one_each() {
+    fn a_connection_has_one_number_in_both_directions() {
         let mut flows = [
             flow("10.0.0.1:40000", "10.0.0.2:443"),
             flow("10.0.0.2:443", "10.0.0.1:40000"),
@@ -340,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_packet_carries_is_told_from_outside() {
+    fn outer_headers_classify_a_packet() {
         assert_eq!(Outer::of_ip(17, 4789), Outer::Vxlan);
         assert_eq!(Outer::of_ip(17, 53), Outer::Udp);
         assert_eq!(Outer::of_ip(6, 4789), Outer::Tcp);
@@ -351,13 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_is_asked_about_as_it_is_printed_and_nonsense_is_refused() {
-        let asked = [
+    fn a_flow_parses_what_it_prints_and_invalid_text_is_refused() {
+        let texts = [
             "10.0.0.1:40000-10.0.0.2:443/tcp",
             "[2001:db8::1]:53-[2001:db8::2]:53/udp",
             "10.0.0.1-10.0.0.2/gre",
         ];
-        for text in asked.into_iter().chain(["2001:db8::1-2001:db8::2/esp", "10.0.0.1-10.0.0.2/89"])
+        for text in texts.into_iter().chain(["2001:db8::1-2001:db8::2/esp", "10.0.0.1-10.0.0.2/89"])
         {
             assert_eq!(text.parse::<Asked>().unwrap().to_string(), text);
         }
@@ -379,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_keeps_what_a_flow_is_without_its_addresses() {
+    fn a_bundle_contains_flows_without_addresses() {
         let mut flows = [flow("10.0.0.1:40000", "10.0.0.2:443")];
         number(&mut flows);
         let json = serde_json::to_string(&flows[0].without_addresses()).unwrap();

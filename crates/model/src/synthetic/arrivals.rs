@@ -1,4 +1,4 @@
-//! A made-up netdev's RSS, and the flows that arrive at it.
+//! RSS settings of a synthetic netdev, and the flows that arrive at it.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use crate::machine::reading::Part;
 use crate::snapshot::ethtool::{Driver, Ethtool, FlowType, HashFields, HashFunction, Rss};
 use crate::snapshot::flow::{Asked, Flow, Outer};
 
-/// RSS of a netdev.
+/// RSS settings of a netdev.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SceneRss {
-    /// Entries of the indirection table, which leads to the queues by turns.
+    /// Number of entries of the indirection table, which assigns the queues in turn.
     pub entries: usize,
-    /// The table itself, if it is another one.
+    /// The table itself, if it differs from that.
     pub table: Vec<u32>,
-    /// The hash key, if it is shown.
+    /// The hash key, if the driver shows it.
     pub key: Option<Key>,
-    /// What is hashed of each type of flow, where that is told.
+    /// Hashed fields per flow type, if the driver reports them.
     pub fields: BTreeMap<FlowType, HashFields>,
 }
 
@@ -52,25 +52,25 @@ impl SceneRss {
     }
 }
 
-/// Flows that arrive.
+/// A group of arriving flows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SceneFlow {
-    /// Its ends (`10.0.0.1:40000-10.0.0.2:53/udp`).
+    /// Source and destination (`10.0.0.1:40000-10.0.0.2:53/udp`).
     pub ends: Option<Asked>,
-    /// What it is, if it has no such ends.
+    /// The protocol, if there are no such ends.
     pub outer: Option<Outer>,
-    /// So many of them, each from the source port after that of the one before; none is one.
+    /// Number of flows; each has the source port after that of the previous one; 0 counts as 1.
     pub count: u16,
-    /// The NIC's hash of the first.
+    /// The NIC's hash of the first flow.
     pub hash: Option<u32>,
-    /// How much the hash of each differs from that of the one before.
+    /// Difference between the hashes of consecutive flows.
     pub hash_step: u32,
-    /// The rx queue, if it is not the one that the table has for the hash.
+    /// The rx queue, if it differs from the table's queue for the hash.
     pub queue: Option<u32>,
-    /// Packets of each.
+    /// Packets per flow.
     pub packets: u64,
-    /// They are pieces of larger datagrams.
+    /// The packets are IP fragments.
     pub fragments: bool,
 }
 

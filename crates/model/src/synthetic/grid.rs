@@ -1,16 +1,16 @@
-//! Regular machines for tests, golden cases and simulation: so many nodes, caches, cores and
-//! threads.
+//! Regular machines for tests, golden cases and simulation, given by the number of nodes, caches,
+//! cores and threads.
 
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::topology::{CoreKind, Cpu, Node, NodeId, Topology};
 
-/// A machine in which each level has equally many of the next one.
+/// A machine where every unit of one level has equally many units of the next level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Grid {
-    /// NUMA nodes, each of them a package.
+    /// NUMA nodes; each is a package.
     pub nodes: u32,
     /// Last-level caches per node.
     pub llcs: u32,
@@ -20,8 +20,8 @@ pub struct Grid {
     pub cores: u32,
     /// Hardware threads per core.
     pub threads: u32,
-    /// The siblings of a core are numbered far apart (0 and n/2), as firmware often does, instead
-    /// of in sequence.
+    /// The siblings of a core have numbers far apart (0 and n/2), as with much firmware, instead of
+    /// consecutive ones.
     pub siblings_apart: bool,
 }
 
@@ -32,7 +32,7 @@ impl Default for Grid {
 }
 
 impl Grid {
-    /// The machine's topology, all CPUs online and none set apart.
+    /// Returns the machine's topology; all CPUs are online, none is isolated or tickless.
     pub fn topology(&self) -> Topology {
         let cores = self.nodes * self.llcs * self.l2s * self.cores;
         let all = CpuSet::first(cores * self.threads);

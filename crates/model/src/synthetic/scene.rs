@@ -1,9 +1,9 @@
-//! A made-up host in a few lines: a machine, its netdevs, and who reads what. For tests, golden
-//! cases and simulation.
+//! Synthetic hosts in a few lines, for tests, golden cases and simulation: a machine, its netdevs,
+//! and the readers of its queues.
 //!
-//! [`Scene::settings`] gives the snapshot of its settings, [`Scene::observe`] what would be seen if
-//! the settings were those of a given snapshot: packets are polled where the interrupts then go, at
-//! the same load.
+//! [`Scene::settings`] returns the snapshot of its settings. [`Scene::observe`] returns an
+//! observation of the host under the settings of a given snapshot: the load stays the same, and
+//! packets are polled on the CPUs where the interrupts then go.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,16 +28,16 @@ use crate::snapshot::observation::Observation;
 use crate::synthetic::arrivals::{SceneFlow, SceneRss};
 use crate::synthetic::grid::Grid;
 
-/// How long a scene is observed.
+/// Seconds that a scene is observed.
 const SECONDS: u64 = 10;
-/// Clock ticks in that time (USER_HZ is 100).
+/// Clock ticks in [`SECONDS`] (USER_HZ is 100).
 const TICKS: f64 = 1000.0;
-/// The first NAPI id; the kernel's begin above the number of CPUs.
+/// First NAPI id; the kernel's ids begin above the number of CPUs.
 const FIRST_NAPI: u32 = 8193;
 /// The network namespace of all netdevs.
 const NETNS: u32 = 4_026_531_840;
 
-/// A made-up host.
+/// A synthetic host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scene {
@@ -49,7 +49,7 @@ pub struct Scene {
     pub isolated: CpuSet,
     /// `nohz_full=`.
     pub nohz_full: CpuSet,
-    /// What CPUs do besides receiving.
+    /// Other load of CPUs.
     pub busy: Vec<Busy>,
     /// Network devices.
     pub netdevs: Vec<SceneNetdev>,
@@ -59,13 +59,13 @@ pub struct Scene {
     pub rps_sock_flow_entries: Option<u32>,
     /// `rps_default_mask`.
     pub rps_default_mask: Option<CpuSet>,
-    /// Nothing was counted by eBPF: only `/proc` is known.
+    /// eBPF counted nothing: only `/proc` is known.
     pub without_bpf: bool,
-    /// Whether it is a virtual machine; `None`: that does not show.
+    /// Whether it is a virtual machine; `None` if unknown.
     pub virtual_machine: Option<bool>,
 }
 
-/// What CPUs do besides receiving.
+/// Load of some CPUs besides receiving.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Busy {
@@ -89,17 +89,17 @@ pub struct SceneNetdev {
     pub down: bool,
     /// Its NAPIs are polled by kthreads.
     pub threaded: bool,
-    /// An interrupt that announces no queue.
+    /// An interrupt without a queue.
     pub config_irq: Option<u32>,
-    /// Nothing says which NAPI is which queue's but what is observed.
+    /// Only observation tells which NAPI belongs to which queue.
     pub napis_unknown: bool,
     /// rx queues, each with the tx queue of the same number.
     pub queues: Vec<SceneQueue>,
-    /// Its RSS; else nothing is known through ethtool.
+    /// Its RSS settings; `None` means that ethtool reported nothing.
     pub rss: Option<SceneRss>,
-    /// Flows that arrive while it is observed.
+    /// Flows that arrive while the scene is observed.
     pub flows: Vec<SceneFlow>,
-    /// How many it could have (`ethtool -l`); `None`: its driver does not say.
+    /// Most queues that it can have (`ethtool -l`); `None` if the driver does not report it.
     pub most_queues: Option<u32>,
     /// Link speed in Mbit/s.
     pub speed_mbps: Option<u32>,
@@ -113,15 +113,15 @@ pub struct SceneNetdev {
 pub struct SceneQueue {
     /// Its interrupt.
     pub irq: Option<u32>,
-    /// `smp_affinity` of it; the lowest is in force.
+    /// `smp_affinity` of the interrupt; the lowest CPU is effective.
     pub cpus: CpuSet,
-    /// The interrupt of its tx queue where it is another one.
+    /// The interrupt of its tx queue, if the tx queue has its own.
     pub tx_irq: Option<u32>,
-    /// `smp_affinity` of that.
+    /// `smp_affinity` of `tx_irq`.
     pub tx_cpus: CpuSet,
     /// Whether the interrupt can be moved.
     pub writable: Writable,
-    /// Where its kthread may run, when threaded.
+    /// CPUs where its kthread may run, if threaded.
     pub kthread_cpus: CpuSet,
     /// `rps_cpus`.
     pub rps_cpus: Option<CpuSet>,
@@ -129,7 +129,7 @@ pub struct SceneQueue {
     pub rps_flow_cnt: Option<u32>,
     /// `xps_cpus`.
     pub xps_cpus: Option<CpuSet>,
-    /// Who holds it.
+    /// The user of the queue (AF_XDP, io_uring or a lease).
     pub leased: Option<String>,
     /// Packets that arrive per second.
     pub packets_per_s: u64,
@@ -137,23 +137,24 @@ pub struct SceneQueue {
     pub packets_per_poll: u64,
     /// Share of a CPU that polling it takes.
     pub load: f64,
-    /// Share of a CPU that its packets take where RPS hands them on, on all these CPUs together.
+    /// Share of a CPU that its packets take after RPS handed them on, on all receiving CPUs
+    /// together.
     pub handed_load: f64,
-    /// Who reads it.
+    /// The readers of the queue.
     pub readers: Vec<Reader>,
-    /// Times per second that it wakes its readers, in proportion to what they read.
+    /// Wakeups of its readers per second, in proportion to the bytes they read.
     pub wakeups_per_s: u64,
-    /// Where its packets leave again.
+    /// Where its packets are forwarded.
     pub forwards: Vec<SceneForward>,
 }
 
-/// Packets of a queue that leave again.
+/// Packets of a queue that are forwarded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SceneForward {
-    /// Name of the netdev.
+    /// Name of the egress netdev.
     pub to: String,
-    /// Its tx queue.
+    /// Tx queue of the egress netdev.
     pub queue: u32,
     /// Packets per second.
     pub packets_per_s: u64,
@@ -161,23 +162,23 @@ pub struct SceneForward {
     pub bytes_per_s: u64,
 }
 
-/// Who reads a queue.
+/// A reader of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reader {
     /// Its name.
     pub comm: String,
-    /// The CPU that it runs on.
+    /// The CPU where it runs.
     pub cpu: CpuId,
     /// Bytes per second.
     pub bytes_per_s: u64,
-    /// Reads datagrams, by a socket that is not connected.
+    /// It reads datagrams through an unconnected socket.
     #[serde(default)]
     pub unconnected: bool,
 }
 
 impl Scene {
-    /// The settings alone, all counters 0.
+    /// Returns the settings, with all counters 0.
     pub fn settings(&self) -> Snapshot {
         let topology = self.topology();
         let mut snapshot = Snapshot { writers: self.writers.clone(), ..Snapshot::default() };
@@ -197,8 +198,7 @@ impl Scene {
         snapshot
     }
 
-    /// What is seen of the scene when the settings are those of this snapshot, which is one of the
-    /// same scene.
+    /// Observes the scene under the settings of a snapshot of the same scene.
     pub fn observe(&self, settings: &Snapshot) -> Observation {
         let at = |seconds| Snapshot { at: Duration::from_secs(seconds), ..settings.clone() };
         let (mut before, mut after) = (at(100), at(100 + SECONDS));
@@ -243,14 +243,14 @@ impl Scene {
         Observation { before, after, attribution }
     }
 
-    /// Where the packets of a netdev's queue are polled by these settings.
+    /// Returns the CPU that polls a netdev's queue under these settings.
     pub fn polled_on(&self, settings: &Snapshot, netdev: usize, queue: usize) -> Option<CpuId> {
         let (napi, at, index, _) =
             self.queues().find(|(_, at, i, _)| (*at, *i as usize) == (netdev, queue))?;
         polled_on(settings, at, index, napi)
     }
 
-    /// The scene with its own settings.
+    /// Observes the scene under its own settings.
     pub fn observation(&self) -> Observation {
         self.observe(&self.settings())
     }
@@ -263,7 +263,7 @@ impl Scene {
         topology
     }
 
-    /// NAPI, netdev, queue number and queue.
+    /// All queues, as NAPI, netdev position, queue number and queue.
     fn queues(&self) -> impl Iterator<Item = (NapiId, usize, u32, &SceneQueue)> {
         let queues = self.netdevs.iter().enumerate();
         let queues = queues.flat_map(|(at, dev)| {
@@ -319,7 +319,7 @@ impl Scene {
             self.hand_on(settings, at, index, polls, &mut attribution);
             let protocol = rps_of(settings, at, index).and_then(CpuSet::lowest).unwrap_or(cpu);
             attribution.consumption.extend(queue.readers.iter().map(|reader| Consumption {
-                // Each wakeup is for a read.
+                // Each wakeup leads to a read.
                 events: queue.wakeups_of(reader).max(1),
                 ..reader.consumption(napi, index, cpu, protocol)
             }));
@@ -357,7 +357,7 @@ impl Scene {
 }
 
 impl Scene {
-    /// Adds what RPS hands on, evenly: a poll of the backlog for each poll of the queue.
+    /// Adds the packets that RPS hands on, evenly: one backlog poll for each poll of the queue.
     fn hand_on(
         &self,
         settings: &Snapshot,
@@ -390,7 +390,7 @@ impl Scene {
     }
 }
 
-/// Where a queue's interrupts, or its kthread, run by the settings.
+/// Returns the CPU of a queue's interrupt, or of its kthread, by the settings.
 fn polled_on(settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option<CpuId> {
     let netdev = settings.netdevs.get(at)?;
     let thread = netdev.napis.iter().find(|n| n.id == napi).and_then(|n| n.thread.as_ref());
@@ -403,7 +403,7 @@ fn polled_on(settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option
     thread.map_or_else(irq, |thread| thread.cpus.lowest())
 }
 
-/// How often a CPU was interrupted to work off its backlog.
+/// Number of interrupts of a CPU to process its backlog.
 fn handed_to(attribution: &Attribution, cpu: CpuId) -> u64 {
     attribution
         .polls
@@ -478,7 +478,7 @@ impl SceneNetdev {
         }
     }
 
-    /// What ethtool tells, if the scene says anything of it.
+    /// Returns ethtool's report, if the scene defines any of it.
     fn ethtool(&self) -> Option<Ethtool> {
         let queues = self.queues.len() as u32;
         let rss = self.rss.as_ref().map(|rss| rss.ethtool(&self.driver, queues));
@@ -527,7 +527,7 @@ impl SceneNetdev {
 }
 
 impl SceneQueue {
-    /// How often a reader is woken while the scene is observed.
+    /// Number of wakeups of a reader while the scene is observed.
     fn wakeups_of(&self, reader: &Reader) -> u64 {
         let all: u64 = self.readers.iter().map(|reader| reader.bytes_per_s).sum();
         (self.wakeups_per_s * SECONDS * reader.bytes_per_s).checked_div(all).unwrap_or(0)

@@ -8,12 +8,13 @@ use crate::plan::export::{File, interrupts, quoted};
 
 const NAME: &str = "netsilo-irqbalance-policy";
 
-/// irqbalance leaves alone the interrupts that the plan has a place for, moved or not, and balances
-/// all others.
+/// Script that makes irqbalance ignore the interrupts that the plan places, moved or not; it
+/// balances all others.
 pub fn irqbalance_policy(plan: &Plan) -> File {
     let mut text = "#!/bin/sh\n\
-        # Written by `netsilo export irqbalance-policy`: irqbalance leaves these interrupts alone, netsilo places them.\n\
-        # Arguments from irqbalance: the device's path below /sys and the interrupt's number, which may change; so go by name.\n\
+        # Written by `netsilo export irqbalance-policy`: irqbalance leaves these interrupts\n\
+        # alone, netsilo places them. Arguments from irqbalance: the device's path below /sys\n\
+        # and the interrupt's number. The number may change, so this script uses the name.\n\
         case $(cat \"/sys/kernel/irq/$2/actions\" 2>/dev/null) in\n"
         .to_owned();
     let mut actions: Vec<_> = interrupts(plan).iter().map(|it| it.action.to_owned()).collect();
@@ -26,11 +27,12 @@ pub fn irqbalance_policy(plan: &Plan) -> File {
     File { name: NAME.into(), text, executable: true }
 }
 
-/// irqbalance goes on balancing and is led to the node of each hint.
+/// Script that lets irqbalance balance, on the NUMA node of each of netsilo's hints.
 pub fn irqbalance_suggest() -> File {
     File { name: NAME.into(), text: include_str!("irqbalance_suggest.sh").into(), executable: true }
 }
 
 const LAST: &str = "esac\n\
-    # In a folder of policy scripts: exit 1 where nothing was said, so that the next one is asked.\n\
+    # In a folder of several policy scripts: exit 1 if this one printed nothing, so that\n\
+    # irqbalance runs the next one.\n\
     exit 0\n";

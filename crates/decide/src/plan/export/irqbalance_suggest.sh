@@ -1,8 +1,9 @@
 #!/bin/sh
-# Written by `netsilo export irqbalance-policy --suggest`: irqbalance balances, on the node that netsilo suggests.
-# Arguments from irqbalance: the device's path below /sys and the interrupt's number. irqbalance asks once for each
-# interrupt; after new hints send it SIGHUP, upon which it asks again. It knows nodes and not CPUs: to follow hints
-# exactly takes another balancer (docs/export.md).
+# Written by `netsilo export irqbalance-policy --suggest`: irqbalance balances, on the node that
+# netsilo suggests. Arguments from irqbalance: the device's path below /sys and the interrupt's
+# number. irqbalance runs this script once for each interrupt; after new hints, send it SIGHUP to
+# run it again. irqbalance knows nodes and not CPUs: to follow hints exactly, use another balancer
+# (docs/export.md).
 hint=/run/netsilo/irq/$2/affinity_hint
 [ -r "$hint" ] || exit 0
 mask=$(cat "$hint")

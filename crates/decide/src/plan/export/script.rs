@@ -8,33 +8,35 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use crate::plan::Plan;
 use crate::plan::export::{File, interrupts, one_line, quoted, text_of};
 
-/// What the script does before and after the plan's own lines.
+/// Shell functions at the start of the script.
 const FUNCTIONS: &str = include_str!("script.sh");
 
-/// The script.
+/// Builds the script.
 pub fn script(plan: &Plan) -> File {
     let mut text = FUNCTIONS.to_owned();
-    // What sets a netdev up anew comes before what that would take away.
-    let anew = |change: &&Change| change.target.interrupts_traffic() == Some(Interruption::Always);
-    for change in plan.changes.iter().filter(anew) {
+    // Changes that reset a netdev come first, because the reset undoes other settings.
+    let resets =
+        |change: &&Change| change.target.interrupts_traffic() == Some(Interruption::Always);
+    for change in plan.changes.iter().filter(resets) {
         text.push_str(&lines(change));
     }
     for it in interrupts(plan) {
         let (action, mask, cpus) = (quoted(it.action), it.cpus.to_mask(1), it.cpus);
         let _ = writeln!(text, "# {}\ninterrupt {action} {mask} '{cpus}'", one_line(it.why));
     }
-    for change in plan.changes.iter().filter(|change| !anew(change)) {
+    for change in plan.changes.iter().filter(|change| !resets(change)) {
         text.push_str(&lines(change));
     }
     text.push_str("exit $failed\n");
     File { name: "netsilo-placement.sh".into(), text, executable: true }
 }
 
-/// The lines of one change: why, and what; or that it is left out.
+/// The lines of one change: its reason and its command, or a comment that it is left out.
 fn lines(change: &Change) -> String {
     match line(change) {
         Some(line) => format!("# {}\n{line}\n", one_line(&change.reason)),
-        // They belong to what runs now, and to no device; interrupts were said before.
+        // These belong to running threads and cgroups, not to a device; interrupts were written
+        // before.
         None if matches!(
             change.target,
             Target::IrqAffinity { .. }
@@ -44,10 +46,9 @@ fn lines(change: &Change) -> String {
         {
             String::new()
         }
-        None => format!(
-            "# left out, ethtool has no words for it that can be said twice: {}\n",
-            change.target
-        ),
+        None => {
+            format!("# left out, ethtool has no repeatable command for it: {}\n", change.target)
+        }
     }
 }
 
@@ -104,7 +105,7 @@ fn line(change: &Change) -> Option<String> {
                 ethtool(netdev, "-X", &format!("hfunc {} xfrm {}", quoted(function), quoted(xfrm)))
             }
         },
-        // A rule or a context would be there once more with each run.
+        // Each run would add the rule or context again.
         Target::RssTable { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
             return None;
         }
@@ -114,7 +115,7 @@ fn line(change: &Change) -> Option<String> {
     })
 }
 
-/// The settings that change, as ethtool takes them: `rx 4096 tx 512`.
+/// The changed settings as ethtool arguments: `rx 4096 tx 512`.
 fn arguments(change: &Change) -> Option<String> {
     let (Value::Settings(old), Value::Settings(new)) = (&change.old, &change.new) else {
         return None;
@@ -135,7 +136,7 @@ mod tests {
     use netsilo_model::change::{FlowRule, Table};
 
     #[test]
-    fn remedies_are_said_in_ethtools_words_and_what_has_none_is_named() {
+    fn changes_become_ethtool_commands_and_the_rest_is_listed() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
         let settings = |text: &str| Value::Settings(text.parse().unwrap());
         let change = |target, old, new| Change { target, old, new, reason: "because".into() };
@@ -175,9 +176,10 @@ mod tests {
                 "put /proc/sys/net/ipv4/tcp_rmem '4096 131072 6291456' 'net.ipv4.tcp_rmem'",
                 "device 'eth0' '' 'eth0 coalesce' -C 'adaptive-rx' 'on'",
                 "device 'eth0' '' 'eth0 rss table' -X weight 3 1",
-                "# left out, ethtool has no words for it that can be said twice: eth0 rss table",
+                "# left out, ethtool has no repeatable command for it: eth0 rss table",
                 "setting 'eth0' '' napi_defer_hard_irqs 3 'eth0 napi_defer_hard_irqs'",
-                "# left out, ethtool has no words for it that can be said twice: eth0 rule tcp4 dst-port 443 action 3",
+                "# left out, ethtool has no repeatable command for it: \
+                 eth0 rule tcp4 dst-port 443 action 3",
                 "exit $failed",
             ]
         );

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Written by `netsilo export script`. Sets where network interrupts and queues are processed, as root; writes only what
-# differs, so that it can run again and again. Interrupts are found by their action names and netdevs by their
-# device paths, never by number; what is not found is said. Exit code: 0, or 1 if something was missing or refused.
+# Written by `netsilo export script`. Sets where network interrupts and queues are processed; run
+# it as root. It writes only what differs, so it can run repeatedly. It finds interrupts by action
+# name and netdevs by device path, never by number, and reports what it does not find. Exit code:
+# 0, or 1 if something was missing or refused.
 # shellcheck disable=SC2317 # not every plan needs every function
 set -u
 failed=0
@@ -11,7 +12,8 @@ fail() {
     failed=1
 }
 
-# same A B: whether two masks, numbers or lists are the same but for commas, leading zeros and kinds of blanks.
+# same A B: whether two masks, numbers or lists are equal, apart from commas, leading zeros and
+# the kind of blanks.
 same() {
     plain "$1"
     first=$plain
@@ -56,7 +58,8 @@ interrupt() {
     esac
 }
 
-# netdev NAME DEVICE_PATH: its folder; a netdev on a bus is found by its path, also under another name.
+# netdev NAME DEVICE_PATH: prints its folder; a netdev on a bus is found by its path, even if it
+# was renamed.
 netdev() {
     for net in /sys/class/net/*; do
         here=$(readlink -f "$net")
@@ -91,7 +94,8 @@ setting() {
     fi
 }
 
-# device NAME DEVICE_PATH WHAT OPTION ARGUMENT...: ethtool writes only what differs, but for -K, -N and -X.
+# device NAME DEVICE_PATH WHAT OPTION ARGUMENT...: ethtool writes only what differs, except with
+# -K, -N and -X.
 device() {
     name=$1
     path=$2

@@ -1,8 +1,8 @@
 //! `.link` files for systemd-udevd: keys as in systemd.link(5).
 //!
-//! Of all that a plan may hold they can express RPS (`ReceivePacketSteeringCPUMask=`, 256), one set
-//! for all queues, and `NTupleFilter=` alone. `IRQAffinityPolicy=` of newer versions knows `single`
-//! and `spread` only, not where each interrupt shall be.
+//! Of all parts of a plan they can express only RPS (`ReceivePacketSteeringCPUMask=`, 256), one set
+//! for all queues, and `NTupleFilter=`. `IRQAffinityPolicy=` of newer versions knows only `single`
+//! and `spread`, not the CPU of each interrupt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,12 +14,13 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use crate::plan::Plan;
 use crate::plan::export::{File, interrupts};
 
-/// One file per netdev for which something can be expressed, and what cannot, in words.
+/// Returns one file per netdev with an expressible setting, and the list of what cannot be
+/// expressed.
 pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {
-    let mut netdevs: BTreeMap<&NetdevIdentity, Wanted> = BTreeMap::new();
+    let mut netdevs: BTreeMap<&NetdevIdentity, LinkSettings> = BTreeMap::new();
     for it in interrupts(plan) {
         if let Some(netdev) = it.netdev {
-            netdevs.entry(netdev).or_default().beyond.insert("where each interrupt goes");
+            netdevs.entry(netdev).or_default().not_expressible.insert("the cpu of each interrupt");
         }
     }
     for change in &plan.changes {
@@ -33,33 +34,34 @@ pub fn systemd_link(plan: &Plan) -> (Vec<File>, Vec<String>) {
                 netdevs.entry(netdev).or_default().ntuple = Some(*on);
             }
             (Target::RpsFlowCnt { netdev, .. }, _) => {
-                netdevs.entry(netdev).or_default().beyond.insert("RFS (rps_flow_cnt)");
+                netdevs.entry(netdev).or_default().not_expressible.insert("RFS (rps_flow_cnt)");
             }
             (Target::XpsCpus { netdev, .. }, _) => {
-                netdevs.entry(netdev).or_default().beyond.insert("XPS (xps_cpus)");
+                netdevs.entry(netdev).or_default().not_expressible.insert("XPS (xps_cpus)");
             }
             (Target::IrqAffinity { .. }, _) => {}
             (other, _) => {
                 if let Some(netdev) = other.netdev() {
-                    netdevs.entry(netdev).or_default().beyond.insert("settings of ethtool's");
+                    netdevs.entry(netdev).or_default().not_expressible.insert("ethtool settings");
                 }
             }
         }
     }
     let mut files = Vec::new();
-    let mut beyond: Vec<String> =
-        plan.changes.iter().filter_map(|it| elsewhere(&it.target)).map(str::to_owned).collect();
-    for (netdev, mut wanted) in netdevs {
-        files.extend(wanted.file(netdev));
-        beyond.extend(wanted.beyond.iter().map(|what| format!("{}: {what}", netdev.name)));
+    let mut not_expressible: Vec<String> =
+        plan.changes.iter().filter_map(|it| other_place(&it.target)).map(str::to_owned).collect();
+    for (netdev, mut settings) in netdevs {
+        files.extend(settings.file(netdev));
+        not_expressible
+            .extend(settings.not_expressible.iter().map(|what| format!("{}: {what}", netdev.name)));
     }
-    beyond.sort();
-    beyond.dedup();
-    (files, beyond)
+    not_expressible.sort();
+    not_expressible.dedup();
+    (files, not_expressible)
 }
 
-/// What belongs to no netdev, and where it can be set for good.
-fn elsewhere(target: &Target) -> Option<&'static str> {
+/// Settings that belong to no netdev, and where each can be set permanently.
+fn other_place(target: &Target) -> Option<&'static str> {
     match target {
         Target::DefaultSmpAffinity => {
             Some("default_smp_affinity: the kernel's command line, irqaffinity=")
@@ -68,28 +70,28 @@ fn elsewhere(target: &Target) -> Option<&'static str> {
         Target::RpsDefaultMask => Some("net.core.rps_default_mask: sysctl.d"),
         Target::Sysctl { .. } => Some("sysctls: sysctl.d"),
         Target::NapiThread { .. } => {
-            Some("NAPI kthreads: nowhere, their names change with each reset")
+            Some("NAPI kthreads: not possible, their names change with each reset")
         }
         _ => None,
     }
 }
 
-/// What one netdev shall have.
+/// The settings of one netdev.
 #[derive(Default)]
-struct Wanted<'a> {
+struct LinkSettings<'a> {
     rps: Vec<&'a CpuSet>,
     ntuple: Option<bool>,
-    beyond: BTreeSet<&'static str>,
+    not_expressible: BTreeSet<&'static str>,
 }
 
-impl Wanted<'_> {
-    /// The file, if there is something that it can say.
+impl LinkSettings<'_> {
+    /// Builds the file, if it has a setting to express.
     fn file(&mut self, netdev: &NetdevIdentity) -> Option<File> {
         let rps = match self.rps.as_slice() {
             [] => None,
             [first, rest @ ..] if rest.iter().all(|cpus| cpus == first) => Some(*first),
             _ => {
-                self.beyond.insert("RPS that differs from queue to queue");
+                self.not_expressible.insert("RPS that differs from queue to queue");
                 None
             }
         };
@@ -97,20 +99,20 @@ impl Wanted<'_> {
             return None;
         }
         let mut text = format!("# Written by `netsilo export systemd-link` for {}.\n", netdev.name);
-        for what in &self.beyond {
+        for what in &self.not_expressible {
             let _ = writeln!(text, "# not expressible here: {what}");
         }
-        // The first file that matches is the only one: what the default file says must be said
-        // again.
+        // systemd-udevd applies only the first matching file, so this one repeats the settings of
+        // the default file.
         let _ = write!(
             text,
             "[Match]\n{}\n\n\
              [Link]\n\
-             # as in systemd's own 99-default.link, which this file takes the place of\n\
+             # as in systemd's own 99-default.link, which this file replaces\n\
              NamePolicy=keep kernel database onboard slot path\n\
              AlternativeNamesPolicy=database onboard slot path\n\
              MACAddressPolicy=persistent\n",
-            matched(netdev)
+            match_line(netdev)
         );
         if let Some(cpus) = rps {
             let value = if cpus.is_empty() { "disable".to_owned() } else { cpus.to_string() };
@@ -124,9 +126,9 @@ impl Wanted<'_> {
     }
 }
 
-/// udev's `ID_PATH` of a PCI device, of a virtio one that of its PCI parent
-/// (`udev-builtin-path_id.c`); else the kernel's name.
-fn matched(netdev: &NetdevIdentity) -> String {
+/// The `[Match]` line: udev's `ID_PATH` of a PCI device, or of the PCI parent of a virtio device
+/// (`udev-builtin-path_id.c`); otherwise the kernel's name.
+fn match_line(netdev: &NetdevIdentity) -> String {
     let path = netdev.device_path.as_deref().unwrap_or_default();
     let mut parts = path.rsplit('/').skip_while(|part| part.starts_with("virtio"));
     match parts.next().filter(|part| is_pci_address(part)) {
@@ -135,7 +137,7 @@ fn matched(netdev: &NetdevIdentity) -> String {
     }
 }
 
-/// `0000:81:00.1`.
+/// Whether the text has the shape of a PCI address (`0000:81:00.1`).
 fn is_pci_address(part: &str) -> bool {
     let shape: String = part.chars().map(|c| if c.is_ascii_hexdigit() { 'x' } else { c }).collect();
     shape == "xxxx:xx:xx.x"
@@ -147,21 +149,24 @@ mod tests {
 
     #[test]
     fn a_netdev_is_matched_by_its_pci_path_or_else_by_its_name() {
-        let matched = |path: Option<&str>| {
-            matched(&NetdevIdentity { name: "eth0".into(), device_path: path.map(str::to_owned) })
+        let match_line = |path: Option<&str>| {
+            match_line(&NetdevIdentity {
+                name: "eth0".into(),
+                device_path: path.map(str::to_owned),
+            })
         };
         assert_eq!(
-            matched(Some("/devices/pci0000:80/0000:80:00.0/0000:81:00.0")),
+            match_line(Some("/devices/pci0000:80/0000:80:00.0/0000:81:00.0")),
             "Path=pci-0000:81:00.0"
         );
         assert_eq!(
-            matched(Some("/devices/pci0000:00/0000:00:04.0/virtio1")),
+            match_line(Some("/devices/pci0000:00/0000:00:04.0/virtio1")),
             "Path=pci-0000:00:04.0"
         );
         assert_eq!(
-            matched(Some("/devices/LNXSYSTM:00/VMBUS:00/f8615163-0000-1000")),
+            match_line(Some("/devices/LNXSYSTM:00/VMBUS:00/f8615163-0000-1000")),
             "OriginalName=eth0"
         );
-        assert_eq!(matched(None), "OriginalName=eth0");
+        assert_eq!(match_line(None), "OriginalName=eth0");
     }
 }

@@ -1,7 +1,7 @@
-//! A tuned profile: plugins `sysctl`, `sysfs`, `net` and `irq` (the last is not in tuned 2.20 yet,
-//! later versions have it).
+//! A tuned profile: plugins `sysctl`, `sysfs`, `net` and `irq` (tuned 2.20 does not have `irq` yet,
+//! later versions do).
 //!
-//! tuned remembers the old values itself and restores them when the profile is left.
+//! tuned saves the old values itself and restores them when the profile is unloaded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,12 +12,13 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use crate::plan::Plan;
 use crate::plan::export::{File, interrupts, one_line, text_of};
 
-/// The profile's `tuned.conf`.
+/// Builds the profile's `tuned.conf`.
 pub fn tuned(plan: &Plan) -> File {
-    let mut text = "# Written by `netsilo export tuned`: /etc/tuned/netsilo/tuned.conf (or where your tuned keeps its profiles).\n\
+    let mut text = "# Written by `netsilo export tuned`: /etc/tuned/netsilo/tuned.conf\n\
+        # (or the folder where your tuned reads its profiles).\n\
         [main]\n\
         summary=Where network receive work is processed, by netsilo\n\
-        # Name the profile that is in force now, so that it stays so:\n\
+        # Name the profile that is active now, to keep its settings:\n\
         # include=throughput-performance\n"
         .to_owned();
     for (section, lines) in [("sysctl", sysctl(plan)), ("sysfs", sysfs(plan))] {
@@ -33,7 +34,8 @@ pub fn tuned(plan: &Plan) -> File {
         );
     }
     for change in plan.changes.iter().filter(|change| is_left_out(&change.target)) {
-        let _ = writeln!(text, "\n# left out, `netsilo export script` has it: {}", change.target);
+        let _ =
+            writeln!(text, "\n# left out, use `netsilo export script` for it: {}", change.target);
     }
     text.push_str(&irqs(plan));
     let threads: Vec<&str> =
@@ -48,7 +50,7 @@ pub fn tuned(plan: &Plan) -> File {
     File { name: "tuned.conf".into(), text, executable: false }
 }
 
-/// `rx-gro off`, by netdev: a section may be there only once.
+/// Offload settings (`rx-gro off`) by netdev: a section may appear only once.
 fn offloads(plan: &Plan) -> BTreeMap<&str, Vec<String>> {
     let mut offloads: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for change in &plan.changes {
@@ -73,7 +75,7 @@ fn sysctl(plan: &Plan) -> String {
     lines
 }
 
-/// Files of queues, by device path where there is one: it holds under any name.
+/// Sysfs files of queues and netdevs, by device path if known, so that they hold under any name.
 fn sysfs(plan: &Plan) -> String {
     let mut lines = String::new();
     for change in &plan.changes {
@@ -101,7 +103,7 @@ fn folder(netdev: &NetdevIdentity) -> String {
     }
 }
 
-/// One instance per interrupt: tuned knows them by number only.
+/// One plugin instance per interrupt: tuned knows interrupts by number only.
 fn irqs(plan: &Plan) -> String {
     let default = plan.changes.iter().find(|change| change.target == Target::DefaultSmpAffinity);
     let interrupts = interrupts(plan);
@@ -110,8 +112,9 @@ fn irqs(plan: &Plan) -> String {
         return text;
     }
     text.push_str(
-        "\n# Plugin irq, by number: make this file anew when a driver or queue number has changed, and after a boot that\n\
-         # numbers otherwise. A profile that uses plugin scheduler needs irq_process=false there.\n",
+        "\n# Plugin irq, by number: export this file again after a change of driver or queue\n\
+         # count, and after a boot that numbers interrupts differently. A profile that uses\n\
+         # plugin scheduler needs irq_process=false there.\n",
     );
     if let Some((cpus, change)) = default.and_then(|it| Some((cpus_of(&it.new)?, it))) {
         let _ = writeln!(
@@ -135,7 +138,7 @@ fn cpus_of(value: &Value) -> Option<&netsilo_model::machine::cpuset::CpuSet> {
     }
 }
 
-/// Settings of ethtool's that are not written here.
+/// ethtool settings that this format does not include.
 fn is_left_out(target: &Target) -> bool {
     target.is_of_ethtool() && !matches!(target, Target::Offload { .. })
 }

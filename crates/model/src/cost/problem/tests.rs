@@ -4,7 +4,7 @@ use super::*;
 use crate::cost::solver::solve;
 use crate::synthetic::grid::Grid;
 
-/// The best of all placements, by trying each.
+/// Least cost of all placements, by trying each.
 fn optimum(problem: &Problem) -> f64 {
     let width = problem.places.len();
     let all = width.pow(problem.items.len() as u32);
@@ -36,12 +36,16 @@ prop_compose! {
             Just(Grid { nodes: 2, l2s: 3, ..Grid::default() }),
         ],
         busy in prop::collection::vec(prop_oneof![Just(0.0), 0.0..0.95], 8),
-        items in prop::collection::vec((0.01..0.9f64, 0usize..4, prop::option::of(0usize..4)), 1..5),
+        items in prop::collection::vec(
+            (0.01..0.9f64, 0usize..4, prop::option::of(0usize..4)),
+            1..5,
+        ),
         readers in prop::collection::vec((0usize..4, 1e3..1e6f64, 0.0..1e5f64), 5),
         pair in prop::option::of(1e3..1e6f64),
     ) -> Problem {
         let places = places(grid, &busy);
-        let (line, ipi) = (crate::cost::weights::Costs::default().line_ns, crate::cost::weights::Costs::default().ipi_ns);
+        let costs = crate::cost::weights::Costs::default();
+        let (line, ipi) = (costs.line_ns, costs.ipi_ns);
         let mut problem = Problem { places, ..Problem::default() };
         for (n, (load, _, home)) in items.iter().enumerate() {
             problem.items.push(Item { load: *load, home: *home, moving: 5e6 + load * 1e8 });
@@ -64,15 +68,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 200 } else { 4000 }))]
 
     #[test]
-    fn nearly_the_best_of_all_placements(problem in problems()) {
+    fn the_cost_is_close_to_the_optimum(problem in problems()) {
         let at: Vec<usize> = solve(&problem).into_iter().map(Option::unwrap).collect();
         let (found, best) = (problem.cost(&at) + problem.moving(&at), optimum(&problem));
-        // A third of what a whole CPU in a hundred is worth, or 3%.
+        // 0.3% of a CPU, or 3%.
         prop_assert!(found <= best * 1.03 + 3e6, "{found} for {best}: {at:?}");
     }
 
     #[test]
-    fn the_answer_is_its_own_answer(problem in problems()) {
+    fn solving_the_answer_again_moves_nothing(problem in problems()) {
         let at = solve(&problem);
         let mut settled = problem;
         for (item, place) in settled.items.iter_mut().zip(&at) {
@@ -83,7 +87,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_placed_where_it_may_not_be() {
+fn items_are_placed_only_on_allowed_places() {
     let places = places(Grid { l2s: 2, ..Grid::default() }, &[0.0]);
     let free = f32::INFINITY;
     let items = vec![Item { load: 0.5, home: Some(0), moving: 1e9 }; 3];
@@ -93,7 +97,7 @@ fn nothing_is_placed_where_it_may_not_be() {
 }
 
 #[test]
-fn crowding_costs_more_the_more_crowded_it_is() {
+fn crowding_cost_is_convex() {
     let steps: Vec<f64> = (0..14).map(|tenth| pressure(f64::from(tenth) / 10.0)).collect();
     assert!(steps.windows(3).all(|w| w[2] - w[1] >= w[1] - w[0] - 1e-12), "{steps:?}");
     assert_eq!(pressure(0.2), 0.0);

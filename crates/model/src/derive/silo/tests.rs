@@ -1,4 +1,4 @@
-//! Claims about silos, on scenes.
+//! Tests of silos, on scenes.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn a_queue_knows_its_consumers_heaviest_first_and_how_far_they_are() {
 }
 
 #[test]
-fn a_cpus_polling_time_is_shared_out_by_packets() {
+fn a_cpus_polling_time_is_divided_by_packets() {
     let silos = silos_of(&scene().observation());
     let own: Vec<f64> = silos.queues.iter().map(|silo| silo.own_share[&CpuId(0)]).collect();
     assert!((own[0] - 0.3).abs() < 1e-9 && (own[1] - 0.1).abs() < 1e-9, "{own:?}");
@@ -75,19 +75,19 @@ fn without_ebpf_interrupts_stand_for_packets_and_consumers_are_unknown() {
 }
 
 #[test]
-fn a_napi_is_the_queues_whose_packets_came_through_it() {
+fn a_napi_belongs_to_the_queue_of_its_packets() {
     let mut scene = scene();
     scene.netdevs[0].napis_unknown = true;
     let silos = silos_of(&scene.observation());
     let napi = silos.queues[0].napi.clone().unwrap();
     assert_eq!((napi.to, napi.source), (NapiId(8193), EdgeSource::Observed));
-    assert_eq!(silos.queues[1].packets_per_s, None, "nothing read of it: its napi is not known");
+    assert_eq!(silos.queues[1].packets_per_s, None, "nothing was read, so its napi is not known");
     assert_eq!(silos.queues[2].label(), "eth0 napi 8194");
     assert_eq!(silos.queues[2].packets_per_s, Some(100.0));
 }
 
 #[test]
-fn what_is_local_foreign_or_unresolved_is_no_silos() {
+fn local_foreign_and_unresolved_data_belongs_to_no_silo() {
     let mut observation = scene().observation();
     let row = |napi, resolved, bytes| Consumption {
         napi,
@@ -122,7 +122,7 @@ fn what_is_local_foreign_or_unresolved_is_no_silos() {
 }
 
 #[test]
-fn locality_is_reckoned_from_the_cpu_that_ran_the_protocol() {
+fn locality_starts_at_the_cpu_that_ran_the_protocol() {
     let mut scene = scene();
     scene.netdevs[0].queues[0].rps_cpus = Some(set("3"));
     let silo = &silos_of(&scene.observation()).queues[0];
@@ -160,7 +160,7 @@ fn a_window_of_no_length_has_no_rates() {
 }
 
 #[test]
-fn wakeups_are_those_of_the_readers_by_where_they_slept() {
+fn wakeups_are_counted_by_the_cpu_where_the_reader_slept() {
     let mut scene = scene();
     scene.netdevs[0].queues[0].wakeups_per_s = 400;
     let silo = &silos_of(&scene.observation()).queues[0];
@@ -172,7 +172,7 @@ fn wakeups_are_those_of_the_readers_by_where_they_slept() {
 }
 
 #[test]
-fn wakeups_that_were_not_counted_are_not_none() {
+fn uncounted_wakeups_are_absent_and_not_zero() {
     let silo = &silos_of(&scene().observation()).queues[0];
     assert_eq!(silo.consumers[0].wakeups_per_s, None);
 }
@@ -192,7 +192,7 @@ fn queues_of_one_cpu_share_a_readers_wakeups_by_its_reads() {
     assert_eq!(woken, [Some(200.0), Some(100.0)]);
 }
 
-/// The second queue of the scene sends to a second device what the first one does not read.
+/// A scene whose second queue forwards unread packets to a second device.
 fn forwarding() -> Scene {
     let mut scene = scene();
     let forward = |queue, packets_per_s| SceneForward {
@@ -217,7 +217,7 @@ fn a_queue_knows_where_its_packets_leave_heaviest_first() {
 }
 
 #[test]
-fn a_napi_is_the_queues_whose_packets_it_forwards() {
+fn a_napi_belongs_to_the_queue_of_its_forwarded_packets() {
     let mut scene = forwarding();
     scene.netdevs[0].napis_unknown = true;
     let silos = silos_of(&scene.observation());
@@ -228,7 +228,7 @@ fn a_napi_is_the_queues_whose_packets_it_forwards() {
 }
 
 #[test]
-fn what_a_container_sends_is_forwarded_from_no_queue() {
+fn packets_of_a_container_are_forwarded_from_no_queue() {
     let mut observation = forwarding().observation();
     let row = Forwarded {
         napi: None,
