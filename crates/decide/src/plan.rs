@@ -180,7 +180,7 @@ pub struct Plan {
 
 impl Plan {
     /// Adds a change, if the new value differs from the old one.
-    fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
+    pub(crate) fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
         if old != new {
             self.changes.push(Change { target, old, new, reason });
         }
@@ -191,7 +191,7 @@ impl Plan {
     }
 
     /// Adds a refusal, unless the plan has the same one already.
-    fn refuse(&mut self, subject: &str, cause: Cause, reason: String) {
+    pub(crate) fn refuse(&mut self, subject: &str, cause: Cause, reason: String) {
         let refusal = Refusal { subject: subject.to_owned(), cause, reason };
         if !self.refusals.contains(&refusal) {
             self.refusals.push(refusal);

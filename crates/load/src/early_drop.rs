@@ -21,7 +21,6 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
-
 /// `NF_IP_PRI_RAW`: before connection tracking (-200). In a bridge it precedes all hooks of
 /// netfilter itself (`NF_BR_PRI_NAT_DST_BRIDGED`).
 const PRIORITY: i32 = -300;

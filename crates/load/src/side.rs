@@ -13,7 +13,6 @@ use netsilo_sys::read::snapshot::snapshot;
 use netsilo_trial::traffic::Side;
 use rustix::process::{getpriority_process, setpriority_process};
 
-
 /// The counters of a machine when counting began.
 pub struct Before {
     tracer: Option<Tracer>,

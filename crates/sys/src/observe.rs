@@ -153,7 +153,7 @@ impl Observer {
 }
 
 /// eBPF if any hook attaches; else sock_diag, with the reasons of the hooks.
-fn attached_or_sockets(options: bpf::Options) -> Counter {
+fn attached_or_sockets(options: tracer::Options) -> Counter {
     let tracer = Tracer::attach(options);
     if tracer.hooks().iter().any(|hook| hook.refused.is_none()) {
         return Counter::Attached(Box::new(tracer));

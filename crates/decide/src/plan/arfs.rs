@@ -9,7 +9,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::verdict;
-use crate::plan::by_value::said;
+use crate::plan::by_value::verdict_note;
 use crate::plan::flow_rules::can_steer;
 use crate::plan::{Advice, Cause, Goal, Plan};
 

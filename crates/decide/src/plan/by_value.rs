@@ -239,7 +239,9 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
 fn real_queues(netdev: &Netdev) -> u32 {
     let folders = netdev.rx_queues.len() as u32;
     let channels = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.channels.value());
-    let current = |limit: Option<netsilo_model::snapshot::ethtool::Limit>| limit.map_or(0, |limit| limit.current);
+    let current = |limit: Option<netsilo_model::snapshot::ethtool::Limit>| {
+        limit.map_or(0, |limit| limit.current)
+    };
     let reported = channels
         .map_or(0, |channels| current(channels.rx).saturating_add(current(channels.combined)));
     if (1..folders).contains(&reported) { reported } else { folders.max(1) }

@@ -75,11 +75,7 @@ pub fn shares(rows: &[&Forwarded], seconds: f64, packets_per_s: f64) -> Vec<Forw
 }
 
 /// Sums all rows, and separately those of no queue.
-pub fn totals(
-    rows: &[Forwarded],
-    of_no_queue: &[&Forwarded],
-    seconds: f64,
-) -> ForwardTotals {
+pub fn totals(rows: &[Forwarded], of_no_queue: &[&Forwarded], seconds: f64) -> ForwardTotals {
     let all = shares(&rows.iter().collect::<Vec<_>>(), seconds, 0.0);
     let packets_per_s = all.iter().map(|share| share.packets_per_s).sum();
     ForwardTotals {

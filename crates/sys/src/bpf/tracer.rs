@@ -1,8 +1,7 @@
-//! Counts, in the kernel, who polls each NAPI instance and who reads its data: eBPF programs
-//! attached while a [`Tracer`] lives.
+//! Counts in the kernel who polls each NAPI instance and who reads its data.
 //!
-//! Every hook is optional: one that the kernel refuses costs the answers that it would have given,
-//! and says why.
+//! The eBPF programs are attached while a [`Tracer`] lives. Every hook is optional: if the kernel
+//! refuses a hook, its answers are missing and [`Attribution::hooks`] has the reason.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,30 +25,30 @@ use crate::bpf::runqueue::Waits;
 use crate::bpf::stages::Sampler;
 use crate::bpf::table::{Mapped, Table, create_options, mappable_array};
 
-/// What to attach.
+/// Which eBPF programs to attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Softirq, hardirq and IPI time: two clock reads for each. Whom receive work wakes is counted
-    /// with it only.
+    /// Softirq, hardirq and IPI time: two clock reads per event. Also enables counting of the
+    /// threads that receive work wakes.
     pub time: bool,
-    /// Behind a veth, find the NIC queue that the data came through: looks at each packet, once
-    /// this machine has such devices.
+    /// The NIC queue of data that arrives through a veth: examines each packet, only if this
+    /// machine has such devices.
     pub containers: bool,
-    /// What leaves again by which device: looks at each packet, once this machine is set up to
+    /// Which device forwards data to which: examines each packet, only if this machine is set up to
     /// forward.
     pub forwarding: bool,
     /// Where receive work spends its time: samples stacks on all CPUs. Needs `time`.
     pub stages: bool,
-    /// Which flows came through which rx queue, and the NIC's hash of them: looks at each packet's
+    /// Which flows came through which rx queue, with the NIC's hash of each: examines each packet's
     /// headers.
     pub arrivals: bool,
-    /// How long threads that read sockets wait for a CPU: looks at each wakeup and each switch of
-    /// any thread.
+    /// How long threads that read sockets wait for a CPU: examines each wakeup and each context
+    /// switch of every thread.
     pub runqueue: bool,
 }
 
 impl Options {
-    /// All that findings and bundles want: as usual, and the flows of each rx queue.
+    /// The options for findings and bundles: the default and the flows of each rx queue.
     pub fn for_findings() -> Self {
         Self { arrivals: true, ..Self::default() }
     }
@@ -68,56 +67,57 @@ impl Default for Options {
     }
 }
 
-/// Why a tracer that attached can't be read.
+/// Why an attached tracer cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the eBPF tables: stop and attach again")]
 pub struct ReadError(#[from] libbpf_rs::Error);
 
-/// eBPF programs in the kernel, attached unless paused; dropping takes them away.
+/// eBPF programs in the kernel, attached unless paused; dropping detaches and unloads them.
 pub struct Tracer {
     options: Options,
     tables: Option<Tables>,
     ground: Option<Ground>,
     loaded: Vec<Loaded>,
     sampler: Option<Sampler>,
-    /// The program that finds the queue behind a veth is loaded.
+    /// Whether the program that finds the queue behind a veth is loaded.
     flows: bool,
-    /// The program that counts what leaves again is loaded.
+    /// Whether the program that counts forwarded packets is loaded.
     forward: bool,
-    /// Why there is nothing loaded.
+    /// Every hook with its reason, if nothing could be loaded.
     refused: Vec<Hook>,
     cgroups: Cgroups,
-    /// Since when the programs are attached; `None` while paused.
+    /// When the programs were attached; `None` while paused.
     since: Option<Instant>,
-    /// How long they were attached since the last read, until the last pause.
+    /// Time attached between the last read and the last pause.
     attached: Duration,
     windowed: bool,
     before: Before,
 }
 
-/// How long flows are noted after a consumer asked, so that rare connections find theirs.
+/// How long flows are recorded after a consumer requested its flow, so that rare connections are
+/// matched.
 const DEMAND_LASTS: Duration = Duration::from_secs(60);
 
-/// What the programs count in.
+/// The tables that the programs count in.
 struct Tables {
     polls: Table,
     reads: Table,
     wakeups: Table,
     forwards: Table,
     arrived: Arrived,
-    /// `None` when nobody asked.
+    /// `None` unless [`Options::runqueue`] is set.
     waits: Option<Waits>,
     times: Mapped,
     /// `struct demand` of `bpf/flow.h`.
     demand: Mapped,
-    /// When a consumer last asked for its flow, as far as we have looked.
+    /// When a consumer last requested its flow, as of the last check.
     asked: Instant,
     /// `bpf/window.h`.
     window: Mapped,
     lost: MapHandle,
 }
 
-/// Sums that only grow, as they were at the last read.
+/// Monotonic sums as of the last read.
 #[derive(Default)]
 struct Before {
     times: BTreeMap<CpuId, CpuTime>,
@@ -125,9 +125,10 @@ struct Before {
 }
 
 impl Tracer {
-    /// Attaches what can be attached here; the rest says why not in [`Attribution::hooks`].
+    /// Attaches every hook that the kernel allows; [`Attribution::hooks`] has the reasons for the
+    /// others.
     pub fn attach(options: Options) -> Self {
-        libbpf_rs::set_print(None); // reasons are ours to tell
+        libbpf_rs::set_print(None); // hooks report the reasons
         let (tables, mut ground, refused) = match Tables::new(options) {
             Ok((tables, ground)) => (Some(tables), Some(ground), Vec::new()),
             Err(error) => (None, None, refuse(options, &reason(&error))),
@@ -186,15 +187,15 @@ impl Tracer {
         self.loaded.push(loaded);
     }
 
-    /// Each hook: attached, or why not.
+    /// Each hook, with the reason if it was refused.
     pub fn hooks(&self) -> Vec<Hook> {
         let loaded = self.loaded.iter().flat_map(|loaded| &loaded.hooks);
         let sampler = self.sampler.iter().map(|sampler| &sampler.hook);
         loaded.chain(&self.refused).chain(sampler).cloned().collect()
     }
 
-    /// Detaches, which costs the host nothing from now on; the programs stay loaded, and what they
-    /// counted can be read.
+    /// Detaches, so that tracing costs nothing; the programs stay loaded and their counts stay
+    /// readable.
     pub fn pause(&mut self) {
         self.sampler.iter_mut().for_each(Sampler::detach);
         self.loaded.iter_mut().for_each(Loaded::detach);
@@ -202,8 +203,9 @@ impl Tracer {
         self.windowed = true;
     }
 
-    /// Attaches again: a new window, in which the first read of each socket that is already open
-    /// sets its baseline.
+    /// Attaches again and starts a new window.
+    ///
+    /// The first read of each socket that is already open sets its baseline.
     pub fn resume(&mut self) {
         if self.since.is_some() {
             return;
@@ -216,7 +218,7 @@ impl Tracer {
         self.since = Some(Instant::now());
     }
 
-    /// What was counted since the last call, or since attaching. Takes some milliseconds.
+    /// The counts since the last call, or since attaching; takes some milliseconds.
     pub fn read(&mut self) -> Result<Attribution, ReadError> {
         let mut attribution =
             Attribution { hooks: self.hooks(), windowed: self.windowed, ..Attribution::default() };
@@ -261,7 +263,7 @@ fn load_all(options: Options, ground: &mut Ground) -> Vec<Loaded> {
     let mut loaded = Vec::new();
     if options.runqueue {
         let runqueue = load(&Source::runqueue(), ground);
-        // before those that mark readers there
+        // first, because the programs loaded below mark readers in its map
         ground.maps.extend(
             runqueue.map(READERS).filter(|_| runqueue.complete()).map(|readers| (READERS, readers)),
         );
@@ -284,17 +286,16 @@ fn load_all(options: Options, ground: &mut Ground) -> Vec<Loaded> {
     loaded
 }
 
-const NO_SOFTIRQS: &str =
-    "nothing tells when receive work runs: the softirq hooks are refused, or not asked for";
+const NO_SOFTIRQS: &str = "needs the softirq hooks, which are refused or not requested";
 
-/// Whether something tells which softirq runs on each CPU.
+/// Whether both softirq hooks are attached, so that the running softirq of each CPU is known.
 fn knows_softirqs(loaded: &[Loaded]) -> bool {
     ["softirq_entry", "softirq_exit"]
         .iter()
         .all(|hook| loaded.iter().any(|loaded| loaded.runs(hook)))
 }
 
-/// What is said of each hook where there can't even be tables.
+/// All hooks refused for this reason, for when the tables cannot be created.
 fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     let mut sources = vec![Source::polls(), Source::tcp(), Source::time(), Source::wakeups()];
     sources.extend(Source::udp());
@@ -302,8 +303,8 @@ fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
 
-/// Whether data may come through a device without hardware (veth, bridge, tunnel) and lose its napi
-/// there.
+/// Whether data may arrive through a device without hardware (veth, bridge, tunnel), which loses
+/// the NAPI id.
 fn has_virtual_netdev() -> bool {
     let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     netdevs
@@ -311,8 +312,9 @@ fn has_virtual_netdev() -> bool {
         .any(|netdev| netdev.file_name() != "lo" && !netdev.path().join("device").exists())
 }
 
-/// Whether packets may leave again: routing is on, or a device is a bridge's port. Other network
-/// namespaces have their own settings, but their queues are not ours either.
+/// Whether packets may be forwarded: routing is on, or a device is a bridge port.
+///
+/// Other network namespaces have their own settings, but their queues are not examined either.
 fn may_forward() -> bool {
     let on = |path: &str| fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
     let routes = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"]
@@ -322,9 +324,9 @@ fn may_forward() -> bool {
     routes || netdevs.into_iter().any(|netdev| netdev.path().join("brport").exists())
 }
 
-/// Attaches for one window only, waits, and tells what was counted.
+/// Attaches for one window, waits, and returns the counts.
 ///
-/// A socket that was open before tells nothing by its first read, which sets its baseline.
+/// The first read of a socket that was already open sets its baseline and counts nothing.
 pub fn observe_window(length: Duration, options: Options) -> Result<Attribution, ReadError> {
     let mut tracer = Tracer::attach(options);
     std::thread::sleep(length);
@@ -376,7 +378,7 @@ impl Tables {
         Ok((tables, Ground { maps, cpus, slots }))
     }
 
-    /// To be called while nothing is attached: forgets what had begun in an earlier window.
+    /// Forgets intervals that began in an earlier window; call while nothing is attached.
     fn begin_window(&self) {
         self.window.words()[0].fetch_add(1, Ordering::Relaxed);
         self.demand.words()[1].store(1, Ordering::Relaxed);
@@ -385,8 +387,8 @@ impl Tables {
         }
     }
 
-    /// Whether a consumer asked for its flow since the last call; flows are noted until none has
-    /// asked for a while.
+    /// Extends flow recording if a consumer requested its flow since the last call; recording ends
+    /// [`DEMAND_LASTS`] after the last request.
     fn renew_demand(&mut self) -> bool {
         let [asked, noting] = self.demand.words() else { return false };
         let asked = asked.swap(0, Ordering::Relaxed) != 0;
@@ -421,8 +423,10 @@ fn cpus_possible() -> u32 {
     highest.map_or(1, |cpu| cpu.0 + 1)
 }
 
-/// Slots of a whole table for each CPU, 80 bytes each. Two whole tables and two of half the slots,
-/// each twice: 480 KB a CPU up to 64 CPUs, 31 MB in all up to 256.
+/// Slots per CPU of a full table, 80 bytes each.
+///
+/// Two full tables and two of half the slots, each doubled: 480 KB per CPU up to 64 CPUs, 31 MB in
+/// total up to 256.
 fn slots(cpus: u32) -> u32 {
     (65536 / cpus.next_power_of_two()).clamp(256, 1024)
 }

@@ -52,10 +52,10 @@ impl Hints {
     /// Writes the wanted CPUs of each interrupt, as masks of `nr_cpu_ids` bits.
     ///
     /// Returns the number of files written or removed.
-    pub fn publish(&mut self, placements: &[Placement], nr_cpu_ids: u32) -> io::Result<usize> {
-        let texts = |placement: &Placement| {
-            let alg = format!("{}: {}\n", placement.algorithm, placement.basis.replace('\n', " "));
-            [format!("{}\n", placement.cpus.to_mask(nr_cpu_ids)), alg]
+    pub fn publish(&mut self, hints: &[Hint], nr_cpu_ids: u32) -> io::Result<usize> {
+        let texts = |hint: &Hint| {
+            let alg = format!("{}: {}\n", hint.algorithm, hint.reason.replace('\n', " "));
+            [format!("{}\n", hint.cpus.to_mask(nr_cpu_ids)), alg]
         };
         let wanted: BTreeMap<Irq, [String; 2]> =
             hints.iter().map(|hint| (hint.irq, texts(hint))).collect();
@@ -132,7 +132,7 @@ mod tests {
         let inode = || fs::metadata(state.path().join("irq/27/affinity_hint")).unwrap().ino();
         let before = inode();
         assert_eq!((hints.publish(&both, 64).unwrap(), inode()), (0, before));
-        assert_eq!(hints.publish(&[placement(Some(27), "4", "next to redis")], 64).unwrap(), 3);
+        assert_eq!(hints.publish(&[hint(27, "4", "next to redis")], 64).unwrap(), 3);
         assert_ne!(inode(), before, "replaced atomically");
         assert_eq!(fs::read_dir(state.path().join("irq/27")).unwrap().count(), 2);
         assert!(!state.path().join("irq/28").exists());

@@ -1,8 +1,8 @@
 //! Asks a netdev's driver for what `ethtool` shows, by the ioctl `SIOCETHTOOL`.
 //!
-//! The ioctl and not the netlink family: it is there on every kernel, and answers RSS and
-//! rx-flow-hash before 6.8 too. It reads the netdevs of the calling thread's network namespace.
-//! Writing is in [`knob`]. Decoding is core's.
+//! The ioctl and not the netlink family: every kernel has it, and it reports RSS and rx-flow-hash
+//! before 6.8 too. It reads the netdevs of the calling thread's network namespace. Writing is in
+//! [`knob`]. Decoding is in core.
 
 use std::ffi::c_void;
 use std::io;
@@ -34,10 +34,10 @@ pub(super) const ETH_SS_FEATURES: u32 = 4;
 /// `IFNAMSIZ`: longest name of a netdev with its NUL.
 pub(super) const IFNAMSIZ: usize = 16;
 
-/// Why ethtool can't be asked at all.
+/// Why ethtool cannot be asked at all.
 #[derive(Debug, thiserror::Error)]
 pub enum EthtoolError {
-    /// No socket to ask through.
+    /// No socket for the request.
     #[error("cannot open a socket for ethtool requests")]
     Socket(#[source] io::Error),
     /// No such netdev in this network namespace.
@@ -45,7 +45,7 @@ pub enum EthtoolError {
     NoNetdev(String),
 }
 
-/// Why one part has no value; its text goes into the bundle.
+/// Why one part has no value; the text is stored in the bundle.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Absence {
     #[error("EOPNOTSUPP: the driver does not offer it")]
@@ -90,7 +90,7 @@ pub fn read(netdev: &str) -> Result<Ethtool, EthtoolError> {
     })
 }
 
-/// A netdev to ask, by name.
+/// A netdev, by name, with the socket for requests.
 pub(super) struct Device {
     socket: OwnedFd,
     name: [u8; IFNAMSIZ],
@@ -99,7 +99,7 @@ pub(super) struct Device {
 impl Device {
     pub(super) fn open(netdev: &str) -> Result<Self, EthtoolError> {
         let mut name = [0; IFNAMSIZ];
-        // one byte less than the field: the last one is the NUL
+        // one byte less than the field, for the NUL
         match name[..IFNAMSIZ - 1].get_mut(..netdev.len()) {
             Some(field) if !netdev.is_empty() => field.copy_from_slice(netdev.as_bytes()),
             _ => return Err(EthtoolError::NoNetdev(netdev.to_owned())),
@@ -110,9 +110,8 @@ impl Device {
         Ok(Device { socket, name })
     }
 
-    /// Sends a command with the u32s that follow it; returns the `len` bytes of struct that the
-    /// kernel filled.
-    pub(super) fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
+    /// Sends a command followed by u32 fields; returns the `len` bytes that the kernel filled.
+    fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes: Vec<u8> =
             [command].iter().chain(fields).flat_map(|field| field.to_ne_bytes()).collect();
         bytes.resize(len.max(bytes.len()), 0);
@@ -120,8 +119,8 @@ impl Device {
         Ok(bytes)
     }
 
-    /// Sends a struct, command and all, and takes what the kernel makes of it.
-    pub(super) fn exchange(&self, bytes: &mut [u8]) -> Result<(), Errno> {
+    /// Sends a struct that begins with its command; the kernel overwrites it with the answer.
+    fn exchange(&self, bytes: &mut [u8]) -> Result<(), Errno> {
         siocethtool(&self.socket, self.name, bytes)
     }
 
@@ -144,8 +143,8 @@ impl Device {
         self.rss_of(0)
     }
 
-    /// Asks for the sizes first: the kernel refuses a request for any other size with EINVAL.
-    pub(super) fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
+    /// Reads RSS: first the sizes, because the kernel refuses any other size with EINVAL.
+    fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
         let (entries, key) =
             decode::rss_sizes(&self.get(ETHTOOL_GRSSH, &[context], decode::RXFH_LEN)?)?;
         if entries == 0 && key == 0 {
@@ -158,8 +157,8 @@ impl Device {
     pub(super) fn link(&self) -> Result<Link, Absence> {
         let len = decode::LINK_SETTINGS_LEN;
         let words = decode::link_mode_words(&self.get(ETHTOOL_GLINKSETTINGS, &[], len)?)?;
-        // the count is the last byte of the fourth u32; three masks of so many words follow the
-        // struct
+        // the mask size in words is the last byte of the fourth u32; three masks of that size
+        // follow the struct
         let fields = [0, 0, u32::from_ne_bytes([0, 0, 0, words])];
         let bytes = self.get(ETHTOOL_GLINKSETTINGS, &fields, len + 3 * 4 * usize::from(words))?;
         Ok(decode::link(&bytes)?)
@@ -180,8 +179,8 @@ impl Device {
         if stats.len() == names.len() { Ok(stats) } else { Err(Absence::Changed) }
     }
 
-    pub(super) fn strings(&self, set: u32) -> Result<Vec<String>, Absence> {
-        // struct ethtool_sset_info: reserved, then a u64 mask of the sets asked for
+    fn strings(&self, set: u32) -> Result<Vec<String>, Absence> {
+        // struct ethtool_sset_info: reserved, then a u64 mask of the requested sets
         let [a, b, c, d, e, f, g, h] = (1u64 << set).to_ne_bytes();
         let fields = [0, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])];
         let info = self.get(ETHTOOL_GSSET_INFO, &fields, decode::SSET_INFO_LEN)?;
@@ -192,15 +191,17 @@ impl Device {
     }
 }
 
-/// A count as the kernel takes it. A kernel of 2026 answers 0 names or counters when this isn't the
-/// count it has now.
-pub(super) fn count(len: usize) -> u32 {
+/// A count as the kernel expects it; kernels of 2026 return 0 names or counters if it is not the
+/// current count.
+fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// Room for names or counters: older kernels write as many as there are *now*, whatever count they
-/// were told, and a change of channels since that count was read may have made them more.
-pub(super) fn with_slack(count: usize) -> usize {
+/// Buffer size for names or counters.
+///
+/// Older kernels write the *current* number whatever count was passed, and a change of channels may
+/// have increased it since.
+fn with_slack(count: usize) -> usize {
     2 * count + 4096
 }
 
@@ -213,7 +214,7 @@ pub(super) struct Ifreq {
     rest: [u64; 2],
 }
 
-/// The one system call of this module.
+/// The only system call of this module.
 #[allow(unsafe_code)]
 pub(super) fn siocethtool(
     socket: &OwnedFd,
@@ -224,10 +225,10 @@ pub(super) fn siocethtool(
     const SIOCETHTOOL: rustix::ioctl::Opcode = 0x8946;
     let mut ifreq = Ifreq { name, data: bytes.as_mut_ptr().cast(), rest: [0; 2] };
     // SAFETY: `ifreq` and `bytes` live through the call, and callers give `bytes` the size that the
-    // kernel writes for their command: that of the struct, plus arrays whose length the kernel
-    // takes from the request (GRSSH, GFEATURES, GLINKSETTINGS, GRXCLSRLALL) or that `with_slack`
-    // makes room for (GSTRINGS, GSTATS); what is written to the driver is read by the lengths in
-    // the struct, which are those of `bytes` (`ethtool_encode`).
+    // kernel writes for their command: the struct, plus arrays whose length the kernel takes from
+    // the request (GRSSH, GFEATURES, GLINKSETTINGS, GRXCLSRLALL) or that `with_slack` reserves
+    // (GSTRINGS, GSTATS). Data for the driver is read by the lengths in the struct, which match
+    // `bytes` (`ethtool_encode`).
     unsafe {
         rustix::ioctl::ioctl(socket, rustix::ioctl::Updater::<SIOCETHTOOL, Ifreq>::new(&mut ifreq))
     }
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_has_features_and_says_why_it_has_no_channels() {
+    fn loopback_has_features_and_a_reason_for_missing_channels() {
         let lo = read("lo").unwrap();
         let features = lo.features.value().unwrap();
         let loopback = features.iter().find(|feature| feature.name == "loopback").unwrap();
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_netdev_is_named() {
+    fn a_missing_netdev_is_reported_by_name() {
         for name in ["", "no-such-netdev", "a-name-longer-than-any-netdev's"] {
             let error = read(name).unwrap_err();
             assert!(matches!(error, EthtoolError::NoNetdev(found) if found == name));

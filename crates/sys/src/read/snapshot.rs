@@ -27,14 +27,14 @@ use crate::read::{audit, irq, knob_owners, topology};
 
 /// Reads everything.
 ///
-/// What a machine may lack is `None`; what should be there and could not be read is in `gaps`. An
-/// error means that the machine's CPUs or its counters make no sense, or that the tree cannot be
-/// saved.
+/// Values that a machine may lack are `None`; expected values that could not be read are in `gaps`.
+/// An error means that the CPU topology or its counters are inconsistent, or that the tree cannot
+/// be saved.
 pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
     look(root, true, || irq::interrupts(root, None))
 }
 
-/// As [`snapshot`], without the counts of interrupts, of what was lost, and the audit.
+/// As [`snapshot`], without interrupt counts, drop counters and the audit.
 pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
     look(root, false, || irq::uncounted(root))
 }
@@ -46,7 +46,7 @@ fn look(
 ) -> Result<Snapshot, ReadError> {
     let notes = Notes::new(root);
     let topology = Arc::new(topology::topology(root)?);
-    // counters first and together: rates are reckoned from `at`
+    // counters first and together: rates are computed from `at`
     let at = root.now()?;
     let table = wanted(&notes, interrupts())?.unwrap_or_default();
     let cpus = cpu_counters(&notes, &topology.online)?;
@@ -82,7 +82,7 @@ fn look(
     Ok(snapshot)
 }
 
-/// A file that makes no sense is an error, one that cannot be read a gap.
+/// A malformed file is an error, an unreadable one a gap.
 fn wanted<T>(notes: &Notes<'_>, read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match read {
         Err(e @ ReadError::Parse { .. }) => Err(e),
@@ -158,11 +158,11 @@ fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
             notes.gap("XDP programs", why);
             BTreeMap::new()
         }
-        None => BTreeMap::new(), // a bundle of before it was asked
+        None => BTreeMap::new(), // an older bundle without this answer
     }
 }
 
-/// Counters of the protocols in this network namespace.
+/// Protocol counters of this network namespace.
 fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
     let files = [
         ("/proc/net/snmp", snmp::snmp as fn(&str) -> _),
@@ -183,11 +183,11 @@ fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
     }
 }
 
-/// `None` of a CPU whose kernel keeps no times (`CONFIG_SCHED_INFO`).
+/// Times of the ksoftirqd threads; a CPU is missing if its kernel keeps none (`CONFIG_SCHED_INFO`).
 fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, ThreadTime> {
     let time = |process: &Process| {
         let cpu = process.comm.strip_prefix("ksoftirqd/")?.parse().ok().map(CpuId)?;
-        // a captured tree holds what was asked of a process, and is searched by name again
+        // saves `comm` in a captured tree, whose reader searches by name again
         notes.get(&format!("/proc/{}/comm", process.pid), scalar::word)?;
         let text =
             notes.get(&format!("/proc/{}/schedstat", process.pid), |text| Ok(thread_time(text)))?;
@@ -196,10 +196,10 @@ fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, Thread
     processes.iter().filter_map(time).collect()
 }
 
-/// Where a bundle keeps them.
+/// File name in a bundle.
 pub(crate) const LOSING_SOCKETS: &str = "losing_sockets.json";
 
-/// Sysctls that are kept as printed, besides those that netsilo may write.
+/// Sysctls stored as printed, besides those that netsilo may write.
 const READ_ONLY: &[&str] = &[
     "net.core.netdev_rss_key",
     "net.core.netdev_tstamp_prequeue",
@@ -214,7 +214,7 @@ pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
     let value =
         |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);
     NetSettings {
-        // only in the first network namespace
+        // only in the initial network namespace
         rps_sock_flow_entries: notes
             .get("/proc/sys/net/core/rps_sock_flow_entries", scalar::number),
         rps_default_mask: notes.get("/proc/sys/net/core/rps_default_mask", cpu_lists::mask),

@@ -1,11 +1,13 @@
-//! What the journal says: its records, and the transactions that they add up to. No files here.
+//! The journal's records, and the transactions that they add up to.
+//!
+//! No file access here.
 
 use std::time::Duration;
 
 use netsilo_model::change::{Target, Value};
 use serde::{Deserialize, Serialize};
 
-/// The version of the records; another one is not understood.
+/// The version of the records; other versions are rejected.
 pub const VERSION: u32 = 1;
 
 /// One line of the journal.
@@ -25,29 +27,29 @@ pub enum Record {
         transaction: u64,
         /// The process that writes.
         pid: u32,
-        /// Who asked for it.
+        /// Who requested it.
         #[serde(default, skip_serializing_if = "Origin::is_operator")]
         origin: Origin,
-        /// Restore unless confirmed by then, as time since boot (CLOCK_BOOTTIME).
+        /// Restore unless confirmed by this time since boot (CLOCK_BOOTTIME).
         confirm_by: Option<Duration>,
         /// The writes, in order.
         entries: Vec<Entry>,
     },
-    /// A knob was written, and this is what it says since then.
+    /// A knob was written; the record has the value read back.
     Wrote {
         /// The transaction.
         transaction: u64,
-        /// Which of its entries.
+        /// Index of the entry.
         entry: usize,
         /// The text read back after the write: the kernel rounds some values.
         raw: String,
     },
-    /// All writes were made.
+    /// All writes are complete.
     Done {
         /// The transaction.
         transaction: u64,
     },
-    /// A write failed; what was written before is being restored.
+    /// A write failed; the earlier writes are being restored.
     Failed {
         /// The transaction.
         transaction: u64,
@@ -59,7 +61,7 @@ pub enum Record {
         /// The transaction.
         transaction: u64,
     },
-    /// What was still ours was restored; the transaction is over.
+    /// The values that were still ours are restored; the transaction is over.
     Undone {
         /// The transaction.
         transaction: u64,
@@ -77,20 +79,21 @@ pub struct Entry {
     pub old: Value,
     /// Its text before, byte for byte.
     pub old_raw: String,
-    /// The value wanted.
+    /// The requested value.
     pub new: Value,
-    /// What the kernel is known to make of it (rounded counts, RPS sets without isolated CPUs).
+    /// The value that the kernel is known to store (rounded counts, RPS sets without isolated
+    /// CPUs).
     pub settles_as: Value,
     /// Why, for people.
     pub reason: String,
-    /// A command that is not netsilo's may write anything: whatever the knob says, it is to be
-    /// restored.
+    /// Restore any current value, because another command may write arbitrary values.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whatever: bool,
 }
 
 impl Entry {
-    /// An offload was 0 or 1 once: a journal of the same boot may still say so.
+    /// Converts an offload from 0 or 1, which older journals of the same boot may have, to a
+    /// switch.
     fn of_today(self) -> Self {
         let today = |value| match value {
             Value::Count(on) => Value::Switch(on != 0),
@@ -110,14 +113,14 @@ impl Entry {
     }
 }
 
-/// Who asked for a transaction.
+/// Who requested a transaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// A person, or a program of theirs: `apply`.
+    /// A person or their program: `apply`.
     #[default]
     Operator,
-    /// The daemon; its transactions are folded into one.
+    /// The daemon, whose transactions are compacted into one.
     Daemon,
 }
 
@@ -135,11 +138,11 @@ pub enum By {
     Apply,
     /// `undo`.
     Undo,
-    /// The guard: no confirmation came in time.
+    /// The guard: the transaction was not confirmed in time.
     Guard,
-    /// `confirm`, which came too late and whose guard was gone.
+    /// `confirm`, which ran too late and found the guard gone.
     Confirm,
-    /// The daemon, at its end, or after an earlier one that died in the middle of writing.
+    /// The daemon, at exit, or at start after a predecessor that was killed while writing.
     Daemon,
 }
 
@@ -155,37 +158,37 @@ impl std::fmt::Display for By {
     }
 }
 
-/// One `apply`, as far as the journal tells.
+/// One `apply`, as far as recorded in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
     /// Its number.
     pub id: u64,
     /// The process that wrote it.
     pub pid: u32,
-    /// Who asked for it.
+    /// Who requested it.
     pub origin: Origin,
     /// Restore unless confirmed by then (CLOCK_BOOTTIME).
     pub confirm_by: Option<Duration>,
     /// Its knobs, in the order of writing.
     pub entries: Vec<Entry>,
-    /// For each entry the text read back after the write, if it came to that.
+    /// The text read back after each entry's write; `None` if not written.
     pub written: Vec<Option<String>>,
-    /// How far it came.
+    /// Its state.
     pub state: State,
 }
 
-/// How far a transaction came.
+/// The state of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// Writing, or died in it.
+    /// Writing, or killed while writing.
     Begun,
-    /// A write failed, and not all could be restored, or it died in restoring.
+    /// A write failed, and the restore is incomplete or was interrupted.
     Failed,
-    /// All is written.
+    /// All writes are complete.
     Done,
-    /// All is written, and the operator keeps it.
+    /// All writes are complete and the operator keeps them.
     Confirmed,
-    /// It is over.
+    /// It is undone.
     Undone(By),
 }
 
@@ -195,12 +198,12 @@ impl Transaction {
         !matches!(self.state, State::Undone(_))
     }
 
-    /// Whether its writer ended before the end.
+    /// Whether its writer was interrupted.
     pub fn is_unfinished(&self) -> bool {
         matches!(self.state, State::Begun | State::Failed)
     }
 
-    /// The deadline of its confirmation, while one is awaited.
+    /// The deadline for confirmation, while one is awaited.
     pub fn awaits_confirmation(&self) -> Option<Duration> {
         if matches!(self.state, State::Undone(_) | State::Confirmed) {
             None
@@ -210,31 +213,31 @@ impl Transaction {
     }
 }
 
-/// A line that does not fit.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} is not a journal record: {why}")]
 pub struct BadLine {
     /// Its number, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The problem.
     pub why: String,
 }
 
-/// What the lines of a journal add up to.
+/// The contents of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
-    /// The boot that it belongs to; `None` before the first line.
+    /// The boot that the journal belongs to; `None` before the first line.
     pub boot_id: Option<String>,
     /// The transactions, oldest first.
     pub transactions: Vec<Transaction>,
-    /// How many bytes of whole lines there are.
+    /// Total size of complete lines in bytes.
     pub whole_bytes: usize,
-    /// How many bytes follow them: a record whose writer died in the middle of it.
+    /// Size of the torn record after them in bytes: its writer was killed.
     pub torn_bytes: usize,
 }
 
 impl History {
-    /// Reads a journal; a last line without its line end never happened.
+    /// Reads a journal; ignores a last line without a line end.
     pub fn replay(bytes: &[u8]) -> Result<Self, BadLine> {
         let whole_bytes = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         let mut history =
@@ -249,24 +252,24 @@ impl History {
         Ok(history)
     }
 
-    /// Takes one more record.
+    /// Adds a record.
     pub fn take(&mut self, record: Record) -> Result<(), String> {
         match record {
             Record::Boot { version, .. } if version != VERSION => {
-                return Err(format!("version {version}; this netsilo knows {VERSION}"));
+                return Err(format!("version {version}; this netsilo reads version {VERSION}"));
             }
             Record::Boot { .. } if self.boot_id.is_some() => {
-                return Err("a second beginning".into());
+                return Err("a second boot record".into());
             }
             Record::Boot { boot_id, .. } => self.boot_id = Some(boot_id),
-            _ if self.boot_id.is_none() => return Err("the boot id is missing before it".into()),
+            _ if self.boot_id.is_none() => return Err("no boot record precedes it".into()),
             Record::Begin { transaction: u64::MAX, .. } => {
-                return Err("no transaction could follow this one".into());
+                return Err("no transaction number can follow this one".into());
             }
             Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
                 let entries: Vec<Entry> = entries.into_iter().map(Entry::of_today).collect();
                 if self.transactions.iter().any(|t| t.id >= id) {
-                    return Err(format!("transaction {id} is not newer than those before"));
+                    return Err(format!("transaction {id} is not newer than the earlier ones"));
                 }
                 let written = vec![None; entries.len()];
                 self.transactions.push(Transaction {
@@ -293,7 +296,7 @@ impl History {
         Ok(())
     }
 
-    /// The number that the next transaction gets.
+    /// The number for the next transaction.
     pub fn next_id(&self) -> u64 {
         self.transactions.last().map_or(1, |t| t.id + 1)
     }
@@ -302,7 +305,7 @@ impl History {
         self.transactions
             .iter_mut()
             .find(|t| t.id == id)
-            .ok_or_else(|| format!("transaction {id} never began"))
+            .ok_or_else(|| format!("transaction {id} has no begin record"))
     }
 }
 
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_last_line_never_happened() {
+    fn a_torn_last_line_is_ignored() {
         let wrote = line(&Record::Wrote { transaction: 1, entry: 0, raw: "1024\n".into() });
         let whole = boot() + &begin(1);
         let before = History::replay(whole.as_bytes()).unwrap();
@@ -354,12 +357,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_does_not_fit_is_named() {
+    fn an_invalid_line_is_reported_with_its_number() {
         let message = |text: String| History::replay(text.as_bytes()).unwrap_err().to_string();
-        assert_eq!(
-            message(begin(1)),
-            "line 1 is not a journal record: the boot id is missing before it"
-        );
+        assert_eq!(message(begin(1)), "line 1 is not a journal record: no boot record precedes it");
         assert!(
             message(boot() + "x\n" + &begin(1))
                 .starts_with("line 2 is not a journal record: expected value")
@@ -367,23 +367,29 @@ mod tests {
         let done = line(&Record::Done { transaction: 3 });
         assert_eq!(
             message(boot() + &done),
-            "line 2 is not a journal record: transaction 3 never began"
+            "line 2 is not a journal record: transaction 3 has no begin record"
         );
         assert!(message(boot() + &begin(2) + &begin(2)).contains("not newer"));
         assert!(
-            message(boot() + &begin(u64::MAX)).ends_with("no transaction could follow this one")
+            message(boot() + &begin(u64::MAX))
+                .ends_with("no transaction number can follow this one")
         );
         let other = line(&Record::Boot { version: 9, boot_id: "b".into() });
         assert_eq!(
             message(other),
-            "line 1 is not a journal record: version 9; this netsilo knows 1"
+            "line 1 is not a journal record: version 9; this netsilo reads version 1"
         );
     }
 
     proptest::proptest! {
         #[test]
-        fn no_damage_panics_and_whole_lines_are_counted(at in 0..400usize, byte: u8, cut in 0..400usize) {
-            let mut journal = (boot() + &begin(1) + &line(&Record::Done { transaction: 1 })).into_bytes();
+        fn damaged_journals_never_panic_and_whole_lines_are_counted(
+            at in 0..400usize,
+            byte: u8,
+            cut in 0..400usize,
+        ) {
+            let done = Record::Done { transaction: 1 };
+            let mut journal = (boot() + &begin(1) + &line(&done)).into_bytes();
             if let Some(place) = journal.get_mut(at) {
                 *place = byte;
             }
