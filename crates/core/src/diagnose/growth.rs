@@ -1,5 +1,5 @@
-//! What the audit's families ask of all that was seen: counters that grew, rates, shares; and how
-//! their findings are made.
+//! Helpers of the audit's families: growth of counters, rates, shares, and constructors of remedies
+//! and findings.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,17 @@ impl<'a> Seen<'a> {
         &self.observation.after
     }
 
-    /// The audit of both looks.
+    /// The audits of both snapshots.
     pub(super) fn audits(&self) -> Option<(&'a Audit, &'a Audit)> {
         Some((self.observation.before.audit.as_ref()?, self.observation.after.audit.as_ref()?))
     }
 
-    /// What the audit read of a netdev.
+    /// The audit's data on a netdev.
     pub(super) fn audit_of(&self, netdev: &Netdev) -> Option<&'a NetdevAudit> {
         self.observation.after.audit.as_ref()?.netdevs.get(&netdev.name)
     }
 
-    /// Netdevs that are up.
+    /// Netdevs that are up and do not lack a carrier.
     pub(super) fn running(&self) -> impl Iterator<Item = &'a Netdev> {
         self.observation
             .after
@@ -36,19 +36,18 @@ impl<'a> Seen<'a> {
             .filter(|netdev| netdev.up && netdev.carrier != Some(false))
     }
 
-    /// One of a netdev's statistics, per second.
+    /// A statistic of a netdev, per second.
     pub(super) fn rate(&self, netdev: &Netdev, statistic: &str) -> Option<f64> {
         self.rates.netdevs.get(&netdev.name)?.get(statistic).copied()
     }
 
-    /// How often something happened per second that grew by this.
+    /// The rate per second of a counter that grew by this in the interval; 0 for an empty interval.
     pub(super) fn per_s(&self, growth: u64) -> f64 {
         let seconds = self.rates.elapsed.as_secs_f64();
         if seconds > 0.0 { growth as f64 / seconds } else { 0.0 }
     }
 
-    /// By how much the driver's counters grew whose names fit, by name; those that stood still are
-    /// left out.
+    /// The growth of the driver counters whose names fit, by name, without those that did not grow.
     pub(super) fn driver_counters(
         &self,
         netdev: &Netdev,
@@ -62,7 +61,7 @@ impl<'a> Seen<'a> {
         if old.len() != new.len() {
             return grown;
         }
-        // Names may repeat; their places do not move while the list is as long.
+        // Names may repeat. Their positions are stable while the list keeps its length.
         for ((name, before), (again, after)) in old.iter().zip(new) {
             if name == again && fits(name) && after > before {
                 let sum: &mut u64 = grown.entry(again.as_str()).or_default();
@@ -72,7 +71,7 @@ impl<'a> Seen<'a> {
         grown
     }
 
-    /// The queueing disciplines of a netdev: each as it was, how it is now. New ones are not in it.
+    /// The queueing disciplines of a netdev that exist in both snapshots: before and after.
     pub(super) fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
         let Some((Part::Value(old), Part::Value(new))) =
             self.audits().map(|(old, new)| (&old.qdiscs, &new.qdiscs))
@@ -87,7 +86,7 @@ impl<'a> Seen<'a> {
         own.filter_map(|new| Some((old.iter().find(|old| same(new, old))?, new))).collect()
     }
 
-    /// Connections that were there at both looks.
+    /// Connections that exist in both snapshots: before and after.
     pub(super) fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
         let Some((Part::Value(old), Part::Value(new))) =
             self.audits().map(|(old, new)| (&old.connections, &new.connections))
@@ -99,8 +98,7 @@ impl<'a> Seen<'a> {
         new.kept.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
     }
 
-    /// The share of a CPU's time in softirqs: measured, else by its clock ticks; and where that is
-    /// from.
+    /// The share of a CPU's time in softirqs, and its source: measured, else by clock ticks.
     pub(super) fn softirq(&self, cpu: CpuId) -> Option<(f64, &'static str)> {
         let attribution = &self.observation.attribution;
         let elapsed = attribution.elapsed.as_secs_f64();
@@ -120,8 +118,7 @@ impl<'a> Seen<'a> {
         polled.filter_map(|cpu| Some((*cpu, self.softirq(*cpu)?.0))).collect()
     }
 
-    /// The share of the receive work's samples that fell in these stages; `None` where there are
-    /// too few to tell.
+    /// The share of the receive work's samples in these stages; `None` below [`ENOUGH_SAMPLES`].
     pub(super) fn stages(&self, wanted: &[Stage]) -> Option<f64> {
         let samples = self
             .observation
@@ -136,7 +133,7 @@ impl<'a> Seen<'a> {
         (total >= ENOUGH_SAMPLES).then(|| of_wanted as f64 / total as f64)
     }
 
-    /// What takes a knob to a value, if it is there and has another one.
+    /// The change of a knob to a value; empty when the knob is missing or already has the value.
     pub(super) fn change(&self, target: Target, new: Value, reason: &str) -> Vec<Change> {
         match target.value_in(self.after()) {
             Some(old) if old != new => vec![Change { target, old, new, reason: reason.to_owned() }],
@@ -145,10 +142,10 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// A share of fewer samples than these is off by more than a tenth.
+/// Minimum number of samples: the error of a share from fewer may exceed a tenth.
 const ENOUGH_SAMPLES: u64 = 100;
 
-/// Counts of a bundle may be anything: their sum stops at the largest number.
+/// A saturating sum: the counters of a bundle may have any value.
 pub(super) fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
     counts.into_iter().fold(0, u64::saturating_add)
 }
@@ -158,7 +155,7 @@ fn stats(netdev: &Netdev) -> Option<&[(String, u64)]> {
 }
 
 impl Remedy {
-    /// Something to do, of which nothing else is known yet.
+    /// Creates a remedy without cost, exception or changes.
     pub(super) fn new(what: impl Into<String>, gain: Gain) -> Self {
         Self {
             what: what.into(),
@@ -183,7 +180,7 @@ impl Remedy {
     }
 }
 
-/// That a family looked and found all well; `None` where it had nothing to look at.
+/// The finding that a family found no problem; `None` when it had nothing to check.
 pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
     let looked = !evidence.is_empty();
     looked.then(|| Finding {
@@ -196,7 +193,7 @@ pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> O
     })
 }
 
-/// A setting as evidence.
+/// Creates an evidence from a setting.
 pub(super) fn setting(
     what: impl Into<String>,
     text: impl Into<String>,
