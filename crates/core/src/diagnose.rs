@@ -88,7 +88,7 @@ findings! {
         SoftirqTimeMisread = "softirq-time-misread";
     }
     loss {
-        /// A NIC, or its receive ring, had no room for packets.
+        /// A NIC or its receive ring was full and dropped packets.
         NicDrops = "nic-drops";
         /// The backlog of a CPU was full.
         BacklogOverflow = "backlog-overflow";

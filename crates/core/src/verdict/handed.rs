@@ -13,14 +13,14 @@ use crate::topology::Distance;
 /// The verdict on RPS that is on, from the loads if it were switched off.
 pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::Rps;
-    let Some(handed) = Handed::of(work) else {
+    let Some(steered) = SteeredWork::of(work) else {
         let because = "it is on, but the packets that it steers were not counted (received_rps, \
                        polls of the backlog)";
         return Verdict::new(work, remedy, Outcome::Unknown, because);
     };
-    let off = Effect::of(work, &CpuSet::new(), |sight| handed.back(work, sight));
+    let off = Effect::of(work, &CpuSet::new(), |sight| steered.loads_without_rps(work, sight));
     let near = off.before.is_near() || off.after.is_near();
-    let added = handed.added(work, Sight::Likely);
+    let added = steered.added(work, Sight::Likely);
     let outcome = match off.gain {
         _ if !near => Outcome::NoClearChange,
         gain if gain.worst >= 0.0 && gain.likely >= super::LOSS => Outcome::Hurt,
@@ -39,7 +39,7 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
         Outcome::Help => {
             format!(
                 "it is on and moves {} of a cpu away from a cpu that would be saturated; {costs}",
-                percent(handed.time())
+                percent(steered.time())
             )
         }
         _ => format!("it is on; {}; {costs}", off.now(work)),
@@ -53,7 +53,7 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
         },
         _ => Gain::Nothing("it is on".into()),
     };
-    let mut reasons = machine(work, &handed.targets());
+    let mut reasons = machine(work, &steered.targets());
     reasons.extend([
         Evidence::new(
             "ipis for rps",
@@ -62,7 +62,7 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
         ),
         Evidence::new(
             "protocol work on other cpus",
-            Measure::Share(handed.time()),
+            Measure::Share(steered.time()),
             "eBPF softirq and napi_poll",
         ),
         Evidence::new(
@@ -75,13 +75,13 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
 }
 
 /// The work that RPS moves now, by target CPU.
-struct Handed {
+struct SteeredWork {
     /// Of each CPU: share of its time spent on its backlog, backlog packets polled per second,
     /// inter-processor interrupts received for RPS per second.
     to: BTreeMap<CpuId, (f64, f64, f64)>,
 }
 
-impl Handed {
+impl SteeredWork {
     fn of(work: &Work<'_>) -> Option<Self> {
         let masks = work
             .silos
@@ -137,7 +137,7 @@ impl Handed {
     }
 
     /// The loads if RPS were off.
-    fn back(&self, work: &Work<'_>, sight: Sight) -> Loads {
+    fn loads_without_rps(&self, work: &Work<'_>, sight: Sight) -> Loads {
         // The worst scenario for switching RPS off is the best one for RPS: it adds little.
         let mirrored = match sight {
             Sight::Worst => Sight::Best,

@@ -90,19 +90,19 @@ pub(super) fn rps_onto(work: &Work<'_>, targets: &CpuSet) -> Verdict {
 /// The verdict on RFS, which steers each flow to its reader; other packets stay.
 pub(super) fn rfs(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::Rfs;
-    let follows = match follows(work, remedy) {
-        Ok(follows) => follows,
+    let steerable_share = match steerable_share(work, remedy) {
+        Ok(steerable_share) => steerable_share,
         Err(verdict) => return *verdict,
     };
     if in_force(work) {
         let because = "it is on, and steers connected sockets that are read";
         return Verdict::new(work, remedy, Outcome::NoClearChange, because)
-            .reasons(steerable(follows));
+            .reasons(steerable(steerable_share));
     }
     steered(work, remedy, &readers(work), &|sight| {
-        (to_readers(work, follows, sight), nearer(work, follows, sight))
+        (to_readers(work, steerable_share, sight), nearer(work, steerable_share, sight))
     })
-    .with(steerable(follows))
+    .with(steerable(steerable_share))
     .not_when("the readers do not sleep between packets, or change cpus all the time")
 }
 
@@ -117,23 +117,23 @@ pub(super) fn both(work: &Work<'_>, targets: &CpuSet) -> Verdict {
             "one of the two is on: see the verdict on it",
         );
     }
-    let follows = match work.steerable() {
+    let steerable_share = match work.steerable() {
         None => match unmeasured(work, remedy) {
             Some(unknown) => return unknown,
             None => Range::exactly(0.0),
         },
-        Some(follows) => follows,
+        Some(steerable_share) => steerable_share,
     };
     let weights = |sight| {
-        let mut weights = to_readers(work, follows, sight);
-        let rest = 1.0 - follows.of(sight);
+        let mut weights = to_readers(work, steerable_share, sight);
+        let rest = 1.0 - steerable_share.of(sight);
         for (cpu, share) in hashed(work, targets, sight) {
             *weights.entry(cpu).or_default() += share * rest;
         }
-        (weights, nearer(work, follows, sight))
+        (weights, nearer(work, steerable_share, sight))
     };
     steered(work, remedy, &targets.or(&readers(work)), &weights)
-        .with(steerable(follows))
+        .with(steerable(steerable_share))
         .not_when("the readers' cpus have no idle time left")
 }
 
@@ -150,14 +150,14 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
             format!("{driver} does not support it"),
         );
     }
-    let follows = match follows(work, remedy) {
-        Ok(follows) => follows,
+    let steerable_share = match steerable_share(work, remedy) {
+        Ok(steerable_share) => steerable_share,
         Err(verdict) => return *verdict,
     };
     let ntuple = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
     if in_force(work) && ntuple.is_some_and(|feature| feature.active) {
         return Verdict::new(work, remedy, Outcome::NoClearChange, "it is on")
-            .reasons(steerable(follows));
+            .reasons(steerable(steerable_share));
     }
     let polled: CpuSet = work
         .silos
@@ -171,7 +171,7 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
              interrupts first"
         );
         return Verdict::new(work, remedy, Outcome::NoClearChange, because)
-            .reasons(steerable(follows));
+            .reasons(steerable(steerable_share));
     }
     let after = |sight: Sight| {
         let mut loads = work.loads.clone();
@@ -182,14 +182,14 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
                 else {
                     continue;
                 };
-                add(&mut loads, *from, -own * share * follows.of(sight));
-                add(&mut loads, to, own * share * follows.of(sight));
+                add(&mut loads, *from, -own * share * steerable_share.of(sight));
+                add(&mut loads, to, own * share * steerable_share.of(sight));
             }
         }
         loads
     };
     let effect = Effect::of(work, &polled, after);
-    let saved = work.distance_cost().map_or(0.0, |cost| cost * follows.best);
+    let saved = work.distance_cost().map_or(0.0, |cost| cost * steerable_share.best);
     let because = match effect.outcome() {
         Outcome::Help => {
             format!("{}; its readers run on other cpus ({})", effect.now(work), effect.between())
@@ -200,7 +200,7 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
             percent(saved)
         ),
     };
-    let mut reasons = steerable(follows);
+    let mut reasons = steerable(steerable_share);
     reasons.push(Evidence::new(
         "cache line transfers from protocol to reader",
         Measure::Share(saved),
@@ -233,7 +233,7 @@ fn unmeasured(work: &Work<'_>, remedy: RemedyName) -> Option<Verdict> {
 
 /// The share of the bytes that RFS can steer, or the verdict when it can steer almost nothing or
 /// the readers are not known.
-fn follows(work: &Work<'_>, remedy: RemedyName) -> Result<Range, Box<Verdict>> {
+fn steerable_share(work: &Work<'_>, remedy: RemedyName) -> Result<Range, Box<Verdict>> {
     let verdict = |outcome, why: &str| Verdict::new(work, remedy, outcome, why);
     if let Some(unknown) = unmeasured(work, remedy) {
         return Err(Box::new(unknown));
@@ -246,20 +246,22 @@ fn follows(work: &Work<'_>, remedy: RemedyName) -> Result<Range, Box<Verdict>> {
         None => {
             Err(Box::new(verdict(Outcome::Unknown, "the readers of the traffic are not known")))
         }
-        Some(follows) if follows.best < 0.1 => {
+        Some(steerable_share) if steerable_share.best < 0.1 => {
             let because = format!(
                 "{} of the bytes are read by unconnected UDP sockets: RFS steers only connected \
                  sockets",
-                percent(1.0 - follows.best)
+                percent(1.0 - steerable_share.best)
             );
-            Err(Box::new(verdict(Outcome::NoClearChange, &because).reasons(steerable(follows))))
+            Err(Box::new(
+                verdict(Outcome::NoClearChange, &because).reasons(steerable(steerable_share)),
+            ))
         }
-        Some(follows) => Ok(follows),
+        Some(steerable_share) => Ok(steerable_share),
     }
 }
 
-fn steerable(follows: Range) -> Vec<Evidence> {
-    let share = Measure::Share(follows.likely);
+fn steerable(steerable_share: Range) -> Vec<Evidence> {
+    let share = Measure::Share(steerable_share.likely);
     vec![Evidence::new("bytes read by connected sockets", share, "eBPF (udp and tcp reads)")]
 }
 
@@ -297,18 +299,18 @@ fn hashed(work: &Work<'_>, targets: &CpuSet, sight: Sight) -> Weights {
 }
 
 /// The weights of RFS: the steerable share, to the CPUs that read it.
-fn to_readers(work: &Work<'_>, follows: Range, sight: Sight) -> Weights {
+fn to_readers(work: &Work<'_>, steerable_share: Range, sight: Sight) -> Weights {
     let known = readers(work);
     let readers = work.readers().into_iter().filter(|(cpu, _)| known.contains(*cpu));
-    readers.map(|(cpu, share)| (cpu, share * follows.of(sight))).collect()
+    readers.map(|(cpu, share)| (cpu, share * steerable_share.of(sight))).collect()
 }
 
 /// Share of a CPU's time that RFS saves: data is read, and the reader woken, on the CPU that runs
 /// the protocol. 0 in the worst scenario.
-fn nearer(work: &Work<'_>, follows: Range, sight: Sight) -> f64 {
-    let lines = work.distance_cost().unwrap_or(0.0) * follows.of(sight);
+fn nearer(work: &Work<'_>, steerable_share: Range, sight: Sight) -> f64 {
+    let lines = work.distance_cost().unwrap_or(0.0) * steerable_share.of(sight);
     let ipi = work.costs.ipi_ns.at(Distance::Llc) * work.interrupt_cost().worst.recip();
-    let wakeups = work.wakeups_elsewhere().unwrap_or(0.0) * ipi / 1e9 * follows.of(sight);
+    let wakeups = work.wakeups_elsewhere().unwrap_or(0.0) * ipi / 1e9 * steerable_share.of(sight);
     if sight == Sight::Worst { 0.0 } else { lines + wakeups }
 }
 
@@ -323,10 +325,10 @@ fn steered(
     let fixed = fixed.or(&work.own.keys().copied().collect());
     let effect = Effect::of(work, &fixed, |sight| {
         let (weights, saved) = to(sight);
-        hand_on(work, &weights, saved, sight).0
+        move_work(work, &weights, saved, sight).0
     });
     let (weights, saved) = to(Sight::Likely);
-    let (_, added) = hand_on(work, &weights, saved, Sight::Likely);
+    let (_, added) = move_work(work, &weights, saved, Sight::Likely);
     let targets: CpuSet =
         weights.keys().copied().filter(|cpu| !work.own.contains_key(cpu)).collect();
     let one_flow =
@@ -396,7 +398,7 @@ fn steered(
 }
 
 /// The loads after steering, and the cost that it adds. `saved` is CPU time that readers save.
-fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loads, Added) {
+fn move_work(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loads, Added) {
     let topology = &work.seen.observation.after.topology;
     let (all, movable) = (work.all().max(f64::MIN_POSITIVE), work.movable.of(sight));
     let packets = work.packets_per_s.unwrap_or(all * 1e9 / PACKET_NS.of(sight));
@@ -415,12 +417,12 @@ fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loa
                 if sight == Sight::Worst { 1.0 } else { 1.0 - (all * movable * share).min(0.9) };
             let of_a_poll = (packets / polls.max(f64::MIN_POSITIVE)).max(1.0);
             let ipis = polls * part * (1.0 - (1.0 - share).powf(of_a_poll)) * idle_backlog;
-            let handed = packets * part * share;
+            let moved_packets = packets * part * share;
             let ipi = ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(sight) / 1e9;
             let line = work.costs.line_ns.at(distance) / 1e9;
             let (here, there) = (
-                ipi / 2.0 + handed * QUEUE_LINES * line,
-                ipi / 2.0 + handed * work.costs.lines_per_packet * line,
+                ipi / 2.0 + moved_packets * QUEUE_LINES * line,
+                ipi / 2.0 + moved_packets * work.costs.lines_per_packet * line,
             );
             let crowded = if sight == Sight::Best {
                 0.0
@@ -430,7 +432,7 @@ fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loa
             add(&mut loads, *from, here - work_off);
             add(&mut loads, *to, work_off + there + crowded - saved * part * share);
             added = Added {
-                packets: added.packets + handed,
+                packets: added.packets + moved_packets,
                 ipis: added.ipis + ipis,
                 time: added.time + here + there,
             };

@@ -104,12 +104,12 @@ impl<'a> Polls<'a> {
 /// The cause of the CPU's backlog: RPS from other CPUs, loopback and veth.
 fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) -> Option<Cause> {
     let softnet = look.rates.cpus.get(&cpu).and_then(|rates| rates.softnet).unwrap_or_default();
-    let handed = softnet.received_rps_per_s.filter(|rate| *rate > 0.0);
+    let rps_wakeups = softnet.received_rps_per_s.filter(|rate| *rate > 0.0);
     let aimed = |silo: &&Silo| {
         silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu))
     };
     let sources: Vec<&Silo> = look.silos.queues.iter().filter(aimed).collect();
-    if polls.backlog == 0 && handed.is_none() {
+    if polls.backlog == 0 && rps_wakeups.is_none() {
         return None;
     }
     let seconds = look.observation.attribution.elapsed.as_secs_f64();
@@ -118,7 +118,7 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
         let rate = Measure::PerSecond(polls.backlog as f64 / seconds);
         evidence.push(Evidence::new("packets polled from the backlog", rate, "tp_btf/napi_poll"));
     }
-    evidence.extend(handed.map(|rate| {
+    evidence.extend(rps_wakeups.map(|rate| {
         Evidence::new(
             "wakeups from other cpus for RPS",
             Measure::PerSecond(rate),
@@ -144,7 +144,7 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
             Because::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
         })
         .collect();
-    if handed.is_none() || sources.is_empty() {
+    if rps_wakeups.is_none() || sources.is_empty() {
         because.push(Because::new(
             "packets sent through loopback or a veth without GRO are received on the sender's cpu, \
              through its backlog",
