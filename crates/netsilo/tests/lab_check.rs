@@ -106,7 +106,7 @@ fn all_interrupts_on_one_cpu(lab: &Lab) {
     let why = lab.sh(&format!("{NETSILO} why cpu0 --interval 2s")).unwrap();
     for step in [
         "eth0 rx-",
-        "is asked for on cpu 0: somebody wrote that",
+        "is requested on cpu 0: somebody wrote this value",
         "NET_RX runs on cpu 0",
         "read by c-udp-unconnec",
     ] {
@@ -180,7 +180,7 @@ fn a_listener_that_accepts_nobody(lab: &Lab) {
         findings(&check, "listen-overflow").find(|it| it["subject"] == "tcp port 7200").unwrap();
     let counter =
         |name: &str| finding["evidence"].as_array().unwrap().iter().any(|it| it["what"] == name);
-    assert!(counter("connections that may wait"), "{finding:#}");
+    assert!(counter("limit of the accept queue"), "{finding:#}");
     let stages = check["ledger"]["stages"].as_array().unwrap();
     let lines = stages.iter().find(|stage| stage["place"] == "listen").unwrap()["lines"]
         .as_array()

@@ -3,12 +3,12 @@
 use netsilo_model::change::Change;
 use serde::{Deserialize, Serialize};
 
-/// A number behind a finding.
+/// One measurement that supports a finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What was measured.
+    /// The measured quantity.
     pub what: String,
-    /// How much.
+    /// The value.
     pub measure: Measure,
     /// Where it was read or counted (`/proc/net/softnet_stat`, `tp_btf/napi_poll`).
     pub source: String,
@@ -18,60 +18,60 @@ pub struct Evidence {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
-    /// A part of one; of a CPU's time unless said otherwise.
+    /// A fraction of 1; of a CPU's time unless the evidence names another whole.
     Share(f64),
     /// Events per second.
     PerSecond(f64),
-    /// Things, or events in the interval.
+    /// A number of objects, or of events in the interval.
     Count(u64),
-    /// A time.
+    /// A duration in nanoseconds.
     Nanoseconds(f64),
-    /// An amount of data.
+    /// An amount of data in bytes.
     Bytes(u64),
-    /// A rate of data.
+    /// A data rate in bytes per second.
     BytesPerSecond(f64),
-    /// A setting, as the kernel prints it.
+    /// A text, such as a setting as the kernel prints it.
     Text(String),
 }
 
-/// What may be done about a finding.
+/// One action that addresses a finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Remedy {
-    /// What to do.
+    /// The action.
     pub what: String,
-    /// What it is worth.
+    /// Its expected benefit.
     pub gain: Gain,
-    /// What it costs; `None` for nothing worth a word.
+    /// Its cost; `None` when the cost is negligible.
     pub cost: Option<String>,
-    /// When not to; `None` where nothing is known to speak against it.
+    /// When not to use it; `None` when no such case is known.
     pub not_when: Option<String>,
-    /// What `plan --fix` writes; empty where it is nothing that netsilo can write.
+    /// What `plan --fix` writes; empty when netsilo cannot write the remedy.
     pub changes: Vec<Change>,
-    /// Writing it stops traffic for a moment.
+    /// Whether writing it interrupts traffic for a moment.
     pub interrupts_traffic: bool,
 }
 
-/// What a remedy is worth: a bound by what was measured, or not known.
+/// The benefit of a remedy: an upper bound from measurements, unknown, or none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gain {
-    /// No more than this.
+    /// An upper bound.
     AtMost {
-        /// How much.
+        /// The bound.
         measure: Measure,
-        /// Of what (`cpu3's time`).
+        /// The quantity it is a part of (`cpu3's time`).
         of: String,
-        /// How it was reckoned.
+        /// How the bound was derived.
         basis: String,
     },
-    /// Nothing that was measured bounds it: why.
+    /// No measurement bounds the gain; the text says why.
     Unknown(String),
-    /// None: why.
+    /// There is no gain; the text says why.
     Nothing(String),
 }
 
 impl Evidence {
-    /// A number and where it comes from.
+    /// Creates an evidence from a quantity, its value and its source.
     pub fn new(what: impl Into<String>, measure: Measure, source: impl Into<String>) -> Self {
         Self { what: what.into(), measure, source: source.into() }
     }

@@ -1,8 +1,8 @@
-//! The ledger of loss: where between the wire and the reader packets were lost, stage by stage, in
-//! the order of their way.
+//! The loss ledger: where packets were lost between the wire and the reader, stage by stage, in
+//! the order of the receive path.
 //!
-//! What several counters count (the device, the driver, each queue) is one loss: of those the
-//! largest is taken, so that a stage's sum is a lower bound.
+//! Several counters (of the device, the driver, each queue) may count the same loss. The ledger
+//! takes the largest of them per subject, so a stage's sum is a lower bound.
 
 use std::collections::BTreeMap;
 
@@ -13,66 +13,65 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
 use serde::{Deserialize, Serialize};
 
-/// All stages that something is known of, in the order of a packet's way.
+/// All stages with known counters, in the order of the receive path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     /// The stages.
     pub stages: Vec<Stage>,
-    /// What to do next: about the stage that loses most; `None` where none does.
+    /// The next step for the stage that loses most; `None` when nothing is lost.
     pub next: Option<String>,
 }
 
-/// A place where packets can be lost.
+/// One stage of the receive path with its loss counters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
-    /// Which.
+    /// The stage.
     pub place: Place,
-    /// Packets lost there in the interval, at least; of a place where nothing is lost, how often it
-    /// happened.
+    /// Packets lost in the interval, a lower bound; for a stage that loses nothing, its events.
     pub count: u64,
-    /// The same per second.
+    /// `count` per second.
     pub per_s: f64,
-    /// The same since boot, or since the device or namespace is there.
+    /// The same since boot, or since the device or namespace was created.
     pub since_boot: u64,
     /// The counters that are not 0.
     pub lines: Vec<Line>,
 }
 
-/// A counter.
+/// One counter of a stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// Whose (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
+    /// The object it counts for (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
     pub subject: String,
-    /// Its name, as the kernel or the driver gives it.
+    /// The name that the kernel or the driver gives it.
     pub counter: String,
-    /// By how much it grew in the interval; `None` when it was reset or not there before.
+    /// Its growth in the interval; `None` when it was reset or did not exist before.
     pub count: Option<u64>,
-    /// Its value.
+    /// Its absolute value.
     pub since_boot: u64,
-    /// Why it is no loss by itself, or part of another one; `None` for a loss.
+    /// Why it is not a loss, or which other counter includes it; `None` for a loss.
     pub aside: Option<String>,
-    /// Where it was read.
+    /// The file or interface it was read from.
     pub source: String,
 }
 
 impl Ledger {
-    /// The stage of a place, if anything is known of it.
+    /// The entry of a stage; `None` when none of its counters is known.
     pub fn stage(&self, place: Place) -> Option<&Stage> {
         self.stages.iter().find(|stage| stage.place == place)
     }
 
-    /// Stages that lost something in the interval.
+    /// Stages that lost packets in the interval.
     fn losing(&self) -> impl DoubleEndedIterator<Item = &Stage> {
         self.stages.iter().filter(|stage| stage.place.loses() && stage.count > 0)
     }
 
-    /// The stage that lost most in the interval; of two alike the earlier, as what is lost there
-    /// never reaches the other.
+    /// The stage that lost most in the interval; the earlier of two equal ones, because packets
+    /// lost there never reach the later one.
     pub fn most_lost(&self) -> Option<&Stage> {
         self.losing().rev().max_by_key(|stage| stage.count)
     }
 
-    /// What to do about the stage that lost most, and why just that one.
+    /// The next step for the stage that lost most, with its share of all losses.
     fn next_step(&self) -> Option<String> {
         let stage = self.most_lost()?;
         let worst = stage.by_subject().into_iter().max_by_key(|(_, count)| *count);
@@ -81,7 +80,7 @@ impl Ledger {
         let share = stage.count as f64 / all * 100.0;
         Some(match self.losing().count() {
             1 => step,
-            // never "100%" of what several lost
+            // Never "100%" when several stages lost packets.
             _ => format!(
                 "{step} ({:.0}% of all losses: {})",
                 share.floor().min(99.0),
@@ -92,14 +91,14 @@ impl Ledger {
 }
 
 impl Stage {
-    /// Lines of a subject that grew in the interval.
+    /// The counters of a subject that grew in the interval.
     pub fn grown<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = &'a Line> {
         self.lines.iter().filter(move |line| {
             line.subject == subject && line.count.is_some_and(|count| count > 0)
         })
     }
 
-    /// What each subject lost in the interval, at least.
+    /// Packets that each subject lost in the interval, a lower bound.
     pub fn by_subject(&self) -> BTreeMap<&str, u64> {
         let mut subjects: BTreeMap<&str, u64> = BTreeMap::new();
         for line in self.lines.iter().filter(|line| line.aside.is_none()) {
@@ -111,7 +110,7 @@ impl Stage {
     }
 }
 
-/// Draws up the ledger.
+/// Builds the loss ledger of an observation.
 pub fn ledger(seen: &Analysis<'_>) -> Ledger {
     let mut book: BTreeMap<Place, Vec<Line>> = BTreeMap::new();
     for netdev in &seen.observation.after.netdevs {
@@ -144,7 +143,7 @@ fn stage(place: Place, mut lines: Vec<Line>, seconds: f64) -> Stage {
     Stage { place, count, per_s, since_boot, lines }
 }
 
-/// `statistics` that every netdev has; what a driver counts by itself is in the table of names.
+/// The `statistics` of every netdev that count losses. Driver counters are in [`nic_counters`].
 const STATISTICS: &[(&str, Place, &str)] = &[
     ("rx_crc_errors", Place::Wire, ""),
     ("rx_frame_errors", Place::Wire, ""),
@@ -152,11 +151,7 @@ const STATISTICS: &[(&str, Place, &str)] = &[
     ("rx_missed_errors", Place::Nic, ""),
     ("rx_over_errors", Place::Ring, ""),
     ("rx_fifo_errors", Place::Ring, ""),
-    (
-        "rx_dropped",
-        Place::Protocol,
-        "of the backlog, by the driver, or of a protocol that nobody handles",
-    ),
+    ("rx_dropped", Place::Protocol, "by the backlog, by the driver, or without a protocol handler"),
 ];
 
 fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
@@ -170,7 +165,7 @@ fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place,
             counter: (*counter).to_owned(),
             count: old.and_then(|old| value.checked_sub(*old)),
             since_boot: *value,
-            aside: words(aside),
+            aside: non_empty(aside),
             source: format!("/sys/class/net/{}/statistics", netdev.name),
         });
     }
@@ -183,17 +178,17 @@ fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place,
             counter,
             count,
             since_boot: value,
-            aside: words(aside),
+            aside: non_empty(aside),
             source,
         });
     }
 }
 
-fn words(aside: &str) -> Option<String> {
+fn non_empty(aside: &str) -> Option<String> {
     (!aside.is_empty()).then(|| aside.to_owned())
 }
 
-/// A driver's counters of loss, by place and name, each with all its numbers together.
+/// A driver's loss counters by stage and name, each summed over its queue numbers.
 fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static str)> {
     let mut sums: BTreeMap<(Place, String), (u64, &'static str)> = BTreeMap::new();
     let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
@@ -235,14 +230,15 @@ fn cpu_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
                 counter: counter.to_owned(),
                 count: per_s.map(|rate| (rate * seconds).round() as u64),
                 since_boot: since_boot.into(),
-                aside: words(aside),
+                aside: non_empty(aside),
                 source: "/proc/net/softnet_stat".to_owned(),
             });
         }
     }
 }
 
-/// Subjects stand for what overlaps: of one subject the largest counts.
+/// Protocol counters: name, stage, subject, reason why it is not a loss. Counters of one subject
+/// overlap: the ledger takes the largest.
 const PROTOCOLS: &[(&str, Place, &str, &str)] = &[
     ("IpInDiscards", Place::Protocol, "ipv4", ""),
     ("IpInHdrErrors", Place::Protocol, "ipv4 headers", ""),
@@ -257,9 +253,9 @@ const PROTOCOLS: &[(&str, Place, &str, &str)] = &[
         "TcpExtIPReversePathFilter",
         Place::Protocol,
         "rp_filter",
-        "refused by a rule, not for want of room",
+        "rejected by a rule, not dropped because of a full queue",
     ),
-    ("UdpNoPorts", Place::Protocol, "udp", "nobody listens on the port"),
+    ("UdpNoPorts", Place::Protocol, "udp", "no socket listens on the port"),
     ("TcpExtListenOverflows", Place::Listen, "tcp", ""),
     ("TcpExtListenDrops", Place::Listen, "tcp", ""),
     ("TcpExtTCPReqQFullDrop", Place::Listen, "tcp requests", ""),
@@ -270,7 +266,7 @@ const PROTOCOLS: &[(&str, Place, &str, &str)] = &[
     ("TcpExtTCPRcvQDrop", Place::Socket, "tcp", ""),
     ("TcpExtRcvPruned", Place::Socket, "tcp", ""),
     ("TcpExtTCPOFODrop", Place::Socket, "tcp out of order", ""),
-    ("TcpExtPruneCalled", Place::Socket, "tcp", "the buffer was made room in"),
+    ("TcpExtPruneCalled", Place::Socket, "tcp", "memory was reclaimed from the buffer"),
 ];
 
 fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
@@ -288,7 +284,7 @@ fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
             counter: (*counter).to_owned(),
             count: rate.map(|rate| (rate * seconds).round() as u64),
             since_boot: *value,
-            aside: words(aside),
+            aside: non_empty(aside),
             source: format!("/proc/net/{file}"),
         });
     }
@@ -327,7 +323,7 @@ mod tests {
     use netsilo_model::snapshot::sockets::LosingSocket;
     use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
 
-    fn drawn_up(observation: &Observation) -> Ledger {
+    fn ledger_of(observation: &Observation) -> Ledger {
         let rates = rates(&observation.before, &observation.after);
         let silos = silos(observation, &rates);
         ledger(&Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() })
@@ -340,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_several_counters_count_is_one_loss() {
+    fn several_counters_of_one_subject_count_one_loss() {
         let mut host = host();
         for (counter, lost) in
             [("rx_missed_errors", 0), ("rx_fifo_errors", 40), ("rx_over_errors", 50)]
@@ -348,44 +344,44 @@ mod tests {
             host.before.netdevs[0].statistics.insert(counter.into(), 1000);
             host.after.netdevs[0].statistics.insert(counter.into(), 1000 + lost);
         }
-        let ledger = drawn_up(&host);
+        let ledger = ledger_of(&host);
         let ring = ledger.stage(Place::Ring).unwrap();
         assert_eq!((ring.count, ring.since_boot, ring.per_s), (50, 1050, 5.0));
         assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
-        assert!(ledger.next.unwrap().starts_with("eth0: see who polls it"));
+        assert!(ledger.next.unwrap().starts_with("eth0: find the cpus that poll it"));
     }
 
     #[test]
-    fn what_to_do_next_is_about_the_stage_that_loses_most_not_about_the_first() {
+    fn the_next_step_is_for_the_stage_that_loses_most_not_for_the_first() {
         let mut host = host();
         for (counter, lost) in [("rx_crc_errors", 3), ("rx_fifo_errors", 997)] {
             host.before.netdevs[0].statistics.insert(counter.into(), 0);
             host.after.netdevs[0].statistics.insert(counter.into(), lost);
         }
-        let ledger = drawn_up(&host);
+        let ledger = ledger_of(&host);
         assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
         let next = ledger.next.unwrap();
-        assert!(next.starts_with("eth0: see who polls it"), "{next}");
-        assert!(next.ends_with("(99% of all losses: ring: no descriptor free)"), "{next}");
+        assert!(next.starts_with("eth0: find the cpus that poll it"), "{next}");
+        assert!(next.ends_with("(99% of all losses: ring: no free descriptor)"), "{next}");
         host.after.netdevs[0].statistics.insert("rx_crc_errors".into(), 997);
         assert_eq!(
-            drawn_up(&host).most_lost().unwrap().place,
+            ledger_of(&host).most_lost().unwrap().place,
             Place::Wire,
-            "of two alike the earlier"
+            "the earlier of two equal stages"
         );
     }
 
     #[test]
-    fn a_squeeze_is_counted_but_is_no_loss() {
+    fn a_squeeze_is_counted_but_not_as_a_loss() {
         let mut host = host();
         host.after.cpus.get_mut(&CpuId(0)).unwrap().softnet.as_mut().unwrap().time_squeeze = 70;
-        let ledger = drawn_up(&host);
+        let ledger = ledger_of(&host);
         assert_eq!(ledger.stage(Place::Squeeze).unwrap().count, 70);
         assert_eq!((ledger.most_lost(), &ledger.next), (None, &None));
     }
 
     #[test]
-    fn a_socket_is_part_of_its_protocols_count() {
+    fn a_sockets_drops_are_part_of_its_protocols_count() {
         let mut host = host();
         host.before.protocols = [("UdpRcvbufErrors".to_owned(), 5)].into();
         host.after.protocols = [("UdpRcvbufErrors".to_owned(), 35)].into();
@@ -400,7 +396,7 @@ mod tests {
         };
         (host.before.losing_sockets, host.after.losing_sockets) =
             (Some(vec![]), Some(vec![socket]));
-        let ledger = drawn_up(&host);
+        let ledger = ledger_of(&host);
         let stage = ledger.stage(Place::Socket).unwrap();
         assert_eq!((stage.count, stage.lines.len()), (30, 2));
         assert_eq!(stage.grown("udp port 53").next().unwrap().count, Some(29));
@@ -411,7 +407,7 @@ mod tests {
         let mut host = host();
         host.before.netdevs[0].statistics.insert("rx_missed_errors".into(), 9);
         host.after.netdevs[0].statistics.insert("rx_missed_errors".into(), 2);
-        let ledger = drawn_up(&host);
+        let ledger = ledger_of(&host);
         assert_eq!((ledger.stage(Place::Nic).unwrap().count, ledger.most_lost()), (0, None));
     }
 }

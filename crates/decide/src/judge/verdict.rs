@@ -1,10 +1,10 @@
-//! What each remedy would do to the receive work of each netdev: help, hurt, no clear change, or
-//! not known, with reasons.
+//! Verdicts: the effect of each remedy on the receive work of each netdev (helps, hurts, no clear
+//! change, unknown), with reasons.
 //!
-//! A verdict follows from where the walls are ([`wall`]): what is full now, and what would be after
-//! work has moved and some was added. What was not measured is filled in three ways, from the worst
-//! to the best that fits ([`work`]): a remedy helps if it does in the worst of them, and hurts if
-//! it cannot help in the best. `docs/verdicts.md` has the formulas and sources.
+//! A verdict compares the bottlenecks ([`wall`]) now and after the remedy has moved and added work.
+//! Unmeasured quantities are assumed in three scenarios, from the worst to the best that fits the
+//! measurements ([`work`]). A remedy helps if it helps in the worst one, and hurts if it cannot
+//! help in the best one. `docs/verdicts.md` has the formulas and sources.
 
 mod bottleneck;
 mod interrupts;
@@ -30,76 +30,76 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
 use work::{Range, Sight, Work};
 
-/// A remedy has to gain at least this in the worst case: measurements vary by as much.
+/// Minimum gain in the worst scenario for a remedy to help: measurements vary by as much.
 const CLEAR: f64 = 0.05;
-/// A remedy that cannot gain hurts if it likely costs this.
+/// Likely loss from which a remedy that cannot gain hurts.
 const LOSS: f64 = 0.01;
-/// Entries of the flow table that are proposed (`Documentation/networking/scaling.rst`, for a busy
+/// Proposed entries of the global flow table (`Documentation/networking/scaling.rst`, for a busy
 /// server).
 pub(crate) const FLOW_ENTRIES: u32 = 32768;
 
-/// What one remedy would do.
+/// The predicted effect of one remedy on one netdev.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The remedy.
     pub remedy: RemedyName,
     /// The netdev.
     pub subject: String,
-    /// What it would do.
+    /// The predicted effect.
     pub outcome: Outcome,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub because: String,
-    /// How much it could gain at most.
+    /// The upper bound of the gain.
     pub bound: Gain,
-    /// The numbers behind it.
+    /// The measurements that support the verdict.
     pub reasons: Vec<Evidence>,
-    /// What would be written; empty where nothing should be, or nothing that netsilo can write.
+    /// The changes to write; empty when none is advised or netsilo cannot write it.
     pub changes: Vec<Change>,
-    /// When not to, whatever the numbers say.
+    /// When not to use the remedy, regardless of the measurements.
     pub not_when: Option<String>,
 }
 
-/// What a remedy does to how much the machine can carry.
+/// The effect of a remedy on the load that the machine can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It raises it, even by the least favourable reckoning.
+    /// It raises the maximum load, even in the worst scenario.
     Help,
-    /// It cannot raise it, and likely lowers it.
+    /// It cannot raise the maximum load, and likely lowers it.
     Hurt,
     /// Neither is shown.
     NoClearChange,
-    /// What it hangs on was not measured.
+    /// A quantity that decides it was not measured.
     Unknown,
 }
 
-/// What may be done to a netdev's receive work.
+/// A remedy for a netdev's receive work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RemedyName {
-    /// Protocol work to other CPUs, by the flow's hash.
+    /// Steer protocol work to other CPUs by the flow's hash.
     Rps,
-    /// Protocol work to the CPU that reads.
+    /// Steer protocol work to the CPU that reads the flow.
     Rfs,
-    /// Both: what RFS cannot steer goes by hash.
+    /// Both: RPS steers what RFS cannot.
     RpsAndRfs,
-    /// The device steers flows to the queue nearest their reader.
+    /// Let the device steer flows to the queue nearest their reader.
     Arfs,
-    /// Each queue's interrupt on a CPU of its own.
+    /// Place each queue's interrupt on its own CPU.
     SpreadInterrupts,
-    /// More queues.
+    /// Use more queues.
     MoreQueues,
-    /// NAPI in kthreads.
+    /// Poll NAPI in kthreads.
     ThreadedNapi,
-    /// More descriptors in the receive ring.
+    /// Use more descriptors in the receive ring.
     BiggerRing,
-    /// More packets in one run of the softirq.
+    /// Process more packets in one softirq run.
     BiggerBudget,
-    /// The device waits before it interrupts.
+    /// Let the device wait before it raises an interrupt.
     Coalescing,
-    /// The kernel polls by timer instead of interrupts.
+    /// Let the kernel poll from a timer instead of taking interrupts.
     IrqDeferral,
-    /// Readers poll.
+    /// Let readers busy-poll.
     BusyPoll,
 }
 
@@ -133,7 +133,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// All verdicts on all netdevs that something arrives on; none where there is nothing to judge by.
+/// The verdicts on all netdevs with receive traffic; empty without rates.
 pub fn verdicts(seen: &Analysis<'_>) -> Vec<Verdict> {
     let netdevs = seen.observation.after.netdevs.iter();
     netdevs
@@ -142,26 +142,26 @@ pub fn verdicts(seen: &Analysis<'_>) -> Vec<Verdict> {
         .collect()
 }
 
-/// What RPS onto these CPUs would do to a netdev, without the changes; `None` when nothing arrives
-/// on it.
+/// The verdict on RPS onto these CPUs, without changes; `None` for a netdev without receive
+/// traffic.
 pub fn rps_onto(seen: &Analysis<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<Verdict> {
-    Some(packet_steering::rps_onto(&Work::of(seen, netdev)?, cpus))
+    Some(steer::rps_onto(&Work::of(seen, netdev)?, cpus))
 }
 
-/// What RFS would do to a netdev, without the changes; `None` when nothing arrives on it.
+/// The verdict on RFS, without changes; `None` for a netdev without receive traffic.
 pub fn rfs(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
-    Some(packet_steering::rfs(&Work::of(seen, netdev)?))
+    Some(steer::rfs(&Work::of(seen, netdev)?))
 }
 
-/// What aRFS would do to a netdev, without the changes; `None` when nothing arrives on it.
+/// The verdict on aRFS, without changes; `None` for a netdev without receive traffic.
 pub fn arfs(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
-    Some(packet_steering::arfs(&Work::of(seen, netdev)?))
+    Some(steer::arfs(&Work::of(seen, netdev)?))
 }
 
-/// Share of a netdev's bytes that RFS, which is on there, cannot steer; `None` where it is off, or
-/// nobody was seen to read.
+/// The share of a netdev's bytes that RFS cannot steer; `None` when RFS is off or no reads were
+/// observed.
 pub fn unsteerable(seen: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
-    let work = Work::of(seen, netdev).filter(packet_steering::in_force)?;
+    let work = Work::of(seen, netdev).filter(steer::in_force)?;
     Some(1.0 - work.steerable()?.best)
 }
 
@@ -177,13 +177,13 @@ fn of_netdev(seen: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
     let rfs_goal = Goal { rfs: Some(FLOW_ENTRIES), ..Goal::default() };
     let both = Goal { rfs: Some(FLOW_ENTRIES), ..rps_goal.clone() };
     let arfs = Goal { arfs: Some(true), ..rfs_goal.clone() };
-    // What is on and hurts is switched off; all else is written where it helps.
-    let against = if on { Outcome::Hurt } else { Outcome::Help };
+    // RPS that is on is switched off where it hurts; any other remedy is written where it helps.
+    let called_for = if on { Outcome::Hurt } else { Outcome::Help };
     let mut all = vec![
-        with_changes(seen, work, rps, against, rps_goal),
-        with_changes(seen, work, packet_steering::rfs(work), Outcome::Help, rfs_goal),
-        with_changes(seen, work, packet_steering::both(work, &targets), Outcome::Help, both),
-        with_changes(seen, work, packet_steering::arfs(work), Outcome::Help, arfs),
+        with_changes(seen, work, rps, called_for, rps_goal),
+        with_changes(seen, work, steer::rfs(work), Outcome::Help, rfs_goal),
+        with_changes(seen, work, steer::both(work, &targets), Outcome::Help, both),
+        with_changes(seen, work, steer::arfs(work), Outcome::Help, arfs),
     ];
     all.extend([queues::spread(work), queues::more(work), queues::threaded(work)]);
     all.extend([
@@ -196,7 +196,7 @@ fn of_netdev(seen: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
     all
 }
 
-/// The settings that a goal comes down to, where the outcome calls for them.
+/// Adds the changes of a goal to a verdict with the outcome `called_for`.
 fn with_changes(
     seen: &Analysis<'_>,
     work: &Work<'_>,
@@ -214,22 +214,22 @@ fn with_changes(
     Verdict { changes, ..verdict }
 }
 
-/// What a remedy does to the walls.
+/// The effect of a remedy on the bottleneck.
 #[derive(Debug, Clone, Copy)]
 struct Effect {
-    /// How much further the load can grow than before, in each sight.
+    /// Relative growth of the maximum load in each scenario; 0 for none.
     gain: Range,
-    /// What is full first now.
+    /// The bottleneck now, in the likely scenario.
     before: Wall,
-    /// What would be.
+    /// The bottleneck after the remedy, in the likely scenario.
     after: Wall,
-    /// How much the load could grow from what it is now, at best.
+    /// Growth from the present load that the best scenario allows, as a share of it.
     most: f64,
 }
 
 impl Effect {
-    /// By the loads afterwards. On `fixed` CPUs, by the worst reckoning, applications stay where
-    /// they are.
+    /// Compares the present loads with those `after` the remedy. In the worst scenario,
+    /// applications on `fixed` CPUs cannot move.
     fn of(work: &Work<'_>, fixed: &CpuSet, after: impl Fn(Sight) -> Loads) -> Self {
         let walls = |sight| {
             let nowhere = CpuSet::new();
@@ -264,12 +264,12 @@ impl Effect {
         }
         Gain::AtMost {
             measure: Measure::Share(self.most),
-            of: "the present load, on top of it".into(),
-            basis: format!("then {} is full, with the same work for each packet", self.after.at),
+            of: "the present load, in addition to it".into(),
+            basis: format!("then {} is saturated, with the same work per packet", self.after.at),
         }
     }
 
-    /// What is full now, in words.
+    /// The present bottleneck, in words.
     fn now(&self, work: &Work<'_>) -> String {
         let idle = work.mean_idle(&work.cpus());
         let room = match self.before.at {
@@ -278,7 +278,7 @@ impl Effect {
                 format!("cpu {cpu} spends {} on interrupts and softirqs", percent(bound))
             }
             Limit::Machine => format!(
-                "the cpus are idle {} of the time, no one of them is the wall",
+                "the cpus are idle {} of the time, and no single cpu is the bottleneck",
                 percent(idle)
             ),
             Limit::Link => format!("the link is {} full", percent(work.link.unwrap_or(0.0))),
@@ -286,22 +286,22 @@ impl Effect {
         match self.before.is_near() {
             true => room,
             false => format!(
-                "nothing is full: the load can grow {:.1} times before {} is",
+                "nothing is saturated: the load can grow {:.1} times before {} is",
                 self.before.times, self.before.at
             ),
         }
     }
 
-    /// From the worst to the best.
+    /// The range of the gain over the scenarios, as `+3% to +20%`.
     fn between(&self) -> String {
         let most = self.gain.worst.max(self.gain.likely).max(self.gain.best);
-        // No "-0%".
+        // Adding 0.0 turns -0.0 into 0.0: never "-0%".
         let percent = |share: f64| (share * 100.0).round() + 0.0;
         format!("{:+}% to {:+}%", percent(self.least()), percent(most))
     }
 
-    /// Where applications cannot leave the CPU that is relieved, the worst reckoning otherwise may
-    /// be the best.
+    /// The smallest gain. The pessimistic scenario can yield the largest one, where applications
+    /// cannot leave the relieved CPU.
     fn least(&self) -> f64 {
         self.gain.worst.min(self.gain.likely).min(self.gain.best)
     }
@@ -339,7 +339,7 @@ impl Verdict {
         Self { reasons, ..self }
     }
 
-    /// What would be written too: another value of one knob of the snapshot, where it has the knob.
+    /// Adds the change of one knob, if the snapshot has the knob and `edit` yields another value.
     fn writes(
         mut self,
         work: &Work<'_>,
@@ -360,7 +360,7 @@ impl Verdict {
     }
 }
 
-/// `23%`; small ones with a decimal.
+/// Formats a share as `23%`, with one decimal below 10%.
 fn percent(share: f64) -> String {
     if share.abs() < 0.0995 {
         format!("{:.1}%", share * 100.0)

@@ -1,8 +1,8 @@
-//! Why a CPU is busy with softirqs and interrupts: what put the work there, and why exactly there.
+//! Explains why a CPU is busy with softirqs and interrupts, or where the work of a queue, a netdev
+//! or an interrupt runs.
 //!
-//! Causes are in the order of the time that they take; where time is not measured by cause, it is
-//! shared out by packets and marked as estimated. A queue, a netdev or an interrupt can be asked
-//! for as well.
+//! Causes are in descending order of their CPU time. Where time is not measured per cause, it is
+//! divided by packets and marked as estimated.
 
 mod chain;
 mod cpu;
@@ -24,7 +24,7 @@ use crate::judge::evidence::Evidence;
 pub use chain::queue_chain;
 pub(crate) use cpu::ksoftirqd;
 
-/// What is asked about.
+/// The subject of the question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// A CPU: `cpu3`, `3`.
@@ -35,68 +35,68 @@ pub enum Subject {
     Netdev(String, Option<u32>),
 }
 
-/// The answer.
+/// The explanation of a subject.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Why {
-    /// What was asked about, as people call it.
+    /// The subject, as it is printed (`cpu3`, `irq27`, `eth0 rx-3`).
     pub subject: String,
-    /// Time between the two looks, in seconds.
+    /// Time between the two snapshots, in seconds.
     pub elapsed_s: f64,
-    /// What the CPU spent its time with; `None` when another thing was asked about.
+    /// The CPU's time; `None` when the subject is not a CPU.
     pub cpu: Option<CpuWhy>,
-    /// What is done, where it takes most time first.
+    /// The causes, the one with the most CPU time first.
     pub causes: Vec<Cause>,
-    /// What else to know.
+    /// Notes on the measurement.
     pub notes: Vec<String>,
 }
 
-/// What a CPU spent its time with.
+/// How a CPU spent its time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuWhy {
     /// The CPU.
     pub cpu: CpuId,
-    /// Its SMT siblings, itself included.
+    /// The CPUs of its core, itself included.
     pub core: CpuSet,
     /// Its NUMA node.
     pub node: Option<NodeId>,
-    /// By clock ticks, and measured.
+    /// Its time by clock ticks, and as measured.
     pub split: CpuSplit,
-    /// How the two differ, where that misleads.
+    /// How the two differ, when the clock ticks are misleading.
     pub difference: Option<String>,
-    /// What its ksoftirqd did; `None` when not known.
+    /// The activity of its ksoftirqd; `None` when not known.
     pub ksoftirqd: Option<Ksoftirqd>,
 }
 
-/// What a ksoftirqd did, in shares of the time.
+/// The activity of a ksoftirqd, as shares of the interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ksoftirqd {
-    /// It ran: softirq work that did not end where it began.
+    /// Time that it ran softirq work deferred to it.
     pub ran: f64,
-    /// It waited for its turn behind other threads, and all softirq work of the CPU with it.
+    /// Time that it waited behind other threads, and delayed all softirq work of the CPU.
     pub waited: f64,
 }
 
-/// Something that takes a CPU's time.
+/// One cause of a CPU's load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cause {
-    /// What (`eth0 rx-3`, `packets of RPS, loopback and veth`).
+    /// The name of the cause (`eth0 rx-3`, `backlog (RPS, loopback, veth)`).
     pub what: String,
-    /// Share of the CPU's time; `None` when nothing tells.
+    /// Share of the CPU's time; `None` when not known.
     pub share: Option<f64>,
-    /// The share is not measured but reckoned, by packets or interrupts.
+    /// Whether the share is estimated, by packets or interrupts, instead of measured.
     pub estimated: bool,
-    /// Its numbers.
+    /// The measurements of the cause.
     pub evidence: Vec<Evidence>,
-    /// Why it is there, step by step.
+    /// Why the work runs on this CPU, step by step.
     pub because: Vec<Because>,
 }
 
-/// One step of a reason.
+/// One step of an explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Because {
-    /// What is so.
+    /// The fact.
     pub text: String,
-    /// Who says so: a file, a hook, or a function of the kernel.
+    /// Its source: a file, a hook, or a kernel function.
     pub source: String,
 }
 
@@ -106,24 +106,24 @@ impl Because {
     }
 }
 
-/// It is not there.
+/// The subject does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WhyError {
-    /// A CPU that is not online.
-    #[error("cpu {0} is not online: {1} are")]
+    /// The CPU is not online.
+    #[error("cpu {0} is not online: the online cpus are {1}")]
     NoCpu(CpuId, CpuSet),
-    /// An interrupt that nobody requested.
-    #[error("irq {0} is not there: netsilo show lists those of netdevs")]
+    /// No driver has requested the interrupt.
+    #[error("irq {0} does not exist: netsilo show lists the interrupts of netdevs")]
     NoIrq(Irq),
-    /// A netdev that is not there.
-    #[error("no netdev is called {0:?}: {1} are there")]
+    /// The netdev does not exist.
+    #[error("no netdev is called {0:?}: the netdevs are {1}")]
     NoNetdev(String, String),
-    /// A queue that is not there.
+    /// The rx queue does not exist.
     #[error("{0} has no rx-{1}: its rx queues are {2}")]
     NoQueue(String, u32, CpuSet),
 }
 
-/// Why it is busy, or where it is: by what was observed.
+/// Explains a subject from an observation. Fails when the subject does not exist.
 pub fn why(observation: &Observation, subject: &Subject) -> Result<Why, WhyError> {
     let rates = rates(&observation.before, &observation.after);
     let silos = silos(observation, &rates);
@@ -168,19 +168,19 @@ pub fn why(observation: &Observation, subject: &Subject) -> Result<Why, WhyError
     })
 }
 
-/// Each queue where it is polled most, the dearest first.
+/// The cause of each queue on the CPU that polls it most, in descending order of CPU time.
 fn queues<'a>(look: &chain::Look<'_>, silos: impl Iterator<Item = &'a Silo>) -> Vec<Cause> {
     let mut causes: Vec<Cause> = silos.map(|silo| chain::queue_anywhere(look, silo)).collect();
     heaviest_first(&mut causes);
     causes
 }
 
-/// In the order of time taken; what is not known comes last.
+/// Sorts causes in descending order of CPU time; unknown shares come last.
 fn heaviest_first(causes: &mut [Cause]) {
     causes.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
 }
 
-/// Neither a CPU nor an interrupt nor a netdev's name.
+/// The text names neither a CPU, an interrupt, a netdev nor an rx queue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected cpu3, irq27, eth0 or eth0/rx-3, found {0:?}")]
 pub struct UnknownSubject(String);

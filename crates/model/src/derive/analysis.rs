@@ -1,4 +1,5 @@
-//! FILEDOC
+//! Helpers of the audit's families: growth of counters, rates, shares, and constructors of remedies
+//! and findings.
 
 use std::collections::BTreeMap;
 
@@ -35,18 +36,18 @@ impl<'a> Analysis<'a> {
         &self.observation.after
     }
 
-    /// The audit of both looks.
-    pub fn audits(&self) -> Option<(&'a Audit, &'a Audit)> {
+    /// The audits of both snapshots.
+    pub(super) fn audits(&self) -> Option<(&'a Audit, &'a Audit)> {
         Some((self.observation.before.audit.as_ref()?, self.observation.after.audit.as_ref()?))
     }
 
-    /// What the audit read of a netdev.
-    pub fn audit_of(&self, netdev: &Netdev) -> Option<&'a NetdevAudit> {
+    /// The audit's data on a netdev.
+    pub(super) fn audit_of(&self, netdev: &Netdev) -> Option<&'a NetdevAudit> {
         self.observation.after.audit.as_ref()?.netdevs.get(&netdev.name)
     }
 
-    /// Netdevs that are up.
-    pub fn running(&self) -> impl Iterator<Item = &'a Netdev> {
+    /// Netdevs that are up and do not lack a carrier.
+    pub(super) fn running(&self) -> impl Iterator<Item = &'a Netdev> {
         self.observation
             .after
             .netdevs
@@ -54,20 +55,19 @@ impl<'a> Analysis<'a> {
             .filter(|netdev| netdev.up && netdev.carrier != Some(false))
     }
 
-    /// One of a netdev's statistics, per second.
-    pub fn rate(&self, netdev: &Netdev, statistic: &str) -> Option<f64> {
+    /// A statistic of a netdev, per second.
+    pub(super) fn rate(&self, netdev: &Netdev, statistic: &str) -> Option<f64> {
         self.rates.netdevs.get(&netdev.name)?.get(statistic).copied()
     }
 
-    /// How often something happened per second that grew by this.
-    pub fn per_s(&self, growth: u64) -> f64 {
+    /// The rate per second of a counter that grew by this in the interval; 0 for an empty interval.
+    pub(super) fn per_s(&self, growth: u64) -> f64 {
         let seconds = self.rates.elapsed.as_secs_f64();
         if seconds > 0.0 { growth as f64 / seconds } else { 0.0 }
     }
 
-    /// By how much the driver's counters grew whose names fit, by name; those that stood still are
-    /// left out.
-    pub fn driver_counters(
+    /// The growth of the driver counters whose names fit, by name, without those that did not grow.
+    pub(super) fn driver_counters(
         &self,
         netdev: &Netdev,
         fits: impl Fn(&str) -> bool,
@@ -80,7 +80,7 @@ impl<'a> Analysis<'a> {
         if old.len() != new.len() {
             return grown;
         }
-        // Names may repeat; their places do not move while the list is as long.
+        // Names may repeat. Their positions are stable while the list keeps its length.
         for ((name, before), (again, after)) in old.iter().zip(new) {
             if name == again && fits(name) && after > before {
                 let sum: &mut u64 = grown.entry(again.as_str()).or_default();
@@ -90,8 +90,8 @@ impl<'a> Analysis<'a> {
         grown
     }
 
-    /// The queueing disciplines of a netdev: each as it was, how it is now. New ones are not in it.
-    pub fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
+    /// The queueing disciplines of a netdev that exist in both snapshots: before and after.
+    pub(super) fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
         let Some((Part::Value(old), Part::Value(new))) =
             self.audits().map(|(old, new)| (&old.qdiscs, &new.qdiscs))
         else {
@@ -105,8 +105,8 @@ impl<'a> Analysis<'a> {
         own.filter_map(|new| Some((old.iter().find(|old| same(new, old))?, new))).collect()
     }
 
-    /// Connections that were there at both looks.
-    pub fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
+    /// Connections that exist in both snapshots: before and after.
+    pub(super) fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
         let Some((Part::Value(old), Part::Value(new))) =
             self.audits().map(|(old, new)| (&old.connections, &new.connections))
         else {
@@ -117,9 +117,8 @@ impl<'a> Analysis<'a> {
         new.kept.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
     }
 
-    /// The share of a CPU's time in softirqs: measured, else by its clock ticks; and where that is
-    /// from.
-    pub fn softirq(&self, cpu: CpuId) -> Option<(f64, &'static str)> {
+    /// The share of a CPU's time in softirqs, and its source: measured, else by clock ticks.
+    pub(super) fn softirq(&self, cpu: CpuId) -> Option<(f64, &'static str)> {
         let attribution = &self.observation.attribution;
         let elapsed = attribution.elapsed.as_secs_f64();
         if let Some(time) = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0) {
@@ -138,9 +137,8 @@ impl<'a> Analysis<'a> {
         polled.filter_map(|cpu| Some((*cpu, self.softirq(*cpu)?.0))).collect()
     }
 
-    /// The share of the receive work's samples that fell in these stages; `None` where there are
-    /// too few to tell.
-    pub fn stages(&self, wanted: &[Stage]) -> Option<f64> {
+    /// The share of the receive work's samples in these stages; `None` below [`ENOUGH_SAMPLES`].
+    pub(super) fn stages(&self, wanted: &[Stage]) -> Option<f64> {
         let samples = self
             .observation
             .attribution
@@ -154,8 +152,8 @@ impl<'a> Analysis<'a> {
         (total >= ENOUGH_SAMPLES).then(|| of_wanted as f64 / total as f64)
     }
 
-    /// What takes a knob to a value, if it is there and has another one.
-    pub fn change(&self, target: Target, new: Value, reason: &str) -> Vec<Change> {
+    /// The change of a knob to a value; empty when the knob is missing or already has the value.
+    pub(super) fn change(&self, target: Target, new: Value, reason: &str) -> Vec<Change> {
         match target.value_in(self.after()) {
             Some(old) if old != new => vec![Change { target, old, new, reason: reason.to_owned() }],
             _ => Vec::new(),
@@ -163,14 +161,62 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// A share of fewer samples than these is off by more than a tenth.
+/// Minimum number of samples: the error of a share from fewer may exceed a tenth.
 const ENOUGH_SAMPLES: u64 = 100;
 
-/// Counts of a bundle may be anything: their sum stops at the largest number.
-pub fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
+/// A saturating sum: the counters of a bundle may have any value.
+pub(super) fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
     counts.into_iter().fold(0, u64::saturating_add)
 }
 
 fn stats(netdev: &Netdev) -> Option<&[(String, u64)]> {
     netdev.ethtool.as_ref()?.stats.value().map(Vec::as_slice)
+}
+
+impl Remedy {
+    /// Creates a remedy without cost, exception or changes.
+    pub(super) fn new(what: impl Into<String>, gain: Gain) -> Self {
+        Self {
+            what: what.into(),
+            gain,
+            cost: None,
+            not_when: None,
+            changes: Vec::new(),
+            interrupts_traffic: false,
+        }
+    }
+
+    pub(super) fn costs(self, cost: impl Into<String>) -> Self {
+        Self { cost: Some(cost.into()), ..self }
+    }
+
+    pub(super) fn not_when(self, not_when: impl Into<String>) -> Self {
+        Self { not_when: Some(not_when.into()), ..self }
+    }
+
+    pub(super) fn by(self, changes: Vec<Change>) -> Self {
+        Self { changes, ..self }
+    }
+}
+
+/// The finding that a family found no problem; `None` when it had nothing to check.
+pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
+    let looked = !evidence.is_empty();
+    looked.then(|| Finding {
+        id,
+        severity: Severity::Ok,
+        subject: "machine".into(),
+        title: title.to_owned(),
+        evidence,
+        remedies: Vec::new(),
+    })
+}
+
+/// Creates an evidence from a setting.
+pub(super) fn setting(
+    what: impl Into<String>,
+    text: impl Into<String>,
+    source: impl Into<String>,
+) -> Evidence {
+    Evidence::new(what, Measure::Text(text.into()), source)
 }

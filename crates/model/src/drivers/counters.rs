@@ -1,20 +1,18 @@
-//! What drivers call the packets that they, or their devices, could not keep: `ethtool -S` names by
-//! driver.
+//! Drivers' `ethtool -S` counters of packets that the driver or its device dropped on receive.
 //!
-//! Read off the drivers' sources; a name that a driver does not have costs nothing. `{n}` stands
+//! The names come from the drivers' sources; a name that a driver lacks is harmless. `{n}` stands
 //! for a number.
 
 use crate::drivers::loss_stage::Place;
 
-/// A counter of a driver.
-#[derive(Debug)]
-pub struct Row {
+/// One counter of one or more drivers.
+pub(super) struct Row {
     drivers: &'static [&'static str],
     name: &'static str,
-    /// Where in the ledger it belongs.
-    pub place: Place,
-    /// Why it is shown but not counted as a loss; empty where it is one.
-    pub aside: &'static str,
+    /// The stage of the ledger that it counts.
+    pub(super) place: Place,
+    /// Why it is shown but not counted as a loss; empty for a loss.
+    pub(super) aside: &'static str,
 }
 
 const fn lost(drivers: &'static [&'static str], name: &'static str, place: Place) -> Row {
@@ -30,8 +28,8 @@ const fn shown(
     Row { drivers, name, place, aside }
 }
 
-const NO_MEMORY: &str = "no memory for a buffer; tried again";
-const LIMIT: &str = "a limit of the instance: queued or dropped by the provider";
+const NO_MEMORY: &str = "no memory for a buffer; the driver retries";
+const LIMIT: &str = "a limit of the instance: the provider queues or drops packets";
 
 const ROWS: &[Row] = &[
     lost(&["igb", "igc", "e1000e", "e1000", "ixgbe"], "rx_missed_errors", Place::Nic),
@@ -40,7 +38,7 @@ const ROWS: &[Row] = &[
         &["igb", "igc", "e1000e", "e1000"],
         "rx_no_buffer_count",
         Place::Ring,
-        "waited in the NIC for a descriptor",
+        "packets waited in the NIC for a descriptor",
     ),
     shown(&["igb", "igc"], "rx_queue_{n}_alloc_failed", Place::Ring, NO_MEMORY),
     lost(&["ixgbe"], "rx_no_dma_resources", Place::Ring),
@@ -57,7 +55,7 @@ const ROWS: &[Row] = &[
         &["mlx5_core"],
         "rx_steer_missed_packets",
         Place::Nic,
-        "meant for nobody here: they matched no flow",
+        "not for this host: the packets matched no steering rule",
     ),
     shown(&["mlx5_core"], "rx_buff_alloc_err", Place::Ring, NO_MEMORY),
     shown(&["mlx5_core"], "rx_xdp_drop", Place::Xdp, ""),
@@ -90,7 +88,7 @@ const ROWS: &[Row] = &[
         &["hv_netvsc"],
         "rx_comp_busy",
         Place::Ring,
-        "completions that the host could not take at once",
+        "completions that the host could not accept at once",
     ),
     shown(&["hv_netvsc"], "rx_queue_{n}_xdp_drop", Place::Xdp, ""),
     lost(&["mana"], "hc_rx_discards_no_wqe", Place::Ring),
@@ -109,23 +107,23 @@ const ROWS: &[Row] = &[
     lost(&["enic"], "rx_no_bufs", Place::Ring),
 ];
 
-/// Drivers that count what had no descriptor apart from what the NIC itself could not keep. The
-/// others' NICs fill up because they wait for a descriptor.
+/// Drivers that count packets without a descriptor separately from packets that the NIC's buffer
+/// could not hold. With other drivers the NIC's buffer fills up because it waits for descriptors.
 const RING_APART: &[&str] = &["bnxt_en", "ena", "mana", "mlx5_core", "sfc", "virtio_net"];
 
-/// Whether drops in this driver's NIC say nothing of its ring.
-pub fn ring_apart(driver: &str) -> bool {
+/// Whether this driver's NIC drops are independent of the ring.
+pub(super) fn ring_apart(driver: &str) -> bool {
     RING_APART.contains(&driver)
 }
 
-/// The row of a driver's counter; of a name that is indented the words.
-pub fn row(driver: &str, name: &str) -> Option<&'static Row> {
+/// The row of a driver's counter. Ignores spaces around the name.
+pub(super) fn row(driver: &str, name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.drivers.contains(&driver) && row.fits(name.trim()))
 }
 
 impl Row {
-    /// What it is called for all of its numbers together.
-    pub fn name(&self) -> String {
+    /// The name with `*` in place of the number, for the sum over all numbers.
+    pub(super) fn name(&self) -> String {
         self.name.replace("{n}", "*")
     }
 
@@ -143,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_found_by_driver_number_and_all() {
+    fn a_counter_is_found_by_driver_and_name_with_any_number() {
         let place = |driver, name| row(driver, name).map(|row| row.place);
         assert_eq!(place("igb", "rx_queue_12_drops"), Some(Place::Ring));
         assert_eq!(place("igb", "rx_queue__drops"), None);

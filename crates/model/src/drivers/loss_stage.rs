@@ -2,23 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A place on a packet's way.
+/// A stage of the receive path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
-    /// Frames that arrive damaged.
+    /// Frames arrived damaged.
     Wire,
     /// The NIC's own buffer was full.
     Nic,
-    /// No free descriptor in the receive ring, or no buffer for it.
+    /// The receive ring had no free descriptor, or the driver had no buffer for it.
     Ring,
-    /// An XDP program dropped it: meant, not lost.
+    /// An XDP program dropped the packet on purpose.
     Xdp,
     /// The backlog of a CPU was full (RPS, loopback, veth).
     Backlog,
-    /// NET_RX stopped with work left: late, not lost.
+    /// NET_RX stopped with work left: the packets were late, not lost.
     Squeeze,
-    /// IP, fragments, checksums.
+    /// IP, fragment reassembly or checksum validation dropped the packet.
     Protocol,
     /// The queue of a listening socket was full.
     Listen,
@@ -27,7 +27,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// All of them, in the order of a packet's way.
+    /// All stages, in the order of the receive path.
     pub const ALL: [Self; 9] = [
         Self::Wire,
         Self::Nic,
@@ -40,14 +40,14 @@ impl Place {
         Self::Socket,
     ];
 
-    /// In words.
+    /// The label as printed in the ledger.
     pub fn label(self) -> &'static str {
         match self {
             Self::Wire => "wire: damaged frames",
-            Self::Nic => "NIC: its buffer full",
-            Self::Ring => "ring: no descriptor free",
+            Self::Nic => "NIC: buffer full",
+            Self::Ring => "ring: no free descriptor",
             Self::Xdp => "XDP: dropped on purpose",
-            Self::Backlog => "backlog of a cpu full",
+            Self::Backlog => "backlog full",
             Self::Squeeze => "squeeze: late, not lost",
             Self::Protocol => "protocol",
             Self::Listen => "listen queue full",
@@ -55,38 +55,45 @@ impl Place {
         }
     }
 
-    /// Whether what is counted there is lost against anyone's will.
+    /// Whether packets counted at this stage are lost unintentionally.
     pub fn loses(self) -> bool {
         !matches!(self, Self::Xdp | Self::Squeeze)
     }
 
-    /// What to do about losses there, of this subject.
-    pub fn next(self, subject: &str) -> String {
+    /// The next step for losses of `subject` at this stage; empty for a stage that loses nothing.
+    fn next(self, subject: &str) -> String {
         match self {
             Self::Wire => {
-                format!("{subject}: frames arrive damaged: cable, transceiver, switch port")
+                format!(
+                    "{subject}: frames arrive damaged: check cable, transceiver and switch port"
+                )
             }
             Self::Nic | Self::Ring => {
                 format!(
-                    "{subject}: see who polls it (netsilo why {subject}), then netsilo plan --fix nic-drops:{subject}"
+                    "{subject}: find the cpus that poll it (netsilo why {subject}), then run \
+                     netsilo plan --fix nic-drops:{subject}"
                 )
             }
             Self::Backlog => {
                 format!(
-                    "{subject}: see what feeds its backlog (netsilo why {subject}), then netsilo plan --fix backlog-overflow:{subject}"
+                    "{subject}: find what fills its backlog (netsilo why {subject}), then run \
+                     netsilo plan --fix backlog-overflow:{subject}"
                 )
             }
             Self::Protocol => {
-                "the protocol counters name the reason: netsilo explain protocol-drops".to_owned()
+                "the protocol counters show the reason: see netsilo explain protocol-drops"
+                    .to_owned()
             }
             Self::Listen => {
                 format!(
-                    "{subject}: connections come faster than they are accepted: netsilo explain listen-overflow"
+                    "{subject}: connections arrive faster than they are accepted: see netsilo \
+                     explain listen-overflow"
                 )
             }
             Self::Socket => {
                 format!(
-                    "{subject}: its reader is slower than its packets: netsilo explain socket-buffer-overflow"
+                    "{subject}: packets arrive faster than they are read: see netsilo explain \
+                     socket-buffer-overflow"
                 )
             }
             Self::Xdp | Self::Squeeze => String::new(),

@@ -1,4 +1,4 @@
-//! What a cloud or a hypervisor bounds: allowances, queues, accelerated networking.
+//! Findings on limits set by a cloud or a hypervisor: allowances, queues, accelerated networking.
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -7,8 +7,8 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
 use crate::judge::findings::{Finding, FindingId, Severity};
 
-/// ENA's counters of packets that were held back or dropped because the instance was over its
-/// allowance, and of what.
+/// ENA's counters of packets queued or dropped because the instance exceeded an allowance, with
+/// the name of the allowance.
 const ENA_LIMITS: &[(&str, &str)] = &[
     ("bw_in_allowance_exceeded", "inbound bandwidth"),
     ("bw_out_allowance_exceeded", "outbound bandwidth"),
@@ -18,7 +18,7 @@ const ENA_LIMITS: &[(&str, &str)] = &[
 ];
 /// `VIRTIO_NET_F_MQ`.
 const VIRTIO_MQ: u32 = 22;
-/// Packets per second from which on the way through the hypervisor shows.
+/// Packets per second from which a missing virtual function is reported.
 const BUSY: f64 = 50_000.0;
 
 pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
@@ -29,7 +29,11 @@ pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
         found.extend(without_vf(seen, netdev));
     }
     if found.is_empty() {
-        found.extend(all_well(FindingId::CloudLimitsFree, "no allowance of the instance was used up", looked_at(seen)));
+        found.extend(all_well(
+            FindingId::CloudLimitsFree,
+            "the instance exceeded no allowance",
+            looked_at(seen),
+        ));
     }
     found
 }
@@ -39,38 +43,50 @@ fn is(netdev: &Netdev, driver: &str) -> bool {
 }
 
 fn allowance(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let over = |name: &str| ENA_LIMITS.iter().any(|(limit, _)| *limit == name);
-    let grown = seen.driver_counters(netdev, over);
+    let is_limit = |name: &str| ENA_LIMITS.iter().any(|(limit, _)| *limit == name);
+    let grown = seen.driver_counters(netdev, is_limit);
     if !is(netdev, "ena") || grown.is_empty() {
         return None;
     }
     let evidence = ENA_LIMITS.iter().filter_map(|(name, what)| {
         let packets = grown.get(name)?;
-        Some(Evidence::new(*what, Measure::PerSecond(seen.per_s(*packets)), format!("ethtool -S, {name}")))
+        Some(Evidence::new(
+            *what,
+            Measure::PerSecond(seen.per_s(*packets)),
+            format!("ethtool -S, {name}"),
+        ))
     });
-    let mut limits: Vec<&str> = ENA_LIMITS.iter().filter(|(name, _)| grown.contains_key(name)).map(|(_, what)| *what).collect();
+    let mut limits: Vec<&str> = ENA_LIMITS
+        .iter()
+        .filter(|(name, _)| grown.contains_key(name))
+        .map(|(_, what)| *what)
+        .collect();
     limits.truncate(2);
     Some(Finding {
         id: FindingId::CloudAllowance,
         severity: Severity::Critical,
         subject: netdev.name.clone(),
-        title: format!("the instance is over its allowance of {}: packets wait or are dropped outside", limits.join(" and ")),
+        title: format!(
+            "the instance exceeds its allowance of {}: the provider queues or drops packets",
+            limits.join(" and ")
+        ),
         evidence: evidence.collect(),
         remedies: vec![
             Remedy::new(
-                "a larger instance, fewer or larger packets, fewer new connections: no setting of this machine lifts it",
+                "use a larger instance, fewer or larger packets, or fewer new connections: no \
+                 local setting raises the allowance",
                 Gain::AtMost {
                     measure: Measure::PerSecond(seen.per_s(sum(grown.values().copied()))),
-                    of: "packets that are held back or dropped".into(),
-                    basis: "all that were counted".into(),
+                    of: "packets that are queued or dropped".into(),
+                    basis: "all packets that were counted".into(),
                 },
             )
-            .not_when("it was one burst: the allowance fills up again"),
+            .not_when("it was a single burst: the allowance refills"),
         ],
     })
 }
 
-/// A virtio device that was given one queue, on a machine whose one CPU it fills.
+/// A virtio device with one queue that takes at least half of one CPU's time.
 fn one_queue(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let features = seen.audit_of(netdev)?.virtio_features.as_ref()?;
     let cpus = seen.after().topology.online.len();
@@ -82,30 +98,40 @@ fn one_queue(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         id: FindingId::VirtioOneQueue,
         severity: Severity::Warning,
         subject: netdev.name.clone(),
-        title: format!("the hypervisor gave it one queue, and cpu{cpu} is busy with it"),
+        title: format!("the hypervisor offers only one queue, which keeps cpu{cpu} busy"),
         evidence: vec![
             setting("VIRTIO_NET_F_MQ", "not offered", "device/features"),
-            Evidence::new("CPUs", Measure::Count(cpus as u64), "/sys/devices/system/cpu/online"),
-            Evidence::new(format!("softirq of cpu{cpu}"), Measure::Share(softirq), "eBPF or /proc/stat"),
+            Evidence::new(
+                "online cpus",
+                Measure::Count(cpus as u64),
+                "/sys/devices/system/cpu/online",
+            ),
+            Evidence::new(
+                format!("time of cpu{cpu} in softirqs"),
+                Measure::Share(softirq),
+                "eBPF or /proc/stat",
+            ),
         ],
         remedies: vec![
             Remedy::new(
-                "on the host: more queues for this device (QEMU: queues=N, mq=on, vectors=2N+2), up to one per CPU",
+                "on the host, configure more queues for this device (QEMU: queues=N, mq=on, \
+                 vectors=2N+2), up to one per cpu",
                 Gain::AtMost {
                     measure: Measure::Share(softirq * (1.0 - 1.0 / cpus as f64)),
                     of: format!("cpu{cpu}'s time"),
-                    basis: "its softirq time, spread evenly over all CPUs".into(),
+                    basis: "its softirq time, spread evenly over all cpus".into(),
                 },
             )
-            .costs("the guest restarts")
-            .not_when("one flow brings it all: a flow stays on one queue"),
+            .costs("the guest must restart")
+            .not_when("one flow carries all packets: a flow stays on one queue"),
         ],
     })
 }
 
-/// netvsc carries traffic by itself: no virtual function below it.
+/// A netvsc device without a virtual function carries the traffic itself.
 fn without_vf(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let packets = seen.rate(netdev, "rx_packets").unwrap_or(0.0) + seen.rate(netdev, "tx_packets").unwrap_or(0.0);
+    let packets = seen.rate(netdev, "rx_packets").unwrap_or(0.0)
+        + seen.rate(netdev, "tx_packets").unwrap_or(0.0);
     let vf = seen.after().netdevs.iter().any(|other| other.master.as_deref() == Some(&netdev.name));
     if !is(netdev, "hv_netvsc") || vf || packets < BUSY {
         return None;
@@ -114,29 +140,36 @@ fn without_vf(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         id: FindingId::NetvscWithoutVf,
         severity: Severity::Info,
         subject: netdev.name.clone(),
-        title: "all its packets go through the hypervisor's switch: it has no virtual function".into(),
+        title: "it has no virtual function: all packets pass through the hypervisor's switch"
+            .into(),
         evidence: vec![
             setting("virtual function", "none", "/sys/class/net/*/master"),
-            Evidence::new("packets, both ways", Measure::PerSecond(packets), "statistics"),
+            Evidence::new("packets received and sent", Measure::PerSecond(packets), "statistics"),
         ],
         remedies: vec![
             Remedy::new(
-                "switch accelerated networking on for this interface (in the cloud's settings)",
-                Gain::Unknown("what the hypervisor takes of each packet is not seen from inside".into()),
+                "enable accelerated networking for this interface in the cloud's settings",
+                Gain::Unknown(
+                    "the hypervisor's cost per packet cannot be measured in the guest".into(),
+                ),
             )
-            .not_when("the size of instance does not offer it"),
+            .not_when("this instance size does not support it"),
         ],
     })
 }
 
+/// Evidence for "all well": ENA allowance counters that did not grow.
 fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
     let ena = seen.running().filter(|netdev| is(netdev, "ena"));
     let counted = |netdev: &Netdev| {
         let stats = netdev.ethtool.as_ref()?.stats.value()?;
-        let counters = stats.iter().filter(|(name, _)| ENA_LIMITS.iter().any(|(limit, _)| limit == name)).count();
+        let counters = stats
+            .iter()
+            .filter(|(name, _)| ENA_LIMITS.iter().any(|(limit, _)| limit == name))
+            .count();
         (counters > 0).then(|| {
             Evidence::new(
-                format!("counters of {} that stood still", netdev.name),
+                format!("allowance counters of {} that did not grow", netdev.name),
                 Measure::Count(counters as u64),
                 "ethtool -S",
             )

@@ -1,4 +1,4 @@
-//! The machine around the queues: PCIe links, nodes, MTU, frequency, idle states, memory.
+//! Findings on the hardware: PCIe links, NUMA nodes, MTU, CPU frequency, idle states, memory.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,16 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
 use crate::judge::findings::{Finding, FindingId, Severity};
 
-/// From this share of what a link carries on, it is taken for the wall: headers of its packets take
-/// the rest.
+/// Share of a PCIe link's rate from which the link counts as full: PCIe packet headers take the
+/// rest.
 const LINK_FULL: f64 = 0.7;
-/// A CPU with this share of its time in softirqs is limited by receive work.
+/// Share of a CPU's time in softirqs from which receive work limits the CPU.
 const SOFTIRQ_BOUND: f64 = 0.5;
-/// Packets per second from which on a larger MTU is worth a word.
+/// Packets per second from which a larger MTU is proposed.
 const MANY_PACKETS: f64 = 50_000.0;
-/// Bytes in the interval from which on a connection tells something of its path.
+/// Bytes in the interval from which a connection is used to judge its path.
 const ENOUGH_BYTES: u64 = 1_000_000;
-/// A wake latency that shows beside the time that a packet takes.
+/// Exit latency in microseconds from which an idle state delays packets noticeably.
 const DEEP_USECS: u64 = 20;
 
 pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
@@ -37,13 +37,17 @@ pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     found.extend(frequency(seen));
     found.extend(deep_idle(seen));
     if found.is_empty() {
-        found.extend(all_well(FindingId::HardwareFits, "links, frequency and idle states leave room", links(seen)));
+        found.extend(all_well(
+            FindingId::HardwareFits,
+            "PCIe links, cpu frequency and idle states limit nothing",
+            links(seen),
+        ));
     }
     found.extend(memory(seen));
     found
 }
 
-/// The slowest link on the way to the CPUs.
+/// The slowest PCIe link between the device and the CPUs, and its rate in Mbit/s.
 fn bottleneck(audit: &NetdevAudit) -> Option<(&PcieLink, u64)> {
     audit.pcie.iter().filter_map(|link| Some((link, link.mbps()?))).min_by_key(|(_, mbps)| *mbps)
 }
@@ -53,7 +57,7 @@ fn slot(audit: &NetdevAudit) -> Option<&str> {
     Some(audit.pcie.first()?.address.rsplit_once('.')?.0)
 }
 
-/// What all running ports behind one slot need, in Mbit/s, and how many they are.
+/// The summed rate in Mbit/s of all running ports behind one slot, and the number of ports.
 fn needed(seen: &Analysis<'_>, netdev: &Netdev) -> Option<(u64, usize)> {
     let own = seen.audit_of(netdev)?;
     let speed = u64::from(netdev.speed_mbps?);
@@ -77,14 +81,20 @@ fn pcie_link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         return None;
     }
     let missed = seen.rate(netdev, "rx_missed_errors").unwrap_or(0.0);
-    let bytes = seen.rate(netdev, "rx_bytes").unwrap_or(0.0).max(seen.rate(netdev, "tx_bytes").unwrap_or(0.0));
+    let bytes = seen
+        .rate(netdev, "rx_bytes")
+        .unwrap_or(0.0)
+        .max(seen.rate(netdev, "tx_bytes").unwrap_or(0.0));
     let full = bytes * 8.0 >= LINK_FULL * mbps as f64 * 1e6;
-    // Both ends of the slowest link: the one that is there and the one that could be.
+    // The best rate that both ends of every link support.
     let ends = audit.pcie.iter().filter_map(PcieLink::max_mbps).min();
     let better = ends.filter(|ends| *ends > mbps);
     let what = match better {
-        Some(_) => "reseat the card and look at the slot's lanes (riser, bifurcation, firmware): both ends can do more",
-        None => "put the card into a slot with more or faster lanes",
+        Some(_) => {
+            "reseat the card and check the slot's lanes (riser, bifurcation, firmware): both ends \
+             support a higher rate"
+        }
+        None => "move the card to a slot with more or faster lanes",
     };
     let sure = needed.min(better.unwrap_or(needed)) - mbps;
     let remedy = Remedy::new(
@@ -92,30 +102,50 @@ fn pcie_link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         Gain::AtMost {
             measure: Measure::BytesPerSecond(sure as f64 * 125_000.0),
             of: "each direction".into(),
-            basis: "what the ports can take less what the link carries".into(),
+            basis: "the ports' rate minus the link's rate".into(),
         },
     )
-    .costs("the machine is off meanwhile")
-    .not_when("the ports never get near the link's rate");
+    .costs("the machine must be powered off meanwhile")
+    .not_when("the traffic never gets near the link's rate");
     let mut evidence = vec![
-        setting(format!("link of {}", link.address), lanes(link.current_width, link.current_mtps), "current_link_speed"),
-        setting("it could be", lanes(link.max_width, link.max_mtps), "max_link_speed"),
-        Evidence::new("it carries", Measure::BytesPerSecond(mbps as f64 * 125_000.0), "lanes x rate, less line code"),
+        setting(
+            format!("link of {}", link.address),
+            lanes(link.current_width, link.current_mtps),
+            "current_link_speed",
+        ),
+        setting("maximum of the link", lanes(link.max_width, link.max_mtps), "max_link_speed"),
         Evidence::new(
-            if ports > 1 { format!("its {ports} ports need") } else { "its port needs".to_owned() },
+            "rate of the link",
+            Measure::BytesPerSecond(mbps as f64 * 125_000.0),
+            "lanes x rate, minus line code",
+        ),
+        Evidence::new(
+            if ports > 1 {
+                format!("rate of its {ports} ports")
+            } else {
+                "rate of its port".to_owned()
+            },
             Measure::BytesPerSecond(needed as f64 * 125_000.0),
             "/sys/class/net/*/speed",
         ),
-        Evidence::new("moved now", Measure::BytesPerSecond(bytes), "statistics/rx_bytes, tx_bytes"),
+        Evidence::new(
+            "current traffic",
+            Measure::BytesPerSecond(bytes),
+            "statistics/rx_bytes, tx_bytes",
+        ),
     ];
     if missed > 0.0 {
-        evidence.push(Evidence::new("missed", Measure::PerSecond(missed), "statistics/rx_missed_errors"));
+        evidence.push(Evidence::new(
+            "packets missed",
+            Measure::PerSecond(missed),
+            "statistics/rx_missed_errors",
+        ));
     }
     Some(Finding {
         id: FindingId::PcieLinkNarrow,
         severity: if full { Severity::Warning } else { Severity::Info },
         subject: netdev.name.clone(),
-        title: format!("its PCIe link carries {mbps} Mbit/s, its ports can take {needed}"),
+        title: format!("its PCIe link carries {mbps} Mbit/s, its ports can receive {needed}"),
         evidence,
         remedies: vec![remedy],
     })
@@ -123,16 +153,18 @@ fn pcie_link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 
 fn lanes(width: Option<u32>, mtps: Option<u32>) -> String {
     let width = width.map_or_else(|| "x?".to_owned(), |width| format!("x{width}"));
-    let speed = mtps.map_or_else(|| "?".to_owned(), |mtps| format!("{:.1} GT/s", f64::from(mtps) / 1000.0));
+    let speed =
+        mtps.map_or_else(|| "?".to_owned(), |mtps| format!("{:.1} GT/s", f64::from(mtps) / 1000.0));
     format!("{width} at {speed}")
 }
 
-/// Who reads on other nodes than that of the device.
+/// Data of a device is read mostly on other nodes than the device's own.
 fn node(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let topology = &seen.after().topology;
     let home = netdev.node?;
     let mut read: BTreeMap<NodeId, f64> = BTreeMap::new();
-    let silos: Vec<&Silo> = seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+    let silos: Vec<&Silo> =
+        seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
     for (cpu, bytes) in silos.iter().flat_map(|silo| silo.read_on()) {
         *read.entry(topology.cpus.get(&cpu)?.node?).or_default() += bytes;
     }
@@ -145,21 +177,30 @@ fn node(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let costs = seen.costs;
     let further = (costs.line_ns.remote - costs.line_ns.llc).max(0.0);
     let gain = packets * (away / all) * costs.device_lines_per_packet * further / 1e9;
-    let basis = format!("{} cache lines a packet, each {further:.0} ns further", costs.device_lines_per_packet);
+    let basis = format!(
+        "{} cache lines per packet, each {further:.0} ns slower",
+        costs.device_lines_per_packet
+    );
     let at_most = Gain::AtMost { measure: Measure::Share(gain), of: "a cpu".into(), basis };
     Some(Finding {
         id: FindingId::ReadersOnAnotherNode,
         severity: if gain >= 0.01 { Severity::Warning } else { Severity::Info },
         subject: netdev.name.clone(),
-        title: format!("most of its data is read on other nodes than its own, node {home}"),
+        title: format!("most of its data is read on other NUMA nodes than its own, node {home}"),
         evidence: vec![
             Evidence::new("bytes read on other nodes", Measure::Share(away / all), "eBPF"),
             Evidence::new("bytes read", Measure::BytesPerSecond(all), "eBPF"),
             Evidence::new("packets", Measure::PerSecond(packets), "eBPF"),
         ],
         remedies: vec![
-            Remedy::new(format!("run its readers on node {home} (netsilo pin, or their unit's CPUAffinity=)"), at_most)
-                .not_when("what the readers work on lies in the other node's memory"),
+            Remedy::new(
+                format!(
+                    "run its readers on node {home} (netsilo pin, or CPUAffinity= in \
+                     their systemd unit)"
+                ),
+                at_most,
+            )
+            .not_when("the readers' other data is in the memory of the other node"),
         ],
     })
 }
@@ -168,7 +209,11 @@ fn small_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let packets = seen.rate(netdev, "rx_packets").filter(|rate| *rate >= MANY_PACKETS)?;
     let size = seen.rate(netdev, "rx_bytes")? / packets;
     let (cpu, softirq) = seen.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    if netdev.mtu > 1500 || netdev.device_path.is_none() || size < 0.8 * f64::from(netdev.mtu) || softirq < SOFTIRQ_BOUND {
+    if netdev.mtu > 1500
+        || netdev.device_path.is_none()
+        || size < 0.8 * f64::from(netdev.mtu)
+        || softirq < SOFTIRQ_BOUND
+    {
         return None;
     }
     let fewer = 1.0 - f64::from(netdev.mtu) / 9000.0;
@@ -176,9 +221,9 @@ fn small_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         Some(driver) => Gain::AtMost {
             measure: Measure::Share(softirq * driver * fewer),
             of: format!("cpu{cpu}'s time"),
-            basis: format!("the driver's and GRO's part of it, for {:.0}% fewer packets", fewer * 100.0),
+            basis: format!("the share of driver and GRO, with {:.0}% fewer packets", fewer * 100.0),
         },
-        None => Gain::Unknown("how much of the softirq is spent on each packet was not sampled".into()),
+        None => Gain::Unknown("the softirq time per packet was not sampled".into()),
     };
     Some(Finding {
         id: FindingId::MtuSmall,
@@ -187,24 +232,33 @@ fn small_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         title: format!("full packets of {} bytes keep cpu{cpu} busy", netdev.mtu),
         evidence: vec![
             Evidence::new("packets", Measure::PerSecond(packets), "statistics/rx_packets"),
-            Evidence::new("bytes in one", Measure::Bytes(size as u64), "statistics/rx_bytes"),
-            Evidence::new(format!("softirq of cpu{cpu}"), Measure::Share(softirq), "eBPF or /proc/stat"),
+            Evidence::new("bytes per packet", Measure::Bytes(size as u64), "statistics/rx_bytes"),
+            Evidence::new(
+                format!("time of cpu{cpu} in softirqs"),
+                Measure::Share(softirq),
+                "eBPF or /proc/stat",
+            ),
         ],
         remedies: vec![
-            Remedy::new("raise the MTU of this device, of its peers and of all switches between (9000)", gain)
-                .costs("a path that takes less drops the packets, unless path MTU discovery works")
-                .not_when("peers are reached over the internet or a cloud network that takes no more"),
+            Remedy::new(
+                "raise the MTU of this device, its peers and all switches between them to 9000",
+                gain,
+            )
+            .costs("a path with a smaller MTU drops the packets, unless path MTU discovery works")
+            .not_when("peers are reached over the internet or a cloud network with a smaller MTU"),
         ],
     })
 }
 
-/// Peers whose segments stay at what an MTU of 1500 gives, on a device that would take more.
+/// Peers that send segments for an MTU of 1500 to a netdev with a larger MTU.
 fn unused_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     if netdev.mtu <= 2000 {
         return None;
     }
     let (mut all, mut small, mut count, mut largest) = (0, 0, 0, 0);
-    for (old, new) in seen.connections().iter().filter(|(_, new)| new.netdev.as_deref() == Some(&netdev.name)) {
+    for (old, new) in
+        seen.connections().iter().filter(|(_, new)| new.netdev.as_deref() == Some(&netdev.name))
+    {
         let bytes = new.bytes_received.saturating_sub(old.bytes_received);
         if bytes < ENOUGH_BYTES {
             continue;
@@ -223,21 +277,29 @@ fn unused_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         subject: netdev.name.clone(),
         title: format!("its MTU is {}, but its peers send as if it were 1500", netdev.mtu),
         evidence: vec![
-            Evidence::new("bytes that came in small segments", Measure::Share(small as f64 / all as f64), "tcp_info"),
-            Evidence::new("connections that they came by", Measure::Count(count), "sock_diag"),
-            Evidence::new("largest segment seen of them", Measure::Bytes(largest.into()), "tcpi_rcv_mss"),
+            Evidence::new(
+                "bytes received in small segments",
+                Measure::Share(small as f64 / all as f64),
+                "tcp_info",
+            ),
+            Evidence::new("connections with small segments", Measure::Count(count), "sock_diag"),
+            Evidence::new(
+                "largest segment of these connections",
+                Measure::Bytes(largest.into()),
+                "tcpi_rcv_mss",
+            ),
         ],
         remedies: vec![
             Remedy::new(
-                "raise the MTU at the peers and on the way too, or lower it here",
-                Gain::Unknown("the peers' side was not looked at".into()),
+                "raise the MTU at the peers and on the path too, or lower it here",
+                Gain::Unknown("the peers were not examined".into()),
             )
-            .not_when("other peers than those that sent now use it"),
+            .not_when("peers that sent nothing in this interval use the large MTU"),
         ],
     })
 }
 
-/// CPUs that are busy with softirqs and yet slower than they could be, at both looks.
+/// CPUs that are busy with softirqs and below their maximum frequency in both snapshots.
 fn frequency(seen: &Analysis<'_>) -> Vec<Finding> {
     let Some((before, after)) = seen.audits() else { return Vec::new() };
     let slow = |cpu: CpuId| {
@@ -251,9 +313,10 @@ fn frequency(seen: &Analysis<'_>) -> Vec<Finding> {
         }
         let limited = new.allowed_khz.is_some_and(|allowed| allowed < max);
         let what = if limited {
-            "allow it more (scaling_max_freq)"
+            "raise its frequency limit (scaling_max_freq)"
         } else {
-            "governor performance, or energy_performance_preference performance, on the CPUs that receive"
+            "set the governor or energy_performance_preference to performance on the cpus that \
+             receive"
         };
         let khz = |khz: u64| format!("{:.2} GHz", khz as f64 / 1e6);
         let word = |word: &Option<String>| word.clone().unwrap_or_else(|| "-".into());
@@ -261,13 +324,17 @@ fn frequency(seen: &Analysis<'_>) -> Vec<Finding> {
             id: FindingId::FrequencyLow,
             severity: Severity::Warning,
             subject: format!("cpu{cpu}"),
-            title: "busy with softirqs, and slower than it could be".into(),
+            title: "busy with softirqs, and below its maximum frequency".into(),
             evidence: vec![
                 Evidence::new("softirq", Measure::Share(softirq), seen.softirq(cpu)?.1),
                 setting("frequency", khz(current), "scaling_cur_freq"),
-                setting("it can do", khz(max), "cpuinfo_max_freq"),
+                setting("maximum frequency", khz(max), "cpuinfo_max_freq"),
                 setting("governor", word(&new.governor), "scaling_governor"),
-                setting("preference", word(&new.energy_performance_preference), "energy_performance_preference"),
+                setting(
+                    "preference",
+                    word(&new.energy_performance_preference),
+                    "energy_performance_preference",
+                ),
             ],
             remedies: vec![
                 Remedy::new(
@@ -275,18 +342,21 @@ fn frequency(seen: &Analysis<'_>) -> Vec<Finding> {
                     Gain::AtMost {
                         measure: Measure::Share(missing * softirq),
                         of: format!("cpu{cpu}'s time"),
-                        basis: "softirq time by the frequency that is missing".into(),
+                        basis: "softirq time multiplied by the missing share of the frequency"
+                            .into(),
                     },
                 )
                 .costs("power and heat")
-                .not_when("all cores are busy and the largest frequency is for a few of them only"),
+                .not_when(
+                    "all cores are busy: the maximum frequency is possible on a few cores only",
+                ),
             ],
         })
     };
     after.cpus.keys().filter_map(|cpu| slow(*cpu)).collect()
 }
 
-/// CPUs that take NICs' interrupts and leave deep idle states for them.
+/// The CPU that NIC interrupts wake most often from a deep idle state.
 fn deep_idle(seen: &Analysis<'_>) -> Option<Finding> {
     let (before, after) = seen.audits()?;
     let mut worst: Option<(CpuId, &IdleState, f64, f64)> = None;
@@ -296,7 +366,8 @@ fn deep_idle(seen: &Analysis<'_>) -> Option<Finding> {
             for (was, is) in old.idle_states.iter().zip(&new.idle_states) {
                 let left = seen.per_s(is.usage.saturating_sub(was.usage));
                 let deep = is.name == was.name && is.latency_usecs >= DEEP_USECS && !is.disabled;
-                // Each interrupt may have found it asleep, and no more often than it slept.
+                // An upper bound: each interrupt may have woken the CPU, but at most as often as
+                // the CPU left the state.
                 let woken = left.min(*interrupts);
                 if deep && woken >= 100.0 && worst.is_none_or(|(.., most)| woken > most) {
                     worst = Some((*cpu, is, left, woken));
@@ -305,7 +376,7 @@ fn deep_idle(seen: &Analysis<'_>) -> Option<Finding> {
         }
     }
     let (cpu, state, left, woken) = worst?;
-    let asked = match after.machine.cpu_dma_latency_usecs {
+    let requested = match after.machine.cpu_dma_latency_usecs {
         // PM_QOS_CPU_LATENCY_DEFAULT_VALUE
         Some(2_000_000_000) => "none".to_owned(),
         Some(usecs) => format!("{usecs} us"),
@@ -315,36 +386,56 @@ fn deep_idle(seen: &Analysis<'_>) -> Option<Finding> {
         id: FindingId::DeepIdle,
         severity: Severity::Info,
         subject: format!("cpu{cpu}"),
-        title: format!("its interrupts may find it in {}, which takes {} us to leave", state.name, state.latency_usecs),
+        title: format!(
+            "its interrupts may find it in idle state {}, which takes {} us to leave",
+            state.name, state.latency_usecs
+        ),
         evidence: vec![
-            Evidence::new(format!("times that it left {}", state.name), Measure::PerSecond(left), "cpuidle/state*/usage"),
-            Evidence::new("of them at most by interrupts of queues", Measure::PerSecond(woken), "/proc/interrupts"),
-            Evidence::new("time to leave it", Measure::Nanoseconds(state.latency_usecs as f64 * 1e3), "cpuidle/state*/latency"),
-            setting("latency that somebody asks for", asked, "/dev/cpu_dma_latency"),
+            Evidence::new(
+                format!("exits from {}", state.name),
+                Measure::PerSecond(left),
+                "cpuidle/state*/usage",
+            ),
+            Evidence::new(
+                "of these, caused by queue interrupts at most",
+                Measure::PerSecond(woken),
+                "/proc/interrupts",
+            ),
+            Evidence::new(
+                "exit latency",
+                Measure::Nanoseconds(state.latency_usecs as f64 * 1e3),
+                "cpuidle/state*/latency",
+            ),
+            setting("requested latency limit", requested, "/dev/cpu_dma_latency"),
         ],
         remedies: vec![
             Remedy::new(
-                "switch deep states off on the CPUs that receive (cpupower idle-set, or pm_qos_resume_latency_us)",
+                "disable deep idle states on the cpus that receive (cpupower idle-set, or \
+                 pm_qos_resume_latency_us)",
                 Gain::AtMost {
                     measure: Measure::Nanoseconds(state.latency_usecs as f64 * 1e3),
-                    of: "the latency of a packet that finds the CPU asleep".into(),
-                    basis: "what the state takes to leave".into(),
+                    of: "the latency of a packet that wakes the cpu".into(),
+                    basis: "the exit latency of the state".into(),
                 },
             )
-            .costs("power, and less turbo for the other cores")
-            .not_when("throughput counts and latency does not: a busy CPU does not sleep"),
+            .costs("more power, and less turbo frequency for the other cores")
+            .not_when("only throughput matters: a busy cpu does not enter deep states"),
         ],
     })
 }
 
-/// What was looked at of links and power.
+/// Evidence for "all well": PCIe links and frequency governors.
 fn links(seen: &Analysis<'_>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
     for netdev in seen.running() {
         let link = seen.audit_of(netdev).and_then(bottleneck);
         if let Some((link, mbps)) = link.filter(|_| netdev.speed_mbps.is_some()) {
             let text = format!("{mbps} Mbit/s ({})", lanes(link.current_width, link.current_mtps));
-            evidence.push(setting(format!("PCIe link of {}", netdev.name), text, "current_link_speed"));
+            evidence.push(setting(
+                format!("PCIe link of {}", netdev.name),
+                text,
+                "current_link_speed",
+            ));
         }
     }
     let cpus = seen.after().audit.iter().flat_map(|audit| audit.cpus.values());
@@ -357,26 +448,34 @@ fn links(seen: &Analysis<'_>) -> Vec<Evidence> {
     evidence
 }
 
-/// Memory traffic where the machine counts it; no bound of it is known, so it is told and not
-/// judged.
+/// Memory traffic, where the machine counts it. Its limit is not known, so the finding reports
+/// without judging.
 fn memory(seen: &Analysis<'_>) -> Option<Finding> {
     let (before, after) = seen.audits()?;
     let mut evidence = Vec::new();
     for (domain, new) in &after.machine.memory_bytes {
         let grown = before.machine.memory_bytes.get(domain).and_then(|old| new.checked_sub(*old));
         evidence.extend(grown.map(|bytes| {
-            Evidence::new(domain.clone(), Measure::BytesPerSecond(seen.per_s(bytes)), "resctrl, mbm_total_bytes")
+            Evidence::new(
+                domain.clone(),
+                Measure::BytesPerSecond(seen.per_s(bytes)),
+                "resctrl, mbm_total_bytes",
+            )
         }));
     }
     let title = if !evidence.is_empty() {
-        "memory bandwidth is counted; what this machine could do is not known"
+        "memory bandwidth is measured; the maximum of this machine is not known"
     } else if after.machine.uncore_counters {
-        evidence.push(setting("memory controllers", "perf stat -a -e uncore_imc/.../ reads them", "event_source/devices"));
-        "memory bandwidth is not counted now: mount resctrl, or ask perf"
+        evidence.push(setting(
+            "memory controllers",
+            "readable with perf stat -a -e uncore_imc/.../",
+            "event_source/devices",
+        ));
+        "memory bandwidth is not measured: mount resctrl, or use perf"
     } else {
-        let why = "neither resctrl nor counters of memory controllers";
+        let why = "neither resctrl nor memory controller counters exist";
         evidence.push(setting("memory bandwidth", why, "/sys/fs/resctrl, event_source/devices"));
-        "memory bandwidth is not measurable here"
+        "memory bandwidth cannot be measured on this machine"
     };
     all_well(FindingId::MemoryBandwidth, title, evidence)
 }

@@ -1,5 +1,5 @@
-//! What is lost between the NIC and the reader, by the [ledger](crate::judge::ledger), with what would
-//! mend the stage that loses.
+//! Findings on packets lost between the NIC and the reader, from the [ledger](super::ledger), with
+//! remedies for the stage that loses them.
 
 mod device;
 mod reader;
@@ -14,7 +14,7 @@ use crate::judge::findings::softirq::Load;
 use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::ledger::{Ledger, ledger};
 
-/// All of the family.
+/// All findings of the family.
 pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     let ledger = ledger(seen);
     let mut findings = device::find(seen, &ledger);
@@ -25,7 +25,7 @@ pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
     findings
 }
 
-/// A sysctl to another value; nothing where it was not read or has it.
+/// Changes a sysctl; empty when it was not read or already has the value.
 fn sysctl(seen: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
     let target = Target::Sysctl { name: name.to_owned() };
     let new = Value::words(&new.to_string());
@@ -33,25 +33,30 @@ fn sysctl(seen: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change
     old.map(|old| Change { target, old, new, reason: reason.to_owned() }).into_iter().collect()
 }
 
-/// The first number of a sysctl.
+/// The first number in a sysctl.
 fn sysctl_number(seen: &Analysis<'_>, name: &str) -> Option<u64> {
     seen.observation.after.net.sysctls.get(name)?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// The CPU in `cpu3`.
+/// Parses the CPU from a subject such as `cpu3`.
 fn cpu_of(subject: &str) -> Option<CpuId> {
     subject.strip_prefix("cpu")?.parse().ok().map(CpuId)
 }
 
-/// Counters of a stage that grew, as evidence.
+/// The counters of a subject at a stage that grew, as evidence.
 fn grown(ledger: &Ledger, place: Place, subject: &str) -> Vec<Evidence> {
     let stage = ledger.stage(place);
     let lines = stage.into_iter().flat_map(|stage| stage.grown(subject));
-    lines.map(|line| {
-        let aside = line.aside.as_ref().map(|aside| format!(" ({aside})")).unwrap_or_default();
-        Evidence::new(format!("{}{aside}", line.counter), Measure::Count(line.count.unwrap_or(0)), line.source.clone())
-    })
-    .collect()
+    lines
+        .map(|line| {
+            let aside = line.aside.as_ref().map(|aside| format!(" ({aside})")).unwrap_or_default();
+            Evidence::new(
+                format!("{}{aside}", line.counter),
+                Measure::Count(line.count.unwrap_or(0)),
+                line.source.clone(),
+            )
+        })
+        .collect()
 }
 
 fn per_s(seen: &Analysis<'_>, count: u64) -> f64 {
@@ -60,10 +65,14 @@ fn per_s(seen: &Analysis<'_>, count: u64) -> f64 {
 }
 
 fn all_of(seen: &Analysis<'_>, lost: u64, basis: &str) -> Gain {
-    Gain::AtMost { measure: Measure::PerSecond(per_s(seen, lost)), of: "packets lost".into(), basis: basis.into() }
+    Gain::AtMost {
+        measure: Measure::PerSecond(per_s(seen, lost)),
+        of: "packets lost".into(),
+        basis: basis.into(),
+    }
 }
 
-/// The backlog of a CPU overflows: by its own limit, or by the limit of one flow.
+/// Drops at a CPU's backlog: by its own limit, or by the flow limit.
 fn backlog(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Backlog) else { return Vec::new() };
     let mut findings = Vec::new();
@@ -81,36 +90,65 @@ fn backlog(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     findings
 }
 
-fn backlog_full(seen: &Analysis<'_>, subject: &str, lost: u64, mut evidence: Vec<Evidence>) -> Option<Finding> {
+fn backlog_full(
+    seen: &Analysis<'_>,
+    subject: &str,
+    lost: u64,
+    mut evidence: Vec<Evidence>,
+) -> Option<Finding> {
     let load = Load::of(seen, cpu_of(subject)?);
     let bound = sysctl_number(seen, "net.core.netdev_max_backlog");
-    evidence.extend(bound.map(|bound| Evidence::new("packets that may wait", Measure::Count(bound), "net.core.netdev_max_backlog")));
+    evidence.extend(bound.map(|bound| {
+        Evidence::new(
+            "backlog limit in packets",
+            Measure::Count(bound),
+            "net.core.netdev_max_backlog",
+        )
+    }));
     let rps = seen.rates.cpus.get(&cpu_of(subject)?).and_then(|it| it.softnet?.received_rps_per_s);
-    evidence.extend(rps.map(|rate| Evidence::new("times woken for RPS", Measure::PerSecond(rate), "/proc/net/softnet_stat")));
+    evidence.extend(rps.map(|rate| {
+        Evidence::new("wakeups for RPS", Measure::PerSecond(rate), "/proc/net/softnet_stat")
+    }));
     evidence.extend(load.evidence());
     let reason = format!("the backlog of {subject} lost {lost} packets");
     let larger = Remedy {
         what: match bound {
-            Some(bound) => format!("let {} packets wait instead of {bound}", bound.saturating_mul(2)),
-            None => "let more packets wait (net.core.netdev_max_backlog)".into(),
+            Some(bound) => format!(
+                "raise the backlog limit to {} packets from {bound}",
+                bound.saturating_mul(2)
+            ),
+            None => "raise the backlog limit (net.core.netdev_max_backlog)".into(),
         },
         gain: match load.is_full() {
-            true => Gain::Nothing("the cpu is at its limit: any queue fills in front of it".into()),
-            false => all_of(seen, lost, "all that the backlog lost; what comes in bursts may wait"),
+            true => Gain::Nothing("the cpu is saturated: a backlog of any size fills up".into()),
+            false => all_of(
+                seen,
+                lost,
+                "all packets that the backlog lost; a larger backlog holds bursts",
+            ),
         },
-        cost: Some("packets wait longer, and those of all other flows on this cpu behind them".into()),
-        not_when: Some("the cpu has no idle time. It bounds this queue only (RPS, loopback, veth without GRO), never the NIC's".into()),
+        cost: Some("packets of all flows on this cpu may wait longer".into()),
+        not_when: Some(
+            "the cpu has no idle time. The limit applies to the backlog only (RPS, \
+             loopback, veth without GRO), not to the NIC's queues"
+                .into(),
+        ),
         changes: match (bound, load.is_full()) {
-            (Some(bound), false) => sysctl(seen, "net.core.netdev_max_backlog", bound.saturating_mul(2), &reason),
+            (Some(bound), false) => {
+                sysctl(seen, "net.core.netdev_max_backlog", bound.saturating_mul(2), &reason)
+            }
             _ => Vec::new(),
         },
         interrupts_traffic: false,
     };
     let elsewhere = Remedy {
-        what: format!("give {subject} less to do: widen the rps_cpus that aim at it, or take other work off it"),
-        gain: all_of(seen, lost, "all that the backlog lost"),
+        what: format!(
+            "reduce the work of {subject}: add cpus to the rps_cpus that contain it, or move other \
+             work off it"
+        ),
+        gain: all_of(seen, lost, "all packets that the backlog lost"),
         cost: None,
-        not_when: Some("one flow makes the load: it has one target".into()),
+        not_when: Some("one flow causes the load: RPS steers it to one cpu".into()),
         changes: Vec::new(),
         interrupts_traffic: false,
     };
@@ -129,12 +167,22 @@ fn flow_limit(seen: &Analysis<'_>, subject: &str, lost: u64, evidence: Vec<Evide
         id: FindingId::FlowLimitDrops,
         severity: Severity::Warning,
         subject: subject.to_owned(),
-        title: format!("one flow fills its backlog, and lost {lost} packets to its limit, so that others lose none"),
+        title: format!(
+            "one flow fills its backlog and lost {lost} packets to the flow limit, \
+             which protects other flows"
+        ),
         evidence,
         remedies: vec![Remedy {
-            what: "leave it, unless that flow is the one that matters: then clear this cpu in net.core.flow_limit_cpu_bitmap".into(),
-            gain: all_of(seen, lost, "what the flow lost; other flows lose instead when the backlog fills"),
-            cost: Some("small flows are dropped along with the large one".into()),
+            what: "keep the flow limit, unless that flow matters most: then clear this cpu in \
+                   net.core.flow_limit_cpu_bitmap"
+                .into(),
+            gain: all_of(
+                seen,
+                lost,
+                "all packets that the flow lost; other flows lose packets \
+                 instead when the backlog fills",
+            ),
+            cost: Some("a full backlog then drops packets of small flows too".into()),
             not_when: Some("other flows on this cpu matter as much".into()),
             changes: Vec::new(),
             interrupts_traffic: false,
@@ -142,45 +190,77 @@ fn flow_limit(seen: &Analysis<'_>, subject: &str, lost: u64, evidence: Vec<Evide
     }
 }
 
-/// NET_RX stops with work left, on a CPU that loses packets or has no time left; else a squeeze is
-/// nothing to mend.
+/// NET_RX stops with work left on a CPU that loses packets or has no idle time. Other squeezes need
+/// no fix.
 fn squeezed(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Squeeze) else { return Vec::new() };
     let squeeze = |line: &crate::judge::ledger::Line| {
         let count = line.count.filter(|count| *count > 0)?;
         let load = Load::of(seen, cpu_of(&line.subject)?);
         let lost = load.lost(ledger);
-        (lost > 0 || load.is_full()).then(|| squeeze(seen, ledger, &load, &line.subject, count, lost))
+        (lost > 0 || load.is_full())
+            .then(|| squeeze(seen, ledger, &load, &line.subject, count, lost))
     };
     stage.lines.iter().filter_map(squeeze).collect()
 }
 
-fn squeeze(seen: &Analysis<'_>, ledger: &Ledger, load: &Load<'_>, subject: &str, count: u64, lost: u64) -> Finding {
+fn squeeze(
+    seen: &Analysis<'_>,
+    ledger: &Ledger,
+    load: &Load<'_>,
+    subject: &str,
+    count: u64,
+    lost: u64,
+) -> Finding {
     let mut evidence = grown(ledger, Place::Squeeze, subject);
     let bounds = ["net.core.netdev_budget", "net.core.netdev_budget_usecs"];
     for name in bounds {
-        evidence.extend(sysctl_number(seen, name).map(|value| Evidence::new("limit of one run", Measure::Count(value), name)));
+        evidence.extend(
+            sysctl_number(seen, name).map(|value| {
+                Evidence::new("limit of one softirq run", Measure::Count(value), name)
+            }),
+        );
     }
-    evidence.push(Evidence::new("packets lost by what it polls", Measure::Count(lost), "the ledger of loss"));
+    evidence.push(Evidence::new(
+        "packets lost by the queues it polls and its backlog",
+        Measure::Count(lost),
+        "the ledger of loss",
+    ));
     evidence.extend(load.evidence());
-    let reason = format!("{subject} stopped polling {count} times with work left while {lost} packets were lost");
+    let reason = format!(
+        "{subject} stopped polling {count} times with work left while {lost} packets were lost"
+    );
     let larger = || {
-        let double = |name: &str| sysctl_number(seen, name).map(|value| sysctl(seen, name, value.saturating_mul(2), &reason));
+        let double = |name: &str| {
+            sysctl_number(seen, name)
+                .map(|value| sysctl(seen, name, value.saturating_mul(2), &reason))
+        };
         bounds.into_iter().filter_map(double).flatten().collect::<Vec<Change>>()
     };
-    let mends = lost > 0 && !load.is_full();
+    let budget_helps = lost > 0 && !load.is_full();
     let remedy = Remedy {
-        what: match mends {
+        what: match budget_helps {
             true => "let NET_RX run twice as long before it yields".into(),
-            false => "take work off this cpu (netsilo why says what): it has no time for a larger budget to use".into(),
+            false => "move work off this cpu (netsilo why lists it): it has no idle time that a \
+                      larger budget could use"
+                .into(),
         },
-        gain: match mends {
-            true => all_of(seen, lost, "all that the queues polled here lost, if they lost it while NET_RX had yielded"),
-            false => Gain::Nothing("a larger budget moves time from ksoftirqd to softirq context, and makes none".into()),
+        gain: match budget_helps {
+            true => all_of(
+                seen,
+                lost,
+                "all packets lost by the queues polled here, if they were \
+                 lost while NET_RX had yielded",
+            ),
+            false => Gain::Nothing(
+                "a larger budget only moves time from ksoftirqd to softirq context".into(),
+            ),
         },
-        cost: Some("threads and other softirqs of all cpus wait longer".into()),
-        not_when: Some("nothing is lost: a squeeze is late, not lost".into()),
-        changes: if mends { larger() } else { Vec::new() },
+        cost: Some("threads and other softirqs on all cpus wait longer".into()),
+        not_when: Some(
+            "no packets are lost: a squeeze delays packets, it does not drop them".into(),
+        ),
+        changes: if budget_helps { larger() } else { Vec::new() },
         interrupts_traffic: false,
     };
     Finding {
@@ -188,8 +268,8 @@ fn squeeze(seen: &Analysis<'_>, ledger: &Ledger, load: &Load<'_>, subject: &str,
         severity: Severity::Warning,
         subject: subject.to_owned(),
         title: match lost {
-            0 => "it stops polling with work left, and has no time to spare".to_owned(),
-            _ => "it stops polling with work left, and the queues that it polls lose packets".to_owned(),
+            0 => "it stops polling with work left, and has no idle time".to_owned(),
+            _ => "it stops polling with work left, and the queues it polls lose packets".to_owned(),
         },
         evidence,
         remedies: vec![remedy],
@@ -197,19 +277,26 @@ fn squeeze(seen: &Analysis<'_>, ledger: &Ledger, load: &Load<'_>, subject: &str,
 }
 
 impl Load<'_> {
-    /// What the netdevs polled on this CPU, and its backlog, lost in the interval.
+    /// Packets that the netdevs polled on this CPU, and its backlog, lost in the interval.
     fn lost(&self, ledger: &Ledger) -> u64 {
         let mut names = self.netdevs();
         names.push(self.subject());
-        let places = [Place::Nic, Place::Ring, Place::Backlog].into_iter().filter_map(|place| ledger.stage(place));
-        places.flat_map(|stage| stage.by_subject()).filter(|(subject, _)| names.iter().any(|name| name == subject)).map(|it| it.1).fold(0, u64::saturating_add)
+        let places = [Place::Nic, Place::Ring, Place::Backlog]
+            .into_iter()
+            .filter_map(|place| ledger.stage(place));
+        places
+            .flat_map(|stage| stage.by_subject())
+            .filter(|(subject, _)| names.iter().any(|name| name == subject))
+            .map(|it| it.1)
+            .fold(0, u64::saturating_add)
     }
 }
 
-/// All stages are known, and none lost anything.
+/// Reports that nothing was lost, when the backlog and socket stages are known.
 fn nothing(seen: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
-    let told = |place: Place| ledger.stage(place).is_some();
-    let known = !seen.rates.elapsed.is_zero() && told(Place::Backlog) && ledger.stage(Place::Socket).is_some();
+    let is_known = |place: Place| ledger.stage(place).is_some();
+    let known =
+        !seen.rates.elapsed.is_zero() && is_known(Place::Backlog) && is_known(Place::Socket);
     (known && ledger.most_lost().is_none()).then(|| Finding {
         id: FindingId::NothingLost,
         severity: Severity::Ok,
@@ -218,7 +305,13 @@ fn nothing(seen: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
         evidence: ledger
             .stages
             .iter()
-            .map(|stage| Evidence::new(stage.place.label(), Measure::Count(stage.count), "the ledger of loss"))
+            .map(|stage| {
+                Evidence::new(
+                    stage.place.label(),
+                    Measure::Count(stage.count),
+                    "the ledger of loss",
+                )
+            })
             .collect(),
         remedies: Vec::new(),
     })

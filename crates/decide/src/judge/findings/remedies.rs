@@ -1,5 +1,5 @@
-//! Verdicts that are sure enough to be findings: what would help where something is full, and what
-//! is on and hurts.
+//! Findings from verdicts: remedies that would help where a CPU is saturated, and settings that are
+//! on and hurt.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable, verdicts};
 
-/// From this share of bytes on that RFS cannot steer it is called useless.
+/// Share of bytes that RFS cannot steer from which RFS is reported as useless.
 const USELESS: f64 = 0.9;
 
 pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
@@ -20,65 +20,114 @@ pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
         by_netdev.entry(verdict.subject.clone()).or_default().push(verdict);
     }
     let mut findings: Vec<Finding> = by_netdev.into_values().flat_map(of_netdev).collect();
-    findings.extend(seen.observation.after.netdevs.iter().filter_map(|netdev| rfs_useless(seen, netdev)));
+    findings.extend(
+        seen.observation.after.netdevs.iter().filter_map(|netdev| rfs_useless(seen, netdev)),
+    );
     findings
 }
 
 fn of_netdev(verdicts: Vec<Verdict>) -> Vec<Finding> {
-    let that = |remedy: RemedyName, outcome: Outcome| {
+    let with_outcome = |remedy: RemedyName, outcome: Outcome| {
         verdicts.iter().find(|verdict| verdict.remedy == remedy && verdict.outcome == outcome)
     };
-    let helps = |remedy| that(remedy, Outcome::Help);
+    let helps = |remedy| with_outcome(remedy, Outcome::Help);
     let mut findings = Vec::new();
     if let Some(queues) = helps(RemedyName::MoreQueues) {
-        let title = "one cpu is full of its receive work, and it has queues that are not used";
-        let remedy = remedy(queues, "more queues, so that more cpus poll", Some("traffic stops while the device is set up anew"));
+        let title = "its receive work saturates one cpu, and it has unused queues";
+        let remedy = remedy(
+            queues,
+            "use more queues, so that more cpus poll",
+            Some("traffic stops while the device is reconfigured"),
+        );
         findings.push(finding(FindingId::MoreQueues, queues, title, vec![remedy]));
     }
     if let Some(arfs) = helps(RemedyName::Arfs) {
-        let title = "one cpu is full of receive work that is read elsewhere, and the device can bring it there";
-        let remedy = remedy(arfs, "let the device steer each flow to the queue nearest its reader (aRFS)", None);
+        let title = "its receive work saturates one cpu, the data is read on other cpus, and the \
+                     device can steer flows to them";
+        let remedy = remedy(
+            arfs,
+            "let the device steer each flow to the queue nearest its reader (aRFS)",
+            None,
+        );
         findings.push(finding(FindingId::ArfsWouldHelp, arfs, title, vec![remedy]));
     }
-    // What the device can do costs no interrupts between cpus: RPS is for where it cannot.
+    // Remedies in the device need no inter-processor interrupts: propose RPS only without them.
     let by_device = [RemedyName::MoreQueues, RemedyName::Arfs, RemedyName::SpreadInterrupts];
-    if let Some(rps) = helps(RemedyName::Rps).filter(|_| !by_device.iter().any(|remedy| helps(*remedy).is_some())) {
-        let cost = Some("an interrupt between cpus for each batch that is handed on");
-        let mut remedies = vec![remedy(rps, "hand protocol work on to the idle cpus (RPS)", cost)];
+    if let Some(rps) =
+        helps(RemedyName::Rps).filter(|_| !by_device.iter().any(|remedy| helps(*remedy).is_some()))
+    {
+        let cost = Some("an inter-processor interrupt for each batch of steered packets");
+        let mut remedies = vec![remedy(rps, "move protocol work to the idle cpus (RPS)", cost)];
         let both = helps(RemedyName::RpsAndRfs);
-        remedies.extend(both.map(|both| remedy(both, "the same, flows that can be steered to their readers (RPS and RFS)", cost)));
-        findings.push(finding(FindingId::RpsWouldHelp, rps, "one cpu is full of its receive work while others are idle", remedies));
+        remedies.extend(both.map(|both| {
+            remedy(
+                both,
+                "the same, and steer flows to their readers where possible (RPS and RFS)",
+                cost,
+            )
+        }));
+        findings.push(finding(
+            FindingId::RpsWouldHelp,
+            rps,
+            "its receive work saturates one cpu while others are idle",
+            remedies,
+        ));
     }
     let waits = [
-        (RemedyName::Coalescing, "let the device wait for more packets before it interrupts"),
-        (RemedyName::IrqDeferral, "poll from a timer while packets come, instead of an interrupt for a few of them"),
+        (
+            RemedyName::Coalescing,
+            "let the device wait for more packets before it raises an interrupt",
+        ),
+        (
+            RemedyName::IrqDeferral,
+            "poll from a timer while packets arrive, instead of taking an interrupt for every few \
+             packets",
+        ),
     ];
-    if let Some((verdict, what)) = waits.iter().find_map(|(name, what)| Some((helps(*name)?, *what))) {
-        let title = "one cpu is full, and much of its time goes into interrupts that announce few packets each";
-        let remedy = remedy(verdict, what, Some("each packet may come later by as long as is waited"));
+    if let Some((verdict, what)) =
+        waits.iter().find_map(|(name, what)| Some((helps(*name)?, *what)))
+    {
+        let title =
+            "one cpu is saturated, and spends much of its time on interrupts of few packets each";
+        let remedy = remedy(verdict, what, Some("each packet may be delayed by the wait time"));
         findings.push(finding(FindingId::FewerInterrupts, verdict, title, vec![remedy]));
     }
     if let Some(threaded) = helps(RemedyName::ThreadedNapi) {
-        let title = "one cpu is full of its receive work, and its interrupts cannot be moved";
-        let cost = Some("a switch of threads for each poll, and no priority over applications");
-        let remedy = remedy(threaded, "poll in kthreads, which the scheduler moves to idle cpus (threaded NAPI)", cost);
+        let title = "its receive work saturates one cpu, and its interrupts cannot be moved";
+        let cost = Some("a context switch for each poll, and no priority over applications");
+        let remedy = remedy(
+            threaded,
+            "poll in kthreads, which the scheduler can run on idle cpus (threaded NAPI)",
+            cost,
+        );
         findings.push(finding(FindingId::ThreadedWouldHelp, threaded, title, vec![remedy]));
     }
-    if let Some(rps) = that(RemedyName::Rps, Outcome::Hurt).filter(|rps| !rps.changes.is_empty()) {
+    if let Some(rps) =
+        with_outcome(RemedyName::Rps, Outcome::Hurt).filter(|rps| !rps.changes.is_empty())
+    {
         let remedies = vec![remedy(rps, "switch RPS off", None)];
-        findings.push(finding(FindingId::RpsHurts, rps, "RPS is on and costs more than it relieves", remedies));
+        findings.push(finding(
+            FindingId::RpsHurts,
+            rps,
+            "RPS is on and costs more than it relieves",
+            remedies,
+        ));
     }
-    findings.extend(that(RemedyName::Rps, Outcome::Hurt).and_then(would_hurt));
+    findings.extend(with_outcome(RemedyName::Rps, Outcome::Hurt).and_then(would_hurt));
     findings
 }
 
-/// A warning before anybody switches RPS on: what is on has a gain by switching it off.
+/// Warns against switching RPS on. `None` when RPS is on: then switching it off has a gain.
 fn would_hurt(rps: &Verdict) -> Option<Finding> {
     let Gain::Nothing(why) = &rps.bound else { return None };
-    let what = "leave RPS off: there is no idle time to hand work to; less work for each packet, or more cpus, would help";
+    let what = "leave RPS off: no cpu has idle time for the work. Less work per packet, or more \
+                cpus, would help";
     let remedies = vec![Remedy { not_when: None, ..remedy(rps, what, None) }];
     let title = format!("RPS would cost more than it relieves: {why}");
-    Some(Finding { severity: Severity::Info, ..finding(FindingId::RpsWouldHurt, rps, &title, remedies) })
+    Some(Finding {
+        severity: Severity::Info,
+        ..finding(FindingId::RpsWouldHurt, rps, &title, remedies)
+    })
 }
 
 fn finding(id: FindingId, verdict: &Verdict, title: &str, remedies: Vec<Remedy>) -> Finding {
@@ -99,30 +148,42 @@ fn remedy(verdict: &Verdict, what: &str, cost: Option<&str>) -> Remedy {
         cost: cost.map(str::to_owned),
         not_when: verdict.not_when.clone(),
         changes: verdict.changes.clone(),
-        interrupts_traffic: verdict.changes.iter().any(|change| change.target.interrupts_traffic().is_some()),
+        interrupts_traffic: verdict
+            .changes
+            .iter()
+            .any(|change| change.target.interrupts_traffic().is_some()),
     }
 }
 
-/// RFS notes where connected sockets are read, and no others.
+/// RFS is on, but steers connected sockets only, and nearly all bytes go to unconnected ones.
 fn rfs_useless(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = unsteerable(seen, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
         let old = Value::Count(queue.rps_flow_cnt.filter(|count| *count > 0)?);
         let target = Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-        Some(Change { target, old, new: Value::Count(0), reason: "RFS off: it steers nothing that arrives here".into() })
+        Some(Change {
+            target,
+            old,
+            new: Value::Count(0),
+            reason: "RFS off: it can steer almost none of the traffic".into(),
+        })
     };
-    let bytes = Evidence::new("bytes read by unconnected UDP sockets", Measure::Share(share), "eBPF (udp reads)");
+    let bytes = Evidence::new(
+        "bytes read by unconnected UDP sockets",
+        Measure::Share(share),
+        "eBPF (udp reads)",
+    );
     Some(Finding {
         id: FindingId::RfsUseless,
         severity: Severity::Info,
         subject: netdev.name.clone(),
-        title: "RFS is on, and nearly all that arrives is UDP that it cannot steer".into(),
+        title: "RFS is on, but nearly all traffic is UDP that it cannot steer".into(),
         evidence: vec![bytes],
         remedies: vec![Remedy {
-            what: "switch RFS off, or connect a socket for each peer".into(),
-            gain: Gain::Unknown("a look into a table for each packet was not measured".into()),
+            what: "switch RFS off, or connect one socket per peer in the application".into(),
+            gain: Gain::Unknown("the cost of a table lookup per packet was not measured".into()),
             cost: None,
-            not_when: Some("at other times connected sockets are read here".into()),
+            not_when: Some("connected sockets are read here at other times".into()),
             changes: netdev.rx_queues.iter().filter_map(off).collect(),
             interrupts_traffic: false,
         }],

@@ -1,4 +1,4 @@
-//! The way out: queueing disciplines, byte queue limits, full rings, XPS, completion interrupts.
+//! Findings on the transmit path: queueing disciplines, full rings, XPS, completion interrupts.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
 use crate::judge::findings::{Finding, FindingId, Severity};
 
-/// Drivers' counters of a ring that was full, and what they count. `#` stands for a queue's number.
+/// For each driver, its counter of full tx rings. `#` stands for a queue's number.
 const RING_STOPS: &[(&str, &str)] = &[
     ("e1000e", "tx_restart_queue"),
     ("ena", "queue_#_tx_queue_stop"),
@@ -30,14 +30,16 @@ const RING_STOPS: &[(&str, &str)] = &[
     ("mlx5_core", "tx_queue_stopped"),
     ("vmxnet3", "ring full"),
 ];
-/// Disciplines that drop on purpose: to keep queues short, or to a rate that somebody set.
-const DROP_ON_PURPOSE: &[&str] =
-    &["cake", "choke", "codel", "fq_codel", "fq_pie", "hhf", "htb", "ingress", "clsact", "netem", "pie", "red", "sfq", "tbf"];
-/// Disciplines that give each tx queue a lock of its own, or have none.
+/// Disciplines that drop on purpose: to keep queues short, or to enforce a configured rate.
+const DROP_ON_PURPOSE: &[&str] = &[
+    "cake", "choke", "codel", "fq_codel", "fq_pie", "hhf", "htb", "ingress", "clsact", "netem",
+    "pie", "red", "sfq", "tbf",
+];
+/// Disciplines with one lock per tx queue, or without a lock.
 const WITHOUT_ONE_LOCK: &[&str] = &["mq", "mqprio", "taprio", "noqueue", "clsact", "ingress"];
-/// Loss from which on it is grave.
-const GRAVE_LOSS: f64 = 0.001;
-/// Packets per second from which on a shared lock, or a CPU without a queue, is worth a word.
+/// Share of dropped packets from which drops are critical.
+const CRITICAL_LOSS: f64 = 0.001;
+/// Packets per second from which a shared lock, or a CPU without a queue, is reported.
 const BUSY: f64 = 50_000.0;
 
 pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
@@ -53,20 +55,24 @@ pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
         found.extend(completions_far(seen, netdev));
     }
     if found.is_empty() {
-        found.extend(all_well(FindingId::TransmitFlows, "nothing is held up on the way out", looked_at(seen)));
+        found.extend(all_well(
+            FindingId::TransmitFlows,
+            "nothing delays or drops packets on the transmit path",
+            looked_at(seen),
+        ));
     }
     found
 }
 
-/// Packets that a discipline took in the interval, and those that it dropped or took back.
+/// Packets that a discipline sent in the interval, its drops and its requeues.
 fn grown(old: &Qdisc, new: &Qdisc) -> (u64, u32, u32) {
-    // Counters of 32 bits wrap.
+    // Drops and requeues are 32-bit counters, which wrap.
     let packets = new.packets.saturating_sub(old.packets);
     (packets, new.drops.wrapping_sub(old.drops), new.requeues.wrapping_sub(old.requeues))
 }
 
-/// The sums of a netdev: of its root discipline, which counts its children's too (`mq`, classful
-/// ones).
+/// The root discipline of a netdev, before and after. Its counters include those of its children
+/// (`mq` and classful disciplines).
 fn root<'a>(seen: &Analysis<'a>, netdev: &Netdev) -> Option<(&'a Qdisc, &'a Qdisc)> {
     seen.qdiscs(netdev).into_iter().find(|(_, new)| new.is_root())
 }
@@ -81,8 +87,10 @@ fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     }
     let (mut packets, mut limit) = (0, None);
     let all = seen.qdiscs(netdev);
-    // Those above others count what these drop once more.
-    let above = |one: &Qdisc| all.iter().any(|(_, other)| one.handle != 0 && other.parent >> 16 == one.handle >> 16);
+    // A parent discipline counts the drops of its children a second time.
+    let above = |one: &Qdisc| {
+        all.iter().any(|(_, other)| one.handle != 0 && other.parent >> 16 == one.handle >> 16)
+    };
     for (old, new) in &all {
         let (took, lost, _) = grown(old, new);
         if new.kind.starts_with("mq") || above(new) || on_purpose(new) {
@@ -92,7 +100,7 @@ fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         if lost > 0 {
             dropped += u64::from(lost);
             kinds.insert(new.kind.as_str());
-            // the only ones whose limit it is
+            // `tx_queue_len` is the limit of pfifo disciplines only.
             if new.kind.starts_with("pfifo") {
                 limit = limit.or(seen.audit_of(netdev).and_then(|audit| audit.tx_queue_len));
             }
@@ -105,31 +113,38 @@ fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let kinds: Vec<&str> = kinds.into_iter().collect();
     let mut evidence = vec![
         Evidence::new("packets dropped", Measure::PerSecond(seen.per_s(dropped)), "tc -s qdisc"),
-        Evidence::new("of all that it was given", Measure::Share(share), "tc -s qdisc"),
+        Evidence::new("share of all packets queued", Measure::Share(share), "tc -s qdisc"),
         setting("discipline on the device", root.kind.clone(), "tc qdisc"),
     ];
-    evidence.extend(limit.map(|limit| Evidence::new("its limit, packets", Measure::Count(limit.into()), "tx_queue_len")));
+    evidence.extend(limit.map(|limit| {
+        Evidence::new("queue limit in packets", Measure::Count(limit.into()), "tx_queue_len")
+    }));
     Some(Finding {
         id: FindingId::QdiscDrops,
-        severity: if share >= GRAVE_LOSS { Severity::Critical } else { Severity::Warning },
+        severity: if share >= CRITICAL_LOSS { Severity::Critical } else { Severity::Warning },
         subject: netdev.name.clone(),
-        title: format!("{} drops what it is given to send", kinds.join(" and ")),
+        title: format!("{} drops packets", kinds.join(" and ")),
         evidence,
         remedies: vec![
             Remedy::new(
-                "send no faster than the link: fq or fq_codel hold senders back by flow, instead of a queue that overflows",
+                "send no faster than the link: fq or fq_codel slow each flow down before the queue \
+                 overflows",
                 Gain::AtMost {
                     measure: Measure::PerSecond(seen.per_s(dropped)),
-                    of: "packets that are not sent again".into(),
-                    basis: "all that is dropped now".into(),
+                    of: "packets that need no retransmission".into(),
+                    basis: "all packets that are dropped now".into(),
                 },
             )
-            .not_when("the drops are UDP that nobody paces: then the sender, or the link, is what has to change"),
+            .not_when(
+                "the dropped packets are UDP without pacing: then change the sender or the link",
+            ),
             Remedy::new(
                 "a longer queue (ip link set txqueuelen) for bursts",
-                Gain::Unknown("whether it is bursts or a link that is too slow is not seen".into()),
+                Gain::Unknown(
+                    "netsilo cannot distinguish bursts from a link that is too slow".into(),
+                ),
             )
-            .costs("every packet waits behind a longer queue"),
+            .costs("each packet may wait longer in the queue"),
         ],
     })
 }
@@ -145,23 +160,27 @@ fn requeues(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         id: FindingId::QdiscRequeues,
         severity: Severity::Info,
         subject: netdev.name.clone(),
-        title: "packets are put back because the device's ring is full or its queue locked".into(),
+        title: "packets are requeued because the tx ring is full or the tx queue is locked".into(),
         evidence: vec![
-            Evidence::new("packets put back", Measure::PerSecond(seen.per_s(again.into())), "tc -s qdisc, requeues"),
-            Evidence::new("of all that are sent", Measure::Share(share), "tc -s qdisc"),
+            Evidence::new(
+                "packets requeued",
+                Measure::PerSecond(seen.per_s(again.into())),
+                "tc -s qdisc, requeues",
+            ),
+            Evidence::new("share of all packets sent", Measure::Share(share), "tc -s qdisc"),
             setting("discipline", new.kind.clone(), "tc qdisc"),
         ],
         remedies: vec![
             Remedy::new(
-                "give each sending CPU a tx queue of its own (XPS), and look at tx-ring-stops",
-                Gain::Unknown("what putting back a packet costs is not measured".into()),
+                "give each sending cpu its own tx queue (XPS), and check the finding tx-ring-stops",
+                Gain::Unknown("the cost of a requeue was not measured".into()),
             )
-            .not_when("the link is full: then the queue is where packets should wait"),
+            .not_when("the link is full: then packets should wait in the queue"),
         ],
     })
 }
 
-/// One lock for all tx queues.
+/// All tx queues share one discipline and its lock.
 fn one_lock(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (old, new) = root(seen, netdev)?;
     let queues = netdev.tx_queues.len();
@@ -170,20 +189,28 @@ fn one_lock(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         return None;
     }
     let shaping = ["htb", "hfsc", "tbf", "cake", "netem"].contains(&new.kind.as_str());
-    let why = "time spent waiting for the lock is not measured (perf lock contention tells it)";
+    let why =
+        "the time spent waiting for the lock was not measured (perf lock contention measures it)";
     Some(Finding {
         id: FindingId::QdiscOneLock,
         severity: Severity::Info,
         subject: netdev.name.clone(),
-        title: format!("all {queues} tx queues go through one {} and its lock", new.kind),
+        title: format!("all {queues} tx queues share one {} and its lock", new.kind),
         evidence: vec![
             setting("discipline on the device", new.kind.clone(), "tc qdisc"),
             Evidence::new("tx queues", Measure::Count(queues as u64), "queues/tx-*"),
             Evidence::new("packets through it", Measure::PerSecond(packets), "tc -s qdisc"),
         ],
         remedies: vec![
-            Remedy::new(format!("tc qdisc replace dev {} root mq: one discipline per queue", netdev.name), Gain::Unknown(why.into()))
-                .not_when(if shaping { "one rate for the whole device is wanted: it needs one place" } else { "one order of all packets is wanted" }),
+            Remedy::new(
+                format!("tc qdisc replace dev {} root mq: one discipline per queue", netdev.name),
+                Gain::Unknown(why.into()),
+            )
+            .not_when(if shaping {
+                "one rate limit for the whole device is wanted: it needs one discipline"
+            } else {
+                "one order for all packets is wanted"
+            }),
         ],
     })
 }
@@ -202,16 +229,17 @@ fn timeouts(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         id: FindingId::TxTimeouts,
         severity: Severity::Critical,
         subject: netdev.name.clone(),
-        title: format!("tx queue {queues} stood still until the watchdog came"),
+        title: format!("tx queue {queues} stalled until the transmit watchdog fired"),
         evidence: vec![Evidence::new("timeouts", Measure::Count(all), "queues/tx-*/tx_timeout")],
         remedies: vec![Remedy::new(
-            "look at the kernel's log for the driver's words; firmware and driver first, then interrupts that do not arrive",
-            Gain::Unknown("what stops the device is not known from here".into()),
+            "check the kernel log for the driver's messages; suspect firmware and driver first, \
+             then lost interrupts",
+            Gain::Unknown("netsilo cannot see what stalls the device".into()),
         )],
     })
 }
 
-/// Times that a full ring stopped a queue.
+/// A full tx ring stops its queue.
 fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Finding> {
     let driver = netdev.driver.as_deref()?;
     let (_, pattern) = RING_STOPS.iter().find(|(name, _)| *name == driver)?;
@@ -228,14 +256,24 @@ fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option
     let limits = seen.audit_of(netdev).into_iter().flat_map(|audit| audit.tx_queues.values());
     let limit = limits.filter_map(|tx| tx.limit_bytes).max().filter(|limit| *limit > 0);
     let mut evidence = vec![
-        Evidence::new("times that a ring was full", Measure::PerSecond(stops), format!("ethtool -S, {pattern}")),
+        Evidence::new(
+            "times that a tx ring was full",
+            Measure::PerSecond(stops),
+            format!("ethtool -S, {pattern}"),
+        ),
         Evidence::new("packets sent", Measure::PerSecond(packets), "statistics/tx_packets"),
     ];
-    evidence.extend(ring.map(|ring| Evidence::new("descriptors in it", Measure::Count(ring.current.into()), "ethtool -g")));
+    evidence.extend(ring.map(|ring| {
+        Evidence::new("descriptors in a tx ring", Measure::Count(ring.current.into()), "ethtool -g")
+    }));
     match limit {
-        Some(limit) => evidence.push(Evidence::new("largest byte queue limit", Measure::Bytes(limit), "byte_queue_limits")),
+        Some(limit) => evidence.push(Evidence::new(
+            "largest byte queue limit",
+            Measure::Bytes(limit),
+            "byte_queue_limits",
+        )),
         None if drivers.lacks(driver, release, Knob::Bql) => {
-            let none = format!("{driver} has none: the ring is the queue");
+            let none = format!("{driver} does not support them: packets queue in the ring");
             evidence.push(setting("byte queue limits", none, "docs/drivers.md"));
         }
         None => {}
@@ -245,36 +283,42 @@ fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option
         let size = ring.current.saturating_mul(2).min(ring.max);
         let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
         let new: Settings = rings.settings().with("tx", size);
-        let gain = Gain::Unknown("whether it is bursts that a larger ring takes is not seen".into());
+        let gain = Gain::Unknown(
+            "netsilo cannot see whether bursts that a larger ring could hold fill the ring".into(),
+        );
         let mut remedy = Remedy::new(format!("a tx ring of {size}"), gain)
-            .costs("the driver sets its rings up anew; more waits in the ring, where no discipline sees it")
+            .costs(
+                "the driver recreates its rings; more packets wait in the ring, where no \
+                 discipline controls them",
+            )
             .not_when("the link is full: a larger ring only makes packets wait longer")
             .by(seen.change(target, Value::Settings(new), "the ring was full"));
         remedy.interrupts_traffic = true;
         remedies.push(remedy);
     }
     remedies.push(Remedy::new(
-        "let completions come sooner (tx-usecs, tx-frames), so that the ring empties",
-        Gain::Unknown("how long a descriptor waits for its completion is not measured".into()),
+        "complete transmissions sooner (lower tx-usecs, tx-frames), so that descriptors are freed \
+         earlier",
+        Gain::Unknown("the time from sending to completion was not measured".into()),
     ));
     Some(Finding {
         id: FindingId::TxRingStops,
         severity: Severity::Info,
         subject: netdev.name.clone(),
-        title: "its tx ring fills up and stops the queue".into(),
+        title: "its tx ring fills up and stops the tx queue".into(),
         evidence,
         remedies,
     })
 }
 
-/// Whether a name is the pattern, with a number in the place of `#`.
+/// Whether a name matches the pattern, with a number in place of `#`.
 fn fits(pattern: &str, name: &str) -> bool {
     let Some((head, tail)) = pattern.split_once('#') else { return pattern == name };
     let number = name.strip_prefix(head).and_then(|rest| rest.strip_suffix(tail));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// CPUs that no tx queue is for, while XPS is on.
+/// CPUs without a tx queue while XPS is on.
 fn xps_gaps(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let sets = netdev.tx_queues.iter().filter_map(|queue| queue.xps_cpus.as_ref());
     let covered = sets.fold(CpuSet::default(), |all, cpus| all.or(cpus));
@@ -287,33 +331,41 @@ fn xps_gaps(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         id: FindingId::XpsGaps,
         severity: Severity::Info,
         subject: netdev.name.clone(),
-        title: format!("XPS gives cpus {missing} no tx queue of their own"),
+        title: format!("XPS assigns no tx queue to cpus {missing}"),
         evidence: vec![
-            setting("CPUs that have one", covered.to_string(), "queues/tx-*/xps_cpus"),
-            setting("CPUs that have none", missing.to_string(), "queues/tx-*/xps_cpus"),
+            setting("cpus with a tx queue", covered.to_string(), "queues/tx-*/xps_cpus"),
+            setting("cpus without a tx queue", missing.to_string(), "queues/tx-*/xps_cpus"),
             Evidence::new("packets sent", Measure::PerSecond(packets), "statistics/tx_packets"),
         ],
         remedies: vec![
             Remedy::new(
-                "netsilo plan --xps near gives each CPU the queue that is near it",
-                Gain::Unknown("which CPU sends how much is not counted".into()),
+                "run netsilo plan --xps near, which assigns each cpu the queue nearest to it",
+                Gain::Unknown("the packets that each cpu sends were not counted".into()),
             )
-            .not_when("those CPUs never send: then nothing is lost by the gap"),
+            .not_when("those cpus never send"),
         ],
     })
 }
 
-/// Completion interrupts of their own, on another node than the CPUs that send through the queue.
+/// Separate completion interrupts that share no last-level cache with the CPUs that send through
+/// the queue.
 fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let topology = &seen.after().topology;
     let far = |queue: &TxQueue| {
         let irq = queue.irq.as_ref()?.to;
-        let apart = netdev.rx_queues.iter().all(|rx| rx.irq.as_ref().is_none_or(|edge| edge.to != irq));
+        let apart =
+            netdev.rx_queues.iter().all(|rx| rx.irq.as_ref().is_none_or(|edge| edge.to != irq));
         let on = seen.after().irqs.get(&irq)?.effective.as_ref()?.single()?;
         let senders = queue.xps_cpus.as_ref().filter(|cpus| !cpus.is_empty())?;
         let near = topology.llc_of(on);
         let rate = seen.rates.irqs.get(&irq)?.total_per_s;
-        (apart && near.and(senders).is_empty() && rate >= 1000.0).then_some((queue.index, irq, on, senders.clone(), rate))
+        (apart && near.and(senders).is_empty() && rate >= 1000.0).then_some((
+            queue.index,
+            irq,
+            on,
+            senders.clone(),
+            rate,
+        ))
     };
     let mut queues: Vec<_> = netdev.tx_queues.iter().filter_map(far).collect();
     queues.sort_by(|a, b| b.4.total_cmp(&a.4));
@@ -321,10 +373,15 @@ fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let mut changes = Vec::new();
     for (queue, irq, _, senders, _) in &queues {
         let state = seen.after().irqs.get(irq)?;
-        let target = Target::IrqAffinity { irq: *irq, action: state.actions.join(","), netdev: Some(NetdevIdentity::of(netdev)) };
+        let target = Target::IrqAffinity {
+            irq: *irq,
+            action: state.actions.join(","),
+            netdev: Some(NetdevIdentity::of(netdev)),
+        };
         let online = senders.and(&topology.online);
-        if let Some(cpu) = online.lowest().filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes) {
-            let reason = format!("tx-{queue} is sent through by cpus {senders}");
+        if let Some(cpu) = online.lowest().filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes)
+        {
+            let reason = format!("cpus {senders} send through tx-{queue}");
             changes.extend(seen.change(target, Value::Cpus(CpuSet::of(cpu)), &reason));
         }
     }
@@ -332,31 +389,38 @@ fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         id: FindingId::CompletionsFar,
         severity: Severity::Info,
         subject: netdev.name.clone(),
-        title: format!("{} of its tx queues complete far from the CPUs that send", queues.len()),
+        title: format!("{} of its tx queues complete far from the cpus that send", queues.len()),
         evidence: vec![
-            setting(format!("tx-{index} completes on"), format!("cpu{on} (irq {irq})"), "effective_affinity"),
-            setting("it is for", format!("cpus {senders}"), "xps_cpus"),
-            Evidence::new("its interrupts", Measure::PerSecond(rate), "/proc/interrupts"),
+            setting(
+                format!("tx-{index} completes on"),
+                format!("cpu{on} (irq {irq})"),
+                "effective_affinity",
+            ),
+            setting("cpus that send through it", format!("cpus {senders}"), "xps_cpus"),
+            Evidence::new("completion interrupts", Measure::PerSecond(rate), "/proc/interrupts"),
         ],
         remedies: vec![
             Remedy::new(
-                "put their interrupts next to the CPUs that send",
-                Gain::Unknown("what freeing a buffer from another cache costs is not measured here".into()),
+                "move these interrupts to the cpus that send",
+                Gain::Unknown(
+                    "the cost of freeing a buffer from another cache was not measured".into(),
+                ),
             )
-            .not_when("those CPUs have no time left for completions")
+            .not_when("those cpus have no idle time for completions")
             .by(changes),
         ],
     })
 }
 
-/// Netdevs with their disciplines.
+/// Evidence for "all well": the disciplines of each netdev.
 fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
     let netdevs = seen.running().filter(|netdev| netdev.device_path.is_some());
     let kinds = |netdev: &Netdev| {
         let all = seen.qdiscs(netdev);
         let kinds: BTreeSet<&str> = all.iter().map(|(_, new)| new.kind.as_str()).collect();
         let text = kinds.into_iter().collect::<Vec<_>>().join(", ");
-        (!text.is_empty()).then(|| setting(format!("disciplines of {}", netdev.name), text, "tc qdisc"))
+        (!text.is_empty())
+            .then(|| setting(format!("disciplines of {}", netdev.name), text, "tc qdisc"))
     };
     netdevs.filter_map(kinds).collect()
 }
@@ -366,9 +430,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queues_number_stands_for_the_sign() {
+    fn a_number_matches_the_hash_sign_of_a_pattern() {
         assert!(fits("queue_#_tx_queue_stop", "queue_12_tx_queue_stop"));
         assert!(fits("tx_stop[#]", "tx_stop[0]") && fits("stop_queue", "stop_queue"));
-        assert!(!fits("tx_stop[#]", "tx_stop[]") && !fits("txq#_wake", "txq1_wakeup") && !fits("tx_restart", "rx_tx_restart"));
+        assert!(
+            !fits("tx_stop[#]", "tx_stop[]")
+                && !fits("txq#_wake", "txq1_wakeup")
+                && !fits("tx_restart", "rx_tx_restart")
+        );
     }
 }

@@ -1,41 +1,41 @@
-//! How far the load can grow until something is full: one CPU's interrupt work, all CPUs together,
-//! or the link.
+//! The bottleneck: how far the load can grow until one CPU's interrupt work, all CPUs together, or
+//! the link is saturated.
 //!
-//! These are the asymptotic bounds of queueing theory (Denning and Buzen 1978): no arrangement
-//! carries more than its fullest resource. A remedy moves work and adds some; what it gains is the
-//! bound afterwards against the bound before.
+//! These are the asymptotic bounds of queueing theory (Denning and Buzen 1978): the busiest
+//! resource limits the load. A remedy moves and adds work; its gain is the ratio of the bound
+//! afterwards to the bound before.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
-/// From this share of its time on a CPU is at its wall: at 80% a poll waits four times as long as
-/// it runs (M/M/1), and bursts overflow.
+/// Busy share from which a resource is saturated: at 80% a poll waits four times as long as it runs
+/// (M/M/1), and bursts overflow.
 pub(super) const FULL: f64 = 0.8;
 
-/// How one CPU's time is used, each a share of what the hypervisor leaves it.
+/// One CPU's load, as shares of the time that the hypervisor does not steal.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct CpuLoad {
-    /// All but idle, waiting, and low-priority work, which gives way.
+    /// All time but idle, iowait and nice (low-priority work yields).
     pub(super) busy: f64,
-    /// The part that the scheduler cannot move: interrupts and softirqs.
+    /// The part that the scheduler cannot move: interrupts, softirqs and NAPI kthreads.
     pub(super) bound: f64,
 }
 
-/// The time of all CPUs that count.
+/// The loads of all usable CPUs.
 pub(super) type Loads = BTreeMap<CpuId, CpuLoad>;
 
-/// What is full first.
+/// The bottleneck: the resource that a growing load saturates first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Wall {
-    /// What it is.
+    /// The resource.
     pub(super) at: Limit,
-    /// The load that fills it, as a multiple of the present one.
+    /// The load that saturates it, as a multiple of the present load.
     pub(super) times: f64,
 }
 
-/// What can be full.
+/// A resource that can be saturated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Limit {
     /// The interrupt work of one CPU.
@@ -57,8 +57,8 @@ impl fmt::Display for Limit {
 }
 
 impl Wall {
-    /// The nearest wall. On CPUs that are `fixed` applications stay where they are; on all others
-    /// the scheduler finds them a place.
+    /// Finds the bottleneck. Applications on `fixed` CPUs cannot move; the scheduler moves all
+    /// others.
     pub(super) fn of(loads: &Loads, fixed: &CpuSet, link: Option<f64>) -> Self {
         let all: f64 = loads.values().map(|load| load.busy.max(load.bound)).sum();
         let machine = (Limit::Machine, all / (loads.len().max(1)) as f64);
@@ -74,13 +74,13 @@ impl Wall {
         Self { at, times: 1.0 / use_of_it.max(1e-6) }
     }
 
-    /// Whether the load is there already.
+    /// Whether the present load already reaches the saturation threshold.
     pub(super) fn is_near(&self) -> bool {
         self.times <= 1.0 / FULL
     }
 }
 
-/// Takes work off one CPU and puts it on another.
+/// Adds work (a share of its time, negative to remove) to a CPU.
 pub(super) fn add(loads: &mut Loads, cpu: CpuId, work: f64) {
     if let Some(load) = loads.get_mut(&cpu) {
         load.busy = (load.busy + work).max(0.0);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fullest_of_cpu_machine_and_link_is_the_wall() {
+    fn the_busiest_of_cpu_machine_and_link_is_the_bottleneck() {
         let one_cpu = loads(&[(0.9, 0.9), (0.1, 0.0)]);
         let wall = Wall::of(&one_cpu, &CpuSet::new(), None);
         assert_eq!((wall.at, wall.is_near()), (Limit::Cpu(CpuId(0)), true));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_stays_fills_its_cpu_one_that_can_leave_does_not() {
+    fn an_application_saturates_its_cpu_only_if_it_cannot_move() {
         let busy = loads(&[(1.0, 0.3), (0.0, 0.0)]);
         assert_eq!(Wall::of(&busy, &CpuSet::of(CpuId(0)), None).at, Limit::Cpu(CpuId(0)));
         assert_eq!(Wall::of(&busy, &CpuSet::new(), None).at, Limit::Machine);
@@ -122,7 +122,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn more_work_never_moves_a_wall_away(all in prop::collection::vec((0.0..1.0f64, 0.0..1.0f64), 1..9), more in 0.0..1.0f64, at in 0..9usize) {
+        fn more_work_never_raises_the_bound(
+            all in prop::collection::vec((0.0..1.0f64, 0.0..1.0f64), 1..9),
+            more in 0.0..1.0f64,
+            at in 0..9usize,
+        ) {
             let before = loads(&all);
             let mut after = before.clone();
             add(&mut after, CpuId((at % all.len()) as u32), more);

@@ -1,5 +1,5 @@
-//! Fewer interrupts for the same packets: the device waits before it interrupts, or the kernel
-//! polls from a timer instead.
+//! Verdicts on fewer interrupts for the same packets: interrupt coalescing in the device, or
+//! polling from a kernel timer.
 
 use netsilo_model::change::{Target, Value};
 use netsilo_model::drivers::table::Drivers;
@@ -12,19 +12,18 @@ use crate::judge::verdict::bottleneck::add;
 use crate::judge::verdict::work::Work;
 use crate::judge::verdict::{Effect, Outcome, Range, RemedyName, Verdict, percent};
 
-/// Interrupts that announce this many packets each are worth no further waiting.
+/// Packets per interrupt from which a longer wait is not worthwhile.
 const ENOUGH: f64 = 8.0;
-/// The part of the interrupts that waiting takes away: half to nearly all.
+/// Share of the interrupts that waiting removes.
 const FEWER: Range = Range { worst: 0.5, likely: 0.7, best: 0.95 };
-/// No packet is made to wait longer than this, in microseconds: the shortest and the longest wait
-/// that is proposed.
+/// The shortest and the longest proposed wait in microseconds.
 const WAIT_USECS: (f64, f64) = (5.0, 100.0);
-/// Empty polls from the timer after which the interrupt is armed again: one packet that comes late
-/// ends no deferral.
+/// Empty polls from the timer after which the interrupt is enabled again: one late packet does not
+/// end the deferral.
 const EMPTY_POLLS: u32 = 2;
-/// `rx-usecs` that are no microseconds but a mode, in which the driver waits longer by itself as
-/// packets come faster (`e1000_set_coalesce`, `igb_set_coalesce`, `igc_ethtool_set_coalesce`,
-/// `ixgbe_set_coalesce`; 6.12).
+/// Values of `rx-usecs` that select an adaptive mode instead of microseconds
+/// (`e1000_set_coalesce`, `igb_set_coalesce`, `igc_ethtool_set_coalesce`, `ixgbe_set_coalesce`;
+/// 6.12).
 const MODES: [(&str, &[u32]); 6] = [
     ("e1000", &[1, 3, 4]),
     ("e1000e", &[1, 3, 4]),
@@ -34,7 +33,7 @@ const MODES: [(&str, &[u32]); 6] = [
     ("ixgbevf", &[1]),
 ];
 
-/// Fewer interrupts by waiting in the device.
+/// The verdict on interrupt coalescing in the device.
 pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::Coalescing;
     let Some(settings) = coalesce(work) else {
@@ -42,7 +41,7 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
             work,
             remedy,
             Outcome::NoClearChange,
-            "its driver does not let it be changed",
+            "its driver does not support changing it",
         );
     };
     let now = match settings.use_adaptive_rx_coalesce {
@@ -52,15 +51,15 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
             settings.rx_coalesce_usecs, settings.rx_max_coalesced_frames
         ),
     };
-    let now = Evidence::new("waits", Measure::Text(now), "ethtool -c");
+    let now = Evidence::new("interrupt delay", Measure::Text(now), "ethtool -c");
     if settings.use_adaptive_rx_coalesce || is_a_mode(work, settings.rx_coalesce_usecs) {
-        let because = "it is adaptive: the driver waits longer by itself as packets come faster";
+        let because = "it is adaptive: the driver waits longer as packets arrive faster";
         return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(vec![now]);
     }
     let wait = wait_usecs(work);
     if wait.is_some_and(|wait| settings.rx_coalesce_usecs >= wait) {
         let because = format!(
-            "it waits {} us already: longer makes each packet later",
+            "it already waits {} us: a longer wait delays each packet",
             settings.rx_coalesce_usecs
         );
         return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(vec![now]);
@@ -71,18 +70,20 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
     }
     let driver = work.netdev.driver.as_deref().unwrap_or_default();
     let (drivers, release) = (Drivers::shipped(), &work.seen.observation.after.machine.release);
-    // A number that is not 0 shows that there is such a knob.
+    // A value other than 0 shows that the driver supports the setting.
     let takes_usecs = settings.rx_coalesce_usecs > 0 || drivers.takes(driver, release, "rx-usecs");
     let (name, value, reason) = match wait {
         _ if drivers.takes(driver, release, "adaptive-rx") => (
             "adaptive-rx",
             1,
-            "the driver waits longer as packets come faster, and not at all where they are rare"
+            "the driver waits longer as packets arrive faster, and not at all when they are rare"
                 .into(),
         ),
-        Some(wait) if takes_usecs => {
-            ("rx-usecs", wait, format!("in {wait} us come {ENOUGH:.0} packets at the present rate"))
-        }
+        Some(wait) if takes_usecs => (
+            "rx-usecs",
+            wait,
+            format!("in {wait} us, {ENOUGH:.0} packets arrive at the present rate"),
+        ),
         _ => return verdict,
     };
     let edit = |old: &Value| match old {
@@ -97,25 +98,26 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
     )
 }
 
-/// Fewer interrupts by polling from a timer.
+/// The verdict on IRQ deferral, which polls from a timer instead of taking interrupts.
 pub(super) fn deferral(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::IrqDeferral;
     let no_change = |because: &str| Verdict::new(work, remedy, Outcome::NoClearChange, because);
     if coalesce(work).is_some() {
-        return no_change(
-            "its device can wait by itself: coalescing does the same without a timer",
-        );
+        return no_change("its device supports coalescing, which does the same without a timer");
     }
     let (Some(polls), Some(timeout)) =
         (work.netdev.napi_defer_hard_irqs, work.netdev.gro_flush_timeout)
     else {
-        return no_change("this kernel has none (5.8 and later)");
+        return no_change("this kernel does not support it (5.8 and later do)");
     };
     if polls > 0 && timeout > 0 {
         return no_change("it is on (napi_defer_hard_irqs, gro_flush_timeout)");
     }
-    let now =
-        Evidence::new("coalescing", Measure::Text("its driver has none".into()), "ethtool -c");
+    let now = Evidence::new(
+        "coalescing",
+        Measure::Text("not supported by its driver".into()),
+        "ethtool -c",
+    );
     let verdict = fewer_interrupts(work, remedy, now);
     let Some(wait) = wait_usecs(work).filter(|_| verdict.outcome == Outcome::Help) else {
         return verdict;
@@ -128,9 +130,10 @@ pub(super) fn deferral(work: &Work<'_>) -> Verdict {
         }
     };
     let reason = format!(
-        "the timer polls each {wait} us, in which {ENOUGH:.0} packets come at the present rate"
+        "the timer polls every {wait} us, in which {ENOUGH:.0} packets arrive at the present rate"
     );
-    let empty = format!("the interrupt stays off until {EMPTY_POLLS} polls in a row find nothing");
+    let empty =
+        format!("the interrupt stays off until {EMPTY_POLLS} consecutive polls find nothing");
     verdict
         .writes(work, Target::GroFlushTimeout { netdev: netdev() }, at_least(wait * 1000), &reason)
         .writes(work, Target::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
@@ -145,8 +148,8 @@ fn is_a_mode(work: &Work<'_>, usecs: u32) -> bool {
     MODES.iter().any(|(name, modes)| driver == Some(*name) && modes.contains(&usecs))
 }
 
-/// The time in which enough packets come together on the queue that gets most; `None` where packets
-/// were not counted by queue.
+/// The time in microseconds in which [`ENOUGH`] packets arrive on the busiest queue, within
+/// [`WAIT_USECS`]; `None` when packets were not counted by queue.
 fn wait_usecs(work: &Work<'_>) -> Option<u32> {
     let most = work
         .silos
@@ -158,7 +161,7 @@ fn wait_usecs(work: &Work<'_>) -> Option<u32> {
     Some((ENOUGH / most * 1e6).clamp(shortest, longest).round() as u32)
 }
 
-/// What fewer interrupts are worth: no more than the time that they take.
+/// The verdict on fewer interrupts: the gain is at most the time in interrupt handlers.
 fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdict {
     let interrupts: f64 = work
         .silos
@@ -182,7 +185,11 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
         )
     }));
     reasons.extend(time.map(|time| {
-        Evidence::new("interrupt handlers", Measure::Share(time), "eBPF (irq_handler_entry)")
+        Evidence::new(
+            "time in interrupt handlers",
+            Measure::Share(time),
+            "eBPF (irq_handler_entry)",
+        )
     }));
     let verdict = |outcome, because: String| {
         Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
@@ -193,7 +200,7 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
     if each >= ENOUGH {
         return verdict(
             Outcome::NoClearChange,
-            format!("each interrupt announces {each:.0} packets already"),
+            format!("each interrupt already announces {each:.0} packets"),
         );
     }
     let effect = Effect::of(work, &CpuSet::new(), |sight| {
@@ -206,10 +213,7 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
     match (time, effect.before.is_near()) {
         (None, true) => verdict(
             Outcome::Unknown,
-            format!(
-                "{}; how much of it interrupt handlers take was not measured",
-                effect.now(work)
-            ),
+            format!("{}; the time in interrupt handlers was not measured", effect.now(work)),
         ),
         (Some(time), _) if effect.outcome() == Outcome::Help => {
             let because = format!(
@@ -218,9 +222,10 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
                 percent(time),
                 effect.between()
             );
-            verdict(Outcome::Help, because)
-                .bound(effect.bound("interrupts take no time"))
-                .not_when("requests wait for each other: each answer comes later by what the device or the timer waits")
+            verdict(Outcome::Help, because).bound(effect.bound("interrupts take no time")).not_when(
+                "each request waits for the previous answer: the device's or timer's wait delays \
+                 each answer",
+            )
         }
         _ => verdict(
             Outcome::NoClearChange,
@@ -243,8 +248,8 @@ mod tests {
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
 
-    /// 120 thousand packets per second, each second one with an interrupt, on a CPU that has a
-    /// third of its time in handlers.
+    /// The verdict for 120 thousand packets per second with an interrupt for every second packet,
+    /// on a CPU that spends about a third of its time in interrupt handlers.
     fn judged(driver: &str, coalesce: Option<Coalesce>, remedy: RemedyName) -> Verdict {
         let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
         let queue = SceneQueue {
@@ -285,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_adapts_is_told_to_and_another_how_long_to_wait() {
+    fn adaptive_coalescing_is_enabled_where_supported_else_a_wait_is_set() {
         let ena = judged("ena", Some(Coalesce::default()), RemedyName::Coalescing);
         assert!(
             ena.outcome == Outcome::Help && written(&ena)[0].contains("adaptive-rx"),
@@ -298,25 +303,25 @@ mod tests {
         assert_eq!(
             (unknown.outcome, written(&unknown)),
             (Outcome::Help, vec![]),
-            "0 may be a knob that it does not have"
+            "the value 0 may mean that the driver lacks the setting"
         );
     }
 
     #[test]
-    fn a_mode_of_the_driver_and_a_long_wait_are_left_alone() {
+    fn adaptive_modes_and_long_waits_are_not_changed() {
         for (driver, usecs) in [("igb", 3), ("ixgbe", 1), ("atlantic", 80)] {
             let waits = Coalesce { rx_coalesce_usecs: usecs, ..Coalesce::default() };
-            let said = judged(driver, Some(waits), RemedyName::Coalescing);
+            let verdict = judged(driver, Some(waits), RemedyName::Coalescing);
             assert_eq!(
-                (said.outcome, said.changes.len()),
+                (verdict.outcome, verdict.changes.len()),
                 (Outcome::NoClearChange, 0),
-                "{driver}: {said:?}"
+                "{driver}: {verdict:?}"
             );
         }
     }
 
     #[test]
-    fn where_the_device_cannot_wait_a_timer_does_and_never_both() {
+    fn irq_deferral_is_proposed_only_where_the_device_cannot_coalesce() {
         let timer = judged("virtio_net", None, RemedyName::IrqDeferral);
         let wanted = ["eth0 gro_flush_timeout: 0 -> 67000", "eth0 napi_defer_hard_irqs: 0 -> 2"];
         assert_eq!(

@@ -1,7 +1,7 @@
-//! RPS, RFS and aRFS: protocol work on another CPU than the one that polls.
+//! Verdicts on RPS, RFS and aRFS, which move protocol work off the CPU that polls.
 //!
-//! The CPU that polls puts a packet on the other CPU's backlog, and once per run sends an
-//! inter-processor interrupt to each CPU whose backlog is not being worked off already
+//! The polling CPU queues a packet on the target CPU's backlog. Once per softirq run it sends an
+//! inter-processor interrupt to each target whose backlog is not being processed already
 //! (`net/core/dev.c:net_rps_action_and_irq_enable`).
 
 use std::collections::BTreeMap;
@@ -17,43 +17,43 @@ use crate::judge::verdict::work::{Flows, Range, Sight, Work};
 use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
 use crate::plan::arfs::has_arfs;
 
-/// A CPU that is idle for less than this is no place to put work.
+/// Minimum idle share of a CPU that can take more work.
 const ROOM: f64 = 0.25;
-/// One more busy hardware thread of a core takes this part of the other's time (docs/costs.md).
+/// Share of a hardware thread's time that its busy sibling takes (docs/costs.md).
 const SMT: f64 = 0.75;
-/// Cache lines of a backlog (lock, queue head) that each packet moves to the CPU that hands it on.
+/// Cache lines of a backlog (lock, queue head) that each packet moves to the polling CPU.
 const QUEUE_LINES: f64 = 2.0;
-/// A flow that brings more than this cannot be spread.
+/// Share of the packets from which one flow dominates, so that RPS cannot spread them.
 const ONE_FLOW: f64 = 0.9;
-/// CPU time of a packet in the receive path, where packets were not counted, in nanoseconds.
+/// CPU time of a packet in the receive path in nanoseconds, where packets were not counted.
 const PACKET_NS: Range = Range { worst: 1_000.0, likely: 4_000.0, best: 10_000.0 };
-/// Packets of a poll, where polls were not counted: from one to all that a NAPI may take
+/// Packets per poll, where polls were not counted: from one to the maximum of a NAPI poll
 /// (`NAPI_POLL_WEIGHT`).
 const PACKETS_OF_A_POLL: Range = Range { worst: 1.0, likely: 8.0, best: 64.0 };
 
-/// Share of a netdev's packets by the CPU that shall run their protocol; what is missing to 1 stays
-/// where it is polled.
+/// The share of a netdev's packets steered to each CPU. The rest to 1 stays on the polling CPU.
 type Weights = BTreeMap<CpuId, f64>;
 
-/// What handing packets on adds.
+/// The cost that steering adds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Added {
-    /// Packets handed on, and inter-processor interrupts sent for them, per second.
+    /// Packets steered per second.
     pub(super) packets: f64,
+    /// Inter-processor interrupts sent for them per second.
     pub(super) ipis: f64,
-    /// CPU time on both sides.
+    /// Added time on the polling and the target CPUs, as a share of one CPU.
     pub(super) time: f64,
 }
 
-/// Whether any queue with traffic hands its packets on by RPS.
+/// Whether RPS is on for any queue with traffic.
 pub(super) fn rps_is_on(work: &Work<'_>) -> bool {
     work.silos.iter().any(|silo| {
         silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty())
     })
 }
 
-/// Where RPS would put work: CPUs with room that do not poll this netdev, near before far, no
-/// sibling of a full one.
+/// Target CPUs for RPS: idle CPUs that do not poll this netdev, preferably on the poller's node and
+/// not its SMT siblings.
 pub(super) fn targets(work: &Work<'_>) -> CpuSet {
     let topology = &work.seen.observation.after.topology;
     let polls: CpuSet =
@@ -70,7 +70,7 @@ pub(super) fn targets(work: &Work<'_>) -> CpuSet {
     narrower(&near, &|cpu| !topology.core_of(cpu).intersects(&polls))
 }
 
-/// RPS onto these CPUs.
+/// The verdict on RPS onto these CPUs.
 pub(super) fn rps_onto(work: &Work<'_>, targets: &CpuSet) -> Verdict {
     let remedy = RemedyName::Rps;
     if let Some(unknown) = unmeasured(work, remedy) {
@@ -81,34 +81,33 @@ pub(super) fn rps_onto(work: &Work<'_>, targets: &CpuSet) -> Verdict {
             work,
             remedy,
             Outcome::NoClearChange,
-            "there is no other cpu to hand packets to",
+            "there is no other cpu to steer packets to",
         );
     }
-    steered(work, remedy, targets, &|sight| (hashed(work, targets, sight), 0.0)).not_when(
-        "the cpus that it goes to have no idle time left, or one flow brings most of the packets",
-    )
+    steered(work, remedy, targets, &|sight| (hashed(work, targets, sight), 0.0))
+        .not_when("the target cpus have no idle time left, or one flow carries most of the packets")
 }
 
-/// RFS, each flow to its reader; what it cannot steer stays.
+/// The verdict on RFS, which steers each flow to its reader; other packets stay.
 pub(super) fn rfs(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::Rfs;
-    let follows = match follows(work, remedy) {
-        Ok(follows) => follows,
+    let steerable_share = match steerable_share(work, remedy) {
+        Ok(steerable_share) => steerable_share,
         Err(verdict) => return *verdict,
     };
     if in_force(work) {
-        let because = "it is on, and sockets that it can steer are read";
+        let because = "it is on, and steers connected sockets that are read";
         return Verdict::new(work, remedy, Outcome::NoClearChange, because)
-            .reasons(steerable(follows));
+            .reasons(steerable(steerable_share));
     }
     steered(work, remedy, &readers(work), &|sight| {
-        (to_readers(work, follows, sight), nearer(work, follows, sight))
+        (to_readers(work, steerable_share, sight), nearer(work, steerable_share, sight))
     })
-    .with(steerable(follows))
-    .not_when("its readers do not sleep between packets, or move from cpu to cpu all the time")
+    .with(steerable(steerable_share))
+    .not_when("the readers do not sleep between packets, or change cpus all the time")
 }
 
-/// RFS for what it can steer, RPS for the rest.
+/// The verdict on RFS for what it can steer and RPS for the rest.
 pub(super) fn both(work: &Work<'_>, targets: &CpuSet) -> Verdict {
     let remedy = RemedyName::RpsAndRfs;
     if rps_is_on(work) || in_force(work) {
@@ -116,45 +115,50 @@ pub(super) fn both(work: &Work<'_>, targets: &CpuSet) -> Verdict {
             work,
             remedy,
             Outcome::NoClearChange,
-            "one of them is on: see its own line",
+            "one of the two is on: see the verdict on it",
         );
     }
-    let follows = match work.steerable() {
+    let steerable_share = match work.steerable() {
         None => match unmeasured(work, remedy) {
             Some(unknown) => return unknown,
             None => Range::exactly(0.0),
         },
-        Some(follows) => follows,
+        Some(steerable_share) => steerable_share,
     };
     let weights = |sight| {
-        let mut weights = to_readers(work, follows, sight);
-        let rest = 1.0 - follows.of(sight);
+        let mut weights = to_readers(work, steerable_share, sight);
+        let rest = 1.0 - steerable_share.of(sight);
         for (cpu, share) in hashed(work, targets, sight) {
             *weights.entry(cpu).or_default() += share * rest;
         }
-        (weights, nearer(work, follows, sight))
+        (weights, nearer(work, steerable_share, sight))
     };
     steered(work, remedy, &targets.or(&readers(work)), &weights)
-        .with(steerable(follows))
-        .not_when("the cpus of the readers have no idle time left")
+        .with(steerable(steerable_share))
+        .not_when("the readers' cpus have no idle time left")
 }
 
-/// The device takes each flow to the queue nearest its reader: all of the work moves, and no
-/// interrupt is sent for it.
+/// The verdict on aRFS: the device steers each flow to the queue nearest its reader, so all work
+/// moves without inter-processor interrupts.
 pub(super) fn arfs(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::Arfs;
     let driver = work.netdev.driver.as_deref().unwrap_or("its driver");
     if !has_arfs(work.netdev) {
-        return Verdict::new(work, remedy, Outcome::NoClearChange, format!("{driver} has none"));
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::NoClearChange,
+            format!("{driver} does not support it"),
+        );
     }
-    let follows = match follows(work, remedy) {
-        Ok(follows) => follows,
+    let steerable_share = match steerable_share(work, remedy) {
+        Ok(steerable_share) => steerable_share,
         Err(verdict) => return *verdict,
     };
     let ntuple = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
     if in_force(work) && ntuple.is_some_and(|feature| feature.active) {
         return Verdict::new(work, remedy, Outcome::NoClearChange, "it is on")
-            .reasons(steerable(follows));
+            .reasons(steerable(steerable_share));
     }
     let polled: CpuSet = work
         .silos
@@ -164,10 +168,11 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
         .collect();
     if polled.len() < 2 {
         let because = format!(
-            "all its queues are polled by cpu {polled}: there is no nearer one, spread its interrupts first"
+            "cpu {polled} polls all its queues: no queue is nearer to a reader, so spread its \
+             interrupts first"
         );
         return Verdict::new(work, remedy, Outcome::NoClearChange, because)
-            .reasons(steerable(follows));
+            .reasons(steerable(steerable_share));
     }
     let after = |sight: Sight| {
         let mut loads = work.loads.clone();
@@ -178,57 +183,58 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
                 else {
                     continue;
                 };
-                add(&mut loads, *from, -own * share * follows.of(sight));
-                add(&mut loads, to, own * share * follows.of(sight));
+                add(&mut loads, *from, -own * share * steerable_share.of(sight));
+                add(&mut loads, to, own * share * steerable_share.of(sight));
             }
         }
         loads
     };
     let effect = Effect::of(work, &polled, after);
-    let saved = work.distance_cost().map_or(0.0, |cost| cost * follows.best);
+    let saved = work.distance_cost().map_or(0.0, |cost| cost * steerable_share.best);
     let because = match effect.outcome() {
         Outcome::Help => {
-            format!("{}; its readers are on other cpus ({})", effect.now(work), effect.between())
+            format!("{}; its readers run on other cpus ({})", effect.now(work), effect.between())
         }
         _ => format!(
-            "{}; nearer to the readers saves {} of a cpu at most",
+            "{}; steering to the readers saves {} of a cpu at most",
             effect.now(work),
             percent(saved)
         ),
     };
-    let mut reasons = steerable(follows);
+    let mut reasons = steerable(steerable_share);
     reasons.push(Evidence::new(
-        "the way from protocol to reader",
+        "cache line transfers from protocol to reader",
         Measure::Share(saved),
         work.costs.source_in_words(),
     ));
     let bound = match effect.outcome() {
-        Outcome::Help => effect.bound("nothing moves"),
+        Outcome::Help => effect.bound("no work moves"),
         _ if saved > 0.0 => Gain::AtMost {
             measure: Measure::Share(saved),
             of: "a cpu".into(),
-            basis: "cache lines from the protocol to the reader, by the cost model".into(),
+            basis: "cache line transfers from protocol to reader, by the cost model".into(),
         },
-        _ => Gain::Nothing("its data is read where its protocol runs".into()),
+        _ => Gain::Nothing("its data is read on the cpus that run the protocol".into()),
     };
     Verdict::new(work, remedy, effect.outcome(), because)
         .bound(bound)
         .reasons(reasons)
-        .not_when("connections are short: each costs a filter in the device")
+        .not_when("connections are short: each needs its own filter in the device")
 }
 
-/// What a verdict on steering needs and is not there.
+/// The verdict "unknown" when the measurements that steering needs are missing.
 fn unmeasured(work: &Work<'_>, remedy: RemedyName) -> Option<Verdict> {
     let unknown = |why: &str| Some(Verdict::new(work, remedy, Outcome::Unknown, why));
     if work.own.is_empty() || work.loads.is_empty() {
-        unknown("which cpu polls it, and for how long, is not known")
+        unknown("the cpus that poll it, and their time, are not known")
     } else {
         None
     }
 }
 
-/// How much RFS can steer; or the verdict where it can steer nothing, or nobody knows.
-fn follows(work: &Work<'_>, remedy: RemedyName) -> Result<Range, Box<Verdict>> {
+/// The share of the bytes that RFS can steer, or the verdict when it can steer almost nothing or
+/// the readers are not known.
+fn steerable_share(work: &Work<'_>, remedy: RemedyName) -> Result<Range, Box<Verdict>> {
     let verdict = |outcome, why: &str| Verdict::new(work, remedy, outcome, why);
     if let Some(unknown) = unmeasured(work, remedy) {
         return Err(Box::new(unknown));
@@ -236,26 +242,31 @@ fn follows(work: &Work<'_>, remedy: RemedyName) -> Result<Range, Box<Verdict>> {
     match work.steerable() {
         None if work.silos.iter().any(|silo| !silo.forwards.is_empty()) => Err(Box::new(verdict(
             Outcome::NoClearChange,
-            "nobody here reads what arrives: it is forwarded",
+            "no process reads the traffic: it is forwarded",
         ))),
-        None => Err(Box::new(verdict(Outcome::Unknown, "who reads what arrives is not known"))),
-        Some(follows) if follows.best < 0.1 => {
-            let because = format!(
-                "{} of the bytes are read by unconnected UDP sockets: RFS steers connected ones only",
-                percent(1.0 - follows.best)
-            );
-            Err(Box::new(verdict(Outcome::NoClearChange, &because).reasons(steerable(follows))))
+        None => {
+            Err(Box::new(verdict(Outcome::Unknown, "the readers of the traffic are not known")))
         }
-        Some(follows) => Ok(follows),
+        Some(steerable_share) if steerable_share.best < 0.1 => {
+            let because = format!(
+                "{} of the bytes are read by unconnected UDP sockets: RFS steers only connected \
+                 sockets",
+                percent(1.0 - steerable_share.best)
+            );
+            Err(Box::new(
+                verdict(Outcome::NoClearChange, &because).reasons(steerable(steerable_share)),
+            ))
+        }
+        Some(steerable_share) => Ok(steerable_share),
     }
 }
 
-fn steerable(follows: Range) -> Vec<Evidence> {
-    let share = Measure::Share(follows.likely);
+fn steerable(steerable_share: Range) -> Vec<Evidence> {
+    let share = Measure::Share(steerable_share.likely);
     vec![Evidence::new("bytes read by connected sockets", share, "eBPF (udp and tcp reads)")]
 }
 
-/// Whether RFS is on: it needs the table, and each queue its part of it.
+/// Whether RFS is on: the global flow table, and the table of a queue with traffic.
 pub(super) fn in_force(work: &Work<'_>) -> bool {
     let table = work.seen.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     table > 0
@@ -266,8 +277,8 @@ fn readers(work: &Work<'_>) -> CpuSet {
     work.readers().into_keys().filter(|cpu| work.loads.contains_key(cpu)).collect()
 }
 
-/// Flows spread over CPUs by hash: the heaviest stays whole, and there are no more places than
-/// flows.
+/// The weights of RPS: flows spread over the targets by hash. The heaviest flow is not split, and
+/// at most as many CPUs as flows are used.
 fn hashed(work: &Work<'_>, targets: &CpuSet, sight: Sight) -> Weights {
     let flows = work.flows.unwrap_or(Flows {
         least: 1,
@@ -277,7 +288,7 @@ fn hashed(work: &Work<'_>, targets: &CpuSet, sight: Sight) -> Weights {
     });
     let count = if sight == Sight::Worst { flows.least } else { flows.most.unwrap_or(usize::MAX) };
     let mut cpus: Vec<CpuId> = targets.iter().filter(|cpu| work.loads.contains_key(cpu)).collect();
-    // The heaviest flow meets the busiest CPU, or the idlest.
+    // The heaviest flow goes to the busiest CPU; in the best scenario, to the idlest.
     cpus.sort_by(|a, b| work.idle(*a).total_cmp(&work.idle(*b)));
     if sight == Sight::Best {
         cpus.reverse();
@@ -288,22 +299,24 @@ fn hashed(work: &Work<'_>, targets: &CpuSet, sight: Sight) -> Weights {
     cpus.iter().enumerate().map(|(at, cpu)| (*cpu, if at == 0 { first } else { rest })).collect()
 }
 
-/// The steerable part to where it is read.
-fn to_readers(work: &Work<'_>, follows: Range, sight: Sight) -> Weights {
+/// The weights of RFS: the steerable share, to the CPUs that read it.
+fn to_readers(work: &Work<'_>, steerable_share: Range, sight: Sight) -> Weights {
     let known = readers(work);
     let readers = work.readers().into_iter().filter(|(cpu, _)| known.contains(*cpu));
-    readers.map(|(cpu, share)| (cpu, share * follows.of(sight))).collect()
+    readers.map(|(cpu, share)| (cpu, share * steerable_share.of(sight))).collect()
 }
 
-/// CPU time that RFS saves: data is read where its protocol runs, and the reader is woken there.
-fn nearer(work: &Work<'_>, follows: Range, sight: Sight) -> f64 {
-    let lines = work.distance_cost().unwrap_or(0.0) * follows.of(sight);
+/// Share of a CPU's time that RFS saves: data is read, and the reader woken, on the CPU that runs
+/// the protocol. 0 in the worst scenario.
+fn nearer(work: &Work<'_>, steerable_share: Range, sight: Sight) -> f64 {
+    let lines = work.distance_cost().unwrap_or(0.0) * steerable_share.of(sight);
     let ipi = work.costs.ipi_ns.at(Distance::Llc) * work.interrupt_cost().worst.recip();
-    let wakeups = work.wakeups_elsewhere().unwrap_or(0.0) * ipi / 1e9 * follows.of(sight);
+    let wakeups = work.wakeups_elsewhere().unwrap_or(0.0) * ipi / 1e9 * steerable_share.of(sight);
     if sight == Sight::Worst { 0.0 } else { lines + wakeups }
 }
 
-/// The verdict on moving protocol work: to which CPUs by which part, and what that saves.
+/// The verdict on moving protocol work. `to` returns the weights and the saved CPU time of a
+/// scenario.
 fn steered(
     work: &Work<'_>,
     remedy: RemedyName,
@@ -313,22 +326,21 @@ fn steered(
     let fixed = fixed.or(&work.own.keys().copied().collect());
     let effect = Effect::of(work, &fixed, |sight| {
         let (weights, saved) = to(sight);
-        hand_on(work, &weights, saved, sight).0
+        move_work(work, &weights, saved, sight).0
     });
     let (weights, saved) = to(Sight::Likely);
-    let (_, added) = hand_on(work, &weights, saved, Sight::Likely);
+    let (_, added) = move_work(work, &weights, saved, Sight::Likely);
     let targets: CpuSet =
         weights.keys().copied().filter(|cpu| !work.own.contains_key(cpu)).collect();
     let one_flow =
         work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.best >= ONE_FLOW);
-    // Handed on to one CPU, many flows gain something too: but one flow is no case for RPS.
-    let many_would_help =
-        effect.before.is_near() && effect.gain.likely >= crate::judge::verdict::CLEAR;
-    let hangs_on_flows = work.flows.is_none() && remedy == RemedyName::Rps;
+    // Moving one flow to one other CPU gains a little, but does not justify RPS.
+    let many_would_help = effect.before.is_near() && effect.gain.likely >= super::CLEAR;
+    let depends_on_flows = work.flows.is_none() && remedy == RemedyName::Rps;
     let outcome = match effect.outcome() {
         Outcome::Help if one_flow => Outcome::NoClearChange,
-        Outcome::Help if hangs_on_flows => Outcome::Unknown,
-        Outcome::NoClearChange if hangs_on_flows && many_would_help => Outcome::Unknown,
+        Outcome::Help if depends_on_flows => Outcome::Unknown,
+        Outcome::NoClearChange if depends_on_flows && many_would_help => Outcome::Unknown,
         outcome => outcome,
     };
     let adds = format!("{:.0} ipis/s, {} of a cpu in all", added.ipis, percent(added.time));
@@ -341,16 +353,17 @@ fn steered(
                 effect.between()
             )
         }
-        Outcome::Hurt => format!("{}; it relieves none and adds {adds}", effect.now(work)),
+        Outcome::Hurt => format!("{}; it relieves no cpu and adds {adds}", effect.now(work)),
         Outcome::Unknown => {
             format!(
-                "{}; whether it helps hangs on how many flows there are, which was not counted",
+                "{}; whether it helps depends on the number of flows, which was not counted",
                 effect.now(work)
             )
         }
         Outcome::NoClearChange if one_flow => {
             format!(
-                "one flow brings nearly all: it is not spread, at best pipelined ({})",
+                "one flow carries nearly all packets: RPS cannot spread it, at best pipeline it \
+                 ({})",
                 effect.between()
             )
         }
@@ -360,13 +373,13 @@ fn steered(
         Outcome::NoClearChange => format!("{}; it would add {adds}", effect.now(work)),
     };
     let bound = match outcome {
-        Outcome::Unknown => Gain::Unknown("how many flows there are was not counted".into()),
-        _ => effect.bound(&format!("what is full stays full, and it adds {adds}")),
+        Outcome::Unknown => Gain::Unknown("the number of flows was not counted".into()),
+        _ => effect.bound(&format!("the bottleneck stays saturated, and it adds {adds}")),
     };
     let mut reasons = machine(work, &targets);
     reasons.extend(split(work));
     reasons.push(Evidence::new(
-        "ipis it would send",
+        "ipis that it would send",
         Measure::PerSecond(added.ipis),
         "the model (docs/verdicts.md)",
     ));
@@ -378,15 +391,15 @@ fn steered(
         ));
     }
     reasons.push(Evidence::new(
-        "time it would add, on both sides",
+        "time that it would add, on all cpus",
         Measure::Share(added.time),
         work.costs.source_in_words(),
     ));
     Verdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
 }
 
-/// The loads after work was handed on, and what handing it on adds.
-fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loads, Added) {
+/// The loads after steering, and the cost that it adds. `saved` is CPU time that readers save.
+fn move_work(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loads, Added) {
     let topology = &work.seen.observation.after.topology;
     let (all, movable) = (work.all().max(f64::MIN_POSITIVE), work.movable.of(sight));
     let packets = work.packets_per_s.unwrap_or(all * 1e9 / PACKET_NS.of(sight));
@@ -400,17 +413,17 @@ fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loa
         for (to, share) in weights.iter().filter(|(to, _)| *to != from) {
             let distance = topology.distance(*from, *to);
             let work_off = own * movable * share;
-            // A backlog that is being worked off needs no interrupt.
+            // A backlog that is being processed already needs no interrupt.
             let idle_backlog =
                 if sight == Sight::Worst { 1.0 } else { 1.0 - (all * movable * share).min(0.9) };
             let of_a_poll = (packets / polls.max(f64::MIN_POSITIVE)).max(1.0);
             let ipis = polls * part * (1.0 - (1.0 - share).powf(of_a_poll)) * idle_backlog;
-            let handed = packets * part * share;
+            let moved_packets = packets * part * share;
             let ipi = ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(sight) / 1e9;
             let line = work.costs.line_ns.at(distance) / 1e9;
             let (here, there) = (
-                ipi / 2.0 + handed * QUEUE_LINES * line,
-                ipi / 2.0 + handed * work.costs.lines_per_packet * line,
+                ipi / 2.0 + moved_packets * QUEUE_LINES * line,
+                ipi / 2.0 + moved_packets * work.costs.lines_per_packet * line,
             );
             let crowded = if sight == Sight::Best {
                 0.0
@@ -420,7 +433,7 @@ fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loa
             add(&mut loads, *from, here - work_off);
             add(&mut loads, *to, work_off + there + crowded - saved * part * share);
             added = Added {
-                packets: added.packets + handed,
+                packets: added.packets + moved_packets,
                 ipis: added.ipis + ipis,
                 time: added.time + here + there,
             };
@@ -429,16 +442,19 @@ fn hand_on(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loa
     (loads, added)
 }
 
-/// Who is busy with it, and who could take some of it.
+/// The loads of the polling CPU and the targets, with traffic and flows, as evidence.
 pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
     let measured =
         work.silos.iter().any(|silo| silo.softirq.is_some_and(|softirq| softirq.measured));
-    let source =
-        if measured { "eBPF (softirq_entry, irq_handler_entry)" } else { "/proc/stat, sampled" };
+    let source = if measured {
+        "eBPF (softirq_entry, irq_handler_entry)"
+    } else {
+        "/proc/stat, by clock ticks"
+    };
     let mut reasons = Vec::new();
     if let Some((cpu, load)) = work.dispatcher().and_then(|cpu| Some((cpu, work.loads.get(&cpu)?)))
     {
-        let full = if load.bound >= FULL { ", full" } else { "" };
+        let full = if load.bound >= FULL { ", saturated" } else { "" };
         reasons.push(Evidence::new(
             format!("cpu {cpu} in interrupts and softirqs{full}"),
             Measure::Share(load.bound),
@@ -462,7 +478,7 @@ pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
         let busy: f64 = targets.iter().map(|cpu| work.sibling_busy(cpu)).sum::<f64>()
             / targets.len().max(1) as f64;
         reasons.push(Evidence::new(
-            "their hardware siblings busy",
+            "busy time of their SMT siblings",
             Measure::Share(busy),
             "/proc/stat",
         ));
@@ -495,7 +511,7 @@ pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
             flows.source,
         ));
         reasons.push(Evidence::new(
-            "of the heaviest, at most",
+            "heaviest flow's share, at most",
             Measure::Share(flows.heaviest.worst),
             flows.source,
         ));
@@ -510,26 +526,28 @@ pub(super) fn machine(work: &Work<'_>, targets: &CpuSet) -> Vec<Evidence> {
     reasons
 }
 
-/// What can move off the CPU that polls.
+/// The share of the softirq that can move off the polling CPU, as evidence.
 fn split(work: &Work<'_>) -> Vec<Evidence> {
     let Range { worst, best, .. } = work.movable;
     let between = Measure::Text(format!("{} to {}", percent(worst), percent(best)));
     let source = match work.samples {
         Some(samples) => format!("{samples:.0} samples by stage"),
-        None => "not measured here, a bound (docs/verdicts.md); show --stages measures".to_owned(),
+        None => {
+            "not measured, a bound (docs/verdicts.md); netsilo show --stages measures it".to_owned()
+        }
     };
-    vec![Evidence::new("of the softirq, after driver and GRO", between, source)]
+    vec![Evidence::new("softirq share after driver and GRO", between, source)]
 }
 
 impl Verdict {
-    /// More reasons.
+    /// Adds more reasons.
     fn with(mut self, more: Vec<Evidence>) -> Self {
         self.reasons.extend(more);
         self
     }
 }
 
-/// The queues that hold traffic.
+/// The queues with traffic, without leased ones.
 pub(super) fn busy_queues<'a>(work: &Work<'a>) -> Vec<&'a Silo> {
     work.silos.iter().copied().filter(|silo| silo.has_traffic() && silo.leased.is_none()).collect()
 }

@@ -1,4 +1,4 @@
-//! How often and how long it is polled, and what the ring holds until then.
+//! Verdicts on the receive ring, the softirq budget and busy polling.
 
 use netsilo_model::change::{Target, Value};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
@@ -9,17 +9,17 @@ use crate::judge::verdict::packet_steering::rps_is_on;
 use crate::judge::verdict::work::Work;
 use crate::judge::verdict::{Outcome, RemedyName, Verdict, percent};
 
-/// Counters of what found no room at the NIC; a driver counts some of them twice, so the greatest
-/// is taken.
+/// Counters of packets lost at the NIC or its ring. Drivers may count a packet in several of them,
+/// so the largest is taken.
 const LOST: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
-/// Packets of one run of the softirq.
+/// The limit of packets in one softirq run.
 const BUDGET: &str = "net.core.netdev_budget";
-/// What makes readers poll, of the whole machine.
+/// The sysctls that switch busy polling on for all sockets.
 const BUSY: [&str; 2] = ["net.core.busy_read", "net.core.busy_poll"];
-/// Softirq runs that end with work left are worth a word from this share on.
+/// Share of softirq runs that end with work left from which a larger budget is considered.
 const SQUEEZED: f64 = 0.01;
 
-/// A longer ring holds a burst; it does not make the CPU faster.
+/// The verdict on a larger ring, which holds bursts but does not make the CPU faster.
 pub(super) fn ring(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::BiggerRing;
     let Some(lost) = lost(work) else {
@@ -27,11 +27,11 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
             work,
             remedy,
             Outcome::Unknown,
-            "its driver does not count what found no room",
+            "its driver does not count packets lost at the ring",
         );
     };
     let reasons = vec![Evidence::new(
-        "packets that found no room",
+        "packets lost at the NIC or its ring",
         Measure::PerSecond(lost),
         "/sys/class/net/*/statistics",
     )];
@@ -41,13 +41,15 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
     let rings = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
     let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
     match rings {
-        _ if lost <= 0.0 => no_change("nothing was lost for want of room in it"),
-        _ if full => no_change("the cpu that polls it is full: a longer ring fills up too, later"),
-        None => no_change("its driver does not let it be changed"),
-        Some(limit) if limit.current >= limit.max => no_change("it is as long as it can be"),
+        _ if lost <= 0.0 => no_change("no packets were lost at the ring"),
+        _ if full => {
+            no_change("the cpu that polls it is saturated: a larger ring fills up too, only later")
+        }
+        None => no_change("its driver does not support changing it"),
+        Some(limit) if limit.current >= limit.max => no_change("it already has its maximum size"),
         Some(limit) => {
             let because = format!(
-                "bursts overflow it, and the cpu that polls it has time: {} of {} descriptors",
+                "bursts overflow it, and the cpu that polls it has idle time: {} of {} descriptors",
                 limit.current, limit.max
             );
             let edit = |old: &Value| match old {
@@ -60,15 +62,17 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
             let verdict = Verdict::new(work, remedy, Outcome::Help, because)
                 .bound(losses(lost))
                 .reasons(reasons);
-            verdict.writes(work, target, edit, "twice the ring holds twice the burst").not_when(
-                "the data should stay in the cache (a ring larger than what the device may write there), or latency counts more than loss",
+            verdict.writes(work, target, edit, "a ring of twice the size holds bursts of twice the \
+                                                size").not_when(
+                "packet data should stay in the cache (the ring would exceed the cache space for \
+                 device writes), or latency matters more than loss",
             )
         }
     }
 }
 
-/// More packets before the softirq gives way. What is left is taken up again at once, by ksoftirqd
-/// if need be.
+/// The verdict on a larger softirq budget. After a run that ends with work left, polling resumes at
+/// once, in ksoftirqd if needed.
 pub(super) fn budget(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::BiggerBudget;
     let rates = work.own.keys().filter_map(|cpu| work.seen.rates.cpus.get(cpu));
@@ -84,14 +88,18 @@ pub(super) fn budget(work: &Work<'_>) -> Verdict {
             work,
             remedy,
             Outcome::Unknown,
-            "which cpu polls it, or its squeezes, are not known",
+            "the cpu that polls it, or its time_squeeze count, is not known",
         );
     }
     let share = if runs > 0.0 { squeezes / runs } else { 0.0 };
     let source = "/proc/net/softnet_stat time_squeeze";
     let reasons = vec![
-        Evidence::new("runs that ended with work left", Measure::PerSecond(squeezes), source),
-        Evidence::new("of all runs", Measure::Share(share), source),
+        Evidence::new(
+            "softirq runs that ended with work left",
+            Measure::PerSecond(squeezes),
+            source,
+        ),
+        Evidence::new("share of all softirq runs", Measure::Share(share), source),
     ];
     let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
     let lost = lost(work).unwrap_or(0.0);
@@ -99,25 +107,33 @@ pub(super) fn budget(work: &Work<'_>) -> Verdict {
         Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
     };
     if share < SQUEEZED {
-        verdict(Outcome::NoClearChange, "hardly a run used its budget up")
+        verdict(Outcome::NoClearChange, "almost no softirq run used up its budget")
     } else if lost <= 0.0 {
         verdict(
             Outcome::NoClearChange,
-            "runs use it up, but nothing is lost: what is left is polled again at once",
+            "softirq runs use it up, but no packets are lost: polling resumes at once",
         )
     } else if full {
         verdict(
             Outcome::NoClearChange,
-            "the cpu that polls it is full: a longer run takes its time from what is left of others'",
+            "the cpu that polls it is saturated: a longer run takes time from other work",
         )
     } else {
         verdict(
             Outcome::Help,
-            "runs end with work left while packets are lost, and the cpu that polls has time",
+            "softirq runs end with work left while packets are lost, and the cpu that polls has \
+             idle time",
         )
         .bound(losses(lost))
-        .writes(work, Target::Sysctl { name: BUDGET.into() }, twice, "runs end with work left")
-        .not_when("applications on that cpu need to run soon: they wait for the end of each run")
+        .writes(
+            work,
+            Target::Sysctl { name: BUDGET.into() },
+            twice,
+            "softirq runs end with work left",
+        )
+        .not_when(
+            "applications on that cpu need short delays: they wait for the end of each softirq run",
+        )
     }
 }
 
@@ -130,7 +146,7 @@ fn twice(old: &Value) -> Option<Value> {
     }
 }
 
-/// Readers that spin for packets: it takes CPU time for latency, and latency is not measured here.
+/// The verdict on busy polling, which trades CPU time for latency. Latency is not measured here.
 pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::BusyPoll;
     let idle = work.mean_idle(&work.cpus());
@@ -149,22 +165,22 @@ pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
     } else if rps_is_on(work) {
         verdict(
             Outcome::NoClearChange,
-            "RPS is on: a reader that polls finds packets only where they are polled",
+            "RPS is on: a busy-polling reader finds no packets that RPS steers to another cpu",
         )
     } else if 1.0 - idle >= FULL {
         verdict(
             Outcome::Hurt,
-            &format!("it spends idle time, and the cpus have {} of it left", percent(idle)),
+            &format!("it uses idle time, of which the cpus have only {} left", percent(idle)),
         )
     } else {
         verdict(
             Outcome::Unknown,
-            "it buys latency with cpu time, and latency is not measured by looking at a machine",
+            "it trades cpu time for latency, and netsilo check does not measure latency",
         )
     }
 }
 
-/// Packets per second that the NIC or its ring had no room for.
+/// Packets per second lost at the NIC or its ring; `None` when nothing counts them.
 fn lost(work: &Work<'_>) -> Option<f64> {
     let rates = work.seen.rates.netdevs.get(&work.netdev.name)?;
     let counted = LOST.iter().filter_map(|name| rates.get(*name).copied());
@@ -173,7 +189,8 @@ fn lost(work: &Work<'_>) -> Option<f64> {
     counted.chain(by_queue).reduce(f64::max)
 }
 
-/// igb, ice and others count drops by queue in `ethtool -S` only (`rx_queue_0_drops`).
+/// Drops in the interval that drivers such as igb and ice count per queue in `ethtool -S` only
+/// (`rx_queue_0_drops`).
 fn queue_drops(netdev: &Netdev, before: &[Netdev]) -> Option<f64> {
     let sum = |netdev: &Netdev| -> Option<u64> {
         let stats = netdev.ethtool.as_ref()?.stats.value()?;
@@ -190,11 +207,11 @@ fn losses(lost: f64) -> Gain {
     Gain::AtMost {
         measure: Measure::PerSecond(lost),
         of: "the packets that are lost".into(),
-        basis: "no more can be saved than found no room".into(),
+        basis: "all packets lost at the NIC or its ring".into(),
     }
 }
 
-/// Share of its time that the CPU that polls most spends on interrupts and softirqs.
+/// The share of its time that the CPU that polls most spends on interrupts and softirqs.
 fn dispatcher_bound(work: &Work<'_>) -> Option<f64> {
     Some(work.loads.get(&work.dispatcher()?)?.bound)
 }

@@ -1,4 +1,4 @@
-//! More places to poll in: interrupts on CPUs of their own, more queues, NAPI in kthreads.
+//! Verdicts on polling on more CPUs: spread interrupts, more queues, NAPI in kthreads.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::judge::verdict::packet_steering::busy_queues;
 use crate::judge::verdict::work::{Sight, Work};
 use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
 
-/// A queue that brings more than this of the packets is where the hash puts nearly all.
+/// Share of the work on one queue from which the hash does not spread the flows.
 const ONE_QUEUE: f64 = 0.8;
 
-/// Each queue with traffic on the CPU that is used least, the heaviest queue first.
+/// The verdict on spreading interrupts: each queue on the least loaded CPU, the heaviest first.
 pub(super) fn spread(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::SpreadInterrupts;
     let queues = busy_queues(work);
@@ -30,7 +30,7 @@ pub(super) fn spread(work: &Work<'_>) -> Verdict {
             work,
             remedy,
             Outcome::Unknown,
-            "which cpu polls which queue is not known",
+            "the cpu that polls each queue is not known",
         );
     }
     if queues.iter().all(managed) {
@@ -44,8 +44,8 @@ pub(super) fn spread(work: &Work<'_>) -> Verdict {
     if queues.len() < 2 {
         let because =
             match (queues.len(), work.silos.iter().filter(|silo| silo.queue.is_some()).count()) {
-                (_, 1) => "it has one queue: on another cpu it is one queue still",
-                _ => "one queue brings all packets: its cpu would change, not its load",
+                (_, 1) => "it has one queue: moving the queue does not spread its work",
+                _ => "one queue carries all packets: moving the queue does not spread its work",
             };
         return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(shares(work));
     }
@@ -55,34 +55,36 @@ pub(super) fn spread(work: &Work<'_>) -> Verdict {
         Outcome::Help => {
             let (queues, cpus) = (queues.len(), work.own.len());
             format!(
-                "{}: {queues} queues have {cpus} cpu(s) between them ({})",
+                "{}: {queues} queues share {cpus} cpu(s) ({})",
                 effect.now(work),
                 effect.between()
             )
         }
-        _ => format!("{}; spread wider: {}", effect.now(work), effect.between()),
+        _ => format!("{}; with interrupts spread: {}", effect.now(work), effect.between()),
     };
     Verdict::new(work, remedy, effect.outcome(), because)
-        .bound(effect.bound("what is full stays full"))
+        .bound(effect.bound("the bottleneck stays saturated"))
         .reasons(shares(work))
-        .not_when("another program places interrupts; netsilo plan says where each would go")
+        .not_when(
+            "another program places interrupts; netsilo plan shows the cpu for each interrupt",
+        )
 }
 
-/// More channels, where the device has them.
+/// The verdict on more queues (ethtool channels).
 pub(super) fn more(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::MoreQueues;
     let no_change = |because: String| {
         Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(shares(work))
     };
     let Some(limit) = channels(work) else {
-        return no_change("its driver does not let the number of queues be changed".into());
+        return no_change("its driver does not support changing the number of queues".into());
     };
     let wanted = limit.max.min(work.cpus().len() as u32);
     if limit.current >= wanted {
         let why = if limit.max < 2 {
-            "the device has one"
+            "the device has only one"
         } else {
-            "it has as many as it can have, or as there are cpus"
+            "it already has its maximum, or one per cpu"
         };
         return no_change(why.into());
     }
@@ -91,7 +93,7 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
             work,
             remedy,
             Outcome::Unknown,
-            "which cpu polls which queue is not known",
+            "the cpu that polls each queue is not known",
         );
     }
     let all: f64 = work.all();
@@ -102,7 +104,8 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
         / all.max(f64::MIN_POSITIVE);
     if limit.current > 1 && heaviest >= ONE_QUEUE {
         let because = format!(
-            "one of {} queues brings {} of the work: the hash does not tell its flows apart, or one flow brings it",
+            "one of {} queues carries {} of the work: the hash does not spread its flows, or one \
+             flow carries it",
             limit.current,
             percent(heaviest)
         );
@@ -146,7 +149,8 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
             )
         }
         Outcome::Unknown => format!(
-            "{}; whether more queues relieve it hangs on how many flows there are, which was not counted",
+            "{}; whether more queues relieve it depends on the number of flows, which was not \
+             counted",
             effect.now(work)
         ),
         _ => format!(
@@ -157,12 +161,12 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
         ),
     };
     let bound = match outcome {
-        Outcome::Unknown => Gain::Unknown("how many flows there are was not counted".into()),
-        _ => effect.bound("what is full stays full"),
+        Outcome::Unknown => Gain::Unknown("the number of flows was not counted".into()),
+        _ => effect.bound("the bottleneck stays saturated"),
     };
     let mut reasons = shares(work);
     reasons.push(Evidence::new(
-        "queues, and at most",
+        "queues, of the maximum",
         Measure::Text(format!("{} of {}", limit.current, limit.max)),
         "ethtool -l",
     ));
@@ -182,17 +186,17 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
             work,
             Target::Channels { netdev: NetdevIdentity::of(work.netdev) },
             edit,
-            "one queue for each cpu that can poll",
+            "one queue per cpu that can poll",
         )
-        .not_when("traffic must not stop for the seconds that the device is set up anew")
+        .not_when("traffic must not stop for the seconds that the device takes to reconfigure")
 }
 
-/// A kthread for each NAPI, which the scheduler may move.
+/// The verdict on threaded NAPI: one kthread per NAPI, which the scheduler can move.
 pub(super) fn threaded(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::ThreadedNapi;
     let no_change = |because: String| Verdict::new(work, remedy, Outcome::NoClearChange, because);
     if work.netdev.threaded.is_none() {
-        return no_change("this kernel has none (5.12 and later)".into());
+        return no_change("this kernel does not support it (5.12 and later do)".into());
     }
     if work.netdev.threaded.is_some_and(|mode| mode > 0) {
         return no_change("it is on".into());
@@ -203,32 +207,32 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
         .all(|silo| silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes));
     if !fixed || queues.len() < 2 || work.own.is_empty() {
         let why = if queues.len() < 2 {
-            "one queue is one kthread: one cpu at a time, as now"
+            "one queue needs one kthread, which also runs on one cpu at a time"
         } else {
-            "its interrupts can be spread, which costs no switch of threads for each poll"
+            "its interrupts can be spread, which costs no context switch per poll"
         };
         return no_change(why.into());
     }
     let shares: Vec<f64> = queues.iter().map(|silo| silo.own_share.values().sum()).collect();
     let effect = spread_out(work, &|_| shares.clone());
     let because = format!(
-        "{}; its interrupts cannot be moved, kthreads can: {}",
+        "{}; its interrupts cannot be moved, but kthreads can: {}",
         effect.now(work),
         effect.between()
     );
     let verdict = Verdict::new(work, remedy, effect.outcome(), because)
-        .bound(effect.bound("what is full stays full"))
-        .reasons(crate::judge::verdict::queues::shares(work))
+        .bound(effect.bound("the bottleneck stays saturated"))
+        .reasons(self::shares(work))
         .not_when("latency matters more than throughput: each poll waits for the scheduler");
     if verdict.outcome != Outcome::Help {
         return verdict;
     }
     let on = |_: &Value| Some(Value::Count(1));
-    let reason = "its interrupts cannot be moved, kthreads go where there is room";
+    let reason = "its interrupts cannot be moved, but kthreads can run on idle cpus";
     verdict.writes(work, Target::Threaded { netdev: NetdevIdentity::of(work.netdev) }, on, reason)
 }
 
-/// The work of each queue, each put on the CPU that then has least to do.
+/// The effect of placing each queue's work on the CPU that is then least loaded.
 fn spread_out(work: &Work<'_>, queues: &dyn Fn(Sight) -> Vec<f64>) -> Effect {
     let topology = &work.seen.observation.after.topology;
     let cpus = work.cpus().minus(&topology.set_apart());
@@ -254,7 +258,7 @@ fn spread_out(work: &Work<'_>, queues: &dyn Fn(Sight) -> Vec<f64>) -> Effect {
     Effect::of(work, &fixed, |sight| placed(sight).0)
 }
 
-/// How the work lies on the queues and CPUs.
+/// The work of each queue, as evidence.
 fn shares(work: &Work<'_>) -> Vec<Evidence> {
     let mut reasons = Vec::new();
     for silo in busy_queues(work) {
@@ -274,8 +278,8 @@ fn channels(work: &Work<'_>) -> Option<Limit> {
     channels.combined.filter(|limit| limit.max > 0).or(channels.rx)
 }
 
-/// UDP whose ports the hash ignores: flows between two hosts stay on one queue, however many there
-/// are.
+/// The reason why UDP stays on one queue: the hash ignores ports, so all flows between two hosts
+/// share a queue.
 fn ports_not_hashed(work: &Work<'_>) -> Option<String> {
     let mut bytes: BTreeMap<Protocol, f64> = BTreeMap::new();
     for consumer in work.silos.iter().flat_map(|silo| &silo.consumers) {
@@ -287,6 +291,8 @@ fn ports_not_hashed(work: &Work<'_>) -> Option<String> {
     let of = |protocol| bytes.get(&protocol).copied().unwrap_or(0.0);
     let mostly_udp = of(Protocol::Udp) > of(Protocol::Tcp) * 4.0;
     let fields = work.netdev.ethtool.as_ref()?.flow_hash.get(&FlowType::Udp4)?.value()?;
-    (mostly_udp && !fields.contains(HashFields::PORTS))
-        .then(|| "what arrives is UDP, and its ports are not in the hash: flows of one peer stay on one queue".into())
+    (mostly_udp && !fields.contains(HashFields::PORTS)).then(|| {
+        "the traffic is UDP, and its ports are not hashed: all flows of one peer stay on one queue"
+            .into()
+    })
 }

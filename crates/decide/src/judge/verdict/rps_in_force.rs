@@ -1,4 +1,4 @@
-//! RPS that is on: what it hands on, what that costs, and what would be without it.
+//! The verdict on RPS that is on: the work that it moves, its cost, and the loads without it.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use crate::judge::verdict::packet_steering::{Added, machine};
 use crate::judge::verdict::work::{Sight, Work};
 use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
 
-/// RPS that is on: what would be if it were not.
+/// The verdict on RPS that is on, from the loads if it were switched off.
 pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::Rps;
-    let Some(handed) = Handed::of(work) else {
-        let because =
-            "it is on, but what it hands on was not counted (received_rps, polls of the backlog)";
+    let Some(steered) = SteeredWork::of(work) else {
+        let because = "it is on, but the packets that it steers were not counted (received_rps, \
+                       polls of the backlog)";
         return Verdict::new(work, remedy, Outcome::Unknown, because);
     };
-    let off = Effect::of(work, &CpuSet::new(), |sight| handed.back(work, sight));
+    let off = Effect::of(work, &CpuSet::new(), |sight| steered.loads_without_rps(work, sight));
     let near = off.before.is_near() || off.after.is_near();
-    let added = handed.added(work, Sight::Likely);
+    let added = steered.added(work, Sight::Likely);
     let outcome = match off.gain {
         _ if !near => Outcome::NoClearChange,
         gain if gain.worst >= 0.0 && gain.likely >= crate::judge::verdict::LOSS => Outcome::Hurt,
@@ -29,18 +29,18 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
         _ => Outcome::NoClearChange,
     };
     let costs = format!(
-        "it sends {:.0} ipis/s, {} of a cpu with the lines that move",
+        "it sends {:.0} ipis/s, and takes {} of a cpu including cache line transfers",
         added.ipis,
         percent(added.time)
     );
     let because = match outcome {
         Outcome::Hurt => {
-            format!("it is on and {}: {costs}, and relieves nothing that is full", off.now(work))
+            format!("it is on and {}: {costs}, but relieves no saturated resource", off.now(work))
         }
         Outcome::Help => {
             format!(
-                "it is on and carries {} of a cpu away from what would be full; {costs}",
-                percent(handed.time())
+                "it is on and moves {} of a cpu away from a cpu that would be saturated; {costs}",
+                percent(steered.time())
             )
         }
         _ => format!("it is on; {}; {costs}", off.now(work)),
@@ -48,12 +48,13 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
     let bound = match outcome {
         Outcome::Hurt => Gain::AtMost {
             measure: Measure::Share(off.gain.best),
-            of: "the present load, on top of it, by switching it off".into(),
-            basis: "ipis, second softirqs and cache lines that it adds, of all cpus' time".into(),
+            of: "the present load, in addition to it, by switching RPS off".into(),
+            basis: "the ipis, second softirqs and cache lines that it adds, of all cpus' time"
+                .into(),
         },
         _ => Gain::Nothing("it is on".into()),
     };
-    let mut reasons = machine(work, &handed.targets());
+    let mut reasons = machine(work, &steered.targets());
     reasons.extend([
         Evidence::new(
             "ipis for rps",
@@ -62,11 +63,11 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
         ),
         Evidence::new(
             "protocol work on other cpus",
-            Measure::Share(handed.time()),
+            Measure::Share(steered.time()),
             "eBPF softirq and napi_poll",
         ),
         Evidence::new(
-            "added by handing on",
+            "time added by steering",
             Measure::Share(added.time),
             work.costs.source_in_words(),
         ),
@@ -74,14 +75,14 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
     Verdict::new(work, remedy, outcome, because).bound(bound).reasons(reasons)
 }
 
-/// What RPS hands on now, by CPU.
-struct Handed {
-    /// Share of the CPU's time that works off its backlog, packets and interrupts received per
-    /// second.
+/// The work that RPS moves now, by target CPU.
+struct SteeredWork {
+    /// Of each CPU: share of its time spent on its backlog, backlog packets polled per second,
+    /// inter-processor interrupts received for RPS per second.
     to: BTreeMap<CpuId, (f64, f64, f64)>,
 }
 
-impl Handed {
+impl SteeredWork {
     fn of(work: &Work<'_>) -> Option<Self> {
         let masks = work
             .silos
@@ -117,7 +118,7 @@ impl Handed {
         self.to.values().map(|(time, ..)| time).sum()
     }
 
-    /// What handing on costs, of all CPUs.
+    /// The cost of steering, summed over all target CPUs.
     fn added(&self, work: &Work<'_>, sight: Sight) -> Added {
         let all = self.to.keys().map(|cpu| self.added_to(work, *cpu, sight));
         all.fold(Added::default(), |sum, it| Added {
@@ -136,9 +137,9 @@ impl Handed {
         Added { packets, ipis, time: ns / 1e9 }
     }
 
-    /// The loads if nothing were handed on.
-    fn back(&self, work: &Work<'_>, sight: Sight) -> Loads {
-        // The worst for switching it off is the best for RPS: that it adds little.
+    /// The loads if RPS were off.
+    fn loads_without_rps(&self, work: &Work<'_>, sight: Sight) -> Loads {
+        // The worst scenario for switching RPS off is the best one for RPS: it adds little.
         let mirrored = match sight {
             Sight::Worst => Sight::Best,
             Sight::Likely => Sight::Likely,

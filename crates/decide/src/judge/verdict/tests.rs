@@ -1,5 +1,5 @@
-//! The published experiments that the model is held to, and laws that hold for any host.
-//! `docs/verdicts.md` has their sources.
+//! Tests of the model against published experiments (sources in `docs/verdicts.md`), and
+//! properties that hold for any host.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 
-/// How many packets a poll returned is in none of the sources: what is said has to hold for any
-/// number that can be. A CPU that is busy 91% of the time with packets that come at random finds 11
-/// at a time, 1 / (1 - 0.91).
+/// Packets per poll. No source publishes the number, so the claims must hold for each plausible
+/// value. A CPU that random arrivals keep busy for 91% of the time finds 1 / (1 - 0.91) = 11 at a
+/// time.
 const POLLS: [u64; 4] = [8, 11, 16, 64];
 
 fn set(list: &str) -> CpuSet {
@@ -45,8 +45,8 @@ fn eth0(observation: &Observation) -> BTreeMap<RemedyName, Verdict> {
         .collect()
 }
 
-/// As mpstat printed it, by CPU: %usr, %sys, %soft, %idle, in this order; the softirq time is taken
-/// for true.
+/// Sets the CPU time as mpstat printed it, by CPU: %usr, %sys, %soft, %idle. The softirq time is
+/// assumed to be exact.
 fn with_shares(mut observation: Observation, cpus: &[[f64; 4]]) -> Observation {
     for (cpu, [usr, sys, soft, idle]) in cpus.iter().enumerate() {
         let cpu = CpuId(cpu as u32);
@@ -66,7 +66,7 @@ fn with_shares(mut observation: Observation, cpus: &[[f64; 4]]) -> Observation {
     observation
 }
 
-/// So many flows of equal weight.
+/// Sets the number of flows, all of equal weight.
 fn with_flows(mut observation: Observation, flows: u32) -> Observation {
     let ifindex = observation.after.netdevs[0].ifindex;
     let flow = |n| Flow {
@@ -89,7 +89,7 @@ fn bound(verdict: &Verdict) -> f64 {
     }
 }
 
-/// The request/response server: 8 cores with two threads each, 8 queues.
+/// The server of the request/response experiments: 8 cores with two threads each, 8 queues.
 struct Server {
     /// CPU of each queue's interrupt.
     irqs: [u32; 8],
@@ -102,9 +102,9 @@ struct Server {
 }
 
 impl Server {
-    /// TCP, everything on CPU 0, at the rate that follows from the only absolute one that is
-    /// published: 256-byte transactions fill the wire (360448 per second) with affinity, 88% more
-    /// than without.
+    /// TCP with all interrupts on CPU 0. The rate follows from the only published absolute one:
+    /// with affinity, 256-byte transactions fill the wire (360448 per second), 88% more than
+    /// without.
     const TCP: Self =
         Self { irqs: [0; 8], packets: [190_700 / 8; 8], connected: true, packet_bytes: 67 };
 
@@ -195,42 +195,46 @@ const AFFINITY: [[f64; 4]; 16] = [
 ];
 
 #[test]
-fn tcp_of_one_byte_gains_by_rps_with_rfs_and_by_spreading_interrupts() {
+fn one_byte_tcp_gains_from_rps_with_rfs_and_from_spread_interrupts() {
     for polls in POLLS {
-        let said = eth0(&Server::TCP.observe(&NONE, polls));
+        let verdicts = eth0(&Server::TCP.observe(&NONE, polls));
         for remedy in [RemedyName::Rps, RemedyName::RpsAndRfs, RemedyName::SpreadInterrupts] {
             assert_eq!(
-                said[&remedy].outcome,
+                verdicts[&remedy].outcome,
                 Outcome::Help,
                 "{polls} a poll: {}",
-                said[&remedy].because
+                verdicts[&remedy].because
             );
         }
-        // Measured: +200% and +443%. With the same work for each packet as before the cpus carry
-        // 5.2 times as much; they carried 5.4 times, as fuller polls take less for each packet.
-        assert!(bound(&said[&RemedyName::RpsAndRfs]) >= 2.0, "{:?}", said[&RemedyName::RpsAndRfs]);
+        // Measured: +200% and +443%. With unchanged work per packet the CPUs can carry 5.2 times
+        // the load. They carried 5.4 times, because fuller polls need less work per packet.
         assert!(
-            bound(&said[&RemedyName::SpreadInterrupts]) >= 4.43 * 0.93,
+            bound(&verdicts[&RemedyName::RpsAndRfs]) >= 2.0,
             "{:?}",
-            said[&RemedyName::SpreadInterrupts]
+            verdicts[&RemedyName::RpsAndRfs]
+        );
+        assert!(
+            bound(&verdicts[&RemedyName::SpreadInterrupts]) >= 4.43 * 0.93,
+            "{:?}",
+            verdicts[&RemedyName::SpreadInterrupts]
         );
     }
 }
 
 #[test]
-fn tcp_of_256_bytes_gains_until_the_wire_is_full_whatever_the_remedy() {
-    // 322 bytes in the counters make 346 on the wire.
+fn tcp_of_256_bytes_gains_until_the_wire_is_full_with_any_remedy() {
+    // 322 bytes in the counters are 346 bytes on the wire.
     let server = Server { packet_bytes: 322, ..Server::TCP };
     for polls in POLLS {
-        let said = eth0(&server.observe(&NONE, polls));
+        let verdicts = eth0(&server.observe(&NONE, polls));
         for (remedy, measured) in
             [(RemedyName::RpsAndRfs, 0.89), (RemedyName::SpreadInterrupts, 0.88)]
         {
-            assert_eq!(said[&remedy].outcome, Outcome::Help, "{}", said[&remedy].because);
+            assert_eq!(verdicts[&remedy].outcome, Outcome::Help, "{}", verdicts[&remedy].because);
             assert!(
-                (bound(&said[&remedy]) - measured).abs() < 0.02,
+                (bound(&verdicts[&remedy]) - measured).abs() < 0.02,
                 "{remedy}: {:?}",
-                said[&remedy].bound
+                verdicts[&remedy].bound
             );
         }
     }
@@ -240,51 +244,51 @@ fn tcp_of_256_bytes_gains_until_the_wire_is_full_whatever_the_remedy() {
     }
 }
 
-/// Packets of a UDP flow from one host all hash alike: one queue brings them.
+/// UDP packets from one host all have the same hash: one queue receives them.
 #[test]
-fn udp_whose_ports_are_not_hashed_gains_nothing_by_spreading_interrupts_but_by_rps() {
+fn udp_without_hashed_ports_gains_from_rps_but_not_from_spread_interrupts() {
     let mut packets = [0; 8];
     packets[3] = 190_700;
     let server = Server { packets, connected: false, ..Server::TCP };
     for polls in POLLS {
-        let said = eth0(&server.observe(&NONE, polls));
+        let verdicts = eth0(&server.observe(&NONE, polls));
         // Measured: -8% and +94%.
-        assert_eq!(said[&RemedyName::SpreadInterrupts].outcome, Outcome::NoClearChange);
+        assert_eq!(verdicts[&RemedyName::SpreadInterrupts].outcome, Outcome::NoClearChange);
         assert_eq!(
-            said[&RemedyName::Rps].outcome,
+            verdicts[&RemedyName::Rps].outcome,
             Outcome::Help,
             "{}",
-            said[&RemedyName::Rps].because
+            verdicts[&RemedyName::Rps].because
         );
         assert_eq!(
-            said[&RemedyName::RpsAndRfs].outcome,
+            verdicts[&RemedyName::RpsAndRfs].outcome,
             Outcome::Help,
             "{}",
-            said[&RemedyName::RpsAndRfs].because
+            verdicts[&RemedyName::RpsAndRfs].because
         );
-        let rfs = &said[&RemedyName::Rfs];
+        let rfs = &verdicts[&RemedyName::Rfs];
         assert_eq!(rfs.outcome, Outcome::NoClearChange);
         assert!(rfs.because.contains("unconnected"), "{}", rfs.because);
     }
 }
 
 #[test]
-fn where_spread_interrupts_have_filled_all_cpus_rps_on_top_does_not_help() {
+fn rps_does_not_help_where_spread_interrupts_already_saturate_all_cpus() {
     let server = Server { irqs: [0, 1, 2, 3, 4, 5, 6, 7], packets: [130_000; 8], ..Server::TCP };
     for polls in POLLS {
-        let said = eth0(&server.observe(&AFFINITY, polls));
+        let verdicts = eth0(&server.observe(&AFFINITY, polls));
         for remedy in [RemedyName::Rps, RemedyName::RpsAndRfs] {
             assert!(
-                [Outcome::Hurt, Outcome::NoClearChange].contains(&said[&remedy].outcome),
+                [Outcome::Hurt, Outcome::NoClearChange].contains(&verdicts[&remedy].outcome),
                 "{}",
-                said[&remedy].because
+                verdicts[&remedy].because
             );
         }
     }
 }
 
-/// `rps_guest_cpu_before`: four virtual CPUs, one queue, a service that takes all CPU time. After
-/// RPS the throughput fell.
+/// `rps_guest_cpu_before`: four virtual CPUs, one queue, a service that takes all CPU time. RPS
+/// lowered the throughput.
 const GUEST: [[f64; 4]; 4] = [
     [73.25, 21.5, 0.0, 5.25],
     [58.85, 14.46, 23.44, 3.24],
@@ -328,24 +332,24 @@ fn rps_hurts_a_guest_whose_cpus_are_all_busy() {
     for (packets, virtual_machine) in [(20_000, Some(true)), (60_000, Some(true)), (100_000, None)]
     {
         for polls in [1, 2, 4, 8] {
-            let said =
+            let verdicts =
                 eth0(&with_shares(guest(packets, polls, virtual_machine).observation(), &GUEST));
-            let rps = &said[&RemedyName::Rps];
+            let rps = &verdicts[&RemedyName::Rps];
             assert_eq!(rps.outcome, Outcome::Hurt, "{packets}/s, {polls} a poll: {rps:?}");
             assert!(matches!(rps.bound, Gain::Nothing(_)) && rps.changes.is_empty());
         }
     }
     for polls in POLLS {
-        let said = eth0(&with_flows(
+        let verdicts = eth0(&with_flows(
             with_shares(guest(20_000, polls, Some(false)).observation(), &GUEST),
             1000,
         ));
-        assert_ne!(said[&RemedyName::Rps].outcome, Outcome::Help);
+        assert_ne!(verdicts[&RemedyName::Rps].outcome, Outcome::Help);
     }
 }
 
 #[test]
-fn rps_that_is_on_in_such_a_guest_is_switched_off_and_where_it_relieves_a_full_cpu_kept() {
+fn rps_in_force_is_switched_off_in_a_busy_guest_but_stays_where_it_relieves_a_saturated_cpu() {
     let mut scene = guest(60_000, 2, Some(true));
     let on = &mut scene.netdevs[0].queues[0];
     (on.rps_cpus, on.load, on.handed_load) = (Some(set("0,2-3")), 0.2, 0.3);
@@ -363,7 +367,7 @@ fn rps_that_is_on_in_such_a_guest_is_switched_off_and_where_it_relieves_a_full_c
     assert_eq!((rps.outcome, rps.changes.len()), (Outcome::Help, 0), "{rps:?}");
 }
 
-/// Eight CPUs, one queue on cpu 0, everybody else idle.
+/// Eight CPUs with one queue: CPU 0 has this load, the others are idle.
 fn saturated(load: f64) -> Observation {
     let queue = SceneQueue {
         irq: Some(30),
@@ -397,15 +401,14 @@ fn saturated(load: f64) -> Observation {
 }
 
 #[test]
-fn one_full_cpu_with_idle_neighbours_and_many_flows_is_helped_one_flow_is_not_and_unknown_flows_are_unknown()
- {
+fn rps_helps_one_saturated_cpu_with_many_flows_but_not_with_one_or_unknown_flows() {
     let rps = |observation: &Observation| eth0(observation)[&RemedyName::Rps].clone();
     let many = rps(&with_flows(saturated(0.95), 500));
     assert_eq!(many.outcome, Outcome::Help, "{many:?}");
     assert_eq!(many.changes.len(), 1);
     let one = rps(&with_flows(saturated(0.95), 1));
     assert_eq!(one.outcome, Outcome::NoClearChange, "{one:?}");
-    assert!(one.because.contains("at best pipelined"), "{}", one.because);
+    assert!(one.because.contains("at best pipeline it"), "{}", one.because);
     assert_eq!(rps(&saturated(0.95)).outcome, Outcome::Unknown);
     let queues = |observation: &Observation| eth0(observation)[&RemedyName::MoreQueues].clone();
     assert_eq!(queues(&with_flows(saturated(0.95), 500)).outcome, Outcome::Help);
@@ -413,15 +416,14 @@ fn one_full_cpu_with_idle_neighbours_and_many_flows_is_helped_one_flow_is_not_an
 }
 
 #[test]
-fn all_softirqs_on_one_cpu_is_no_reason_by_itself() {
+fn all_softirqs_on_one_cpu_at_low_load_cause_no_verdict() {
     for verdict in eth0(&with_flows(saturated(0.1), 500)).values() {
         assert!(![Outcome::Help, Outcome::Hurt].contains(&verdict.outcome), "{verdict:?}");
     }
 }
 
 #[test]
-fn rps_helps_where_much_of_the_softirq_can_move_by_measurement_and_hurts_where_next_to_nothing_can()
-{
+fn rps_helps_where_most_of_the_sampled_softirq_can_move_and_hurts_where_almost_none_can() {
     let with = |driver, protocol| {
         let mut observation = with_flows(saturated(0.95), 500);
         let cpus =
@@ -439,10 +441,10 @@ fn rps_helps_where_much_of_the_softirq_can_move_by_measurement_and_hurts_where_n
     );
 }
 
-/// `forward_idle`: a bridge with one-way traffic of 64-byte frames; all interrupts on cpu 0, then
-/// one netdev's on each.
+/// `forward_idle`: a bridge with one-way traffic of 64-byte frames; all interrupts on CPU 0, then
+/// each netdev's on its own CPU.
 #[test]
-fn a_forwarder_of_one_way_traffic_gains_nothing_by_moving_the_interrupts_of_the_other_side() {
+fn a_one_way_forwarder_gains_nothing_from_moving_the_sending_netdevs_interrupts() {
     let eth = |name: &str, irq, cpu: &str, packets_per_s, to: &str| SceneNetdev {
         name: name.into(),
         driver: "e1000".into(),
@@ -471,24 +473,24 @@ fn a_forwarder_of_one_way_traffic_gains_nothing_by_moving_the_interrupts_of_the_
     };
     for (second, idle) in [("0", [1.0, 99.0]), ("1", [2.0, 73.0])] {
         let observation = observe(second, idle, 0);
-        let said = judged(&observation);
+        let verdicts = judged(&observation);
         assert_eq!(
-            said[&("eth0".to_owned(), RemedyName::SpreadInterrupts)].outcome,
+            verdicts[&("eth0".to_owned(), RemedyName::SpreadInterrupts)].outcome,
             Outcome::NoClearChange
         );
         assert!(
-            !said.contains_key(&("eth1".to_owned(), RemedyName::SpreadInterrupts)),
+            !verdicts.contains_key(&("eth1".to_owned(), RemedyName::SpreadInterrupts)),
             "nothing arrives there"
         );
         assert_eq!(
-            said[&("eth0".to_owned(), RemedyName::Rfs)].outcome,
+            verdicts[&("eth0".to_owned(), RemedyName::Rfs)].outcome,
             Outcome::NoClearChange,
             "nobody reads"
         );
         let rps = |flows| eth0(&with_flows(observation.clone(), flows))[&RemedyName::Rps].clone();
         assert_eq!(rps(1).outcome, Outcome::NoClearChange);
-        // Not published; what can be moved there was not measured either, and at the least it is at
-        // the edge of a gain.
+        // There is no published result. The movable share was not measured either, and its lower
+        // bound is at the threshold of a gain.
         assert!(
             matches!(rps(500).outcome, Outcome::Help | Outcome::NoClearChange),
             "{:?}",
@@ -498,7 +500,7 @@ fn a_forwarder_of_one_way_traffic_gains_nothing_by_moving_the_interrupts_of_the_
 }
 
 #[test]
-fn a_ring_that_overflows_is_lengthened_only_if_its_cpu_has_time() {
+fn an_overflowing_ring_is_enlarged_only_if_its_cpu_has_idle_time() {
     let with = |load, lost: u64| {
         let mut observation = saturated(load);
         let rings = netsilo_model::snapshot::ethtool::Rings {
@@ -523,47 +525,61 @@ fn a_ring_that_overflows_is_lengthened_only_if_its_cpu_has_time() {
 }
 
 #[test]
-fn what_nobody_measured_is_unknown_and_a_quiet_netdev_is_not_spoken_of() {
-    assert!(verdicts_of_nothing(&saturated(0.5)).is_empty());
+fn unmeasured_quantities_are_unknown_and_an_idle_netdev_has_no_verdict() {
+    assert!(verdicts_without_traffic(&saturated(0.5)).is_empty());
     let mut observation = saturated(0.95);
     observation.attribution = Default::default();
     for snapshot in [&mut observation.before, &mut observation.after] {
         snapshot.netdevs[0].statistics.clear();
     }
-    let said = eth0(&observation);
-    assert_eq!(said[&RemedyName::BiggerRing].outcome, Outcome::Unknown);
-    assert_eq!(said[&RemedyName::Rfs].outcome, Outcome::Unknown, "who reads is not known");
+    let verdicts = eth0(&observation);
+    assert_eq!(verdicts[&RemedyName::BiggerRing].outcome, Outcome::Unknown);
+    assert_eq!(verdicts[&RemedyName::Rfs].outcome, Outcome::Unknown, "who reads is not known");
 }
 
-fn verdicts_of_nothing(observation: &Observation) -> Vec<Verdict> {
+fn verdicts_without_traffic(observation: &Observation) -> Vec<Verdict> {
     let still = Observation { before: observation.after.clone(), ..observation.clone() };
     judged(&still).into_values().collect()
 }
 
 proptest! {
     #[test]
-    fn where_all_cpus_are_full_nothing_that_adds_work_helps(
-        busy in 0.9..1.0f64, load in 0.0..0.6f64, packets in 1_000..2_000_000u64, polls in 1..65u64, flows in 1..100u32, guest in any::<bool>(),
+    fn where_all_cpus_are_saturated_no_remedy_that_adds_work_helps(
+        busy in 0.9..1.0f64,
+        load in 0.0..0.6f64,
+        packets in 1_000..2_000_000u64,
+        polls in 1..65u64,
+        flows in 1..100u32,
+        guest in any::<bool>(),
     ) {
         let mut scene = crate::judge::verdict::tests::guest(packets, polls, Some(guest));
         scene.netdevs[0].queues[0].load = load;
         let all = [[busy * 100.0, 0.0, 0.0, (1.0 - busy) * 100.0]; 4];
         let mut shares = all;
-        shares[1] = [(busy - load).max(0.0) * 100.0, 0.0, load * 100.0, (1.0 - busy.max(load)) * 100.0];
-        let said = eth0(&with_flows(with_shares(scene.observation(), &shares), flows));
+        let idle = (1.0 - busy.max(load)) * 100.0;
+        shares[1] = [(busy - load).max(0.0) * 100.0, 0.0, load * 100.0, idle];
+        let verdicts = eth0(&with_flows(with_shares(scene.observation(), &shares), flows));
         for remedy in [RemedyName::Rps, RemedyName::BusyPoll] {
-            prop_assert_ne!(said[&remedy].outcome, Outcome::Help, "{:?}", &said[&remedy]);
+            prop_assert_ne!(verdicts[&remedy].outcome, Outcome::Help, "{:?}", &verdicts[&remedy]);
         }
     }
 
     #[test]
-    fn dearer_interrupts_never_make_rps_look_better(load in 0.1..1.0f64, packets in 1_000..2_000_000u64, polls in 1..65u64, flows in 1..100u32, times in 1.0..20.0f64) {
-        let mut scene = crate::judge::verdict::tests::guest(packets, polls, Some(false));
+    fn costlier_interrupts_never_improve_the_verdict_on_rps(
+        load in 0.1..1.0f64,
+        packets in 1_000..2_000_000u64,
+        polls in 1..65u64,
+        flows in 1..100u32,
+        times in 1.0..20.0f64,
+    ) {
+        let mut scene = self::guest(packets, polls, Some(false));
         scene.netdevs[0].queues[0].load = load;
         let observation = with_flows(scene.observation(), flows);
         let table = Costs::default();
-        let dear = Costs { ipi_ns: table.ipi_ns.map(|ns| ns * times), source: netsilo_model::cost::weights::CostSource::Configured, ..table.clone() };
-        let cheap = Costs { source: netsilo_model::cost::weights::CostSource::Configured, ..table };
+        let source = || netsilo_model::cost::weights::CostSource::Configured;
+        let ipi_ns = table.ipi_ns.map(|ns| ns * times);
+        let costly = Costs { ipi_ns, source: source(), ..table.clone() };
+        let cheap = Costs { source: source(), ..table };
         let rank = |costs: &Costs| {
             let rates = rates(&observation.before, &observation.after);
             let silos = silos(&observation, &rates);
@@ -571,6 +587,6 @@ proptest! {
             let verdict = rps_onto(&seen, &observation.after.netdevs[0], &set("0,2-3")).unwrap();
             match verdict.outcome { Outcome::Help => 2, Outcome::Hurt => 0, _ => 1 }
         };
-        prop_assert!(rank(&dear) <= rank(&cheap));
+        prop_assert!(rank(&costly) <= rank(&cheap));
     }
 }

@@ -1,4 +1,4 @@
-//! A netdev's receive work as it was measured, and the machine around it.
+//! A netdev's measured receive work and the loads of all CPUs; ranges for what was not measured.
 
 use std::collections::BTreeMap;
 
@@ -13,22 +13,22 @@ use netsilo_model::snapshot::stage_samples::Stage;
 
 use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
 
-/// What an Ethernet frame takes of the wire beside what the netdev counts: preamble, checksum, gap.
+/// Bytes of an Ethernet frame on the wire that the netdev does not count: preamble, checksum, gap.
 const FRAME_BYTES: f64 = 24.0;
-/// A share that is known by samples is off by no more than this many standard errors, in 95 of 100
-/// cases.
+/// Standard errors that bound a sampled share in 95 of 100 cases.
 const DEVIATIONS: f64 = 2.0;
-/// The part of a softirq after driver and GRO where it was not sampled (docs/verdicts.md).
+/// Share of a softirq after driver and GRO, where it was not sampled (docs/verdicts.md).
 const MOVABLE: Range = Range { worst: 0.3, likely: 0.5, best: 0.85 };
-/// The same of packets of this size at most, which leave GRO nothing to merge.
+/// The same for packets of at most [`SMALL_BYTES`], which GRO cannot merge.
 const MOVABLE_OF_SMALL: Range = Range { worst: 0.45, likely: 0.6, best: 0.85 };
+/// Mean packet size in bytes up to which packets are small.
 const SMALL_BYTES: f64 = 512.0;
-/// Fewer packets than this tell nothing of flows.
+/// Minimum number of packets for a count of flows.
 const FLOW_PACKETS: u64 = 100;
-/// Fewer samples than this tell no share.
+/// Minimum number of samples for a share.
 const SAMPLES: f64 = 50.0;
 
-/// From the worst to the best that fits what was measured.
+/// A value in each scenario, from the worst to the best that fits the measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Range {
     pub(super) worst: f64,
@@ -50,7 +50,7 @@ impl Range {
     }
 }
 
-/// How what was not measured is filled in.
+/// A scenario: the assumption about unmeasured quantities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sight {
     Worst,
@@ -58,47 +58,48 @@ pub(super) enum Sight {
     Best,
 }
 
-/// How many flows there are; the heaviest one can be spread over no CPUs.
+/// The number of flows and the weight of the heaviest one, which cannot be spread over CPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Flows {
-    /// At least.
+    /// Lower bound of the number of flows.
     pub(super) least: usize,
-    /// At most; `None` where nothing bounds it.
+    /// Upper bound of the number of flows; `None` when nothing bounds it.
     pub(super) most: Option<usize>,
     /// The heaviest flow's share of the packets.
     pub(super) heaviest: Range,
-    /// Who says so.
+    /// The source of these values.
     pub(super) source: &'static str,
 }
 
-/// One netdev's receive work.
+/// One netdev's receive work; shares are of one CPU's time.
 #[derive(Debug, Clone)]
 pub(super) struct Work<'a> {
     pub(super) seen: &'a Analysis<'a>,
     pub(super) netdev: &'a Netdev,
-    /// Its queues, and NAPIs whose queue is not known.
+    /// Its queues, and its NAPIs without a known queue.
     pub(super) silos: Vec<&'a Silo>,
-    /// The CPUs that count: online and not set apart, and those that poll it.
+    /// Loads of the usable CPUs (online, not set apart) and of those that poll the netdev.
     pub(super) loads: Loads,
-    /// Each CPU's time that goes into polling it.
+    /// Share of each CPU's time that is spent on polling the netdev.
     pub(super) own: BTreeMap<CpuId, f64>,
-    /// Packets that arrive per second.
+    /// Packets received per second.
     pub(super) packets_per_s: Option<f64>,
     /// Polls per second.
     pub(super) polls_per_s: Option<f64>,
-    /// The part of its softirq time that another CPU could take: all after driver and GRO.
+    /// Share of its softirq time that another CPU could take: all after driver and GRO.
     pub(super) movable: Range,
-    /// Samples that this was measured by; `None`: it is the documented bound.
+    /// Number of samples behind `movable`; `None` when it is the documented bound.
     pub(super) samples: Option<f64>,
+    /// The flows; `None` when they were not counted.
     pub(super) flows: Option<Flows>,
-    /// Use of the link, in the direction that is fuller.
+    /// Utilisation of the link (0 to 1) in its busier direction; `None` without a known speed.
     pub(super) link: Option<f64>,
-    /// The weights, those of a virtual machine in one.
+    /// The cost weights; in a virtual machine, the default weights for virtual machines.
     pub(super) costs: Costs,
 }
 
 impl<'a> Work<'a> {
-    /// `None` when nothing arrived on it, or nothing has a rate.
+    /// Collects a netdev's work; `None` when the netdev is down, receives nothing, or has no rates.
     pub(super) fn of(seen: &'a Analysis<'a>, netdev: &'a Netdev) -> Option<Self> {
         let silos: Vec<&Silo> =
             seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
@@ -132,26 +133,27 @@ impl<'a> Work<'a> {
         Some(work)
     }
 
-    /// The CPU that polls it most.
+    /// The CPU that spends most time on polling the netdev.
     pub(super) fn dispatcher(&self) -> Option<CpuId> {
         netsilo_model::derive::silo::heaviest(self.own.iter().map(|(cpu, share)| (*cpu, *share)))
     }
 
-    /// The time of all CPUs that goes into polling it.
+    /// The time of all CPUs spent on polling the netdev.
     pub(super) fn all(&self) -> f64 {
         self.own.values().sum()
     }
 
+    /// Whether the machine is virtual; `None` when not known.
     pub(super) fn is_guest(&self) -> Option<bool> {
         self.seen.observation.after.machine.virtual_machine
     }
 
-    /// Share of a CPU's time that it does nothing.
+    /// The idle share of a CPU's time; 0 for a CPU without a load.
     pub(super) fn idle(&self, cpu: CpuId) -> f64 {
         self.loads.get(&cpu).map_or(0.0, |load| (1.0 - load.busy).clamp(0.0, 1.0))
     }
 
-    /// How idle the others of its core are: what a hardware thread gets of its core hangs on them.
+    /// The summed busy shares of the other hardware threads of a CPU's core, which slow it down.
     pub(super) fn sibling_busy(&self, cpu: CpuId) -> f64 {
         let siblings = self.seen.observation.after.topology.core_of(cpu).minus(&CpuSet::of(cpu));
         siblings
@@ -161,7 +163,7 @@ impl<'a> Work<'a> {
             .sum()
     }
 
-    /// The mean idle share of CPUs.
+    /// The mean idle share of these CPUs.
     pub(super) fn mean_idle(&self, cpus: &CpuSet) -> f64 {
         let idle: Vec<f64> = cpus
             .iter()
@@ -171,12 +173,12 @@ impl<'a> Work<'a> {
         idle.iter().sum::<f64>() / idle.len().max(1) as f64
     }
 
-    /// All CPUs that count.
+    /// All CPUs with a load.
     pub(super) fn cpus(&self) -> CpuSet {
         self.loads.keys().copied().collect()
     }
 
-    /// What was read of it, by consumer.
+    /// The reads of data that arrived on the netdev, by consumer.
     fn read(&self) -> impl Iterator<Item = &'a Consumption> {
         let napis: Vec<_> =
             self.silos.iter().filter_map(|silo| silo.napi.as_ref().map(|edge| edge.to)).collect();
@@ -184,8 +186,8 @@ impl<'a> Work<'a> {
         rows.filter(move |row| row.bytes > 0 && row.napi.is_some_and(|napi| napis.contains(&napi)))
     }
 
-    /// Share of the bytes that RFS can steer: those of connected sockets. `None` when nobody was
-    /// seen to read.
+    /// The share of the bytes that RFS can steer: those of connected sockets. `None` when no reads
+    /// were observed.
     pub(super) fn steerable(&self) -> Option<Range> {
         let (mut all, mut connected, mut unknown) = (0.0, 0.0, 0.0);
         for row in self.read() {
@@ -203,7 +205,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Share of the bytes by the CPU on which they are read.
+    /// The share of the bytes read on each CPU.
     pub(super) fn readers(&self) -> BTreeMap<CpuId, f64> {
         let mut cpus: BTreeMap<CpuId, f64> = BTreeMap::new();
         for (cpu, bytes) in self.silos.iter().flat_map(|silo| silo.read_on()) {
@@ -214,7 +216,7 @@ impl<'a> Work<'a> {
         cpus
     }
 
-    /// Wakeups per second that go to another CPU than the one that runs the protocol.
+    /// Wakeups per second of readers on other CPUs than the one that runs the protocol.
     pub(super) fn wakeups_elsewhere(&self) -> Option<f64> {
         let mut sum = None;
         for silo in &self.silos {
@@ -231,7 +233,7 @@ impl<'a> Work<'a> {
         sum
     }
 
-    /// CPU time that the way from protocol to reader takes now, by the cost model.
+    /// Share of a CPU's time for cache line transfers from protocol to reader, by the cost model.
     pub(super) fn distance_cost(&self) -> Option<f64> {
         let packets = self.packets_per_s?;
         let bytes: f64 = self.silos.iter().map(|silo| silo.locality.bytes_per_s).sum();
@@ -250,8 +252,8 @@ impl<'a> Work<'a> {
         (bytes > 0.0).then_some(packets * self.costs.lines_per_packet * lines / 1e9)
     }
 
-    /// How sure a cost in nanoseconds is: measured on this machine, or the table, which is the
-    /// order of things.
+    /// The uncertainty of an interrupt's cost, as a factor: exactly 1 when measured or configured,
+    /// wide for the default weights.
     pub(super) fn interrupt_cost(&self) -> Range {
         match (&self.costs.source, self.is_guest()) {
             (CostSource::Table, Some(true)) => {
@@ -266,7 +268,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// The table for a virtual machine where it is one and nothing better is known.
+/// The cost weights; a virtual machine uses its own default weights unless others are configured.
 fn costs(seen: &Analysis<'_>) -> Costs {
     let guest = seen.observation.after.machine.virtual_machine == Some(true);
     if guest && *seen.costs == Costs::default() { Costs::of_a_guest() } else { seen.costs.clone() }
@@ -289,9 +291,9 @@ fn loads(
         let interrupted = time.map_or(shares.irq + shares.softirq, |time| {
             time.interrupted_ns() as f64 / 1e9 / elapsed
         });
-        // What the hypervisor takes is no room of ours.
+        // Stolen time is not available to this machine.
         let room = (1.0 - shares.steal).max(0.05);
-        // One kthread runs on one CPU at a time: a wall like that of a softirq.
+        // A kthread runs on one CPU at a time: it is a bottleneck like a softirq.
         let kthread = if threaded { own.get(&cpu).copied().unwrap_or(0.0) } else { 0.0 };
         let bound = interrupted + kthread;
         let busy = (shares.busy() - shares.nice).max(bound);
@@ -307,7 +309,7 @@ fn packets(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64>
         .or_else(|| seen.rates.netdevs.get(&netdev.name)?.get("rx_packets").copied())
 }
 
-/// Polls as counted, else interrupts: each of them begins one.
+/// Polls per second as counted, else interrupts per second: each interrupt starts one poll.
 fn polls(silos: &[&Silo]) -> Option<f64> {
     let polls: f64 =
         silos.iter().flat_map(|silo| silo.polls.values()).map(|rate| rate.polls_per_s).sum();
@@ -322,7 +324,7 @@ fn polls(silos: &[&Silo]) -> Option<f64> {
     if polls > 0.0 { Some(polls) } else { interrupts() }
 }
 
-/// Whether its packets are small on the average; not, where their bytes were not counted.
+/// Whether the mean packet is small; false when bytes were not counted.
 fn are_small(seen: &Analysis<'_>, netdev: &Netdev) -> bool {
     let rate = |name: &str| seen.rates.netdevs.get(&netdev.name)?.get(name).copied();
     rate("rx_packets")
@@ -330,8 +332,8 @@ fn are_small(seen: &Analysis<'_>, netdev: &Netdev) -> bool {
         .is_some_and(|(packets, bytes)| bytes > 0.0 && bytes <= packets * SMALL_BYTES)
 }
 
-/// What another CPU could take, by samples of the CPUs that poll, else by what is known of others'
-/// machines.
+/// The share of the softirq that another CPU could take, and its number of samples: from the stage
+/// samples of the polling CPUs, else the documented bound.
 fn movable(
     attribution: &Attribution,
     own: &BTreeMap<CpuId, f64>,
@@ -353,7 +355,7 @@ fn movable(
     let stays = of(Stage::DriverGro) + of(Stage::TxCompletion);
     let share = |moves: f64| moves / all;
     let error = |share: f64| DEVIATIONS * (share * (1.0 - share) / all).sqrt();
-    // What no table row knows may be either.
+    // Samples of unknown functions may belong to either part.
     let (least, most) = (share(all - stays - of(Stage::Other)), share(all - stays));
     let range = Range {
         worst: (least - error(least)).max(0.0),
@@ -363,9 +365,9 @@ fn movable(
     (range, Some(all))
 }
 
-/// As they were counted where they arrive; else by who reads.
+/// The flows as counted on arrival, else bounds from the readers.
 fn flows(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
-    let packets: Vec<u64> = model::flows_of(seen.observation, netdev)
+    let packets: Vec<u64> = rss::flows_of(seen.observation, netdev)
         .map(|flow| flow.packets)
         .filter(|it| *it > 0)
         .collect();
@@ -382,7 +384,7 @@ fn flows(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows>
     }
 }
 
-/// Each consumer reads one flow at least, and none of its flows is heavier than all that it reads.
+/// Bounds from the readers: each reads at least one flow, and no flow exceeds its reader's bytes.
 fn readers(silos: &[&Silo]) -> Option<Flows> {
     let mut read: BTreeMap<u32, f64> = BTreeMap::new();
     for consumer in silos.iter().flat_map(|silo| &silo.consumers) {
@@ -395,10 +397,11 @@ fn readers(silos: &[&Silo]) -> Option<Flows> {
         least: read.len(),
         most: None,
         heaviest,
-        source: "readers, each of one flow at least",
+        source: "readers, each with at least one flow",
     })
 }
 
+/// Utilisation of the link (0 to 1) in its busier direction.
 fn link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
     let rates = seen.rates.netdevs.get(&netdev.name)?;
     let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;

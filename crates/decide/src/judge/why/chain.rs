@@ -1,4 +1,4 @@
-//! The chain from an rx queue to the CPU that processes it: interrupt, NAPI, softirq or kthread,
+//! The steps from an rx queue to the CPU that processes it: interrupt, NAPI, softirq or kthread,
 //! RPS, readers.
 
 use netsilo_model::derive::rates::Rates;
@@ -11,7 +11,7 @@ use netsilo_model::snapshot::observation::Observation;
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::{Because, Cause};
 
-/// What chains are made of.
+/// The input of an explanation.
 #[derive(Clone, Copy)]
 pub(crate) struct Look<'a> {
     pub(crate) observation: &'a Observation,
@@ -19,7 +19,7 @@ pub(crate) struct Look<'a> {
     pub(crate) silos: &'a Silos,
 }
 
-/// Why a queue is processed on this CPU, step by step.
+/// Explains step by step why a queue is processed on this CPU.
 pub fn queue_chain(
     observation: &Observation,
     rates: &Rates,
@@ -30,7 +30,7 @@ pub fn queue_chain(
     chain(&Look { observation, rates, silos }, silo, Some(cpu))
 }
 
-/// A queue on one CPU.
+/// The cause of a queue on one CPU.
 pub(super) fn queue(look: &Look<'_>, silo: &Silo, cpu: CpuId) -> Cause {
     Cause {
         what: silo.label(),
@@ -41,7 +41,7 @@ pub(super) fn queue(look: &Look<'_>, silo: &Silo, cpu: CpuId) -> Cause {
     }
 }
 
-/// A queue on the CPU that polls it most, or would.
+/// The cause of a queue on the CPU that polls it most, else on the one with most of its interrupts.
 pub(super) fn queue_anywhere(look: &Look<'_>, silo: &Silo) -> Cause {
     let polled = heaviest(
         silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s.max(rate.polls_per_s))),
@@ -59,7 +59,7 @@ pub(super) fn queue_anywhere(look: &Look<'_>, silo: &Silo) -> Cause {
     }
 }
 
-/// An interrupt that no rx queue is known of.
+/// The cause of an interrupt without a known rx queue; `None` when the interrupt does not exist.
 pub(super) fn interrupt(look: &Look<'_>, irq: Irq) -> Option<Cause> {
     let state = look.observation.after.irqs.get(&irq)?;
     let per_s = look.rates.irqs.get(&irq).map(|rates| &rates.per_s);
@@ -104,7 +104,7 @@ fn evidence(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
     let elsewhere: CpuSet = elsewhere.map(|(cpu, _)| *cpu).collect();
     if !elsewhere.is_empty() {
         let text = Measure::Text(format!("cpus {elsewhere}"));
-        evidence.push(Evidence::new("polled elsewhere too", text, "tp_btf/napi_poll"));
+        evidence.push(Evidence::new("also polled on", text, "tp_btf/napi_poll"));
     }
     if look.observation.attribution.lost_events > 0 {
         let lost = Measure::Count(look.observation.attribution.lost_events);
@@ -131,22 +131,22 @@ fn chain(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Because> {
     because
 }
 
-/// Why an interrupt comes where it comes.
+/// Explains why an interrupt arrives on its CPU.
 fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Because> {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let mut because = Vec::new();
     let name = format!("its interrupt, irq {irq} ({}),", state.actions.join(", "));
     let Some(requested) = &state.requested else {
         return vec![Because::new(
-            format!("{name} has no affinity to be read"),
+            format!("{name} has no readable affinity"),
             file("smp_affinity_list"),
         )];
     };
     because.push(Because::new(
         format!(
-            "{name} is asked for on {}: {}",
+            "{name} is requested on {}: {}",
             cpus(requested),
-            who_asked(look, state, requested)
+            origin_of_affinity(look, state, requested)
         ),
         file("smp_affinity_list"),
     ));
@@ -157,20 +157,21 @@ fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Ve
     if !effective.is_empty() && !effective.intersects(requested) {
         because.push(Because::new(
             format!(
-                "it is still in force on {}: it moves when its next interrupt comes",
+                "its effective affinity is still {}: it moves when the next interrupt arrives",
                 cpus(effective)
             ),
             in_force,
         ));
     } else if requested.len() > 1 && effective.len() == 1 {
         because.push(Because::new(
-            format!("of these its controller delivers to one: {}", cpus(effective)),
+            format!("the interrupt controller delivers it to one of these: {}", cpus(effective)),
             in_force,
         ));
     } else if let Some(cpu) = cpu.filter(|cpu| !effective.contains(*cpu) && came(*cpu)) {
         because.push(Because::new(
             format!(
-                "it came on cpu {cpu} in this interval and is in force on {} now: it was moved meanwhile",
+                "it arrived on cpu {cpu} in this interval, but its effective affinity is now {}: \
+                 it was moved meanwhile",
                 cpus(effective)
             ),
             in_force,
@@ -179,17 +180,18 @@ fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Ve
     because
 }
 
-fn who_asked(look: &Look<'_>, state: &IrqState, requested: &CpuSet) -> &'static str {
+/// The origin of an interrupt's requested affinity, in words.
+fn origin_of_affinity(look: &Look<'_>, state: &IrqState, requested: &CpuSet) -> &'static str {
     if state.writable == Writable::Managed {
-        return "the kernel placed it when the driver asked for it, and refuses changes";
+        return "the kernel placed it when the driver requested it, and rejects changes";
     }
     if state.hint.as_ref() == Some(requested) {
-        return "as the driver suggests";
+        return "this is the driver's affinity hint";
     }
     if look.observation.after.default_smp_affinity.as_ref() == Some(requested) {
-        return "nobody has asked for anything else, it is default_smp_affinity";
+        return "this is default_smp_affinity, which nobody has changed";
     }
-    "somebody wrote that"
+    "somebody wrote this value"
 }
 
 fn no_interrupt(look: &Look<'_>, silo: &Silo) -> Because {
@@ -204,12 +206,13 @@ fn no_interrupt(look: &Look<'_>, silo: &Silo) -> Because {
     }
 }
 
-/// Who polls, and why on that CPU.
+/// Explains who polls the queue, and why on this CPU.
 fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
     match &silo.kthread {
         Some(thread) => Because::new(
             format!(
-                "threaded NAPI: its kthread {} (pid {}) polls, wherever the scheduler runs it; it may run on {}",
+                "threaded NAPI: its kthread {} (pid {}) polls on the cpu that the scheduler \
+                 chooses; it may run on {}",
                 thread.comm,
                 thread.pid,
                 cpus(&thread.cpus)
@@ -219,10 +222,11 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
         None => Because::new(
             match cpu {
                 Some(cpu) => format!(
-                    "the cpu that takes the interrupt puts the NAPI on its own poll list: NET_RX runs on cpu {cpu}"
+                    "the cpu that takes the interrupt adds the NAPI to its own poll list: NET_RX \
+                     runs on cpu {cpu}"
                 ),
                 None => {
-                    "the cpu that takes the interrupt puts the NAPI on its own poll list".to_owned()
+                    "the cpu that takes the interrupt adds the NAPI to its own poll list".to_owned()
                 }
             },
             "net/core/dev.c:____napi_schedule",
@@ -230,13 +234,13 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
     }
 }
 
-/// Polled here, though no interrupt came here.
+/// Explains why a queue is polled on this CPU although no interrupt arrived here.
 fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
     let cpu = cpu.filter(|cpu| {
         silo.kthread.is_none() && silo.polls.get(cpu).is_some_and(|rate| rate.polls_per_s > 0.0)
     })?;
-    let came = silo.interrupts_per_s.as_ref()?;
-    if came.get(&cpu).is_some_and(|rate| *rate > 0.0) {
+    let by_cpu = silo.interrupts_per_s.as_ref()?;
+    if by_cpu.get(&cpu).is_some_and(|rate| *rate > 0.0) {
         return None;
     }
     let sysctls = &look.observation.after.net.sysctls;
@@ -246,27 +250,30 @@ fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Opt
     let reads_here = silo.consumers.iter().any(|consumer| consumer.cpus.contains_key(&cpu));
     let text = match (busy_polls, reads_here) {
         (true, true) => {
-            "no interrupt came here, but busy polling is on and a reader runs here: it polls by itself"
+            "no interrupt arrived here, but busy polling is on and a reader runs here: the reader \
+             polls"
         }
         (_, true) => {
-            "no interrupt came here, and a reader runs here: its socket may poll by itself (SO_BUSY_POLL), or the NAPI never \
-             ran dry here, with its interrupt off"
+            "no interrupt arrived here, but a reader runs here: its socket may busy-poll \
+             (SO_BUSY_POLL), or the NAPI always found packets and kept its interrupt off"
         }
         _ => {
-            "no interrupt came here: the NAPI never ran dry, and stays on this cpu's poll list with its interrupt off"
+            "no interrupt arrived here: the NAPI always found packets, and stays on this cpu's \
+             poll list with its interrupt off"
         }
     };
     Some(Because::new(text, "/proc/interrupts, tp_btf/napi_poll"))
 }
 
-/// RPS, RFS and where they take the protocol's work.
+/// Explains where RPS and RFS move the protocol work.
 fn steered(look: &Look<'_>, silo: &Silo) -> Vec<Because> {
     let mut because = Vec::new();
     let rps = silo.rps_cpus.as_ref().filter(|cpus| !cpus.is_empty());
     if let Some(targets) = rps {
         because.push(Because::new(
             format!(
-                "RPS hands its packets to {} by their hash: driver and GRO stay here, IP and above run there",
+                "RPS steers its packets to {} by their hash: driver and GRO run here, IP and above \
+                 run there",
                 cpus(targets)
             ),
             "rps_cpus",
@@ -275,27 +282,28 @@ fn steered(look: &Look<'_>, silo: &Silo) -> Vec<Because> {
     let entries = look.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     if silo.rps_flow_cnt.is_some_and(|count| count > 0) && entries > 0 {
         because.push(Because::new(
-            "RFS hands a flow to the cpu where it was read last",
+            "RFS steers each flow to the cpu that read it last",
             "rps_flow_cnt",
         ));
     }
     because
 }
 
-/// What leaves again from here.
+/// Explains where packets polled on this CPU are forwarded to.
 fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
     let here = silo.forwards.iter().filter(|to| cpu.is_none_or(|cpu| to.cpu == cpu));
     let to: Vec<String> =
         here.take(3).map(|to| format!("{:.0}% by {}", to.share * 100.0, to.label())).collect();
     (!to.is_empty()).then(|| {
         let text = format!(
-            "it forwards: {}; bridge or routing, netfilter and sending run in the same softirq",
+            "it forwards: {}; bridging or routing, netfilter and sending run in the same softirq",
             to.join(", ")
         );
         Because::new(text, "net:netif_receive_skb, net:net_dev_queue")
     })
 }
 
+/// Lists the main readers of a queue and their CPUs.
 fn read(silo: &Silo) -> Option<Because> {
     let reader = |consumer: &netsilo_model::derive::silo::ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
@@ -311,7 +319,7 @@ fn read(silo: &Silo) -> Option<Because> {
         .then(|| Because::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
 }
 
-/// `cpu 3`, `cpus 0-3`.
+/// Formats CPUs as `cpu 3`, `cpus 0-3` or `no cpu`.
 pub(crate) fn cpus(set: &CpuSet) -> String {
     match set.single() {
         Some(cpu) => format!("cpu {cpu}"),

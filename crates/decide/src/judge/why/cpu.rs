@@ -1,4 +1,4 @@
-//! What a CPU does in softirqs and interrupts, cause by cause.
+//! The causes of a CPU's time in softirqs and interrupts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::chain::{self, Look, cpus};
 use crate::judge::why::{Because, Cause, CpuWhy, Ksoftirqd, heaviest_first};
 
-/// How many interrupts are named.
+/// Maximum number of interrupts that are listed.
 const IRQS_NAMED: usize = 5;
 
 pub(super) fn cpu_why(look: &Look<'_>, cpu: CpuId) -> CpuWhy {
@@ -30,7 +30,7 @@ pub(super) fn cpu_why(look: &Look<'_>, cpu: CpuId) -> CpuWhy {
     }
 }
 
-/// What a CPU's ksoftirqd did between the two looks.
+/// The activity of a CPU's ksoftirqd between the two snapshots; `elapsed` is in seconds.
 pub(crate) fn ksoftirqd(observation: &Observation, elapsed: f64, cpu: CpuId) -> Option<Ksoftirqd> {
     let old = observation.before.ksoftirqd.get(&cpu)?;
     let new = observation.after.ksoftirqd.get(&cpu).filter(|_| elapsed > 0.0)?;
@@ -41,7 +41,7 @@ pub(crate) fn ksoftirqd(observation: &Observation, elapsed: f64, cpu: CpuId) -> 
     })
 }
 
-/// All that takes its time, the dearest first.
+/// All causes of a CPU's load, in descending order of CPU time.
 pub(super) fn causes(look: &Look<'_>, cpu: CpuId) -> Vec<Cause> {
     let split = CpuSplit::of(look.observation, look.rates, cpu);
     let on_it = |silo: &&Silo| {
@@ -64,13 +64,14 @@ pub(super) fn causes(look: &Look<'_>, cpu: CpuId) -> Vec<Cause> {
     causes
 }
 
-/// What was polled on a CPU besides the queues of this network namespace.
+/// Packets polled on a CPU.
 struct Polls<'a> {
-    /// All packets.
+    /// Packets of all NAPIs.
     packets: u64,
     /// Packets of the backlog.
     backlog: u64,
-    /// NAPIs of other namespaces, of virtual devices, and those without an id (transmit).
+    /// Polls of other NAPIs than rx queues here: other namespaces, virtual devices, and NAPIs
+    /// without an id (transmit).
     others: Vec<&'a Poll>,
 }
 
@@ -102,26 +103,26 @@ impl<'a> Polls<'a> {
     }
 }
 
-/// RPS from other CPUs, loopback and veth.
+/// The cause of the CPU's backlog: RPS from other CPUs, loopback and veth.
 fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) -> Option<Cause> {
     let softnet = look.rates.cpus.get(&cpu).and_then(|rates| rates.softnet).unwrap_or_default();
-    let handed = softnet.received_rps_per_s.filter(|rate| *rate > 0.0);
+    let rps_wakeups = softnet.received_rps_per_s.filter(|rate| *rate > 0.0);
     let aimed = |silo: &&Silo| {
         silo.has_traffic() && silo.rps_cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu))
     };
     let sources: Vec<&Silo> = look.silos.queues.iter().filter(aimed).collect();
-    if polls.backlog == 0 && handed.is_none() {
+    if polls.backlog == 0 && rps_wakeups.is_none() {
         return None;
     }
     let seconds = look.observation.attribution.elapsed.as_secs_f64();
     let mut evidence = Vec::new();
     if polls.backlog > 0 && seconds > 0.0 {
         let rate = Measure::PerSecond(polls.backlog as f64 / seconds);
-        evidence.push(Evidence::new("packets of the backlog", rate, "tp_btf/napi_poll"));
+        evidence.push(Evidence::new("packets polled from the backlog", rate, "tp_btf/napi_poll"));
     }
-    evidence.extend(handed.map(|rate| {
+    evidence.extend(rps_wakeups.map(|rate| {
         Evidence::new(
-            "times woken by another cpu for RPS",
+            "wakeups from other cpus for RPS",
             Measure::PerSecond(rate),
             "/proc/net/softnet_stat",
         )
@@ -129,7 +130,7 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
     let dropped = softnet.dropped_per_s.filter(|rate| *rate > 0.0);
     evidence.extend(dropped.map(|rate| {
         Evidence::new(
-            "packets dropped by the full backlog",
+            "packets dropped at the full backlog",
             Measure::PerSecond(rate),
             "/proc/net/softnet_stat",
         )
@@ -139,15 +140,16 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
         .map(|silo| {
             let targets = silo.rps_cpus.as_ref().map(cpus).unwrap_or_default();
             let text = format!(
-                "rps_cpus of {} is {targets}: the hash of a flow chooses one of them",
+                "rps_cpus of {} is {targets}: the flow's hash selects one of them",
                 silo.label()
             );
             Because::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
         })
         .collect();
-    if handed.is_none() || sources.is_empty() {
+    if rps_wakeups.is_none() || sources.is_empty() {
         because.push(Because::new(
-            "what is sent by loopback or into a veth without GRO is received on the sender's cpu, by its backlog",
+            "packets sent through loopback or a veth without GRO are received on the sender's cpu, \
+             through its backlog",
             "net/core/dev.c:enqueue_to_backlog",
         ));
     }
@@ -161,21 +163,21 @@ fn backlog(look: &Look<'_>, cpu: CpuId, polls: &Polls<'_>, net_rx: Option<f64>) 
     })
 }
 
-/// A NAPI of no rx queue here: transmit completions, a container's device.
+/// The cause of a NAPI without a known rx queue: transmit completions, a container's device.
 fn other_poll(look: &Look<'_>, poll: &Poll, polls: &Polls<'_>, net_rx: Option<f64>) -> Cause {
     let seconds = look.observation.attribution.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let foreign = poll.netns != 0 && poll.netns != look.observation.after.machine.netns;
     let (what, because) = match (poll.napi.0, foreign) {
         (0, false) => (format!("{} transmit completions", poll.netdev), transmit(look, poll)),
         (_, true) => {
-            let text = "it is in another network namespace: its queues are shown there";
+            let text = "it is in another network namespace: run netsilo there to see its queues";
             (
                 format!("{} of network namespace {}", poll.netdev, poll.netns),
                 vec![Because::new(text, "tp_btf/napi_poll")],
             )
         }
         _ => {
-            let text = "a virtual device is polled on the cpu that sent to it";
+            let text = "a virtual device is polled on the cpu that sends to it";
             (
                 format!("{} napi {}", poll.netdev, poll.napi),
                 vec![Because::new(text, "net/core/dev.c:napi_schedule")],
@@ -193,7 +195,7 @@ fn other_poll(look: &Look<'_>, poll: &Poll, polls: &Polls<'_>, net_rx: Option<f6
     Cause { what, share: polls.share(poll.packets, net_rx), estimated: true, evidence, because }
 }
 
-/// Completion interrupts of a device's tx queues that come on this CPU.
+/// Explains transmit completions by the completion interrupts that arrive on this CPU.
 fn transmit(look: &Look<'_>, poll: &Poll) -> Vec<Because> {
     let netdev = look.observation.after.netdevs.iter().find(|netdev| netdev.name == poll.netdev);
     let mut because = Vec::new();
@@ -203,19 +205,20 @@ fn transmit(look: &Look<'_>, poll: &Poll) -> Vec<Because> {
             look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&poll.cpu));
         if came {
             let text =
-                format!("the completion interrupt of tx-{}, irq {irq}, comes here", tx.index);
+                format!("the completion interrupt of tx-{}, irq {irq}, arrives here", tx.index);
             because.push(Because::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
         }
     }
     if because.is_empty() {
         because.push(Because::new(
-            "what this cpu sent is freed where its completion is polled",
+            "sent packets are freed on the cpu that polls their completion",
             "net/core/dev.c:napi_schedule",
         ));
     }
     because
 }
 
+/// The cause of NET_TX softirqs.
 fn net_tx(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
     let rate = look.rates.cpus.get(&cpu)?.net_tx_per_s.filter(|rate| *rate > 0.0)?;
     Some(Cause {
@@ -228,14 +231,14 @@ fn net_tx(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
             "/proc/softirqs",
         )],
         because: vec![Because::new(
-            "qdiscs that were held up send from here, and packets whose sending ended are freed: on the cpu that rescheduled \
-             the qdisc, or that ran the completion",
+            "delayed qdiscs send, and sent packets are freed, on the cpu that rescheduled the \
+             qdisc or ran the completion",
             "net/core/dev.c:net_tx_action",
         )],
     })
 }
 
-/// Softirqs that are not the network's.
+/// The cause of softirqs other than NET_RX and NET_TX.
 fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
     let (old, new) =
         (look.observation.before.cpus.get(&cpu)?, look.observation.after.cpus.get(&cpu)?);
@@ -250,7 +253,7 @@ fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
     let reason = |name: &str| {
         Some(match name {
             "TIMER" => (
-                "TIMER: timers of the wheel that were armed on this cpu",
+                "TIMER: timer wheel timers that were armed on this cpu",
                 "kernel/time/timer.c:run_timer_softirq",
             ),
             "HRTIMER" => (
@@ -258,13 +261,13 @@ fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
                 "kernel/time/hrtimer.c:hrtimer_run_softirq",
             ),
             "SCHED" => {
-                ("SCHED: load balancing, for this cpu and those that idle", "kernel/sched/fair.c")
+                ("SCHED: load balancing, for this cpu and for idle cpus", "kernel/sched/fair.c")
             }
             "RCU" => {
-                ("RCU: callbacks of what was freed on this cpu", "kernel/rcu/tree.c:rcu_core_si")
+                ("RCU: callbacks for objects freed on this cpu", "kernel/rcu/tree.c:rcu_core_si")
             }
             "BLOCK" => (
-                "BLOCK: disk requests that this cpu made, or whose interrupt came here",
+                "BLOCK: disk requests that this cpu issued, or whose interrupt arrived here",
                 "block/blk-mq.c",
             ),
             "TASKLET" | "HI" => (
@@ -292,7 +295,7 @@ fn other_softirqs(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
     })
 }
 
-/// Handlers of device interrupts that came here.
+/// The cause of device interrupt handlers that run on this CPU.
 fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<Cause> {
     let rate = |(irq, rates): (&Irq, &netsilo_model::derive::rates::IrqRates)| {
         Some((*irq, *rates.per_s.get(&cpu)?))
@@ -319,13 +322,14 @@ fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<C
     let mut because = Vec::new();
     if let Some(wide) = spread.get(&true) {
         let text = format!(
-            "{wide} of these interrupts are asked for on several cpus; the controller chose this one"
+            "{wide} of these interrupts are requested on several cpus; the interrupt controller \
+             chose this one"
         );
         because.push(Because::new(text, "/proc/irq/*/effective_affinity_list"));
     }
     if let Some(one) = spread.get(&false) {
         because.push(Because::new(
-            format!("{one} are asked for on one cpu"),
+            format!("{one} of these interrupts are requested on one cpu"),
             "/proc/irq/*/smp_affinity_list",
         ));
     }
@@ -348,6 +352,7 @@ fn hardirqs(look: &Look<'_>, cpu: CpuId, measured: Option<Measured>) -> Option<C
     })
 }
 
+/// The cause of call-function inter-processor interrupts.
 fn ipis(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
     let seconds = look.observation.attribution.elapsed.as_secs_f64();
     let count = look.observation.attribution.cpu_time.get(&cpu)?.ipis;
@@ -359,7 +364,7 @@ fn ipis(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
         "irq_vectors, ipi tracepoints",
     )];
     evidence.push(Evidence::new(
-        "of them for RPS",
+        "of these for RPS",
         Measure::PerSecond(rps),
         "/proc/net/softnet_stat",
     ));
@@ -371,12 +376,12 @@ fn ipis(look: &Look<'_>, cpu: CpuId, measured: Measured) -> Option<Cause> {
     let mut because = Vec::new();
     if rps > 0.0 {
         because.push(Because::new(
-            "another cpu put packets into this one's backlog (RPS)",
+            "another cpu queued packets on this cpu's backlog (RPS)",
             "net/core/dev.c:net_rps_send_ipi",
         ));
     }
     because.push(Because::new(
-        "a thread of this cpu was woken from another one, or memory was unmapped",
+        "another cpu woke a thread on this cpu, or unmapped memory",
         "kernel/smp.c:smp_call_function_many_cond",
     ));
     (count > 0 && seconds > 0.0).then(|| Cause {

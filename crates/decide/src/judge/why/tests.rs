@@ -27,7 +27,7 @@ fn scene(queues: Vec<SceneQueue>) -> Scene {
     Scene { grid: Grid { l2s: 4, ..Grid::default() }, netdevs: vec![netdev], ..Scene::default() }
 }
 
-fn asked(observation: &Observation, subject: &str) -> Why {
+fn explained(observation: &Observation, subject: &str) -> Why {
     why(observation, &subject.parse().unwrap()).unwrap()
 }
 
@@ -36,7 +36,7 @@ fn reasons(cause: &Cause) -> String {
 }
 
 #[test]
-fn a_subject_is_read_as_people_write_it() {
+fn subjects_parse_in_all_their_spellings() {
     let parse = |text: &str| text.parse::<Subject>().unwrap();
     assert_eq!([parse("cpu3"), parse("3"), parse("cpu 3")], [const { Subject::Cpu(CpuId(3)) }; 3]);
     assert_eq!(parse("irq27"), Subject::Irq(Irq(27)));
@@ -50,10 +50,10 @@ fn a_subject_is_read_as_people_write_it() {
 }
 
 #[test]
-fn causes_come_in_the_order_of_the_time_that_they_take() {
+fn causes_are_in_descending_order_of_cpu_time() {
     let observation =
         scene(vec![queue(30, "0", 1000, 0.1), queue(31, "0", 3000, 0.3)]).observation();
-    let why = asked(&observation, "cpu0");
+    let why = explained(&observation, "cpu0");
     let queues: Vec<&Cause> =
         why.causes.iter().filter(|cause| cause.what.starts_with("eth0")).collect();
     assert_eq!(
@@ -64,25 +64,29 @@ fn causes_come_in_the_order_of_the_time_that_they_take() {
 }
 
 #[test]
-fn a_wide_affinity_is_told_to_be_delivered_to_one_cpu() {
+fn a_wide_affinity_is_explained_as_delivery_to_one_cpu() {
     let observation = scene(vec![queue(30, "0-3", 1000, 0.1)]).observation();
-    let text = reasons(&asked(&observation, "cpu0").causes[0]);
+    let text = reasons(&explained(&observation, "cpu0").causes[0]);
     assert!(
-        text.contains("is asked for on cpus 0-3: nobody has asked for anything else"),
+        text.contains(
+            "is requested on cpus 0-3: this is default_smp_affinity, which nobody has changed"
+        ),
         "{text}"
     );
-    assert!(text.contains("of these its controller delivers to one: cpu 0"), "{text}");
-    assert!(text.contains("puts the NAPI on its own poll list: NET_RX runs on cpu 0"), "{text}");
+    assert!(text.contains("the interrupt controller delivers it to one of these: cpu 0"), "{text}");
+    assert!(text.contains("adds the NAPI to its own poll list: NET_RX runs on cpu 0"), "{text}");
     assert!(text.contains("read by redis on cpu 2 (100%)"), "{text}");
 }
 
 #[test]
-fn an_affinity_that_is_not_in_force_yet_is_told() {
+fn an_affinity_that_is_not_effective_yet_is_explained() {
     let mut observation = scene(vec![queue(30, "0", 1000, 0.1)]).observation();
     observation.after.irqs.get_mut(&Irq(30)).unwrap().requested = Some(CpuSet::of(CpuId(3)));
-    let text = reasons(&asked(&observation, "irq30").causes[0]);
+    let text = reasons(&explained(&observation, "irq30").causes[0]);
     assert!(
-        text.contains("still in force on cpu 0: it moves when its next interrupt comes"),
+        text.contains(
+            "its effective affinity is still cpu 0: it moves when the next interrupt arrives"
+        ),
         "{text}"
     );
 }
@@ -92,12 +96,12 @@ fn a_kthread_polls_where_the_scheduler_runs_it() {
     let mut scene =
         scene(vec![SceneQueue { kthread_cpus: CpuSet::of(CpuId(1)), ..queue(30, "0", 1000, 0.1) }]);
     scene.netdevs[0].threaded = true;
-    let text = reasons(&asked(&scene.observation(), "cpu1").causes[0]);
+    let text = reasons(&explained(&scene.observation(), "cpu1").causes[0]);
     assert!(text.contains("its kthread napi/eth0-8193 (pid 900) polls"), "{text}");
 }
 
 #[test]
-fn the_target_of_rps_is_told_who_aims_at_it() {
+fn an_rps_target_is_explained_by_the_queues_that_steer_to_it() {
     let steered = SceneQueue {
         rps_cpus: Some(CpuSet::parse_list("2-3").unwrap()),
         ..queue(30, "0", 1000, 0.2)
@@ -117,7 +121,7 @@ fn the_target_of_rps_is_told_who_aims_at_it() {
     observation.attribution.cpu_time.insert(CpuId(2), time);
     let softnet = Softnet { received_rps: 600, ..Softnet::default() };
     observation.after.cpus.get_mut(&CpuId(2)).unwrap().softnet = Some(softnet);
-    let why = asked(&observation, "cpu2");
+    let why = explained(&observation, "cpu2");
     let backlog = &why.causes[0];
     assert_eq!(
         (backlog.what.as_str(), backlog.share),
@@ -125,8 +129,8 @@ fn the_target_of_rps_is_told_who_aims_at_it() {
     );
     assert!(reasons(backlog).contains("rps_cpus of eth0 rx-0 is cpus 2-3"), "{}", reasons(backlog));
     assert!(why.causes.iter().any(|cause| cause.what == "call-function IPIs"));
-    let giver = reasons(&asked(&observation, "cpu0").causes[0]);
-    assert!(giver.contains("RPS hands its packets to cpus 2-3 by their hash"), "{giver}");
+    let source = reasons(&explained(&observation, "cpu0").causes[0]);
+    assert!(source.contains("RPS steers its packets to cpus 2-3 by their hash"), "{source}");
 }
 
 #[test]
@@ -136,24 +140,27 @@ fn forwarding_runs_where_the_packets_are_polled() {
     let observation =
         scene(vec![SceneQueue { forwards: vec![forward], ..queue(30, "0", 1000, 0.1) }])
             .observation();
-    let text = reasons(&asked(&observation, "cpu0").causes[0]);
+    let text = reasons(&explained(&observation, "cpu0").causes[0]);
     assert!(text.contains("it forwards: 50% by eth1 tx-2"), "{text}");
 }
 
 #[test]
-fn what_is_not_there_is_refused_with_what_is() {
+fn an_error_for_a_missing_subject_lists_the_existing_ones() {
     let observation = scene(vec![queue(30, "0", 1000, 0.1)]).observation();
     let refused = |text: &str| why(&observation, &text.parse().unwrap()).unwrap_err().to_string();
-    assert_eq!(refused("cpu9"), "cpu 9 is not online: 0-3 are");
-    assert_eq!(refused("eth7"), "no netdev is called \"eth7\": eth0 are there");
+    assert_eq!(refused("cpu9"), "cpu 9 is not online: the online cpus are 0-3");
+    assert_eq!(refused("eth7"), "no netdev is called \"eth7\": the netdevs are eth0");
     assert_eq!(refused("eth0/rx-4"), "eth0 has no rx-4: its rx queues are 0");
-    assert_eq!(refused("irq99"), "irq 99 is not there: netsilo show lists those of netdevs");
+    assert_eq!(
+        refused("irq99"),
+        "irq 99 does not exist: netsilo show lists the interrupts of netdevs"
+    );
 }
 
 #[test]
 fn a_netdev_is_explained_queue_by_queue() {
     let observation = scene(vec![queue(30, "0", 1000, 0.1), queue(31, "1", 0, 0.0)]).observation();
-    let why = asked(&observation, "eth0");
+    let why = explained(&observation, "eth0");
     assert_eq!(
         why.causes.iter().map(|cause| cause.what.as_str()).collect::<Vec<_>>(),
         ["eth0 rx-0 on cpu 0", "eth0 rx-1 idle"]

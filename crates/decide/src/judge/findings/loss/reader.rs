@@ -1,4 +1,4 @@
-//! What arrived for a socket and found no room, and what the protocols threw away.
+//! Findings on packets lost at full sockets, and on packets dropped by protocols.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::judge::findings::loss::{all_of, grown, per_s, sysctl, sysctl_number};
 use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::ledger::Ledger;
 
-/// How many sockets of a port are named.
+/// Maximum number of sockets of a port that are listed.
 const SOCKETS_NAMED: usize = 5;
 
 pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
@@ -22,10 +22,10 @@ pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     findings
 }
 
-/// What the sockets of one port lost; of none, where it is known of the protocol only.
+/// The sockets of one port that lost packets; empty when only the protocol's total is known.
 #[derive(Default)]
 struct Losers<'a> {
-    /// The most losing first.
+    /// Each socket with its lost packets, the largest loss first.
     sockets: Vec<(&'a LosingSocket, u64)>,
 }
 
@@ -38,19 +38,26 @@ impl Losers<'_> {
         self.sockets.first().map(|(socket, _)| *socket)
     }
 
-    /// Who reads, as far as it is known.
+    /// The process that reads the worst socket, or `its reader` when it is not known.
     fn reader(&self) -> String {
         let holder = self.worst().and_then(|socket| socket.holder.as_ref());
-        holder.map_or_else(|| "its reader".to_owned(), |holder| format!("{} (pid {})", holder.comm, holder.tgid))
+        holder.map_or_else(
+            || "its reader".to_owned(),
+            |holder| format!("{} (pid {})", holder.comm, holder.tgid),
+        )
     }
 }
 
-/// Of each port whose sockets lost, else (where none is known) of each protocol.
+/// One finding per port whose sockets lost packets, and per protocol whose sockets are not known.
 fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place) -> Vec<Finding> {
-    let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else { return Vec::new() };
+    let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else {
+        return Vec::new();
+    };
     let mut ports: BTreeMap<String, Losers<'_>> = BTreeMap::new();
     let before = seen.observation.before.losing_sockets.as_deref();
-    for socket in seen.observation.after.losing_sockets.iter().flatten().filter(|socket| socket.kind == kind) {
+    for socket in
+        seen.observation.after.losing_sockets.iter().flatten().filter(|socket| socket.kind == kind)
+    {
         let lost = before.map_or(0, |before| socket.dropped_since(before));
         if lost > 0 {
             let losers = ports.entry(socket.port_label()).or_default();
@@ -62,11 +69,12 @@ fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place)
         SocketKind::Udp => buffer(seen, ledger, subject, losers, lost),
         SocketKind::TcpListen => listen(seen, ledger, subject, losers, lost),
     };
-    let mut findings: Vec<Finding> = ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
-    let protocols = seen.observation.after.losing_sockets.iter().flatten().map(LosingSocket::label);
-    let of_sockets: BTreeSet<String> = protocols.collect();
+    let mut findings: Vec<Finding> =
+        ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
+    let labels = seen.observation.after.losing_sockets.iter().flatten().map(LosingSocket::label);
+    let of_sockets: BTreeSet<String> = labels.collect();
     for (subject, lost) in stage.by_subject() {
-        // What sockets lost is in their protocol's count.
+        // A protocol's count includes the losses of its sockets.
         let of_kind = kind == SocketKind::TcpListen || subject.starts_with("udp");
         if !of_sockets.contains(subject) && (ports.is_empty() || !of_kind) {
             findings.push(finding(subject, &Losers::default(), lost));
@@ -75,21 +83,37 @@ fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place)
     findings
 }
 
-/// The counters of a protocol, or of the sockets of a port.
+/// The counters of a subject that grew, and the losses of each socket of the port.
 fn counters(ledger: &Ledger, place: Place, subject: &str, losers: &Losers<'_>) -> Vec<Evidence> {
     let mut evidence = grown(ledger, place, subject);
     for (socket, lost) in losers.sockets.iter().take(SOCKETS_NAMED) {
         let source = if place == Place::Listen { "sock_diag" } else { "/proc/net/udp" };
-        evidence.push(Evidence::new(format!("dropped by {}", socket.label()), Measure::Count(*lost), source));
+        evidence.push(Evidence::new(
+            format!("dropped by {}", socket.label()),
+            Measure::Count(*lost),
+            source,
+        ));
     }
     evidence
 }
 
-/// The buffer of a socket is full.
-fn buffer(seen: &Analysis<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, lost: u64) -> Finding {
+/// The receive buffer of a socket is full.
+fn buffer(
+    seen: &Analysis<'_>,
+    ledger: &Ledger,
+    subject: &str,
+    losers: &Losers<'_>,
+    lost: u64,
+) -> Finding {
     let mut evidence = counters(ledger, Place::Socket, subject, losers);
     let socket = losers.worst();
-    evidence.extend(socket.map(|socket| Evidence::new("waits to be read", Measure::Bytes(socket.queued.into()), "/proc/net/udp")));
+    evidence.extend(socket.map(|socket| {
+        Evidence::new(
+            "bytes waiting to be read",
+            Measure::Bytes(socket.queued.into()),
+            "/proc/net/udp",
+        )
+    }));
     let tcp = subject.starts_with("tcp");
     let bounds: &[&str] = match tcp {
         true => &["net.ipv4.tcp_rmem"],
@@ -97,12 +121,17 @@ fn buffer(seen: &Analysis<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'
     };
     for name in bounds {
         let value = seen.observation.after.net.sysctls.get(*name);
-        evidence.extend(value.map(|value| Evidence::new("bound", Measure::Text(value.replace('\t', " ")), *name)));
+        evidence.extend(value.map(|value| {
+            Evidence::new("limit of the buffer", Measure::Text(value.replace('\t', " ")), *name)
+        }));
     }
     let reader = losers.reader();
     let faster = Remedy {
-        what: format!("make {reader} read faster: more threads or sockets (SO_REUSEPORT), batches (recvmmsg), a cpu with idle time"),
-        gain: all_of(seen, lost, "all that found no room"),
+        what: format!(
+            "make {reader} read faster: more threads or sockets (SO_REUSEPORT), batches \
+             (recvmmsg), a cpu with idle time"
+        ),
+        gain: all_of(seen, lost, "all packets that found the buffer full"),
         cost: None,
         not_when: None,
         changes: Vec::new(),
@@ -110,20 +139,37 @@ fn buffer(seen: &Analysis<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'
     };
     let default = sysctl_number(seen, "net.core.rmem_default").filter(|_| !tcp);
     let max = sysctl_number(seen, "net.core.rmem_max");
-    let reason = format!("{subject} lost {lost} packets for want of room");
+    let reason = format!("{subject} lost {lost} packets because its buffer was full");
     let larger = Remedy {
         what: match default {
-            Some(default) => format!("buffers of {} bytes for sockets that ask for none, from when they are opened on", default.saturating_mul(2)),
-            None => "a larger buffer: the application asks for it (SO_RCVBUF), net.core.rmem_max bounds it".into(),
+            Some(default) => format!(
+                "a default buffer of {} bytes, for sockets opened from now on that do not set \
+                 SO_RCVBUF",
+                default.saturating_mul(2)
+            ),
+            None => "a larger buffer: the application sets it (SO_RCVBUF) up to net.core.rmem_max"
+                .into(),
         },
-        gain: Gain::Unknown("a buffer takes bursts; whether what came was a burst is not measured".into()),
-        cost: Some("memory for each socket, and packets that wait longer".into()),
-        not_when: Some(format!("{reader} is slower than what arrives on average: then any buffer fills. Sockets that are open keep theirs")),
+        gain: Gain::Unknown(
+            "a larger buffer holds bursts; whether the packets arrived in bursts was not measured"
+                .into(),
+        ),
+        cost: Some("more memory for each socket, and packets may wait longer".into()),
+        not_when: Some(format!(
+            "{reader} reads more slowly than packets arrive on average: then a buffer of any size \
+             fills up. Open sockets keep their buffer size"
+        )),
         changes: match (default, max) {
             (Some(default), Some(max)) => {
-                let mut changes = sysctl(seen, "net.core.rmem_default", default.saturating_mul(2), &reason);
+                let mut changes =
+                    sysctl(seen, "net.core.rmem_default", default.saturating_mul(2), &reason);
                 if max < default.saturating_mul(2) {
-                    changes.extend(sysctl(seen, "net.core.rmem_max", default.saturating_mul(2), &reason));
+                    changes.extend(sysctl(
+                        seen,
+                        "net.core.rmem_max",
+                        default.saturating_mul(2),
+                        &reason,
+                    ));
                 }
                 changes
             }
@@ -135,31 +181,49 @@ fn buffer(seen: &Analysis<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'
         id: FindingId::SocketBufferOverflow,
         severity: Severity::Critical,
         subject: subject.to_owned(),
-        title: format!("{reader} is slower than its packets: {lost} found its buffer full"),
+        title: format!("{reader} reads too slowly: {lost} packets found its buffer full"),
         evidence,
         remedies: vec![faster, larger],
     }
 }
 
-/// The queue of a listening socket is full.
-fn listen(seen: &Analysis<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'_>, lost: u64) -> Finding {
+/// The accept queue of a listening socket is full.
+fn listen(
+    seen: &Analysis<'_>,
+    ledger: &Ledger,
+    subject: &str,
+    losers: &Losers<'_>,
+    lost: u64,
+) -> Finding {
     let mut evidence = counters(ledger, Place::Listen, subject, losers);
     let socket = losers.worst();
     let bound = sysctl_number(seen, "net.core.somaxconn");
     let limit = socket.and_then(|socket| socket.limit).map(u64::from);
-    evidence.extend(socket.map(|socket| Evidence::new("waits to be accepted", Measure::Count(socket.queued.into()), "sock_diag")));
-    evidence.extend(limit.map(|limit| Evidence::new("connections that may wait", Measure::Count(limit), "sock_diag")));
-    evidence.extend(bound.map(|bound| Evidence::new("the most that it may ask for", Measure::Count(bound), "net.core.somaxconn")));
+    evidence.extend(socket.map(|socket| {
+        Evidence::new(
+            "connections waiting to be accepted",
+            Measure::Count(socket.queued.into()),
+            "sock_diag",
+        )
+    }));
+    evidence.extend(limit.map(|limit| {
+        Evidence::new("limit of the accept queue", Measure::Count(limit), "sock_diag")
+    }));
+    evidence.extend(bound.map(|bound| {
+        Evidence::new("maximum of that limit", Measure::Count(bound), "net.core.somaxconn")
+    }));
     let reader = losers.reader();
     let at_bound = limit.zip(bound).is_some_and(|(limit, bound)| limit >= bound);
-    let reason = format!("{subject} turned {lost} connections away");
+    let reason = format!("{subject} rejected {lost} connections");
     let gain = || Gain::AtMost {
         measure: Measure::PerSecond(per_s(seen, lost)),
-        of: "connections turned away".into(),
-        basis: "all that found the queue full".into(),
+        of: "connections rejected".into(),
+        basis: "all connections that found the queue full".into(),
     };
     let faster = Remedy {
-        what: format!("let {reader} accept faster: more threads, or several listeners (SO_REUSEPORT)"),
+        what: format!(
+            "make {reader} accept faster: more threads, or several listeners (SO_REUSEPORT)"
+        ),
         gain: gain(),
         cost: None,
         not_when: None,
@@ -168,14 +232,26 @@ fn listen(seen: &Analysis<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'
     };
     let longer = Remedy {
         what: match (at_bound, bound) {
-            (true, Some(bound)) => format!("let {} connections wait; {reader} has to ask for them again (listen)", bound.saturating_mul(2)),
-            _ => format!("let {reader} ask for a longer queue (listen): the kernel would grant it"),
+            (true, Some(bound)) => format!(
+                "allow {} waiting connections; {reader} must call \
+                 listen again with a larger backlog",
+                bound.saturating_mul(2)
+            ),
+            _ => format!(
+                "make {reader} call listen with a larger backlog: the kernel would allow it"
+            ),
         },
-        gain: Gain::Unknown("a longer queue takes bursts; whether what came was a burst is not measured".into()),
-        cost: Some("connections that wait longer before anyone serves them".into()),
-        not_when: Some(format!("{reader} accepts more slowly than connections come on average")),
+        gain: Gain::Unknown(
+            "a longer queue holds bursts; whether the connections arrived in \
+             bursts was not measured"
+                .into(),
+        ),
+        cost: Some("connections may wait longer before they are served".into()),
+        not_when: Some(format!("{reader} accepts more slowly than connections arrive on average")),
         changes: match (at_bound, bound) {
-            (true, Some(bound)) => sysctl(seen, "net.core.somaxconn", bound.saturating_mul(2), &reason),
+            (true, Some(bound)) => {
+                sysctl(seen, "net.core.somaxconn", bound.saturating_mul(2), &reason)
+            }
             _ => Vec::new(),
         },
         interrupts_traffic: false,
@@ -184,24 +260,24 @@ fn listen(seen: &Analysis<'_>, ledger: &Ledger, subject: &str, losers: &Losers<'
         id: FindingId::ListenOverflow,
         severity: Severity::Critical,
         subject: subject.to_owned(),
-        title: format!("{reader} turned {lost} connections away: its queue was full"),
+        title: format!("{reader} accepts too slowly: {lost} connections found its queue full"),
         evidence,
         remedies: vec![faster, longer],
     }
 }
 
-/// What IP, fragments and checksums threw away.
+/// Packets dropped by IP, fragment reassembly or checksum validation.
 fn protocols(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Protocol) else { return Vec::new() };
     let finding = |(subject, lost): (&str, u64)| Finding {
         id: FindingId::ProtocolDrops,
         severity: Severity::Critical,
         subject: subject.to_owned(),
-        title: format!("{lost} packets were thrown away"),
+        title: format!("{lost} packets were dropped"),
         evidence: grown(ledger, Place::Protocol, subject),
         remedies: vec![Remedy {
             what: advice(subject).into(),
-            gain: all_of(seen, lost, "all that was thrown away there"),
+            gain: all_of(seen, lost, "all packets dropped there"),
             cost: None,
             not_when: None,
             changes: Vec::new(),
@@ -214,12 +290,20 @@ fn protocols(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
 fn advice(subject: &str) -> &'static str {
     match subject {
         "ipv4 fragments" | "ipv6 fragments" => {
-            "avoid fragments: a smaller datagram or MTU at the sender; else more memory and time for them \
-             (net.ipv4.ipfrag_high_thresh, ipfrag_time)"
+            "avoid fragments: use smaller datagrams or a smaller MTU at the sender; else allow \
+             more memory and time for reassembly (net.ipv4.ipfrag_high_thresh, ipfrag_time)"
         }
-        "udp checksums" | "tcp checksums" => "find who damages packets: a cable, a NIC's offload, a middlebox",
-        "memory reserve" => "the machine is short of memory: packets that do not free any are dropped",
-        "ipv4 headers" | "ipv6 headers" => "find the sender of malformed packets, or of packets whose hop limit ends here",
-        _ => "see which address or route it is (dropwatch, the skb:kfree_skb tracepoint tells the reason)",
+        "udp checksums" | "tcp checksums" => {
+            "find what damages the packets: a cable, a NIC's offload, a middlebox"
+        }
+        "memory reserve" => {
+            "the machine is short of memory: only packets that help to free memory are accepted"
+        }
+        "ipv4 headers" | "ipv6 headers" => {
+            "find the sender of malformed packets, or of packets whose hop limit expires here"
+        }
+        _ => {
+            "find the address or route (dropwatch; the skb:kfree_skb tracepoint reports the reason)"
+        }
     }
 }
