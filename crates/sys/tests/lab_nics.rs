@@ -117,7 +117,7 @@ fn virtio_server() {
     let by_napi = bytes_by_napi(&attribute(&before, &after, &[]), Resolved::Direct);
     assert_eq!(by_napi.values().sum::<u64>(), CONNECTIONS * BYTES);
     assert!(by_napi.len() <= 4, "{by_napi:?}");
-    let answer = ethtool::read("eth0").unwrap();
+    let answer = get::read("eth0").unwrap();
     assert_eq!(answer.channels.value().unwrap().combined, Some(Limit { current: 4, max: 4 }));
     assert!(answer.rss.reason().is_some() && answer.link.value().unwrap().speed_mbps.is_none());
     let genl = netdev_genl::read().unwrap();
@@ -177,7 +177,7 @@ fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<Napi
 fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
     let ifindex: u32 =
         std::fs::read_to_string("/sys/class/net/eth0/ifindex").unwrap().trim().parse().unwrap();
-    let answer = ethtool::read("eth0").unwrap();
+    let answer = get::read("eth0").unwrap();
     let hashed = |flow| answer.flow_hash[&flow].value().unwrap().to_string();
     assert_eq!((hashed(FlowType::Tcp4).as_str(), hashed(FlowType::Udp4).as_str()), ("sdfn", "sd"));
     let rss = answer.rss.value().unwrap();

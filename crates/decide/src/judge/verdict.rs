@@ -145,23 +145,23 @@ pub fn verdicts(seen: &Analysis<'_>) -> Vec<Verdict> {
 /// The verdict on RPS onto these CPUs, without changes; `None` for a netdev without receive
 /// traffic.
 pub fn rps_onto(seen: &Analysis<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<Verdict> {
-    Some(steer::rps_onto(&Work::of(seen, netdev)?, cpus))
+    Some(packet_steering::rps_onto(&Work::of(seen, netdev)?, cpus))
 }
 
 /// The verdict on RFS, without changes; `None` for a netdev without receive traffic.
 pub fn rfs(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
-    Some(steer::rfs(&Work::of(seen, netdev)?))
+    Some(packet_steering::rfs(&Work::of(seen, netdev)?))
 }
 
 /// The verdict on aRFS, without changes; `None` for a netdev without receive traffic.
 pub fn arfs(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
-    Some(steer::arfs(&Work::of(seen, netdev)?))
+    Some(packet_steering::arfs(&Work::of(seen, netdev)?))
 }
 
 /// The share of a netdev's bytes that RFS cannot steer; `None` when RFS is off or no reads were
 /// observed.
 pub fn unsteerable(seen: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
-    let work = Work::of(seen, netdev).filter(steer::in_force)?;
+    let work = Work::of(seen, netdev).filter(packet_steering::in_force)?;
     Some(1.0 - work.steerable()?.best)
 }
 
@@ -181,9 +181,9 @@ fn of_netdev(seen: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
     let called_for = if on { Outcome::Hurt } else { Outcome::Help };
     let mut all = vec![
         with_changes(seen, work, rps, called_for, rps_goal),
-        with_changes(seen, work, steer::rfs(work), Outcome::Help, rfs_goal),
-        with_changes(seen, work, steer::both(work, &targets), Outcome::Help, both),
-        with_changes(seen, work, steer::arfs(work), Outcome::Help, arfs),
+        with_changes(seen, work, packet_steering::rfs(work), Outcome::Help, rfs_goal),
+        with_changes(seen, work, packet_steering::both(work, &targets), Outcome::Help, both),
+        with_changes(seen, work, packet_steering::arfs(work), Outcome::Help, arfs),
     ];
     all.extend([queues::spread(work), queues::more(work), queues::threaded(work)]);
     all.extend([

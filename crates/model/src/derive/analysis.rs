@@ -1,5 +1,4 @@
-//! Helpers of the audit's families: growth of counters, rates, shares, and constructors of remedies
-//! and findings.
+//! FILEDOC
 
 use std::collections::BTreeMap;
 
@@ -37,17 +36,17 @@ impl<'a> Analysis<'a> {
     }
 
     /// The audits of both snapshots.
-    pub(super) fn audits(&self) -> Option<(&'a Audit, &'a Audit)> {
+    pub fn audits(&self) -> Option<(&'a Audit, &'a Audit)> {
         Some((self.observation.before.audit.as_ref()?, self.observation.after.audit.as_ref()?))
     }
 
     /// The audit's data on a netdev.
-    pub(super) fn audit_of(&self, netdev: &Netdev) -> Option<&'a NetdevAudit> {
+    pub fn audit_of(&self, netdev: &Netdev) -> Option<&'a NetdevAudit> {
         self.observation.after.audit.as_ref()?.netdevs.get(&netdev.name)
     }
 
     /// Netdevs that are up and do not lack a carrier.
-    pub(super) fn running(&self) -> impl Iterator<Item = &'a Netdev> {
+    pub fn running(&self) -> impl Iterator<Item = &'a Netdev> {
         self.observation
             .after
             .netdevs
@@ -56,18 +55,18 @@ impl<'a> Analysis<'a> {
     }
 
     /// A statistic of a netdev, per second.
-    pub(super) fn rate(&self, netdev: &Netdev, statistic: &str) -> Option<f64> {
+    pub fn rate(&self, netdev: &Netdev, statistic: &str) -> Option<f64> {
         self.rates.netdevs.get(&netdev.name)?.get(statistic).copied()
     }
 
     /// The rate per second of a counter that grew by this in the interval; 0 for an empty interval.
-    pub(super) fn per_s(&self, growth: u64) -> f64 {
+    pub fn per_s(&self, growth: u64) -> f64 {
         let seconds = self.rates.elapsed.as_secs_f64();
         if seconds > 0.0 { growth as f64 / seconds } else { 0.0 }
     }
 
     /// The growth of the driver counters whose names fit, by name, without those that did not grow.
-    pub(super) fn driver_counters(
+    pub fn driver_counters(
         &self,
         netdev: &Netdev,
         fits: impl Fn(&str) -> bool,
@@ -91,7 +90,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The queueing disciplines of a netdev that exist in both snapshots: before and after.
-    pub(super) fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
+    pub fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
         let Some((Part::Value(old), Part::Value(new))) =
             self.audits().map(|(old, new)| (&old.qdiscs, &new.qdiscs))
         else {
@@ -106,7 +105,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Connections that exist in both snapshots: before and after.
-    pub(super) fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
+    pub fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
         let Some((Part::Value(old), Part::Value(new))) =
             self.audits().map(|(old, new)| (&old.connections, &new.connections))
         else {
@@ -118,7 +117,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The share of a CPU's time in softirqs, and its source: measured, else by clock ticks.
-    pub(super) fn softirq(&self, cpu: CpuId) -> Option<(f64, &'static str)> {
+    pub fn softirq(&self, cpu: CpuId) -> Option<(f64, &'static str)> {
         let attribution = &self.observation.attribution;
         let elapsed = attribution.elapsed.as_secs_f64();
         if let Some(time) = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0) {
@@ -138,7 +137,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The share of the receive work's samples in these stages; `None` below [`ENOUGH_SAMPLES`].
-    pub(super) fn stages(&self, wanted: &[Stage]) -> Option<f64> {
+    pub fn stages(&self, wanted: &[Stage]) -> Option<f64> {
         let samples = self
             .observation
             .attribution
@@ -153,7 +152,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The change of a knob to a value; empty when the knob is missing or already has the value.
-    pub(super) fn change(&self, target: Target, new: Value, reason: &str) -> Vec<Change> {
+    pub fn change(&self, target: Target, new: Value, reason: &str) -> Vec<Change> {
         match target.value_in(self.after()) {
             Some(old) if old != new => vec![Change { target, old, new, reason: reason.to_owned() }],
             _ => Vec::new(),
@@ -165,58 +164,10 @@ impl<'a> Analysis<'a> {
 const ENOUGH_SAMPLES: u64 = 100;
 
 /// A saturating sum: the counters of a bundle may have any value.
-pub(super) fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
+pub fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
     counts.into_iter().fold(0, u64::saturating_add)
 }
 
 fn stats(netdev: &Netdev) -> Option<&[(String, u64)]> {
     netdev.ethtool.as_ref()?.stats.value().map(Vec::as_slice)
-}
-
-impl Remedy {
-    /// Creates a remedy without cost, exception or changes.
-    pub(super) fn new(what: impl Into<String>, gain: Gain) -> Self {
-        Self {
-            what: what.into(),
-            gain,
-            cost: None,
-            not_when: None,
-            changes: Vec::new(),
-            interrupts_traffic: false,
-        }
-    }
-
-    pub(super) fn costs(self, cost: impl Into<String>) -> Self {
-        Self { cost: Some(cost.into()), ..self }
-    }
-
-    pub(super) fn not_when(self, not_when: impl Into<String>) -> Self {
-        Self { not_when: Some(not_when.into()), ..self }
-    }
-
-    pub(super) fn by(self, changes: Vec<Change>) -> Self {
-        Self { changes, ..self }
-    }
-}
-
-/// The finding that a family found no problem; `None` when it had nothing to check.
-pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
-    let looked = !evidence.is_empty();
-    looked.then(|| Finding {
-        id,
-        severity: Severity::Ok,
-        subject: "machine".into(),
-        title: title.to_owned(),
-        evidence,
-        remedies: Vec::new(),
-    })
-}
-
-/// Creates an evidence from a setting.
-pub(super) fn setting(
-    what: impl Into<String>,
-    text: impl Into<String>,
-    source: impl Into<String>,
-) -> Evidence {
-    Evidence::new(what, Measure::Text(text.into()), source)
 }

@@ -10,9 +10,9 @@ pub(super) struct Row {
     drivers: &'static [&'static str],
     name: &'static str,
     /// The stage of the ledger that it counts.
-    pub(super) place: Place,
+    pub place: Place,
     /// Why it is shown but not counted as a loss; empty for a loss.
-    pub(super) aside: &'static str,
+    pub aside: &'static str,
 }
 
 const fn lost(drivers: &'static [&'static str], name: &'static str, place: Place) -> Row {
@@ -112,18 +112,18 @@ const ROWS: &[Row] = &[
 const RING_APART: &[&str] = &["bnxt_en", "ena", "mana", "mlx5_core", "sfc", "virtio_net"];
 
 /// Whether this driver's NIC drops are independent of the ring.
-pub(super) fn ring_apart(driver: &str) -> bool {
+pub fn ring_apart(driver: &str) -> bool {
     RING_APART.contains(&driver)
 }
 
 /// The row of a driver's counter. Ignores spaces around the name.
-pub(super) fn row(driver: &str, name: &str) -> Option<&'static Row> {
+pub fn row(driver: &str, name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.drivers.contains(&driver) && row.fits(name.trim()))
 }
 
 impl Row {
     /// The name with `*` in place of the number, for the sum over all numbers.
-    pub(super) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         self.name.replace("{n}", "*")
     }
 

@@ -61,7 +61,7 @@ impl Place {
     }
 
     /// The next step for losses of `subject` at this stage; empty for a stage that loses nothing.
-    fn next(self, subject: &str) -> String {
+    pub fn next(self, subject: &str) -> String {
         match self {
             Self::Wire => {
                 format!(

@@ -111,7 +111,7 @@ impl Device {
     }
 
     /// Sends a command followed by u32 fields; returns the `len` bytes that the kernel filled.
-    fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
+    pub(super) fn get(&self, command: u32, fields: &[u32], len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes: Vec<u8> =
             [command].iter().chain(fields).flat_map(|field| field.to_ne_bytes()).collect();
         bytes.resize(len.max(bytes.len()), 0);
@@ -120,7 +120,7 @@ impl Device {
     }
 
     /// Sends a struct that begins with its command; the kernel overwrites it with the answer.
-    fn exchange(&self, bytes: &mut [u8]) -> Result<(), Errno> {
+    pub(super) fn exchange(&self, bytes: &mut [u8]) -> Result<(), Errno> {
         siocethtool(&self.socket, self.name, bytes)
     }
 
@@ -144,7 +144,7 @@ impl Device {
     }
 
     /// Reads RSS: first the sizes, because the kernel refuses any other size with EINVAL.
-    fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
+    pub(super) fn rss_of(&self, context: u32) -> Result<Rss, Absence> {
         let (entries, key) =
             decode::rss_sizes(&self.get(ETHTOOL_GRSSH, &[context], decode::RXFH_LEN)?)?;
         if entries == 0 && key == 0 {
@@ -179,7 +179,7 @@ impl Device {
         if stats.len() == names.len() { Ok(stats) } else { Err(Absence::Changed) }
     }
 
-    fn strings(&self, set: u32) -> Result<Vec<String>, Absence> {
+    pub(super) fn strings(&self, set: u32) -> Result<Vec<String>, Absence> {
         // struct ethtool_sset_info: reserved, then a u64 mask of the requested sets
         let [a, b, c, d, e, f, g, h] = (1u64 << set).to_ne_bytes();
         let fields = [0, u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])];

@@ -1,5 +1,5 @@
-//! What the audit's families ask of all that was seen: counters that grew, rates, shares; and how
-//! their findings are made.
+//! Helpers of the audit's families: growth of counters, rates, shares, and constructors of remedies
+//! and findings.
 
 use netsilo_model::change::Change;
 
@@ -9,7 +9,7 @@ use crate::judge::findings::{Finding, FindingId, Severity};
 pub(super) use netsilo_model::derive::analysis::sum;
 
 impl Remedy {
-    /// Something to do, of which nothing else is known yet.
+    /// Creates a remedy without cost, exception or changes.
     pub(super) fn new(what: impl Into<String>, gain: Gain) -> Self {
         Self {
             what: what.into(),
@@ -34,7 +34,7 @@ impl Remedy {
     }
 }
 
-/// That a family looked and found all well; `None` where it had nothing to look at.
+/// The finding that a family found no problem; `None` when it had nothing to check.
 pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
     let looked = !evidence.is_empty();
     looked.then(|| Finding {
@@ -47,7 +47,7 @@ pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> O
     })
 }
 
-/// A setting as evidence.
+/// Creates an evidence from a setting.
 pub(super) fn setting(
     what: impl Into<String>,
     text: impl Into<String>,

@@ -42,7 +42,7 @@ fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Findin
     }
     let full = pollers.iter().find(|load| load.is_full());
     let before_ring = of(Place::Ring).is_none()
-        && nic_counters::ring_apart(netdev.driver.as_deref().unwrap_or_default());
+        && counters::ring_apart(netdev.driver.as_deref().unwrap_or_default());
     let mut remedies = vec![if before_ring {
         not_its_ring(seen, lost)
     } else {
