@@ -6,7 +6,7 @@
 use crate::drivers::loss_stage::Place;
 
 /// One counter of one or more drivers.
-pub(super) struct Row {
+pub struct Row {
     drivers: &'static [&'static str],
     name: &'static str,
     /// The stage of the ledger that it counts.
