@@ -52,7 +52,12 @@ struct Machine {
     #[arg(long, value_enum, default_value_t)]
     kernel: Kernel,
     /// Network cards, eth0 first: MODEL or MODEL@NODE, for example igb@1
-    #[arg(long = "nic", value_name = "MODEL[@NODE]", default_value = "virtio-net", value_parser = nic)]
+    #[arg(
+        long = "nic",
+        value_name = "MODEL[@NODE]",
+        default_value = "virtio-net",
+        value_parser = nic
+    )]
     nics: Vec<Nic>,
     /// Pairs of queues of each virtio-net
     #[arg(long, default_value_t = 4)]

@@ -20,7 +20,13 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE", default_value = "host.tar.zst")]
     output: PathBuf,
     /// How long to look (500ms, 2s, 1m)
-    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        default_value = "1s",
+        value_parser = humantime::parse_duration
+    )]
     interval: Duration,
     /// Do without eBPF: TCP only, by sock_diag
     #[arg(long)]

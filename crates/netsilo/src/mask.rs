@@ -28,7 +28,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CPU", group = "place", conflicts_with = "cpus")]
     near: Option<String>,
     /// Width of the mask in CPUs; by default this machine's, or as many as it takes
-    #[arg(long, value_name = "CPUS", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CPUS)))]
+    #[arg(
+        long,
+        value_name = "CPUS",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CPUS))
+    )]
     width: Option<u32>,
     #[command(flatten)]
     from: From,

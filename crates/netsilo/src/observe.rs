@@ -58,7 +58,12 @@ pub(crate) struct Live {
     interval: Option<Duration>,
     /// Attach eBPF only for this long at the end of each interval: cheaper, and bytes are a lower
     /// bound
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_bpf")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = humantime::parse_duration,
+        conflicts_with = "no_bpf"
+    )]
     window: Option<Duration>,
     /// Do without eBPF: TCP only, by sock_diag
     #[arg(long)]
