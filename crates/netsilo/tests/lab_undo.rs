@@ -142,7 +142,8 @@ impl Guest {
     fn kill_in_write(&self, file: &str, old: &str, written_before: usize) {
         let records = written_before + 1;
         let script = format!(
-            "set -e; rm -rf /run/netsilo /tmp/pipe; journal=/run/netsilo/journal; mkfifo /tmp/pipe; mount --bind /tmp/pipe {file}
+            "set -e; rm -rf /run/netsilo /tmp/pipe; journal=/run/netsilo/journal
+             mkfifo /tmp/pipe; mount --bind /tmp/pipe {file}
              {NETSILO} apply --yes --plan /tmp/plan.json >/tmp/log 2>&1 & pid=$!
              echo {old} >/tmp/pipe
              until [ \"$(grep -cE '\"(begin|wrote)\"' $journal 2>/dev/null)\" = {records} ]

@@ -200,7 +200,6 @@ mod tests {
         let hardly_ever = "1000; these threads hardly ever wait";
         assert!(message(NoNumber::TooFewWaits(49)).ends_with(hardly_ever));
         assert!(message(NoNumber::TooFewWaits(0)).ends_with(hardly_ever));
-        assert!(told(NoNumber::TooFewWaits(0)).ends_with("1000; they hardly ever wait"));
         let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
         assert_eq!(
             message(refused),
