@@ -73,7 +73,7 @@ pub(crate) struct Args {
         value_parser = humantime::parse_duration
     )]
     settle: Duration,
-    /// Smallest difference that matters, as a share of A
+    /// Smallest difference that matters; smaller ones count as none
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent)]
     matters: f64,
     /// Treat the command's number as a cost: lower is better

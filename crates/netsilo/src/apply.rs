@@ -73,8 +73,8 @@ pub(crate) struct How {
     /// Restore everything unless `netsilo confirm` runs within this time (1s to 1day)
     #[arg(long, value_name = "DURATION", value_parser = within)]
     confirm_within: Option<Duration>,
-    /// First measure up to 12 pairs with and without the plan, each this long, and write nothing
-    /// if the plan raises CPU time per received megabyte
+    /// First measure with and without the plan, up to 12 times each for TIME (1s if not given), and
+    /// do not apply the plan if it raises CPU time per received megabyte
     #[arg(
         long,
         value_name = "TIME",

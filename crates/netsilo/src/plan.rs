@@ -23,7 +23,7 @@ pub(crate) struct GoalArgs {
     /// Place only the queues of these netdevs [default: all]
     #[arg(short, long, value_name = "NAME,..", value_delimiter = ',')]
     netdev: Vec<String>,
-    /// Place only on these CPUs (list or mask) [default: all that are not isolated]
+    /// Place only on these CPUs (list or mask) [default: all but isolated and nohz_full]
     #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
     cpus: Option<CpuSet>,
     /// Never place on these CPUs (list or mask) [default: none]

@@ -20,8 +20,8 @@ pub(super) struct Hardware {
     /// Change only these netdevs [default: all that are up and have queues with interrupts]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     netdev: Vec<String>,
-    /// Use only these CPUs for interrupts and RPS (list or mask) [default: all that are not
-    /// isolated]
+    /// Use only these CPUs for interrupts and RPS (list or mask) [default: all but isolated and
+    /// nohz_full]
     #[arg(long, value_name = "CPUS", value_parser = crate::plan::some_cpus)]
     cpus: Option<CpuSet>,
     /// Write even if another program (irqbalance) writes the same knobs

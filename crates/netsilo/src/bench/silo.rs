@@ -18,7 +18,7 @@ use crate::exit::Exit;
 pub(crate) struct Args {
     #[command(flatten)]
     with: With,
-    /// CPU that reads the stream [default: the highest one that is not isolated]
+    /// CPU that reads the stream [default: the highest that is not isolated or nohz_full]
     #[arg(long, value_name = "CPU")]
     reader: Option<u32>,
     /// Kinds of load: TCP_STREAM, UDP_STREAM, TCP_RR

@@ -110,7 +110,7 @@ fn stages(results: &Results) -> String {
         }
     }
     for EarlyDrop { load, dropped, settings } in &results.early_drops {
-        let words = ["setting", "measured by", "forwarded", "dropped early", "difference"];
+        let words = ["setting", "measured by", "forwarded", "dropped early", "saved"];
         let mut rows = vec![words.map(str::to_owned).to_vec()];
         for spared in settings {
             for (name, it) in words::ways(spared) {

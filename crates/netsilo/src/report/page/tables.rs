@@ -178,7 +178,7 @@ pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
             thead { tr {
                 th scope="col" { "setting" } th.text scope="col" { "measured by" }
                 th scope="col" { "forwarded" } th scope="col" { "dropped early" }
-                th scope="col" { "difference" }
+                th scope="col" { "saved" }
             } }
             tbody { @for spared in &pair.settings { @for (name, it) in words::ways(spared) {
                 tr {
