@@ -1,7 +1,7 @@
-//! `netsilo run`: window after window it looks, lets the controller decide, writes, and says what
-//! it did.
+//! `netsilo run`, the daemon: in each window it observes, lets the controller decide, writes the
+//! decisions and reports them.
 //!
-//! A thin shell: what to do is decided in core, how to write in sys.
+//! This shell decides nothing: decisions are made in core, writes in sys.
 
 mod advice;
 pub(crate) mod config;
@@ -43,19 +43,20 @@ use crate::tell::exit::Exit;
 use crate::verbs::apply::{Place, count, say};
 use crate::verbs::status::{self, AttributionStatus, ConfigStatus, Mode, Status, Totals};
 
-/// How many decisions the status shows.
+/// How many decisions the status holds.
 const LOG: usize = 100;
 
 /// Arguments of `netsilo run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The configuration: a file, or a folder with netsilo.toml and conf.d/*.toml
+    /// Configuration file, or folder with netsilo.toml and conf.d/*.toml [default: /etc/netsilo if
+    /// it exists]
     #[arg(short, long, value_name = "FILE|DIR")]
     config: Option<PathBuf>,
-    /// Write no knob: publish hints, for another balancer to act on
+    /// Write no knob; only publish hints for another balancer
     #[arg(long)]
     hints_only: bool,
-    /// Where netsilo calibrate keeps what it has measured
+    /// Folder where netsilo calibrate stores its measurement
     #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
     costs_dir: PathBuf,
     #[command(flatten)]
@@ -63,7 +64,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What is configured; without an explicit file the defaults will do.
+    /// Loads the configuration; without --config the default folder need not exist.
     fn load(&self) -> Result<Config> {
         let mut config = match &self.config {
             Some(path) => config::load(path)?,
@@ -73,7 +74,8 @@ impl Args {
         Ok(config)
     }
 
-    /// The weights that were measured on this machine, else the table's.
+    /// Returns the weights measured on this machine, or the defaults; adds a note if stored ones
+    /// cannot be used.
     fn costs(&self, root: &Root, notes: &mut Vec<String>) -> Costs {
         match store::machine(root) {
             Ok(machine) => {
@@ -82,17 +84,18 @@ impl Args {
                 loaded.costs
             }
             Err(error) => {
-                notes.push(format!("reckoning with the table of costs: {error}"));
+                notes.push(format!("using default weights: {error}"));
                 Costs::default()
             }
         }
     }
 }
 
-/// Runs until it is told to end.
+/// Runs until a signal ends the daemon.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let config = args.load()?;
-    let dir = std::path::absolute(args.place.state_dir()).context("resolving the state folder")?;
+    let dir = std::path::absolute(args.place.state_dir())
+        .context("cannot make the path of the state folder absolute")?;
     let mut notes = Vec::new();
     let instance = match Instance::take(&dir) {
         Ok(instance) => Some(instance),
@@ -109,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(restored)
 }
 
-/// The daemon.
+/// The daemon's state.
 struct Daemon<'a> {
     args: &'a Args,
     config: Config,
@@ -133,7 +136,7 @@ struct Daemon<'a> {
 }
 
 impl<'a> Daemon<'a> {
-    /// `has_state`: whether there is a state folder to write to.
+    /// Starts the daemon; `has_state` tells whether it can write to the state folder.
     fn start(
         args: &'a Args,
         config: Config,
@@ -151,19 +154,19 @@ impl<'a> Daemon<'a> {
         } else {
             mode = Mode::ObserveOnly("no state folder to write a journal to; run as root".into());
         }
-        // Before the first look: what happens meanwhile is heard.
-        let ears = if root.is_live() {
+        // Listen before the first snapshot, so that no event in between is missed.
+        let listener = if root.is_live() {
             Events::listen().map_err(|e| notes.push(format!("no kernel events: {e}"))).ok()
         } else {
             None
         };
-        if ears.as_ref().is_some_and(|ears| !ears.hears_ethtool()) {
+        if listener.as_ref().is_some_and(|listener| !listener.hears_ethtool()) {
             notes.push(
-                "changes of channels and rings are not announced (ethtool netlink, since 5.7)"
+                "the kernel does not announce changes of channels and rings (ethtool netlink, 5.7)"
                     .into(),
             );
         }
-        let waiter = Waiter::new(ears).context("cannot take signals")?;
+        let waiter = Waiter::new(listener).context("cannot handle signals")?;
         let observer = Observer::start_light(&root, config.counting())?;
         let board = Board::default();
         let socket = has_state
@@ -199,7 +202,7 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// Puts the configuration in force, besides what the controller is told.
+    /// Applies the configuration, except the controller's part.
     fn configured(&mut self, has_state: bool) -> Result<()> {
         if !matches!(self.status.mode, Mode::ObserveOnly(_)) {
             self.status.mode = if self.config.hints_only { Mode::HintsOnly } else { Mode::Placing };
@@ -227,7 +230,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Window after window, until asked to end.
+    /// Runs one window after another until a signal ends the daemon.
     fn follow(&mut self) -> Result<()> {
         loop {
             let length = self.reconcile.window(self.config.interval);
@@ -253,17 +256,17 @@ impl<'a> Daemon<'a> {
             if reload || events.iter().any(|event| self.reconcile.matters(&self.root, event)) {
                 self.observer.invalidate();
             }
-            let of_use =
+            let is_usable =
                 !self.reconcile.disturbs(&self.root, &events, now, self.config.interval) && !reload;
             match seen {
                 Ok(observation) => {
-                    if of_use {
+                    if is_usable {
                         self.decide(&observation, started.elapsed());
                     }
                     self.observer.keep(observation);
                 }
-                Err(_) if !of_use => {}
-                // Something went away while it was read: look again.
+                Err(_) if !is_usable => {}
+                // A device disappeared while it was read: observe again.
                 Err(error) => {
                     self.note(format!("cannot observe: {:#}", anyhow::Error::new(error)));
                     self.observer = Observer::start_light(&self.root, self.config.counting())?;
@@ -272,7 +275,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// One window: decides, writes, publishes.
+    /// Handles one window: decides, writes, publishes.
     fn decide(&mut self, observation: &Observation, window: Duration) {
         let goal = self.config.goal(&observation.after.netdevs, &self.costs);
         if self.controller.policy().goal != goal {
@@ -297,7 +300,7 @@ impl<'a> Daemon<'a> {
         self.publish(window);
     }
 
-    /// Writes what is to be written now, and tells the controller what became of it.
+    /// Writes the decided changes and reports the results to the controller.
     fn write(&mut self, decision: &Decision, now: Duration) {
         let reverts = decision.revert.iter().cloned();
         let changes: Vec<Change> = reverts.chain(decision.writes.changes.iter().cloned()).collect();
@@ -310,7 +313,7 @@ impl<'a> Daemon<'a> {
             batch.outcomes.iter().filter(|(_, written)| done(written)).count() as u64;
         match batch.stopped {
             Some(Stopped::NoPermission(why)) => {
-                self.note(format!("observing only from now on: {why}"));
+                self.note(format!("only observing from now on: {why}"));
                 self.status.mode = Mode::ObserveOnly(why);
             }
             Some(Stopped::NotNow(why)) => self.note(format!("not written now: {why}")),
@@ -319,7 +322,7 @@ impl<'a> Daemon<'a> {
         self.controller.wrote(now, &batch.outcomes);
     }
 
-    /// A decision: into the log, the totals, and the system's journal.
+    /// Records a decision in the log and the totals, and prints it.
     fn decided(&mut self, entry: Entry) {
         use netsilo_decide::control::What;
         say(status::words(&entry));
@@ -337,7 +340,7 @@ impl<'a> Daemon<'a> {
         self.log.push_back(entry);
     }
 
-    /// Something of the daemon's own to say, once.
+    /// Prints and keeps a note of the daemon's own; skips a repetition of the last one.
     fn note(&mut self, note: String) {
         if self.status.notes.last() != Some(&note) {
             say(&note);
@@ -347,7 +350,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Takes a window into the status.
+    /// Updates the status with a window.
     fn tell(&mut self, observation: &Observation, decision: Decision) {
         let Decision { plan, state, conflicts, held, verdicts, locality, .. } = decision;
         let Plan { changes, refusals, advice, placements, .. } = plan;
@@ -373,7 +376,7 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Puts what there is to be told where readers find it.
+    /// Publishes the status for readers of the socket, the metrics and systemd.
     fn publish(&mut self, window: Duration) {
         let status = &mut self.status;
         status.at = self.kernel.now();
@@ -384,14 +387,14 @@ impl<'a> Daemon<'a> {
         tell_systemd(&[NotifyState::Status(&format!("{:?}, {changes}", status.state))]);
     }
 
-    /// Reads the configuration again; a bad one changes nothing.
+    /// Reads the configuration again; an invalid one changes nothing.
     fn reload(&mut self) -> Result<()> {
         match self.args.load() {
             Ok(config) => {
-                let observes_otherwise = config.counting() != self.config.counting();
+                let counting_changes = config.counting() != self.config.counting();
                 let metrics = std::mem::replace(&mut self.config, config).metrics;
                 if let Err(error) = self.configured(self._socket.is_some()) {
-                    // A port that is taken: all else is in force, metrics are where they were.
+                    // For example, the port is taken: keep the old metrics server, apply the rest.
                     self.config.metrics = metrics;
                     self.note(format!("{error:#}"));
                 }
@@ -399,15 +402,15 @@ impl<'a> Daemon<'a> {
                 self.costs = self.args.costs(&self.root, &mut notes);
                 notes.into_iter().for_each(|note| self.note(note));
                 self.controller.reconfigure(self.config.policy());
-                if observes_otherwise {
+                if counting_changes {
                     self.observer = Observer::start_light(&self.root, self.config.counting())?;
                 }
                 self.status.totals.reloads += 1;
-                say("the configuration was read again");
+                say("configuration reloaded");
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                say(format_args!("the configuration stays as it was: {error}"));
+                say(format_args!("configuration not reloaded, the old one stays: {error}"));
                 self.status.config.error = Some(error);
                 self.status.totals.bad_reloads += 1;
             }
@@ -416,7 +419,7 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// Keeps or restores, as configured.
+    /// Keeps or restores the settings, as configured.
     fn end(self) -> Exit {
         tell_systemd(&[NotifyState::Stopping]);
         if !self.config.restore_on_exit || self.status.mode != Mode::Placing {
@@ -430,7 +433,7 @@ impl<'a> Daemon<'a> {
                 if complete { Exit::Ok } else { Exit::RestoreIncomplete }
             }
             Err(error) => {
-                say(format_args!("not restored: {error}; `netsilo undo` does it"));
+                say(format_args!("not restored: {error}; run `netsilo undo`"));
                 Exit::RestoreIncomplete
             }
         }
@@ -464,12 +467,12 @@ fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
     }
 }
 
-/// Without systemd there is nobody to tell.
+/// Notifies systemd; does nothing without systemd.
 fn tell_systemd(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(states);
 }
 
-/// What systemd's watchdog waits for.
+/// The notifications that systemd's watchdog expects.
 struct Heartbeat {
     every: Option<Duration>,
     last: Instant,
@@ -480,7 +483,7 @@ impl Heartbeat {
         Self { every: sd_notify::watchdog_enabled().map(|limit| limit / 3), last: Instant::now() }
     }
 
-    /// So often a wait is interrupted for it.
+    /// Returns the longest wait between two notifications.
     fn pulse(&self) -> Duration {
         self.every.unwrap_or(Duration::from_secs(3600))
     }

@@ -1,5 +1,5 @@
-//! netsilo: sees where a machine's network receive work runs, says where it should run, puts it
-//! there, undoes it.
+//! netsilo: shows where a machine's network receive work runs, plans where it should run, applies
+//! the plan, and undoes it.
 
 pub(crate) mod args;
 mod bench;

@@ -1,5 +1,4 @@
-//! Changes that are in force for a while: one transaction at a time, taken back before the next one
-//! is made.
+//! Temporary changes for comparisons: one transaction at a time, undone before the next one.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use netsilo_sys::transaction::undo::{Undone, Which, undo};
 use crate::tell::exit::{Exit, Stop};
 use crate::verbs::apply::Place;
 
-/// Switches; when it goes, all is as it was found.
+/// Switches between sets of changes; restores everything when dropped.
 pub(crate) struct Switch<'a> {
     place: &'a Place,
     kernel: Live,
@@ -21,19 +20,19 @@ pub(crate) struct Switch<'a> {
 }
 
 impl<'a> Switch<'a> {
-    /// Nothing is in force yet.
+    /// Starts with nothing changed.
     pub(crate) fn new(place: &'a Place) -> Result<Self> {
         Ok(Self { place, kernel: place.kernel()?, transaction: None })
     }
 
-    /// Puts changes in force in place of those that are; whether anything was written.
+    /// Replaces the changes in force by others; returns whether anything was written.
     pub(crate) fn put(&mut self, changes: &[Change]) -> Result<bool> {
         let taken_back = self.take_back()?;
         if changes.is_empty() {
             return Ok(taken_back);
         }
-        let dir =
-            std::path::absolute(self.place.state_dir()).context("resolving the state folder")?;
+        let dir = std::path::absolute(self.place.state_dir())
+            .context("cannot make the path of the state folder absolute")?;
         let mut no_guard = |_| Ok(());
         let mut options =
             Options { confirm_within: None, start_guard: &mut no_guard, wait: Duration::ZERO };
@@ -41,14 +40,14 @@ impl<'a> Switch<'a> {
         self.transaction = applied.transaction;
         if let Some((target, now)) = applied.overwritten.first() {
             let message = format!(
-                "{target} says {now} already: another program writes it too, find it and stop it"
+                "{target} is already {now} again: another program writes it; find and stop it"
             );
             return Err(Stop(Exit::OtherOwner, message).into());
         }
         Ok(true)
     }
 
-    /// All as it was found; whether anything was written.
+    /// Restores everything; returns whether anything was written.
     pub(crate) fn take_back(&mut self) -> Result<bool> {
         let Some(transaction) = self.transaction.take() else { return Ok(false) };
         let which = Which::Only(transaction);
@@ -59,7 +58,7 @@ impl<'a> Switch<'a> {
     }
 }
 
-/// Whether nothing of it is left; else says what, and what to do.
+/// Checks that everything was restored; the error lists what was not.
 pub(crate) fn complete(undone: &[Undone]) -> Result<()> {
     if undone.iter().all(Undone::is_complete) {
         return Ok(());
@@ -71,7 +70,7 @@ pub(crate) fn complete(undone: &[Undone]) -> Result<()> {
 
 impl Drop for Switch<'_> {
     fn drop(&mut self) {
-        // only after an error, which is told; the journal keeps what cannot be restored now
+        // only after another error; the journal keeps what cannot be restored now
         let _ = self.take_back();
     }
 }

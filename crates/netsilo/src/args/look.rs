@@ -1,4 +1,4 @@
-//! Where to look: this machine or a bundle, for how long, and with what.
+//! What to observe: this machine or a bundle, for how long, with which eBPF programs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use netsilo_sys::bundle;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
 
-/// How long to look, unless told.
+/// Default observation time.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
-/// The same for findings: losses and bursts are rarer than packets.
+/// Default observation time for findings: losses and bursts are rarer than packets.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether to stop.
+/// Longest time between two checks of a stop flag.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
-/// This machine, or another one's bundle.
+/// This machine, or a bundle of another one.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct From {
-    /// Look at a bundle (`netsilo capture`) instead of this machine
+    /// Read this bundle (from `netsilo capture`) instead of this machine
     #[arg(long, value_name = "BUNDLE")]
     from: Option<PathBuf>,
 }
 
 impl From {
-    /// The bundle's observation; `None` for this machine.
+    /// Returns the bundle's observation; `None` for this machine.
     pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
         self.from
             .as_ref()
@@ -40,7 +40,7 @@ impl From {
             .transpose()
     }
 
-    /// The CPUs of the machine.
+    /// Returns the topology of the machine or bundle.
     pub(crate) fn topology(&self) -> Result<Topology> {
         match self.bundle()? {
             Some(observation) => Ok(Arc::unwrap_or_clone(observation.after.topology)),
@@ -50,33 +50,38 @@ impl From {
     }
 }
 
-/// How this machine is looked at.
+/// How this machine is observed.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Live {
-    /// How long to look (500ms, 2s, 1m) [default: 1s, check 5s]
+    /// Time to observe (500ms, 2s, 1m) [default: 1s; check: 5s]
     #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
     interval: Option<Duration>,
-    /// Attach eBPF only for this long at the end of each interval: cheaper, and bytes are a lower
-    /// bound
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_bpf")]
+    /// Attach eBPF only for this long at the end of each interval: costs less, but byte counts are
+    /// lower bounds
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = humantime::parse_duration,
+        conflicts_with = "no_bpf"
+    )]
     window: Option<Duration>,
-    /// Do without eBPF: TCP only, by sock_diag
+    /// Observe without eBPF: attribute TCP only, by sock_diag
     #[arg(long)]
     no_bpf: bool,
 }
 
 impl Live {
-    /// One observation with these programs.
+    /// Makes one observation with these eBPF programs.
     pub(crate) fn observe_with(&self, options: Options) -> Result<Observation> {
         self.each(options, |observation| Ok((observation, false)))
     }
 
-    /// The same, which looks for this long unless told.
+    /// Returns the same options with a default observation time.
     pub(crate) fn unless_told(&self, interval: Duration) -> Self {
         Self { interval: self.interval.or(Some(interval)), ..self.clone() }
     }
 
-    /// Observations, one after the other, until `use_it` wants no more.
+    /// Makes observations until `use_it` returns false.
     fn each<T>(
         &self,
         options: Options,
@@ -103,7 +108,7 @@ impl Live {
     }
 }
 
-/// A bundle, or a look at this machine.
+/// What to observe: a bundle or this machine.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Look {
     #[command(flatten)]
@@ -113,27 +118,27 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Whether it is a bundle that is looked at.
+    /// Whether a bundle is observed.
     pub(crate) fn is_bundle(&self) -> bool {
         self.from.from.is_some()
     }
 
-    /// One observation.
+    /// Makes one observation.
     pub(crate) fn observe(&self) -> Result<Observation> {
         self.observe_with(Options::default())
     }
 
-    /// One observation with these programs.
+    /// Makes one observation with these eBPF programs.
     pub(crate) fn observe_with(&self, options: Options) -> Result<Observation> {
         self.each(options, |observation| Ok((observation, false)))
     }
 
-    /// The same, which looks for this long unless told.
+    /// Returns the same options with a default observation time.
     pub(crate) fn unless_told(&self, interval: Duration) -> Self {
         Self { live: self.live.unless_told(interval), ..self.clone() }
     }
 
-    /// Observations, one after the other, until `use_it` wants no more; a bundle holds one.
+    /// Makes observations until `use_it` returns false; a bundle holds one.
     pub(crate) fn each<T>(
         &self,
         options: Options,
@@ -146,12 +151,12 @@ impl Look {
     }
 }
 
-/// Waits; when it takes more than two seconds, a bar on stderr shows how long it still takes.
+/// Waits; above two seconds a bar on stderr shows the time left.
 pub(crate) fn pass_time(length: Duration) {
     if length <= Duration::from_secs(2) {
         return sleep(length);
     }
-    let bar = ProgressBar::new(length.as_millis() as u64).with_message("looking");
+    let bar = ProgressBar::new(length.as_millis() as u64).with_message("observing");
     bar.set_style(
         ProgressStyle::with_template("{msg} {wide_bar} {eta}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
@@ -164,7 +169,7 @@ pub(crate) fn pass_time(length: Duration) {
     bar.finish_and_clear();
 }
 
-/// Waits, unless told to stop.
+/// Waits until `time` has passed or `stop` is set.
 pub(crate) fn pass(time: Duration, stop: &AtomicBool) {
     let until = Instant::now() + time;
     while !stop.load(Ordering::Relaxed) {

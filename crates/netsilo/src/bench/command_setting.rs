@@ -1,5 +1,5 @@
-//! A setting that a command makes: run once, its changes told, taken back, and from then on written
-//! by netsilo itself.
+//! A setting given as a command: netsilo runs the command once, reads what it changed, undoes the
+//! changes, and later writes them itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,10 +27,10 @@ use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
 use crate::temporary_changes::complete;
 
-/// Where the settings of the network stack lie.
+/// Folder of the network stack's sysctls.
 const SYSCTL_NET: &str = "/proc/sys/net";
 
-/// A name and a command.
+/// A named command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Peer {
     name: String,
@@ -49,21 +49,21 @@ impl FromStr for Peer {
     }
 }
 
-/// All that is set on this machine.
+/// Every value that is read from this machine.
 struct Settings {
     knobs: BTreeMap<Target, Value>,
     others: BTreeMap<String, String>,
 }
 
 impl Peer {
-    /// Runs the command, sees what it changes, and takes that back. While it runs the journal has
-    /// what every knob said before: whatever happens, `netsilo undo` restores it.
+    /// Runs the command, reads what it changes, and undoes it. Meanwhile the journal holds the
+    /// previous value of every knob, so `netsilo undo` can restore it in any case.
     pub(super) fn learn(&self, made: &Made<'_>) -> Result<Setting> {
         let Self { name, command } = self;
-        out::note(&format!("{name}: running its command to see what it changes"));
+        out::note(&format!("{name}: running its command once to read what it changes"));
         let (root, kernel) = (Root::live(), made.place.kernel()?);
-        let dir =
-            std::path::absolute(made.place.state_dir()).context("resolving the state folder")?;
+        let dir = std::path::absolute(made.place.state_dir())
+            .context("cannot make the path of the state folder absolute")?;
         let (first, before) = (look(&root, &kernel)?, look(&root, &kernel)?);
         let targets = before.knobs.keys().cloned().collect();
         let reason = format!("before the command of {name}");
@@ -78,16 +78,17 @@ impl Peer {
         let back = look(&root, &kernel)?;
         let lost = difference(&before.others, &back.others, &first.others);
         if !lost.is_empty() {
-            let todo = "its knobs are as before, but these netsilo cannot put back: do so yourself";
-            let message =
-                format!("{name}: its command changes what netsilo has no knob for:\n{lost}{todo}");
+            let todo = "its knobs are restored, but netsilo cannot restore these; do it yourself";
+            let message = format!(
+                "{name}: its command changes values that netsilo has no knob for:\n{lost}{todo}"
+            );
             return Err(Stop(Exit::Refused, message).into());
         }
         for (target, was) in &before.knobs {
             let is = back.knobs.get(target);
             ensure!(
                 is == Some(was),
-                "{name}: {target} was {was} and is not any more after its command was undone"
+                "{name}: {target} was {was} and has another value after undoing its command"
             );
         }
         let changes = changes(&before.knobs, &after.knobs, name);
@@ -106,7 +107,7 @@ impl Peer {
 
     fn run(&self, made: &Made<'_>) -> Result<()> {
         let mut command = Command::new("sh");
-        // a group of its own, so that all that it has started ends with it
+        // its own process group, so that all processes it starts end with it
         command
             .args(["-c", &self.command])
             .stdin(Stdio::null())
@@ -116,18 +117,18 @@ impl Peer {
         let status = loop {
             if made.stop.load(Ordering::Relaxed) {
                 end(&mut child);
-                bail!("interrupted: all is as before");
+                bail!("interrupted: nothing remains written");
             }
             match child.try_wait().context("cannot wait for the command")? {
                 Some(status) => break status,
                 None => sleep(LOOK),
             }
         };
-        // what it has left running would go on writing
+        // background processes of the command would keep writing
         end(&mut child);
         ensure!(
             status.success(),
-            "{}: its command failed ({status}); all is as before: {}",
+            "{}: its command failed ({status}); its changes are undone: {}",
             self.name,
             self.command
         );
@@ -140,7 +141,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Reads all settings; a knob that cannot be read is none.
+/// Reads all values; a knob that cannot be read is left out.
 fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
     let snapshot: Snapshot =
         netsilo_sys::snapshot(root).context("cannot read this machine's settings")?;
@@ -152,7 +153,7 @@ fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
     Ok(Settings { knobs, others })
 }
 
-/// All sysctls below a folder that netsilo does not write.
+/// Reads all sysctls below a folder that netsilo does not write.
 fn sysctls(root: &Root, folder: &str, all: &mut BTreeMap<String, String>) {
     let names = root.list(folder).unwrap_or_default();
     for name in names {
@@ -169,8 +170,8 @@ fn sysctls(root: &Root, folder: &str, all: &mut BTreeMap<String, String>) {
     }
 }
 
-/// What differs, a line each, without what changes by itself: what two looks before did not agree
-/// on.
+/// Lists values that differ, one per line, without those that already differed between the two
+/// reads before the command.
 fn difference(
     before: &BTreeMap<String, String>,
     after: &BTreeMap<String, String>,
@@ -181,8 +182,8 @@ fn difference(
     for name in names {
         let (was, is) = (before.get(name), after.get(name));
         if was != is && first.get(name) == was {
-            let word = |it: Option<&String>| it.map_or("not there", String::as_str).to_owned();
-            let _ = writeln!(text, "  {name} was {} and is {}", word(was), word(is));
+            let shown = |it: Option<&String>| it.map_or("absent", String::as_str).to_owned();
+            let _ = writeln!(text, "  {name} was {} and is {}", shown(was), shown(is));
         }
     }
     text
@@ -196,7 +197,7 @@ fn changes(
     let changed = before.iter().filter_map(|(target, old)| {
         let new = after.get(target).filter(|new| *new != old)?;
         let (target, old, new) = (target.clone(), old.clone(), new.clone());
-        Some(Change { target, old, new, reason: format!("as the command of {name} does") })
+        Some(Change { target, old, new, reason: format!("the command of {name} sets it") })
     });
     ordered(changed.collect())
 }
@@ -207,7 +208,8 @@ fn refuse_void(name: &str, changes: &[Change]) -> Result<()> {
         None => Ok(()),
         Some((by, void)) => {
             bail!(
-                "{name}: its command sets {by}, which would make void what it sets as {void}: split it in two"
+                "{name}: its command sets {by}, which resets its own change of {void}: \
+                 split it into two commands"
             )
         }
     }
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_and_a_command_are_told_apart_at_the_first_sign() {
+    fn name_and_command_are_split_at_the_first_equals_sign() {
         let peer: Peer = "tuned=sysctl -w net.core.rmem_max=1".parse().unwrap();
         assert_eq!(
             (peer.name.as_str(), peer.command.as_str()),
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_by_itself_is_no_difference() {
+    fn values_that_change_by_themselves_are_no_difference() {
         let map = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
         };
@@ -241,7 +243,7 @@ mod tests {
         let after = map(&[("a", "9"), ("b", "3"), ("c", "1")]);
         assert_eq!(
             difference(&before, &after, &first),
-            "  a was 1 and is 9\n  c was not there and is 1\n"
+            "  a was 1 and is 9\n  c was absent and is 1\n"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! What the hints say: where each vector should be, changed only when the controller decides to
-//! move it.
+//! The placements that hints publish; they change only when the controller decides to move an
+//! interrupt.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,26 @@ use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::ids::Irq;
 use netsilo_sys::daemon::hints::Hint;
 
-/// The advice that is in force.
+/// The published placements, by interrupt.
 #[derive(Debug, Default)]
 pub(crate) struct Advice(BTreeMap<Irq, Placement>);
 
 impl Advice {
-    /// Takes a window's placements: of interrupts that are new, that stay where they are, and that
-    /// are to move now.
+    /// Takes placements of a window for interrupts that are new, that stay on their CPUs, or that
+    /// move now.
     pub(crate) fn take(&mut self, placements: &[Placement], writes: &[Change]) {
         let moves_now = |irq: Irq| {
-            writes.iter().any(|change| matches!(&change.target, Target::IrqAffinity { irq: it, .. } if *it == irq))
+            writes.iter().any(|change| match &change.target {
+                Target::IrqAffinity { irq: it, .. } => *it == irq,
+                _ => false,
+            })
         };
         let of = |irq: Irq| placements.iter().any(|placement| placement.irq == Some(irq));
         self.0.retain(|irq, _| of(*irq));
         for placement in placements {
             let Some(irq) = placement.irq else { continue };
             let known = self.0.get(&irq).filter(|known| known.action == placement.action);
-            // The reason given stays that of the decision: its numbers are others in each window.
+            // Keep the reason of the decision; its numbers differ in each window.
             let as_before = known.is_some_and(|known| {
                 let same = known.cpus == placement.cpus && known.algorithm == placement.algorithm;
                 same || (placement.moves && !moves_now(irq))
@@ -35,15 +38,9 @@ impl Advice {
         }
     }
 
-    /// The hints, by interrupt.
-    pub(crate) fn hints(&self) -> Vec<Hint> {
-        let hint = |(irq, placement): (&Irq, &Placement)| Hint {
-            irq: *irq,
-            cpus: placement.cpus.clone(),
-            algorithm: placement.algorithm.as_str(),
-            reason: placement.basis.clone(),
-        };
-        self.0.iter().map(hint).collect()
+    /// Returns the placements in order of interrupt.
+    pub(crate) fn placements(&self) -> Vec<Placement> {
+        self.0.values().cloned().collect()
     }
 }
 
@@ -75,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_changes_when_a_move_is_decided_and_not_when_it_is_only_wanted() {
+    fn advice_changes_when_a_move_is_decided_and_not_when_it_is_only_planned() {
         let mut advice = Advice::default();
         let mut cpus_after = |placement: Placement, writes: &[Change]| {
             advice.take(&[placement], writes);
@@ -90,18 +87,18 @@ mod tests {
             reason: String::new(),
         };
         assert_eq!(cpus_after(placement("1", true), &[]), "1", "new");
-        assert_eq!(cpus_after(placement("2", true), &[]), "1", "wanted only");
+        assert_eq!(cpus_after(placement("2", true), &[]), "1", "only planned");
         assert_eq!(cpus_after(placement("3", true), &[write]), "3", "decided");
-        assert_eq!(cpus_after(placement("4", false), &[]), "4", "it is there already");
+        assert_eq!(cpus_after(placement("4", false), &[]), "4", "already in effect");
         assert_eq!(
             cpus_after(Placement { action: "eth0-rx".into(), ..placement("5", true) }, &[]),
             "5",
-            "another one"
+            "another interrupt"
         );
         let basis = |text: &str| Placement { basis: text.into(), ..placement("5", false) };
         assert_eq!(cpus_after(basis("33% busy"), &[]), "5");
         advice.take(&[basis("34% busy")], &[]);
-        assert_eq!(advice.hints()[0].reason, "33% busy", "as it was decided");
+        assert_eq!(advice.placements()[0].basis, "33% busy", "the basis of the decision");
         advice.take(&[], &[]);
         assert!(advice.hints().is_empty());
     }

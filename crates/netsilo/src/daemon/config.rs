@@ -1,5 +1,5 @@
-//! The daemon's configuration: defaults, then each file in turn, of which the later wins; and what
-//! it means for a host.
+//! The daemon's configuration: defaults overridden by each file in turn, and the goal that results
+//! for a host.
 
 mod file;
 
@@ -19,27 +19,27 @@ use netsilo_sys::observe::Counting;
 use file::Yield;
 pub(crate) use file::{Metrics, Window};
 
-/// Where the configuration is unless told otherwise.
+/// Default folder of the configuration.
 pub(crate) const CONFIG_DIR: &str = "/etc/netsilo";
 
-/// All that can be configured.
+/// The configuration, with defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
-    /// The length of a cycle.
+    /// Length of a cycle.
     pub(crate) interval: Duration,
-    /// How much of it is watched with eBPF.
+    /// The part of each cycle in which eBPF is attached.
     pub(crate) window: Window,
     /// Whether eBPF is used at all.
     pub(crate) bpf: bool,
     /// Whether hints are published.
     pub(crate) hints: bool,
-    /// Whether hints are all that is written.
+    /// Whether hints are the only output: no knob is written.
     pub(crate) hints_only: bool,
-    /// Whether settings are restored at the end.
+    /// Whether the daemon restores settings when it exits.
     pub(crate) restore_on_exit: bool,
     /// Where metrics are served.
     pub(crate) metrics: Metrics,
-    /// The files that were read.
+    /// The files that were read, in order.
     pub(crate) files: Vec<PathBuf>,
     costs: Option<Costs>,
     manage: bool,
@@ -66,7 +66,7 @@ impl Default for Config {
     }
 }
 
-/// Reads a file, or a folder's `netsilo.toml` and `conf.d/*.toml` in the order of their names.
+/// Reads one file, or a folder's `netsilo.toml` and then its `conf.d/*.toml` by name.
 pub(crate) fn load(path: &Path) -> Result<Config> {
     let mut config = Config::default();
     for file in files(path)? {
@@ -79,7 +79,7 @@ pub(crate) fn load(path: &Path) -> Result<Config> {
     Ok(config)
 }
 
-/// As [`load`]; a folder that does not exist means the defaults.
+/// Reads the configuration like [`load`]; the defaults if the path does not exist.
 pub(crate) fn load_if_there(path: &Path) -> Result<Config> {
     if path.try_exists().is_ok_and(|there| !there) { Ok(Config::default()) } else { load(path) }
 }
@@ -105,7 +105,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Takes a value that is there.
+/// Replaces `value` if there is a new one.
 fn set<T>(value: &mut T, new: Option<T>) {
     if let Some(new) = new {
         *value = new;
@@ -113,7 +113,7 @@ fn set<T>(value: &mut T, new: Option<T>) {
 }
 
 impl Config {
-    /// Takes what one more file says.
+    /// Overrides values with those of one more file.
     fn take(&mut self, file: file::File) {
         set(&mut self.interval, file.interval);
         set(&mut self.window, file.window);
@@ -162,13 +162,13 @@ impl Config {
         set(&mut policy.yield_for, new.yield_for.map(how_long));
     }
 
-    /// What no file says wrongly by itself.
+    /// Checks what involves more than one key.
     fn check(&self) -> Result<()> {
         if let Window::Last(window) = self.window {
             let shown = humantime::format_duration;
             anyhow::ensure!(
                 window <= self.interval,
-                "window ({}) is longer than interval ({}): make it shorter, or \"always\"",
+                "window ({}) is longer than interval ({}): shorten it, or set it to \"always\"",
                 shown(window),
                 shown(self.interval)
             );
@@ -188,7 +188,7 @@ impl Config {
         Ok(())
     }
 
-    /// How the host is observed.
+    /// Returns how eBPF is attached in each cycle.
     pub(crate) fn counting(&self) -> Counting {
         match self.window {
             _ if !self.bpf => Counting::WithoutBpf,
@@ -197,21 +197,21 @@ impl Config {
         }
     }
 
-    /// How the controller goes about it, before any netdev is known.
+    /// Returns the controller's policy, before any netdev is known.
     pub(crate) fn policy(&self) -> Policy {
         self.policy.clone()
     }
 
-    /// What is wanted of these netdevs, reckoned by the configured weights or else by these.
-    pub(crate) fn goal(&self, netdevs: &[Netdev], costs: &Costs) -> Goal {
+    /// Returns the goal for these netdevs, with the configured weights, or else `costs`.
+    pub(crate) fn goal(&self, netdevs: &[host::Netdev], costs: &Costs) -> Goal {
         let costs = self.costs.as_ref().unwrap_or(costs);
         let overrides = netdevs.iter().flat_map(|netdev| self.overrides(netdev)).collect();
         Goal { overrides, costs: costs.clone(), ..self.policy.goal.clone() }
     }
 
-    /// Of several rules that fit a netdev the last one counts; its queues come first, since the
-    /// first override counts.
-    fn overrides(&self, netdev: &Netdev) -> Vec<Override> {
+    /// Overrides for one netdev: the last rule that matches it counts. Its queues come first,
+    /// because the first matching override counts.
+    fn overrides(&self, netdev: &host::Netdev) -> Vec<Override> {
         let all =
             Override { netdev: netdev.name.clone(), leave: !self.manage, ..Override::default() };
         let Some(rule) = self.netdevs.iter().rev().find(|rule| rule.fits(netdev)) else {
@@ -231,8 +231,8 @@ impl Config {
 }
 
 impl file::Netdev {
-    /// Whether all conditions fit a netdev.
-    fn fits(&self, netdev: &Netdev) -> bool {
+    /// Whether a netdev meets all conditions of the rule.
+    fn fits(&self, netdev: &host::Netdev) -> bool {
         let fits = |pattern: &Option<glob::Pattern>, text: Option<&str>| {
             pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text)))
         };

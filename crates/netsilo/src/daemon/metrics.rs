@@ -1,5 +1,5 @@
-//! The daemon's metrics, in the text format that every Prometheus reads. Base units, and labels
-//! from closed sets only.
+//! The daemon's metrics in the Prometheus text format: base units, and labels with a fixed set of
+//! values.
 
 use std::sync::atomic::AtomicU64;
 
@@ -18,12 +18,12 @@ type Seconds = Counter<f64, AtomicU64>;
 type ByLabel = Family<Vec<(&'static str, &'static str)>, Float>;
 type BytesByLabel = Family<Vec<(&'static str, &'static str)>, Seconds>;
 
-/// What was read since the start, by the distance that it came; bytes.
+/// Bytes read since the start, by distance.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadBytes(BytesByLabel);
 
 impl ReadBytes {
-    /// Adds a window.
+    /// Adds the bytes of a window of this many seconds.
     pub(crate) fn add(&self, locality: &netsilo_model::derive::silo::Locality, seconds: f64) {
         let bytes = locality.bytes_per_s * seconds;
         for distance in Distance::ALL {
@@ -49,7 +49,7 @@ const STATES: [(&str, ControllerState); 5] = [
     ("settled", ControllerState::Settled),
 ];
 
-/// All metrics as text.
+/// Renders all metrics as text.
 pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64) -> String {
     let mut registry = Registry::default();
     let mut gauge = |name: &str, help: &str, value: f64| {
@@ -60,34 +60,34 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     let mode = |mode: bool| f64::from(u8::from(mode));
     gauge(
         "netsilo_placing",
-        "Whether knobs are written (not hints only, not observe only)",
+        "Whether the daemon writes knobs (not hints only, not observe only)",
         mode(status.mode == Mode::Placing),
     );
     gauge(
         "netsilo_config_reload_success",
-        "Whether the newest configuration is in force",
+        "Whether the newest configuration was accepted",
         mode(status.config.error.is_none()),
     );
     gauge(
         "netsilo_vectors",
-        "Interrupts and NAPI kthreads that have a place",
+        "Interrupts and NAPI kthreads with a placement",
         status.placements.len() as f64,
     );
     let elsewhere = status.placements.iter().filter(|placement| placement.moves).count();
     gauge(
         "netsilo_vectors_elsewhere",
-        "Those of them that are not where they should be",
+        "Interrupts and NAPI kthreads that are not at their placement",
         elsewhere as f64,
     );
     gauge(
         "netsilo_pending_changes",
-        "Changes that are wanted and not in force",
+        "Changes that are planned and not in force",
         status.pending.len() as f64,
     );
-    gauge("netsilo_held_changes", "Changes that are wanted and held", status.held.len() as f64);
+    gauge("netsilo_held_changes", "Changes that are planned and held", status.held.len() as f64);
     gauge(
         "netsilo_conflicts",
-        "Knobs that someone else has written and that are left to them",
+        "Knobs left alone because another program wrote them",
         status.conflicts.len() as f64,
     );
     gauge(
@@ -104,10 +104,10 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     for (name, this) in STATES {
         state.get_or_create(&vec![("state", name)]).set(mode(status.state == this));
     }
-    registry.register("netsilo_state", "1 for the state that the controller is in", state);
+    registry.register("netsilo_state", "1 for the current state of the controller", state);
     registry.register(
         "netsilo_read_bytes",
-        "Bytes seen to be read, by the distance from the CPU of the protocol to that of the reader",
+        "Bytes read, by distance between the CPU of the protocol work and the reader's CPU",
         read.0.clone(),
     );
     let mut counter = |name: &str, help: &str, value: f64| {
@@ -116,38 +116,42 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
         registry.register(name, help, counter);
     };
     let totals = &status.totals;
-    counter("netsilo_windows", "Observation windows looked at", status.windows as f64);
+    counter("netsilo_windows", "Observation windows completed", status.windows as f64);
     counter(
         "netsilo_changes",
-        "Knobs written, reverts and repetitions among them",
+        "Knobs written, including reverts and reapplied changes",
         totals.changes as f64,
     );
     counter(
         "netsilo_reverts",
-        "Changes taken back because they made it worse",
+        "Changes reverted because they made it worse",
         totals.reverts as f64,
     );
     counter(
         "netsilo_reapplied",
-        "Changes written again after a reset had undone them (drift)",
+        "Changes written again after a device reset (drift)",
         totals.reapplied as f64,
     );
     counter("netsilo_refused", "Writes that the kernel refused", totals.refused as f64);
-    counter("netsilo_yielded", "Knobs left to someone else who wrote them", totals.yielded as f64);
+    counter(
+        "netsilo_yielded",
+        "Times a knob was left alone because another program wrote it",
+        totals.yielded as f64,
+    );
     counter(
         "netsilo_kernel_events",
-        "Announcements of netdevs, channels, rings, CPUs and suspends",
+        "Kernel events about netdevs, channels, rings, CPUs and suspends",
         totals.events as f64,
     );
     counter("netsilo_hint_writes", "Hint files written or removed", totals.hints as f64);
     counter(
         "netsilo_config_reloads",
-        "Configurations taken after the start",
+        "Configurations accepted after the start",
         totals.reloads as f64,
     );
     counter(
         "netsilo_config_reload_failures",
-        "Configurations refused after the start",
+        "Configurations rejected after the start",
         totals.bad_reloads as f64,
     );
     counter(
@@ -156,13 +160,13 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
         status.own.cpu.as_secs_f64(),
     );
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = encode_registry(&mut text, &registry);
     plain(&text)
 }
 
-/// From OpenMetrics, where a counter's family lacks the `_total` of its samples and a help text
-/// ends with a full stop, to the older format, which promtool checks and every version of
+/// Converts OpenMetrics, where a counter's family lacks the `_total` of its samples and a help text
+/// ends with a full stop, to the older text format that promtool checks and every version of
 /// Prometheus reads.
 fn plain(text: &str) -> String {
     let counters: Vec<&str> = text

@@ -1,5 +1,5 @@
-//! Serves what the daemon last said: its status on a socket, its metrics over HTTP. Both read only,
-//! each in a thread of its own, so that a slow reader holds nothing up.
+//! Serves the daemon's last status on a socket and its metrics over HTTP, both read-only, each in
+//! its own thread, so that a slow reader delays nothing.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ use tiny_http::{Header, Method, Request, Response, Server};
 use crate::daemon::metrics::{self, ReadBytes};
 use crate::verbs::status::Status;
 
-/// How long a reader may take.
+/// Longest time to write an answer to a reader.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What there is to tell; its texts are made when somebody asks for them.
+/// What is published; text is rendered on request.
 #[derive(Debug)]
 pub(crate) struct Shown {
     pub(crate) status: Status,
     pub(crate) read: ReadBytes,
-    /// The length of the last window.
+    /// Length of the last window.
     pub(crate) window: Duration,
 }
 
@@ -37,12 +37,12 @@ impl Shown {
     }
 }
 
-/// What was said last, for all readers.
+/// The last published state, shared by all readers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Board(Arc<Mutex<Option<Arc<Shown>>>>);
 
 impl Board {
-    /// Replaces what is there.
+    /// Replaces the published state.
     pub(crate) fn put(&self, shown: Shown) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shown));
     }
@@ -53,18 +53,19 @@ impl Board {
     }
 }
 
-/// A socket that says the text to whoever connects; dropped, it is gone.
+/// A socket that sends the status to whoever connects; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct StatusSocket(PathBuf);
 
 impl StatusSocket {
-    /// Takes the place of a dead daemon's socket; only the holder of the instance's lock may do so.
+    /// Opens the socket and replaces a dead daemon's; only the holder of the instance lock may call
+    /// this.
     pub(crate) fn open(path: &Path, board: Board) -> Result<Self> {
         let _ = std::fs::remove_file(path);
         let listener = UnixListener::bind(path)
             .with_context(|| format!("cannot listen at {}", path.display()))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
-            .context("opening the socket to all")?;
+            .context("cannot make the status socket accessible")?;
         let serve = move || {
             for stream in listener.incoming() {
                 let Ok(mut stream) = stream else { return };
@@ -75,7 +76,7 @@ impl StatusSocket {
         std::thread::Builder::new()
             .name("status".into())
             .spawn(serve)
-            .context("starting a thread")?;
+            .context("cannot start a thread")?;
         Ok(Self(path.to_owned()))
     }
 }
@@ -86,14 +87,14 @@ impl Drop for StatusSocket {
     }
 }
 
-/// An HTTP server of metrics; dropped, it ends.
+/// An HTTP server of metrics; stops when dropped.
 pub(crate) struct MetricsServer {
     pub(crate) address: SocketAddr,
     server: Arc<Server>,
 }
 
 impl MetricsServer {
-    /// Serves the text at `/metrics`.
+    /// Serves the metrics at `/metrics`.
     pub(crate) fn open(address: SocketAddr, board: Board) -> Result<Self> {
         let server = Server::http(address)
             .map_err(|error| anyhow::anyhow!("cannot serve metrics at {address}: {error}"))?;
@@ -101,14 +102,14 @@ impl MetricsServer {
         let requests = Arc::clone(&server);
         let serve = move || {
             for request in requests.incoming_requests() {
-                // A reader that has gone away is no failure.
+                // A reader that disconnects is no failure.
                 let _ = answer(request, &board);
             }
         };
         std::thread::Builder::new()
             .name("metrics".into())
             .spawn(serve)
-            .context("starting a thread")?;
+            .context("cannot start a thread")?;
         Ok(Self { address, server })
     }
 }
@@ -131,9 +132,8 @@ fn answer(request: Request, board: &Board) -> std::io::Result<()> {
             }
             request.respond(text)
         }
-        (Method::Get | Method::Head, _) => {
-            request.respond(Response::from_string("look at /metrics\n").with_status_code(404))
-        }
-        _ => request.respond(Response::from_string("read only\n").with_status_code(405)),
+        (Method::Get | Method::Head, _) => request
+            .respond(Response::from_string("metrics are at /metrics\n").with_status_code(404)),
+        _ => request.respond(Response::from_string("read-only\n").with_status_code(405)),
     }
 }

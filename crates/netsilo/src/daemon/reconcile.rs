@@ -1,5 +1,4 @@
-//! After an announcement of the kernel: a new window at once, a short one, so that what a driver
-//! has forgotten is back soon.
+//! After a kernel event a short window starts at once, to restore soon what a driver has reset.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +10,10 @@ use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::files::root::Root;
 
-/// The length of the window after an announcement: drivers announce one thing in several steps.
+/// Length of the window after an event: drivers announce one reset in several steps.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Since when announcements keep coming, and of which netdevs they matter.
+/// Time since which events keep coming, and the netdevs whose events matter.
 #[derive(Debug, Default)]
 pub(crate) struct Reconcile {
     since: Option<Duration>,
@@ -22,21 +21,21 @@ pub(crate) struct Reconcile {
 }
 
 impl Reconcile {
-    /// The length of the next window.
+    /// Returns the length of the next window.
     pub(crate) fn window(&self, interval: Duration) -> Duration {
         if self.since.is_some() { SHORT.min(interval) } else { interval }
     }
 
-    /// Takes the netdevs of a window.
+    /// Remembers the netdevs of a window that have a device.
     pub(crate) fn know(&mut self, netdevs: &[Netdev]) {
         let on_a_device = netdevs.iter().filter(|netdev| netdev.device_path.is_some());
         self.devices = on_a_device.map(|netdev| netdev.name.clone()).collect();
     }
 
-    /// Whether the window in which these events came is of no use, and a new one is to begin.
+    /// Whether the window in which these events came must be discarded.
     ///
-    /// A link that never comes to rest keeps the others from being looked at no longer than an
-    /// interval.
+    /// Windows are discarded for no longer than one interval, so that a link that flaps forever
+    /// does not stop observation of the others.
     pub(crate) fn disturbs(
         &mut self,
         root: &Root,
@@ -49,15 +48,15 @@ impl Reconcile {
             return false;
         }
         let since = *self.since.get_or_insert(now);
-        let patient = now.saturating_sub(since) <= interval;
-        if !patient {
+        let may_discard = now.saturating_sub(since) <= interval;
+        if !may_discard {
             self.since = None;
         }
-        patient
+        may_discard
     }
 
-    /// Whether an event can move interrupts: netdevs without a device have none (containers come
-    /// and go all the time).
+    /// Whether an event can move interrupts: netdevs without a device have none, and those of
+    /// containers come and go all the time.
     pub(crate) fn matters(&self, root: &Root, event: &Event) -> bool {
         let on_a_device = |name: &String| {
             self.devices.contains(name)
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_begins_a_short_window_until_it_is_quiet() {
+    fn a_device_event_starts_short_windows_until_events_stop() {
         let mut reconcile = Reconcile::default();
         reconcile.know(&[Netdev {
             name: "ens5".into(),
@@ -101,11 +100,11 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_never_rests_does_not_keep_the_others_from_being_looked_at() {
+    fn a_flapping_link_does_not_stop_observation() {
         let mut reconcile = Reconcile::default();
         let resumed = [Event::Resumed];
-        let looked_at =
+        let observed =
             (100..150).filter(|at| !window_after(&resumed, *at, &mut reconcile).0).count();
-        assert!(looked_at >= 4, "{looked_at}");
+        assert!(observed >= 4, "{observed}");
     }
 }

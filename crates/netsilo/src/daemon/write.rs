@@ -1,5 +1,5 @@
-//! Writing what the controller decided, through the same transaction as `apply`, and telling it
-//! what became of it.
+//! Writes what the controller decided, through the same transaction as `apply`, and returns the
+//! result of each write.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use netsilo_sys::transaction::knob::KnobError;
 use netsilo_sys::transaction::record::{By, Origin};
 use netsilo_sys::transaction::undo::{Which, undo};
 
-/// What became of a batch of writes.
+/// The results of a batch of writes.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// Knob by knob; those of which nothing is said were not tried.
+    /// Result of each knob; a knob without a result was not tried.
     pub(crate) outcomes: Vec<(Target, Written)>,
-    /// Why no more was tried.
+    /// Why the batch ended early.
     pub(crate) stopped: Option<Stopped>,
 }
 
-/// Why a batch was not written to its end.
+/// Why a batch ended early.
 #[derive(Debug)]
 pub(crate) enum Stopped {
-    /// The right to write is missing.
+    /// A privilege is missing.
     NoPermission(String),
-    /// Not now.
+    /// A later window may try again.
     NotNow(String),
 }
 
-/// Writes changes as transactions of the daemon's: one, unless some of the knobs stand in the way
-/// of the others.
+/// Writes changes as one transaction of the daemon; as more than one if some knobs fail and the
+/// others must be written without them.
 pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -> Batch {
     let mut batch = Batch::default();
     while !changes.is_empty() {
@@ -41,11 +41,11 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
             Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
         match apply_for(Origin::Daemon, kernel, dir, &changes, &mut options, &mut |_| {}) {
             Ok(applied) => {
-                let said = |target: &Target| {
+                let settled = |target: &Target| {
                     applied.settled.iter().find(|(it, _)| it == target).map(|(_, value)| value)
                 };
                 for change in &changes {
-                    let value = said(&change.target).unwrap_or(&change.new).clone();
+                    let value = settled(&change.target).unwrap_or(&change.new).clone();
                     batch.outcomes.push((change.target.clone(), Written::InForce(value)));
                 }
                 for (target, now) in applied.overwritten {
@@ -65,7 +65,7 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
                 return batch;
             }
         }
-        // Without those that failed; each round leaves at least one out.
+        // Retry without the failed knobs; each round drops at least one.
         changes.retain(|change| {
             !batch.outcomes[before..].iter().any(|(target, _)| *target == change.target)
         });
@@ -98,8 +98,8 @@ fn stopped(error: &ApplyError) -> Stopped {
     }
 }
 
-/// Restores what an earlier writer left half written, unless its guard will; what was done, in
-/// words.
+/// Restores a transaction that an earlier writer left unfinished, unless its guard will; returns a
+/// description of what was done.
 pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Option<String>> {
     let transactions =
         journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
@@ -109,6 +109,6 @@ pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Option<
     let undone = undo(kernel, dir, Which::Only(id), false, By::Daemon, &mut |_, _| {})?;
     let left: Vec<String> =
         undone.iter().flat_map(|it| it.failures()).map(ToString::to_string).collect();
-    let words = format!("transaction {id} was written half and is restored");
-    Ok(Some(if left.is_empty() { words } else { format!("{words}, but for {}", left.join(", ")) }))
+    let words = format!("transaction {id} was left unfinished and is restored");
+    Ok(Some(if left.is_empty() { words } else { format!("{words}, except {}", left.join(", ")) }))
 }

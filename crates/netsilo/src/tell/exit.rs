@@ -1,4 +1,4 @@
-//! Exit codes (`docs/exit-codes.md`), and the one place where an error is printed.
+//! Exit codes (`docs/exit-codes.md`), and the single place that prints an error.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -15,23 +15,23 @@ use netsilo_sys::transaction::journal::JournalError;
 pub(crate) enum Exit {
     /// 0: done, or nothing to do.
     Ok,
-    /// 1: refused or failed for a reason that was printed; nothing was changed by it.
+    /// 1: refused or failed for a printed reason; nothing was changed.
     Refused,
-    /// 2: the command line asks for something that makes no sense; clap uses this one too.
+    /// 2: the command line makes no sense; clap uses this code too.
     Usage,
     /// 3: `status` found no daemon.
     NotRunning,
-    /// 10: `plan --detailed-exitcode` found changes to make.
+    /// 10: `plan --detailed-exitcode` has changes to make.
     ChangesPending,
-    /// 11: `check` found something at least as grave as `--fail-on`.
+    /// 11: `check` has a finding at least as severe as `--fail-on`.
     Findings,
-    /// 20: a write failed, and all is as before.
+    /// 20: a write failed and everything was restored.
     FailedAndRestored,
     /// 21: something could not be restored.
     RestoreIncomplete,
     /// 30: another program owns these settings.
     OtherOwner,
-    /// 77: the right to do it is missing.
+    /// 77: a privilege is missing.
     NoPermission,
 }
 
@@ -51,7 +51,7 @@ impl Exit {
         }
     }
 
-    /// The code of an error, by what the caller may do next.
+    /// Returns the code of an error, by what the caller may do next.
     fn of(error: &Error) -> Self {
         if let Some(Stop(exit, _)) = error.downcast_ref() {
             return *exit;
@@ -81,7 +81,7 @@ impl Exit {
     }
 }
 
-/// A refusal of the command line's own, with its exit code.
+/// A message with the exit code to end with.
 #[derive(Debug)]
 pub(crate) struct Stop(pub(crate) Exit, pub(crate) String);
 
@@ -93,17 +93,17 @@ impl std::fmt::Display for Stop {
 
 impl std::error::Error for Stop {}
 
-/// The process's exit code; a failure is explained on stderr, with its causes.
+/// Returns the process's exit code; prints an error with its causes on stderr.
 pub(crate) fn code(result: Result<Exit>) -> ExitCode {
     let exit = result.unwrap_or_else(|error| {
-        // The terminal may be gone: that is no reason to end with another code.
+        // Printing may fail if the terminal is gone; the exit code stays the same.
         let _ = writeln!(std::io::stderr(), "netsilo: {}", in_words(&error));
         Exit::of(&error)
     });
     ExitCode::from(exit.code())
 }
 
-/// The error and its causes, each said once: some messages end with their cause's words.
+/// Joins the error and its causes; skips a cause that the message already ends with.
 fn in_words(error: &Error) -> String {
     error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |words, cause| {
         if words.ends_with(&cause) { words } else { format!("{words}: {cause}") }
@@ -115,7 +115,7 @@ mod tests {
     use anyhow::Context as _;
 
     #[test]
-    fn a_cause_that_the_message_ends_with_is_not_said_again() {
+    fn a_cause_at_the_end_of_the_message_is_not_repeated() {
         let cause = std::io::Error::other("no space left");
         let error = anyhow::Error::new(cause).context("writing a: no space left");
         let error = Err::<(), _>(error).context("cannot capture").unwrap_err();

@@ -1,5 +1,5 @@
-//! `netsilo ab`: switches between two settings, measures each again and again, and says whether it
-//! makes a difference.
+//! `netsilo ab`: switches between two settings, measures both repeatedly, and reports whether they
+//! differ.
 
 mod settings;
 mod source;
@@ -30,39 +30,60 @@ pub(crate) use settings::Setting;
 /// Arguments of `netsilo ab`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What B is compared with: none, plan, plan:ALGORITHM, or a plan as printed by plan --json
+    /// Setting A: none, plan, plan:ALGORITHM, or a file printed by plan --json
     #[arg(long, value_name = "SETTING", default_value = "none")]
     a: Setting,
-    /// The same for B
+    /// Setting B, written like --a
     #[arg(long, value_name = "SETTING", default_value = "plan")]
     b: Setting,
-    /// What to measure of the live workload, without a command: cpu-per-megabyte, locality,
-    /// ipis-per-packet, softirqs-per-packet, runqueue-latency (the 99th percentile of how long
-    /// threads that read sockets wait, runnable, for a cpu)
-    #[arg(long, value_name = "MEASURE", default_value = "cpu-per-megabyte", value_parser = measure, conflicts_with = "command")]
+    /// What to measure in the live workload when no COMMAND is given: cpu-per-megabyte, locality,
+    /// ipis-per-packet, softirqs-per-packet, or runqueue-latency (99th percentile of how long
+    /// threads that read sockets wait for a cpu while runnable)
+    #[arg(
+        long,
+        value_name = "MEASURE",
+        default_value = "cpu-per-megabyte",
+        value_parser = measure,
+        conflicts_with = "command"
+    )]
     measure: Measure,
-    /// How long each look at the live workload takes
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    /// Length of each measurement of the live workload
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "2s",
+        value_parser = humantime::parse_duration
+    )]
     each: Duration,
-    /// Pairs at most; it stops before when it is clear or hopeless
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// Measure at most this many pairs; stop earlier when the result is clear or out of reach
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u16).range(1..=1000)
+    )]
     pairs: u16,
-    /// Pairs that are measured first and do not count
+    /// Measure this many pairs first and do not count them
     #[arg(long, value_name = "N", default_value_t = 1)]
     warm_up: u16,
-    /// Wait so long after each switch
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration)]
+    /// Wait this long after each switch before measuring
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "500ms",
+        value_parser = humantime::parse_duration
+    )]
     settle: Duration,
-    /// A difference below this does not matter
+    /// Smallest difference that matters; smaller ones count as none
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent)]
     matters: f64,
-    /// The command's number is a cost
+    /// Treat the command's number as a cost: lower is better
     #[arg(long, requires = "command")]
     lower_is_better: bool,
-    /// Where the random numbers begin that put each pair in order [default: the clock]
+    /// Seed of the random order of A and B in each pair [default: from the clock]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Do not ask
+    /// Write without asking first
     #[arg(short, long)]
     yes: bool,
     /// Print the comparison as JSON
@@ -74,8 +95,8 @@ pub(crate) struct Args {
     look: look::Live,
     #[command(flatten)]
     place: Place,
-    /// A command that prints a number, the last word that is one; a load against this machine, for
-    /// example
+    /// Command that prints a number, for example a load against this machine; its last word that
+    /// is a number counts
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -85,7 +106,7 @@ fn measure(text: &str) -> Result<Measure, String> {
     known.ok_or_else(|| format!("known are {}", Measure::ALL.map(Measure::as_str).join(", ")))
 }
 
-/// `1%`, `0.5 %`, `2`.
+/// Parses a percentage as a share from 0 to 1: `1%`, `0.5 %`, `2`.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%').trim().parse::<f64>();
     number
@@ -95,22 +116,22 @@ fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "write a percentage (1%)".into())
 }
 
-/// What is printed as JSON.
+/// The result of a comparison as JSON.
 #[derive(Debug, Serialize)]
-pub(crate) struct Told<'a> {
-    pub(crate) version: u32,
-    pub(crate) a: &'a Setting,
-    pub(crate) b: &'a Setting,
-    pub(crate) measured: String,
-    /// Of its numbers: `ns`, or none.
-    pub(crate) unit: Option<&'static str>,
-    pub(crate) question: Question,
-    pub(crate) interrupted: bool,
+struct Told<'a> {
+    version: u32,
+    a: &'a Setting,
+    b: &'a Setting,
+    measured: String,
+    /// Unit of the measured numbers: `ns`, or `None` when unknown.
+    unit: Option<&'static str>,
+    question: Question,
+    interrupted: bool,
     #[serde(flatten)]
     pub(crate) comparison: &'a Comparison,
 }
 
-/// Plans, asks, compares, prints.
+/// Plans both settings, asks, compares them and prints the result.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plans = plans(args)?;
     let writes = plans.iter().flatten().map(|plan| plan.changes.len()).sum();
@@ -128,8 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     for plan in plans.iter().flatten() {
         refuse_owned(plan, &args.place)?;
     }
-    if !args.yes
-        && !agreed(&format!("write and take back {} for each pair", count(writes, "change")))?
+    if !args.yes && !agreed(&format!("write and restore {} in each pair", count(writes, "change")))?
     {
         out::note("nothing was written");
         return Ok(Exit::Refused);
@@ -164,7 +184,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(if interrupted { Exit::Refused } else { Exit::Ok })
 }
 
-/// The plan of each setting; none where nothing is to be written.
+/// Returns the plan of each setting; `None` for a setting that writes nothing.
 fn plans(args: &Args) -> Result<[Option<Plan>; 2]> {
     let settings = [&args.a, &args.b];
     let looks = settings.iter().any(|setting| setting.needs_a_look());
@@ -178,7 +198,7 @@ fn clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
 
-/// How two settings are tried.
+/// One comparison of two settings.
 struct Trial<'a> {
     question: Question,
     warm_up: usize,
@@ -187,8 +207,8 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Measures pairs until the question is answered, or it is told to stop. At the end nothing of
-    /// it is left.
+    /// Measures pairs until the question is answered or `stop` is set, then restores everything
+    /// that it wrote.
     fn run(
         &self,
         plans: [Option<Plan>; 2],
@@ -199,7 +219,7 @@ impl Trial<'_> {
         let bar = self.progress();
         let measured = self.measure(&mut sides, source, &bar);
         bar.finish_and_clear();
-        // what could not be restored is worse news than what could not be measured
+        // a failed restore is reported before a failed measurement
         sides.to(Side::Nothing)?;
         Ok(self.question.compare(&measured?))
     }
@@ -230,7 +250,8 @@ impl Trial<'_> {
             let (a, b) = if b_first { (second, first) } else { (first, second) };
             if self.question.scale == Scale::Ratio && !(a > 0.0 && b > 0.0) {
                 anyhow::bail!(
-                    "{a} and {b} cannot be compared by their ratio: the command must print numbers above 0"
+                    "{a} and {b} cannot be compared by their ratio: \
+                     the command must print numbers above 0"
                 );
             }
             pairs.push(Pair { a, b, b_first });
@@ -245,7 +266,7 @@ impl Trial<'_> {
         Ok(pairs)
     }
 
-    /// Pairs done on stderr, the time that all of them would still take, and what they say so far.
+    /// Bar on stderr: pairs done, the longest time left, the interval so far.
     fn progress(&self) -> ProgressBar {
         let style = ProgressStyle::with_template(
             "pair {pos} of at most {len} {wide_bar} at most {eta} left  {msg}",
@@ -255,8 +276,8 @@ impl Trial<'_> {
     }
 }
 
-/// Whether a plan makes it worse: switches it on and off for a while under the live workload, and
-/// leaves it off. `None` where nothing is received, so that nothing can be told.
+/// Measures the live workload with and without a plan, and restores everything; `None` when
+/// nothing was received, so that there is nothing to compare.
 pub(crate) fn verify(plan: &Plan, place: &Place, window: Duration) -> Result<Option<Comparison>> {
     let measure = Measure::CpuPerMegabyte;
     let stop = Arc::new(AtomicBool::new(false));
@@ -275,22 +296,22 @@ pub(crate) fn verify(plan: &Plan, place: &Place, window: Duration) -> Result<Opt
         other => other?,
     };
     if stop.load(Ordering::Relaxed) {
-        return Err(Stop(Exit::Refused, "interrupted: all is as before".into()).into());
+        return Err(Stop(Exit::Refused, "interrupted: nothing remains written".into()).into());
     }
     Ok(Some(comparison))
 }
 
-/// What a verification showed, in a line; whether the plan may stay.
+/// Describes a verification in one line; `false` if the plan made it worse.
 pub(crate) fn verified(comparison: Option<&Comparison>) -> (String, bool) {
     let Some(comparison) = comparison else {
         return ("not verified: nothing is received, so nothing can be compared".into(), true);
     };
     let words =
-        format!("a received megabyte's cpu time: {}", views::ab::verdict(comparison, Scale::Ratio));
+        format!("CPU time per received megabyte: {}", view::verdict(comparison, Scale::Ratio));
     (words, comparison.verdict != Verdict::Worse)
 }
 
-/// Whether higher is better, where only the source knows.
+/// The direction of a command's number, which only the user knows.
 fn better_of(lower: bool) -> Better {
     if lower { Better::Lower } else { Better::Higher }
 }

@@ -1,5 +1,5 @@
-//! `netsilo apply`: shows the plan, asks, applies it as one transaction, and says what came of it;
-//! and its guard.
+//! `netsilo apply`: shows the plan, asks, applies it as one transaction and reports the outcome.
+//! Also the hidden `netsilo guard`.
 
 use std::fmt::Display;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -25,29 +25,29 @@ use crate::verbs::plan::GoalArgs;
 use crate::verbs::undo::{fate, report};
 use crate::views;
 
-/// Where the journal and the kernel are.
+/// The journal's folder and the kernel that a verb works on.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Place {
-    /// Where the journal is kept; it ends with the boot, as the settings do
+    /// Folder of the journal; it must not outlive a boot, as the settings do not
     #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
     state_dir: PathBuf,
-    /// A directory that stands for the running kernel, for tests
+    /// Directory that stands for the running kernel, for tests
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
 }
 
 impl Place {
-    /// Where the kernel's files are.
+    /// Returns the root of the kernel's files.
     pub(crate) fn root(&self) -> Result<Root> {
         Ok(if self.root == Path::new("/") { Root::live() } else { Root::at(&self.root)? })
     }
 
-    /// The kernel whose settings are meant.
+    /// Returns the kernel whose settings are read and written.
     pub(crate) fn kernel(&self) -> Result<Live> {
         Ok(Live::new(self.root()?))
     }
 
-    /// The folder of the journal.
+    /// Returns the folder of the journal.
     pub(crate) fn state_dir(&self) -> &Path {
         &self.state_dir
     }
@@ -56,7 +56,7 @@ impl Place {
 /// Arguments of `netsilo apply`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Apply exactly this plan, as printed by `netsilo plan --json`
+    /// Apply exactly the plan in this file, as printed by `netsilo plan --json`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Live"])]
     plan: Option<PathBuf>,
     #[command(flatten)]
@@ -67,18 +67,25 @@ pub(crate) struct Args {
     how: How,
 }
 
-/// How a plan is applied.
+/// Options for applying a plan.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct How {
-    /// Do not ask
+    /// Write without asking first
     #[arg(short, long)]
     yes: bool,
-    /// Take everything back unless `netsilo confirm` comes within this time (60s, 5m)
+    /// Restore everything unless `netsilo confirm` runs within this time (1s to 1day)
     #[arg(long, value_name = "DURATION", value_parser = within)]
     confirm_within: Option<Duration>,
-    /// First switch it on and off, up to 12 times each for so long, and leave it off if a received
-    /// megabyte then costs more CPU time
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = humantime::parse_duration)]
+    /// First measure with and without the plan, up to 12 times each for TIME (1s if not given), and
+    /// do not apply the plan if it raises CPU time per received megabyte
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1s",
+        value_parser = humantime::parse_duration
+    )]
     verify: Option<Duration>,
     /// Print the outcome as JSON
     #[arg(short, long)]
@@ -88,32 +95,32 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// Whether what is applied is taken back unless it is confirmed.
+    /// Whether the changes are restored unless confirmed.
     pub(crate) fn awaits_confirmation(&self) -> bool {
         self.confirm_within.is_some()
     }
 
-    /// The same for what the operator has agreed to already.
+    /// The same options, without the question.
     pub(crate) fn without_asking(&self) -> Self {
         Self { yes: true, ..self.clone() }
     }
 }
 
-/// A deadline that a person can keep.
+/// Parses a confirmation time between one second and one day.
 fn within(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(24 * 60 * 60));
     if (least..=most).contains(&time) { Ok(time) } else { Err("choose between 1s and 1day".into()) }
 }
 
-/// Reads a plan that `plan --json` has printed, or that was written by hand.
+/// Reads a plan from a file that `plan --json` printed or a person wrote.
 pub(crate) fn load(path: &Path) -> Result<Plan> {
     let text =
         std::fs::read(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not a plan", path.display()))
 }
 
-/// Plans, or reads a plan, and applies it after showing it.
+/// Makes or reads a plan, shows it and applies it.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plan = match &args.plan {
         Some(path) => load(path)?,
@@ -125,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     apply(&plan, &args.how)
 }
 
-/// Shows a plan, asks, applies it and says what came of it.
+/// Shows a plan, asks, applies it and reports the outcome.
 pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
     if !how.json {
         out::text(&views::plan::render(plan))?;
@@ -148,7 +155,8 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
         return Ok(Exit::Refused);
     }
     let kernel = how.place.kernel()?;
-    let dir = std::path::absolute(&how.place.state_dir).context("resolving the state folder")?;
+    let dir = std::path::absolute(&how.place.state_dir)
+        .context("cannot make the path of the state folder absolute")?;
     let mut start_guard =
         |transaction: u64| guard::start(&mut guard_command(&how.place, &dir, transaction), &dir);
     let mut options = Options {
@@ -163,18 +171,18 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
         &mut options,
         &mut |event| progress(&event, plan, &dir),
     )?;
-    // The terminal may be gone; what was applied is applied all the same.
+    // Output may fail if the terminal is gone; the changes are applied nevertheless.
     let _ = outcome(&applied, how);
     Ok(Exit::Ok)
 }
 
-/// Tries a plan under the live workload; nothing of it is left.
+/// Tries a plan under the live workload and restores everything; `false` if it made it worse.
 fn is_no_worse(plan: &Plan, how: &How, window: Duration) -> Result<bool> {
     let comparison = ab::verify(plan, &how.place, window)?;
     let (words, may_stay) = ab::verified(comparison.as_ref());
     say(words);
     if !may_stay {
-        say("netsilo: the plan was taken back");
+        say("netsilo: the plan is worse and is not applied");
     }
     if !may_stay && how.json {
         out::json(&json!({ "version": 1, "transaction": null, "verified": comparison }))?;
@@ -182,7 +190,7 @@ fn is_no_worse(plan: &Plan, how: &How, window: Duration) -> Result<bool> {
     Ok(may_stay)
 }
 
-/// One change may set a device up anew, and so take away what another one sets.
+/// Refuses a plan where one change resets a device and so voids another change.
 fn refuse_void(plan: &Plan) -> Result<()> {
     let targets = || plan.changes.iter().map(|change| &change.target);
     let void = targets().find_map(|by| Some((by, targets().find(|other| by.voids(other))?)));
@@ -190,15 +198,15 @@ fn refuse_void(plan: &Plan) -> Result<()> {
     let todo = "apply the first alone, then make a new plan; nothing was written";
     Err(Stop(
         Exit::Refused,
-        format!("the plan sets {by}, which would make void what it sets as {void}: {todo}"),
+        format!("the plan sets {by}, which would reset its change of {void}: {todo}"),
     )
     .into())
 }
 
-/// A saved plan may be older than another owner: look again just before writing.
+/// Refuses a plan if another program now owns one of its settings; a saved plan may be old.
 pub(crate) fn refuse_owned(plan: &Plan, place: &Place) -> Result<()> {
     let writers = netsilo_sys::read::knob_owners::running(&place.root()?)
-        .context("cannot look for other programs that write")?;
+        .context("cannot look for other programs that write these settings")?;
     let owners = plan.owners(&writers);
     let names: Vec<String> =
         owners.iter().map(|owner| format!("{} (pid {})", owner.name, owner.pid)).collect();
@@ -210,7 +218,7 @@ pub(crate) fn refuse_owned(plan: &Plan, place: &Place) -> Result<()> {
         .into())
 }
 
-/// This program itself, also where it was replaced since it started.
+/// The command that runs this same executable as the guard, even if its file was replaced.
 fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
@@ -223,38 +231,38 @@ fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
     command
 }
 
-/// Asks on the terminal; without one the answer must be on the command line.
+/// Asks on the terminal; an error if standard input is none.
 pub(crate) fn agreed(to: &str) -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         let message =
-            "standard input is no terminal to ask on: say --yes to apply this plan without asking";
+            "cannot ask: standard input is not a terminal; use --yes to apply without asking";
         return Err(Stop(Exit::Usage, message.into()).into());
     }
     let _ = write!(io::stderr(), "{to}? [y/N] ");
     let mut answer = String::new();
-    stdin.lock().read_line(&mut answer).context("reading the answer")?;
+    stdin.lock().read_line(&mut answer).context("cannot read the answer")?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Tells what happens. Never fails and never ends the program: the terminal may be what a bad
-/// placement cuts off.
+/// Reports progress on stderr. It never fails and never ends the program: the changes may cut off
+/// the terminal itself.
 fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
     match event {
         Event::Journalled { transaction } => {
-            say(format_args!("transaction {transaction} is in {}/journal", dir.display()))
+            say(format_args!("transaction {transaction} is recorded in {}/journal", dir.display()))
         }
         Event::Wrote { index, change, settled } => {
             let rounded = if **settled == change.new {
                 String::new()
             } else {
-                format!(", which the kernel made {settled}")
+                format!(", which the kernel rounded to {settled}")
             };
             let (n, of) = (index + 1, plan.changes.len());
             let (old, new) = change.from_to();
             say(format_args!("{n}/{of} {}: {old} -> {new}{rounded}", change.target));
         }
-        Event::Failed(why) => say(format_args!("{why}; restoring what was written before")),
+        Event::Failed(why) => say(format_args!("{why}; restoring the changes written before")),
         Event::Restored(target, what) => say(format_args!("  {target}: {}", fate(what))),
         Event::Waiting { irqs: 0 } => {}
         Event::Waiting { irqs } => {
@@ -270,7 +278,7 @@ fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
 fn told(arrival: &Arrival) -> String {
     match arrival {
         Arrival::Arrived(cpu) => format!("arrived on cpu {cpu}"),
-        Arrival::NoTraffic => "no interrupt came, so it moves with the next one".into(),
+        Arrival::NoTraffic => "no interrupt came; the next one arrives on the new cpu".into(),
         Arrival::StillElsewhere(cpu) => format!("still arrives on cpu {cpu}"),
         Arrival::Unknown(why) => format!("its counters cannot be read ({why})"),
     }
@@ -279,7 +287,7 @@ fn told(arrival: &Arrival) -> String {
 fn outcome(applied: &Applied, how: &How) -> Result<()> {
     for (target, now) in &applied.overwritten {
         say(format_args!(
-            "netsilo: {target} says {now} already: another program writes it too, find it and stop it"
+            "netsilo: {target} is already {now} again: another program writes it; find and stop it"
         ));
     }
     if how.json {
@@ -308,21 +316,22 @@ fn outcome(applied: &Applied, how: &How) -> Result<()> {
     let done = count(applied.settled.len(), "change");
     out::text(&match how.confirm_within {
         None => {
-            format!("transaction {transaction}: {done} applied; `netsilo undo` takes them back\n")
+            format!("transaction {transaction}: {done} applied; `netsilo undo` restores them\n")
         }
         Some(time) => format!(
-            "transaction {transaction}: {done} applied; run `netsilo confirm` within {} or they are taken back\n",
+            "transaction {transaction}: {done} applied; \
+             run `netsilo confirm` within {} or they are restored\n",
             humantime::format_duration(time)
         ),
     })
 }
 
-/// `1 change`, `3 changes`.
+/// A count with its noun: `1 change`, `3 changes`.
 pub(crate) fn count(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// A line on stderr, whose failure is of no interest.
+/// Prints a line on stderr and ignores failure.
 pub(crate) fn say(message: impl Display) {
     let _ = writeln!(io::stderr(), "{message}");
 }
@@ -330,14 +339,14 @@ pub(crate) fn say(message: impl Display) {
 /// Arguments of the hidden `netsilo guard`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GuardArgs {
-    /// The transaction to restore unless it is confirmed
+    /// Transaction to restore unless it is confirmed
     transaction: u64,
     #[command(flatten)]
     place: Place,
 }
 
-/// Watches over a transaction; started by `apply`, with its standard error in the state folder's
-/// `guard.log`.
+/// Restores a transaction unless it is confirmed in time; `apply` starts it with standard error in
+/// the state folder's `guard.log`.
 pub(crate) fn guard(args: &GuardArgs) -> Result<Exit> {
     let GuardArgs { transaction, place } = args;
     let end = guard::watch(&place.kernel()?, place.state_dir(), *transaction, &mut io::stdout())?;
@@ -349,7 +358,7 @@ pub(crate) fn guard(args: &GuardArgs) -> Result<Exit> {
         End::Confirmed => say(format_args!("transaction {transaction} was confirmed")),
         End::Undone(by) => say(format_args!("transaction {transaction} was restored by {by}")),
         End::Restored(undone) => {
-            say("no confirmation came in time");
+            say("no confirmation in time");
             say(report(&[undone]).trim_end());
         }
     }

@@ -1,4 +1,4 @@
-//! `netsilo calibrate`: measures what the cost model needs to know of this machine, and keeps it.
+//! `netsilo calibrate`: measures the weights of the cost model on this machine and stores them.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -18,27 +18,27 @@ use netsilo_sys::read::topology;
 use crate::tell::exit::Exit;
 use crate::tell::out;
 
-/// How long to measure, unless told.
+/// Default measuring time.
 pub(crate) const TIME: Duration = Duration::from_secs(5);
 
 /// Arguments of `netsilo calibrate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long to measure; for twice as long if the machine is busy (100ms to 5m) [default: 5s]
+    /// Time to measure, from 100ms to 5m; twice as long if the machine is busy [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = bounded)]
     time: Option<Duration>,
-    /// Print what was measured, and keep nothing
+    /// Print the measurement without storing it
     #[arg(long)]
     dry_run: bool,
-    /// The folder of costs.json
+    /// Folder of costs.json
     #[arg(long, value_name = "DIR", default_value = COSTS_DIR)]
     costs_dir: PathBuf,
-    /// Print JSON, as it is kept
+    /// Print the measurement as JSON, as it is stored
     #[arg(short, long)]
     json: bool,
 }
 
-/// A time that gives each pair of CPUs its turn and ends.
+/// Parses a measuring time that is long enough for each pair of CPUs.
 fn bounded(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
     let (least, most) = (Duration::from_millis(100), Duration::from_secs(300));
@@ -49,7 +49,7 @@ fn bounded(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Measures, prints, keeps.
+/// Measures, prints and stores.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let measurement = measure(args.time.unwrap_or(TIME))?;
     if args.json {
@@ -58,16 +58,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::text(&render(&measurement))?;
     }
     if !args.dry_run {
-        let path = store::store(&args.costs_dir, &measurement)?;
-        out::note(&format!("kept in {}: plan, apply and run reckon with it", path.display()));
+        let path = costs::store(&args.costs_dir, &measurement)?;
+        out::note(&format!("stored in {}: plan, apply and run use it now", path.display()));
     }
     Ok(Exit::Ok)
 }
 
-/// Measures this machine for about this long, with a bar where that is long.
+/// Measures this machine for about this long, with a progress bar above two seconds.
 pub(crate) fn measure(time: Duration) -> Result<Measurement> {
     let root = Root::live();
-    let machine = store::machine(&root).context("cannot tell which machine this is")?;
+    let machine = costs::machine(&root).context("cannot identify this machine")?;
     let topology = topology::topology(&root).context("cannot read this machine's cpus")?;
     let cpus = measure::usable_cpus(&topology)?;
     let bar = progress(time);
@@ -79,7 +79,7 @@ pub(crate) fn measure(time: Duration) -> Result<Measurement> {
     Ok(Measurement::new(when, machine, measured?))
 }
 
-/// A bar on stderr for what takes more than two seconds.
+/// A progress bar on stderr; hidden up to two seconds.
 fn progress(time: Duration) -> ProgressBar {
     if time <= Duration::from_secs(2) {
         return ProgressBar::hidden();
@@ -88,7 +88,7 @@ fn progress(time: Duration) -> ProgressBar {
     ProgressBar::new(100).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// What was measured beside the table, and what to know of it.
+/// Renders the measured weights beside the default weights, with notes.
 fn render(measurement: &Measurement) -> String {
     let Measurement { machine, measured, costs, .. } = measurement;
     let guest = machine.virtual_machine == Some(true);
@@ -105,7 +105,7 @@ fn render(measurement: &Measurement) -> String {
     if let Some(here) = here {
         let _ = writeln!(
             text,
-            "\na wakeup on the same cpu: {} of the waker's time, {} until the woken runs",
+            "\na wakeup on the same cpu: {} of the waker's time, {} until the woken thread runs",
             time(Some(&here.waker)),
             time(Some(&here.latency)),
         );
@@ -116,20 +116,22 @@ fn render(measurement: &Measurement) -> String {
         let classes: Vec<&str> = from_table.iter().map(|distance| distance.label()).collect();
         let _ = writeln!(
             text,
-            "note: not measurable here, the table's values stay: {}",
+            "note: not measurable here, so the default weights stay: {}",
             classes.join(", ")
         );
     }
     if guest {
         let _ = writeln!(
             text,
-            "note: in a virtual machine its cpus may be moved, and their caches need not be as shown"
+            "note: the host may move a virtual machine's cpus, and their caches may differ from \
+             what is shown"
         );
     }
     if measured.is_wide() {
         let _ = writeln!(
             text,
-            "note: the spread is wide: this machine was busy, or its pairs of cpus are not alike; measure again when it is idle"
+            "note: the spread is wide: this machine was busy, or its pairs of cpus differ; measure \
+             again when it is idle"
         );
     }
     text
@@ -144,9 +146,9 @@ fn table(measurement: &Measurement, defaults: &Costs) -> Table {
         "distance",
         "pairs",
         "line",
-        "table",
+        "default",
         "ipi",
-        "table",
+        "default",
         "waker",
         "interrupted",
         "latency",
@@ -174,7 +176,7 @@ fn table(measurement: &Measurement, defaults: &Costs) -> Table {
     table
 }
 
-/// `61 ns ±4`: the median, and half of what lies between the quartiles.
+/// `61 ns ±4`: the median and half the distance between the quartiles.
 fn time(measured: Option<&Measured>) -> String {
     measured.map_or_else(
         || "-".into(),

@@ -1,4 +1,4 @@
-//! `netsilo capture`: all that is read, saved as a bundle that every read verb opens with `--from`.
+//! `netsilo capture`: saves everything that netsilo reads as a bundle for `--from`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,16 +16,22 @@ use crate::tell::out;
 /// Arguments of `netsilo capture`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to write the bundle
+    /// File to write the bundle to
     #[arg(short, long, value_name = "FILE", default_value = "host.tar.zst")]
     output: PathBuf,
-    /// How long to look (500ms, 2s, 1m)
-    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    /// Time to observe the machine (500ms, 2s, 1m)
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        default_value = "1s",
+        value_parser = humantime::parse_duration
+    )]
     interval: Duration,
-    /// Do without eBPF: TCP only, by sock_diag
+    /// Observe without eBPF: attribute TCP only, by sock_diag
     #[arg(long)]
     no_bpf: bool,
-    /// Keep hardware addresses, the ends of flows and the host name as they are
+    /// Keep hardware addresses, addresses and ports of flows, and the host name [default: replaced]
     #[arg(long)]
     with_addresses: bool,
     /// Print the bundle's manifest as JSON
@@ -33,7 +39,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Looks, saves, and says what the bundle holds.
+/// Observes, saves, and lists what the bundle contains.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let counting = if args.no_bpf { Counting::WithoutBpf } else { Counting::Continuous };
     let addresses = if args.with_addresses { Addresses::Keep } else { Addresses::Replace };
@@ -42,14 +48,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::json(&manifest)?;
         return Ok(Exit::Ok);
     }
-    out::note(&format!("{} holds", args.output.display()));
+    out::note(&format!("{} contains", args.output.display()));
     for line in &manifest.holds {
         out::note(&format!("  {line}"));
     }
     Ok(Exit::Ok)
 }
 
-/// Looks for so long, and saves what is read.
+/// Observes this machine for `interval` and saves what is read.
 pub(crate) fn save(
     output: &Path,
     interval: Duration,

@@ -1,4 +1,4 @@
-//! `netsilo check`: what is wrong, with evidence, and what each remedy would gain or cost.
+//! `netsilo check`: findings with evidence, and the gain and cost of each remedy.
 
 use anyhow::Result;
 use netsilo_decide::judge::findings::{Severity, check};
@@ -14,23 +14,23 @@ use crate::views;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    observe: look::Look,
-    /// Exit with 11 when something at least as grave is found: info, warning, critical
+    observe: observe::Look,
+    /// Exit with 11 if a finding is at least this severe: info, warning, critical
     #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = severity)]
     fail_on: Severity,
-    /// Measure what lies between this machine's CPUs first, for about 5s, and judge by that;
-    /// netsilo calibrate keeps it
+    /// Measure the cost between this machine's CPUs first, for about 5s, and use it for the
+    /// verdicts; netsilo calibrate stores such a measurement
     #[arg(long, conflicts_with = "from")]
     calibrate: bool,
-    /// Print the numbers behind each verdict too
+    /// Also print the numbers behind each verdict
     #[arg(short, long)]
     verbose: bool,
-    /// Print JSON
+    /// Print findings and verdicts as JSON
     #[arg(short, long)]
     json: bool,
 }
 
-/// Looks, diagnoses, prints.
+/// Observes, diagnoses and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let costs = match args.calibrate {
         true => calibrate::measure(calibrate::TIME)?.costs,

@@ -1,4 +1,4 @@
-//! `netsilo check-config`: whether the daemon would take this configuration.
+//! `netsilo check-config`: checks whether the daemon accepts a configuration.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use crate::verbs::apply::count;
 /// Arguments of `netsilo check-config`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A file, or a folder with netsilo.toml and conf.d/*.toml
+    /// Configuration file, or folder with netsilo.toml and conf.d/*.toml
     #[arg(value_name = "FILE|DIR", default_value = config::CONFIG_DIR)]
     path: PathBuf,
 }
 
-/// Reads it, and says what it read.
+/// Reads the configuration and lists its files.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let config = config::load(&args.path)?;
     for file in &config.files {

@@ -1,4 +1,4 @@
-//! `netsilo explain`: the page of a finding.
+//! `netsilo explain`: prints the page of a finding.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::tell::out;
 /// Arguments of `netsilo explain`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The finding, as check calls it; without one, all are listed
+    /// Finding to explain, as printed by check; without it, list all findings
     id: Option<FindingId>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Each finding with the first sentence of its page.
+/// Lists each finding with the first sentence of its page.
 fn list() -> String {
     let width = FindingId::ALL.iter().map(|id| id.as_str().len()).max().unwrap_or(0);
     FindingId::ALL.iter().fold(String::new(), |mut text, id| {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_finding_has_its_line() {
+    fn each_finding_has_a_line() {
         let text = list();
         assert_eq!(text.lines().count(), FindingId::ALL.len());
         assert!(text.lines().all(|line| line.ends_with('.')), "{text}");

@@ -1,4 +1,4 @@
-//! `netsilo export`: the present plan in the words of other programs.
+//! `netsilo export`: the current plan in the format of other programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,17 +16,17 @@ use crate::verbs::plan::PlanArgs;
 /// Arguments of `netsilo export`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What for
+    /// Format to export
     #[arg(value_enum, value_name = "FORMAT")]
     format: Format,
-    /// irqbalance-policy: let irqbalance balance on the nodes that netsilo's hints name, instead of
+    /// With irqbalance-policy: let irqbalance balance on the nodes in netsilo's hints instead of
     /// leaving interrupts alone
     #[arg(long)]
     suggest: bool,
-    /// Export this plan, as printed by `netsilo plan --json`, instead of making one
+    /// Export the plan in this file, as printed by `netsilo plan --json`, instead of making one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Look"])]
     plan: Option<PathBuf>,
-    /// Write the files into this folder instead of printing them
+    /// Write the files to this folder instead of printing them
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(flatten)]
@@ -35,23 +35,23 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// A policy script for irqbalance --policyscript
+    /// Policy script for irqbalance --policyscript
     IrqbalancePolicy,
     /// Files for /etc/systemd/network
     SystemdLink,
-    /// A profile for tuned
+    /// Profile for tuned
     Tuned,
-    /// A plain shell script that writes what differs
+    /// Shell script that writes only values that differ
     Script,
 }
 
-/// Plans, or reads a plan, and prints it in other words.
+/// Makes or reads a plan and exports it.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.suggest && args.format != Format::IrqbalancePolicy {
-        let why = "--suggest goes with irqbalance-policy only";
+        let why = "--suggest needs the format irqbalance-policy";
         return Err(crate::tell::exit::Stop(Exit::Usage, why.into()).into());
     }
-    // What follows the hints depends on no plan.
+    // The --suggest script reads the hints and needs no plan.
     let files = if args.suggest {
         vec![export::irqbalance_suggest()]
     } else {
@@ -78,7 +78,7 @@ fn render(format: Format, plan: &Plan) -> Vec<File> {
             let (files, beyond) = export::systemd_link(plan);
             beyond
                 .iter()
-                .for_each(|what| out::note(&format!("not expressible in .link files: {what}")));
+                .for_each(|what| out::note(&format!("not possible in .link files: {what}")));
             files
         }
         Format::Tuned => vec![export::tuned(plan)],
@@ -86,23 +86,23 @@ fn render(format: Format, plan: &Plan) -> Vec<File> {
     }
 }
 
-/// One after the other; with their names, where there are more than one.
+/// Joins the files; with their names if there is more than one.
 fn joined(files: &[File]) -> String {
     match files {
-        [] => "# the plan has nothing that .link files can express\n".into(),
+        [] => "# the plan has no change that .link files can express\n".into(),
         [only] => only.text.clone(),
         all => all.iter().map(|file| format!("# ---- {}\n{}\n", file.name, file.text)).collect(),
     }
 }
 
 fn write(dir: &Path, files: &[File]) -> Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     for file in files {
         let path = dir.join(&file.name);
-        let said = || format!("cannot write {}", path.display());
-        fs::write(&path, &file.text).with_context(said)?;
+        let context = || format!("cannot write {}", path.display());
+        fs::write(&path, &file.text).with_context(context)?;
         let mode = if file.executable { 0o755 } else { 0o644 };
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).with_context(said)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).with_context(context)?;
         out::note(&format!("wrote {}", path.display()));
     }
     Ok(())
@@ -112,9 +112,9 @@ fn write(dir: &Path, files: &[File]) -> Result<()> {
 pub(crate) mod tests {
     use super::*;
 
-    /// All formats of a plan, as golden text.
+    /// All formats of a plan as golden text.
     ///
-    /// Without its reasons: these are the algorithms' and change with them.
+    /// Without reasons, which belong to the algorithms and change with them.
     pub(crate) fn all(plan: &Plan) -> String {
         let mut plan = plan.clone();
         plan.placements.iter_mut().for_each(|it| it.basis = "because".into());
@@ -131,7 +131,7 @@ pub(crate) mod tests {
                 .collect::<String>()
     }
 
-    /// The script's functions are the same in each.
+    /// Cuts off the script's functions, which are the same in every script.
     fn own_lines(text: &str) -> &str {
         text.rsplit_once("cannot be moved to cpus $3\"\n    fi\n}\n\n").map_or(text, |(_, own)| own)
     }
@@ -142,9 +142,9 @@ pub(crate) mod tests {
         fs::write(&path, &file.text).unwrap();
         match std::process::Command::new(program).args(arguments).arg(&path).output() {
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stdout).into_owned()
+                let output_text = String::from_utf8_lossy(&output.stdout).into_owned()
                     + &String::from_utf8_lossy(&output.stderr);
-                assert!(output.status.success(), "{program} on {}: {said}", file.name);
+                assert!(output.status.success(), "{program} on {}: {output_text}", file.name);
             }
             Err(e) if std::env::var_os("NETSILO_NO_SKIP").is_none() => {
                 println!("SKIPPED: {program}: {e}")
@@ -153,7 +153,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The shell programs are what every shell takes, and shellcheck has nothing to say.
+    /// Checks that dash accepts the scripts and shellcheck has no complaint.
     pub(crate) fn checked(plan: &Plan) {
         for file in
             [export::script(plan), export::irqbalance_policy(plan), export::irqbalance_suggest()]

@@ -1,5 +1,5 @@
-//! `netsilo mask`: a set of CPUs in each of the kernel's spellings, for people who write these
-//! files by hand.
+//! `netsilo mask`: a set of CPUs in each notation that the kernel uses, for writing its files by
+//! hand.
 
 use std::fmt::Write as _;
 
@@ -15,29 +15,33 @@ use crate::tell::out;
 /// Arguments of `netsilo mask`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// CPU list (0-3,40) or mask (ff, 0x0f, 0100,0000000f; digits alone are a list)
+    /// CPU list (0-3,40) or mask (ff, 0x0f, 0100,0000000f); digits alone are a list
     #[arg(value_name = "LIST|MASK", required_unless_present_any = ["llc", "node", "near"])]
     cpus: Option<String>,
-    /// The CPUs under each last-level cache, or under the one of CPU
+    /// CPUs of each last-level cache, or of the last-level cache of CPU
     #[arg(long, value_name = "CPU", num_args = 0..=1, group = "place", conflicts_with = "cpus")]
     llc: Option<Option<String>>,
-    /// The CPUs of each NUMA node, or of node N
+    /// CPUs of each NUMA node, or of node N
     #[arg(long, value_name = "N", num_args = 0..=1, group = "place", conflicts_with = "cpus")]
     node: Option<Option<u32>>,
-    /// The CPUs that share CPU's last-level cache, without its own core
+    /// CPUs that share the last-level cache of CPU, except those of its own core
     #[arg(long, value_name = "CPU", group = "place", conflicts_with = "cpus")]
     near: Option<String>,
-    /// Width of the mask in CPUs; by default this machine's, or as many as it takes
-    #[arg(long, value_name = "CPUS", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CPUS)))]
+    /// Width of the mask in CPUs [default: this machine's CPUs, or more if needed]
+    #[arg(
+        long,
+        value_name = "CPUS",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CPUS))
+    )]
     width: Option<u32>,
     #[command(flatten)]
     from: From,
-    /// Print JSON
+    /// Print the sets as JSON
     #[arg(short, long)]
     json: bool,
 }
 
-/// A set of CPUs, in every spelling.
+/// A set of CPUs in each notation.
 #[derive(Debug, Serialize)]
 struct Spelled {
     what: String,
@@ -47,7 +51,7 @@ struct Spelled {
     hex: String,
 }
 
-/// Prints the set, or the sets, that the arguments name.
+/// Prints the sets that the arguments select.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let topology = args.from.topology()?;
     let sets = sets(args, &topology)?;
@@ -92,9 +96,11 @@ fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
                     Ok(vec![(format!("node {n}"), node.cpus.clone())])
                 }
                 Some(_) => bail!("node {n} has memory but no cpus"),
-                None => bail!("no node {n} on this machine; it has {}", known_nodes(topology)),
+                None => {
+                    bail!("there is no node {n} on this machine; it has {}", known_nodes(topology))
+                }
             },
-            None if topology.nodes.is_empty() => bail!("this machine shows no nodes"),
+            None if topology.nodes.is_empty() => bail!("this machine reports no nodes"),
             None => Ok(topology
                 .nodes
                 .iter()
@@ -107,13 +113,14 @@ fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
     let cpus = topology.near(cpu);
     if cpus.is_empty() {
         bail!(
-            "no other core shares the last-level cache of cpu {cpu}; `netsilo mask --node` shows its node"
+            "no other core shares the last-level cache of cpu {cpu}; \
+             `netsilo mask --node` shows its node"
         );
     }
     Ok(vec![(format!("near cpu {cpu}"), cpus)])
 }
 
-/// The CPU that `cpu5` or `5` names, and its place.
+/// Returns the CPU that `cpu5` or `5` names, and its topology.
 fn present<'t>(
     text: &str,
     topology: &'t Topology,
@@ -123,7 +130,7 @@ fn present<'t>(
         CpuId(number.parse().with_context(|| format!("{text:?} is not a cpu; write 5 or cpu5"))?);
     let place = topology.cpus.get(&cpu).with_context(|| {
         format!(
-            "no cpu {cpu} on this machine; it has {}",
+            "there is no cpu {cpu} on this machine; it has {}",
             topology.cpus.keys().copied().collect::<CpuSet>()
         )
     })?;
@@ -163,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_spelling_names_the_same_cpus() {
+    fn each_notation_names_the_same_cpus() {
         let cpus = CpuSet::parse_list("0-3,40").unwrap();
         insta::assert_snapshot!(render(&[spell("cpus 0-3,40".into(), &cpus, 48)]), @"
         cpus 0-3,40: 5 cpus

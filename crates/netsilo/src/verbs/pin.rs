@@ -1,4 +1,4 @@
-//! `netsilo pin`: restricts a consumer to some CPUs, as one transaction that undo takes back.
+//! `netsilo pin`: restricts a consumer to some CPUs, as one transaction that undo restores.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::verbs::apply::{How, apply, count, say};
 use crate::verbs::plan::some_cpus;
 use crate::views;
 
-/// How often threads that appear in the meantime are pinned too.
+/// How often to look for threads that appeared meanwhile, and pin them.
 const ROUNDS: usize = 5;
 
 /// Arguments of `netsilo pin`.
@@ -27,32 +27,32 @@ const ROUNDS: usize = 5;
 pub(crate) struct Args {
     #[command(flatten)]
     who: WhoArgs,
-    /// The CPUs that it may run on (list or mask)
+    /// CPUs that the consumer may run on (list or mask)
     #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
     cpus: CpuSet,
-    /// Print what would be written, as plan does, and write nothing
+    /// Print what would be written, as plan does, without writing it
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
     how: How,
 }
 
-/// Whom.
+/// The consumer to restrict.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct WhoArgs {
-    /// All threads of all processes of this name
+    /// Restrict all threads of all processes of this name
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
-    /// All threads of these processes
+    /// Restrict all threads of these processes
     #[arg(long, value_name = "PID,..", value_delimiter = ',')]
     pid: Vec<u32>,
-    /// Whatever runs in this cgroup (v2), now and later: its cpuset.cpus
+    /// Restrict everything that runs in this cgroup (v2), now and later, by its cpuset.cpus
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
 }
 
-/// Finds, shows, asks, pins; then whatever has been started in between.
+/// Finds the consumer, shows the change, asks, pins, and then pins threads that appeared meanwhile.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let root = args.how.place.root()?;
     let topology = topology::topology(&root).context("cannot read this machine's cpus")?;
@@ -71,9 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Ok(exit);
     }
     newcomers(&root, &topology, &who, threads, args)?;
-    say(
-        "note: threads that it starts later keep to these cpus too, also after undo; --cgroup leaves no such rest",
-    );
+    say("note: threads that it starts later inherit these cpus, also after undo; \
+         use --cgroup to avoid this");
     Ok(exit)
 }
 
@@ -89,8 +88,8 @@ fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
     Ok(crate::verbs::plan::exit(plan, false))
 }
 
-/// Threads that a thread started before it was pinned have its old CPUs: pinned too, until none
-/// appears any more.
+/// Pins threads that were started before their parent was pinned and so have its old CPUs, until no
+/// more appear.
 fn newcomers(
     root: &Root,
     topology: &Topology,
@@ -111,15 +110,15 @@ fn newcomers(
         let appeared = count(plan.changes.len(), "thread");
         if args.how.awaits_confirmation() {
             say(format_args!(
-                "{appeared} appeared in between and can be pinned after `netsilo confirm`: run this again"
+                "{appeared} appeared meanwhile: run this again after `netsilo confirm` to pin them"
             ));
             return Ok(());
         }
-        say(format_args!("{appeared} appeared in between"));
+        say(format_args!("{appeared} appeared meanwhile"));
         apply(&plan, &args.how.without_asking())?;
     }
     say(
-        "threads keep appearing with other cpus: run this again, or restrict the cgroup (--cgroup)",
+        "threads with other cpus keep appearing: run this again, or restrict the cgroup (--cgroup)",
     );
     Ok(())
 }

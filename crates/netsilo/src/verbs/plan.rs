@@ -1,4 +1,4 @@
-//! `netsilo plan`: what `apply` would write, and why.
+//! `netsilo plan`: prints what `apply` would write, and why.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,83 +19,84 @@ use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::views;
 
-/// What the operator wants, as arguments.
+/// Arguments that describe the goal of a plan.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct GoalArgs {
-    /// Place the queues of these netdevs only
+    /// Place only the queues of these netdevs [default: all]
     #[arg(short, long, value_name = "NAME,..", value_delimiter = ',')]
     netdev: Vec<String>,
-    /// Place on these CPUs only (list or mask)
+    /// Place only on these CPUs (list or mask) [default: all but isolated and nohz_full]
     #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
     cpus: Option<CpuSet>,
-    /// Never place on these CPUs (list or mask)
+    /// Never place on these CPUs (list or mask) [default: none]
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     exclude: Option<CpuSet>,
-    /// How to place interrupts
+    /// Algorithm that places interrupts
     #[arg(short, long, value_name = "NAME", default_value = "auto", value_parser = algorithm)]
     algorithm: AlgorithmName,
-    /// Leave interrupts and NAPI kthreads where they are
+    /// Do not move interrupts and NAPI kthreads
     #[arg(long)]
     no_irqs: bool,
-    /// RPS: CPUs for every rx queue, or off
+    /// Set RPS: CPUs for every rx queue, or off [default: unchanged]
     #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
     rps: Option<CpuSet>,
-    /// RFS: entries of the flow table, shared out over the queues, or off
+    /// Set RFS: entries of the flow table, divided among the queues, or off [default: unchanged]
     #[arg(long, value_name = "ENTRIES|off", value_parser = entries_or_off)]
     rfs: Option<u32>,
-    /// aRFS: the device steers flows by the RFS table
+    /// Set aRFS, where the device steers flows by the RFS table [default: unchanged]
     #[arg(long, value_name = "on|off", value_parser = on_or_off)]
     arfs: Option<bool>,
-    /// Flows to a port through these rx queues, by rules of the device (443/tcp=2-3)
+    /// Steer flows to a port to these rx queues by rules of the device (443/tcp=2-3)
     #[arg(long, value_name = "PORT/PROTO=QUEUES")]
     steer: Vec<Steering>,
-    /// XPS: each CPU sends through the nearest queue, or off
+    /// Set XPS: each CPU sends through the nearest tx queue, or off [default: unchanged]
     #[arg(long, value_name = "near|off", value_parser = xps)]
     xps: Option<Xps>,
-    /// CPUs of interrupts that are activated later
+    /// Set the CPUs of interrupts that are activated later [default: unchanged]
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     default_smp_affinity: Option<CpuSet>,
-    /// RPS CPUs of netdevs that appear later (a container's veth), or off
+    /// Set the RPS CPUs of netdevs that appear later (a container's veth), or off [default:
+    /// unchanged]
     #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
     rps_default_mask: Option<CpuSet>,
-    /// Only what mends these findings of netsilo check; in a subject, / stands for a space
+    /// Plan only what fixes these findings of netsilo check; in a subject write / for a space
     /// (ring-full:eth0/rx-3)
     #[arg(long, value_name = "ID[:SUBJECT],..", value_delimiter = ',', conflicts_with_all = [
-        "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "xps", "default_smp_affinity",
-        "rps_default_mask",
+        "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "xps",
+        "default_smp_affinity", "rps_default_mask",
     ])]
     fix: Vec<Mend>,
-    /// Plan although another program (irqbalance) writes the same knobs
+    /// Plan changes even if another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
-    /// Weights of the cost model, as JSON (docs/costs.md), in place of the table or what was
-    /// measured
+    /// File with weights of the cost model as JSON (docs/costs.md) [default: measured by netsilo
+    /// calibrate, or else typical values]
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// Where netsilo calibrate keeps what it has measured
+    /// Folder where netsilo calibrate stores its measurement
     #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
     costs_dir: PathBuf,
 }
 
 impl GoalArgs {
-    /// Whether it asks for what mends findings, and nothing else.
+    /// Whether the goal is only to fix findings.
     pub(crate) fn mends(&self) -> bool {
         !self.fix.is_empty()
     }
 
-    /// How long to look, unless told.
+    /// Returns the default observation time for this goal.
     pub(crate) fn interval(&self) -> Duration {
         if self.fix.is_empty() { look::INTERVAL } else { look::CHECK_INTERVAL }
     }
 
-    /// What to count for it.
+    /// Returns the eBPF programs that this goal needs.
     pub(crate) fn options(&self) -> Options {
         if self.fix.is_empty() { Options::default() } else { Options::for_findings() }
     }
 
-    /// What this asks for, by what was observed here (or in a bundle).
+    /// Plans this goal for an observation of this machine or of a bundle's.
     pub(crate) fn plan(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
-        // What was measured here says nothing of the machine in a bundle.
+        // Weights measured here do not apply to the machine in a bundle.
         let goal = if is_bundle { self.goal()? } else { self.goal_here()? };
         if self.fix.is_empty() {
             return Ok(plan(observation, &goal));
@@ -103,8 +104,8 @@ impl GoalArgs {
         Ok(fix(&check(observation, &goal.costs), &self.fix, &observation.after, goal.even_if_owned))
     }
 
-    /// The goal, with the weights that were measured on this machine, if they were; says why not if
-    /// a file of them is there.
+    /// Returns the goal with the weights measured on this machine; prints a note if they are stored
+    /// but cannot be used.
     pub(crate) fn goal_here(&self) -> Result<Goal> {
         if self.costs.is_some() {
             return self.goal();
@@ -112,7 +113,7 @@ impl GoalArgs {
         Ok(Goal { costs: measured(&self.costs_dir)?, ..self.goal()? })
     }
 
-    /// The goal that the arguments describe.
+    /// Returns the goal that the arguments describe, with given or default weights.
     pub(crate) fn goal(&self) -> Result<Goal> {
         let costs = self.costs.as_deref().map(read_costs).transpose()?;
         Ok(Goal {
@@ -135,7 +136,7 @@ impl GoalArgs {
     }
 }
 
-/// What a plan is made from.
+/// What a plan is made from: a goal and an observation.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -145,7 +146,7 @@ pub(crate) struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// Looks and plans.
+    /// Observes and plans.
     pub(crate) fn plan(&self) -> Result<Plan> {
         let observation =
             self.observe.unless_told(self.goal.interval()).observe_with(self.goal.options())?;
@@ -158,15 +159,15 @@ impl PlanArgs {
 pub(crate) struct Args {
     #[command(flatten)]
     make: PlanArgs,
-    /// Exit with 10 when changes are pending
+    /// Exit with 10 if there are changes to make
     #[arg(long)]
     detailed_exitcode: bool,
-    /// Print JSON, as `netsilo apply --plan` takes it
+    /// Print the plan as JSON, as `netsilo apply --plan` reads it
     #[arg(short, long)]
     json: bool,
 }
 
-/// Looks, plans, prints.
+/// Observes, plans and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plan = args.make.plan()?;
     if args.json {
@@ -177,7 +178,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(exit(&plan, args.detailed_exitcode))
 }
 
-/// How a verb ends that makes this plan and no more of it.
+/// Returns the exit code of a verb that only makes this plan.
 pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     let refused =
         |cause: fn(Cause) -> bool| plan.refusals.iter().any(|refusal| cause(refusal.cause));
@@ -192,32 +193,33 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     }
 }
 
-/// The weights for this machine, measured if they were; says why not if a file of them is there.
+/// Returns the weights measured on this machine, or the defaults; prints a note if stored ones
+/// cannot be used.
 fn measured(dir: &Path) -> Result<Costs> {
-    let machine = store::machine(&Root::live()).context("cannot tell which machine this is")?;
-    let loaded = store::load(dir, &machine);
+    let machine = costs::machine(&Root::live()).context("cannot identify this machine")?;
+    let loaded = costs::load(dir, &machine);
     if let Some(note) = &loaded.note {
         out::note(note);
     }
     Ok(loaded.costs)
 }
 
-/// The weights for what is looked at: this machine, or another one's bundle.
+/// Returns the weights for what is observed: this machine, or a bundle (default weights).
 pub(crate) fn costs_for(is_bundle: bool) -> Result<Costs> {
     if is_bundle { Ok(Costs::default()) } else { measured(Path::new(COSTS_DIR)) }
 }
 
-/// Weights given by the operator; what they leave out is the table's.
+/// Reads a file of weights; those that it leaves out have their default.
 fn read_costs(path: &Path) -> Result<Costs> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let costs: Costs = serde_json::from_str(&text)
-        .with_context(|| format!("{} holds no costs", path.display()))?;
+        .with_context(|| format!("{} contains no costs", path.display()))?;
     costs.check().map_err(|wrong| anyhow::anyhow!("{}: {wrong}", path.display()))?;
     Ok(Costs { source: CostSource::Configured, ..costs })
 }
 
-/// A set of CPUs that is not empty.
+/// Parses a set of CPUs that is not empty.
 pub(crate) fn some_cpus(text: &str) -> Result<CpuSet> {
     Ok(CpuSet::parse_user(text, MAX_CPUS)?.0)
 }
@@ -233,7 +235,7 @@ pub(crate) fn entries_or_off(text: &str) -> Result<u32> {
     let entries: u32 = text.parse().context("write a number of entries (32768) or off")?;
     anyhow::ensure!(
         (1..=1 << 29).contains(&entries),
-        "the kernel takes 1 to 536870912 entries, or off"
+        "the kernel accepts 1 to 536870912 entries, or off"
     );
     Ok(entries)
 }

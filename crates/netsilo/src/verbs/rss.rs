@@ -1,4 +1,4 @@
-//! `netsilo rss`: where a flow will arrive, and how RSS spreads the flows that do.
+//! `netsilo rss`: predicts the rx queue of a flow, and shows how RSS spreads flows.
 
 use anyhow::Result;
 use netsilo_decide::report::rss::{netdev_rss, where_is};
@@ -21,16 +21,16 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Reckon the rx queue of a flow, if the flows that arrive now bear the reckoning out
+    /// Predict the rx queue of a flow; refuse if current traffic contradicts the model
     Where(Where),
-    /// Show hash, key, fields and table, how the flows that arrive fit them, and how evenly they
-    /// load the queues
+    /// Show hash, key, fields and indirection table, how well current flows match the model, and
+    /// how evenly they load the queues
     Show(Show),
 }
 
 #[derive(Debug, clap::Args)]
 struct Where {
-    /// The flow as it arrives, sender first: 10.0.0.1:40000-10.0.0.2:443/tcp,
+    /// Flow as it arrives, sender first: 10.0.0.1:40000-10.0.0.2:443/tcp,
     /// [2001:db8::1]:53-[2001:db8::2]:53/udp
     #[arg(value_name = "FLOW")]
     flow: Asked,
@@ -40,7 +40,7 @@ struct Where {
 
 #[derive(Debug, clap::Args)]
 struct Show {
-    /// Also list the flows, the heaviest first
+    /// Also list the flows, heaviest first
     #[arg(long)]
     flows: bool,
     #[command(flatten)]
@@ -49,25 +49,25 @@ struct Show {
 
 #[derive(Debug, clap::Args)]
 struct Common {
-    /// Only this netdev; else all that have an indirection table
+    /// Show only this netdev [default: all that have an indirection table]
     #[arg(long, value_name = "NAME")]
     netdev: Option<String>,
     #[command(flatten)]
-    observe: look::Look,
-    /// Print JSON
+    observe: observe::Look,
+    /// Print the result as JSON
     #[arg(short, long)]
     json: bool,
 }
 
-/// Looks and tells.
+/// Observes and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     match &args.verb {
-        Verb::Where(args) => reckon(args),
+        Verb::Where(args) => predict(args),
         Verb::Show(args) => show(args),
     }
 }
 
-fn reckon(args: &Where) -> Result<Exit> {
+fn predict(args: &Where) -> Result<Exit> {
     let observation = args.common.observe.observe_with(Options::for_findings())?;
     let netdevs = args.common.netdevs(&observation)?;
     let places: Vec<_> =
@@ -76,8 +76,8 @@ fn reckon(args: &Where) -> Result<Exit> {
         true => out::json(&places)?,
         false => out::text(&views::rss::places(&places))?,
     }
-    let told = places.iter().any(|place| place.predicted.is_some() || place.seen_on.is_some());
-    Ok(if told { Exit::Ok } else { Exit::Refused })
+    let is_known = places.iter().any(|place| place.predicted.is_some() || place.seen_on.is_some());
+    Ok(if is_known { Exit::Ok } else { Exit::Refused })
 }
 
 fn show(args: &Show) -> Result<Exit> {
@@ -92,7 +92,7 @@ fn show(args: &Show) -> Result<Exit> {
 }
 
 impl Common {
-    /// The netdev asked for, or all that have an indirection table.
+    /// Returns the named netdev, or all that have an indirection table.
     fn netdevs<'a>(&self, observation: &'a Observation) -> Result<Vec<&'a Netdev>> {
         let all = observation.after.netdevs.iter();
         let has_table = |netdev: &Netdev| {
@@ -107,9 +107,9 @@ impl Common {
             return Ok(found);
         }
         let why = match &self.netdev {
-            Some(name) => format!("there is no netdev {name}: ip link lists them"),
+            Some(name) => format!("there is no netdev {name}; `ip link` lists them"),
             None => {
-                "no netdev shows an indirection table: --netdev tells why one does not".to_owned()
+                "no netdev has an indirection table: --netdev shows the reason for one".to_owned()
             }
         };
         Err(Stop(Exit::Refused, why).into())

@@ -1,4 +1,4 @@
-//! `netsilo show`: who is processed where, and who reads it.
+//! `netsilo show`: which CPU processes each rx queue, and who reads its data where.
 
 use anyhow::Result;
 use netsilo_decide::report::Report;
@@ -13,20 +13,20 @@ use crate::views;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    observe: look::Look,
-    /// Show again after each interval, until interrupted or COUNT times
+    observe: observe::Look,
+    /// Repeat after each interval, COUNT times or until interrupted
     #[arg(short, long, value_name = "COUNT", num_args = 0..=1, default_missing_value = "0")]
     watch: Option<u64>,
-    /// Also sample where receive work spends its time: driver, bridge and IP, netfilter, delivery,
-    /// sending
+    /// Also sample in which stages receive work spends its time: driver, bridge and IP, netfilter,
+    /// delivery, sending
     #[arg(long, conflicts_with = "no_bpf")]
     stages: bool,
-    /// Print JSON (schema 1, docs/report.md); with --watch one line each
+    /// Print the report as JSON (schema 1, docs/report.md); with --watch one line per interval
     #[arg(short, long)]
     json: bool,
 }
 
-/// Looks and shows.
+/// Observes and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut shown = 0;
     let options = Options { stages: args.stages, ..Options::default() };

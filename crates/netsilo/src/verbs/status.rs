@@ -1,4 +1,4 @@
-//! `netsilo status`: what the daemon does, as it says itself on its socket.
+//! `netsilo status`: the daemon's status, read from its socket.
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
@@ -21,48 +21,48 @@ use crate::views;
 
 pub(crate) use views::status::words;
 
-/// The schema that this version writes; it grows when a field changes its meaning or goes away.
+/// Schema number of the JSON; it grows when a field changes meaning or is removed.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// The name of the socket in the state folder.
+/// Name of the socket in the state folder.
 pub(crate) const SOCKET: &str = "status.sock";
 
-/// How long the daemon may take to answer.
+/// Longest time to wait for the daemon's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the daemon says of itself. Times are since boot (CLOCK_BOOTTIME).
+/// Status of the daemon; times are since boot (CLOCK_BOOTTIME).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) schema: u32,
     pub(crate) version: String,
     pub(crate) pid: u32,
-    /// When it was started, and when this was written.
+    /// When the daemon started; `at` is when this status was made.
     pub(crate) started: Duration,
     pub(crate) at: Duration,
-    /// Windows that were looked at.
+    /// Observation windows completed.
     pub(crate) windows: u64,
     pub(crate) mode: Mode,
     pub(crate) state: ControllerState,
     pub(crate) config: ConfigStatus,
     pub(crate) attribution: AttributionStatus,
-    /// How far what was read in the last window had come.
+    /// Distances between protocol work and readers in the last window.
     pub(crate) locality: Locality,
-    /// Where every vector should be.
+    /// The placement of every interrupt and NAPI kthread.
     pub(crate) placements: Vec<Placement>,
-    /// Wanted and not in force.
+    /// Changes that are planned and not in force.
     pub(crate) pending: Vec<Change>,
-    /// Of these, what is held, and why.
+    /// Pending changes that are held, and why.
     pub(crate) held: Vec<Held>,
-    /// Knobs that someone else has written, and that are left to them.
+    /// Knobs left alone because another program wrote them.
     pub(crate) conflicts: Vec<Conflict>,
     pub(crate) refusals: Vec<Refusal>,
-    /// What would help and is not netsilo's to do.
+    /// Advice that netsilo does not act on itself.
     pub(crate) advice: Vec<Advice>,
-    /// How the last writes that could be judged turned out.
+    /// Result of the last writes that could be verified.
     pub(crate) verification: Option<Verdict>,
     /// The last decisions, oldest first.
     pub(crate) log: Vec<Entry>,
-    /// What the daemon itself has to say: what it could not do, and why.
+    /// Failures of the daemon itself, and their reasons.
     pub(crate) notes: Vec<String>,
     pub(crate) totals: Totals,
     pub(crate) own: OwnCost,
@@ -72,11 +72,11 @@ pub(crate) struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
-    /// Knobs and hints.
+    /// Knobs and hints are written.
     Placing,
-    /// Hints only, as configured.
+    /// Only hints are written, as configured.
     HintsOnly,
-    /// No knob, for lack of a right.
+    /// No knob is written because a privilege is missing.
     ObserveOnly(String),
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Mode {
 pub(crate) struct ConfigStatus {
     pub(crate) files: Vec<PathBuf>,
     pub(crate) interval: Duration,
-    /// Why the newest configuration was not taken.
+    /// Why the newest configuration was rejected.
     pub(crate) error: Option<String>,
 }
 
@@ -93,28 +93,28 @@ pub(crate) struct ConfigStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AttributionStatus {
     pub(crate) source: Source,
-    /// The hooks that are not attached, with the reason.
+    /// Hooks that are not attached, with the reason.
     pub(crate) refused: Vec<Hook>,
 }
 
-/// What was done since the start.
+/// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Totals {
-    /// Knobs written, reverts and repetitions among them.
+    /// Knobs written, including reverts and reapplied changes.
     pub(crate) changes: u64,
-    /// Changes taken back because they made it worse.
+    /// Changes reverted because they made it worse.
     pub(crate) reverts: u64,
-    /// Changes written again after a reset had undone them.
+    /// Changes written again after a device reset.
     pub(crate) reapplied: u64,
     /// Writes that the kernel refused.
     pub(crate) refused: u64,
-    /// Knobs left to someone else.
+    /// Times a knob was left alone because another program wrote it.
     pub(crate) yielded: u64,
-    /// Announcements of the kernel.
+    /// Kernel events.
     pub(crate) events: u64,
     /// Hint files written or removed.
     pub(crate) hints: u64,
-    /// Configurations taken and refused after the start.
+    /// Configurations accepted after the start; `bad_reloads` are those rejected.
     pub(crate) reloads: u64,
     pub(crate) bad_reloads: u64,
 }
@@ -122,19 +122,19 @@ pub(crate) struct Totals {
 /// Arguments of `netsilo status`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print JSON (schema 1, docs/daemon.md)
+    /// Print the status as JSON (schema 1, docs/daemon.md)
     #[arg(short, long)]
     json: bool,
-    /// The daemon's state folder
+    /// State folder of the daemon
     #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
     state_dir: PathBuf,
 }
 
-/// Asks the daemon, and prints.
+/// Reads the status from the daemon and prints it.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let text = ask(&args.state_dir)?;
     let status: Status = serde_json::from_str(&text)
-        .context("the daemon's answer is of another version of netsilo")?;
+        .context("the daemon's answer has the format of another version of netsilo")?;
     if args.json {
         out::json(&status)?;
     } else {
@@ -150,7 +150,7 @@ fn ask(dir: &Path) -> Result<String> {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => {
             let words = format!(
-                "netsilo does not run (nobody answers at {}); start it with `netsilo run`",
+                "the daemon is not running (no answer at {}); start it with `netsilo run`",
                 path.display()
             );
             return Err(Stop(Exit::NotRunning, words).into());
@@ -158,7 +158,7 @@ fn ask(dir: &Path) -> Result<String> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             return Err(Stop(
                 Exit::NoPermission,
-                format!("may not look into {}: run as root", dir.display()),
+                format!("no permission to read {}: run as root", dir.display()),
             )
             .into());
         }
@@ -166,7 +166,7 @@ fn ask(dir: &Path) -> Result<String> {
             return Err(error).with_context(|| format!("cannot connect to {}", path.display()));
         }
     };
-    stream.set_read_timeout(Some(PATIENCE)).context("setting a time limit")?;
+    stream.set_read_timeout(Some(PATIENCE)).context("cannot set a time limit")?;
     let mut text = String::new();
     stream.read_to_string(&mut text).with_context(|| format!("no answer at {}", path.display()))?;
     Ok(text)

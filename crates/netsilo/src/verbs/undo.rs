@@ -1,5 +1,5 @@
-//! `netsilo undo` takes back what is still ours; `netsilo confirm` keeps what awaits its
-//! confirmation.
+//! `netsilo undo` restores values that are still netsilo's; `netsilo confirm` keeps a transaction
+//! that awaits confirmation.
 
 use std::fmt::Write as _;
 
@@ -16,10 +16,10 @@ use crate::verbs::apply::{Place, count, say};
 /// Arguments of `netsilo undo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UndoArgs {
-    /// Take back the newest apply only
+    /// Undo only the newest transaction [default: all since boot]
     #[arg(long)]
     last: bool,
-    /// Give up what cannot be restored, instead of trying again at the next undo
+    /// Give up values that cannot be restored instead of retrying them at the next undo
     #[arg(long)]
     forget: bool,
     /// Print the outcome as JSON
@@ -39,7 +39,7 @@ pub(crate) struct ConfirmArgs {
     place: Place,
 }
 
-/// Takes back this boot's transactions.
+/// Undoes transactions of this boot.
 pub(crate) fn undo(args: &UndoArgs) -> Result<Exit> {
     let which = if args.last { Which::Last } else { Which::All };
     let (kernel, dir) = (args.place.kernel()?, args.place.state_dir());
@@ -57,13 +57,13 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<Exit> {
     say(if args.forget {
         "netsilo: some values could not be restored and are given up"
     } else {
-        "netsilo: some values could not be restored: run `netsilo undo` to try again, or `netsilo undo --forget` to give \
-         them up"
+        "netsilo: some values could not be restored: run `netsilo undo` to try again, or \
+         `netsilo undo --forget` to give them up"
     });
     Ok(Exit::RestoreIncomplete)
 }
 
-/// Keeps the transaction that awaits its confirmation.
+/// Confirms the transaction that awaits confirmation.
 pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
     let late = |id: u64, by: &str| -> Result<Exit> {
         Err(Stop(Exit::Refused, format!("too late: transaction {id} was restored {by}")).into())
@@ -74,14 +74,14 @@ pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
         }
         Confirmation::Kept(id) => {
             out::text(&format!(
-                "transaction {id} is confirmed; `netsilo undo` still takes it back\n"
+                "transaction {id} is confirmed; `netsilo undo` can still restore the old values\n"
             ))?;
         }
         Confirmation::KeptBefore(id) => {
-            out::text(&format!("transaction {id} was confirmed before\n"))?
+            out::text(&format!("transaction {id} was already confirmed\n"))?
         }
         Confirmation::Restored(id, By::Guard | By::Confirm) => {
-            return late(id, "when its time was over");
+            return late(id, "when its time ran out");
         }
         Confirmation::Restored(id, by) => return late(id, &format!("by {by}")),
         Confirmation::RestoredNow(undone) => {
@@ -89,16 +89,16 @@ pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
             if !undone.is_complete() {
                 return Ok(Exit::RestoreIncomplete);
             }
-            return late(undone.transaction, "now, its time was over and its guard gone");
+            return late(undone.transaction, "now: its time had run out and its guard was gone");
         }
         Confirmation::Nothing => {
-            return Err(Stop(Exit::Refused, "no transaction awaits a confirmation".into()).into());
+            return Err(Stop(Exit::Refused, "no transaction awaits confirmation".into()).into());
         }
     }
     Ok(Exit::Ok)
 }
 
-/// What became of each knob, and the sum.
+/// Reports the result of each knob, and how many were restored.
 pub(crate) fn report(all: &[Undone]) -> String {
     let mut text = String::new();
     for undone in all {
@@ -116,21 +116,21 @@ pub(crate) fn report(all: &[Undone]) -> String {
     text
 }
 
-/// What became of one knob, for people.
+/// Describes the result of one knob.
 pub(crate) fn fate(fate: &Fate) -> String {
     match fate {
         Fate::Restored => "restored".into(),
         Fate::Reworded(raw) => {
             format!("restored, the kernel now prints it as {:?}", raw.trim_end())
         }
-        Fate::WasOld => "had its old value already".into(),
+        Fate::WasOld => "already had its old value".into(),
         Fate::Foreign(value) => {
-            format!("left alone, someone else or the driver has changed it to {value} since")
+            format!("left alone: another program or the driver has changed it to {value}")
         }
         Fate::Gone(error) => format!("gone ({error})"),
         Fate::Failed(error) => format!("NOT RESTORED ({error})"),
         Fate::Ignored(value) => {
-            format!("NOT RESTORED (the kernel took the old value and still says {value})")
+            format!("NOT RESTORED (the kernel accepted the old value but still shows {value})")
         }
     }
 }

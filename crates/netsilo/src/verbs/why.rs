@@ -1,4 +1,4 @@
-//! `netsilo why`: what put work on a CPU, and why exactly there.
+//! `netsilo why`: explains what put work on a CPU.
 
 use anyhow::Result;
 use netsilo_decide::judge::why::{Subject, why};
@@ -11,18 +11,17 @@ use crate::views;
 /// Arguments of `netsilo why`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A CPU (cpu3), an interrupt (irq27), a netdev (eth0) or one of its rx queues (eth0/rx-3, or
-    /// eth0 rx-3)
+    /// CPU (cpu3), interrupt (irq27), netdev (eth0) or rx queue (eth0/rx-3 or eth0 rx-3) to explain
     #[arg(required = true, num_args = 1..=2, value_name = "SUBJECT")]
     subject: Vec<String>,
     #[command(flatten)]
-    observe: look::Look,
-    /// Print JSON
+    observe: observe::Look,
+    /// Print the explanation as JSON
     #[arg(short, long)]
     json: bool,
 }
 
-/// Looks, explains, prints.
+/// Observes, explains and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let subject: Subject = args.subject.join(" ").parse()?;
     let answer = why(&args.observe.unless_told(CHECK_INTERVAL).observe()?, &subject)?;

@@ -1,4 +1,4 @@
-//! A comparison as text.
+//! A comparison of `ab` as text.
 
 use std::fmt::Write as _;
 
@@ -11,8 +11,8 @@ use crate::verbs::ab::Told;
 use crate::verbs::apply::count as plural;
 use crate::views::units;
 
-/// The verdict, where it comes from, and what speaks against it.
-pub(crate) fn render(told: &Told<'_>) -> String {
+/// Renders the verdict, its numbers, and what weakens it.
+pub(super) fn render(told: &Told<'_>) -> String {
     let Told { comparison, question, .. } = told;
     let mut text = format!("A {}, B {}: {}\n", told.a, told.b, told.measured);
     if let Some((a, b)) = comparison.medians {
@@ -24,7 +24,7 @@ pub(crate) fn render(told: &Told<'_>) -> String {
     if let Some(bootstrap) = comparison.bootstrap {
         let _ = writeln!(
             text,
-            "  bootstrap of these pairs, as if their number had been fixed: {}",
+            "  bootstrap interval of these pairs, as for a fixed number of pairs: {}",
             interval(&bootstrap, question.scale)
         );
     }
@@ -35,13 +35,13 @@ pub(crate) fn render(told: &Told<'_>) -> String {
     }
     if !comparison.far_off.is_empty() {
         let pairs: Vec<String> = comparison.far_off.iter().map(|n| (n + 1).to_string()).collect();
-        let _ = writeln!(text, "  note: far off: the difference of pair {}", pairs.join(", "));
+        let _ = writeln!(text, "  note: outlier: the difference of pair {}", pairs.join(", "));
     }
     text
 }
 
-/// `B is 9.8% higher (+9.1% .. +10.4%, 95%): better`.
-pub(crate) fn verdict(comparison: &Comparison, scale: Scale) -> String {
+/// The verdict in one line: `B is 9.8% higher (+9.1% .. +10.4%, 95%): better`.
+pub(super) fn verdict(comparison: &Comparison, scale: Scale) -> String {
     let Some(change) = comparison.change else {
         return "no difference shown: too few pairs for an interval".into();
     };
@@ -56,8 +56,8 @@ pub(crate) fn verdict(comparison: &Comparison, scale: Scale) -> String {
     }
 }
 
-/// What the pairs say while there are more to come.
-pub(crate) fn so_far(comparison: &Comparison, scale: Scale) -> String {
+/// The interval of the pairs measured so far.
+pub(super) fn so_far(comparison: &Comparison, scale: Scale) -> String {
     comparison.change.map_or_else(String::new, |change| interval(&change, scale))
 }
 
@@ -66,7 +66,7 @@ fn stopped(told: &Told<'_>) -> String {
     let pairs = plural(comparison.pairs.len(), "pair");
     if told.interrupted {
         return format!(
-            "interrupted after {pairs}; the interval is of the first {}",
+            "interrupted after {pairs}; the interval uses the first {}",
             comparison.pairs_used
         );
     }
@@ -75,9 +75,11 @@ fn stopped(told: &Told<'_>) -> String {
         Some(Stop::Clear) => format!("stopped after {pairs}: clear"),
         Some(Stop::Alike) => {
             let matters = size(question.rules.matters, question.scale);
-            format!("stopped after {pairs}: whatever difference there is, it is below {matters}")
+            format!("stopped after {pairs}: any difference is below {matters}")
         }
-        Some(Stop::Hopeless) => format!("given up after {pairs}: all {most} would not show more"),
+        Some(Stop::Hopeless) => {
+            format!("stopped after {pairs}: all {most} would not show a difference")
+        }
         Some(Stop::Used) | None => format!("all {pairs} used"),
     }
 }
@@ -91,11 +93,11 @@ fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
         ));
     }
     if let Some(alike) = steadiness.neighbours_alike {
-        notes.push(format!("{name} comes in waves: neighbours are alike ({alike:.2})"));
+        notes.push(format!("{name} is autocorrelated: neighbouring pairs are alike ({alike:.2})"));
     }
     if !steadiness.outliers.is_empty() {
         let pairs: Vec<String> = steadiness.outliers.iter().map(|n| (n + 1).to_string()).collect();
-        notes.push(format!("{name} was far off in pair {}", pairs.join(", ")));
+        notes.push(format!("{name} has an outlier in pair {}", pairs.join(", ")));
     }
     notes
 }
@@ -114,7 +116,7 @@ fn size(value: f64, scale: Scale) -> String {
     }
 }
 
-/// Three digits, also of what is small.
+/// Three significant digits, also below 1.
 fn number(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.3}") } else { units::count(value) }
 }

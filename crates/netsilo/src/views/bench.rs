@@ -1,4 +1,4 @@
-//! A run as text.
+//! The result of `bench run` as text.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use netsilo_trial::traffic::{Latency, Run, Side};
 use crate::verbs::apply::count as plural;
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
-/// What was made, how fast it was, and what both machines did.
+/// Renders the load, its rate, and what both machines did.
 pub(crate) fn render(run: &Run) -> String {
     let mut text = head(run);
     let figures = run.figures();
@@ -51,7 +51,7 @@ pub(crate) fn render(run: &Run) -> String {
     text + &sides(run)
 }
 
-/// What became of sends without a copy: the kernel copies where it must, and tells only afterwards.
+/// Describes zero-copy sends: the kernel may copy, and reports this only afterwards.
 fn zero_copy(run: &Run) -> Option<String> {
     let totals = run.totals;
     let of = |count: u64| percent(count as f64 / totals.zerocopy_sends as f64);
@@ -59,29 +59,29 @@ fn zero_copy(run: &Run) -> Option<String> {
     let always = if loopback { ", as always on loopback" } else { "" };
     let open = totals.zerocopy_sends.saturating_sub(totals.zerocopy_completed);
     let open =
-        if open > 0 { format!("; of {} it has not told the end", of(open)) } else { String::new() };
+        if open > 0 { format!("; no completion reported for {}", of(open)) } else { String::new() };
     let (sends, copied) = (count(totals.zerocopy_sends as f64), of(totals.zerocopy_copied));
-    (totals.zerocopy_sends > 0).then(|| {
-        format!("{sends} sends; the kernel copied {copied} of them all the same{always}{open}")
-    })
+    (totals.zerocopy_sends > 0)
+        .then(|| format!("{sends} sends; the kernel copied {copied} of them{always}{open}"))
 }
 
 fn head(run: &Run) -> String {
     let spec = &run.spec;
     let what = if spec.test.has_responses() {
-        format!("{} bytes asked, {} answered", spec.request_bytes, spec.response_bytes)
+        format!("requests of {} bytes, responses of {}", spec.request_bytes, spec.response_bytes)
     } else {
-        format!("{} bytes a call", spec.send_bytes)
+        format!("{} bytes per call", spec.send_bytes)
     };
     let served = &run.server;
     let work = if served.work_usecs > 0 {
-        format!(", {} us of work each", served.work_usecs)
+        format!(", {} us of work per request", served.work_usecs)
     } else {
         String::new()
     };
     let served_as = served.instances_as.map_or_else(String::new, |kind| format!(" ({kind})"));
     format!(
-        "{} of {}, {what}, {:.1} s\n  client        {}\n  server        {} at {}{served_as}{work}\n",
+        "{} of {}, {what}, {:.1} s\n  client        {}\n  \
+         server        {} at {}{served_as}{work}\n",
         plural(spec.instances, "instance"),
         spec.test,
         run.seconds,
@@ -91,7 +91,7 @@ fn head(run: &Run) -> String {
     )
 }
 
-/// Both machines' cost, or the one machine's that is both.
+/// The cost at both machines; one number if client and server are the same machine.
 fn both(run: &Run, unit: impl Fn(f64) -> String, per: &str, client: f64, server: f64) -> String {
     if run.is_on_one_machine() {
         return format!("{} per {per}, both ends on one machine", unit(client.max(server)));
@@ -126,7 +126,7 @@ fn sides(run: &Run) -> String {
     side("client", &run.client) + &side("server", &run.server.side)
 }
 
-/// One machine: per CPU, and as a whole.
+/// One machine: its totals, a table per CPU, and drop counters.
 fn side(name: &str, side: &Side) -> String {
     let mut table = plain();
     let mut header = vec![
@@ -169,13 +169,13 @@ fn side(name: &str, side: &Side) -> String {
     );
     let lost = ["rx_dropped", "rx_missed_errors", "rx_fifo_errors", "tx_dropped"];
     for (netdev, counters) in &side.rates.netdevs {
-        let told = lost
+        let shown = lost
             .iter()
             .filter_map(|name| Some((name, counters.get(*name).filter(|rate| **rate > 0.0)?)));
-        let told: Vec<String> =
-            told.map(|(name, rate)| format!("{name} {}/s", count(*rate))).collect();
-        if !told.is_empty() {
-            let _ = writeln!(text, "{netdev}: {}", told.join(", "));
+        let shown: Vec<String> =
+            shown.map(|(name, rate)| format!("{name} {}/s", count(*rate))).collect();
+        if !shown.is_empty() {
+            let _ = writeln!(text, "{netdev}: {}", shown.join(", "));
         }
     }
     text
@@ -287,14 +287,14 @@ mod tests {
         (one.totals.zerocopy_sends, one.totals.zerocopy_completed, one.totals.zerocopy_copied) =
             (2000, 2000, 500);
         assert!(
-            render(&one).contains("2.00k sends; the kernel copied 25% of them all the same\n"),
+            render(&one).contains("2.00k sends; the kernel copied 25% of them\n"),
             "{}",
             render(&one)
         );
         (one.address, one.totals.zerocopy_completed) = ("127.0.0.1:12870".into(), 1000);
         let text = render(&one);
         assert!(
-            text.contains("all the same, as always on loopback; of 50% it has not told the end\n"),
+            text.contains("them, as always on loopback; no completion reported for 50%\n"),
             "{text}"
         );
     }

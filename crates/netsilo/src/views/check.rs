@@ -1,4 +1,4 @@
-//! Findings as a person reads them: the gravest first, each with its numbers and what may be done.
+//! Findings as text: the most severe first, each with its evidence and remedies.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ use netsilo_decide::judge::ledger::{Ledger, Line, Stage};
 use crate::views::show::{table, trim_lines};
 use crate::views::units;
 
-/// How many counters of a stage are named.
+/// How many counters of a loss stage are named.
 const COUNTERS_NAMED: usize = 3;
 
-/// All findings.
+/// Renders all findings and the ledger of loss.
 pub(crate) fn render(check: &Check) -> String {
     let mut text = String::new();
     let seconds = check.interval.as_secs_f64();
@@ -30,12 +30,12 @@ pub(crate) fn render(check: &Check) -> String {
     }
     text.push_str(&ledger(&check.ledger));
     if check.findings.iter().any(|finding| finding.severity > Severity::Ok) {
-        let _ = writeln!(text, "\nnetsilo explain ID tells more of a finding");
+        let _ = writeln!(text, "\nrun netsilo explain ID for the page of a finding");
     }
     text
 }
 
-/// `1 critical, 2 warning, 3 ok`.
+/// Number of findings by severity: `1 critical, 2 warning, 3 ok`.
 fn counts(check: &Check) -> String {
     let count = |severity: &Severity| {
         check.findings.iter().filter(|finding| finding.severity == *severity).count()
@@ -44,19 +44,19 @@ fn counts(check: &Check) -> String {
     let counted: Vec<String> =
         counted.filter(|(count, _)| *count > 0).map(|(n, name)| format!("{n} {name}")).collect();
     if counted.is_empty() {
-        "nothing found, there was too little to look at".to_owned()
+        "nothing found: there was too little traffic to judge".to_owned()
     } else {
         counted.join(", ")
     }
 }
 
-/// Where packets were lost, stage by stage; stages that never lost anything have no line.
+/// Packet loss by stage; stages that lost nothing since boot have no line.
 fn ledger(ledger: &Ledger) -> String {
     let stages: Vec<&Stage> = ledger.stages.iter().filter(|stage| stage.since_boot > 0).collect();
     if stages.is_empty() {
         return String::new();
     }
-    let mut table = table(&["  lost on the way", "now", "per s", "since boot", "where"], |name| {
+    let mut table = table(&["  packets lost", "now", "per s", "since boot", "where"], |name| {
         matches!(name, "now" | "per s" | "since boot")
     });
     for stage in stages {
@@ -69,7 +69,7 @@ fn ledger(ledger: &Ledger) -> String {
     text
 }
 
-/// A stage's counters that are not 0, those that grew first.
+/// The row of a stage, with its nonzero counters, those that grew first.
 fn stage_row(stage: &Stage) -> Vec<String> {
     let mut lines: Vec<&Line> = stage.lines.iter().collect();
     lines.sort_by_key(|line| {
@@ -119,7 +119,7 @@ fn remedy(text: &mut String, finding: &Finding, remedy: &Remedy) {
                 crate::views::check::measure(measure)
             )
         }
-        Gain::Unknown(why) => writeln!(text, "      gain unknown: {why}"),
+        Gain::Unknown(why) => writeln!(text, "      gain not known: {why}"),
         Gain::Nothing(why) => writeln!(text, "      gains nothing: {why}"),
     };
     if let Some(cost) = &remedy.cost {

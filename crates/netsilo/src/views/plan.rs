@@ -1,11 +1,11 @@
-//! A plan as a person reads it: what `apply` will write, why, and what it leaves alone.
+//! A plan as text: what `apply` will write, why, and what it leaves unchanged.
 
 use std::fmt::Write as _;
 
 use netsilo_decide::plan::Plan;
 use netsilo_model::change::{Change, Interruption, Target};
 
-/// The whole plan.
+/// Renders a whole plan.
 pub(crate) fn render(plan: &Plan) -> String {
     let mut text = String::new();
     let count = plan.changes.len();
@@ -43,13 +43,13 @@ pub(crate) fn render(plan: &Plan) -> String {
     text
 }
 
-/// `irq 27 (virtio0-input.1): 0 -> 6`.
+/// A change as text: `irq 27 (virtio0-input.1): 0 -> 6`.
 fn knob(change: &Change) -> String {
     let (old, new) = change.from_to();
     format!("{}: {old} -> {new}", change.target)
 }
 
-/// What stops for a moment while a plan is applied, in lines; none where nothing does.
+/// Lists, a line each, the changes that interrupt traffic while a plan is applied.
 pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
     let of = |kind: Interruption| {
         let these =
@@ -59,20 +59,21 @@ pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     let channels =
         plan.changes.iter().any(|change| matches!(change.target, Target::Channels { .. }));
-    let anew =
-        if channels { "; interrupts, RPS and XPS masks of the queues start over" } else { "" };
+    let masks_reset =
+        if channels { "; interrupts, RPS and XPS masks of the queues are reset" } else { "" };
     for (kind, word, why) in [
         (
             Interruption::Always,
             "interrupts traffic",
             format!(
-                "its driver sets the queues up anew: what is in them is lost, and the link may be away for seconds{anew}"
+                "the driver reinitializes its queues: packets in them are lost, and the link may \
+                 be down for seconds{masks_reset}"
             ),
         ),
         (
             Interruption::Sometimes,
             "may interrupt traffic",
-            "some drivers set themselves up anew".to_owned(),
+            "some drivers reinitialize themselves".to_owned(),
         ),
     ] {
         let these = of(kind);
@@ -83,7 +84,7 @@ pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// Subjects with reasons; those that share a reason share a line.
+/// A titled section of subjects with reasons; subjects with the same reason share a line.
 fn section<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a str, &'a str)>) {
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
     for (subject, reason) in rows {
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stops_for_a_moment_is_said_before() {
+    fn changes_that_interrupt_traffic_are_announced() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
         let settings = |text: &str| Value::Settings(text.parse().unwrap());
         let change =
@@ -128,13 +129,20 @@ mod tests {
             ),
             change(lro, Value::Switch(true), Value::Switch(false), "it forwards"),
         ];
-        insta::assert_snapshot!(render(&Plan { changes, ..Plan::default() }), @"
-        2 changes
-          eth0 channels: combined=2 -> combined=8  8 cpus share the work
-          eth0 rx-lro: on -> off                   it forwards
-        interrupts traffic: eth0 channels (its driver sets the queues up anew: what is in them is lost, and the link may be away for seconds; interrupts, RPS and XPS masks of the queues start over)
-        may interrupt traffic: eth0 rx-lro (some drivers set themselves up anew)
-        ");
+        let lines: Vec<String> =
+            render(&Plan { changes, ..Plan::default() }).lines().map(str::to_owned).collect();
+        assert_eq!(
+            lines,
+            [
+                "2 changes",
+                "  eth0 channels: combined=2 -> combined=8  8 cpus share the work",
+                "  eth0 rx-lro: on -> off                   it forwards",
+                "interrupts traffic: eth0 channels (the driver reinitializes its queues: packets \
+                 in them are lost, and the link may be down for seconds; interrupts, RPS and XPS \
+                 masks of the queues are reset)",
+                "may interrupt traffic: eth0 rx-lro (some drivers reinitialize themselves)",
+            ]
+        );
     }
 
     #[test]

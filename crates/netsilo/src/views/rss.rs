@@ -1,4 +1,4 @@
-//! RSS as text; computes nothing.
+//! RSS as text.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use netsilo_model::rss::model::{Fit, KeySource};
 
 use crate::views::units;
 
-/// Where a flow arrives, a paragraph for each netdev.
+/// Renders the predicted queue of a flow, one paragraph per netdev.
 pub(crate) fn places(places: &[Where]) -> String {
     let mut text = String::new();
     for place in places {
@@ -26,7 +26,7 @@ pub(crate) fn places(places: &[Where]) -> String {
                 let why = why.as_deref().unwrap_or("no reason is known");
                 writeln!(
                     text,
-                    "{}: cannot reckon where {} arrives: {why}",
+                    "{}: cannot predict the queue of {}: {why}",
                     place.netdev, place.flow
                 )
             }
@@ -46,12 +46,12 @@ pub(crate) fn places(places: &[Where]) -> String {
 
 fn fit(fit: &Fit) -> String {
     match fit.flows {
-        0 => "no flow was seen that would prove or disprove it".to_owned(),
+        0 => "no flow was seen that could confirm it".to_owned(),
         _ => fit.to_string(),
     }
 }
 
-/// RSS of each netdev, and its flows if wanted.
+/// Renders RSS of each netdev, with its flows if `flows` is set.
 pub(crate) fn shown(netdevs: &[NetdevRss], flows: bool) -> String {
     let paragraphs = netdevs.iter().map(|netdev| one(netdev, flows));
     paragraphs.collect::<Vec<_>>().join("\n")
@@ -60,19 +60,19 @@ pub(crate) fn shown(netdevs: &[NetdevRss], flows: bool) -> String {
 fn one(netdev: &NetdevRss, flows: bool) -> String {
     let driver = netdev.driver.as_deref().unwrap_or("unknown driver");
     let mut text = format!("{} ({driver})\n", netdev.netdev);
-    let function = netdev.function.as_deref().unwrap_or("not told");
+    let function = netdev.function.as_deref().unwrap_or("not reported");
     let key = match netdev.key {
         Some(KeySource::Driver) => "shown by the driver",
         Some(KeySource::NetdevRssKey) => {
-            "net.core.netdev_rss_key, which this driver takes and does not show"
+            "net.core.netdev_rss_key, which this driver uses and does not show"
         }
         None => "not known",
     };
     let fields: Vec<String> =
         netdev.fields.iter().map(|(flow, fields)| format!("{flow} {}", or_none(fields))).collect();
-    let fields = if fields.is_empty() { "not told".to_owned() } else { fields.join(", ") };
+    let fields = if fields.is_empty() { "not reported".to_owned() } else { fields.join(", ") };
     let model = match &netdev.no_model {
-        Some(why) => format!("queues cannot be reckoned: {why}"),
+        Some(why) => format!("queues cannot be predicted: {why}"),
         None => match netdev.fit.likely_cause() {
             Some(cause) => format!("{}; of the others: {cause}", netdev.fit),
             None => fit(&netdev.fit),
@@ -112,18 +112,19 @@ fn load(load: &LoadOf) -> String {
     let Some(((entries, skew), heaviest)) =
         load.entries_in_effect.zip(load.skew).zip(load.heaviest_flow)
     else {
-        return "no packet went by the table".to_owned();
+        return "no packet was steered by the table".to_owned();
     };
     let packets = units::count(load.packets as f64);
     let mut text = format!(
-        "{packets} packets of {} flows, as uneven as {entries:.1} equal entries; the heaviest queue has {skew:.1} times \
-         the mean, the heaviest flow {}",
+        "{packets} packets of {} flows, as uneven as {entries:.1} equal entries; the heaviest \
+         queue has {skew:.1} times the mean, the heaviest flow {}",
         load.flows,
         units::percent(heaviest)
     );
-    for (count, what) in
-        [(load.outside, "went another way"), (load.missed, "found no room to be counted by flow")]
-    {
+    for (count, what) in [
+        (load.outside, "not steered by the table"),
+        (load.missed, "not counted by flow (map full)"),
+    ] {
         if count > 0 {
             let _ = write!(text, "; {} {what}", units::count(count as f64));
         }
@@ -140,7 +141,7 @@ fn flow(text: &mut String, seen: &SeenFlow) {
     let hash = units::or_dash(flow.hash, |hash| format!("{hash:#010x}"));
     let packets = units::count(flow.packets as f64);
     let other = match seen.predicted {
-        Some(at) if Some(at.queue) != flow.queue => format!(", reckoned rx-{}", at.queue),
+        Some(at) if Some(at.queue) != flow.queue => format!(", predicted rx-{}", at.queue),
         _ => String::new(),
     };
     let pieces = if flow.fragments { " in fragments" } else { "" };

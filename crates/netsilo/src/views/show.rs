@@ -1,5 +1,4 @@
-//! A report as one screen that a person reads: netdevs with their rx queues, CPUs, and what else to
-//! know.
+//! A report as text: netdevs with their rx queues, CPUs, totals and notes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,10 +13,10 @@ use netsilo_model::snapshot::attribution::Source;
 use crate::views::stages;
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
-/// How many consumers of a queue are named before the rest is summed up.
+/// How many consumers of a queue are named; the rest is added up.
 const CONSUMERS_NAMED: usize = 3;
 
-/// The whole screen.
+/// Renders the whole report.
 pub(crate) fn render(report: &Report) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", title(report));
@@ -35,7 +34,7 @@ pub(crate) fn render(report: &Report) -> String {
     text
 }
 
-/// A device with queues that something arrives on, or could be moved.
+/// Whether a netdev has queues with traffic, interrupts or steering.
 fn worth_showing(netdev: &NetdevLine) -> bool {
     netdev
         .queues
@@ -158,7 +157,7 @@ fn queue_row(silo: &Silo) -> Vec<String> {
     ]
 }
 
-/// The CPUs that polled, and under RPS the ones that ran the protocol (`0 -> 2-3`).
+/// CPUs that polled a queue; with RPS also those that ran the protocol (`0 -> 2-3`).
 fn polled_on(silo: &Silo) -> String {
     let polled: CpuSet = silo.polls.keys().copied().collect();
     let protocol: CpuSet = silo.protocol_cpus.keys().copied().collect();
@@ -170,7 +169,7 @@ fn polled_on(silo: &Silo) -> String {
     }
 }
 
-/// RPS, RFS and XPS where they are on.
+/// The RPS, RFS and XPS settings that are on.
 fn steering(silo: &Silo) -> String {
     let on = |cpus: &Option<CpuSet>| cpus.clone().filter(|cpus| !cpus.is_empty());
     let mut parts = Vec::new();
@@ -195,8 +194,8 @@ fn locality(locality: &Locality) -> String {
     parts.join(" ")
 }
 
-/// `redis (cpu 3) 97%, sshd (cpu 0) 3%`; what leaves again follows, as a share of the queue's
-/// packets: `-> eth1 tx-2 4.31k/s 60%`.
+/// Consumers, then forwarded packets as a share of the queue's packets:
+/// `redis (cpu 3) 97%, sshd (cpu 0) 3%, -> eth1 tx-2 4.31k/s 60%`.
 fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) -> String {
     let reader = |consumer: &ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
@@ -269,7 +268,7 @@ fn cpu_row(cpu: &CpuLine, measured: bool, nodes: bool) -> Vec<String> {
     row
 }
 
-/// `eth0 rx-0, eth0 rx-1` as `eth0 rx-0,1`.
+/// Groups the queues of a netdev: `eth0 rx-0, eth0 rx-1` as `eth0 rx-0-1`.
 fn group_queues(labels: &[String]) -> String {
     let mut by_stem: BTreeMap<&str, Vec<CpuId>> = BTreeMap::new();
     let mut others = Vec::new();
@@ -295,24 +294,24 @@ fn totals(report: &Report) -> String {
             writeln!(text, "locality of {read} read from queues: {}", locality(&totals.locality));
     }
     let elsewhere = [
-        ("came through no queue (loopback, or between namespaces)", &totals.local),
-        ("came through a NIC of another network namespace", &totals.foreign),
-        ("its queue was not found", &totals.unresolved),
+        ("through no rx queue (loopback, or between namespaces)", &totals.local),
+        ("through a NIC of another network namespace", &totals.foreign),
+        ("through a queue that was not found", &totals.unresolved),
     ];
     for (what, Elsewhere { bytes_per_s: rate, consumers: who }) in elsewhere {
         if *rate > 0.0 {
-            let _ = writeln!(text, "{}, {what}: {}", bytes_per_s(*rate), consumers(who, &[]));
+            let _ = writeln!(text, "{} read {what}: {}", bytes_per_s(*rate), consumers(who, &[]));
         }
     }
     let forwarded = &totals.forwarded;
     if forwarded.packets_per_s > 0.0 {
         let packets = count(forwarded.packets_per_s);
         let _ =
-            write!(text, "{packets} packets/s ({}) left again", bytes_per_s(forwarded.bytes_per_s));
+            write!(text, "{packets} packets/s ({}) forwarded", bytes_per_s(forwarded.bytes_per_s));
         if !forwarded.from_no_queue.is_empty() {
             let _ = write!(
                 text,
-                ", of them through no queue seen here: {}",
+                ", some of them through no rx queue seen here: {}",
                 consumers(&[], &forwarded.from_no_queue)
             );
         }
@@ -348,7 +347,8 @@ mod tests {
                     { "to": "eth1", "queue": 0, "packets_per_s": 2990, "bytes_per_s": 448500 }] },
                 { "irq": 42, "cpus": "1", "packets_per_s": 400, "load": 0.01,
                   "readers": [{ "comm": "sshd", "cpu": 0, "bytes_per_s": 3000 }],
-                  "forwards": [{ "to": "tap7", "queue": 0, "packets_per_s": 100, "bytes_per_s": 15000 }] }] },
+                  "forwards": [{
+                      "to": "tap7", "queue": 0, "packets_per_s": 100, "bytes_per_s": 15000 }] }] },
             { "name": "eth1", "driver": "igb", "queues": [{ "irq": 51, "cpus": "1" }] }] }"#;
         let scene: Scene = serde_json::from_str(scene).unwrap();
         insta::assert_snapshot!(render(&Report::of(&scene.observation())));

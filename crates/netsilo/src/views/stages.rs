@@ -1,5 +1,5 @@
-//! Where receive work spends its time, as a table: a line for each CPU and one for all, shares of
-//! the samples by stage.
+//! Stages of receive work as a table: one line per CPU and a total, with the share of samples in
+//! each stage.
 
 use comfy_table::Table;
 use netsilo_model::derive::stages::{Stages, StagesLine};
@@ -8,7 +8,7 @@ use netsilo_model::snapshot::stage_samples::Stage;
 use crate::views::show::{table, trim_lines};
 use crate::views::units::{or_dash, percent};
 
-/// A title, the table, and what is missing in it.
+/// Renders a title, the table, and what is missing.
 pub(crate) fn render(stages: &Stages) -> String {
     let mut text =
         format!("stages of receive work, sampled {} times a second on each cpu\n", stages.per_s);
@@ -19,10 +19,10 @@ pub(crate) fn render(stages: &Stages) -> String {
     }
     text.push('\n');
     if stages.lost > 0 {
-        text += &format!("  {} more samples whose stack found no room\n", stages.lost);
+        text += &format!("  {} more samples lost, stack buffer full\n", stages.lost);
     }
     if let Some(reason) = &stages.refused {
-        text += &format!("  not known: {reason}\n");
+        text += &format!("  unknown: {reason}\n");
     }
     text
 }
@@ -67,14 +67,12 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told() {
-        let samples = StageSamples {
-            refused: Some("no perf clock on cpu 0".into()),
-            ..StageSamples::default()
-        };
+    fn a_refusal_is_shown() {
+        let samples =
+            StageSamples { refused: Some("no clock of cpu 0".into()), ..StageSamples::default() };
         let text = render(&Stages::of(&samples, 1.0));
         assert!(
-            text.ends_with("no sample found receive work\n  not known: no perf clock on cpu 0\n"),
+            text.ends_with("no sample found receive work\n  unknown: no clock of cpu 0\n"),
             "{text}"
         );
     }

@@ -1,4 +1,4 @@
-//! The daemon's status as a person reads it.
+//! The daemon's status as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::views::units::{bytes_per_s, percent};
 /// How many decisions are shown.
 const DECISIONS: usize = 10;
 
-/// The whole screen.
+/// Renders the whole status.
 pub(crate) fn render(status: &Status) -> String {
     let mut text = head(status);
     if !status.placements.is_empty() {
@@ -26,10 +26,10 @@ pub(crate) fn render(status: &Status) -> String {
         let why = held.map_or(&change.reason, |held| &held.why);
         format!("{}: {} -> {}: {why}", change.target, change.old, change.new)
     });
-    section(&mut text, "wanted, not in force", pending);
+    section(&mut text, "planned, not in force", pending);
     let conflicts = status.conflicts.iter().map(|it| {
         format!(
-            "{}: we wrote {}, it says {}: left to {}, since {} ago",
+            "{}: netsilo wrote {}, now it is {}: left to {}, since {} ago",
             it.target,
             it.ours,
             it.theirs,
@@ -64,9 +64,9 @@ pub(crate) fn render(status: &Status) -> String {
 
 fn head(status: &Status) -> String {
     let mode = match &status.mode {
-        Mode::Placing => "places and hints".to_owned(),
+        Mode::Placing => "writes knobs and hints".to_owned(),
         Mode::HintsOnly => "hints only".to_owned(),
-        Mode::ObserveOnly(why) => format!("observes only: {why}"),
+        Mode::ObserveOnly(why) => format!("only observes: {why}"),
     };
     let up = span(status.at.saturating_sub(status.started));
     let mut text = format!(
@@ -80,12 +80,12 @@ fn head(status: &Status) -> String {
     let files = if files.is_empty() { "defaults".to_owned() } else { files.join(", ") };
     let _ = writeln!(text, "config: {files}; a window every {}", span(config.interval));
     if let Some(error) = &config.error {
-        let _ = writeln!(text, "config NOT TAKEN, the one before stays: {error}");
+        let _ = writeln!(text, "config REJECTED, the previous one stays: {error}");
     }
     let totals = &status.totals;
     let _ = writeln!(
         text,
-        "done: {} in {}; {}, {} again after a reset, {} refused, {} left to others",
+        "totals: {} in {}; {}, {} again after a reset, {} refused, {} left to others",
         count(totals.changes as usize, "write"),
         count(status.windows as usize, "window"),
         count(totals.reverts as usize, "revert"),
@@ -96,7 +96,7 @@ fn head(status: &Status) -> String {
     let by = match status.attribution.source {
         Source::Bpf => "eBPF",
         Source::SockDiag => "sock_diag, TCP only",
-        Source::None => "nothing: consumers are not known",
+        Source::None => "nothing: consumers unknown",
     };
     let locality = &status.locality;
     let near = |distance: &Distance| {
@@ -122,12 +122,12 @@ fn placements(status: &Status) -> Table {
     table.set_header(["vector", "irq", "cpus", "now", "algorithm", "basis"]);
     for placement in &status.placements {
         let irq = placement.irq.map_or_else(|| "-".to_owned(), |irq| irq.to_string());
-        let there = if placement.moves { "elsewhere" } else { "there" };
+        let state = if placement.moves { "elsewhere" } else { "in place" };
         table.add_row([
             placement.label.clone(),
             irq,
             placement.cpus.to_string(),
-            there.to_owned(),
+            state.to_owned(),
             placement.algorithm.to_string(),
             placement.basis.clone(),
         ]);

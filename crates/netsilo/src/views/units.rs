@@ -1,18 +1,18 @@
-//! Numbers as people read them: three digits and a prefix; what is not known is a dash.
+//! Numbers as text: three digits with a prefix; an unknown value is a dash.
 
-/// A rate or count: `0`, `7.2`, `431`, `12.3k`, `1.20M`.
+/// Formats a rate or count: `0`, `7.20`, `431`, `12.3k`, `1.20M`.
 pub(crate) fn count(value: f64) -> String {
     let (scaled, prefix) = scale(value);
     format!("{}{prefix}", digits(scaled))
 }
 
-/// Bytes per second, decimal: `431 B/s`, `1.20 MB/s`.
+/// Formats bytes per second with decimal prefixes: `431 B/s`, `1.20 MB/s`.
 pub(crate) fn bytes_per_s(value: f64) -> String {
     let (scaled, prefix) = scale(value);
     format!("{} {prefix}B/s", digits(scaled))
 }
 
-/// An amount of data, binary: `512 B`, `1.20 KiB`, `6.00 MiB`.
+/// Formats an amount of data with binary prefixes: `512 B`, `1.20 KiB`, `6.00 MiB`.
 pub(crate) fn bytes(value: u64) -> String {
     let value = value as f64;
     match value {
@@ -23,7 +23,7 @@ pub(crate) fn bytes(value: u64) -> String {
     }
 }
 
-/// A time: `85 ns`, `5.40 us`, `1.20 ms`.
+/// Formats a time in nanoseconds: `85.0 ns`, `5.40 us`, `1.20 ms`.
 pub(crate) fn nanoseconds(value: f64) -> String {
     match value {
         v if v >= 1e9 => format!("{} s", digits(v / 1e9)),
@@ -33,7 +33,7 @@ pub(crate) fn nanoseconds(value: f64) -> String {
     }
 }
 
-/// A share of one: `71%`, `0.4%`; nothing is `0%`.
+/// Formats a share from 0 to 1 as a percentage: `0%`, `0.4%`, `71%`.
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 0.0 && percent < 0.95 {
@@ -43,12 +43,12 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// What is known, rendered; else a dash.
+/// Formats a value with `render`; `None` as a dash.
 pub(crate) fn or_dash<T>(value: Option<T>, render: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), render)
 }
 
-/// Three digits, also of what is small: `0`, `0.0123`, `1.20`, `12.3k`.
+/// Formats a number with three digits, also below 1: `0`, `0.0123`, `1.20`, `12.3k`.
 pub(crate) fn small(value: f64) -> String {
     match value {
         v if v >= 0.995 || v == 0.0 => count(v),

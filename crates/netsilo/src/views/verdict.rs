@@ -1,4 +1,4 @@
-//! Verdicts as a table: what each remedy would do to each netdev, and why in a line.
+//! Verdicts as a table: the outcome of each remedy on each netdev, and why in one line.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use netsilo_decide::judge::verdict::Verdict;
 use crate::views::check::measure;
 use crate::views::show::{table, trim_lines};
 
-/// All verdicts, and where their distances come from; with `all`, the numbers behind each.
+/// Renders all verdicts and the source of the weights; with `all`, the numbers behind each verdict.
 pub(crate) fn render(check: &Check, all: bool) -> String {
     let verdicts = &check.verdicts;
     if verdicts.is_empty() {
@@ -26,7 +26,7 @@ pub(crate) fn render(check: &Check, all: bool) -> String {
     }
     let mut text = format!("\nwhat each remedy would do\n{}\n", trim_lines(&rows));
     if !check.distances.is_empty() {
-        let _ = writeln!(text, "  reckoned with {}", check.distances);
+        let _ = writeln!(text, "  estimated with {}", check.distances);
     }
     if all {
         verdicts.iter().for_each(|verdict| reasons(&mut text, verdict));
@@ -50,7 +50,7 @@ fn reasons(text: &mut String, verdict: &Verdict) {
         Gain::AtMost { measure: most, of, basis } => {
             writeln!(text, "  gains at most {} of {of}: {basis}", measure(most))
         }
-        Gain::Unknown(why) => writeln!(text, "  gain unknown: {why}"),
+        Gain::Unknown(why) => writeln!(text, "  gain not known: {why}"),
         Gain::Nothing(why) => writeln!(text, "  gains nothing: {why}"),
     };
     if let Some(not_when) = &verdict.not_when {
@@ -75,8 +75,12 @@ mod tests {
             "grid": { "l2s": 4 },
             "virtual_machine": false,
             "netdevs": [{ "name": "eth0", "driver": "virtio_net", "queues": [{
-                "irq": 30, "cpus": "0", "rps_cpus": "", "packets_per_s": 200000, "packets_per_poll": 32, "load": 0.95,
-                "readers": [{ "comm": "a", "cpu": 1, "bytes_per_s": 100 }, { "comm": "b", "cpu": 2, "bytes_per_s": 100 }]
+                "irq": 30, "cpus": "0", "rps_cpus": "", "packets_per_s": 200000,
+                "packets_per_poll": 32, "load": 0.95,
+                "readers": [
+                    { "comm": "a", "cpu": 1, "bytes_per_s": 100 },
+                    { "comm": "b", "cpu": 2, "bytes_per_s": 100 },
+                ],
             }] }]
         }))
         .unwrap();

@@ -1,5 +1,5 @@
-//! Why a CPU is busy, as a person reads it: its time, then each cause with its numbers and the
-//! steps that led there.
+//! An explanation of a busy CPU as text: its time, then each cause with its evidence and the steps
+//! that led there.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use netsilo_model::derive::rates::Shares;
 use crate::views::check::measure;
 use crate::views::units::percent;
 
-/// The whole answer.
+/// Renders the whole explanation.
 pub(crate) fn render(why: &Why) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -23,7 +23,7 @@ pub(crate) fn render(why: &Why) -> String {
         time(&mut text, cpu);
     }
     if why.causes.is_empty() {
-        let _ = writeln!(text, "\nnothing was seen to run there in softirqs or interrupts");
+        let _ = writeln!(text, "\nno softirq or interrupt work was seen there");
     }
     for cause in &why.causes {
         crate::views::why::cause(&mut text, cause);
@@ -60,7 +60,7 @@ fn time(text: &mut String, cpu: &CpuWhy) {
     if let Some(it) = cpu.ksoftirqd {
         let _ = writeln!(
             text,
-            "  ksoftirqd       ran {}, waited for its turn {}",
+            "  ksoftirqd       ran {}, waited for a cpu {}",
             percent(it.ran),
             percent(it.waited)
         );
@@ -90,7 +90,7 @@ fn ticks(it: &Shares) -> String {
 
 fn cause(text: &mut String, cause: &Cause) {
     let share = cause.share.map_or_else(
-        || "share not known".to_owned(),
+        || "share unknown".to_owned(),
         |share| format!("{}{}", if cause.estimated { "about " } else { "" }, percent(share)),
     );
     let _ = writeln!(text, "\n{}: {share}", cause.what);

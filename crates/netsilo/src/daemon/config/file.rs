@@ -1,5 +1,4 @@
-//! What one configuration file says: every key, each of which may be missing; and what is wrong
-//! with it, with its line.
+//! One configuration file: its keys, all optional, and its errors with their line.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::verbs::plan::{algorithm, cpus_or_off, entries_or_off, some_cpus, xps};
 
-/// One file.
+/// The keys of one file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct File {
@@ -35,7 +34,7 @@ pub(crate) struct File {
     pub(crate) netdev: Vec<Netdev>,
 }
 
-/// What is wanted of all netdevs.
+/// Section `[goal]`: the goal for all netdevs.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Goal {
@@ -61,7 +60,7 @@ pub(crate) struct Goal {
     pub(crate) even_if_owned: Option<bool>,
 }
 
-/// How quickly the daemon follows, and what it needs to be sure.
+/// Section `[controller]`: how quickly and how cautiously the daemon acts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Controller {
@@ -85,7 +84,7 @@ pub(crate) struct Controller {
     pub(crate) worse_by: Option<f64>,
 }
 
-/// What is wanted otherwise of the netdevs that all given conditions fit.
+/// Section `[[netdev]]`: exceptions for the netdevs that meet all given conditions.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Netdev {
@@ -105,7 +104,7 @@ pub(crate) struct Netdev {
     pub(crate) queue: Vec<Queue>,
 }
 
-/// What is wanted otherwise of some of their rx queues.
+/// Section `[[netdev.queue]]`: exceptions for some rx queues of these netdevs.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Queue {
@@ -119,16 +118,16 @@ pub(crate) struct Queue {
     pub(crate) cpus: Option<CpuSet>,
 }
 
-/// How much of each cycle is watched with eBPF.
+/// The part of each cycle in which eBPF is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Window {
-    /// All of it.
+    /// The whole cycle.
     Always,
-    /// This long at its end.
+    /// This long at the end of each cycle.
     Last(Duration),
 }
 
-/// How long a knob is left to someone else who has written it.
+/// How long a knob is left alone after another program wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Yield {
     /// Until the configuration is read again.
@@ -146,14 +145,14 @@ pub(crate) enum Metrics {
     At(SocketAddr),
 }
 
-/// What is wrong with a configuration.
+/// An error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BadConfig {
     /// The file.
     pub(crate) file: PathBuf,
-    /// Its line, from 1, where there is one.
+    /// Line number from 1; `None` if the error has no line.
     pub(crate) line: Option<usize>,
-    /// What is wrong, and what to do.
+    /// The error and what to do about it.
     pub(crate) why: String,
 }
 
@@ -169,7 +168,7 @@ impl fmt::Display for BadConfig {
 
 impl std::error::Error for BadConfig {}
 
-/// Reads one file's text.
+/// Parses the text of one file.
 pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
     let bad = |at: Option<usize>, why: String| {
         let line =
@@ -189,7 +188,7 @@ pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
     Ok(parsed)
 }
 
-/// Serde's words; an unknown key with the nearest known one.
+/// Shortens serde's message; an unknown key gets the nearest known one.
 fn in_words(message: &str) -> String {
     let Some(rest) = message.strip_prefix("unknown field ") else {
         return message.lines().next().unwrap_or(message).to_owned();
@@ -200,11 +199,11 @@ fn in_words(message: &str) -> String {
     let known: Vec<&str> = keys.collect();
     match nearest(unknown, &known) {
         Some(nearest) => format!("unknown key {unknown}; did you mean {nearest}?"),
-        None => format!("unknown key {unknown}; there are {}", known.join(", ")),
+        None => format!("unknown key {unknown}; known are {}", known.join(", ")),
     }
 }
 
-/// A value written as text.
+/// Deserializes a value that is written as text.
 fn text<'de, D: Deserializer<'de>, T>(
     from: D,
     parse: impl Fn(&str) -> anyhow::Result<T>,
@@ -248,20 +247,20 @@ fn yielding<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Yield>, D::Erro
     })
 }
 
-/// A share of one.
+/// A number from 0 to 1.
 fn share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     let share = f64::deserialize(from)?;
     let fits = (0.0..=1.0).contains(&share);
     if fits {
         Ok(Some(share))
     } else {
-        Err(D::Error::custom(format!("{share}: a share of one, 0.0 to 1.0")))
+        Err(D::Error::custom(format!("{share}: write a share from 0.0 to 1.0")))
     }
 }
 
 fn some_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     match u32::deserialize(from)? {
-        0 => Err(D::Error::custom("0: at least 1")),
+        0 => Err(D::Error::custom("0: write at least 1")),
         number => Ok(Some(number)),
     }
 }

@@ -1,4 +1,4 @@
-//! The two settings, and which of them is in force.
+//! The two settings of a comparison, and switching between them.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,15 +12,15 @@ use crate::temporary_changes::Switch;
 use crate::verbs::apply::{Place, load};
 use crate::verbs::plan::GoalArgs;
 
-/// What is in force, in the operator's words.
+/// A setting as the user writes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Setting {
     /// Nothing is written.
     None,
-    /// netsilo's own plan, by this algorithm or the goal's.
+    /// netsilo's own plan, by the named algorithm or the goal's.
     Plan(Option<AlgorithmName>),
-    /// A plan from a file.
+    /// A plan read from a file.
     File(PathBuf),
 }
 
@@ -55,19 +55,20 @@ impl Setting {
         matches!(self, Self::Plan(_))
     }
 
-    /// What it writes, given what was seen and is wanted.
-    pub(crate) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
+    /// Returns the plan of this setting; `None` if it writes nothing.
+    pub(super) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
         match self {
             Self::None => Ok(None),
             Self::File(path) => load(path).map(Some),
             Self::Plan(algorithm) => {
-                let observation = seen.context("nothing was looked at")?;
+                let observation = seen.context("the machine was not observed")?;
                 let Some(algorithm) = *algorithm else {
                     return goal.plan(observation, false).map(Some);
                 };
                 anyhow::ensure!(
                     !goal.mends(),
-                    "{algorithm} places, --fix does not: write plan alone beside --fix"
+                    "{algorithm} places queues and --fix does not: with --fix write plan, not \
+                     plan:ALGORITHM"
                 );
                 Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_here()? })))
             }
@@ -75,17 +76,17 @@ impl Setting {
     }
 }
 
-/// Which of them.
+/// The state that is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// As it was found.
+pub(super) enum Side {
+    /// The values found at the start.
     Nothing,
     A,
     B,
 }
 
-/// Which of the two is in force.
-pub(crate) struct Sides<'a> {
+/// Both plans, and which of them is in force.
+pub(super) struct Sides<'a> {
     plans: [Option<Plan>; 2],
     switch: Switch<'a>,
     now: Side,
@@ -96,8 +97,8 @@ impl<'a> Sides<'a> {
         Ok(Self { plans, switch: Switch::new(place)?, now: Side::Nothing })
     }
 
-    /// Puts a side in force; whether anything was written.
-    pub(crate) fn to(&mut self, side: Side) -> Result<bool> {
+    /// Puts a side in force; returns whether anything was written.
+    pub(super) fn to(&mut self, side: Side) -> Result<bool> {
         if side == self.now {
             return Ok(false);
         }
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_read_as_they_are_told() {
+    fn settings_parse_and_print_the_same() {
         for text in ["none", "plan", "plan:spread", "some/plan.json"] {
             assert_eq!(text.parse::<Setting>().unwrap().to_string(), text);
         }

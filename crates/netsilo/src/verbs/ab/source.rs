@@ -1,4 +1,4 @@
-//! Where the numbers come from: a command, or the live workload.
+//! What `ab` measures: the output of a command, or the live workload.
 
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -18,21 +18,21 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::args::look::{LOOK, pass};
 
-/// What is measured.
+/// The source of the measured numbers.
 #[derive(Debug)]
-pub(crate) enum Source {
-    /// The last number that it prints.
+pub(super) enum Source {
+    /// A command: the last number that it prints.
     Command(Vec<String>),
-    /// What a window shows.
+    /// The live workload.
     Workload {
-        /// Of it.
+        /// What is measured.
         measure: Measure,
-        /// So long.
+        /// Length of each measurement.
         window: Duration,
     },
 }
 
-/// A window that shows no number.
+/// Error of a window that yields no number.
 #[derive(Debug)]
 pub(crate) struct Nothing {
     measure: Measure,
@@ -41,8 +41,8 @@ pub(crate) struct Nothing {
 }
 
 impl Nothing {
-    /// Nothing, indeed.
-    pub(crate) fn was_received(&self) -> bool {
+    /// Whether the reason is that nothing was received.
+    pub(super) fn was_received(&self) -> bool {
         self.why == NoNumber::NothingReceived
     }
 }
@@ -58,15 +58,15 @@ impl fmt::Display for Nothing {
                 Some(longer) => {
                     write!(f, "; look longer (--each {})", humantime::format_duration(longer))
                 }
-                None => write!(f, "; they hardly ever wait"),
+                None => write!(f, "; these threads hardly ever wait"),
             },
             _ => Ok(()),
         }
     }
 }
 
-/// The window that probably has waits enough, at the pace of this one; `None` where pairs of it
-/// would take hours.
+/// Estimates the window with enough waits from the rate in this one; `None` above 60 s, where
+/// enough pairs would take hours.
 fn long_enough(window: Duration, waits: u64) -> Option<Duration> {
     let seconds = (window.as_secs_f64() * 1.5 * LEAST_WAITS as f64 / waits as f64).ceil();
     (seconds <= 60.0).then(|| Duration::from_secs(seconds as u64))
@@ -91,8 +91,8 @@ impl Source {
         }
     }
 
-    /// Of its numbers: those of a command have none that we know.
-    pub(crate) fn unit(&self) -> Option<&'static str> {
+    /// Unit of the numbers; `None` for a command, whose unit is unknown.
+    pub(super) fn unit(&self) -> Option<&'static str> {
         matches!(self, Self::Workload { measure, .. } if measure.is_time()).then_some("ns")
     }
 
@@ -103,8 +103,8 @@ impl Source {
         }
     }
 
-    /// Measures once; `None` where it was told to stop.
-    pub(crate) fn value(&mut self, stop: &AtomicBool) -> Result<Option<f64>> {
+    /// Measures once; `None` when `stop` was set meanwhile.
+    pub(super) fn value(&mut self, stop: &AtomicBool) -> Result<Option<f64>> {
         match self {
             Self::Command(words) => command(words, stop),
             Self::Workload { measure, window } => {
@@ -126,13 +126,13 @@ impl Source {
 fn command(words: &[String], stop: &AtomicBool) -> Result<Option<f64>> {
     let [program, arguments @ ..] = words else { bail!("no command") };
     let mut command = Command::new(program);
-    // a group of its own, so that all that it has started ends with it
+    // its own process group, so that all processes it starts end with it
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
     let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
     let mut out = child.stdout.take().context("the command has no output")?;
     let reader = thread::spawn(move || {
-        let mut said = Vec::new();
-        out.read_to_end(&mut said).map(|_| String::from_utf8_lossy(&said).into_owned())
+        let mut output = Vec::new();
+        out.read_to_end(&mut output).map(|_| String::from_utf8_lossy(&output).into_owned())
     });
     let status = loop {
         if stop.load(Ordering::Relaxed) {
@@ -145,22 +145,23 @@ fn command(words: &[String], stop: &AtomicBool) -> Result<Option<f64>> {
             None => thread::sleep(LOOK),
         }
     };
-    let said = reader
+    let output = reader
         .join()
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        .context("reading its output")?;
+        .context("cannot read the command's output")?;
     if !status.success() {
         bail!("{}: {status}", words.join(" "));
     }
-    let Some(number) = last_number(&said) else {
-        bail!("{} printed no number: {:?}", words.join(" "), said.trim_end());
+    let Some(number) = last_number(&output) else {
+        bail!("{} printed no number: {:?}", words.join(" "), output.trim_end());
     };
     Ok(Some(number))
 }
 
-/// The last word that is one.
-fn last_number(said: &str) -> Option<f64> {
-    said.split_whitespace()
+/// Returns the last finite number among the words.
+fn last_number(output: &str) -> Option<f64> {
+    output
+        .split_whitespace()
         .rev()
         .find_map(|word| word.parse().ok().filter(|number: &f64| number.is_finite()))
 }
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_number_of_what_a_command_prints_counts() {
+    fn the_last_number_that_a_command_prints_counts() {
         let value = |script: &str| {
             let words = ["sh", "-c", script].map(str::to_owned).to_vec();
             Source::Command(words).value(&AtomicBool::new(false))
@@ -186,27 +187,29 @@ mod tests {
     }
 
     #[test]
-    fn too_few_waits_tell_how_long_to_look() {
-        let told = |why| {
+    fn too_few_waits_suggest_a_longer_window() {
+        let message = |why| {
             let (measure, window) = (Measure::RunqueueLatency, Duration::from_secs(2));
             Nothing { measure, window, why }.to_string()
         };
         assert_eq!(
-            told(NoNumber::TooFewWaits(312)),
-            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times; \
-             a 99th percentile needs 1000; look longer (--each 10s)"
+            message(NoNumber::TooFewWaits(312)),
+            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times, \
+             and a 99th percentile wants 1000; look longer (--each 10s)"
         );
-        assert!(told(NoNumber::TooFewWaits(49)).ends_with("1000; they hardly ever wait"));
-        assert!(told(NoNumber::TooFewWaits(0)).ends_with("1000; they hardly ever wait"));
+        let hardly_ever = "1000; these threads hardly ever wait";
+        assert!(message(NoNumber::TooFewWaits(49)).ends_with(hardly_ever));
+        assert!(message(NoNumber::TooFewWaits(0)).ends_with(hardly_ever));
         let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
         assert_eq!(
-            told(refused),
-            "no runqueue-latency in 2s: not measured: tp_btf/sched_switch is refused: no privilege"
+            message(refused),
+            "no runqueue-latency in 2s: it is not counted here: \
+             tp_btf/sched_switch is refused: no privilege"
         );
     }
 
     #[test]
-    fn told_to_stop_it_ends_its_command_and_measures_nothing() {
+    fn a_stopped_command_is_killed_and_yields_no_number() {
         let words = ["sleep", "600"].map(str::to_owned).to_vec();
         assert_eq!(Source::Command(words).value(&AtomicBool::new(true)).unwrap(), None);
     }
