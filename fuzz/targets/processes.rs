@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use netsilo_fuzz::{is_one_line, points_into};
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::pid_status::cpus_allowed;
 use netsilo_model::parse::schedstat::{cgroup_v2, link_inode, processor, run_ns};
-use netsilo_fuzz::{is_one_line, points_into};
 
 fuzz_target!(|text: &str| {
     let stat = pid_stat(text);
