@@ -329,7 +329,9 @@ mod tests {
         assert_eq!(
             imports(
                 "use crate::plan::{\n    self, Goal,\n    outcome::{Plan as Outcome, *},\n};\n\
-                 pub(crate) use super::units;\nuse {std::fmt, a::b as _};\nuse ::netsilo_model as m;"
+                 pub(crate) use super::units;\n\
+                 use {std::fmt, a::b as _};\n\
+                 use ::netsilo_model as m;"
             ),
             [
                 "2 plan = crate::plan",
