@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use netsilo_core::change::Change;
-use netsilo_core::controller::{Controller, Decision, Entry, Written};
+use netsilo_core::controller::{Controller, Decision, LogEntry, LogKind, WriteOutcome};
 use netsilo_core::cost::Costs;
 use netsilo_core::host::Observation;
 use netsilo_core::plan::Plan;
@@ -124,7 +124,7 @@ struct Daemon<'a> {
     advice: Advice,
     hints: Option<Hints>,
     status: Status,
-    log: VecDeque<Entry>,
+    log: VecDeque<LogEntry>,
     read: ReadBytes,
     board: Board,
     metrics: Option<MetricsServer>,
@@ -304,9 +304,9 @@ impl<'a> Daemon<'a> {
             return;
         }
         let batch = write::write(&self.kernel, &self.dir, changes);
-        let done = |written: &Written| matches!(written, Written::InForce(_));
+        let done = |outcome: &WriteOutcome| matches!(outcome, WriteOutcome::InForce(_));
         self.status.totals.changes +=
-            batch.outcomes.iter().filter(|(_, written)| done(written)).count() as u64;
+            batch.outcomes.iter().filter(|(_, outcome)| done(outcome)).count() as u64;
         match batch.stopped {
             Some(Stopped::NoPermission(why)) => {
                 self.note(format!("observing only from now on: {why}"));
@@ -319,15 +319,14 @@ impl<'a> Daemon<'a> {
     }
 
     /// A decision: into the log, the totals, and the system's journal.
-    fn decided(&mut self, entry: Entry) {
-        use netsilo_core::controller::What;
+    fn decided(&mut self, entry: LogEntry) {
         say(status::words(&entry));
         let totals = &mut self.status.totals;
-        match entry.what {
-            What::Revert => totals.reverts += 1,
-            What::Reapply => totals.reapplied += 1,
-            What::Refused => totals.refused += 1,
-            What::Yield => totals.yielded += 1,
+        match entry.kind {
+            LogKind::Revert => totals.reverts += 1,
+            LogKind::Reapply => totals.reapplied += 1,
+            LogKind::Refused => totals.refused += 1,
+            LogKind::Yield => totals.yielded += 1,
             _ => {}
         }
         if self.log.len() == LOG {
@@ -348,7 +347,7 @@ impl<'a> Daemon<'a> {
 
     /// Takes a window into the status.
     fn tell(&mut self, observation: &Observation, decision: Decision) {
-        let Decision { plan, state, conflicts, held, verdicts, locality, .. } = decision;
+        let Decision { plan, state, conflicts, held, trials, locality, .. } = decision;
         let Plan { changes, refusals, advice, placements, .. } = plan;
         let status = &mut self.status;
         let attribution = &observation.attribution;
@@ -367,8 +366,8 @@ impl<'a> Daemon<'a> {
         (status.state, status.conflicts, status.held, status.refusals) =
             (state, conflicts, held, refusals);
         status.pending = changes;
-        if let Some(verdict) = verdicts.into_iter().next_back() {
-            status.verification = Some(verdict);
+        if let Some(result) = trials.into_iter().next_back() {
+            status.verification = Some(result);
         }
     }
 

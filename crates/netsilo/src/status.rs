@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use netsilo_core::attribution::{Hook, Source};
 use netsilo_core::change::Change;
-use netsilo_core::controller::{Conflict, ControllerState, Entry, Held, Verdict};
+use netsilo_core::controller::{Conflict, ControllerState, Held, LogEntry, TrialResult};
 use netsilo_core::plan::{Advice, Placement, Refusal};
 use netsilo_core::silo::Locality;
 use netsilo_sys::journal::STATE_DIR;
@@ -60,9 +60,9 @@ pub(crate) struct Status {
     /// What would help and is not netsilo's to do.
     pub(crate) advice: Vec<Advice>,
     /// How the last writes that could be judged turned out.
-    pub(crate) verification: Option<Verdict>,
+    pub(crate) verification: Option<TrialResult>,
     /// The last decisions, oldest first.
-    pub(crate) log: Vec<Entry>,
+    pub(crate) log: Vec<LogEntry>,
     /// What the daemon itself has to say: what it could not do, and why.
     pub(crate) notes: Vec<String>,
     pub(crate) totals: Totals,

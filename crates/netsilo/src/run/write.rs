@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use netsilo_core::change::{Change, Target};
-use netsilo_core::controller::Written;
+use netsilo_core::controller::WriteOutcome;
 use netsilo_sys::apply::{ApplyError, Drift, Options, WriteError, apply_for};
 use netsilo_sys::journal;
 use netsilo_sys::kernel::Kernel;
@@ -17,7 +17,7 @@ use netsilo_sys::undo::{Which, undo};
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// Knob by knob; those of which nothing is said were not tried.
-    pub(crate) outcomes: Vec<(Target, Written)>,
+    pub(crate) outcomes: Vec<(Target, WriteOutcome)>,
     /// Why no more was tried.
     pub(crate) stopped: Option<Stopped>,
 }
@@ -46,11 +46,11 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
                 };
                 for change in &changes {
                     let value = said(&change.target).unwrap_or(&change.new).clone();
-                    batch.outcomes.push((change.target.clone(), Written::InForce(value)));
+                    batch.outcomes.push((change.target.clone(), WriteOutcome::InForce(value)));
                 }
                 for (target, now) in applied.overwritten {
                     batch.outcomes.retain(|(it, _)| *it != target);
-                    batch.outcomes.push((target, Written::Overwritten(now)));
+                    batch.outcomes.push((target, WriteOutcome::Overwritten(now)));
                 }
                 return batch;
             }
@@ -76,15 +76,16 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
     batch
 }
 
-fn drifted(drift: Drift) -> (Target, Written) {
+fn drifted(drift: Drift) -> (Target, WriteOutcome) {
     match drift {
-        Drift::Changed { target, now, .. } => (target, Written::Overwritten(now)),
+        Drift::Changed { target, now, .. } => (target, WriteOutcome::Overwritten(now)),
         Drift::Unreadable(error) => refused(&error),
     }
 }
 
-fn refused(error: &KnobError) -> (Target, Written) {
-    let written = if error.is_gone() { Written::Gone } else { Written::Refused(error.to_string()) };
+fn refused(error: &KnobError) -> (Target, WriteOutcome) {
+    let written =
+        if error.is_gone() { WriteOutcome::Gone } else { WriteOutcome::Refused(error.to_string()) };
     (error.target().clone(), written)
 }
 

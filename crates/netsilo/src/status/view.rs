@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use netsilo_core::attribution::Source;
-use netsilo_core::controller::{ControllerState, Entry};
+use netsilo_core::controller::{ControllerState, LogEntry};
 use netsilo_core::topology::Distance;
 
 use super::{Mode, Status};
@@ -146,13 +146,13 @@ fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) 
     }
 }
 
-fn decision(status: &Status, entry: &Entry) -> String {
+fn decision(status: &Status, entry: &LogEntry) -> String {
     format!("{} ago: {}", ago(status, entry.at), words(entry))
 }
 
 /// A decision in one line.
-pub(crate) fn words(entry: &Entry) -> String {
-    let what = serde_json::to_value(entry.what)
+pub(crate) fn words(entry: &LogEntry) -> String {
+    let what = serde_json::to_value(entry.kind)
         .ok()
         .and_then(|what| what.as_str().map(|what| what.replace('_', " ")));
     let what = what.unwrap_or_default();
