@@ -16,7 +16,7 @@ check: setup
 	scripts/test --quick
 
 bench: setup
-	cargo bench -p netsilo-sys --bench read --bench cycle
+	cargo bench -p netsilo-decide --bench read --bench cycle
 
 # placement against the optimum on larger problems, by HiGHS, a C++ library that is built for this alone; some 30 minutes
 bench-exact: setup

@@ -1,4 +1,4 @@
-//! Builds the guest's agent as a static binary, for `initrd.rs` to embed.
+//! Builds the guest's agent as a static binary, which `initrd.rs` embeds.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .status()?;
     if !status.success() {
         return Err(
-            "cannot build the lab's agent: see rustc's message above (libc6-dev installed?)".into(),
+            "cannot build the lab's agent: see rustc's message above (is libc6-dev installed?)"
+                .into(),
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Compiles the eBPF programs of `bpf/` with clang; `src/bpf_load.rs` embeds the objects.
+//! Compiles the eBPF programs of `src/bpf/` with clang; `src/bpf/load.rs` embeds the objects.
 #![allow(clippy::print_stdout, reason = "build scripts talk to cargo on stdout")]
 
 use std::env;
@@ -11,7 +11,7 @@ const PROGRAMS: [&str; 10] =
     ["arrive", "flows", "forward", "polls", "runqueue", "stages", "tcp", "time", "udp", "wakeups"];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=bpf");
+    println!("cargo::rerun-if-changed=src/bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let out = env::var("OUT_DIR")?;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let status = Command::new(&clang)
             .args(["-g", "-O2", "-Wall", "-Werror", "-target", target, "-mcpu=v3"])
             .args(["-I", &include, &format!("-D__TARGET_ARCH_{arch}"), "-c"])
-            .arg(format!("bpf/{program}.bpf.c"))
+            .arg(format!("src/bpf/{program}.bpf.c"))
             .arg("-o")
             .arg(&object)
             .status();
@@ -38,13 +38,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(status) if status.success() => {}
             Ok(_) => {
                 return Err(format!(
-                    "{clang} could not compile bpf/{program}.bpf.c, it says why above"
+                    "{clang} could not compile bpf/{program}.bpf.c: see its errors above"
                 )
                 .into());
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(format!(
-                    "{clang} is missing: install clang 14 or newer (Debian: apt install clang llvm), or name yours in CLANG"
+                    "{clang} is missing: \
+                     install clang 14 or newer (Debian: apt install clang llvm), \
+                     or set CLANG to its path"
                 )
                 .into());
             }

@@ -1,26 +1,25 @@
-//! Mutation of JSON as a tree: bytes changed at random rarely stay JSON, and never become another
-//! valid set of CPUs.
+//! Mutation of JSON as a tree: random byte changes rarely stay JSON, and never give another valid
+//! CPU set.
 
 use libfuzzer_sys::fuzzer_mutate;
 use serde_json::Value;
 
-/// Numbers at which counters, identifiers and sizes break.
+/// Numbers at the limits of counters, identifiers and sizes.
 const NUMBERS: [u64; 12] =
     [0, 1, 2, 63, 64, 8191, 8192, 1 << 31, u32::MAX as u64, 1 << 32, 1 << 53, u64::MAX];
-/// Numbers of CPUs, interrupts and queues, as keys: beyond any machine too.
+/// Numbers of CPUs, interrupts and queues, used as keys; some exceed any machine.
 const KEYS: [u32; 8] = [0, 1, 5, 64, 511, 8191, 8192, u32::MAX];
-/// Words that many fields understand.
+/// Words that many fields accept.
 const WORDS: [&str; 10] =
     ["", "0", "0-8191", "1,3,5", "eth0", "eth1", "NET_RX", "CAL", "napi/eth0-8193", "\u{1F4A5}"];
 
-/// For `fuzz_mutator!`: changes one to three places of a JSON text; a text that is no JSON is
-/// changed as bytes.
+/// For `fuzz_mutator!`: changes one to three values of a JSON text; changes bytes of other texts.
 pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
     let mut dice = Dice::of(seed);
     let Ok(mut value) = serde_json::from_slice::<Value>(&data[..size]) else {
         return fuzzer_mutate(data, size, max_size);
     };
-    // a few texts that are no JSON must come up too
+    // sometimes produces a text that is not JSON
     if dice.roll(50) == 0 {
         return fuzzer_mutate(data, size, max_size);
     }
@@ -41,7 +40,7 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize
     }
 }
 
-/// As [`mutate`], for a file with a JSON text in each line.
+/// Like [`mutate`], for a file with one JSON text per line.
 pub fn mutate_lines(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
     let mut dice = Dice::of(!seed);
     let mut lines: Vec<Vec<u8>> =
@@ -70,11 +69,11 @@ pub fn mutate_lines(data: &mut [u8], size: usize, max_size: usize, seed: u32) ->
     length
 }
 
-/// xorshift: the fuzzer gives the seed, so that what it finds can be found again.
+/// A xorshift generator; the fuzzer gives the seed, so its findings are reproducible.
 struct Dice(u64);
 
 impl Dice {
-    /// Seeds that differ in one bit give unlike dice (the last step of splitmix64).
+    /// Makes a generator; similar seeds give different sequences (the last step of splitmix64).
     fn of(seed: u32) -> Self {
         let mixed = (u64::from(seed) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -89,7 +88,7 @@ impl Dice {
     }
 }
 
-/// How many values there are, this one and all in it.
+/// Number of values: this one and all inside it.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),
@@ -98,7 +97,7 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// Changes the value at `place`, counted in the order of `count`; whether it was in here.
+/// Changes the value number `place` in the order of `count`; returns whether it was in this value.
 fn change(value: &mut Value, place: &mut usize, dice: &mut Dice) -> bool {
     if *place == 0 {
         change_this(value, dice);
@@ -112,8 +111,8 @@ fn change(value: &mut Value, place: &mut usize, dice: &mut Dice) -> bool {
     }
 }
 
-/// Goes down at random: what holds much is changed as often as what it holds together. A struct's
-/// fields stay as they are named, mostly, or nothing could be read any more.
+/// Changes a random part: containers as often as their contents. Field names of a struct rarely
+/// change, or nothing would parse.
 fn change_below(value: &mut Value, dice: &mut Dice) {
     let sides = if is_struct(value) { 32 } else { 4 };
     let inner = match value {
@@ -133,7 +132,7 @@ fn change_below(value: &mut Value, dice: &mut Dice) {
     }
 }
 
-/// Whether an object has names for keys, and not numbers.
+/// Whether the keys of an object are names, not numbers.
 fn is_struct(value: &Value) -> bool {
     let Value::Object(fields) = value else { return false };
     !fields.keys().next().is_some_and(|key| is_number(key))

@@ -1,19 +1,19 @@
-//! What the fuzz targets share: seeds made of today's types, laws of texts, and mutation of JSON as
-//! a tree.
+//! Shared parts of the fuzz targets: seeds from current types, properties of texts, mutation of
+//! JSON as a tree.
 
 pub mod json;
 
 use std::path::Path;
 
-use netsilo_core::parse::ParseError;
+use netsilo_model::parse::ParseError;
 
-/// Where `scripts/fuzz` wants a target to write the seeds that it makes itself.
+/// The folder in which `scripts/fuzz` wants a target to write its own seeds.
 pub const SEEDS_TO: &str = "NETSILO_FUZZ_SEEDS_TO";
 
-/// Called at a target's start: writes its seeds and ends, if that is what the script wants.
+/// Call at the start of a target: writes the target's seeds and exits if the script requests it.
 ///
-/// Seeds that are made of values follow their types when these change; a JSON file would silently
-/// stop to decode.
+/// Seeds built from values follow changes of their types; a stored JSON file would silently fail to
+/// decode.
 pub fn offer<S: AsRef<[u8]>>(seeds: impl FnOnce() -> Vec<S>) {
     let Some(dir) = std::env::var_os(SEEDS_TO) else { return };
     for (number, seed) in seeds().iter().enumerate() {
@@ -23,20 +23,20 @@ pub fn offer<S: AsRef<[u8]>>(seeds: impl FnOnce() -> Vec<S>) {
     std::process::exit(0);
 }
 
-/// Whether a text is a line as the kernel prints one: with its newline, and no other control
-/// character but tabs.
+/// Whether a text is one line as the kernel prints it: with its newline, without control characters
+/// except tabs.
 pub fn is_one_line(text: &str) -> bool {
     !text.strip_suffix('\n').unwrap_or(text).contains(|c: char| c.is_control() && c != '\t')
 }
 
-/// An error of a parser points into the text, and what it quotes as unexpected stands there.
+/// Checks that a parser's error position lies in the text and that its quoted text is there.
 pub fn points_into<T>(text: &str, result: &Result<T, ParseError>) {
     let Err(error) = result else { return };
     assert!(error.line >= 1 && error.column >= 1, "{error}");
-    // not lines(), which takes a carriage return for a part of the line's end
+    // not lines(), which also strips a carriage return before the newline
     let line = text.split('\n').nth(error.line - 1).unwrap_or_default();
     assert!(error.line <= text.split('\n').count() + 1, "{error}: no such line");
-    assert!(error.column <= line.len() + 1, "{error}: the line ends before");
+    assert!(error.column <= line.len() + 1, "{error}: the column is beyond the end of the line");
     if let Some(unexpected) = error.what.strip_prefix("unexpected ") {
         let there = line.get(error.column - 1..).map(|rest| rest.chars().next().unwrap_or('\n'));
         assert_eq!(

@@ -1,17 +1,16 @@
-//! Bundles from anyone: opening one writes nothing outside its own folder and leaves none behind;
-//! what opens makes a plan.
+//! Bundles from untrusted sources: opening one writes nothing outside its own folder and removes
+//! that folder; every bundle that opens gives a plan.
 
 #![no_main]
 
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_core::plan::{Goal, plan};
-use netsilo_core::report::Report;
+use netsilo_decide::plan::{Goal, plan};
+use netsilo_decide::report::Report;
 use serde::{Deserialize, Serialize};
 
-/// An entry of the archive: a file with its text, a link with its target, or whatever `kind` of tar
-/// says.
+/// An archive entry: a file with its text, a link with its target, or any other tar `kind`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     path: String,
@@ -24,12 +23,14 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
     let Ok(entries) = serde_json::from_slice::<Vec<Entry>>(json) else { return };
     let bundle = std::env::temp_dir().join(format!("netsilo-fuzz-{}", std::process::id()));
     let tar: Vec<u8> = entries.iter().flat_map(tar_entry).chain([0; 1024]).collect();
-    std::fs::write(&bundle, zstd::encode_all(&tar[..], 1).expect("memory")).expect("a temporary folder");
+    std::fs::write(&bundle, zstd::encode_all(&tar[..], 1).expect("memory"))
+        .expect("a temporary folder");
     let opened = netsilo_sys::bundle::open(&bundle);
     std::fs::remove_file(&bundle).expect("it was just written");
     for entry in &entries {
         if let Some(name) = Path::new(&entry.path).file_name() {
-            assert!(std::env::temp_dir().join(name).symlink_metadata().is_err(), "{:?} escaped", entry.path);
+            assert!(std::env::temp_dir().join(name).symlink_metadata().is_err(),
+                "{:?} escaped", entry.path);
         }
     }
     match opened {
@@ -45,7 +46,7 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     netsilo_fuzz::json::mutate(data, size, max_size, seed)
 });
 
-/// POSIX ustar, by hand: libraries refuse to write hostile paths.
+/// Writes a POSIX ustar header by hand, since libraries refuse hostile paths.
 fn tar_entry(entry: &Entry) -> Vec<u8> {
     let link = if entry.kind == '2' { entry.text.as_str() } else { "" };
     let text = if entry.kind == '2' { "" } else { entry.text.as_str() };
@@ -67,7 +68,7 @@ fn tar_entry(entry: &Entry) -> Vec<u8> {
     [&header, text.as_bytes(), &vec![0; padding]].concat()
 }
 
-/// The smallest fixture as a bundle, and what a hostile one may try.
+/// The smallest fixture as a bundle, and hostile bundles.
 fn seeds() -> Vec<String> {
     let fixture = PathBuf::from(concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -75,7 +76,7 @@ fn seeds() -> Vec<String> {
     ));
     let entry = |path: &str, kind, text: &str| Entry { path: path.into(), kind, text: text.into() };
     let manifest = r#"{"schema":1,"netsilo":"0","kernel":"6.1","with_addresses":false,"holds":[]}"#;
-    let attribution = serde_json::to_string(&netsilo_core::attribution::Attribution::default())
+    let attribution = serde_json::to_string(&netsilo_model::snapshot::attribution::Attribution::default())
         .expect("plain values");
     let mut whole =
         vec![entry("manifest.json", '0', manifest), entry("attribution.json", '0', &attribution)];

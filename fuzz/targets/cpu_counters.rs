@@ -1,5 +1,5 @@
-//! `/proc/softirqs`, `/proc/stat`, `/proc/net/softnet_stat`: each of the three reads any text; what
-//! is printed comes back.
+//! `/proc/softirqs`, `/proc/stat`, `/proc/net/softnet_stat`: no text panics, and printed values
+//! parse to the same values.
 
 #![no_main]
 
@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::counts::Counts;
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::host::{CpuStat, Softnet};
-use netsilo_core::parse::{softirqs::softirqs, softnet_stat::softnet_stat, stat::stat};
+use netsilo_model::machine::counts::Counts;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::{CpuStat, Softnet};
+use netsilo_model::parse::softirqs::softirqs;
+use netsilo_model::parse::softnet_stat::softnet_stat;
+use netsilo_model::parse::stat::stat;
 use netsilo_fuzz::points_into;
 
 fuzz_target!(|text: &str| {

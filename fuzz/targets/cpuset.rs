@@ -1,10 +1,10 @@
-//! Sets of CPUs, as people and the kernel write them: what is printed is read back as the same set.
+//! CPU sets in the notations of users and the kernel: printing and parsing gives the same set.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::change::{Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet, CpuSetError, MAX_CPUS, Spelling};
+use netsilo_model::change::{Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet, CpuSetError, MAX_CPUS, Spelling};
 
 fuzz_target!(|text: &str| {
     for limit in [1, 64, MAX_CPUS] {
@@ -53,7 +53,7 @@ fn spellings(set: &CpuSet) {
         );
     }
     assert_eq!(
-        netsilo_sys::knob::parse(&Target::DefaultSmpAffinity, &set.to_mask(1)).ok(),
+        netsilo_sys::transaction::knob::parse(&Target::DefaultSmpAffinity, &set.to_mask(1)).ok(),
         Some(Value::Cpus(set.clone()))
     );
     let json = serde_json::to_string(set).expect("a string");

@@ -1,13 +1,13 @@
-//! Bytes that an ethtool ioctl left behind: each decoder reads any, and gives no more than they
-//! hold.
+//! Buffers of ethtool ioctls: every decoder accepts any bytes and returns no more data than they
+//! contain.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::change::{FlowRule, Key, Settings, Table};
-use netsilo_core::ethtool::{HashFunction, Rss};
-use netsilo_core::ethtool_decode::*;
-use netsilo_core::ethtool_rule;
+use netsilo_model::change::{FlowRule, Key, Settings, Table};
+use netsilo_model::snapshot::ethtool::{HashFunction, Rss};
+use netsilo_model::parse::ethtool_decode::*;
+use netsilo_model::change::ethtool::rule;
 
 fuzz_target!(|bytes: &[u8]| {
     let names = strings(bytes).unwrap_or_default();
@@ -37,7 +37,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = (rx_rings(bytes), rule_count(bytes), link(bytes));
     assert!(link_mode_words(bytes).is_err() || bytes.len() > 15);
     let _ = (ethtool_rule::table_size(bytes), ethtool_rule::locations(bytes));
-    // A rule that is understood says the same when it is sent again.
+    // A decoded rule encodes and decodes to the same rule.
     if let Some(rule) = ethtool_rule::decode(bytes, |_| None).and_then(|installed| installed.rule) {
         let again = ethtool_rule::encode(&rule, 0, 0)
             .and_then(|bytes| ethtool_rule::decode(&bytes, |_| None));

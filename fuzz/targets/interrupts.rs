@@ -1,5 +1,5 @@
-//! `/proc/interrupts`: what was read and is printed as the kernel does is read as the same; rows do
-//! not depend on others.
+//! `/proc/interrupts`: values printed in the kernel's format parse to the same values; rows are
+//! independent of each other.
 
 #![no_main]
 
@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::Irq;
-use netsilo_core::parse::interrupts::{Interrupts, Reader, interrupts};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::parse::interrupts::{Interrupts, Reader, interrupts};
 
 fuzz_target!(|text: &[u8]| {
     let read = interrupts(text);
     if let Ok(ascii) = std::str::from_utf8(text)
         && ascii.is_ascii()
     {
-        // the kernel ends lines with a newline alone: a carriage return is a character of the line
+        // the kernel ends lines with a newline only: a carriage return belongs to the line
         netsilo_fuzz::points_into(&ascii.replace('\r', " "), &read);
     }
     let Ok(read) = read else { return };
@@ -31,7 +31,7 @@ fuzz_target!(|text: &[u8]| {
     counts_come_back(&read);
 });
 
-/// A reader of every second interrupt reads the same of these.
+/// A reader of every second interrupt gives the same rows.
 fn only_wanted(text: &[u8], all: &Interrupts) {
     let wanted: BTreeSet<Irq> = all.irqs.keys().copied().step_by(2).collect();
     let mut reader = Reader::only(&wanted);
@@ -45,7 +45,8 @@ fn only_wanted(text: &[u8], all: &Interrupts) {
     );
 }
 
-/// `kernel/irq/proc.c:show_interrupts`, with another controller and other names.
+/// Prints in the format of `kernel/irq/proc.c:show_interrupts`, with another controller and other
+/// names.
 fn counts_come_back(read: &Interrupts) {
     let distinct: BTreeSet<CpuId> = read.cpus.iter().copied().collect();
     if distinct.len() != read.cpus.len() {

@@ -1,16 +1,17 @@
-//! The journal: what was written is understood after a death at any byte, and never as something
-//! else.
+//! The journal: after a crash at any byte the complete records are read, and never as other
+//! records.
 
 #![no_main]
 
 use std::time::Duration;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_core::change::{NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::host::Irq;
-use netsilo_sys::fold::fold;
-use netsilo_sys::transaction::{By, Entry, History, Origin, Record, VERSION};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::change::{Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_sys::transaction::compact::fold;
+use netsilo_sys::transaction::record::{By, Entry, History, Origin, Record, VERSION};
 
 fuzz_target!(init: netsilo_fuzz::offer(seeds), |bytes: &[u8]| {
     let Ok(history) = History::replay(bytes) else { return };
@@ -19,25 +20,28 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |bytes: &[u8]| {
     assert!(history.transactions.is_sorted_by_key(|t| t.id));
     assert!(history.transactions.iter().all(|t| t.id < history.next_id()));
     let lines: Vec<&[u8]> = bytes[..history.whole_bytes].split_inclusive(|b| *b == b'\n').collect();
-    let mut records = History { whole_bytes: history.whole_bytes, torn_bytes: history.torn_bytes, ..History::default() };
+    let mut records = History { whole_bytes: history.whole_bytes, torn_bytes: history.torn_bytes,
+            ..History::default() };
     for line in &lines {
-        let record: Record = serde_json::from_slice(line).expect("it was replayed");
+        let record: Record = serde_json::from_slice(line).expect("the line was replayed");
         let printed = serde_json::to_vec(&record).expect("a record");
         assert_eq!(serde_json::from_slice::<Record>(&printed).ok(), Some(record.clone()));
-        records.take(record).expect("it was replayed");
+        records.take(record).expect("the line was replayed");
     }
     assert_eq!(records, history);
-    // folding comes to rest, and what it leaves is a journal
+    // folding reaches a fixed point, and the result is a journal
     if let Some(folded) = fold(&history, &|_| false, &|_| None) {
         let mut again = History::default();
         folded.into_iter().for_each(|record| again.take(record).expect("a folded journal"));
         assert_eq!(fold(&again, &|_| false, &|_| None), None);
     }
-    // dead in the last line: as if that line had never begun
+    // a crash within the last line: as if that line had never begun
     let last = lines.last().map_or(0, |line| line.len());
-    let earlier = History::replay(&bytes[..history.whole_bytes - last]).expect("a part of what was replayed");
+    let earlier = History::replay(&bytes[..history.whole_bytes - last])
+        .expect("a prefix of a replayed journal");
     for torn in [1, last / 2, last.saturating_sub(1)].into_iter().filter(|torn| *torn < last) {
-        let cut = History::replay(&bytes[..history.whole_bytes - last + torn]).expect("a torn end is no damage");
+        let cut = History::replay(&bytes[..history.whole_bytes - last + torn])
+            .expect("a torn last line is no damage");
         assert_eq!((cut.transactions, cut.torn_bytes), (earlier.transactions.clone(), torn));
     }
 });

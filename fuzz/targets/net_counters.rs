@@ -1,5 +1,5 @@
-//! `/proc/net/snmp`, `netstat`, `snmp6` and `udp`, and schedstat: each reads any text; what is
-//! printed comes back.
+//! `/proc/net/snmp`, `netstat`, `snmp6` and `udp`, and schedstat: no text panics, and printed
+//! values parse to the same values.
 
 #![no_main]
 
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::parse::net_udp::net_udp;
-use netsilo_core::parse::snmp::{snmp, snmp6};
-use netsilo_core::proc_task::thread_time;
+use netsilo_model::parse::net_udp::net_udp;
+use netsilo_model::parse::snmp::{snmp, snmp6};
+use netsilo_model::parse::schedstat::thread_time;
 use netsilo_fuzz::points_into;
 
 fuzz_target!(|text: &str| {

@@ -1,5 +1,5 @@
-//! From any observation to a report, a diagnosis and a plan: nothing that a bundle can hold makes
-//! netsilo panic, or plan nonsense.
+//! From any observation to report, diagnosis and plan: no bundle makes netsilo panic or produce an
+//! invalid plan.
 
 #![no_main]
 
@@ -8,18 +8,19 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_core::change::{Change, Target, Value, apply_to};
-use netsilo_core::cost::Costs;
-use netsilo_core::diagnose::check;
-use netsilo_core::host::{Observation, Snapshot, WriterKnob};
-use netsilo_core::plan::{Goal, Plan, plan};
-use netsilo_core::report::Report;
-use netsilo_core::rss_report::netdev_rss;
-use netsilo_core::scene::Scene;
-use netsilo_core::why::{Subject, why};
+use netsilo_model::change::{Change, Target, Value, apply_to};
+use netsilo_model::cost::weights::Costs;
+use netsilo_decide::judge::findings::check;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_decide::plan::{Goal, Plan, plan};
+use netsilo_decide::report::Report;
+use netsilo_decide::report::rss::netdev_rss;
+use netsilo_model::synthetic::scene::Scene;
+use netsilo_decide::judge::why::{Subject, why};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// What `plan --from` works on.
+/// The input of `plan --from`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Case {
     observation: Observation,
@@ -30,13 +31,13 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
     let Ok(case) = serde_json::from_slice::<Case>(json) else { return };
     comes_back(&case);
     let Case { observation, goal } = &case;
-    // also: no share or rate is NaN or infinite, which JSON prints as null
+    // also checks that no share or rate is NaN or infinite, which JSON prints as null
     comes_back(&Report::of(observation));
     comes_back(&check(observation, &Costs::default()));
     explains(observation);
     let plan = plan(observation, goal);
     comes_back(&plan);
-    assert_eq!(netsilo_core::plan::plan(observation, goal), plan);
+    assert_eq!(netsilo_decide::plan::plan(observation, goal), plan);
     if !names_are_unique(&observation.after) {
         return;
     }
@@ -47,7 +48,7 @@ fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
     undone_is_as_before(&observation.after, &plan);
 });
 
-/// The answers to questions about one thing.
+/// The answers to questions about one object.
 fn explains(observation: &Observation) {
     let after = &observation.after;
     for cpu in after.topology.online.iter().take(4) {
@@ -67,7 +68,7 @@ fn comes_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) {
     }
 }
 
-/// As on any machine: no netdev twice, no queue of it twice, no kthread twice.
+/// Whether names are unique, as on any machine: netdevs, queues of a netdev, kthreads.
 fn names_are_unique(snapshot: &Snapshot) -> bool {
     let mut seen = BTreeSet::new();
     let mut unique = |kind: char, name: String| seen.insert((kind, name));
@@ -86,8 +87,8 @@ fn names_are_unique(snapshot: &Snapshot) -> bool {
 fn changes_make_sense(after: &Snapshot, plan: &Plan) {
     let mut seen = BTreeSet::new();
     for change in &plan.changes {
-        assert!(seen.insert(&change.target), "{} is changed twice", change.target);
-        assert_ne!(change.old, change.new, "{} is not changed", change.target);
+        assert!(seen.insert(&change.target), "{} has two changes", change.target);
+        assert_ne!(change.old, change.new, "{} keeps its value", change.target);
         assert_eq!(change.target.value_in(after).as_ref(), Some(&change.old), "{}", change.target);
         assert!(!change.reason.is_empty());
         let placed = matches!(
@@ -111,7 +112,7 @@ fn owners_are_left_alone(after: &Snapshot, plan: &Plan) {
         after.writers.iter().any(|writer| writer.writes.contains(&WriterKnob::IrqAffinity));
     let moves =
         plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity { .. }));
-    assert!(!(irqs_owned && moves), "interrupts are moved under another program's hands");
+    assert!(!(irqs_owned && moves), "the plan moves interrupts that another program owns");
 }
 
 fn undone_is_as_before(before: &Snapshot, plan: &Plan) {
@@ -128,8 +129,7 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     netsilo_fuzz::json::mutate(data, size, max_size, seed)
 });
 
-/// The golden cases, which are small, some without eBPF; and those of findings, which hold what
-/// they tell of.
+/// The golden cases, which are small, some without eBPF; and the cases of findings.
 fn seeds() -> Vec<String> {
     let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/../cases");
     let plans = folders(cases.as_ref(), "before.json").into_iter().enumerate();
@@ -142,7 +142,7 @@ fn seeds() -> Vec<String> {
     seeds
 }
 
-/// The folders that hold a file of this name.
+/// The folders that contain a file with this name.
 fn folders(parent: &Path, file: &str) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> =
         std::fs::read_dir(parent).expect("the cases").flatten().map(|case| case.path()).collect();
@@ -162,7 +162,7 @@ fn seed(case: &Path, without_bpf: bool) -> String {
     written(Case { observation, goal: read(case.join("goal.json")) })
 }
 
-/// A host of a finding's, as `cases/check/` has them.
+/// A host of a finding, as in `cases/check/`.
 #[derive(Deserialize)]
 struct Host {
     scene: Scene,

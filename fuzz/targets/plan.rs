@@ -1,13 +1,13 @@
-//! Goals, plans and changes as JSON: what is printed comes back, what is reversed twice is the
-//! same.
+//! Goals, plans and changes as JSON: they round-trip, and reversing twice gives the same change.
 
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::host::Irq;
-use netsilo_core::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
 use serde::{Serialize, de::DeserializeOwned};
 
 fuzz_target!(init: netsilo_fuzz::offer(seeds), |text: &str| {

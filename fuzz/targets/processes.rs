@@ -3,13 +3,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::parse::{pid_stat::pid_stat, pid_status::cpus_allowed};
-use netsilo_core::proc_task::{cgroup_v2, link_inode, processor, run_ns};
+use netsilo_model::parse::pid_stat::pid_stat;
+use netsilo_model::parse::pid_status::cpus_allowed;
+use netsilo_model::parse::schedstat::{cgroup_v2, link_inode, processor, run_ns};
 use netsilo_fuzz::{is_one_line, points_into};
 
 fuzz_target!(|text: &str| {
     let stat = pid_stat(text);
-    // a name may hold a newline, and then the line of the error is not that of the text
+    // a name may contain a newline; then the error's line number differs from that in the text
     if is_one_line(text) {
         points_into(text, &stat);
     }

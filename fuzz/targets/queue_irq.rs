@@ -1,13 +1,14 @@
-//! Names of interrupts to queues. The first lines: driver, netdev, virtio device, rx and tx queues;
-//! then a name a line.
+//! Interrupt names to queues. Input, first lines: driver, netdev, virtio device, rx and tx queues;
+//! then one name per line.
 
 #![no_main]
 
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::host::{Confidence, Irq};
-use netsilo_core::queue_irq::{Device, edges};
+use netsilo_model::snapshot::netdev::Confidence;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::drivers::vectors::{Device, edges};
 
 fuzz_target!(|text: &str| {
     let mut lines = text.lines();
@@ -34,7 +35,7 @@ fuzz_target!(|text: &str| {
         for (side, count) in [(&edges.rx, device.rx_queues), (&edges.tx, device.tx_queues)] {
             assert!(side.keys().all(|queue| *queue < count));
             assert!(side.values().all(|edge| irqs.contains_key(&edge.to)));
-            // nothing is certain of an interrupt that is not known to be the device's
+            // no edge is certain for an interrupt that may belong to another device
             assert!(owned || side.values().all(|edge| edge.confidence < Confidence::Certain));
         }
     }

@@ -1,10 +1,10 @@
-//! RSS by hand: the hash is linear, a key or a flow that is printed comes back.
+//! The Toeplitz hash: it is linear, and printed keys and flows parse to the same values.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_core::flow::Asked;
-use netsilo_core::toeplitz::{hash, parse_key};
+use netsilo_model::snapshot::flow::Asked;
+use netsilo_model::rss::toeplitz::{hash, parse_key};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(text) = std::str::from_utf8(bytes)

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# First process of a lab's guest: the host's root (read-only, by 9p) with the guest's own proc, sys,
-# dev, tmp and run, and in it the agent. Ends, and with it the guest, when the agent does.
+# First process of a lab's guest: mounts the host's root (read-only, by 9p) with the guest's own
+# proc, sys, dev, tmp and run, and runs the agent in it. When the agent ends, the guest ends.
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
@@ -57,6 +57,6 @@ export MODPROBE_OPTIONS="-d /run/kernel"
 echo 1 >/proc/sys/kernel/printk
 hostname lab
 ip link set lo up
-# As the first process this shell also reaps what the commands leave behind.
+# As the first process this shell also reaps orphans of the commands.
 chroot /root /run/lab/agent "$port"
 poweroff -f

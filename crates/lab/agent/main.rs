@@ -1,7 +1,7 @@
-//! The agent in a lab's guest: runs the shell commands that arrive on a virtio-serial port.
+//! The agent in a lab's guest: runs shell commands that arrive on a virtio-serial port.
 //!
-//! Built by `build.rs` as a static binary and put into the initrd; standard library only.
-//! It runs inside the chroot of the host's root, so commands see the host's tools.
+//! `build.rs` builds it as a static binary for the initrd, with the standard library only. It runs
+//! inside a chroot of the host's root, so commands see the host's tools.
 
 #[path = "../src/frame.rs"]
 mod frame;
@@ -16,18 +16,18 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Process groups of the running commands.
+/// Process groups of the running commands, by command id.
 type Running = Arc<Mutex<HashMap<u32, u32>>>;
 
 fn main() -> io::Result<()> {
     let path = std::env::args().nth(1).ok_or_else(|| io::Error::other("usage: agent PORT"))?;
     let port = Arc::new(File::options().read(true).write(true).open(path)?);
-    // The port can be opened once only; replies of several commands take turns on it.
+    // The port can be opened only once; a lock serializes the replies of several commands.
     let replies = Arc::new(Mutex::new(()));
     let running = Running::default();
     frame::write(&*port, 0, &Message::Hello)?;
     loop {
-        // An error here is the lab hanging up: returning powers the guest off.
+        // An error here means that the lab closed the port: returning powers the guest off.
         match frame::read(&*port)? {
             (id, Message::Run(command)) => {
                 let (port, replies, running) = (port.clone(), replies.clone(), running.clone());
@@ -47,9 +47,12 @@ fn main() -> io::Result<()> {
                 });
             }
             (id, Message::Signal(signal)) => {
-                let group = running.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied();
+                let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+                let group = running.get(&id).copied();
+                drop(running);
                 if let Some(group) = group {
-                    let _ = Command::new("sh").arg("-c").arg(format!("kill -{signal} -{group}")).status();
+                    let kill = format!("kill -{signal} -{group}");
+                    let _ = Command::new("sh").arg("-c").arg(kill).status();
                 }
             }
             _ => {}
@@ -76,10 +79,11 @@ fn run(
     reply(&Message::Started(child.id()))?;
     let status = child.wait();
     running.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-    Ok(Message::Done { status: code(status?), stdout: content(&stdout)?, stderr: content(&stderr)? })
+    let (stdout, stderr) = (content(&stdout)?, content(&stderr)?);
+    Ok(Message::Done { status: code(status?), stdout, stderr })
 }
 
-/// Output goes to files, not pipes: a server left in the background keeps its end open for ever.
+/// Opens an unnamed file for output: a pipe would never end if a background server kept it open.
 fn unnamed_file(id: u32, end: &str) -> io::Result<File> {
     let path = format!("/run/lab/{id}.{end}");
     let file = File::options().read(true).append(true).create_new(true).open(&path)?;
@@ -87,7 +91,7 @@ fn unnamed_file(id: u32, end: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads by position: the offset is shared with whoever still writes.
+/// Reads a file by position: its offset is shared with processes that may still write.
 fn content(file: &File) -> io::Result<Vec<u8>> {
     let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
     let mut bytes = vec![0; length];

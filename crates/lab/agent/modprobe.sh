@@ -1,3 +1,3 @@
 #!/bin/busybox sh
-# What the kernel itself calls when it wants a module.
+# The kernel runs this to load a module.
 exec chroot /root /sbin/modprobe -d /run/kernel "$@"

@@ -1,11 +1,10 @@
-//! Packages of any Debian suite, unpacked beside the system: nothing is installed, no source is
-//! added.
+//! Unpacks packages of any Debian suite into a folder; installs nothing and adds no apt source.
 //!
-//! Mirror and keyring are those of the machine's own sources; each suite has an apt state of its
-//! own.
+//! Mirror and keyring are taken from the machine's apt sources; each suite has its own apt state.
 
 use crate::cache::Cache;
-use crate::command::{Shown, output};
+use crate::command::Shown;
+use crate::command::output;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
@@ -13,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// None of the machine's own sources, pins and installed packages; only the indexes that are read.
+/// Options that hide the machine's own sources, pins and installed packages, and fetch only indexes
+/// that are read.
 const OPTIONS: [&str; 12] = [
     "Dir::Etc::sourceparts=-",
     "Dir::Etc::preferences=/dev/null",
@@ -24,11 +24,11 @@ const OPTIONS: [&str; 12] = [
     "Acquire::GzipIndexes=true",
     "Acquire::Retries=2",
     "Acquire::http::Timeout=20",
-    // A mirror that is some weeks behind is signed all the same, and new enough for a laboratory.
+    // A mirror that is some weeks behind has an expired but correct signature; that suffices here.
     "Acquire::Check-Valid-Until=false",
-    // Without it `apt-get update` keeps a stale index and calls that success.
+    // Without this `apt-get update` keeps a stale index and reports success.
     "APT::Update::Error-Mode=any",
-    // `_apt` may not be able to reach the cache.
+    // The user `_apt` may lack access to the cache.
     "APT::Sandbox::User=root",
 ];
 
@@ -40,7 +40,7 @@ pub(crate) struct Suite<'a> {
     cache: &'a Cache,
 }
 
-/// One version of a package, as its suite describes it.
+/// One version of a package, from its suite's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Package {
     pub(crate) name: String,
@@ -53,27 +53,27 @@ impl<'a> Suite<'a> {
         let dir = cache.path(format!("apt/{name}"));
         for folder in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(dir.join(folder))
-                .context("cannot make an apt state in the lab's cache")?;
+                .context("cannot create an apt state in the lab's cache")?;
         }
         fs::write(dir.join("sources.list"), source(name)?)
             .context("cannot write the lab's sources.list")?;
         Ok(Self { name, dir, cache })
     }
 
-    /// Fetches the suite's index, unless that was done within a day.
+    /// Fetches the suite's index unless it is less than a day old or `force` is set.
     pub(crate) fn update(&self, force: bool) -> Result<()> {
         let stamp = format!("apt/{}/updated", self.name);
         if self.cache.is_fresh(&stamp) && !force {
             return Ok(());
         }
-        let bar = spinner(format!("asking the mirror about {}", self.name));
+        let bar = spinner(format!("fetching the package index of {}", self.name));
         output(self.apt("apt-get").arg("update"))
             .with_context(|| format!("cannot fetch the package index of {}", self.name))?;
         bar.finish_and_clear();
         self.cache.touch(&stamp)
     }
 
-    /// The package's candidate in this suite, if there is one.
+    /// Returns the package's candidate version in this suite; `None` if there is none.
     pub(crate) fn package(&self, name: &str) -> Result<Option<Package>> {
         let known = output(self.apt("apt-cache").args(["pkgnames", name]))?;
         if !known.lines().any(|line| line == name) {
@@ -82,13 +82,13 @@ impl<'a> Suite<'a> {
         let shown = output(self.apt("apt-cache").args(["show", "--no-all-versions", name]))?;
         parse(&shown)
             .map(Some)
-            .with_context(|| format!("apt-cache shows {name} without name and version"))
+            .with_context(|| format!("apt-cache shows no name and version of {name}"))
     }
 
     /// Downloads these packages and unpacks them into `into`.
     pub(crate) fn unpack(&self, packages: &[Package], into: &Path) -> Result<()> {
         let debs = into.join(".debs");
-        fs::create_dir(&debs).with_context(|| format!("cannot make {}", debs.display()))?;
+        fs::create_dir(&debs).with_context(|| format!("cannot create {}", debs.display()))?;
         let bar = ProgressBar::new(packages.len() as u64);
         if let Ok(style) =
             ProgressStyle::with_template("{spinner} {bar:20} {pos}/{len} {msg} {elapsed}")
@@ -151,7 +151,7 @@ fn parse(shown: &str) -> Option<Package> {
     })
 }
 
-/// One line of sources.list for `suite`, with the machine's own mirror and keyring.
+/// Returns a line of sources.list for `suite`, with the machine's own mirror and keyring.
 fn source(suite: &str) -> Result<String> {
     let kind = if suite.ends_with("-security") { "debian-security" } else { "debian" };
     let own = own_sources();
@@ -166,9 +166,7 @@ fn source(suite: &str) -> Result<String> {
     let mirror = mirror
         .or_else(|| sibling().map(|base| format!("{base}/{kind}")))
         .or_else(|| named.map(|base| format!("{}/{kind}", base.trim_end_matches('/'))))
-        .context(
-            "apt's sources name no Debian mirror: name one with NETSILO_LAB_MIRROR=http://HOST",
-        )?;
+        .context("apt's sources name no Debian mirror: set NETSILO_LAB_MIRROR=http://HOST")?;
     let keyring = own
         .split([' ', '\n', '\t', '[', ']', '='])
         .find(|word| word.starts_with('/') && word.contains("debian-archive"))
@@ -176,7 +174,7 @@ fn source(suite: &str) -> Result<String> {
     Ok(format!("deb [signed-by={keyring}] {mirror} {suite} main\n"))
 }
 
-/// All lines of the machine's apt sources that are not comments.
+/// Returns all lines of the machine's apt sources that are not comments.
 fn own_sources() -> String {
     let parts = crate::cache::oldest_first(Path::new("/etc/apt/sources.list.d"));
     let files = std::iter::once(PathBuf::from("/etc/apt/sources.list")).chain(parts);
@@ -185,7 +183,7 @@ fn own_sources() -> String {
     lines.filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n")
 }
 
-/// `first` and all it depends on, directly or not, whose name starts with one of `prefixes`.
+/// Returns `first` and its direct and indirect dependencies whose name has one of `prefixes`.
 pub(crate) fn closure(suite: &Suite<'_>, first: &str, prefixes: &[&str]) -> Result<Vec<Package>> {
     let Some(first) = suite.package(first)? else {
         bail!("{} has no package {first}", suite.name);
@@ -209,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depends_come_without_versions_and_alternatives_apart() {
+    fn depends_are_parsed_without_versions_and_with_each_alternative() {
         let shown =
             "Package: a\nVersion: 1:2.0-3\nDepends: b (= 1), c | d (>= 2)\nDescription: x\n";
         let package = parse(shown).unwrap();

@@ -1,15 +1,15 @@
-//! A veth between two network namespaces of this machine, for tests and benchmarks that need no
+//! A veth pair between two network namespaces of this machine, for tests and benchmarks without a
 //! guest.
 
 use anyhow::{Result, ensure};
 use std::process::Command;
 
-/// Two namespaces, 192.0.2.1 in the first and 192.0.2.2 in the second; dropped, they are gone.
+/// Two namespaces with 192.0.2.1 and 192.0.2.2; removed when dropped.
 #[derive(Debug)]
 pub struct Cable(pub [String; 2]);
 
 impl Cable {
-    /// Makes both namespaces, named `ns-<name>-<pid>-a` and `-b`.
+    /// Creates both namespaces, named `ns-<name>-<pid>-a` and `-b`.
     pub fn new(name: &str) -> Result<Self> {
         let cable = Self(["a", "b"].map(|end| format!("ns-{name}-{}-{end}", std::process::id())));
         let [a, b] = &cable.0;

@@ -1,4 +1,4 @@
-//! Where kernels, emulators and initrds are kept between runs, and who may write there.
+//! The folder that holds kernels, emulators and initrds between runs, with its lock.
 
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -6,10 +6,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long what a mirror was last asked stays good enough for booting.
+/// How long a mirror's answer stays valid.
 const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The cache folder, exclusively ours while this value lives: concurrent labs wait for each other.
+/// The cache folder, locked while this value lives: concurrent labs wait for each other.
 #[derive(Debug)]
 pub(crate) struct Cache {
     dir: PathBuf,
@@ -25,7 +25,7 @@ impl Cache {
         fs::create_dir_all(&dir).with_context(what)?;
         let lock = File::create(dir.join("lock")).with_context(what)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            crate::note("waiting for another lab that is using the cache");
+            crate::note("waiting for another lab that uses the cache");
             flock(&lock, FlockOperation::LockExclusive).with_context(what)?;
         }
         Ok(Self { dir, _lock: lock })
@@ -41,13 +41,13 @@ impl Cache {
         modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < FRESH))
     }
 
-    /// Notes that `relative` was brought up to date now.
+    /// Records that `relative` is up to date now.
     pub(crate) fn touch(&self, relative: &str) -> Result<()> {
         let path = self.path(relative);
         fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Makes `relative` by filling a scratch folder and renaming it: never seen half done.
+    /// Fills a scratch folder and renames it to `relative`, so that it is never seen incomplete.
     pub(crate) fn build(
         &self,
         relative: &str,
@@ -58,7 +58,7 @@ impl Cache {
             return Ok(wanted);
         }
         let scratch = self.path("scratch");
-        let what = || format!("cannot make {}", wanted.display());
+        let what = || format!("cannot create {}", wanted.display());
         if scratch.exists() {
             fs::remove_dir_all(&scratch).with_context(what)?;
         }
@@ -81,7 +81,7 @@ fn folder() -> Result<PathBuf> {
     Ok(std::path::absolute(dir)?)
 }
 
-/// The entries of `dir`, the most recently made last; empty if there is no such folder.
+/// Returns the entries of `dir`, oldest first; empty if the folder does not exist.
 pub(crate) fn oldest_first(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries

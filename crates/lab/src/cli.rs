@@ -1,16 +1,17 @@
-//! Verbs of the lab's command line, one function each.
+//! The verbs of the lab's command line.
 
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 
-use crate::demo::{self, Demo};
+use crate::demo;
+use crate::demo::Demo;
 use netsilo_lab::traffic::{self, Traffic};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Real kernels with real NIC queues in small virtual machines
+/// Boot real kernels with real NIC queues in small virtual machines
 #[derive(Debug, Parser)]
 #[command(version)]
 pub(crate) struct Cli {
@@ -20,53 +21,58 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Boot a guest, run one command in it, end it; the exit status is the command's
+    /// Boot a guest, run one command in it, and exit with its status
     Run {
         #[command(flatten)]
         machine: Machine,
-        /// Seconds until the command is killed
+        /// Kill the command after this many seconds
         #[arg(long, default_value_t = 600)]
         timeout: u64,
-        /// A shell command; several words are joined by spaces
+        /// Shell command; several words are joined by spaces
         #[arg(required = true, trailing_var_arg = true)]
         command: Vec<String>,
     },
-    /// Boot a guest and run commands in it, line by line; `peer COMMAND` runs one at the other end
-    /// of eth0
+    /// Boot a guest and run commands from standard input in it, one per line; `peer COMMAND` runs
+    /// one at the other end of eth0
     Shell {
         #[command(flatten)]
         machine: Machine,
     },
     /// Fetch all kernels and list them
     Kernels,
-    /// Show netsilo's main job on real traffic: see, say, place, verify, undo
+    /// Show netsilo's main task on real traffic: show, plan, apply, verify, undo
     Demo(Demo),
-    /// Send and receive with exact counts, in guests, peers or anywhere
+    /// Send and receive traffic with exact counts, in guests, peers or anywhere else
     #[command(subcommand)]
     Traffic(Traffic),
 }
 
 #[derive(Debug, Args)]
 struct Machine {
-    /// Which kernel
+    /// Kernel to boot
     #[arg(long, value_enum, default_value_t)]
     kernel: Kernel,
     /// Network cards, eth0 first: MODEL or MODEL@NODE, for example igb@1
-    #[arg(long = "nic", value_name = "MODEL[@NODE]", default_value = "virtio-net", value_parser = nic)]
+    #[arg(
+        long = "nic",
+        value_name = "MODEL[@NODE]",
+        default_value = "virtio-net",
+        value_parser = nic
+    )]
     nics: Vec<Nic>,
-    /// Pairs of queues of each virtio-net
+    /// Number of queue pairs of each virtio-net
     #[arg(long, default_value_t = 4)]
     queues: u32,
-    /// Logical CPUs: even, 2 to 32, on two sockets
+    /// Number of logical CPUs: even, 2 to 32, on two sockets
     #[arg(long, default_value_t = 8)]
     cpus: u32,
-    /// How emulation runs them
+    /// How the emulator runs the CPUs
     #[arg(long, value_enum, default_value_t)]
     threads: Threads,
-    /// Memory in MiB
+    /// Memory of the guest in MiB
     #[arg(long, default_value_t = 1024)]
     memory: u32,
-    /// More of the kernel's command line, for example isolcpus=2,3
+    /// Append to the kernel's command line, for example isolcpus=2,3
     #[arg(long = "append", value_name = "ARG")]
     kernel_args: Vec<String>,
 }
@@ -95,7 +101,7 @@ fn nic(text: &str) -> Result<Nic, String> {
     Ok(Nic { node, ..Nic::from(model) })
 }
 
-/// Does what the command line says.
+/// Runs the verb of the command line.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     match cli.verb {
         Verb::Run { machine, timeout, command } => {
@@ -156,7 +162,7 @@ fn shell(lab: &Lab) -> Result<ExitCode> {
             Some(Err(error)) => writeln!(stderr(), "{error:#}")?,
         }
         if let Err(error) = lab.run("true") {
-            bail!("{error:#}; its console ends:\n{}", lab.console());
+            bail!("{error:#}; the end of its console:\n{}", lab.console());
         }
         prompt()?;
     }

@@ -1,28 +1,25 @@
-//! Host commands whose failure says what was run and what it said.
+//! Runs commands on the host; an error shows the command and its standard error.
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs to the end and gives standard output; another status than 0 is an error with standard error
-/// in it.
+/// Runs a command and returns its standard output; an error if its status is not 0.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.stdin(Stdio::null()).output().with_context(|| {
-        format!(
-            "cannot run {program}: is it installed? scripts/setup installs all that the lab needs"
-        )
+        format!("cannot run {program}: is it installed? scripts/setup installs what the lab needs")
     })?;
     if !done.status.success() {
-        let arguments: Vec<_> = telling(command).collect();
+        let arguments: Vec<_> = arguments_shown(command).collect();
         let stderr = String::from_utf8_lossy(&done.stderr);
         bail!("{program} {} failed ({}): {}", arguments.join(" "), done.status, stderr.trim());
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// The arguments without apt's many `-o NAME=VALUE`.
-fn telling(command: &Command) -> impl Iterator<Item = String> {
+/// Returns the arguments without apt's many `-o NAME=VALUE`.
+fn arguments_shown(command: &Command) -> impl Iterator<Item = String> {
     let mut value = false;
     command.get_args().map(|arg| arg.to_string_lossy().into_owned()).filter(move |arg| {
         let skip = value || arg == "-o";
@@ -31,7 +28,7 @@ fn telling(command: &Command) -> impl Iterator<Item = String> {
     })
 }
 
-/// Paths in arguments and messages.
+/// Converts a path to text for arguments and messages.
 pub(crate) trait Shown {
     fn shown(&self) -> String;
 }

@@ -1,5 +1,4 @@
-//! `make demo`: netsilo's main job on real traffic, from the bad state to a better one and exactly
-//! back.
+//! `make demo`: netsilo's main task on real traffic, from a bad placement to a better one and back.
 
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -9,29 +8,30 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::counters::{Counters, Spent};
+use crate::counters::Counters;
+use crate::counters::Spent;
 
-/// Where an operator has pinned the servers: two on each socket, four different cores.
+/// CPUs that the servers are pinned to: two on each socket, four different cores.
 const SERVER_CPUS: &str = "1,2,5,6";
-/// Ports and connections: eight of each protocol to each server.
+/// Port and connections: eight of each protocol to each server.
 const TCP_PORT: u16 = 7000;
 const UDP_PORT: u16 = 7100;
 const CONNECTIONS: u32 = 32;
-/// How long the traffic that netsilo looks at may last.
+/// Longest duration of the traffic that netsilo observes.
 const WATCHED: Duration = Duration::from_secs(90);
 
 /// Arguments of the demo.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Demo {
-    /// Which kernel
+    /// Kernel to boot
     #[arg(long, value_enum, default_value_t = Kernel::V6_1)]
     kernel: Kernel,
-    /// Seconds that each protocol is measured for, in each placement
+    /// Seconds to measure each protocol in each placement
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=30))]
     seconds: u32,
 }
 
-/// One placement, measured.
+/// The measurements of one placement.
 struct Measured {
     name: &'static str,
     tcp: Spent,
@@ -39,7 +39,7 @@ struct Measured {
     locality: Vec<(String, f64)>,
 }
 
-/// The guest with its servers, and the program that is shown.
+/// The guest with its servers, and the path of netsilo.
 struct Stage {
     lab: Lab,
     netsilo: String,
@@ -50,7 +50,7 @@ struct Stage {
 
 /// Runs the demo.
 pub(crate) fn run(demo: &Demo) -> Result<()> {
-    say("netsilo's main job on a real kernel: see, say, place, verify, undo")?;
+    say("netsilo's main task on a real kernel: show, plan, apply, verify, undo")?;
     let stage = Stage::set(demo)?;
     let before = stage.settings()?;
 
@@ -64,8 +64,8 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
     chapter("undo")?;
     stage.netsilo("undo")?;
     let after = stage.settings()?;
-    ensure!(after == before, "not everything is as before:\n{}", differences(&before, &after));
-    say(&format!("all {} settings are as before, byte for byte", before.lines().count()))?;
+    ensure!(after == before, "not all settings are restored:\n{}", differences(&before, &after));
+    say(&format!("all {} settings are restored, byte for byte", before.lines().count()))?;
 
     chapter("before and after")?;
     say(&comparison(&[booted, near, own]))?;
@@ -74,20 +74,24 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
 
 impl Stage {
     fn set(demo: &Demo) -> Result<Self> {
-        // CPUs side by side (Threads::Multi) would be parallel, but stalls at times; the counts are
-        // the same
+        // Threads::Multi would run the CPUs in parallel but stalls at times; the counts are the
+        // same.
         let lab = Lab::boot(&Spec::new(demo.kernel, NicModel::VirtioNet))?;
         let traffic = traffic::program()?.display().to_string();
         let netsilo = built_beside("netsilo")?.display().to_string();
         let serve = |proto: Proto, port: u16| {
-            lab.spawn(&format!("exec {traffic} traffic rr-server --proto {proto} --port {port} --cpus {SERVER_CPUS}"))
+            lab.spawn(&format!(
+                "exec {traffic} traffic rr-server --proto {proto} --port {port} \
+                 --cpus {SERVER_CPUS}"
+            ))
         };
         let servers = vec![serve(Proto::Tcp, TCP_PORT)?, serve(Proto::Udp, UDP_PORT)?];
-        lab.sh("for irq in $(ls $(readlink -f /sys/class/net/eth0/device)/../msi_irqs); do echo 1 >/proc/irq/$irq/smp_affinity; done")?;
+        lab.sh("for irq in $(ls $(readlink -f /sys/class/net/eth0/device)/../msi_irqs); do \
+                echo 1 >/proc/irq/$irq/smp_affinity; done")?;
         Ok(Self { lab, netsilo, traffic, seconds: demo.seconds, _servers: servers })
     }
 
-    /// Under traffic: applies the algorithms named, runs the verbs; then measures without netsilo.
+    /// Applies these algorithms and runs these verbs under traffic, then measures without netsilo.
     fn look(&self, name: &'static str, verbs: &[&str], algorithms: &[&str]) -> Result<Measured> {
         let traffic = [self.client(Proto::Tcp, WATCHED)?, self.client(Proto::Udp, WATCHED)?];
         for algorithm in algorithms {
@@ -116,13 +120,13 @@ impl Stage {
         })
     }
 
-    /// Transactions of one protocol for a while, and what the kernel counted meanwhile.
+    /// Measures transactions of one protocol, and what the kernel counted meanwhile.
     fn measure(&self, proto: Proto) -> Result<Spent> {
         let before = self.counters()?;
         let output =
             self.client(proto, Duration::from_secs(self.seconds.into()))?.wait(WATCHED)?.ok()?;
         let report: RrReport = serde_json::from_slice(&output.stdout)?;
-        ensure!(report.transactions > 0, "no {proto} transaction came through");
+        ensure!(report.transactions > 0, "no {proto} transaction was completed");
         Ok(self.counters()?.since(&before, &report))
     }
 
@@ -133,14 +137,15 @@ impl Stage {
     fn client(&self, proto: Proto, duration: Duration) -> Result<PeerJob> {
         let port = if proto == Proto::Tcp { TCP_PORT } else { UDP_PORT };
         self.lab.peer(0)?.spawn(&format!(
-            "exec {} traffic rr-client --proto {proto} --dest {} --port {port} --ports 4 --connections {CONNECTIONS} --duration {}",
+            "exec {} traffic rr-client --proto {proto} --dest {} --port {port} --ports 4 \
+             --connections {CONNECTIONS} --duration {}",
             self.traffic,
             Lab::guest_address(0),
             duration.as_secs(),
         ))
     }
 
-    /// Runs netsilo in the guest as a user would, and shows it.
+    /// Runs netsilo in the guest and prints command and output.
     fn netsilo(&self, arguments: &str) -> Result<()> {
         say(&format!("# netsilo {arguments}"))?;
         let output = self.lab.run(&format!("{} {arguments} 2>&1", self.netsilo))?;
@@ -155,14 +160,16 @@ impl Stage {
         self.lab.sh(&format!("{} {arguments}", self.netsilo))
     }
 
-    /// Every setting that netsilo may write, as the kernel prints it.
+    /// Reads every setting that netsilo may write, as the kernel prints it.
     fn settings(&self) -> Result<String> {
-        self.lab.sh("cd /; grep -H . proc/irq/*/smp_affinity proc/irq/default_smp_affinity proc/sys/net/core/rps_* \
-             sys/class/net/eth0/queues/*/rps_* sys/class/net/eth0/queues/*/xps_* sys/class/net/eth0/threaded")
+        self.lab.sh("cd /; grep -H . \
+             proc/irq/*/smp_affinity proc/irq/default_smp_affinity proc/sys/net/core/rps_* \
+             sys/class/net/eth0/queues/*/rps_* sys/class/net/eth0/queues/*/xps_* \
+             sys/class/net/eth0/threaded")
     }
 }
 
-/// The program built into the same folder as this one.
+/// Returns the path of a program in the same folder as this one.
 fn built_beside(name: &str) -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
     ensure!(path.is_file(), "{} is not built: run `cargo build --release`", path.display());
@@ -174,7 +181,7 @@ fn differences(before: &str, after: &str) -> String {
     changed.map(|(old, new)| format!("  {old} became {new}")).collect::<Vec<_>>().join("\n")
 }
 
-/// One column a placement, one row a figure.
+/// One column per placement, one row per figure.
 fn comparison(placements: &[Measured]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -219,11 +226,14 @@ fn comparison(placements: &[Measured]) -> String {
 
 fn caveats(lab: &Lab) -> String {
     if lab.accel() == Accel::Kvm {
-        return "The guest's CPUs are real ones (KVM), its NIC is virtio.".to_owned();
+        return "The guest's CPUs are real (KVM); its NIC is virtio.".to_owned();
     }
-    "Emulated: the CPUs and their caches (QEMU without KVM). The kernel, its driver, the NIC's queues and the traffic are real.\n\
-     True here: where packets are processed and read, softirqs, interrupts and IPIs, also per transaction.\n\
-     Not true here: times and shares of time (transactions/s, %usr .. %idle, true irq and softirq): run it on your machine."
+    "Emulated: the CPUs and their caches (QEMU without KVM). The kernel, its driver, the NIC's \
+     queues and the traffic are real.\n\
+     Valid here: where packets are processed and read; softirqs, interrupts and IPIs, also per \
+     transaction.\n\
+     Not valid here: times and shares of time (transactions/s, %usr .. %idle, measured irq and \
+     softirq): run it on your machine."
         .to_owned()
 }
 

@@ -1,7 +1,9 @@
-//! Which QEMU, and how it is to run the guest's CPUs.
+//! Finds a QEMU, and decides how it runs the guest's CPUs.
 
-use crate::apt::{self, Suite};
-use crate::cache::{self, Cache};
+use crate::apt;
+use crate::apt::Suite;
+use crate::cache;
+use crate::cache::Cache;
 use crate::command::output;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
@@ -10,11 +12,11 @@ use std::process::Command;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// A QEMU that can run.
+/// A QEMU that runs on this machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Emulator {
     pub(crate) program: PathBuf,
-    /// Firmware folders (`-L`), for one that is not installed.
+    /// Firmware folders (`-L`) of a QEMU that is not installed.
     pub(crate) firmware: Vec<PathBuf>,
     pub(crate) version: String,
 }
@@ -24,11 +26,12 @@ pub(crate) struct Emulator {
 pub enum Accel {
     /// In hardware.
     Kvm,
-    /// In software: counts are true, times are not.
+    /// In software: counts are valid, times are not.
     Tcg,
 }
 
-/// The system's QEMU if its major version is at least `least`, else the one of bookworm-backports.
+/// Returns the system's QEMU if its major version is at least `least`, else the one of
+/// bookworm-backports.
 pub(crate) fn find(cache: &Cache, least: u32, note: &dyn Fn(&str)) -> Result<Emulator> {
     let system = version(Command::new(PROGRAM).arg("--version"));
     match system {
@@ -41,10 +44,9 @@ pub(crate) fn find(cache: &Cache, least: u32, note: &dyn Fn(&str)) -> Result<Emu
 }
 
 fn version(command: &mut Command) -> Result<(String, u32)> {
-    let said = output(command)?;
-    let version = said.split("version ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let version =
-        version.with_context(|| format!("{PROGRAM} --version says nothing of a version"))?;
+    let output = output(command)?;
+    let version = output.split("version ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let version = version.with_context(|| format!("{PROGRAM} --version prints no version"))?;
     let major = version.split('.').next().and_then(|major| major.parse().ok());
     Ok((version.to_owned(), major.context("QEMU's version does not begin with a number")?))
 }
@@ -66,7 +68,7 @@ fn backports(cache: &Cache, note: &dyn Fn(&str)) -> Result<Emulator> {
             let Some(root) = newest_cached() else {
                 return Err(error);
             };
-            note(&format!("QEMU: using the cached one: {error:#}"));
+            note(&format!("QEMU: using the cached version: {error:#}"));
             unpacked(root)
         }
     }
@@ -81,7 +83,7 @@ fn download(cache: &Cache) -> Result<PathBuf> {
         &["qemu-system-common", "qemu-system-data", "seabios"],
     )?;
     let version = packages.first().map(|first| first.version.clone()).unwrap_or_default();
-    // ipxe-qemu and the libraries are those of Debian 12 itself.
+    // ipxe-qemu and the libraries come from Debian 12 itself.
     let stable = Suite::new(cache, "bookworm")?;
     stable.update(false)?;
     let from_stable = ["ipxe-qemu", "seabios"].map(|name| stable.package(name));
@@ -120,16 +122,16 @@ fn unpacked(root: PathBuf) -> Result<Emulator> {
     Ok(Emulator { program, firmware, version })
 }
 
-/// The ways to try, best first.
+/// Returns the accelerators to try, best first.
 ///
-/// `/dev/kvm` that opens proves nothing (a nested machine may hang): the guest must also answer in
-/// time.
+/// That `/dev/kvm` can be opened is not enough (a nested machine may hang): the guest must also
+/// answer in time.
 pub(crate) fn accels() -> Result<Vec<Accel>> {
     match std::env::var("NETSILO_LAB_ACCEL").as_deref() {
         Ok("kvm") => return Ok(vec![Accel::Kvm]),
         Ok("tcg") => return Ok(vec![Accel::Tcg]),
         Ok("") | Err(_) => {}
-        Ok(other) => bail!("NETSILO_LAB_ACCEL is {other:?}: make it tcg or kvm, or unset it"),
+        Ok(other) => bail!("NETSILO_LAB_ACCEL is {other:?}: set it to tcg or kvm, or unset it"),
     }
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();

@@ -1,30 +1,30 @@
-//! The wire between the lab and the agent in its guest: length-prefixed, binary-safe frames.
+//! The protocol between the lab and the agent in its guest: length-prefixed, binary-safe frames.
 //!
-//! Compiled into both, so it uses nothing but the standard library. All integers are little-endian.
+//! Compiled into both, so it uses only the standard library. All integers are little-endian.
 
 use std::io::{self, Read, Write};
 
-/// The largest body that either side accepts; more than any sensible output of one command.
+/// Largest body that either side accepts, in bytes; more than one command should print.
 const MAX_BODY_BYTES: u32 = 1 << 30;
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// Agent: ready for commands.
+    /// From the agent: ready for commands.
     Hello,
-    /// Lab: run this shell command.
+    /// From the lab: run this shell command.
     Run(String),
-    /// Agent: the command's process (and process group) in the guest.
+    /// From the agent: the command's process id, which is also its process group in the guest.
     Started(u32),
-    /// Lab: send this signal to the command's process group.
+    /// From the lab: send this signal to the command's process group.
     Signal(u32),
-    /// Agent: the command has ended.
+    /// From the agent: the command has ended.
     Done {
         /// Exit code, or 128 + signal, as a shell reports it.
         status: i32,
-        /// All it wrote to its standard output.
+        /// Everything on its standard output.
         stdout: Vec<u8>,
-        /// All it wrote to its standard error.
+        /// Everything on its standard error.
         stderr: Vec<u8>,
     },
 }
@@ -69,13 +69,13 @@ impl Message {
     }
 }
 
-/// Writes one frame about command `id`, in a single write.
+/// Writes one frame about command `id` in a single write.
 pub(crate) fn write(mut to: impl Write, id: u32, message: &Message) -> io::Result<()> {
     let (kind, body) = message.encode();
     let length = u32::try_from(body.len())
         .ok()
         .filter(|length| *length <= MAX_BODY_BYTES)
-        .ok_or_else(|| io::Error::other("more output than one frame may carry; write less"))?;
+        .ok_or_else(|| io::Error::other("the output is longer than a frame may be; print less"))?;
     let mut frame = Vec::with_capacity(9 + body.len());
     frame.extend(length.to_le_bytes());
     frame.push(kind);
@@ -84,20 +84,20 @@ pub(crate) fn write(mut to: impl Write, id: u32, message: &Message) -> io::Resul
     to.write_all(&frame)
 }
 
-/// Reads one frame: the command's id and the message.
+/// Reads one frame; returns the command's id and the message.
 pub(crate) fn read(mut from: impl Read) -> io::Result<(u32, Message)> {
     let mut head = [0; 9];
     from.read_exact(&mut head)?;
     let [a, b, c, d, kind, e, f, g, h] = head;
     let length = u32::from_le_bytes([a, b, c, d]);
     if length > MAX_BODY_BYTES {
-        return Err(io::Error::other("a frame longer than any that is sent"));
+        return Err(io::Error::other("the frame is longer than allowed"));
     }
     let mut body = Vec::new();
     from.take(length.into()).read_to_end(&mut body)?;
     let whole = u32::try_from(body.len()) == Ok(length);
     let message = if whole { Message::decode(kind, &body) } else { None };
-    let message = message.ok_or_else(|| io::Error::other("a frame that makes no sense"))?;
+    let message = message.ok_or_else(|| io::Error::other("the frame is incomplete or invalid"))?;
     Ok((u32::from_le_bytes([e, f, g, h]), message))
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_message_survives_the_wire_and_none_does_when_cut() {
+    fn every_message_survives_the_wire_and_a_cut_one_is_an_error() {
         let output =
             Message::Done { status: -1, stdout: vec![0, 255, b'\n'], stderr: vec![b'x'; 70_000] };
         let messages = [
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_reason_is_refused_before_anything_is_allocated() {
-        assert!(read(&[255; 9][..]).unwrap_err().to_string().contains("longer than any"));
+    fn an_excessive_length_is_refused_before_memory_is_allocated() {
+        assert!(read(&[255; 9][..]).unwrap_err().to_string().contains("longer than allowed"));
     }
 }

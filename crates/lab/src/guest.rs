@@ -1,6 +1,7 @@
-//! Commands in a guest: frames to and from its agent.
+//! Runs commands in a guest by frames to and from its agent.
 
-use crate::frame::{self, Message};
+use crate::frame;
+use crate::frame::Message;
 use crate::output::Output;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The lab's end of the line to one guest's agent.
+/// The lab's connection to the agent of one guest.
 #[derive(Debug)]
 pub(crate) struct Guest {
     writer: Mutex<UnixStream>,
@@ -38,7 +39,7 @@ impl Guest {
         let writer = Mutex::new(stream);
         let guest = Arc::new(Self { writer, state: Mutex::default(), changed: Condvar::new() });
         let listener = Arc::clone(&guest);
-        // Ends when QEMU does and its end of the socket closes.
+        // The thread ends when QEMU ends and closes its end of the socket.
         thread::Builder::new().name("lab-guest".into()).spawn(move || listener.listen(&reader))?;
         Ok(guest)
     }
@@ -65,7 +66,7 @@ impl Guest {
         }
     }
 
-    /// Waits until the agent has said hello; false when `timeout` has passed without.
+    /// Waits for the agent's hello; `false` after `timeout` without it.
     pub(crate) fn wait_ready(&self, timeout: Duration) -> Result<bool> {
         let ready = self.wait_for(timeout, |state| state.ready.then_some(()))?;
         Ok(ready.is_some())
@@ -84,10 +85,10 @@ impl Guest {
 
     fn send(&self, id: u32, message: &Message) -> Result<()> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        frame::write(&*writer, id, message).context("cannot reach the guest: it is gone")
+        frame::write(&*writer, id, message).context("cannot reach the guest: it has ended")
     }
 
-    /// Waits until `wanted` finds what it looks for; `None` when `timeout` has passed.
+    /// Waits until `wanted` returns a value; `None` after `timeout`.
     fn wait_for<T>(
         &self,
         timeout: Duration,
@@ -100,7 +101,7 @@ impl Guest {
                 return Ok(Some(found));
             }
             if state.gone {
-                bail!("the guest is gone (see its console)");
+                bail!("the guest has ended (see its console)");
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -128,7 +129,7 @@ impl Progress {
     }
 }
 
-/// A command that runs in a guest; dropped, it is killed.
+/// A command that runs in a guest; killed when dropped.
 #[derive(Debug)]
 pub struct Job {
     guest: Arc<Guest>,
@@ -136,8 +137,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Its process in the guest, the shell that runs the command; `exec` the program to have its
-    /// own.
+    /// Returns the process id in the guest of the shell that runs the command; use `exec` to get
+    /// the program's own.
     pub fn pid(&self) -> Result<u32> {
         let pid = self.guest.wait_for(crate::RUN_TIMEOUT, |state| {
             state
@@ -145,33 +146,33 @@ impl Job {
                 .get(&self.id)
                 .and_then(|progress| progress.pid.or(progress.output.as_ref().map(|_| 0)))
         })?;
-        pid.filter(|pid| *pid != 0).context("the guest did not start the command")
+        pid.filter(|pid| *pid != 0).context("the guest could not start the command")
     }
 
-    /// Waits for the end; kills it and fails after `timeout`.
+    /// Waits for the command to end; after `timeout` kills it and returns an error.
     pub fn wait(self, timeout: Duration) -> Result<Output> {
         let output =
             self.guest.wait_for(timeout, |state| state.running.get_mut(&self.id)?.output.take())?;
-        // A kill that comes after the end would do no harm, but there is none to send.
+        // The command has ended: dropping this value must not send a kill.
         if output.is_some() {
             self.guest.lock().running.remove(&self.id);
         }
         output.with_context(|| format!("still running after {timeout:?}: killed"))
     }
 
-    /// Sends a signal to the command and all that it started.
+    /// Sends a signal to the command and all processes that it started.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.pid()?;
         self.guest.send(self.id, &signal_message(signal))
     }
 
-    /// Ends it politely and gives what it said.
+    /// Terminates the command and returns its output.
     pub fn stop(self) -> Result<Output> {
         self.signal(Signal::TERM)?;
         self.wait(crate::STOP_TIMEOUT)
     }
 
-    /// Lets it run on unattended, to the end of the guest.
+    /// Lets the command run until the guest ends.
     pub fn detach(self) {
         self.guest.lock().running.remove(&self.id);
     }

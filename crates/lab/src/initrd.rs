@@ -1,9 +1,11 @@
-//! The guest's first file system: a static busybox, the modules that reach the host's root, the
-//! agent.
+//! The guest's initrd: a static busybox, modules to reach the host's root, and the agent.
 
-use crate::cache::{self, Cache};
-use crate::command::{Shown, output};
-use crate::kernels::{self, Image};
+use crate::cache;
+use crate::cache::Cache;
+use crate::command::Shown;
+use crate::command::output;
+use crate::kernels;
+use crate::kernels::Image;
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,12 +18,11 @@ const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
 const INIT: &[u8] = include_bytes!("../agent/init.sh");
 const MODPROBE: &[u8] = include_bytes!("../agent/modprobe.sh");
 const BUSYBOX: &str = "/bin/busybox";
-/// The applets that the two scripts use.
+/// Busybox applets that the two scripts use.
 const APPLETS: [&str; 9] =
     ["chroot", "cp", "hostname", "insmod", "ip", "mkdir", "mount", "poweroff", "sh"];
-/// What it takes to reach the lab and the host's root, and the NICs' drivers, which load from here
-/// in a fraction of the time that `modprobe` takes over 9p. All else is loaded from the host's
-/// root.
+/// Modules that reach the lab and the host's root, and NIC drivers, which load from here in a
+/// fraction of the time that `modprobe` takes over 9p. Other modules load from the host's root.
 const MODULES: [&str; 8] = [
     "virtio_pci",
     "virtio_console",
@@ -33,7 +34,7 @@ const MODULES: [&str; 8] = [
     "e1000e",
 ];
 
-/// The initrd for `image`, built once for each content.
+/// Returns the initrd for `image`; builds it if no cached one has the same content.
 pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
     let busybox = fs::read(BUSYBOX)
         .with_context(|| format!("cannot read {BUSYBOX}: scripts/setup installs busybox-static"))?;
@@ -42,7 +43,7 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
     let folder = cache.path(format!("initrd/{}", image.release));
     let path = folder.join(format!("{:016x}.cpio", hasher.finish()));
     if let Ok(file) = File::options().append(true).open(&path) {
-        // Used now: not among the old ones.
+        // A used file counts as new, so that it is not removed below.
         file.set_modified(SystemTime::now())?;
         return Ok(path);
     }
@@ -58,7 +59,7 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Not compressed: the guest would spend longer unpacking than QEMU copying.
+/// Builds the archive uncompressed: the guest would take longer to unpack it than QEMU to copy it.
 fn archive(image: &Image, busybox: &[u8]) -> Result<Vec<u8>> {
     let mut cpio = Cpio::default();
     for dir in ["bin", "sbin", "dev", "proc", "sys", "modules"] {
@@ -102,8 +103,8 @@ fn uncompressed(module: &Path) -> Result<Vec<u8>> {
     Ok(fs::read(plain)?)
 }
 
-/// A "newc" archive, as the kernel's Documentation/driver-api/early-userspace/buffer-format.rst has
-/// it.
+/// A "newc" archive, as in the kernel's
+/// Documentation/driver-api/early-userspace/buffer-format.rst.
 #[derive(Default)]
 struct Cpio {
     bytes: Vec<u8>,

@@ -1,39 +1,43 @@
-//! Debian's kernels, looked up, unpacked and cached: image, modules and an initrd for each.
+//! Looks up, unpacks and caches Debian's kernels: image and modules.
 
-use crate::apt::{self, Package, Suite};
-use crate::cache::{self, Cache};
-use crate::command::{Shown, output};
+use crate::apt;
+use crate::apt::Package;
+use crate::apt::Suite;
+use crate::cache;
+use crate::cache::Cache;
+use crate::command::Shown;
+use crate::command::output;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Which kernel a guest runs; the version within it is whatever Debian has today.
+/// Kernel of a guest; the exact version is Debian's current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum Kernel {
-    /// Debian 12's own.
+    /// Debian 12's default kernel
     #[default]
     #[value(name = "6.1")]
     V6_1,
-    /// Debian 12's newer one, from its security or backports suite.
+    /// Debian 12's newer kernel, from its security or backports suite
     #[value(name = "6.12")]
     V6_12,
-    /// The one in Debian sid.
+    /// The kernel of Debian sid
     #[value(name = "newest")]
     Newest,
 }
 
 impl Kernel {
-    /// All of them, oldest first.
+    /// All kernels, oldest first.
     pub const ALL: [Self; 3] = [Self::V6_1, Self::V6_12, Self::Newest];
 
-    /// Makes it ready to boot: asks the mirror now and downloads what is new.
+    /// Asks the mirror now, downloads a new version if there is one, and prepares it to boot.
     pub fn fetch(self) -> Result<Image> {
         fetch(&Cache::open()?, self, true, &crate::note)
     }
 
-    /// Where to look for it, in this order: suite and package.
+    /// Suites and packages to look in, in this order.
     fn sources(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::V6_1 => {
@@ -61,24 +65,24 @@ impl std::fmt::Display for Kernel {
 /// An unpacked kernel.
 #[derive(Debug, Clone)]
 pub struct Image {
-    /// As `uname -r` will say in the guest.
+    /// Release, as `uname -r` prints it in the guest.
     pub release: String,
-    /// The Debian package's version.
+    /// Version of the Debian package.
     pub version: String,
-    /// Holds `boot/` and `lib/modules/`: what `modprobe -d` wants.
+    /// Folder with `boot/` and `lib/modules/`, for `modprobe -d`.
     pub root: PathBuf,
 }
 
 impl Image {
-    /// What QEMU is to boot: unpacked, as a guest takes three seconds for what the host does in
-    /// one.
+    /// Returns the image that QEMU boots, unpacked: unpacking takes a guest three seconds and the
+    /// host one.
     pub(crate) fn vmlinux(&self) -> PathBuf {
         self.root.join("vmlinux")
     }
 
-    /// The kernel as Debian packs it.
+    /// Returns the kernel image as packaged by Debian.
     fn vmlinuz(&self) -> PathBuf {
-        // Debian 14 keeps it with the modules.
+        // Debian 14 stores it with the modules.
         let with_modules = self.root.join(format!("lib/modules/{}/vmlinuz", self.release));
         if with_modules.exists() {
             with_modules
@@ -106,9 +110,10 @@ impl Image {
     }
 }
 
-/// Makes `kernel` ready to boot: asks the mirror once a day (or if `force`), downloads what is new.
+/// Prepares `kernel` to boot: asks the mirror once a day (always if `force`) and downloads a new
+/// version if there is one.
 ///
-/// Without a network, a kernel that is cached already is taken, and `note` told so.
+/// Without a network it uses a cached kernel and reports that through `note`.
 pub(crate) fn fetch(
     cache: &Cache,
     kernel: Kernel,
@@ -135,7 +140,7 @@ pub(crate) fn fetch(
             let Some(root) = newest_cached() else {
                 return Err(error);
             };
-            note(&format!("kernel {kernel}: using the cached one: {error:#}"));
+            note(&format!("kernel {kernel}: using the cached version: {error:#}"));
             Image::read(root)
         }
     }
@@ -156,7 +161,7 @@ fn download(cache: &Cache, kernel: Kernel, folder: &str, force: bool) -> Result<
         let version = packages.first().map(|meta| meta.version.clone()).unwrap_or_default();
         let wanted = format!("{folder}/{version}");
         let root = cache.build(&wanted, |dir| unpack(&suite, &packages, dir))?;
-        // An old version becomes the one to use again when the mirror goes back to it.
+        // If the mirror returns to an older version, that version becomes the newest in the cache.
         output(Command::new("touch").arg(&root))?;
         return Ok(root);
     }
@@ -165,13 +170,13 @@ fn download(cache: &Cache, kernel: Kernel, folder: &str, force: bool) -> Result<
 
 fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
     suite.unpack(packages, dir)?;
-    // Debian 14's packages have them under usr/ only.
+    // Debian 14's packages have the modules under usr/ only.
     if !dir.join("lib").exists() {
         symlink("usr/lib", dir.join("lib")).context("cannot link lib")?;
     }
     let image = Image::read(dir.to_owned())?;
     let modules = dir.join("lib/modules").join(&image.release);
-    // Three quarters of 400 MB, and of depmod's time, and no guest has the hardware.
+    // These are three quarters of 400 MB and of depmod's time, for hardware that no guest has.
     for unused in [
         "drivers/gpu",
         "drivers/media",
@@ -190,7 +195,7 @@ fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes the kernel's ELF image out of a bzImage; QEMU finds its PVH entry in it.
+/// Extracts the kernel's ELF image from a bzImage; QEMU finds its PVH entry in it.
 ///
 /// Offsets are those of Documentation/arch/x86/boot.rst.
 fn unpack_vmlinuz(vmlinuz: &Path, vmlinux: &Path) -> Result<()> {
@@ -201,14 +206,14 @@ fn unpack_vmlinuz(vmlinuz: &Path, vmlinux: &Path) -> Result<()> {
     };
     let setup_sectors = number(0x1f1)? & 0xff;
     let start = ((setup_sectors + 1) * 512 + number(0x248)?) as usize;
-    // The payload's last four bytes are its unpacked length, which no decompressor expects.
+    // The payload's last four bytes are its unpacked length, which decompressors do not expect.
     let end = (start + number(0x24c)? as usize).saturating_sub(4);
     let payload = image.get(start..end).context("the payload ends beyond the file")?;
     let program = match payload {
         [0xfd, b'7', b'z', ..] => "xz",
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
         [0x1f, 0x8b, ..] => "gzip",
-        _ => bail!("a payload neither xz, zstd nor gzip"),
+        _ => bail!("the payload is neither xz, zstd nor gzip"),
     };
     let packed = vmlinux.with_extension("packed");
     fs::write(&packed, payload)?;
@@ -221,7 +226,7 @@ fn unpack_vmlinuz(vmlinuz: &Path, vmlinux: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One lab may be about to boot the version before: keep that one too.
+/// Removes old versions but keeps the previous one, which another lab may be about to boot.
 fn remove_all_but_two(folder: &Path) {
     let mut versions = cache::oldest_first(folder);
     versions.retain(|path| path.is_dir());
@@ -230,8 +235,7 @@ fn remove_all_but_two(folder: &Path) {
     }
 }
 
-/// The modules that `wanted` needs and itself, in the order in which to load them; none if it is
-/// built in.
+/// Returns the module `wanted` after those it needs, in load order; empty if it is built in.
 pub(crate) fn modules(image: &Image, wanted: &str) -> Result<Vec<PathBuf>> {
     let mut command = Command::new("modprobe");
     command.args(["-d", &image.root.shown(), "-S", &image.release, "--show-depends", wanted]);

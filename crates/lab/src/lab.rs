@@ -2,14 +2,27 @@
 
 use crate::cache::Cache;
 use crate::command::Shown;
-use crate::emulator::{self, Accel, Emulator};
-use crate::guest::{Guest, Job};
-use crate::kernels::{self, Image};
+use crate::emulator;
+use crate::emulator::Accel;
+use crate::emulator::Emulator;
+use crate::guest::Guest;
+use crate::guest::Job;
+use crate::initrd;
+use crate::kernels;
+use crate::kernels::Image;
+use crate::note;
 use crate::output::Output;
+use crate::qemu;
 use crate::qmp::Qmp;
-use crate::room::{Peer, Room, content, unnamed_file};
-use crate::spec::{NicModel, Spec, Threads};
-use crate::{initrd, note, qemu, setup, traffic};
+use crate::room::Peer;
+use crate::room::Room;
+use crate::room::content;
+use crate::room::unnamed_file;
+use crate::setup;
+use crate::spec::NicModel;
+use crate::spec::Spec;
+use crate::spec::Threads;
+use crate::traffic;
 use anyhow::{Context, Result, anyhow};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -22,12 +35,12 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a guest may take to answer in hardware before that is taken for a machine that cannot.
+/// How long a guest may take to answer with KVM before KVM counts as unusable.
 const KVM_PATIENCE: Duration = Duration::from_secs(10);
-/// Emulation of 32 CPUs side by side takes half a minute on an idle machine.
+/// The same under emulation: 32 CPUs in parallel take half a minute on an idle machine.
 const TCG_PATIENCE: Duration = Duration::from_secs(240);
 
-/// A running guest. Dropped, guest, peers and taps are gone before `drop` returns.
+/// A running guest; dropping it removes guest, peers and taps before `drop` returns.
 #[derive(Debug)]
 pub struct Lab {
     guest: Arc<Guest>,
@@ -40,7 +53,7 @@ pub struct Lab {
     _machine: Machine,
 }
 
-/// QEMU and the room it is in; dropped, both are gone, whoever still holds a [`Peer`].
+/// QEMU and its namespaces; dropping it ends both, even if a [`Peer`] still exists.
 #[derive(Debug)]
 struct Machine {
     qemu: Child,
@@ -55,7 +68,7 @@ impl Drop for Machine {
 }
 
 impl Lab {
-    /// Boots a guest as `spec` says and says on standard error what it booted and how long that
+    /// Boots a guest according to `spec`; prints on standard error what was booted and how long it
     /// took.
     pub fn boot(spec: &Spec) -> Result<Self> {
         spec.check()?;
@@ -76,7 +89,7 @@ impl Lab {
                     return Ok(lab);
                 }
                 Err(error) if !accels.is_empty() => {
-                    note(&format!("KVM does not work here, emulating: {error:#}"))
+                    note(&format!("KVM does not work here, using emulation: {error:#}"))
                 }
                 Err(error) => failure = error,
             }
@@ -107,21 +120,23 @@ impl Lab {
             .spawn()
             .context("cannot run QEMU")?;
         let machine = Machine { qemu, room: Arc::clone(&room) };
-        let told = |error: anyhow::Error| {
+        let with_console = |error: anyhow::Error| {
             error.context(format!("the guest's console: {}", tail(&console)))
         };
-        let qmp = Qmp::new(lab_qmp).map_err(told)?;
-        // QEMU has opened the taps: now each can go to its peer.
+        let qmp = Qmp::new(lab_qmp).map_err(with_console)?;
+        // QEMU has opened the taps, so each can move to its peer.
         let peers = setup::make_peers(&room, spec)?;
         let guest = Guest::new(lab_end)?;
         match guest.wait_ready(patience) {
             Ok(true) => {}
-            Ok(false) => return Err(told(anyhow!("no answer from the guest in {patience:?}"))),
-            Err(error) => return Err(told(error)),
+            Ok(false) => {
+                return Err(with_console(anyhow!("no answer from the guest in {patience:?}")));
+            }
+            Err(error) => return Err(with_console(error)),
         }
         let script = setup::guest_script(spec, &shares(&spec.shares)?);
         let set_up = guest.spawn(&script)?.wait(TCG_PATIENCE).and_then(Output::ok);
-        set_up.context("cannot set the guest up").map_err(told)?;
+        set_up.context("cannot set up the guest").map_err(with_console)?;
         let boot_time = started.elapsed();
         let title = title(spec, accel, emulator, image);
         Ok(Self {
@@ -136,38 +151,38 @@ impl Lab {
         })
     }
 
-    /// Runs a shell command in the guest to its end, at most [`crate::RUN_TIMEOUT`].
+    /// Runs a shell command in the guest to its end, for at most [`crate::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
         self.run_for(command, crate::RUN_TIMEOUT)
     }
 
-    /// Runs a shell command in the guest to its end; kills it and fails after `timeout`.
+    /// Runs a shell command in the guest to its end; after `timeout` kills it and returns an error.
     pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
         let output = self.spawn(command)?.wait(timeout);
         output.with_context(|| format!("in the guest: {}", crate::one_line(command)))
     }
 
-    /// Runs a shell command in the guest that must succeed; its standard output as text.
+    /// Runs a shell command in the guest and returns its standard output; an error if it fails.
     pub fn sh(&self, command: &str) -> Result<String> {
         let done = self.run(command)?.ok();
         let done = done.with_context(|| format!("in the guest: {}", crate::one_line(command)))?;
         Ok(done.text().into_owned())
     }
 
-    /// Runs a shell command in the guest and reads the JSON that it prints, whatever its exit
+    /// Runs a shell command in the guest and parses the JSON that it prints, whatever its exit
     /// status.
     pub fn json<T: DeserializeOwned>(&self, command: &str) -> Result<T> {
         let Output { status, stdout, stderr } = self.run(command)?;
         serde_json::from_slice(&stdout).with_context(|| {
-            let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+            let output = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
             format!(
-                "in the guest: {}: no such JSON, exit status {status}: {said}",
+                "in the guest: {}: invalid JSON, exit status {status}: {output}",
                 crate::one_line(command)
             )
         })
     }
 
-    /// Starts one of the traffic programs in the guest: `rr-server --proto tcp ...`.
+    /// Starts one of the traffic programs in the guest, for example `rr-server --proto tcp ...`.
     pub fn traffic(&self, words: &str) -> Result<Job> {
         self.spawn(&traffic::command(words)?)
     }
@@ -177,44 +192,44 @@ impl Lab {
         self.guest.spawn(command)
     }
 
-    /// The other end of `eth<nic>`.
+    /// Returns the peer at the other end of `eth<nic>`.
     pub fn peer(&self, nic: usize) -> Result<&Peer> {
         self.peers.get(nic).with_context(|| format!("the guest has no eth{nic}"))
     }
 
-    /// The address of `eth<nic>`, in a /24 that it shares with its peer.
+    /// Returns the address of `eth<nic>`, in a /24 shared with its peer.
     pub fn guest_address(nic: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, nic, 2)
     }
 
-    /// The address of the other end of `eth<nic>`.
+    /// Returns the address of the peer of `eth<nic>`.
     pub fn peer_address(nic: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, nic, 1)
     }
 
-    /// Plugs the cable of `eth<nic>` in or pulls it.
+    /// Connects or disconnects the cable of `eth<nic>`.
     pub fn set_link(&self, nic: usize, up: bool) -> Result<()> {
         let mut qmp = self.qmp.lock().unwrap_or_else(PoisonError::into_inner);
         qmp.execute("set_link", json!({ "name": format!("nic{nic}"), "up": up }))?;
         Ok(())
     }
 
-    /// How the guest's CPUs run; under emulation, counts are true and times are not.
+    /// Returns how the guest's CPUs run; under emulation, counts are valid and times are not.
     pub fn accel(&self) -> Accel {
         self.accel
     }
 
-    /// From nothing to a guest with addresses, downloads not counted.
+    /// Returns the time from start to a guest with addresses, without downloads.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
 
-    /// Kernel, emulator and shape in one line.
+    /// Returns kernel, emulator and shape in one line.
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// What the guest's console and QEMU have said.
+    /// Returns everything that the guest's console and QEMU printed.
     pub fn console(&self) -> String {
         String::from_utf8_lossy(&content(&self.console).unwrap_or_default()).into_owned()
     }
@@ -224,7 +239,7 @@ fn title(spec: &Spec, accel: Accel, emulator: &Emulator, image: &Image) -> Strin
     let how = match (accel, spec.threads) {
         (Accel::Kvm, _) => "KVM",
         (Accel::Tcg, Threads::Single) => "emulated, one CPU at a time",
-        (Accel::Tcg, Threads::Multi) => "emulated, CPUs side by side",
+        (Accel::Tcg, Threads::Multi) => "emulated, CPUs in parallel",
     };
     let mut nics: Vec<&str> = spec.nics.iter().map(|nic| nic.model).map(NicModel::driver).collect();
     if nics.is_empty() {
@@ -237,8 +252,8 @@ fn title(spec: &Spec, accel: Accel, emulator: &Emulator, image: &Image) -> Strin
     )
 }
 
-/// The folders that the guest's own /tmp and /run would hide: asked for, current, and the
-/// program's.
+/// Returns the folders that the guest's own /tmp and /run would hide: the requested ones, the
+/// current one, and the program's.
 fn shares(wanted: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let program = std::env::current_exe()?;
     let built_in =

@@ -1,8 +1,8 @@
-//! Real kernels with real NIC queues in small virtual machines: netsilo's laboratory.
+//! Boots real kernels with real NIC queues in small virtual machines, for netsilo's tests.
 //!
-//! [`Lab::boot`] a [`Spec`], [`Lab::run`] commands in it (the host's own tools and freshly built
-//! binaries, at the same paths), [`Peer::run`] commands at the other end of its cables. Dropped, or
-//! killed, it leaves nothing.
+//! [`Lab::boot`] boots a [`Spec`]; [`Lab::run`] runs commands in it (the host's own tools and
+//! freshly built binaries, at the same paths); [`Peer::run`] runs commands at the other end of its
+//! cables. Nothing remains after a drop or a kill.
 
 mod apt;
 mod cable;
@@ -42,17 +42,17 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long `run` waits for a command: ten times what the slowest takes on an idle machine.
+/// How long `run` waits for a command: ten times the slowest on an idle machine.
 pub const RUN_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// How long a condition may take to come true on a slow, busy machine.
+/// How long a condition may take to become true on a slow, busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long something that was told to end may take.
+/// How long a process may take to end after a request.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For tests: true if the lab cannot run here, having said why; an error if `NETSILO_NO_SKIP`
-/// forbids that.
+/// For tests: prints why the lab cannot run here and returns `true`; an error instead if
+/// `NETSILO_NO_SKIP` is set.
 pub fn skip() -> Result<bool> {
     let missing = if !rustix::process::geteuid().is_root() {
         "root"
@@ -68,7 +68,7 @@ pub fn skip() -> Result<bool> {
     Ok(true)
 }
 
-/// For tests: looks until what is seen fits; the error shows what was seen last.
+/// For tests: calls `look` until its value `fits`; the error shows the last value.
 pub fn until<T: Debug>(
     what: &str,
     mut look: impl FnMut() -> T,
@@ -81,24 +81,24 @@ pub fn until<T: Debug>(
             return Ok(seen);
         }
         if Instant::now() > end {
-            bail!("not within {PATIENCE:?}: {what}; seen last: {seen:#?}");
+            bail!("not within {PATIENCE:?}: {what}; last seen: {seen:#?}");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// For tests: the exit code of a program that ran here, and all that it said.
+/// For tests: returns the exit code of a program that ran here, and all its output.
 pub fn said(output: &std::process::Output) -> (Option<i32>, String) {
     let text = [&output.stdout[..], &output.stderr[..]].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Tells the person at the terminal; a closed standard error is no reason to fail.
+/// Prints a message on standard error and ignores failure.
 fn note(message: &str) {
     let _ = writeln!(std::io::stderr(), "lab: {message}");
 }
 
-/// A command as an error message shows it.
+/// Shortens a command for an error message.
 fn one_line(command: &str) -> String {
     let mut line: String =
         command.chars().take(120).map(|c| if c == '\n' { ';' } else { c }).collect();

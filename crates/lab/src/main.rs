@@ -1,4 +1,4 @@
-//! The lab's command line: try something by hand on a real kernel with real NIC queues.
+//! The lab's command line, for trying something on a real kernel with real NIC queues by hand.
 
 mod cli;
 mod counters;

@@ -1,16 +1,16 @@
-//! What a finished command leaves.
+//! The result of a finished command.
 
 use anyhow::{Result, bail};
 use std::borrow::Cow;
 
-/// Exit status and output of a finished command, byte for byte.
+/// Exit status and output of a finished command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// Exit code, or 128 + signal, as a shell reports it.
     pub status: i32,
-    /// All it wrote to its standard output.
+    /// Everything on its standard output.
     pub stdout: Vec<u8>,
-    /// All it wrote to its standard error.
+    /// Everything on its standard error.
     pub stderr: Vec<u8>,
 }
 
@@ -20,13 +20,13 @@ impl Output {
         String::from_utf8_lossy(&self.stdout)
     }
 
-    /// Itself if the status is 0, else an error that shows what the command said.
+    /// Returns itself if the status is 0; otherwise an error with the command's output.
     pub fn ok(self) -> Result<Self> {
         if self.status == 0 {
             return Ok(self);
         }
         let stderr = String::from_utf8_lossy(&self.stderr);
-        let said = if stderr.trim().is_empty() { self.text() } else { stderr };
-        bail!("exit status {}: {}", self.status, said.trim())
+        let output = if stderr.trim().is_empty() { self.text() } else { stderr };
+        bail!("exit status {}: {}", self.status, output.trim())
     }
 }

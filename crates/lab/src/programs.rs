@@ -1,26 +1,26 @@
-//! Debian's programs that a test wants to run in a guest and that must not be installed here, where
-//! they would start.
+//! Debian's programs that tests run in a guest; installing them on this machine would start them.
 
 use crate::apt::Suite;
-use crate::cache::{self, Cache};
+use crate::cache;
+use crate::cache::Cache;
 use crate::command::output;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// irqbalance of Debian 12, unpacked in the cache: the program's path, here and in a guest.
+/// Unpacks Debian 12's irqbalance in the cache; returns its path, which a guest sees too.
 ///
-/// Its libraries are those that QEMU needs too.
+/// Its libraries are among those that QEMU needs.
 pub fn irqbalance() -> Result<PathBuf> {
     program("irqbalance", "usr/sbin/irqbalance")
 }
 
-/// `udevadm` of Debian 12, in the same way.
+/// Unpacks Debian 12's `udevadm` in the same way.
 pub fn udevadm() -> Result<PathBuf> {
     program("udev", "bin/udevadm")
 }
 
-/// The folder of tuned's Python modules, Debian 12's, in the same way.
+/// Unpacks Debian 12's tuned in the same way; returns the folder of its Python modules.
 pub fn tuned() -> Result<PathBuf> {
     Ok(unpacked("tuned")?.join("usr/lib/python3/dist-packages"))
 }
@@ -37,7 +37,7 @@ fn program(package: &str, path: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// The newest version of a package, or the one that is in the cache.
+/// Unpacks the newest version of a package; without a network, uses the cached one.
 fn unpacked(package: &str) -> Result<PathBuf> {
     let cache = Cache::open()?;
     match download(&cache, package) {
@@ -46,7 +46,7 @@ fn unpacked(package: &str) -> Result<PathBuf> {
             match cache::oldest_first(&cache.path(package)).into_iter().rfind(|path| path.is_dir())
             {
                 Some(root) => {
-                    crate::note(&format!("{package}: using the cached one: {error:#}"));
+                    crate::note(&format!("{package}: using the cached version: {error:#}"));
                     Ok(root)
                 }
                 None => Err(error),

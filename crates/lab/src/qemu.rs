@@ -1,22 +1,27 @@
-//! QEMU's command line for a spec; pure.
+//! Builds QEMU's command line for a spec; reads and writes nothing.
 
 use crate::command::Shown;
-use crate::emulator::{Accel, Emulator};
+use crate::emulator::Accel;
+use crate::emulator::Emulator;
 use crate::kernels::Image;
-use crate::spec::{Nic, NicModel, Spec, Threads};
+use crate::spec::Nic;
+use crate::spec::NicModel;
+use crate::spec::Spec;
+use crate::spec::Threads;
 use std::path::Path;
 
-/// `nowatchdog`, `tsc=unstable`: emulated CPUs stall for longer than either believes.
+/// `nowatchdog` and `tsc=unstable` because emulated CPUs stall longer than those checks allow.
 const KERNEL_ARGS: &str = "console=ttyS0 quiet panic=-1 tsc=unstable nokaslr mitigations=off \
-                           random.trust_cpu=on nowatchdog net.ifnames=0 ipv6.disable=1 cryptomgr.notests";
+                           random.trust_cpu=on nowatchdog net.ifnames=0 ipv6.disable=1 \
+                           cryptomgr.notests";
 
-/// The MAC address of card `index`, by which the guest tells its cards apart.
+/// Returns the MAC address of card `index`, by which the guest identifies it.
 pub(crate) fn mac(index: usize) -> String {
     format!("52:54:00:6e:73:{index:02x}")
 }
 
-/// All arguments. The command channel is file descriptor 0, QMP is 1, console and complaints go to
-/// 2.
+/// Returns all arguments. The command channel is file descriptor 0, QMP is 1, console and errors go
+/// to 2.
 pub(crate) fn arguments(
     spec: &Spec,
     accel: Accel,
@@ -34,7 +39,7 @@ pub(crate) fn arguments(
         Accel::Kvm => line.add("-accel", "kvm").add("-cpu", "host"),
         Accel::Tcg => {
             let threads = if spec.threads == Threads::Single { "single" } else { "multi" };
-            // TSX is not emulated, and asking for it makes QEMU complain.
+            // TSX is not emulated; with it QEMU prints warnings.
             line.add("-accel", format!("tcg,thread={threads}"))
                 .add("-cpu", "Skylake-Server,-hle,-rtm")
         }
@@ -59,7 +64,7 @@ pub(crate) fn arguments(
     line.add("-chardev", "socket,id=qmp,fd=1").add("-mon", "chardev=qmp,mode=control");
     line.add("-kernel", image.vmlinux().shown()).add("-initrd", initrd.shown());
     let drivers: Vec<&str> = spec.nics.iter().map(|nic| nic.model.driver()).collect();
-    // init reads `lab.drivers`.
+    // The guest's init reads `lab.drivers`.
     let ours = [KERNEL_ARGS.to_owned(), format!("lab.drivers={}", drivers.join(","))];
     line.add("-append", [&ours, spec.kernel_args.as_slice()].concat().join(" "));
     line.add("-device", "virtio-serial-pci").add("-chardev", "socket,id=lab,fd=0");
@@ -96,7 +101,7 @@ fn nics(line: &mut Line, nics: &[Nic]) {
         let tap = format!("tap,id=net{index},ifname=tap{index},script=no,downscript=no,vhost=off");
         let at = format!("id=nic{index},netdev=net{index},bus=port{index},mac={}", mac(index));
         if nic.model.is_virtio() {
-            // A vector each for input and output of a pair, one for the control queue, one for
+            // Two vectors per queue pair (input, output), one for the control queue, one for
             // configuration.
             let vectors = 2 * nic.queues + 2;
             let queues =

@@ -1,4 +1,4 @@
-//! QEMU's control channel.
+//! QEMU's control channel (QMP).
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// QEMU's control channel, past its greeting.
+/// A connection to QMP after its greeting.
 #[derive(Debug)]
 pub(crate) struct Qmp {
     stream: BufReader<UnixStream>,
@@ -16,7 +16,7 @@ impl Qmp {
     pub(crate) fn new(stream: UnixStream) -> Result<Self> {
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut qmp = Self { stream: BufReader::new(stream) };
-        qmp.read().context("QEMU sends no greeting")?;
+        qmp.read().context("QEMU sent no greeting")?;
         qmp.execute("qmp_capabilities", json!({}))?;
         Ok(qmp)
     }
@@ -32,14 +32,14 @@ impl Qmp {
             if let Some(error) = reply.get("error") {
                 bail!("QMP {command} failed: {error}");
             }
-            // Anything else is an event.
+            // Any other message is an event.
         }
     }
 
     fn read(&mut self) -> Result<Value> {
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
-            bail!("QEMU has hung up");
+            bail!("QEMU closed its control channel");
         }
         Ok(serde_json::from_str(&line)?)
     }

@@ -1,9 +1,9 @@
-//! Namespaces that end with this process, however it ends, and take all that runs in them along.
+//! Namespaces that end when this process ends, in whatever way, with all processes in them.
 //!
 //! The first process of a room's pid namespace reads from a pipe that only the lab holds. When the
-//! lab closes it, or dies, that process ends, and the kernel kills every other process in the
-//! namespace (QEMU, peers' programs) and then frees the network namespaces and the taps in them.
-//! Nothing has a name outside.
+//! lab closes the pipe or dies, that process ends; the kernel then kills every other process in the
+//! namespace (QEMU, peers' programs) and frees the network namespaces and the taps in them. Nothing
+//! has a name outside the room.
 
 use crate::output::Output;
 use crate::traffic;
@@ -19,18 +19,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A pid, mount and network namespace, and in it a network namespace for each peer.
+/// A pid, mount and network namespace, and one more network namespace per peer.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// Of `unshare`, whose child is the pid namespace's first process.
+    /// Process id of `unshare`, whose child is the pid namespace's first process.
     pid: u32,
     holder: Mutex<Child>,
 }
 
 impl Room {
     pub(crate) fn new() -> Result<Self> {
-        // `ip netns` keeps its names under /run, which is the room's own.
-        let script = "mount -t sysfs sysfs /sys && mount -t tmpfs tmpfs /run && echo ready && exec cat >/dev/null";
+        // `ip netns` stores its names under /run, which is the room's own.
+        let script = "mount -t sysfs sysfs /sys && mount -t tmpfs tmpfs /run && \
+                      echo ready && exec cat >/dev/null";
         let mut holder = Command::new("unshare")
             .args(["--net", "--pid", "--mount", "--fork", "--mount-proc", "sh", "-c", script])
             .stdin(Stdio::piped())
@@ -38,36 +39,36 @@ impl Room {
             .process_group(0)
             .spawn()
             .context("cannot run unshare")?;
-        let mut said = String::new();
+        let mut line = String::new();
         if let Some(stdout) = holder.stdout.take() {
-            BufReader::new(stdout).read_line(&mut said)?;
+            BufReader::new(stdout).read_line(&mut line)?;
         }
-        if said.trim() != "ready" {
+        if line.trim() != "ready" {
             let _ = holder.kill();
             let _ = holder.wait();
-            bail!("cannot make namespaces: the lab must be root, with the right to mount");
+            bail!("cannot create namespaces: the lab must be root and allowed to mount");
         }
         Ok(Self { pid: holder.id(), holder: Mutex::new(holder) })
     }
 
-    /// `program` inside the room, in the network namespace that QEMU is in.
+    /// Returns a command that runs `program` in the room, in QEMU's network namespace.
     pub(crate) fn command(&self, program: &str) -> Command {
         let holder = self.pid;
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{holder}/ns/net"));
         command.arg(format!("--mount=/proc/{holder}/ns/mnt"));
-        // Or a lab in a chroot would find itself outside.
+        // Without this, a lab in a chroot would run the program outside of it.
         command.arg(format!("--root=/proc/{holder}/root"));
         command.arg(format!("--pid=/proc/{holder}/ns/pid_for_children"));
         command.arg("--").arg(program).process_group(0);
         command
     }
 
-    /// Ends all that runs in the room; returns when nothing is left.
+    /// Ends all processes in the room; returns when none is left.
     pub(crate) fn end(&self) {
         let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
         drop(holder.stdin.take());
-        // The kernel lets a pid namespace's first process go last.
+        // The first process of a pid namespace is the last to go.
         let _ = holder.wait();
     }
 }
@@ -86,17 +87,17 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Runs a shell command to its end, at most [`crate::RUN_TIMEOUT`].
+    /// Runs a shell command to its end, for at most [`crate::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
         self.run_for(command, crate::RUN_TIMEOUT)
     }
 
-    /// Runs a shell command to its end; kills it and fails after `timeout`.
+    /// Runs a shell command to its end; after `timeout` kills it and returns an error.
     pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
         self.spawn(command)?.wait(timeout).with_context(|| format!("in {}: {command}", self.netns))
     }
 
-    /// Runs a shell command that must succeed; its standard output as text.
+    /// Runs a shell command and returns its standard output; an error if it fails.
     pub fn sh(&self, command: &str) -> Result<String> {
         let done =
             self.run(command)?.ok().with_context(|| format!("in {}: {command}", self.netns))?;
@@ -124,7 +125,7 @@ impl Peer {
     }
 }
 
-/// A command that runs in a peer; dropped, it is killed.
+/// A command that runs in a peer; killed when dropped.
 #[derive(Debug)]
 pub struct PeerJob {
     child: Child,
@@ -133,7 +134,7 @@ pub struct PeerJob {
 }
 
 impl PeerJob {
-    /// Waits for the end; kills it and fails after `timeout`.
+    /// Waits for the command to end; after `timeout` kills it and returns an error.
     pub fn wait(mut self, timeout: Duration) -> Result<Output> {
         let pid = self.pid().context("no process")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -146,7 +147,7 @@ impl PeerJob {
             }
         };
         if ended == 0 {
-            bail!("still running after {timeout:?}: killed; it had said: {}", self.said());
+            bail!("still running after {timeout:?}: killed; its output: {}", self.output());
         }
         let status = self.child.wait()?;
         Ok(Output {
@@ -156,19 +157,19 @@ impl PeerJob {
         })
     }
 
-    /// Sends a signal to the command and all that it started.
+    /// Sends a signal to the command and all processes that it started.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = self.pid().context("no process")?;
         kill_process_group(pid, signal).context("cannot signal a command in a peer")
     }
 
-    /// Ends it politely and gives what it said.
+    /// Terminates the command and returns its output.
     pub fn stop(self) -> Result<Output> {
         self.signal(Signal::TERM)?;
         self.wait(crate::STOP_TIMEOUT)
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         let bytes =
             [content(&self.stdout), content(&self.stderr)].map(Result::unwrap_or_default).concat();
         String::from_utf8_lossy(&bytes).trim().to_owned()
@@ -188,15 +189,15 @@ impl Drop for PeerJob {
     }
 }
 
-/// A file without a name, to which several processes may append.
+/// Creates an unnamed file that several processes may append to.
 pub(crate) fn unnamed_file() -> Result<File> {
     let file =
-        memfd_create("netsilo-lab", MemfdFlags::CLOEXEC).context("cannot make an output file")?;
+        memfd_create("netsilo-lab", MemfdFlags::CLOEXEC).context("cannot create an output file")?;
     fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::APPEND)?;
     Ok(File::from(file))
 }
 
-/// Reads by position: the offset is shared with whoever still writes.
+/// Reads a file by position: its offset is shared with processes that may still write.
 pub(crate) fn content(file: &File) -> Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(file.metadata()?.len())?];
     file.read_exact_at(&mut bytes, 0)?;

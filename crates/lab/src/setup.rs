@@ -1,15 +1,17 @@
-//! Cables and addresses: taps and peers on the host's side, one script in the guest.
+//! Taps and peers on the host's side, names and addresses in the guest.
 
-use crate::command::{Shown, output};
+use crate::command::Shown;
+use crate::command::output;
 use crate::lab::Lab;
 use crate::qemu::mac;
-use crate::room::{Peer, Room};
+use crate::room::Peer;
+use crate::room::Room;
 use crate::spec::Spec;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Makes `tap0`, `tap1`, ... where QEMU will look for them.
+/// Creates `tap0`, `tap1`, ... in QEMU's network namespace.
 pub(crate) fn make_taps(room: &Room, spec: &Spec) -> Result<()> {
     let mut script = String::from("set -e\n");
     for (index, nic) in spec.nics.iter().enumerate() {
@@ -17,11 +19,11 @@ pub(crate) fn make_taps(room: &Room, spec: &Spec) -> Result<()> {
         script += &format!("ip tuntap add dev tap{index} mode tap vnet_hdr {queues}\n");
     }
     output(room.command("sh").args(["-c", &script]))
-        .context("cannot make taps: the lab needs /dev/net/tun")?;
+        .context("cannot create taps: the lab needs /dev/net/tun")?;
     Ok(())
 }
 
-/// Gives each tap a network namespace of its own.
+/// Moves each tap to its own network namespace.
 pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
     let mut script = String::from("set -e\n");
     let mut peers = Vec::new();
@@ -32,8 +34,10 @@ pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
             "ip netns add {netns}\n\
              ip link set tap{index} netns {netns}\n\
              ip netns exec {netns} sh -c 'set -e; \
-               if [ -e /proc/sys/net/ipv6 ]; then echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; fi; \
-               ip link set lo up; ip address add {address}/24 dev tap{index}; ip link set tap{index} up'\n"
+               if [ -e /proc/sys/net/ipv6 ]; then \
+               echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; fi; \
+               ip link set lo up; ip address add {address}/24 dev tap{index}; \
+               ip link set tap{index} up'\n"
         );
         peers.push(Peer { room: Arc::clone(room), netns });
     }
@@ -41,17 +45,18 @@ pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
     Ok(peers)
 }
 
-/// Shows the guest `shares` in their place and gives each card its name and address.
+/// Returns the script that mounts `shares` in the guest and names and addresses its cards.
 pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
     let mut script = String::from("set -e\n");
     for share in shares {
         let share = share.shown().replace('\'', r"'\''");
         script += &format!("mkdir -p '{share}'; mount --bind '/run/host{share}' '{share}'\n");
     }
-    // Cards come up in the bus's order, which is not the spec's: two passes, as names may be taken.
+    // Cards appear in bus order, not in the spec's: rename in two passes, as names may be taken.
     script += "name() { for dir in /sys/class/net/*; do read -r mac <$dir/address || continue; \
                if [ \"$mac\" = $1 ]; then old=${dir##*/}; \
-               if [ $old != $2 ]; then ip link set $old name $2; fi; return; fi; done; return 1; }\n";
+               if [ $old != $2 ]; then ip link set $old name $2; fi; \
+               return; fi; done; return 1; }\n";
     for pass in ["lab", "eth"] {
         if pass == "lab" && spec.nics.len() < 2 {
             continue;
@@ -67,7 +72,8 @@ pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
     }
     for index in 0..spec.nics.len() {
         script += &format!(
-            "until read -r up </sys/class/net/eth{index}/carrier && [ \"$up\" = 1 ]; do sleep 0.05; done\n"
+            "until read -r up </sys/class/net/eth{index}/carrier && [ \"$up\" = 1 ]; \
+             do sleep 0.05; done\n"
         );
     }
     script

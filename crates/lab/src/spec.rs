@@ -1,4 +1,4 @@
-//! What a guest is to look like.
+//! The description of a guest.
 
 use crate::kernels::Kernel;
 use anyhow::{Result, bail};
@@ -7,22 +7,22 @@ use std::path::PathBuf;
 /// A guest to boot; `Spec::default()` is 8 CPUs, Debian 12's kernel and a 4-queue virtio-net.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Which kernel.
+    /// Kernel to boot.
     pub kernel: Kernel,
-    /// Logical CPUs, even, 2 to 32: two sockets, each a NUMA node with one L3, two threads a core
-    /// where that divides.
+    /// Logical CPUs, even, 2 to 32: two sockets, each a NUMA node with one L3; two threads per core
+    /// if the number per socket is even.
     pub cpus: u32,
-    /// `eth0`, `eth1`, ... in the guest, each with a peer of its own.
+    /// `eth0`, `eth1`, ... in the guest, each with its own peer.
     pub nics: Vec<Nic>,
-    /// The guest's memory, half of it on each node.
+    /// Memory in MiB, half on each node.
     pub memory_mib: u32,
     /// How emulation runs the guest's CPUs.
     pub threads: Threads,
-    /// More of the kernel's command line, for example `isolcpus=2,3`.
+    /// Additions to the kernel's command line, for example `isolcpus=2,3`.
     pub kernel_args: Vec<String>,
-    /// Folders under the host's /tmp or /run that the guest shall see in their place (read-only),
-    /// besides the current folder and the one the running program was built in. All others it sees
-    /// anyway.
+    /// Folders under the host's /tmp or /run that the guest sees at the same path, read-only,
+    /// besides the current folder and the running program's build folder. Folders elsewhere are
+    /// visible anyway.
     pub shares: Vec<PathBuf>,
 }
 
@@ -41,12 +41,12 @@ impl Default for Spec {
 }
 
 impl Spec {
-    /// A guest with this kernel and one NIC of this model, otherwise the default.
+    /// Returns the default guest with this kernel and one NIC of this model.
     pub fn new(kernel: Kernel, model: NicModel) -> Self {
         Self { kernel, nics: vec![Nic::from(model)], ..Self::default() }
     }
 
-    /// Cores per socket and threads per core.
+    /// Returns cores per socket and threads per core.
     pub(crate) fn cores_and_threads(&self) -> (u32, u32) {
         let per_socket = self.cpus / 2;
         if per_socket.is_multiple_of(2) { (per_socket / 2, 2) } else { (per_socket, 1) }
@@ -55,19 +55,19 @@ impl Spec {
     pub(crate) fn check(&self) -> Result<()> {
         if !self.cpus.is_multiple_of(2) || !(2..=32).contains(&self.cpus) {
             bail!(
-                "{} cpus: the lab has two sockets; ask for an even number from 2 to 32",
+                "{} cpus: the lab has two sockets; choose an even number from 2 to 32",
                 self.cpus
             );
         }
         if self.nics.len() > 8 {
-            bail!("{} nics: a guest has room for 8", self.nics.len());
+            bail!("{} nics: a guest has at most 8", self.nics.len());
         }
         for nic in &self.nics {
             if !(1..=32).contains(&nic.queues) {
-                bail!("{} queues: virtio-net takes 1 to 32", nic.queues);
+                bail!("{} queues: virtio-net has 1 to 32", nic.queues);
             }
             if nic.model == NicModel::VirtioRss && self.kernel != Kernel::V6_1 {
-                bail!("kernel {}: virtio-net with RSS receives only with 6.1", self.kernel);
+                bail!("kernel {}: virtio-net with RSS receives packets only with 6.1", self.kernel);
             }
             if nic.node.is_some_and(|node| node > 1) {
                 bail!("node {:?}: the lab has nodes 0 and 1", nic.node.unwrap_or_default());
@@ -80,11 +80,11 @@ impl Spec {
 /// One network card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nic {
-    /// What it is.
+    /// Model of the card.
     pub model: NicModel,
-    /// Pairs of queues, of virtio-net only: igb and vmxnet3 have 8, e1000e has 1.
+    /// Queue pairs, for virtio-net only: igb and vmxnet3 have 8, e1000e has 1.
     pub queues: u32,
-    /// The NUMA node it is plugged into; `None` says no node, as many machines do.
+    /// NUMA node of its slot; `None` for a slot that reports no node, as on many machines.
     pub node: Option<u32>,
 }
 
@@ -101,32 +101,32 @@ impl From<NicModel> for Nic {
 }
 
 impl Nic {
-    /// The same card on NUMA node `node`.
+    /// Returns the same card on NUMA node `node`.
     pub fn on_node(self, node: u32) -> Self {
         Self { node: Some(node), ..self }
     }
 }
 
-/// Cards that QEMU can be.
+/// Network card models that QEMU emulates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum NicModel {
-    /// Paravirtual; vectors for input and output apart; no RSS table.
+    /// Paravirtual, separate vectors for input and output, no RSS table
     #[default]
     VirtioNet,
-    /// The same with an RSS table and key that can be set, and hashes told; only with 6.1: later
-    /// guests stop receiving.
+    /// virtio-net with a settable RSS table and key, and reported hashes; only with kernel 6.1,
+    /// later guests stop receiving
     VirtioRss,
-    /// Intel 82576: 8 `eth0-TxRx-N` vectors, RSS table and hash fields that work. Needs QEMU 8
-    /// (fetched).
+    /// Intel 82576: 8 `eth0-TxRx-N` vectors, working RSS table and hash fields; needs QEMU 8, which
+    /// is fetched
     Igb,
-    /// VMware's: 8 `eth0-rxtx-N` vectors, RSS table without hash fields.
+    /// VMware: 8 `eth0-rxtx-N` vectors, RSS table without hash fields
     Vmxnet3,
-    /// Intel 82574: one queue.
+    /// Intel 82574: one queue
     E1000e,
 }
 
 impl NicModel {
-    /// The guest's driver, also QEMU's name of the device but for virtio.
+    /// Returns the name of the guest's driver; except for virtio also QEMU's device name.
     pub fn driver(self) -> &'static str {
         match self {
             Self::VirtioNet | Self::VirtioRss => "virtio_net",
@@ -136,12 +136,12 @@ impl NicModel {
         }
     }
 
-    /// Paravirtual, of either kind.
+    /// Whether the card is one of the two virtio models.
     pub(crate) fn is_virtio(self) -> bool {
         matches!(self, Self::VirtioNet | Self::VirtioRss)
     }
 
-    /// The oldest major version of QEMU that has it.
+    /// Returns the oldest major version of QEMU that has the model.
     pub(crate) fn least_qemu(self) -> u32 {
         if self == Self::Igb { 8 } else { 0 }
     }
@@ -150,9 +150,9 @@ impl NicModel {
 /// How software emulation runs the guest's CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Threads {
-    /// One after the other: deterministic, faster, never stalls.
+    /// One after the other: deterministic, faster, never stalls
     #[default]
     Single,
-    /// Side by side: shows parallel effects, noisily.
+    /// In parallel: shows effects of parallelism, with noise
     Multi,
 }

@@ -1,12 +1,12 @@
-//! Tools of Debian's that tests need and nobody should have to install: unpacked into the cache.
+//! Debian's tools that tests need, unpacked into the cache instead of installed.
 
 use crate::apt::Suite;
 use crate::cache::Cache;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 
-/// `promtool`, which checks metrics: the machine's own, or that of Debian 12's package
-/// `prometheus`.
+/// Returns the path of `promtool`, which checks metrics: the machine's own, or the one in Debian
+/// 12's package `prometheus`.
 pub fn promtool() -> Result<PathBuf> {
     let own = std::env::var_os("PATH").unwrap_or_default();
     if let Some(own) =

@@ -1,8 +1,7 @@
-//! Traffic with exact counts: the ground truth that attribution is tested against, and the demo's
-//! load.
+//! Traffic with exact counts: the reference for tests of attribution, and the demo's load.
 //!
-//! One program for guests, peers and plain namespaces: `netsilo-lab traffic VERB`, which prints one
-//! JSON value when done. Clients wait for their server to appear, so nobody needs to sleep.
+//! One program for guests, peers and plain namespaces, `netsilo-lab traffic VERB`, prints one JSON
+//! value at its end. Clients wait for their server to appear, so callers need no sleeps.
 
 mod consume;
 mod produce;
@@ -30,15 +29,15 @@ use std::time::Duration;
 /// How long clients wait for their server.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What to do with traffic.
+/// Verbs of `netsilo-lab traffic`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Traffic {
-    /// Answer requests: one pinned process per CPU, the i-th on port + i; JSON per worker on
-    /// SIGTERM
+    /// Answer requests with one pinned process per CPU, the i-th on port + i; print JSON per worker
+    /// on SIGTERM
     RrServer(RrServer),
-    /// Send requests one after the other on each of many connections, for a time
+    /// Send requests one after the other on each of many connections, for a given time
     RrClient(RrClient),
-    /// Receive streams in a given way, counting every byte
+    /// Receive streams in a given way and count every byte
     Consume(Consume),
     /// Send an exact number of bytes on each of several flows
     Produce(Produce),
@@ -60,7 +59,7 @@ impl std::fmt::Display for Proto {
     }
 }
 
-/// Does it, and prints the result as JSON.
+/// Runs a verb and prints its result as JSON.
 pub fn run(traffic: &Traffic) -> Result<()> {
     match traffic {
         Traffic::RrServer(server) => rr_server::run(server),
@@ -70,8 +69,8 @@ pub fn run(traffic: &Traffic) -> Result<()> {
     }
 }
 
-/// The `netsilo-lab` program, to be run in guests and peers: this one, or the one built beside this
-/// test.
+/// Returns the path of `netsilo-lab`, to run in guests and peers: this program, or the one built in
+/// the same folder as this test.
 pub fn program() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let candidates = this.ancestors().take(3).map(|dir| dir.with_file_name("netsilo-lab"));
@@ -79,17 +78,17 @@ pub fn program() -> Result<PathBuf> {
         .chain(candidates)
         .find(|path| path.file_name().is_some_and(|name| name == "netsilo-lab") && path.is_file());
     found.with_context(|| {
-        format!("no netsilo-lab beside {}: cargo build -p netsilo-lab", this.display())
+        format!("no netsilo-lab beside {}: run cargo build -p netsilo-lab", this.display())
     })
 }
 
-/// The shell command that runs one of these programs.
+/// Returns the shell command that runs a traffic verb.
 pub(crate) fn command(words: &str) -> Result<String> {
     Ok(format!("exec '{}' traffic {words}", program()?.display()))
 }
 
 fn print(report: &impl Serialize) -> Result<()> {
-    // In one write: several workers may share this output.
+    // A single write: several workers may share this output.
     std::io::stdout().write_all(format!("{}\n", serde_json::to_string(report)?).as_bytes())?;
     Ok(())
 }

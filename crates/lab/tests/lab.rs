@@ -1,4 +1,4 @@
-//! Claims about guests: what runs in them, what they look like, and that nothing of them stays.
+//! Tests of guests: what runs in them, what they look like, and that nothing of them remains.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
@@ -13,13 +13,13 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Guests are heavy: one at a time.
+/// Lock that lets tests boot one guest at a time: guests are heavy.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Each kernel and each NIC; all six pairs boot in one test or another.
+/// Boots each kernel and each NIC model; other tests boot the remaining pairs.
 #[test]
 fn each_kernel_boots_with_its_nic_where_it_was_plugged_in() -> Result<()> {
     if netsilo_lab::skip()? {
@@ -33,23 +33,23 @@ fn each_kernel_boots_with_its_nic_where_it_was_plugged_in() -> Result<()> {
     ] {
         let nic = Nic::from(model).on_node(1);
         let lab = Lab::boot(&Spec { nics: vec![nic], ..Spec::new(kernel, model) })?;
-        runs_the_kernel_asked_for(&lab, kernel)?;
+        runs_the_requested_kernel(&lab, kernel)?;
         two_sockets_smt_caches_and_nodes_are_visible(&lab)?;
         the_nic_has_its_vectors_on_its_node(&lab, model)?;
         a_pulled_cable_is_a_lost_carrier(&lab)?;
         modules_load_by_name_and_by_need(&lab)?;
         both_ends_of_the_traffic_agree(&lab)?;
-        // what the agent does is the same on every kernel
+        // the agent behaves the same on every kernel
         if kernel == Kernel::V6_1 {
             status_and_output_are_exact(&lab)?;
-            a_command_out_of_time_is_killed_and_the_next_one_runs(&lab)?;
-            commands_run_side_by_side_and_on(&lab)?;
+            a_command_that_times_out_is_killed_and_the_next_one_runs(&lab)?;
+            commands_run_concurrently_and_in_the_background(&lab)?;
         }
     }
     Ok(())
 }
 
-fn runs_the_kernel_asked_for(lab: &Lab, kernel: Kernel) -> Result<()> {
+fn runs_the_requested_kernel(lab: &Lab, kernel: Kernel) -> Result<()> {
     let release = lab.sh("uname -r")?;
     let expected = match kernel {
         Kernel::V6_1 => release.starts_with("6.1."),
@@ -65,26 +65,27 @@ fn status_and_output_are_exact(lab: &Lab) -> Result<()> {
     assert_eq!((out.status, &out.stdout[..], &out.stderr[..]), (7, &b"a\0b\xff"[..], &b"err"[..]));
     assert_eq!(lab.run("kill -9 $$")?.status, 128 + 9);
     assert_eq!(lab.run("no-such-program")?.status, 127);
-    // Several MB of anything, at the same path as here.
+    // Several MB of arbitrary bytes, at the same path in the guest as here.
     let program = traffic::program()?;
     let mut same = Vec::new();
     fs::File::open(&program)?.take(4_000_000).read_to_end(&mut same)?;
     let out = lab.run(&format!("head -c 4000000 {}", program.display()))?;
-    ensure!(out.stdout == same, "{} of {} bytes came, or others", out.stdout.len(), same.len());
+    let (came, sent) = (out.stdout.len(), same.len());
+    ensure!(out.stdout == same, "{came} of {sent} bytes arrived, or they differ");
     Ok(())
 }
 
-fn a_command_out_of_time_is_killed_and_the_next_one_runs(lab: &Lab) -> Result<()> {
+fn a_command_that_times_out_is_killed_and_the_next_one_runs(lab: &Lab) -> Result<()> {
     let error = lab.run_for("sleep 1000 & sleep 1000", Duration::from_secs(1)).unwrap_err();
     ensure!(format!("{error:#}").contains("still running"), "{error:#}");
-    // Killed with all that it started; the signal is on its way.
+    // It is killed with all processes that it started; the signal may take a moment.
     lab.sh("while pgrep -x sleep >/dev/null; do :; done")?;
     let error = lab.peer(0)?.run_for("sleep 1000", Duration::from_millis(100)).unwrap_err();
     ensure!(format!("{error:#}").contains("still running"), "{error:#}");
     Ok(())
 }
 
-fn commands_run_side_by_side_and_on(lab: &Lab) -> Result<()> {
+fn commands_run_concurrently_and_in_the_background(lab: &Lab) -> Result<()> {
     let waiting = lab.spawn("until [ -e /tmp/go ]; do sleep 0.1; done; echo went")?;
     let server = lab.sh("sleep 1000 >/tmp/log 2>&1 & echo $!")?;
     lab.sh(&format!("kill -0 {} && touch /tmp/go", server.trim()))?;
@@ -92,18 +93,19 @@ fn commands_run_side_by_side_and_on(lab: &Lab) -> Result<()> {
     let job = lab.spawn("exec sleep 1000")?;
     assert_eq!(lab.sh(&format!("cat /proc/{}/comm", job.pid()?))?, "sleep\n");
     assert_eq!(job.stop()?.status, 128 + 15);
-    // Adopted by the first process, which reaps: no zombie stays.
+    // The guest's first process adopts and reaps it: no zombie remains.
     lab.sh(&format!("kill {0}; while [ -e /proc/{0} ]; do :; done", server.trim()))?;
     Ok(())
 }
 
 fn two_sockets_smt_caches_and_nodes_are_visible(lab: &Lab) -> Result<()> {
-    let said =
-        lab.sh("cd /sys/devices/system/cpu/cpu1; cat topology/physical_package_id topology/thread_siblings_list \
-         cache/index2/shared_cpu_list cache/index3/shared_cpu_list ../cpu6/topology/physical_package_id; \
+    let text = lab.sh("cd /sys/devices/system/cpu/cpu1; \
+         cat topology/physical_package_id topology/thread_siblings_list \
+         cache/index2/shared_cpu_list cache/index3/shared_cpu_list \
+         ../cpu6/topology/physical_package_id; \
          cd /sys/devices/system/node; cat node0/cpulist node1/cpulist node0/distance")?;
     assert_eq!(
-        said.lines().collect::<Vec<_>>(),
+        text.lines().collect::<Vec<_>>(),
         ["0", "0-1", "0-1", "0-3", "1", "0-3", "4-7", "10 21"]
     );
     Ok(())
@@ -119,8 +121,8 @@ fn the_nic_has_its_vectors_on_its_node(lab: &Lab, model: NicModel) -> Result<()>
     let nodes = lab.sh(&format!("cat {}", files.join(" ")))?;
     ensure!(nodes.lines().all(|node| node == "1"), "nodes {nodes:?}");
     if model == NicModel::Igb {
-        let table =
-            lab.sh("ethtool -x eth0 && ethtool -N eth0 rx-flow-hash udp4 sdfn && ethtool -n eth0 rx-flow-hash udp4")?;
+        let table = lab.sh("ethtool -x eth0 && ethtool -N eth0 rx-flow-hash udp4 sdfn && \
+             ethtool -n eth0 rx-flow-hash udp4")?;
         ensure!(table.contains("with 8 RX ring(s)") && table.contains("L4 bytes 2 & 3"), "{table}");
     }
     Ok(())
@@ -140,8 +142,10 @@ fn a_pulled_cable_is_a_lost_carrier(lab: &Lab) -> Result<()> {
 
 fn modules_load_by_name_and_by_need(lab: &Lab) -> Result<()> {
     lab.sh("modprobe bridge && ip link add br0 type bridge && ip link del br0")?;
-    lab.sh("ip netns add box && ip link add veth0 type veth peer name veth1 netns box && ip netns del box")?;
-    lab.sh("grep -q tracefs /proc/mounts && test -d /sys/kernel/tracing/events/napi && test -d /sys/fs/bpf")?;
+    lab.sh("ip netns add box && ip link add veth0 type veth peer name veth1 netns box && \
+         ip netns del box")?;
+    lab.sh("grep -q tracefs /proc/mounts && test -d /sys/kernel/tracing/events/napi && \
+         test -d /sys/fs/bpf")?;
     Ok(())
 }
 
@@ -177,7 +181,7 @@ fn both_ends_of_the_traffic_agree(lab: &Lab) -> Result<()> {
 }
 
 #[test]
-fn cpus_nics_and_kernel_arguments_are_as_asked_for() -> Result<()> {
+fn cpus_nics_and_kernel_arguments_are_as_requested() -> Result<()> {
     if netsilo_lab::skip()? {
         return Ok(());
     }
@@ -190,15 +194,15 @@ fn cpus_nics_and_kernel_arguments_are_as_asked_for() -> Result<()> {
         kernel_args: vec!["isolcpus=1,2".to_owned()],
         ..Spec::default()
     })?;
-    let said = lab.sh(
-        "cat /sys/devices/system/cpu/online /sys/devices/system/cpu/isolated /sys/devices/system/node/node1/cpulist; \
-         for nic in 0 1 2 3; do readlink /sys/class/net/eth$nic/device/driver || readlink /sys/class/net/eth$nic/device/../driver; done",
-    )?;
+    let text = lab.sh("cat /sys/devices/system/cpu/online /sys/devices/system/cpu/isolated \
+         /sys/devices/system/node/node1/cpulist; for nic in 0 1 2 3; do \
+         readlink /sys/class/net/eth$nic/device/driver || \
+         readlink /sys/class/net/eth$nic/device/../driver; done")?;
     let last = |line: &str| line.rsplit('/').next().unwrap_or_default().to_owned();
-    let said: Vec<String> = said.lines().map(last).collect();
-    assert_eq!(said, ["0-5", "1-2", "3-5", "igb", "virtio_net", "vmxnet3", "e1000e"]);
+    let names: Vec<String> = text.lines().map(last).collect();
+    assert_eq!(names, ["0-5", "1-2", "3-5", "igb", "virtio_net", "vmxnet3", "e1000e"]);
     for nic in 0..4 {
-        // The guest answers: its peer learns its hardware address.
+        // If the guest answers, its peer learns its hardware address.
         let guest = Lab::guest_address(nic);
         let neighbour = format!(
             "echo >/dev/udp/{guest}/9; until ip neigh show {guest} | grep -q lladdr; do :; done"
@@ -216,27 +220,28 @@ fn thirty_two_cpus_boot() -> Result<()> {
     }
     let _turn = turn();
     let lab = Lab::boot(&Spec { cpus: 32, ..Spec::default() })?;
+    let cpu = "/sys/devices/system/cpu";
     assert_eq!(
-        lab.sh("cat /sys/devices/system/cpu/online /sys/devices/system/cpu/cpu30/topology/core_cpus_list")?,
+        lab.sh(&format!("cat {cpu}/online {cpu}/cpu30/topology/core_cpus_list"))?,
         "0-31\n30-31\n"
     );
     Ok(())
 }
 
 #[test]
-fn a_spec_that_cannot_be_is_refused_with_what_could() {
+fn an_impossible_spec_is_refused_with_the_possible_values() {
     let cpus = |cpus| Lab::boot(&Spec { cpus, ..Spec::default() }).unwrap_err().to_string();
-    assert_eq!(cpus(7), "7 cpus: the lab has two sockets; ask for an even number from 2 to 32");
-    assert_eq!(cpus(64), "64 cpus: the lab has two sockets; ask for an even number from 2 to 32");
+    assert_eq!(cpus(7), "7 cpus: the lab has two sockets; choose an even number from 2 to 32");
+    assert_eq!(cpus(64), "64 cpus: the lab has two sockets; choose an even number from 2 to 32");
 }
 
 #[test]
-fn nothing_stays_after_the_end_after_kill_9_and_after_ctrl_c_while_booting() -> Result<()> {
+fn nothing_remains_after_the_end_after_kill_9_and_after_ctrl_c_while_booting() -> Result<()> {
     if netsilo_lab::skip()? {
         return Ok(());
     }
     let _turn = turn();
-    // kill -9 while a command runs in the guest and one in the peer's namespace.
+    // kill -9 while a command runs in the guest.
     let (mut lab, stderr) = program("run 'echo up >&2; sleep 1000'")?;
     let booted = BufReader::new(stderr)
         .lines()
@@ -252,7 +257,7 @@ fn nothing_stays_after_the_end_after_kill_9_and_after_ctrl_c_while_booting() -> 
 }
 
 fn program(arguments: &str) -> Result<(Child, ChildStderr)> {
-    // what runs in the background of a shell inherits that Ctrl-C is ignored
+    // a shell's background processes inherit that Ctrl-C is ignored
     let command =
         format!("exec env --default-signal=INT {} {arguments}", env!("CARGO_BIN_EXE_netsilo-lab"));
     let mut child = Command::new("sh").args(["-c", &command]).stderr(Stdio::piped()).spawn()?;
@@ -267,7 +272,7 @@ fn ends_all_of(lab: &mut Child, signal: Signal) -> Result<()> {
     all_end(&family)
 }
 
-/// The processes that descend from `root`, as soon as they are unshare, cat, nsenter and QEMU.
+/// Returns the descendants of `root`, once they include unshare, cat, nsenter and QEMU.
 fn family_with_guest(root: u32) -> Result<Vec<u32>> {
     let deadline = Instant::now() + Duration::from_secs(120);
     while Instant::now() < deadline {
@@ -300,7 +305,7 @@ fn descendants(root: u32) -> Vec<u32> {
     family.split_off(1)
 }
 
-/// Waits for the end of each, as the kernel's killing takes a moment.
+/// Waits until each process has ended, as the kernel's killing takes a moment.
 fn all_end(family: &[u32]) -> Result<()> {
     ensure!(family.len() >= 4, "unshare, cat, nsenter and QEMU are {family:?}?");
     for pid in family {

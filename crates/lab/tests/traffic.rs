@@ -1,4 +1,4 @@
-//! Claims about the traffic programs, on loopback: they count exactly, so others may rely on them.
+//! Tests of the traffic programs on loopback: they count exactly, so other tests may rely on them.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
@@ -18,7 +18,7 @@ fn traffic(arguments: &str) -> Child {
         .unwrap()
 }
 
-fn said<T: DeserializeOwned>(child: Child) -> T {
+fn result<T: DeserializeOwned>(child: Child) -> T {
     serde_json::from_slice(&finished(child).stdout).unwrap()
 }
 
@@ -28,7 +28,7 @@ fn finished(child: Child) -> Output {
     output
 }
 
-/// Ports in a row that nobody listens on, and no other test of this process gets.
+/// Returns the first of `count` consecutive free ports that no other test of this process gets.
 fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let free = |port: u16| {
@@ -44,7 +44,7 @@ fn free_ports(count: u16) -> u16 {
     }
 }
 
-/// One byte more than a multiple of anything, on two flows to one port.
+/// Sends an odd number of bytes on each of two flows to one port, and compares all counts.
 fn every_byte_is_counted_once(mode: &str, proto: Proto, more: &str, bytes: u64) -> Consumed {
     let port = free_ports(1);
     let consumer =
@@ -52,8 +52,8 @@ fn every_byte_is_counted_once(mode: &str, proto: Proto, more: &str, bytes: u64) 
     let produce = format!(
         "produce --proto {proto} --dest 127.0.0.1 --port {port} --flows 2 --bytes {bytes} {more}"
     );
-    let sent: Produced = said(traffic(&produce));
-    let got: Consumed = said(consumer);
+    let sent: Produced = result(traffic(&produce));
+    let got: Consumed = result(consumer);
     assert_eq!(sent.bytes, 2 * bytes, "{mode}");
     assert_eq!(got.bytes, 2 * bytes, "{mode}");
     assert!(format!("c-{mode}").starts_with(&got.comm));
@@ -102,8 +102,8 @@ fn a_connected_udp_socket_takes_one_flow() {
     let produce = format!(
         "produce --proto udp --dest 127.0.0.1 --port {port} --ports 2 --flows 2 --bytes 50001"
     );
-    let sent: Produced = said(traffic(&produce));
-    let got: Consumed = said(consumer);
+    let sent: Produced = result(traffic(&produce));
+    let got: Consumed = result(consumer);
     for (socket, flow) in got.sockets.iter().zip(&sent.flows) {
         assert_eq!((socket.local_port, socket.peer_port), (flow.port, flow.local_port));
         assert_eq!((socket.bytes, flow.bytes), (50001, 50001));
@@ -120,8 +120,9 @@ fn client_and_servers_agree_on_every_transaction_and_byte() {
             let server = traffic(&format!(
                 "rr-server --proto {proto} --port {port} --cpus 0,0 {sizes} {workers}"
             ));
-            let seen: RrReport = said(traffic(&format!(
-                "rr-client --proto {proto} --dest 127.0.0.1 --port {port} --ports 2 --connections 5 --duration 0.5 {sizes}"
+            let seen: RrReport = result(traffic(&format!(
+                "rr-client --proto {proto} --dest 127.0.0.1 --port {port} --ports 2 \
+                 --connections 5 --duration 0.5 {sizes}"
             )));
             Command::new("kill").arg(server.id().to_string()).status().unwrap();
             let served: Vec<RrServed> = String::from_utf8(finished(server).stdout)

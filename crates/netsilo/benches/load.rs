@@ -1,6 +1,6 @@
-//! `netsilo bench` beside sockperf, iperf3, qperf and netperf, where they are installed: the same
-//! load in turns, on loopback and over a veth between two network namespaces; and both ends on one
-//! CPU, where no idle CPU has to be woken. `scripts/bench-load` runs it.
+//! Compares `netsilo bench` with sockperf, iperf3, qperf and netperf, where installed: the same
+//! load in turns, on loopback, over a veth between two network namespaces, and with both ends on
+//! one CPU, where no idle CPU has to be woken. `scripts/bench-load` runs it.
 
 #![allow(
     missing_docs,
@@ -13,36 +13,36 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use netsilo_core::load::Run;
-use netsilo_core::stats::{median, signed_rank};
+use netsilo_stats::{median, signed_rank};
+use netsilo_trial::traffic::Run;
 
-/// How often each program has its turn.
+/// Number of rounds; each program runs once per round.
 const ROUNDS: usize = 10;
 
-/// The interval misses the truth this often.
+/// Probability that the interval misses the true value.
 const DOUBT: f64 = 0.05;
 
-/// Where the servers run and what reaches them.
+/// Where client and server run.
 struct Path {
     name: &'static str,
     /// Namespaces of client and server.
     netns: Option<[String; 2]>,
-    /// Both ends run on this CPU only.
+    /// The CPU that both ends are pinned to.
     cpu: Option<&'static str>,
     server: &'static str,
 }
 
-/// One load in the words of each program.
+/// One load as arguments of each program.
 struct Case {
     name: &'static str,
     unit: &'static str,
-    /// Copies at once, of programs that have no instances of their own.
+    /// Number of concurrent copies of a program without instances of its own.
     copies: usize,
     netsilo: &'static str,
     peers: &'static [(&'static str, &'static str)],
 }
 
-/// `{}` is the server's address.
+/// The loads; `{}` stands for the server's address.
 const CASES: [Case; 8] = [
     Case {
         name: "TCP_RR, 1 byte",
@@ -83,7 +83,7 @@ const CASES: [Case; 8] = [
         copies: 16,
         netsilo: "-t TCP_RR -n 16",
         peers: &[
-            // sockperf's server answers one connection
+            // sockperf's server answers only one connection
             ("netperf x16", "netperf -H {} -t TCP_RR -l 1 -P 0"),
         ],
     },
@@ -131,7 +131,7 @@ const CASES: [Case; 8] = [
     },
 ];
 
-/// A server, ended with the benchmark.
+/// A server that ends with the benchmark.
 struct Server(Child);
 
 impl Drop for Server {
@@ -160,31 +160,31 @@ impl Path {
         Server(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// What a program says, run as often at once as asked for; the sum. `None` where one of them
-    /// says nothing.
+    /// Runs `copies` of a program at once and adds their figures; `None` if one of them prints no
+    /// figure.
     fn measure(&self, words: &str, copies: usize, figure: fn(&str) -> Option<f64>) -> Option<f64> {
         let words = words.replace("{}", self.server);
         let start = |_| {
             self.command(0, &words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
         };
         let running: Vec<Child> = (0..copies).map(start).collect();
-        let said = running.into_iter().map(|child| {
+        let outputs = running.into_iter().map(|child| {
             String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout).into_owned()
         });
-        said.map(|said| figure(&said)).sum()
+        outputs.map(|output| figure(&output)).sum()
     }
 }
 
-/// Transactions, or bytes received, per second.
-fn of_netsilo(said: &str) -> Option<f64> {
-    let figures = serde_json::from_str::<Run>(said).ok()?.figures();
+/// Returns transactions, or bytes received, per second.
+fn of_netsilo(output: &str) -> Option<f64> {
+    let figures = serde_json::from_str::<Run>(output).ok()?.figures();
     Some(figures.transactions_per_s.unwrap_or(figures.bytes_per_s))
 }
 
-/// Half a round trip in ns, or bytes per second.
-fn of_qperf(said: &str) -> Option<f64> {
+/// Returns transactions per second from half a round trip in ns, or bytes per second.
+fn of_qperf(output: &str) -> Option<f64> {
     let value = |name: &str| -> Option<f64> {
-        let line = said
+        let line = output
             .lines()
             .map(str::trim)
             .find_map(|line| line.strip_prefix(name)?.trim().strip_prefix('='))?;
@@ -195,18 +195,18 @@ fn of_qperf(said: &str) -> Option<f64> {
     value("latency").map(|ns| 1e9 / (2.0 * ns)).or_else(|| value("recv_bw")).or_else(|| value("bw"))
 }
 
-/// Messages that came back while it counted.
-fn of_sockperf(said: &str) -> Option<f64> {
-    let line = said.lines().find_map(|line| line.split_once("[Valid Duration] RunTime="))?.1;
+/// Returns responses per second of the counted time.
+fn of_sockperf(output: &str) -> Option<f64> {
+    let line = output.lines().find_map(|line| line.split_once("[Valid Duration] RunTime="))?.1;
     let (seconds, rest) = line.split_once(" sec; SentMessages=")?;
     let received = rest.split_once("ReceivedMessages=")?.1;
     Some(received.trim().parse::<f64>().ok()? / seconds.parse::<f64>().ok()?)
 }
 
-/// What the receiver has had.
-fn of_iperf3(said: &str) -> Option<f64> {
-    let said: serde_json::Value = serde_json::from_str(said).ok()?;
-    let end = &said["end"];
+/// Returns bytes per second that the receiver got.
+fn of_iperf3(output: &str) -> Option<f64> {
+    let result: serde_json::Value = serde_json::from_str(output).ok()?;
+    let end = &result["end"];
     if let Some(sum) = end["sum"].as_object() {
         let arrived = sum["packets"].as_f64()? - sum["lost_packets"].as_f64()?;
         return Some(arrived * 1400.0 / end["sum"]["seconds"].as_f64()?);
@@ -214,10 +214,10 @@ fn of_iperf3(said: &str) -> Option<f64> {
     Some(end["sum_received"]["bits_per_second"].as_f64()? / 8.0)
 }
 
-/// The last column of its only line.
-fn of_netperf(said: &str) -> Option<f64> {
+/// Returns the last column of the only line of output.
+fn of_netperf(output: &str) -> Option<f64> {
     let words: Vec<f64> =
-        said.lines().next()?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        output.lines().next()?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     // request/response: ... size size seconds rate; stream: ... size seconds rate
     words.last().copied()
 }
@@ -243,7 +243,8 @@ fn main() {
     let only: Vec<String> =
         std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     println!(
-        "rates are medians; the ratio is netsilo over the best of the others, the middle of {ROUNDS} rounds in turns"
+        "rates are medians; the ratio is netsilo over the best of the others, \
+         the median of {ROUNDS} rounds in turns"
     );
     println!("with its interval (signed ranks, {:.0}%)\n", (1.0 - DOUBT) * 100.0);
     println!("| path | load | netsilo | others | netsilo / best |\n|---|---|---|---|---|");
@@ -268,7 +269,7 @@ fn measure_all(path: &Path, only: &[String]) {
     ];
     servers.extend(all.iter().filter(|words| is_installed(words)).map(|words| path.serve(words)));
     servers.extend(is_installed("netserver").then(|| path.serve("netserver -D -4 -L {}")));
-    // each says nothing of when it listens
+    // none of them reports when it listens
     std::thread::sleep(Duration::from_secs(1));
     for case in CASES
         .iter()
@@ -283,7 +284,7 @@ fn row(path: &Path, case: &Case, netsilo: &str) -> String {
     let peers: Vec<_> = case.peers.iter().filter(|(_, words)| is_installed(words)).collect();
     let mut rates = vec![Vec::new(); peers.len() + 1];
     for round in 0..ROUNDS {
-        // each begins as often as the others
+        // each program starts a round equally often
         let order = (0..=peers.len()).map(|n| (n + round) % (peers.len() + 1));
         let mut these = vec![0.0; peers.len() + 1];
         for turn in order {
@@ -305,7 +306,7 @@ fn row(path: &Path, case: &Case, netsilo: &str) -> String {
         .zip(&rates[1..])
         .map(|((name, _), rates)| format!("{name} {}", shown(rates)))
         .collect();
-    // the best of each round would be the luckiest
+    // the best by median; the best of each round would be a matter of luck
     let best = rates[1..].iter().max_by(|a, b| median(a).unwrap().total_cmp(&median(b).unwrap()));
     let pairs = best.map_or_else(Vec::new, |best| rates[0].iter().zip(best).collect());
     let ratios: Vec<f64> = pairs

@@ -1,18 +1,17 @@
-//! `netsilo bench`: makes a network load, answers one, and says what it cost both machines.
+//! `netsilo bench`: generates and answers network loads, and reports their rate and cost.
 
+mod command_setting;
 mod early_drop;
 mod experiment;
 pub(crate) mod folder;
 mod forward;
 mod loads;
 mod matrix;
-mod peer;
 mod rps_guest;
 mod runner;
 mod settings;
 mod silo;
 mod stream;
-mod view;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::ops::ControlFlow;
@@ -24,34 +23,38 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_core::load::{InstancesAs, Spec, Test};
-use netsilo_sys::load::{self, Bind, Event, Options, PORT, Server, Tick};
+use netsilo_load as load;
+use netsilo_load::{Bind, Event, Options, PORT, Server, Tick};
+use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
-use crate::apply::count;
-use crate::exit::Exit;
-use crate::{out, units};
+use crate::tell::exit::Exit;
+use crate::tell::out;
+use crate::verbs::apply::count;
+use crate::views;
+use crate::views::units;
 
-/// What to do with load.
+/// Verbs of `netsilo bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Args {
-    /// Answer the loads that bench run makes, until interrupted
+    /// Answer the loads of bench run until interrupted
     Serve(ServeArgs),
-    /// Make a load against a bench serve, and say how fast it was and what it cost
+    /// Generate a load against bench serve; report its rate and what it costs both machines
     Run(Box<RunArgs>),
-    /// Compare settings of this machine under loads that another one makes: netperf's matrix, in
-    /// rounds, in random order
+    /// Compare settings of this machine under request loads from another machine (netperf's
+    /// matrix), in rounds and random order
     Matrix(Box<matrix::Args>),
-    /// Put the interrupt of one stream far from its reader, near to it and on it, and compare
+    /// Compare where one stream's interrupt runs: far from its reader, near to it, on its cpu
     Silo(Box<silo::Args>),
-    /// Send as much as goes: sizes, sendfile, offloads, socket buffers, one sender or two
+    /// Compare ways to send one stream at full speed: sizes, sendfile, offloads, socket buffers,
+    /// one sender or two
     Stream(Box<stream::Args>),
-    /// Spread the protocol work of a busy machine by RPS, and see whether that helps or hurts
+    /// Compare RPS settings on a machine that is busy in user mode
     RpsGuest(Box<rps_guest::Args>),
-    /// Pass on what one machine sends to another, or drop it early; what each stage costs
+    /// Measure what each stage costs when this machine forwards packets or drops them early
     Forward(Box<forward::Args>),
     #[command(hide = true)]
     Instance {
-        /// What to do
+        /// Internal task of this process
         task: String,
     },
 }
@@ -59,25 +62,29 @@ pub(crate) enum Args {
 /// Arguments of `netsilo bench serve`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
-    /// Address to listen on: whoever reaches it can make this machine work
+    /// Address to listen on; whoever reaches it can put load on this machine
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind: IpAddr,
-    /// Port of the control connection; 0 takes a free one. Data goes through ports of the kernel's
-    /// choice
+    /// Port of the control connection; 0 takes any free one. Data uses ports that the kernel
+    /// chooses
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
-    /// Burn this much CPU time in user mode for each request, and each read of a stream, as a real
+    /// Burn this much CPU time in user mode for each request and each read of a stream, as a real
     /// service does
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=1_000_000)
+    )]
     work_usecs: u64,
-    /// Threads, where instances are multiplexed [default: one per CPU]
+    /// Number of threads for multiplexed instances [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
-    /// Make no loads. Otherwise a netsilo that is under test elsewhere may ask for one against
-    /// itself
+    /// Generate no loads; otherwise another netsilo may request a load against its own machine
     #[arg(long)]
     only_answer: bool,
-    /// Make loads against this address too, whoever asks
+    /// Also generate loads against this address, whoever requests them
     #[arg(long, value_name = "ADDRESS", conflicts_with = "only_answer")]
     may_load: Vec<IpAddr>,
 }
@@ -85,15 +92,15 @@ pub(crate) struct ServeArgs {
 /// Arguments of `netsilo bench run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// Where bench serve runs
+    /// Address of the machine where bench serve runs
     #[arg(value_name = "HOST[:PORT]", default_value = "127.0.0.1")]
     server: String,
     #[command(flatten)]
     load: LoadArgs,
-    /// Measure the true interrupt times with eBPF at both ends: it costs a little
+    /// Measure interrupt times with eBPF on both machines, which costs a little CPU time
     #[arg(long)]
     bpf: bool,
-    /// Print the transactions, or bytes received, per second and nothing else: for netsilo ab
+    /// Print only the transactions, or bytes received, per second (for netsilo ab)
     #[arg(long, conflicts_with = "json")]
     rate_only: bool,
     /// Print the whole result as JSON
@@ -101,54 +108,70 @@ pub(crate) struct RunArgs {
     json: bool,
 }
 
-/// A load, as arguments.
+/// Arguments that describe a load.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LoadArgs {
-    /// What to send: TCP_RR, UDP_RR, TCP_CRR, TCP_STREAM, TCP_SENDFILE, UDP_STREAM, FORWARD
+    /// Kind of load: TCP_RR, UDP_RR, TCP_CRR, TCP_STREAM, TCP_SENDFILE, UDP_STREAM, FORWARD
     #[arg(short, long, value_name = "TEST", default_value = "TCP_RR", value_parser = test)]
     test: Test,
-    /// How many at once, each with one request outstanding [default: 1; 64 of FORWARD]
+    /// Number of concurrent instances, each with one request outstanding [default: 1; FORWARD: 64]
     #[arg(short = 'n', long, value_name = "N")]
     instances: Option<usize>,
-    /// What they are: threads, processes, multiplexed [default: threads up to two per CPU, beyond
-    /// that multiplexed]
+    /// How instances run: threads, processes, multiplexed [default: threads up to two per CPU,
+    /// multiplexed above]
     #[arg(long, value_name = "WHAT", value_parser = instances_as)]
     instances_as: Option<InstancesAs>,
-    /// Threads of the client, where instances are multiplexed [default: one per CPU]
+    /// Number of client threads for multiplexed instances [default: one per CPU]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// Length of a request, and of its response after a comma if it is another
+    /// Bytes of a request; after a comma, bytes of its response if different
     #[arg(short, long, value_name = "BYTES[,BYTES]", default_value = "1", value_parser = sizes)]
     request: (usize, usize),
-    /// What a stream gives the kernel in one call [default: 131072; a datagram: 1472; FORWARD: 18]
+    /// Bytes of a stream per send call [default: 131072; UDP_STREAM: 1472; FORWARD: 18]
     #[arg(short = 'm', long, value_name = "BYTES")]
     send_bytes: Option<usize>,
-    /// What the server reads of a TCP stream in one call, at most [default: 131072]
+    /// Most bytes of a TCP stream that the server reads per call [default: 131072]
     #[arg(short = 'M', long, value_name = "BYTES")]
     recv_bytes: Option<usize>,
-    /// Ask the kernel not to copy what TCP_STREAM or UDP_STREAM sends (MSG_ZEROCOPY)
+    /// Send TCP_STREAM or UDP_STREAM without copying (MSG_ZEROCOPY)
     #[arg(long)]
     zero_copy: bool,
-    /// Datagrams per second of UDP_STREAM and FORWARD, all instances together [default: as many as
-    /// go]
+    /// Datagrams per second of UDP_STREAM or FORWARD, all instances together [default: as fast as
+    /// possible]
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
-    /// Take a UDP request for lost after this time
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
+    /// Count a UDP request as lost after this time
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "200ms",
+        value_parser = humantime::parse_duration
+    )]
     lost_after: Duration,
-    /// Send a lost UDP request again, rather than the next one
+    /// Send a lost UDP request again instead of the next one
     #[arg(long)]
     resend: bool,
-    /// How long it runs before anything counts
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    /// Time the load runs before it counts
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "1s",
+        value_parser = humantime::parse_duration
+    )]
     warm_up: Duration,
-    /// How long it counts
-    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    /// Time the load counts
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        default_value = "10s",
+        value_parser = humantime::parse_duration
+    )]
     duration: Duration,
 }
 
 impl LoadArgs {
-    /// The load that the arguments describe.
+    /// Returns the load that the arguments describe.
     fn spec(&self) -> Spec {
         let usual = Spec::usual(self.test, self.duration);
         let spec =
@@ -169,7 +192,7 @@ impl LoadArgs {
     }
 }
 
-/// A load of so many instances, that are what is best where nothing is said.
+/// Fills in `instances_as` when the user did not choose, and one worker per CPU.
 fn filled(spec: Spec, instances: usize, instances_as: Option<InstancesAs>) -> Spec {
     let cpus = cpus();
     let few = instances <= 2 * cpus;
@@ -181,7 +204,7 @@ fn filled(spec: Spec, instances: usize, instances_as: Option<InstancesAs>) -> Sp
     Spec { instances, instances_as: instances_as.unwrap_or(guessed), workers: cpus, ..spec }
 }
 
-/// The command that makes a load.
+/// Returns the command that generates this load.
 fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
     let Spec { test, instances, instances_as, workers, lost_after, warm_up, duration, .. } = spec;
     let mut words =
@@ -197,22 +220,22 @@ fn run_command(spec: &Spec, to: &str, bpf: bool) -> String {
     if *test == Test::UdpRr {
         words += &format!(" --lost-after {}", humantime::format_duration(*lost_after));
     }
-    let mut more = |wanted: bool, word: &str| {
+    let mut append_if = |wanted: bool, word: &str| {
         if wanted {
             words += word;
         }
     };
-    more(
+    append_if(
         spec.rate_per_s.is_some(),
         &spec.rate_per_s.map_or_else(String::new, |rate| format!(" --rate {rate}")),
     );
-    more(
+    append_if(
         spec.recv_bytes != Spec::usual(*test, *duration).recv_bytes,
         &format!(" -M {}", spec.recv_bytes),
     );
-    more(spec.resend, " --resend");
-    more(spec.zero_copy, " --zero-copy");
-    more(bpf, " --bpf");
+    append_if(spec.resend, " --resend");
+    append_if(spec.zero_copy, " --zero-copy");
+    append_if(bpf, " --bpf");
     let (warm_up, duration) =
         (humantime::format_duration(*warm_up), humantime::format_duration(*duration));
     format!(
@@ -240,11 +263,11 @@ fn instances_as(text: &str) -> Result<InstancesAs, String> {
 fn sizes(text: &str) -> Result<(usize, usize), String> {
     let (request, response) = text.split_once(',').unwrap_or((text, text));
     let bytes =
-        |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no number of bytes"));
+        |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is not a number of bytes"));
     Ok((bytes(request)?, bytes(response)?))
 }
 
-/// Does it.
+/// Runs a verb of `netsilo bench`.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     match args {
         Args::Serve(args) => serve(args)?,
@@ -272,11 +295,11 @@ fn serve(args: &ServeArgs) -> Result<()> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
     }
-    let address = server.address().context("cannot tell where it listens")?;
+    let address = server.address().context("cannot read the listening address")?;
     let who = if address.ip().is_loopback() {
-        "for this machine only; --bind 0.0.0.0 lets others in"
+        "reachable from this machine only; use --bind 0.0.0.0 for others"
     } else {
-        "for whoever reaches it"
+        "reachable from other machines"
     };
     out::text(&format!("listening on {address}, {who}\n"))?;
     server.serve(&stop, &|event| match event {
@@ -290,7 +313,7 @@ fn serve(args: &ServeArgs) -> Result<()> {
         }
         Event::Making(to, spec) => {
             out::note(&format!(
-                "making a load against {to}: {} of {}",
+                "generating a load against {to}: {} of {}",
                 count(spec.instances, "instance"),
                 spec.test
             ));
@@ -299,7 +322,7 @@ fn serve(args: &ServeArgs) -> Result<()> {
             let (requests, bytes) =
                 (units::count(totals.requests as f64), units::count(totals.sent_bytes as f64));
             out::note(&format!(
-                "made a load against {to}: {requests} requests, {bytes} bytes sent"
+                "generated a load against {to}: {requests} requests, {bytes} bytes sent"
             ));
         }
         Event::Ended(from, why) => out::note(&format!("{from}: {why}")),
@@ -324,10 +347,10 @@ fn make(args: &RunArgs) -> Result<()> {
             figures.transactions_per_s.unwrap_or(figures.bytes_per_s)
         ));
     }
-    if args.json { out::json(&made) } else { out::text(&view::render(&made)) }
+    if args.json { out::json(&made) } else { out::text(&views::bench::render(&made)) }
 }
 
-/// `host`, `host:port`, an address; the first that the name means.
+/// Resolves `host`, `host:port` or an address to its first socket address.
 fn address(text: &str) -> Result<SocketAddr> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, PORT));
@@ -337,10 +360,10 @@ fn address(text: &str) -> Result<SocketAddr> {
     found
         .ok()
         .and_then(|mut all| all.next())
-        .with_context(|| format!("{text} is no host, nor host:port, that is known"))
+        .with_context(|| format!("{text} is not a known host or host:port"))
 }
 
-/// A bar on stderr for what takes more than two seconds.
+/// A progress bar on stderr; hidden for loads of at most two seconds.
 fn progress(spec: &Spec) -> ProgressBar {
     if spec.duration + spec.warm_up <= Duration::from_secs(2) {
         return ProgressBar::hidden();
@@ -366,15 +389,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_and_sizes_are_read_in_each_spelling() {
+    fn servers_and_sizes_parse_in_each_notation() {
         assert_eq!(address("192.0.2.1").unwrap().to_string(), format!("192.0.2.1:{PORT}"));
         assert_eq!(address("192.0.2.1:99").unwrap().to_string(), "192.0.2.1:99");
         assert_eq!(address("::1").unwrap().to_string(), format!("[::1]:{PORT}"));
         assert!(
-            address("no such host").unwrap_err().to_string().starts_with("no such host is no host")
+            address("no such host").unwrap_err().to_string().starts_with("no such host is not")
         );
         assert_eq!((sizes("256"), sizes("1, 1024")), (Ok((256, 256)), Ok((1, 1024))));
-        assert_eq!(sizes("x").unwrap_err(), "\"x\" is no number of bytes");
+        assert_eq!(sizes("x").unwrap_err(), "\"x\" is not a number of bytes");
         assert_eq!((test("udp_rr"), test("TCP_MAERTS").is_err()), (Ok(Test::UdpRr), true));
     }
 }

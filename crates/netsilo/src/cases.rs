@@ -1,21 +1,20 @@
 //! Golden cases: each folder of `cases/` holds a host (`before.json`, a [`Scene`]), a `goal.json`,
-//! and the plan as it is printed (`plan.snap`). A new case is a folder with the first two; `cargo
-//! insta review` makes the third.
+//! and the plan as printed (`plan.snap`). To add a case, add a folder with the first two files;
+//! `cargo insta review` writes the third.
 //!
-//! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a host as a
-//! [`Scene`] and, for what a scene cannot say, a JSON Patch (RFC 6902) on its observation. The
-//! first has the finding, as `fires.snap` prints it; the second has not, by a little.
+//! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a [`Scene`]
+//! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. The finding
+//! appears in the first, as printed in `fires.snap`, and narrowly not in the second.
 
 use std::fs;
 use std::path::Path;
 
-use netsilo_core::change::apply_to;
-use netsilo_core::cost::Costs;
-use netsilo_core::diagnose::{Check, FindingId, check};
-use netsilo_core::plan::{Goal, plan};
-use netsilo_core::scene::Scene;
-
-use crate::{check_view, plan_view};
+use crate::views;
+use netsilo_decide::judge::findings::{Check, FindingId, check};
+use netsilo_decide::plan::{Goal, plan};
+use netsilo_model::change::apply_to;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::synthetic::scene::Scene;
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     let text = fs::read_to_string(path)
@@ -24,53 +23,57 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
 }
 
 #[test]
-fn every_case_is_planned_as_it_was() {
+fn every_case_plans_as_recorded() {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases");
     let mut folders: Vec<_> =
         fs::read_dir(&cases).unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.retain(|folder| folder.join("before.json").exists());
     folders.sort();
-    assert!(
-        folders.len() >= 15,
-        "the golden cases are not where they should be: {}",
-        cases.display()
-    );
+    assert!(folders.len() >= 15, "the golden cases were not found in {}", cases.display());
     for case in folders {
         let scene: Scene = read(&case.join("before.json"));
         let goal: Goal = read(&case.join("goal.json"));
         let observation = scene.observation();
         let first = plan(&observation, &goal);
-        insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
+        insta::with_settings!({
+            snapshot_path => &case,
+            prepend_module_to_snapshot => false,
+            omit_expression => true,
+        }, {
             insta::assert_snapshot!("plan", plan_view::render(&first));
         });
         let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
         assert_eq!(
             plan(&after, &goal).changes,
             [],
-            "{} is not settled by its plan",
+            "{}: after its plan, another plan has changes",
             case.display()
         );
     }
 }
 
-/// Cases whose plans hold, between them, each kind of setting.
+/// Cases whose plans together change each kind of setting.
 const EXPORTED: [&str; 5] =
     ["virtio-all-on-cpu0", "threaded-napi", "rfs-off", "xps-near", "rps-leaves-isolated-cpus-out"];
 
 #[test]
-fn plans_are_exported_as_they_were() {
+fn every_export_is_as_recorded() {
     for name in EXPORTED {
         let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases").join(name);
         let scene: Scene = read(&case.join("before.json"));
         let plan = plan(&scene.observation(), &read(&case.join("goal.json")));
-        insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
-            insta::assert_snapshot!("export", crate::export::tests::all(&plan));
+        insta::with_settings!({
+            snapshot_path => &case,
+            prepend_module_to_snapshot => false,
+            omit_expression => true,
+        }, {
+            insta::assert_snapshot!("export", crate::verbs::export::tests::all(&plan));
         });
-        crate::export::tests::checked(&plan);
+        crate::verbs::export::tests::checked(&plan);
     }
 }
 
-/// A host of a finding's.
+/// The host of a finding's case.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Host {
@@ -80,7 +83,7 @@ struct Host {
 }
 
 impl Host {
-    /// What is found there of one kind.
+    /// Runs `check` on a host and keeps the findings with this id.
     fn found(path: &Path, id: FindingId) -> Check {
         let host: Self = read(path);
         let mut observation = serde_json::to_value(host.scene.observation()).unwrap();
@@ -96,13 +99,17 @@ impl Host {
 }
 
 #[test]
-fn every_finding_is_found_where_it_is_so_and_not_where_it_almost_is() {
+fn every_finding_fires_and_almost_does_not() {
     for id in FindingId::ALL {
         let case =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/check").join(id.as_str());
         let found = Host::found(&case.join("fires.json"), *id);
         assert!(!found.findings.is_empty(), "{id}: not found in fires.json");
-        insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
+        insta::with_settings!({
+            snapshot_path => &case,
+            prepend_module_to_snapshot => false,
+            omit_expression => true,
+        }, {
             insta::assert_snapshot!("fires", check_view::render(&found));
             insta::assert_json_snapshot!("fires-json", found.findings);
         });

@@ -3,14 +3,15 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::exit::Exit;
-use crate::{
-    ab, apply, bench, calibrate, capture, check, check_config, explain, export, mask, pin, plan,
-    report, rss, run, show, status, undo, why,
+use crate::tell::exit::Exit;
+use crate::verbs::{
+    ab, apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss,
+    show, status, undo, why,
 };
+use crate::{bench, daemon, report};
 
-/// Sees where a Linux machine's network receive work runs, says where it should run, puts it there,
-/// undoes it exactly.
+/// Shows where a Linux machine's network receive work runs, plans where it should run, applies that
+/// plan, and undoes it exactly.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 120, after_help = "Exit codes: docs/exit-codes.md")]
 pub(crate) struct Args {
@@ -20,55 +21,52 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show which rx queue is processed on which CPU, and who reads its data where
+    /// Show which CPU processes each rx queue, and which threads read its data on which CPUs
     Show(show::Args),
-    /// Say what is wrong with the receive path, what each remedy would gain or cost, and when not
-    /// to
+    /// Report what is wrong with the receive path, and what each remedy would gain or cost
     Check(check::Args),
-    /// Print the page of a finding, or the list of all findings
+    /// Print the page of a finding, or list all findings
     Explain(explain::Args),
-    /// Tell where RSS takes a flow, and how evenly it spreads those that arrive
+    /// Predict which rx queue RSS selects for a flow, and show how evenly RSS spreads traffic
     Rss(rss::Args),
-    /// Print what apply would write, with the reasons
+    /// Print what apply would write, with reasons
     Plan(plan::Args),
-    /// Show the plan, ask, and write it as one transaction that undo takes back
+    /// Show the plan, ask, and write it as one transaction that undo restores
     Apply(apply::Args),
-    /// Restrict a consumer to some CPUs; shows it first, asks, and undo takes it back
+    /// Restrict a consumer to some CPUs: show the change, ask, write it so that undo restores it
     Pin(pin::Args),
-    /// Keep what apply --confirm-within has written
+    /// Keep what apply --confirm-within wrote
     Confirm(undo::ConfirmArgs),
-    /// Take back what is still ours of all that was applied since boot
+    /// Restore every value written since boot that nobody else has changed
     Undo(undo::UndoArgs),
-    /// Save all that is read into a bundle, to be looked at elsewhere with --from
+    /// Save everything that netsilo reads as a bundle, to be examined elsewhere with --from
     Capture(capture::Args),
-    /// Tell what put work on a CPU and why exactly there; or why a queue, netdev or interrupt is
-    /// where it is
+    /// Explain what put work on a CPU, or why a queue, netdev or interrupt is processed where it is
     Why(why::Args),
-    /// Print the plan in the words of another program: irqbalance, systemd, tuned, a shell script
+    /// Print the plan for another program: irqbalance, systemd, tuned, a shell script
     Export(export::Args),
-    /// Measure what a cache line and a wakeup cost between this machine's CPUs, for plan to reckon
-    /// with
+    /// Measure what a cache line and a wakeup cost between this machine's CPUs, for use by plan
     Calibrate(calibrate::Args),
-    /// Switch between two settings, measure each in turns, and say whether it makes a difference
+    /// Switch between two settings, measure both repeatedly, and report whether they differ
     Ab(Box<ab::Args>),
-    /// Make a network load, or answer one, and measure both machines
+    /// Generate or answer a network load, measure both machines, and run experiments
     #[command(subcommand)]
     Bench(bench::Args),
-    /// Show what came of an experiment: a page, Markdown or JSON
+    /// Print the results of an experiment as a page, Markdown or JSON
     Report(report::Args),
-    /// Print a set of CPUs in each of the kernel's spellings
+    /// Print a set of CPUs in each notation that the kernel uses
     Mask(mask::Args),
-    /// Follow the workload: look, decide, place, verify, again and again (the daemon)
+    /// Run the daemon: observe, decide, place and verify in each cycle
     Run(run::Args),
     /// Show what the daemon does, and why
     Status(status::Args),
-    /// Check the daemon's configuration: a file, or a folder as /etc/netsilo
+    /// Check the daemon's configuration
     CheckConfig(check_config::Args),
     #[command(hide = true)]
     Guard(apply::GuardArgs),
 }
 
-/// Runs the verb that the command line names.
+/// Runs the verb of the command line.
 pub(crate) fn run() -> Result<Exit> {
     match Args::parse().verb {
         Verb::Show(args) => show::run(&args),
@@ -88,7 +86,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Bench(args) => bench::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Mask(args) => mask::run(&args),
-        Verb::Run(args) => run::run(&args),
+        Verb::Run(args) => daemon::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::CheckConfig(args) => check_config::run(&args),
         Verb::Guard(args) => apply::guard(&args),

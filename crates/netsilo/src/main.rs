@@ -1,44 +1,21 @@
-//! netsilo: sees where a machine's network receive work runs, says where it should run, puts it
-//! there, undoes it.
+//! netsilo: shows where a machine's network receive work runs, plans where it should run, applies
+//! the plan, and undoes it.
+
+pub(crate) mod args;
+mod bench;
+
+#[cfg(test)]
+mod cases;
+mod cli;
+mod daemon;
+mod report;
+pub(crate) mod tell;
+mod temporary_changes;
+pub(crate) mod verbs;
+pub(crate) mod views;
 
 use std::process::ExitCode;
 
-mod ab;
-mod apply;
-mod bench;
-mod calibrate;
-mod capture;
-#[cfg(test)]
-mod cases;
-mod check;
-mod check_config;
-mod check_view;
-mod cli;
-mod config;
-mod exit;
-mod explain;
-mod export;
-mod mask;
-mod observe;
-mod out;
-mod pin;
-mod plan;
-mod plan_view;
-mod report;
-mod rss;
-mod rss_view;
-mod run;
-mod show;
-mod show_view;
-mod stages_view;
-mod status;
-mod switch;
-mod undo;
-mod units;
-mod verdict_view;
-mod why;
-mod why_view;
-
 fn main() -> ExitCode {
-    exit::code(cli::run())
+    tell::exit::code(cli::run())
 }

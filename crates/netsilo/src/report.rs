@@ -1,4 +1,4 @@
-//! `netsilo report`: what came of an experiment, as a page, as Markdown, as JSON.
+//! `netsilo report`: the results of an experiment as a page, Markdown or JSON.
 
 mod charts;
 mod folder;
@@ -11,30 +11,30 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use netsilo_core::experiment::results::Results;
+use netsilo_trial::experiment::results::Results;
 
-use crate::exit::Exit;
-use crate::out;
+use crate::tell::exit::Exit;
+use crate::tell::out;
 
 /// Arguments of `netsilo report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The folder of an experiment, as netsilo bench matrix and its like write them
+    /// Folder of a run of netsilo bench matrix or another experiment
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Write a page (HTML) to this file: one file that needs no network; with --markdown or --json,
-    /// that
+    /// Write a self-contained page (HTML) to this file, or with --markdown or --json that format
+    /// [default: Markdown to standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Markdown: what is printed unless a file is named
+    /// Write Markdown
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
-    /// JSON: all figures, as docs/results.md describes them
+    /// Write all figures as JSON (docs/results.md)
     #[arg(short, long)]
     json: bool,
 }
 
-/// Reads, reckons, writes.
+/// Reads a run, computes its results and writes them.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let folder = folder::read(&args.run)?;
     if let Some(note) = &folder.note {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let results = Results::of(&folder.experiment, &folder.records);
     let text = if args.json {
-        serde_json::to_string_pretty(&results).context("rendering json")? + "\n"
+        serde_json::to_string_pretty(&results).context("cannot serialize JSON")? + "\n"
     } else if args.markdown || args.output.is_none() {
         markdown::render(&folder, &results)
     } else {
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Whole or not at all: a page that is half written looks like one.
+/// Writes a file completely or not at all: an incomplete page could pass for a complete one.
 fn write(path: &Path, text: &str) -> Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".unfinished");

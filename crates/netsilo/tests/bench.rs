@@ -1,5 +1,5 @@
-//! `netsilo bench` on loopback and between two network namespaces: it counts exactly. No claim here
-//! is about speed.
+//! Tests of `netsilo bench` on loopback and between two network namespaces: it counts exactly. No
+//! test is about speed.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,12 +11,12 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 
-use netsilo_core::load::{InstancesAs, Run, Test};
+use netsilo_trial::traffic::{InstancesAs, Run, Test};
 
-/// 1500 instances need no more, at either end.
+/// Most memory that 1500 instances may take at either end, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// A command, in a network namespace or in this one.
+/// Returns a netsilo command, in a network namespace or in this one.
 fn netsilo(netns: Option<&str>, arguments: &str) -> Command {
     let program = env!("CARGO_BIN_EXE_netsilo");
     let mut command = match netns {
@@ -31,7 +31,7 @@ fn netsilo(netns: Option<&str>, arguments: &str) -> Command {
     command
 }
 
-/// A server that does not outlive its test.
+/// A server that is killed at the end of its test.
 struct Server {
     child: Child,
     address: String,
@@ -67,7 +67,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// A run that got somewhere: where the machine is too busy for that, a longer one.
+    /// Runs a load that counted something; repeats it for longer on a busy machine.
     fn adds_up(&self, netns: Option<&str>, arguments: &str) -> Run {
         let mut last = None;
         for time in ["200ms", "2s", "20s", "60s"] {
@@ -86,7 +86,7 @@ impl Server {
     }
 }
 
-/// All that holds of any run, whatever it was.
+/// Asserts what holds for every run.
 fn sums_hold(run: &Run) {
     let (totals, served, test) = (&run.totals, &run.server.totals, run.spec.test);
     assert!(
@@ -179,8 +179,7 @@ fn requests_and_responses_of_any_size_arrive_whole() {
             assert_eq!(run.server.work_usecs, 20);
         }
     }
-    // at most 300 bytes in 20 us, or thereabouts: what a turn of the server's loop takes is
-    // measured
+    // about 300 bytes in 20 us at most; the time of a turn of the server's loop is measured
     let read = server.adds_up(None, "-t TCP_STREAM -m 1000 -M 300");
     let most = 300.0 * read.seconds / 20e-6 * 2.0;
     assert!(
@@ -204,7 +203,7 @@ const STREAMS: [&str; 3] =
     ["-t TCP_STREAM", "-t TCP_STREAM -m 1000 -M 300", "-t UDP_STREAM -m 1400"];
 
 #[test]
-fn what_goes_without_a_copy_arrives_and_loopback_copies_all_of_it() {
+fn zero_copy_streams_arrive_and_loopback_copies_them() {
     let server = Server::start(None, "");
     for stream in STREAMS {
         for kind in ["threads", "multiplexed", "processes"] {
@@ -231,7 +230,7 @@ fn what_goes_without_a_copy_arrives_and_loopback_copies_all_of_it() {
     );
 }
 
-/// A server that answers every other datagram, and that twice; it says what it must.
+/// Starts a server that answers every second datagram, twice, and speaks the control protocol.
 fn lossy_server() -> SocketAddr {
     let (listener, socket) =
         (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
@@ -264,7 +263,7 @@ fn lossy_server() -> SocketAddr {
 }
 
 #[test]
-fn lost_requests_are_counted_and_by_choice_sent_again() {
+fn lost_requests_are_counted_and_optionally_sent_again() {
     for kind in ["threads", "multiplexed"] {
         for more in ["", "--resend"] {
             let line = format!(
@@ -281,7 +280,7 @@ fn lost_requests_are_counted_and_by_choice_sent_again() {
                 "{kind} {more}: {totals:?}"
             );
             assert!(totals.responses > 0 && totals.late > 0, "{kind} {more}: {totals:?}");
-            // of two datagrams one is answered
+            // one of two datagrams is answered
             assert!(
                 totals.requests + totals.resent >= 2 * totals.responses,
                 "{kind} {more}: {totals:?}"
@@ -299,7 +298,7 @@ fn lost_requests_are_counted_and_by_choice_sent_again() {
 }
 
 #[test]
-fn instances_in_their_thousands_fit_into_little_memory() {
+fn thousands_of_instances_use_little_memory() {
     let server = Server::start(None, "");
     for test in ["TCP_RR", "UDP_RR", "TCP_CRR"] {
         let run = server.adds_up(
@@ -317,18 +316,19 @@ fn instances_in_their_thousands_fit_into_little_memory() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_told() {
-    let said = |output: Output| {
+fn errors_name_the_obstacle() {
+    let error_text = |output: Output| {
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
         String::from_utf8(output.stderr).unwrap()
     };
     let run = |address: &str| {
-        said(netsilo(None, &format!("bench run {address} -d 100ms")).output().unwrap())
+        error_text(netsilo(None, &format!("bench run {address} -d 100ms")).output().unwrap())
     };
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = stranger.local_addr().unwrap();
-    let taken =
-        said(netsilo(None, &format!("bench serve --port {}", address.port())).output().unwrap());
+    let taken = error_text(
+        netsilo(None, &format!("bench serve --port {}", address.port())).output().unwrap(),
+    );
     assert!(taken.contains(&format!("{address} is in use")), "{taken}");
     let answer = std::thread::spawn(move || {
         let mut stream = stranger.accept().unwrap().0;
@@ -337,10 +337,7 @@ fn what_stands_in_the_way_is_told() {
     });
     let other = run(&address.to_string());
     answer.join().unwrap();
-    assert!(
-        other.contains(&format!("{address} does not speak as `netsilo bench serve` does")),
-        "{other}"
-    );
+    assert!(other.contains(&format!("{address} is not a `netsilo bench serve` server")), "{other}");
     let absent = run(&address.to_string());
     assert!(
         absent.contains(&format!("no server at {address}"))
@@ -348,12 +345,12 @@ fn what_stands_in_the_way_is_told() {
         "{absent}"
     );
     let server = Server::start(None, "");
-    let refused = said(server.try_run(None, "-r 0 -d 100ms"));
+    let refused = error_text(server.try_run(None, "-r 0 -d 100ms"));
     assert!(refused.contains("request bytes must be 1 to"), "{refused}");
 }
 
 #[test]
-fn a_server_survives_whatever_is_said_to_it() {
+fn a_server_survives_any_input() {
     let server = Server::start(None, "");
     let says = |words: &[u8]| {
         let mut stream = TcpStream::connect(&server.address).unwrap();
@@ -366,24 +363,24 @@ fn a_server_survives_whatever_is_said_to_it() {
     assert!(
         says(b"{\"hello\":{\"version\":99}}\n").contains("this server speaks version 1, not 99")
     );
-    assert!(says(b"GET / HTTP/1.1\r\n\r\n").contains("not understood"));
-    assert!(says(b"\"end\"\n").contains("the version comes first"));
+    assert!(says(b"GET / HTTP/1.1\r\n\r\n").contains("invalid request"));
+    assert!(says(b"\"end\"\n").contains("the first request must be the version"));
     let hello = "{\"hello\":{\"version\":1}}\n";
-    assert!(says(format!("{hello}\"stop\"\n").as_bytes()).contains("nothing was begun"));
-    assert!(says(format!("{hello}{hello}").as_bytes()).contains("this comes out of turn"));
+    assert!(says(format!("{hello}\"stop\"\n").as_bytes()).contains("no load is running"));
+    assert!(says(format!("{hello}{hello}").as_bytes()).contains("this request is out of order"));
     says(&[b'x'; 200_000]);
     says(&[0xff; 1000]);
-    let spec = netsilo_core::load::Spec::usual(Test::TcpRr, std::time::Duration::from_secs(1));
+    let spec = netsilo_trial::traffic::Spec::usual(Test::TcpRr, std::time::Duration::from_secs(1));
     let prepare = |spec| format!("{hello}{}\n", serde_json::json!({ "prepare": spec }));
-    let huge = netsilo_core::load::Spec { instances: usize::MAX, ..spec.clone() };
+    let huge = netsilo_trial::traffic::Spec { instances: usize::MAX, ..spec.clone() };
     assert!(says(prepare(&huge).as_bytes()).contains("instances must be 1 to 20000"));
-    // asks for a load and goes
+    // requests a load and disconnects
     says(prepare(&spec).as_bytes());
     server.adds_up(None, "");
 }
 
 #[test]
-fn each_test_adds_up_over_a_cable_too() {
+fn each_test_adds_up_over_a_veth() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -392,12 +389,13 @@ fn each_test_adds_up_over_a_cable_too() {
     let server = Server::start(b, "--bind 192.0.2.2");
     for test in Test::ALL {
         let run = server.adds_up(a, &format!("-t {test} -n 5 --instances-as multiplexed"));
-        // what went over the cable was counted there, at both ends
-        let packets = |side: &netsilo_core::load::Side| side.rates.netdevs["veth0"]["rx_packets"];
+        // packets on the veth were counted at both ends
+        let packets =
+            |side: &netsilo_trial::traffic::Side| side.rates.netdevs["veth0"]["rx_packets"];
         assert!(packets(&run.server.side) > 0.0, "{test}: {:?}", run.server.side.rates.netdevs);
     }
-    // Without a copy; then with room for hardly a send's notice. Older kernels have no such number
-    // for each namespace.
+    // First with room for zero-copy notifications, then with hardly room for one. On older kernels
+    // the sysctl is not per namespace.
     for room in ["131072", "2048"] {
         let set = format!("netns exec {} sysctl -q -w net.core.optmem_max={room}", cable.0[0]);
         let _ = Command::new("ip").args(set.split_whitespace()).stderr(Stdio::null()).status();

@@ -1,4 +1,4 @@
-//! The command line as a user meets it: the built binary, on bundles.
+//! Tests of the built binary's command line, on bundles.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -32,7 +32,7 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// What a failure says: exit code and stderr, nothing on stdout.
+/// Returns exit code and stderr of a failure; asserts that stdout is empty.
 fn refusal(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert_eq!(stdout(&output), "", "{arguments:?}");
@@ -40,10 +40,10 @@ fn refusal(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn every_spelling_of_a_set_is_read_and_printed() {
-    for spelling in ["0-3,40", "100,0000000f", "0x100,0000000f"] {
-        let output = run(&["mask", spelling, "--width", "48", "--from", &VIRTIO]);
-        assert_eq!((code(&output), stderr(&output)), (0, ""), "{spelling}");
+fn every_notation_of_a_set_is_read_and_printed() {
+    for notation in ["0-3,40", "100,0000000f", "0x100,0000000f"] {
+        let output = run(&["mask", notation, "--width", "48", "--from", &VIRTIO]);
+        assert_eq!((code(&output), stderr(&output)), (0, ""), "{notation}");
         insta::allow_duplicates! {
             insta::assert_snapshot!(stdout(&output), @"
             cpus 0-3,40: 5 cpus
@@ -56,15 +56,27 @@ fn every_spelling_of_a_set_is_read_and_printed() {
 }
 
 #[test]
-fn a_set_that_cannot_be_is_refused_with_its_place_and_as_bad_usage() {
+fn an_invalid_set_is_a_usage_error_that_names_the_column() {
     let place = |text: &str| refusal(&["mask", text]);
     insta::assert_snapshot!(place("0-3,x"), @r#"2 netsilo: unexpected 'x' at column 5 of "0-3,x""#);
     insta::assert_snapshot!(place("1,,2"), @r#"2 netsilo: empty cpu set at column 3 of "1,,2""#);
-    insta::assert_snapshot!(place("5-3"), @r#"2 netsilo: range runs backwards at column 1 of "5-3""#);
-    insta::assert_snapshot!(place("8192"), @r#"2 netsilo: cpu 8192 is out of range (the highest is 8191) at column 1 of "8192""#);
+    insta::assert_snapshot!(
+        place("5-3"),
+        @r#"2 netsilo: range runs backwards at column 1 of "5-3""#
+    );
+    insta::assert_snapshot!(
+        place("8192"),
+        @r#"2 netsilo: cpu 8192 is out of range (the highest is 8191) at column 1 of "8192""#
+    );
     insta::assert_snapshot!(place("0x0"), @r#"2 netsilo: empty cpu set at column 1 of "0x0""#);
-    insta::assert_snapshot!(place("123456789f"), @r#"2 netsilo: mask group longer than 8 hexadecimal digits at column 9 of "123456789f""#);
-    insta::assert_snapshot!(refusal(&["mask", "ff", "--width", "4"]), @r#"2 netsilo: cpu 7 is out of range (the highest is 3) at column 1 of "ff""#);
+    insta::assert_snapshot!(
+        place("123456789f"),
+        @"2 netsilo: mask group longer than 8 hexadecimal digits at column 9 of \"123456789f\""
+    );
+    insta::assert_snapshot!(
+        refusal(&["mask", "ff", "--width", "4"]),
+        @r#"2 netsilo: cpu 7 is out of range (the highest is 3) at column 1 of "ff""#
+    );
     insta::assert_snapshot!(refusal(&["plan", "--cpus", "0-", "--from", "nowhere"]), @r#"
     2 error: invalid value '0-' for '--cpus <CPUS>': empty cpu set at column 3 of "0-"
 
@@ -84,12 +96,18 @@ fn caches_nodes_and_neighbours_are_those_of_the_bundles_machine() {
     "#);
     insta::assert_snapshot!(first_lines(&["--node", "1"]), @"node 1: 3 cpus");
     insta::assert_snapshot!(first_lines(&["--near", "cpu0"]), @"near cpu 0: 2 cpus");
-    insta::assert_snapshot!(refusal(&["mask", "--from", &VIRTIO, "--node", "7"]), @"1 netsilo: no node 7 on this machine; it has 0, 1");
-    insta::assert_snapshot!(refusal(&["mask", "--from", &VIRTIO, "--near", "cpu80"]), @"1 netsilo: no cpu 80 on this machine; it has 0-7");
+    insta::assert_snapshot!(
+        refusal(&["mask", "--from", &VIRTIO, "--node", "7"]),
+        @"1 netsilo: there is no node 7 on this machine; it has 0, 1"
+    );
+    insta::assert_snapshot!(
+        refusal(&["mask", "--from", &VIRTIO, "--near", "cpu80"]),
+        @"1 netsilo: there is no cpu 80 on this machine; it has 0-7"
+    );
 }
 
 #[test]
-fn every_verb_explains_itself() {
+fn every_verb_has_the_recorded_help() {
     let verbs = [
         "",
         "show",
@@ -129,13 +147,13 @@ fn every_verb_explains_itself() {
 }
 
 #[test]
-fn check_config_tells_the_line_and_the_nearest_key() {
+fn check_config_names_the_line_and_the_nearest_key() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("netsilo.toml");
     std::fs::write(&path, "interval = \"5s\"\n[goal]\nexclud = \"0\"\n").unwrap();
     let path = path.to_str().unwrap();
-    let told = refusal(&["check-config", path]);
-    assert_eq!(told, format!("1 netsilo: {path}:3: unknown key exclud; did you mean exclude?"));
+    let error = refusal(&["check-config", path]);
+    assert_eq!(error, format!("1 netsilo: {path}:3: unknown key exclud; did you mean exclude?"));
     std::fs::write(path, "interval = \"5s\"\n").unwrap();
     let output = run(&["check-config", path]);
     assert_eq!(
@@ -149,7 +167,7 @@ fn check_config_tells_the_line_and_the_nearest_key() {
 }
 
 #[test]
-fn a_line_that_makes_no_sense_is_usage() {
+fn an_invalid_command_line_is_a_usage_error() {
     for line in
         [&["shw"][..], &[], &["mask"], &["plan", "--algorithm", "magic"], &["plan", "--rfs", "0"]]
     {
@@ -160,7 +178,7 @@ fn a_line_that_makes_no_sense_is_usage() {
 }
 
 #[test]
-fn show_tells_a_bundle_as_a_screen_and_as_json_of_schema_1() {
+fn show_prints_a_bundle_as_text_and_as_json_of_schema_1() {
     let screen = run(&["show", "--from", &VIRTIO]);
     assert_eq!((code(&screen), stderr(&screen)), (0, ""));
     insta::assert_snapshot!("show", stdout(&screen));
@@ -174,11 +192,11 @@ fn show_tells_a_bundle_as_a_screen_and_as_json_of_schema_1() {
         .find(|netdev| netdev["name"] == "eth0")
         .unwrap();
     assert_eq!(eth0["queues"][3]["consumers"][0]["comm"], "redis-server");
-    serde_json::from_value::<netsilo_core::report::Report>(report).unwrap();
+    serde_json::from_value::<netsilo_decide::report::Report>(report).unwrap();
 }
 
 #[test]
-fn plan_ends_with_what_is_to_be_done_next() {
+fn the_exit_code_of_plan_tells_what_is_to_be_done() {
     let plan = |from: &str, more: &[&str]| {
         let output = run(&[&["plan", "--from", from, "--detailed-exitcode"], more].concat());
         (code(&output), stdout(&output).to_owned())
@@ -197,31 +215,39 @@ fn plan_ends_with_what_is_to_be_done_next() {
 #[test]
 fn the_json_of_a_plan_is_the_plan() {
     let output = run(&["plan", "--from", &VIRTIO, "--json"]);
-    let plan: netsilo_core::plan::Plan = serde_json::from_slice(&output.stdout).unwrap();
+    let plan: netsilo_decide::plan::Plan = serde_json::from_slice(&output.stdout).unwrap();
     let targets: Vec<String> =
         plan.changes.iter().map(|change| change.target.to_string()).collect();
     assert_eq!(targets, ["irq 38 (virtio3-input.3)", "irq 39 (virtio3-output.3)"]);
 }
 
 #[test]
-fn a_netdev_that_is_not_there_is_named() {
+fn an_unknown_netdev_is_named() {
     let output = run(&["plan", "--from", &VIRTIO, "--netdev", "eth7"]);
     assert_eq!(code(&output), 1);
     insta::assert_snapshot!(stdout(&output), @r#"
     nothing can be done
     refused
-      eth7: no such netdev; did you mean eth0? there are lo, eth0
+      eth7: no such netdev; did you mean eth0? known netdevs: lo, eth0
     "#);
 }
 
 #[test]
-fn a_file_that_is_no_bundle_is_said_to_be_none_once() {
-    insta::assert_snapshot!(refusal(&["show", "--from", "Cargo.toml"]), @"1 netsilo: cannot use the bundle: not a netsilo bundle: cannot unpack it: Unknown frame descriptor");
-    insta::assert_snapshot!(refusal(&["plan", "--from", "nowhere.tar.zst"]), @"1 netsilo: cannot use the bundle: nowhere.tar.zst: No such file or directory (os error 2)");
+fn the_error_about_an_invalid_bundle_names_each_cause_once() {
+    insta::assert_snapshot!(
+        refusal(&["show", "--from", "Cargo.toml"]),
+        @"1 netsilo: cannot use the bundle: not a netsilo bundle: cannot unpack it: \
+         Unknown frame descriptor"
+    );
+    insta::assert_snapshot!(
+        refusal(&["plan", "--from", "nowhere.tar.zst"]),
+        @"1 netsilo: cannot use the bundle: nowhere.tar.zst: \
+         No such file or directory (os error 2)"
+    );
 }
 
 #[test]
-fn a_bundle_cannot_be_applied_to() {
+fn apply_does_not_take_a_bundle() {
     assert!(
         refusal(&["apply", "--from", "host.tar.zst"])
             .starts_with("2 error: unexpected argument '--from'")
@@ -229,7 +255,7 @@ fn a_bundle_cannot_be_applied_to() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_pipe_is_no_failure() {
     for verb in [&["show"][..], &["show", "-j"], &["plan"], &["plan", "-j"], &["mask", "0-3"]] {
         let mut command = netsilo(&[verb, &["--from", &VIRTIO]].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -241,7 +267,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn what_was_measured_is_kept_unless_told_not_to_and_is_not_used_on_another_machine() {
+fn calibrate_stores_unless_dry_run_and_its_weights_are_not_used_on_another_machine() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().to_str().unwrap();
     let measure = |more: &[&str]| {
@@ -254,7 +280,7 @@ fn what_was_measured_is_kept_unless_told_not_to_and_is_not_used_on_another_machi
     let path = dir.path().join("costs.json");
     assert_eq!(
         stderr(&kept),
-        format!("netsilo: kept in {}: plan, apply and run reckon with it\n", path.display())
+        format!("netsilo: stored in {}: plan, apply and run use it now\n", path.display())
     );
     assert_eq!(stdout(&kept), std::fs::read_to_string(&path).unwrap());
     let plan = || run(&["plan", "--costs-dir", folder, "--interval", "1ms", "--no-bpf"]);
@@ -291,6 +317,6 @@ fn a_plan_of_a_bundle_is_exported_in_each_format() {
     assert_eq!(stdout(&again), stdout(&run(&["export", "script", "--from", &VIRTIO])));
     assert_eq!(
         refusal(&["export", "script", "--suggest"]),
-        "2 netsilo: --suggest goes with irqbalance-policy only"
+        "2 netsilo: --suggest needs the format irqbalance-policy"
     );
 }

@@ -1,5 +1,5 @@
-//! The daemon as a service manager and a scraper meet it: the built binary, on a copy of a fixture
-//! that stands for the kernel. What it does on real kernels is in `lab_run.rs`.
+//! Tests of the daemon as a service manager and a scraper use it: the built binary, on a copy of a
+//! fixture in place of the kernel. Its work on real kernels is tested in `lab_run.rs`.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,12 +19,12 @@ use netsilo_lab::{said, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 
-/// A host, its daemon's configuration and state folder, and a daemon.
+/// A host, its daemon's configuration and its state folder.
 struct Host {
     dir: tempfile::TempDir,
 }
 
-/// A daemon that does not outlive its test.
+/// A daemon that is killed at the end of its test.
 struct Daemon(Child);
 
 impl Host {
@@ -73,11 +73,11 @@ impl Host {
         command
     }
 
-    /// Starts a daemon and waits until it has looked.
+    /// Starts a daemon and waits for its first window.
     fn start(&self) -> Daemon {
         let log = std::fs::File::create(self.path("log")).unwrap();
         let daemon = Daemon(self.command().stderr(log).spawn().unwrap());
-        self.until("it looked", |status| status["windows"].as_u64() > Some(0));
+        self.until("the first window", |status| status["windows"].as_u64() > Some(0));
         daemon
     }
 
@@ -96,7 +96,7 @@ impl Host {
         std::fs::read_to_string(self.path("log")).unwrap()
     }
 
-    /// Waits until the daemon says so; fails the test after two minutes.
+    /// Waits until the daemon's status holds; fails the test after two minutes.
     fn until(&self, what: &str, holds: impl Fn(&Json) -> bool) -> Json {
         let look = || serde_json::from_slice(&self.ask(&["--json"]).stdout).unwrap_or(Json::Null);
         until(what, look, holds).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
@@ -108,7 +108,7 @@ impl Daemon {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Asks it to end; its exit code.
+    /// Terminates the daemon and returns its exit code.
     fn stop(mut self) -> Option<i32> {
         self.signal(Signal::TERM);
         self.0.wait().unwrap().code()
@@ -123,12 +123,12 @@ impl Drop for Daemon {
 }
 
 #[test]
-fn a_daemon_says_what_it_does_and_is_gone_when_it_ends() {
+fn a_daemon_reports_its_status_and_leaves_nothing_when_it_ends() {
     let host = Host::new("");
     let (code, text) = said(&host.ask(&[]));
     assert_eq!(code, Some(3), "{text}");
     assert!(
-        text.contains("netsilo does not run") && text.contains("start it with `netsilo run`"),
+        text.contains("the daemon is not running") && text.contains("start it with `netsilo run`"),
         "{text}"
     );
     let daemon = host.start();
@@ -137,7 +137,8 @@ fn a_daemon_says_what_it_does_and_is_gone_when_it_ends() {
     assert_eq!(status["pid"], daemon.0.id());
     let (code, text) = said(&host.ask(&[]));
     assert_eq!(code, Some(0));
-    assert!(text.contains("places and hints") && text.contains("a window every 1s"), "{text}");
+    assert!(text.contains("writes knobs and hints"), "{text}");
+    assert!(text.contains("a window every 1s"), "{text}");
     assert!(host.path("state/irq").is_dir());
     assert_eq!(daemon.stop(), Some(0));
     let left: Vec<_> =
@@ -146,19 +147,22 @@ fn a_daemon_says_what_it_does_and_is_gone_when_it_ends() {
 }
 
 #[test]
-fn a_second_daemon_is_refused_and_told_whose_place_it_is() {
+fn a_second_daemon_is_refused_with_the_pid_of_the_first() {
     let host = Host::new("");
     let daemon = host.start();
     let (code, text) = said(&host.command().output().unwrap());
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains(&format!("netsilo runs already (pid {})", daemon.0.id())), "{text}");
+    assert!(
+        text.contains(&format!("netsilo is already running (pid {})", daemon.0.id())),
+        "{text}"
+    );
     daemon.signal(Signal::KILL);
     drop(daemon);
     assert_eq!(host.start().stop(), Some(0), "a dead daemon's lock and socket are no obstacle");
 }
 
 #[test]
-fn a_bad_configuration_is_refused_at_the_start_and_not_taken_later() {
+fn an_invalid_configuration_is_refused_at_the_start_and_ignored_later() {
     let host = Host::new("metric = \"off\"");
     let (code, text) = said(&host.command().output().unwrap());
     assert_eq!(code, Some(1), "{text}");
@@ -173,7 +177,8 @@ fn a_bad_configuration_is_refused_at_the_start_and_not_taken_later() {
         "{status}"
     );
     assert_eq!(status["mode"], "placing");
-    assert!(host.log().contains("the configuration stays as it was"), "{}", host.log());
+    let kept = "configuration not reloaded, the old one stays";
+    assert!(host.log().contains(kept), "{}", host.log());
     host.configure("hints-only = true");
     daemon.signal(Signal::HUP);
     let status = host.until("taken", |status| status["totals"]["reloads"] == 1);
@@ -185,16 +190,22 @@ fn a_bad_configuration_is_refused_at_the_start_and_not_taken_later() {
 }
 
 #[test]
-fn what_a_dead_daemon_wrote_half_is_restored_at_the_start() {
+fn a_transaction_that_a_dead_daemon_left_unfinished_is_restored_at_the_start() {
     let host = Host::new("");
     host.put("tree/proc/irq/90/smp_affinity", "10\n");
     host.put("tree/sys/kernel/irq/90/actions", "eth9-0\n");
-    let target = serde_json::json!({ "knob": "irq_affinity", "irq": 90, "action": "eth9-0", "netdev": null });
-    let entry = serde_json::json!({ "target": target, "old": { "cpus": "0" }, "old_raw": "01\n", "new": { "cpus": "4" },
-        "settles_as": { "cpus": "4" }, "reason": "" });
+    let target = serde_json::json!({
+        "knob": "irq_affinity", "irq": 90, "action": "eth9-0", "netdev": null,
+    });
+    let entry = serde_json::json!({
+        "target": target, "old": { "cpus": "0" }, "old_raw": "01\n", "new": { "cpus": "4" },
+        "settles_as": { "cpus": "4" }, "reason": "",
+    });
     let boot = serde_json::json!({ "record": "boot", "version": 1, "boot_id": "6a5b" });
-    let begin = serde_json::json!({ "record": "begin", "transaction": 1, "pid": 7, "origin": "daemon", "confirm_by": null,
-        "entries": [entry] });
+    let begin = serde_json::json!({
+        "record": "begin", "transaction": 1, "pid": 7, "origin": "daemon", "confirm_by": null,
+        "entries": [entry],
+    });
     host.put("state/journal", &format!("{boot}\n{begin}\n"));
     let daemon = host.start();
     assert_eq!(
@@ -202,14 +213,14 @@ fn what_a_dead_daemon_wrote_half_is_restored_at_the_start() {
         "01\n"
     );
     assert!(
-        host.log().contains("transaction 1 was written half and is restored"),
+        host.log().contains("transaction 1 was left unfinished and is restored"),
         "{}",
         host.log()
     );
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// What a GET says, without its head.
+/// Sends a GET request; returns head and body of the response.
 fn get(address: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
@@ -219,13 +230,13 @@ fn get(address: &str, path: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-/// An address that was free a moment ago.
+/// Returns an address that was free a moment ago.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
 #[test]
-fn the_metrics_are_what_promtool_wants_and_count_what_is_done() {
+fn promtool_accepts_the_metrics_and_they_count() {
     let address = free_address();
     let host = Host::new(&format!("metrics = \"{address}\""));
     let daemon = host.start();
@@ -266,7 +277,7 @@ fn the_metrics_are_what_promtool_wants_and_count_what_is_done() {
 }
 
 #[test]
-fn systemd_is_told_when_it_is_ready_alive_and_ending() {
+fn systemd_is_notified_of_ready_watchdog_and_stopping() {
     let host = Host::new("");
     let socket = UnixDatagram::bind(host.path("notify")).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
@@ -294,14 +305,14 @@ fn systemd_is_told_when_it_is_ready_alive_and_ending() {
 }
 
 #[test]
-fn without_the_right_to_write_it_observes_only_and_says_so() {
+fn without_permission_to_write_it_only_observes() {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "becoming nobody needs root");
         let _ = writeln!(std::io::stderr(), "SKIPPED: becoming nobody needs root");
         return;
     }
     let host = Host::new("");
-    // As nobody, from a place where nobody may run it, with a state folder of nobody's own.
+    // As nobody, with a program that nobody may run and a state folder that nobody may create.
     let open = |path: &Path| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap()
     };
@@ -319,7 +330,7 @@ fn without_the_right_to_write_it_observes_only_and_says_so() {
         Daemon(command.spawn().unwrap())
     };
     let daemon = as_nobody("not-allowed/state");
-    let told = |log: &String| log.contains("no journal, hints and status: cannot make");
-    until("it says what it does without", || host.log(), told).unwrap();
+    let reported = |log: &String| log.contains("no journal, hints and status: cannot make");
+    until("it reports what is missing", || host.log(), reported).unwrap();
     assert_eq!(daemon.stop(), Some(0));
 }

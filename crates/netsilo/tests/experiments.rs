@@ -1,5 +1,5 @@
-//! `netsilo bench matrix` between two network namespaces: what it writes down, what it changes, and
-//! that nothing of it stays.
+//! Tests of `netsilo bench matrix` and `forward` between network namespaces: what they record, what
+//! they change, and that nothing of it remains.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,13 +12,13 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use netsilo_core::experiment::measure::{Measure, Work};
-use netsilo_core::experiment::results::Results;
-use netsilo_core::experiment::stage_costs::Sampled;
-use netsilo_core::experiment::{Experiment, Record, Step};
-use netsilo_core::load::Run;
-use netsilo_core::stages::Stage;
 use netsilo_lab::{Cable, said, until};
+use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_trial::experiment::measure::{Measure, Work};
+use netsilo_trial::experiment::results::Results;
+use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::{Experiment, Record, Step};
+use netsilo_trial::traffic::Run;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The machine under test is the second namespace; the load comes from the first.
@@ -45,7 +45,7 @@ impl Bench {
         self.dir.path().join("run")
     }
 
-    /// A verb on the machine under test. `ip` becomes the program, so that a signal reaches it.
+    /// Returns a verb on the machine under test; `ip` execs the program, so a signal reaches it.
     fn netsilo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command
@@ -89,7 +89,7 @@ impl Bench {
         self.records().into_iter().filter_map(step).collect()
     }
 
-    /// Something of the machine under test.
+    /// Runs a script on the machine under test.
     fn sh(&self, script: &str) -> String {
         let output = Command::new("ip")
             .args(["netns", "exec", &self.cable.0[1], "sh", "-c", script])
@@ -99,7 +99,7 @@ impl Bench {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What the settings of these tests change.
+    /// Reads the knobs that the settings of these tests change.
     fn knobs(&self) -> String {
         self.sh("cat /sys/class/net/veth0/queues/rx-0/rps_* /proc/sys/net/ipv4/tcp_rmem")
     }
@@ -116,13 +116,13 @@ impl Drop for Bench {
     }
 }
 
-/// Another program's settings: two that netsilo names alike, and a sysctl.
+/// A setting given as a command: two knobs of one queue, and a sysctl.
 const PEER: &str = "peer=echo 1 >/sys/class/net/veth0/queues/rx-0/rps_cpus; \
                     echo 64 >/sys/class/net/veth0/queues/rx-0/rps_flow_cnt; \
                     echo 4096 131072 6000000 >/proc/sys/net/ipv4/tcp_rmem";
 
 #[test]
-fn each_step_is_written_down_in_its_order_and_nothing_stays() {
+fn each_step_is_recorded_in_order_and_nothing_remains() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -135,7 +135,7 @@ fn each_step_is_written_down_in_its_order_and_nothing_stays() {
     let experiment = bench.experiment();
     let names: Vec<&str> = experiment.settings.iter().map(|it| it.name.as_str()).collect();
     assert_eq!((experiment.check(), names), (Ok(()), vec!["none", "rps+rfs", "peer"]));
-    // what the command changes is known one by one
+    // each change of the command is a knob of its own
     let peer = &experiment.settings[2];
     let changes: Vec<String> =
         peer.changes.iter().map(|it| format!("{} {}", it.target, it.new)).collect();
@@ -154,7 +154,7 @@ fn each_step_is_written_down_in_its_order_and_nothing_stays() {
     let mut requests = 0;
     for record in &records {
         let Record::Trial(trial) = record else { continue };
-        // this end answered, the other one asked; both were measured
+        // this machine was the server, the other one the client; both were measured
         let run = &trial.runs[0];
         assert_eq!(run.server.totals.requests, run.totals.requests);
         requests += run.totals.requests;
@@ -177,11 +177,11 @@ fn each_step_is_written_down_in_its_order_and_nothing_stays() {
         .unwrap();
     assert!(shown.status.success(), "{}", said(&shown).1);
     let (code, text) = said(&bench.resume());
-    assert!(code == Some(0) && text.contains("nothing is left to do"), "{text}");
+    assert!(code == Some(0) && text.contains("no trial is missing"), "{text}");
 }
 
 #[test]
-fn interrupted_it_leaves_all_as_it_was_and_goes_on_where_it_was() {
+fn an_interrupted_run_restores_everything_and_can_be_resumed() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -196,11 +196,11 @@ fn interrupted_it_leaves_all_as_it_was_and_goes_on_where_it_was() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let (code, text) = said(&child.wait_with_output().unwrap());
     assert_eq!((code, bench.knobs()), (Some(1), before.clone()), "{text}");
-    assert!(text.contains("interrupted; all is as it was found"), "{text}");
-    // a machine that dies tears the last line
+    assert!(text.contains("interrupted; nothing remains written"), "{text}");
+    // a machine that dies may leave an incomplete last line
     let file = std::fs::OpenOptions::new().append(true).open(bench.folder().join("records.jsonl"));
     file.unwrap().write_all(b"{\"trial\":{\"round\":0,").unwrap();
-    // what a setting changes is another program's in the meantime
+    // another program changed a knob of a setting meanwhile
     bench.sh("echo 2 >/sys/class/net/veth0/queues/rx-0/rps_cpus");
     let (code, text) = said(&bench.resume());
     assert!(code == Some(1) && text.contains("was none when the run began"), "{text}");
@@ -211,7 +211,7 @@ fn interrupted_it_leaves_all_as_it_was_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn killed_it_leaves_what_undo_takes_back() {
+fn a_killed_run_can_be_undone() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -230,7 +230,7 @@ fn killed_it_leaves_what_undo_takes_back() {
     };
     kill_when_changed(&["-n", "1", "-d", "60s", "--rounds", "6", "-s", "none,rps+rfs", "--no-map"]);
     undo();
-    // while a command of someone else's has done half of what it does
+    // kill while the command of a setting has done half of its work
     let half = format!("{PEER}; sleep 600");
     kill_when_changed(&["-n", "1", "-d", "1s", "-s", "none", "--config", &half]);
     undo();
@@ -244,7 +244,7 @@ fn killed_it_leaves_what_undo_takes_back() {
 }
 
 #[test]
-fn a_command_that_changes_what_netsilo_cannot_put_back_is_refused() {
+fn a_command_that_changes_more_than_netsilo_can_restore_is_refused() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -263,13 +263,16 @@ fn a_command_that_changes_what_netsilo_cannot_put_back_is_refused() {
         "peer=echo 77 >/proc/sys/net/ipv4/tcp_fin_timeout",
         "net.ipv4.tcp_fin_timeout was 60 and is 77",
     );
-    refused(&format!("{PEER}; exit 3"), "its command failed (exit status: 3); all is as before");
+    refused(
+        &format!("{PEER}; exit 3"),
+        "its command failed (exit status: 3); its changes are undone",
+    );
     refused("peer=true", "changes nothing that netsilo reads");
     let (code, text) = said(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none"]));
     assert!(code == Some(1) && text.contains("there is nothing to compare"), "{text}");
 }
 
-/// Three namespaces in a row: a sender, a router or bridge, a receiver; 192.0.2.0/24 and
+/// Three namespaces in a row: a sender, a router or bridge, a receiver; with 192.0.2.0/24 and
 /// 198.51.100.0/24.
 struct Row {
     names: [String; 3],
@@ -277,7 +280,7 @@ struct Row {
 }
 
 impl Row {
-    /// A router.
+    /// With a router in the middle.
     fn new() -> Self {
         Self::with(
             "router",
@@ -287,7 +290,7 @@ impl Row {
         )
     }
 
-    /// A bridge, which has addresses too: it is who asks.
+    /// With a bridge in the middle, which has addresses too, because it controls the ends.
     fn bridged() -> Self {
         Self::with(
             "bridge",
@@ -298,7 +301,7 @@ impl Row {
         )
     }
 
-    /// What is between is set up so, and the ends reach each other so.
+    /// Sets up the namespaces, the middle with the script `between`, and routes between the ends.
     fn with(name: &str, between: &str, [to_b, to_a]: [&str; 2]) -> Self {
         let names = ["a", "r", "b"].map(|end| format!("ns-{name}-{}-{end}", std::process::id()));
         let row = Self { names, servers: Vec::new() };
@@ -307,7 +310,8 @@ impl Row {
             "set -e; for ns in {a} {router} {b}; do ip netns add $ns; done
             ip -n {a} link add veth0 type veth peer name left netns {router}
             ip -n {b} link add veth0 type veth peer name right netns {router}
-            ip -n {a} address add 192.0.2.1/24 dev veth0; ip -n {b} address add 198.51.100.1/24 dev veth0
+            ip -n {a} address add 192.0.2.1/24 dev veth0
+            ip -n {b} address add 198.51.100.1/24 dev veth0
             for ns in {a} {b}; do ip -n $ns link set veth0 up; done
             for end in left right; do ip -n {router} link set $end up; done
             ip netns exec {router} sh -e -c '{between}'
@@ -336,13 +340,13 @@ impl Row {
         assert!(line.starts_with("listening on "), "{line}");
     }
 
-    /// Both ends may load each other.
+    /// Starts servers at both ends that may load each other.
     fn serve_both(&mut self) {
         self.serve(0, "192.0.2.1", &["--may-load", "198.51.100.1"]);
         self.serve(2, "198.51.100.1", &["--may-load", "192.0.2.1"]);
     }
 
-    /// The verb, between the two. `ip` becomes the program, so that a signal reaches it.
+    /// Returns the verb on the middle; `ip` execs the program, so a signal reaches it.
     fn forward(&self, dir: &Path, folder: &str, more: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args([
@@ -371,7 +375,7 @@ impl Row {
         command
     }
 
-    /// How many of some datagrams from one end arrive at the other.
+    /// Sends datagrams from one end; returns how many arrive at the other.
     fn arriving(&self) -> u64 {
         let mut command = Command::new("ip");
         command.args([
@@ -399,7 +403,7 @@ impl Row {
         serde_json::from_slice::<Run>(&output.stdout).unwrap().server.totals.datagrams_received
     }
 
-    /// The tables of nftables between.
+    /// Lists the nftables tables of the middle.
     fn tables(&self) -> String {
         let output = Command::new("ip")
             .args(["netns", "exec", &self.names[1], "nft", "list", "tables"])
@@ -428,7 +432,7 @@ impl Drop for Row {
 }
 
 #[test]
-fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he_may_not() {
+fn a_forwarding_machine_is_measured_and_agents_refuse_loads_that_they_may_not_make() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -449,7 +453,7 @@ fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he
     let (code, text) = forward(&row, "run", &[]);
     assert_eq!(code, Some(0), "{text}");
     let records = records(&dir.path().join("run"));
-    // nothing set, and RPS; one way, two, and one way dropped early
+    // two settings, none and RPS; three loads: one way, two ways, one way dropped early
     assert_eq!(records.len(), 2 * 3, "{text}");
     for record in &records {
         let Record::Trial(trial) = record else { panic!("{record:?}") };
@@ -462,7 +466,7 @@ fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he
         let packets =
             |netdev: &str| trial.under_test().unwrap().rates.netdevs[netdev]["rx_packets"];
         assert!(trial.between.is_some() && packets("left") > 0.0, "{:?}", trial.between);
-        // beside the few of the control connections
+        // the other direction has only the few packets of the control connections
         let (left, right) = (packets("left"), packets("right"));
         assert_eq!(
             right > left / 4.0,
@@ -479,7 +483,7 @@ fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he
             .unwrap();
     assert_eq!(experiment.machine.counted, ["left", "right"]);
     let results = Results::of(&experiment, &records);
-    // what was received is what is told of it, whether it was passed on or not
+    // received packets count, whether they were forwarded or dropped
     for (load, cell) in
         results.loads.iter().flat_map(|load| load.settings.iter().map(move |cell| (load, cell)))
     {
@@ -505,13 +509,13 @@ fn a_machine_between_two_others_is_measured_where_it_is_and_nobody_loads_whom_he
 }
 
 #[test]
-fn what_a_bridge_drops_early_costs_no_later_stage_and_the_rule_goes_with_its_owner() {
+fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_its_owner() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let (mut row, dir) = (Row::bridged(), tempfile::tempdir().unwrap());
     row.serve_both();
-    // as many as go: stages are seen by samples
+    // at full speed: stages are found by samples
     let (code, text) =
         said(&row.forward(dir.path(), "run", &["--one-way", "-d", "2s"]).output().unwrap());
     assert_eq!(code, Some(0), "{text}");
@@ -529,16 +533,16 @@ fn what_a_bridge_drops_early_costs_no_later_stage_and_the_rule_goes_with_its_own
             Record::Failed(failed) => panic!("{failed:?}"),
         }
     }
-    let [passed_on, dropped] = ["one way", "one way, dropped early"].map(|load| &sampled[load]);
+    let [forwarded, dropped] = ["one way", "one way, dropped early"].map(|load| &sampled[load]);
     let of =
         |sampled: &Sampled, stage| sampled.stages.total.stages.get(&stage).copied().unwrap_or(0);
-    let told = format!("{passed_on:#?} {dropped:#?}");
-    assert_eq!((&passed_on.stages.refused, &dropped.stages.refused), (&None, &None), "{told}");
-    assert!(passed_on.received > Some(1000) && dropped.received > Some(1000), "{told}");
-    assert!(of(passed_on, Stage::QdiscXmit) > 3 && of(passed_on, Stage::BridgeIp) > 0, "{told}");
-    assert!(of(dropped, Stage::Netfilter) > 0, "{told}");
-    assert!(of(dropped, Stage::QdiscXmit) * 3 < of(passed_on, Stage::QdiscXmit), "{told}");
-    // before the first trial it is tried out
+    let both = format!("{forwarded:#?} {dropped:#?}");
+    assert_eq!((&forwarded.stages.refused, &dropped.stages.refused), (&None, &None), "{both}");
+    assert!(forwarded.received > Some(1000) && dropped.received > Some(1000), "{both}");
+    assert!(of(forwarded, Stage::QdiscXmit) > 3 && of(forwarded, Stage::BridgeIp) > 0, "{both}");
+    assert!(of(dropped, Stage::Netfilter) > 0, "{both}");
+    assert!(of(dropped, Stage::QdiscXmit) * 3 < of(forwarded, Stage::QdiscXmit), "{both}");
+    // the rule is tested once before the first trial
     let command =
         &mut row.forward(dir.path(), "killed", &["--one-way", "-d", "60s", "--rate", "2000"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -549,14 +553,14 @@ fn what_a_bridge_drops_early_costs_no_later_stage_and_the_rule_goes_with_its_own
     assert!(row.arriving() > 0);
 }
 
-/// What was written of a run.
+/// Reads the records of a run.
 fn records(folder: &Path) -> Vec<Record> {
     let records = std::fs::read_to_string(folder.join("records.jsonl")).unwrap();
     records.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
-fn without_a_machine_that_makes_the_load_nothing_is_begun() {
+fn without_a_reachable_peer_nothing_is_started() {
     if netsilo_lab::skip().unwrap() {
         return;
     }

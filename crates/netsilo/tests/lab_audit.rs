@@ -1,7 +1,7 @@
-//! vmxnet3 on a real kernel: LRO on a forwarder and a ring that bursts overflow, found, mended and
-//! put back.
+//! Tests on vmxnet3 on a real kernel: LRO on a forwarding machine and a ring that bursts overflow
+//! are found, fixed and restored.
 //!
-//! This program also runs at the guest's peer, where it sends the bursts.
+//! This program also runs on the guest's peer, where it sends the bursts.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,24 +13,24 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use netsilo_core::diagnose::{Check, Finding, FindingId, Severity};
-use netsilo_core::plan::Plan;
+use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity};
+use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, sendto, socket};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const LRO: &str = "ethtool -k eth0 | sed -n 's/^large-receive-offload: //p'";
 const RING: &str = "ethtool -g eth0 | sed -n 's/^RX:\\t*//p' | tail -n 1";
-/// Packets that found no descriptor, on all queues.
+/// Number of packets that found no descriptor, on all queues.
 const LOST: &str = "ethtool -S eth0 | awk -F: '/pkts rx OOB/ { all += $2 } END { print all }'";
-/// More than a ring of 32 holds, less than one of 64; the emulator hands up to 50 to the NIC before
-/// the guest may take any.
+/// Packets of a burst: more than a ring of 32 holds, fewer than one of 64; the emulator passes up
+/// to 50 to the NIC before the guest may take any.
 const BURST: usize = 48;
-/// Bursts that are counted.
+/// Number of bursts that are counted.
 const BURSTS: u64 = 40;
 
 #[test]
-fn on_vmxnet3_lro_of_a_forwarder_and_a_short_ring_are_found_mended_and_put_back() {
+fn on_vmxnet3_lro_of_a_forwarder_and_a_short_ring_are_found_fixed_and_restored() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -85,17 +85,17 @@ fn a_ring_that_bursts_overflow(lab: &Lab) {
     assert_eq!(lab.sh(RING).unwrap().trim(), "32");
 }
 
-/// What so many bursts lose.
+/// Sends the counted bursts and returns how many packets were lost.
 fn lost(lab: &Lab) -> u64 {
     let count = || lab.sh(LOST).unwrap().trim().parse::<u64>().unwrap();
     let peer = lab.peer(0).unwrap();
-    // nobody listens there, and the guest says so
+    // nobody listens on that port, and the guest refuses the connection
     let knock = format!("timeout 2 bash -c '</dev/tcp/{}/1' 2>&1; true", Lab::guest_address(0));
     let answer = || {
-        until("the guest answers", || peer.sh(&knock).unwrap(), |said| said.contains("refused"))
+        until("the guest answers", || peer.sh(&knock).unwrap(), |text| text.contains("refused"))
             .unwrap()
     };
-    // another ring is another start of the NIC
+    // changing the ring restarts the NIC
     answer();
     let before = count();
     peer.sh(&sender(BURSTS)).unwrap();
@@ -115,26 +115,26 @@ fn sender(bursts: u64) -> String {
 #[ignore = "runs at the guest's peer"]
 fn burst_sender() {
     let bursts: u64 = std::env::var("NETSILO_BURSTS").unwrap().parse().unwrap();
-    // a protocol for experiments, which nobody in the guest handles
+    // a protocol number for experiments, which the guest does not handle
     let protocol = Protocol::from_raw(253_u32.try_into().unwrap());
     let socket = socket(AddressFamily::INET, SocketType::RAW, Some(protocol)).unwrap();
     let guest: Ipv4Addr = Lab::guest_address(0);
     let deadline = Instant::now() + Duration::from_secs(240);
     for _ in 0..bursts {
         for _ in 0..BURST {
-            // a moment without a neighbour's address is an error here
+            // while the neighbour's address is unknown this returns an error
             let _ = sendto(&socket, &[0; 64], SendFlags::empty(), &SocketAddrV4::new(guest, 0));
         }
         if Instant::now() > deadline {
             break;
         }
-        // the guest takes them meanwhile
+        // gives the guest time to take the packets
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
 fn lro_of_a_router(lab: &Lab) {
-    // forwarding switches it off, and ethtool on again
+    // forwarding switches LRO off; ethtool can switch it on again
     lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward").unwrap();
     assert_eq!(lab.sh(LRO).unwrap().trim(), "off");
     lab.sh("ethtool -K eth0 lro on").unwrap();
@@ -150,8 +150,8 @@ fn lro_of_a_router(lab: &Lab) {
     lab.sh("echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
 }
 
-/// A bridge has no LRO, and the kernel keeps off what a device above lacks
-/// (`netdev_sync_upper_features`): nothing is left to find.
+/// On a bridge port there is nothing to find: a bridge has no LRO, and the kernel keeps off what an
+/// upper device lacks (`netdev_sync_upper_features`).
 fn lro_of_a_port_of_a_bridge(lab: &Lab) {
     lab.sh("modprobe bridge; ip link add br0 type bridge; ip link set eth0 master br0").unwrap();
     assert_eq!(lab.sh(LRO).unwrap().trim(), "off");

@@ -1,7 +1,7 @@
-//! What is wrong, on a real kernel: provoked, found at the right stage, mended by the plan that the
-//! finding offers, undone.
+//! Faults provoked on a real kernel: each is found at the right stage, fixed by the plan that its
+//! finding offers, and undone.
 //!
-//! This program also runs in the guest, where it listens and accepts nobody.
+//! This program also runs in the guest, as a listener that never accepts.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -18,15 +18,15 @@ const EACH_IRQ: &str =
     "for irq in $(grep -lE '^eth0-TxRx' /sys/kernel/irq/*/actions | cut -d/ -f5)";
 
 #[test]
-fn what_is_provoked_is_found_at_its_stage_and_mended_and_undone() {
+fn provoked_faults_are_found_at_their_stage_and_fixed_and_undone() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let lab = Lab::boot(&Spec::new(Kernel::V6_12, NicModel::Igb)).unwrap();
-    // Read from the host while there is nothing else to do: beside the flood it takes many times as
-    // long.
+    // Loads the program from the host while the guest is idle: during the flood this takes many
+    // times as long.
     lab.run(&format!("{NETSILO} check --interval 100ms")).unwrap();
-    // Else ports are not hashed, and all flows come through one queue.
+    // Without this, ports are not hashed and all flows arrive on one queue.
     lab.sh("ethtool -N eth0 rx-flow-hash udp4 sdfn").unwrap();
     let (sender, reader) = flood(&lab);
     all_interrupts_on_one_cpu(&lab);
@@ -37,7 +37,7 @@ fn what_is_provoked_is_found_at_its_stage_and_mended_and_undone() {
     a_listener_that_accepts_nobody(&lab);
 }
 
-/// Sixteen flows of datagrams to as many sockets, whose readers leave cores idle.
+/// Sends sixteen flows of datagrams to as many sockets, whose readers leave cores idle.
 fn flood(lab: &Lab) -> (PeerJob, Job) {
     let consume =
         "consume --mode udp-unconnected --cpus 6,7 --port 7000 --ports 16 --flows 16 --idle 300";
@@ -51,11 +51,12 @@ fn flood(lab: &Lab) -> (PeerJob, Job) {
     )
 }
 
-/// Datagrams of one flow, many at a time.
+/// Sends bursts of datagrams of one flow.
 fn bursts(lab: &Lab) -> PeerJob {
     let dest = Lab::guest_address(0);
     let send = format!(
-        "exec 3<>/dev/udp/{dest}/7100; while :; do for i in {{1..500}}; do echo {} >&3; done 2>/dev/null; sleep 0.5; done",
+        "exec 3<>/dev/udp/{dest}/7100; while :; do for i in {{1..500}}; do \
+         echo {} >&3; done 2>/dev/null; sleep 0.5; done",
         ".".repeat(64)
     );
     lab.peer(0).unwrap().spawn(&format!("exec bash -c '{send}'")).unwrap()
@@ -65,14 +66,14 @@ fn findings<'a>(check: &'a Json, id: &'a str) -> impl Iterator<Item = &'a Json> 
     check["findings"].as_array().unwrap().iter().filter(move |finding| finding["id"] == id)
 }
 
-/// Looks until this is found of this subject.
+/// Runs check until it has this finding of this subject.
 fn found(lab: &Lab, id: &str, subject: &str) -> Json {
     let look = || lab.json(&format!("{NETSILO} check --interval 2s -j")).unwrap();
     let is_it = |check: &Json| findings(check, id).any(|finding| finding["subject"] == subject);
     until(&format!("{id} of {subject}"), look, is_it).unwrap()
 }
 
-/// The stage's count in the interval.
+/// Returns how many packets a stage lost in the interval.
 fn lost(check: &Json, place: &str) -> u64 {
     let stages = check["ledger"]["stages"].as_array().unwrap();
     stages
@@ -81,17 +82,17 @@ fn lost(check: &Json, place: &str) -> u64 {
         .map_or(0, |stage| stage["count"].as_u64().unwrap())
 }
 
-/// Applies what mends this finding by such knobs and no others.
-fn mend(lab: &Lab, mend: &str, knob: &str) {
+/// Applies the plan that fixes this finding; asserts that it changes only knobs of this kind.
+fn fix(lab: &Lab, finding: &str, knob: &str) {
     let look = || {
-        lab.json(&format!("{NETSILO} plan --fix '{mend}' --interval 2s -j | tee /tmp/fix.json"))
+        lab.json(&format!("{NETSILO} plan --fix '{finding}' --interval 2s -j | tee /tmp/fix.json"))
             .unwrap()
     };
-    let mends = |plan: &Json| {
+    let fixes = |plan: &Json| {
         let changes = plan["changes"].as_array().unwrap();
         !changes.is_empty() && changes.iter().all(|change| change["target"]["knob"] == knob)
     };
-    until(&format!("{knob} mends {mend}"), look, mends).unwrap();
+    until(&format!("{knob} fixes {finding}"), look, fixes).unwrap();
     lab.sh(&format!("{NETSILO} apply --yes --plan /tmp/fix.json")).unwrap();
 }
 
@@ -106,13 +107,13 @@ fn all_interrupts_on_one_cpu(lab: &Lab) {
     let why = lab.sh(&format!("{NETSILO} why cpu0 --interval 2s")).unwrap();
     for step in [
         "eth0 rx-",
-        "is asked for on cpu 0: somebody wrote that",
+        "is requested on cpu 0: somebody wrote this value",
         "NET_RX runs on cpu 0",
         "read by c-udp-unconnec",
     ] {
         assert!(why.contains(step), "{step:?} is not in\n{why}\n{check:#}");
     }
-    mend(lab, "queues-share-core:cpu0", "irq_affinity");
+    fix(lab, "queues-share-core:cpu0", "irq_affinity");
     assert_ne!(lab.sh(AFFINITIES).unwrap(), before);
     undo(lab);
     assert_eq!(lab.sh(AFFINITIES).unwrap(), before);
@@ -128,7 +129,7 @@ fn a_reader_that_stopped(lab: &Lab, reader: &Job) {
         .unwrap();
     assert!(finding["title"].as_str().unwrap().starts_with("c-udp-unconnec"), "{finding:#}");
     let before = lab.sh(SETTINGS).unwrap();
-    mend(lab, "socket-buffer-overflow:udp/port/7003", "sysctl");
+    fix(lab, "socket-buffer-overflow:udp/port/7003", "sysctl");
     let numbers = |text: &str| {
         text.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<u64>>()
     };
@@ -139,7 +140,7 @@ fn a_reader_that_stopped(lab: &Lab, reader: &Job) {
     reader.signal(Signal::CONT).unwrap();
 }
 
-/// RPS to one cpu, whose backlog may hold one packet.
+/// Steers by RPS to one CPU, whose backlog may hold one packet.
 fn a_backlog_that_is_too_short(lab: &Lab) {
     let steer = |mask, length| {
         let script = "for rx in /sys/class/net/eth0/queues/rx-*; do echo MASK >$rx/rps_cpus; done; \
@@ -160,8 +161,8 @@ fn a_backlog_that_is_too_short(lab: &Lab) {
     steer("0", "1000");
 }
 
-/// Its queue is as long as the kernel lets it be: two connections wait (one more than `somaxconn`),
-/// the others are turned away.
+/// The listen queue has the length that the kernel allows: two connections wait (one more than
+/// `somaxconn`), others are dropped.
 fn a_listener_that_accepts_nobody(lab: &Lab) {
     const SETTING: &str = "cat /proc/sys/net/core/somaxconn";
     lab.sh("echo 1 >/proc/sys/net/core/somaxconn").unwrap();
@@ -169,7 +170,7 @@ fn a_listener_that_accepts_nobody(lab: &Lab) {
     let listener = format!("exec '{}' --ignored --exact listener --nocapture", program.display());
     let listener = lab.spawn(&listener).unwrap();
     let to = format!("/dev/tcp/{}/7200", Lab::guest_address(0));
-    // those that got in stay; each of the others tries for a moment
+    // accepted connections stay open; each other client tries for a moment
     let knock = format!(
         "while :; do timeout 2 bash -c \"exec 3<>{to} && sleep 2\" 2>/dev/null & sleep 0.3; done"
     );
@@ -180,14 +181,14 @@ fn a_listener_that_accepts_nobody(lab: &Lab) {
         findings(&check, "listen-overflow").find(|it| it["subject"] == "tcp port 7200").unwrap();
     let counter =
         |name: &str| finding["evidence"].as_array().unwrap().iter().any(|it| it["what"] == name);
-    assert!(counter("connections that may wait"), "{finding:#}");
+    assert!(counter("limit of the accept queue"), "{finding:#}");
     let stages = check["ledger"]["stages"].as_array().unwrap();
     let lines = stages.iter().find(|stage| stage["place"] == "listen").unwrap()["lines"]
         .as_array()
         .unwrap();
     let overflows = lines.iter().find(|line| line["counter"] == "TcpExtListenOverflows").unwrap();
     assert!(overflows["count"].as_u64() > Some(0), "{lines:#?}");
-    mend(lab, "listen-overflow:tcp/port/7200", "sysctl");
+    fix(lab, "listen-overflow:tcp/port/7200", "sysctl");
     assert_eq!(lab.sh(SETTING).unwrap().trim(), "2");
     undo(lab);
     assert_eq!(lab.sh(SETTING).unwrap().trim(), "1");
@@ -201,6 +202,6 @@ fn listener() {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7200)).unwrap();
     listen(&socket, 128).unwrap();
-    // until whoever started it ends it, or at last by itself
+    // until the test ends this process, or at the latest by itself
     std::thread::sleep(Duration::from_secs(360));
 }

@@ -1,5 +1,5 @@
-//! Exported files on a real kernel: the script writes what the plan says and no more, the real
-//! irqbalance does as its policy script tells it, and udev and tuned read what is meant for them.
+//! Exported files on a real kernel: the script writes exactly what the plan states, the real
+//! irqbalance follows its policy script, and udev and tuned accept their files.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,12 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_core::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::export;
-use netsilo_core::host::Irq;
-use netsilo_core::plan::Plan;
+use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::export;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const FOLLOW_HINTS: &str = include_str!("../../../docs/examples/follow-hints");
@@ -24,7 +25,7 @@ type Places = BTreeMap<Irq, CpuSet>;
 
 struct Guest {
     lab: Lab,
-    /// eth0's queues' interrupts.
+    /// Interrupts of eth0's queues, with their action names.
     irqs: BTreeMap<Irq, String>,
     device_path: String,
 }
@@ -47,7 +48,7 @@ impl Guest {
         self.irqs.keys().map(|irq| format.replace("{}", &irq.to_string())).collect()
     }
 
-    /// The CPUs that each interrupt may go to.
+    /// Returns the requested CPUs of each interrupt.
     fn places(&self) -> Places {
         let text =
             self.lab.sh(&format!("cat{}", self.files(" /proc/irq/{}/smp_affinity_list"))).unwrap();
@@ -58,7 +59,7 @@ impl Guest {
             .collect()
     }
 
-    /// Sends each interrupt to its place.
+    /// Writes the affinity of each interrupt.
     fn place(&self, wanted: &Places) {
         let write = |(irq, cpus): (&Irq, &CpuSet)| {
             format!("echo {} >/proc/irq/{irq}/smp_affinity\n", cpus.to_mask(8))
@@ -66,7 +67,7 @@ impl Guest {
         self.lab.sh(&wanted.iter().map(write).collect::<String>()).unwrap();
     }
 
-    /// A place for each interrupt: the n-th from the end of these CPUs.
+    /// Assigns a CPU to each interrupt: `cpus` from last to first, repeated.
     fn wanted(&self, cpus: [u32; 4]) -> Places {
         let place = |(n, irq): (usize, &Irq)| (*irq, CpuSet::of(CpuId(cpus[3 - n % 4])));
         self.irqs.keys().enumerate().map(place).collect()
@@ -76,7 +77,7 @@ impl Guest {
         NetdevIdentity { name: "eth0".into(), device_path: Some(self.device_path.clone()) }
     }
 
-    /// A plan that moves the interrupts, and some more, and its name in the guest.
+    /// Returns a plan that moves the interrupts and changes some more knobs.
     fn plan(&self, wanted: &Places) -> Plan {
         let cpus = |list: &str| Value::Cpus(CpuSet::parse_list(list).unwrap());
         let change = |target, new| Change { target, old: cpus("0"), new, reason: "test".into() };
@@ -103,19 +104,20 @@ impl Guest {
             .unwrap();
     }
 
-    /// A hint for each interrupt, as `netsilo run` publishes them.
+    /// Writes a hint for each interrupt, as `netsilo run` publishes them.
     fn hint(&self, wanted: &Places) {
         let hint = |(irq, cpus): (&Irq, &CpuSet)| {
             let dir = format!("/run/netsilo/irq/{irq}");
             format!(
-                "mkdir -p {dir}; echo {} >{dir}/affinity_hint; echo near-consumer: test >{dir}/affinity_alg\n",
+                "mkdir -p {dir}; echo {} >{dir}/affinity_hint; \
+                 echo near-consumer: test >{dir}/affinity_alg\n",
                 cpus.to_mask(8)
             )
         };
         self.lab.sh(&wanted.iter().map(hint).collect::<String>()).unwrap();
     }
 
-    /// Lets irqbalance look once, and act.
+    /// Runs irqbalance for one balancing pass.
     fn irqbalance(&self, options: &str) {
         let program = netsilo_lab::irqbalance().unwrap();
         let command =
@@ -125,16 +127,16 @@ impl Guest {
 }
 
 #[test]
-fn exported_files_do_in_a_real_kernel_what_they_say() {
+fn exported_files_work_on_a_real_kernel() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let guest = Guest::boot();
     the_script_writes_what_differs_and_then_nothing(&guest);
-    irqbalance_leaves_alone_what_we_place(&guest);
-    irqbalance_is_led_to_the_node_of_the_hint(&guest);
+    irqbalance_leaves_placed_interrupts_alone(&guest);
+    irqbalance_moves_interrupts_to_the_node_of_the_hint(&guest);
     the_example_follows_hints_exactly(&guest);
-    udev_takes_the_link_file_for_its_netdev(&guest);
+    udev_applies_the_link_file_to_its_netdev(&guest);
 }
 
 fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {
@@ -145,19 +147,22 @@ fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {
     assert_eq!(guest.places(), wanted, "{first}");
     let queues = "/sys/class/net/eth0/queues";
     let knobs = format!(
-        "cd {queues}; cat rx-1/rps_cpus rx-0/rps_flow_cnt tx-1/xps_cpus /proc/sys/net/core/rps_sock_flow_entries"
+        "cd {queues}; cat rx-1/rps_cpus rx-0/rps_flow_cnt tx-1/xps_cpus \
+         /proc/sys/net/core/rps_sock_flow_entries"
     );
     assert_eq!(guest.lab.sh(&knobs).unwrap(), "0c\n1024\n60\n8192\n", "{first}");
-    // A write would fail: nothing is written, the flow table is not flushed.
+    // The files are read-only now, so a write would fail: an equal value must not be written, as
+    // that would flush the flow table.
     let again = format!(
         "for f in /proc/sys/net/core/rps_sock_flow_entries {queues}/rx-0/rps_flow_cnt; do
-        copy=$(mktemp); cat $f >$copy; mount --bind $copy $f; mount -o remount,bind,ro $f; done; /tmp/netsilo-placement.sh; e=$?
+        copy=$(mktemp); cat $f >$copy; mount --bind $copy $f; mount -o remount,bind,ro $f; done
+        /tmp/netsilo-placement.sh; e=$?
         umount /proc/sys/net/core/rps_sock_flow_entries {queues}/rx-0/rps_flow_cnt; exit $e"
     );
     let second = guest.lab.sh(&again).unwrap();
     assert_eq!(second.lines().count(), 12, "{second}");
     assert!(second.lines().all(|line| line.ends_with(" already")), "{second}");
-    // An interrupt that is not there is said, and the rest is done.
+    // A missing interrupt is reported, and the rest is done.
     let stray = Change {
         target: Target::IrqAffinity { irq: Irq(9999), action: "eth9-rx-0".into(), netdev: None },
         ..guest.plan(&wanted).changes[0].clone()
@@ -171,22 +176,22 @@ fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {
     );
 }
 
-fn irqbalance_leaves_alone_what_we_place(guest: &Guest) {
-    // All on one cpu: no balancer would have it so.
+fn irqbalance_leaves_placed_interrupts_alone(guest: &Guest) {
+    // All on one cpu, which no balancer would choose.
     let wanted = guest.wanted([1, 1, 1, 1]);
     let plan = guest.plan(&wanted);
     guest.place(&wanted);
     guest.irqbalance("");
-    assert_ne!(guest.places(), wanted, "irqbalance moves interrupts, if nobody tells it not to");
+    assert_ne!(guest.places(), wanted, "irqbalance moves interrupts without the policy script");
     guest.place(&wanted);
     guest.give("/tmp/policy", &export::irqbalance_policy(&plan).text);
     guest.irqbalance("--policyscript=/tmp/policy");
     assert_eq!(guest.places(), wanted);
 }
 
-fn irqbalance_is_led_to_the_node_of_the_hint(guest: &Guest) {
+fn irqbalance_moves_interrupts_to_the_node_of_the_hint(guest: &Guest) {
     guest.give("/tmp/suggest", &export::irqbalance_suggest().text);
-    // Neighbours to different nodes, so that no other rule comes to the same.
+    // Neighbouring interrupts to different nodes, so that no other rule has the same result.
     let wanted = guest.wanted([6, 2, 6, 2]);
     guest.hint(&wanted);
     guest.irqbalance("--policyscript=/tmp/suggest");
@@ -207,9 +212,9 @@ fn the_example_follows_hints_exactly(guest: &Guest) {
     assert_eq!(guest.lab.sh("/tmp/follow-hints --once").unwrap(), "");
 }
 
-/// The real udev, told by two rules to do as its own would: it finds the device by its path, takes
-/// our file for it and understands all of it but what came with systemd 256, if it is older.
-fn udev_takes_the_link_file_for_its_netdev(guest: &Guest) {
+/// Runs the real udev with two rules that act like its own: it must find the device by its path,
+/// apply our file and understand everything in it except keys of systemd 256, if it is older.
+fn udev_applies_the_link_file_to_its_netdev(guest: &Guest) {
     let ntuple = Change {
         target: Target::Offload { netdev: guest.netdev(), feature: NTUPLE_FILTER.into() },
         old: Value::Switch(true),
@@ -231,19 +236,19 @@ fn udev_takes_the_link_file_for_its_netdev(guest: &Guest) {
     guest.give(&path, &file.text);
     guest.give("/run/udev/rules.d/10-netsilo-test.rules", &rules);
     let udevadm = netsilo_lab::udevadm().unwrap();
-    let said =
+    let output =
         guest.lab.sh(&format!("{} test /sys/class/net/eth0 2>&1", udevadm.display())).unwrap();
-    assert!(said.lines().any(|line| line == format!("ID_NET_LINK_FILE={path}")), "{said}");
-    // virtio_net has no such filter: what udev tries tells that it understood.
-    assert!(said.contains("rx-ntuple-filter"), "{said}");
-    let complaints = said.lines().filter(|line| line.contains(&format!("{path}:")));
+    assert!(output.lines().any(|line| line == format!("ID_NET_LINK_FILE={path}")), "{output}");
+    // virtio_net has no such filter: that udev tries to set it shows that it understood the key.
+    assert!(output.contains("rx-ntuple-filter"), "{output}");
+    let complaints = output.lines().filter(|line| line.contains(&format!("{path}:")));
     let unknown: Vec<&str> =
         complaints.filter(|line| !line.contains("ReceivePacketSteeringCPUMask")).collect();
-    assert!(unknown.is_empty(), "{said}");
+    assert!(unknown.is_empty(), "{output}");
 }
 
-/// tuned itself needs D-Bus and a system that it may tune; how it reads a profile is Python's
-/// standard library only.
+/// Reads the profile with tuned's Python modules: tuned itself needs D-Bus and a system to tune,
+/// but reading a profile needs only the standard library.
 #[test]
 fn tuned_reads_the_exported_profile() {
     if netsilo_lab::skip().unwrap() {
@@ -255,7 +260,9 @@ sys.path.insert(0, sys.argv[1])
 from tuned.profiles import Factory, Loader, Locator, Merger
 from tuned.profiles.variables import Variables
 profile = Loader(Locator([sys.argv[2]]), Factory(), Merger(), None, Variables()).load(['netsilo'])
-print(json.dumps({name: [unit.type, unit.devices, dict(unit.options)] for name, unit in profile.units.items()}))";
+units = {name: [unit.type, unit.devices, dict(unit.options)]
+         for name, unit in profile.units.items()}
+print(json.dumps(units))";
     let netdev = || NetdevIdentity {
         name: "eth0".into(),
         device_path: Some("/devices/pci0000:00/0000:00:04.0".into()),
@@ -290,19 +297,22 @@ print(json.dumps({name: [unit.type, unit.devices, dict(unit.options)] for name, 
         .arg(dir.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let errors = String::from_utf8_lossy(&output.stderr);
     let units: serde_json::Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {errors}"));
     let expected = serde_json::json!({
         "sysctl": ["sysctl", "*", { "net.core.rps_sock_flow_entries": "8192" }],
-        "sysfs": ["sysfs", "*", { "/sys/devices/pci0000:00/0000:00:04.0/net/*/queues/rx-1/rps_cpus": "c" }],
+        "sysfs": [
+            "sysfs", "*",
+            { "/sys/devices/pci0000:00/0000:00:04.0/net/*/queues/rx-1/rps_cpus": "c" },
+        ],
         "net_eth0": ["net", "eth0", { "features": "rx-ntuple-filter on rx-lro off" }],
         "irq_27": ["irq", "irq27", { "affinity": "5" }],
     });
     assert_eq!(units, expected, "{}", file.text);
 }
 
-/// Masks that a guest of eight CPUs has not.
+/// Tests masks that are longer than those of a guest with eight CPUs.
 #[test]
 fn the_policy_finds_the_node_of_a_hint_on_a_large_machine() {
     let dir = tempfile::tempdir().unwrap();
@@ -322,8 +332,8 @@ fn the_policy_finds_the_node_of_a_hint_on_a_large_machine() {
             .unwrap();
         let output =
             std::process::Command::new("sh").arg(&policy).args(["/sys/x", "27"]).output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(said, format!("numa_node={node}\nbalance_level=core\n"), "cpu {cpu}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text, format!("numa_node={node}\nbalance_level=core\n"), "cpu {cpu}");
     }
     let none =
         std::process::Command::new("sh").arg(&policy).args(["/sys/x", "28"]).output().unwrap();

@@ -1,5 +1,5 @@
-//! Every kind of remedy on real drivers: applied by `netsilo apply --plan`, taken back by `netsilo
-//! undo`, and ethtool says the same as before, byte for byte.
+//! Every kind of knob on real drivers: `netsilo apply --plan` changes it, `netsilo undo` restores
+//! it, and ethtool prints the same as before, byte for byte.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,30 +10,34 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_core::change::{Change, Key, NetdevIdentity, SYSCTLS, Settings, Table, Target, Value};
-use netsilo_core::ethtool::FlowType;
-use netsilo_core::host::{Netdev, Snapshot};
-use netsilo_core::plan::Plan;
+use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_model::change::{Change, Key, SYSCTLS, Settings, Table, Target, Value};
+use netsilo_model::snapshot::ethtool::FlowType;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
-/// All that ethtool shows of what is changed here, and the files; what a driver does not have is an
-/// error in its place.
-const SHOWN: &str = "cd /sys/class/net; for d in eth*; do for o in -l -g -c -k -x -n; do ethtool $o $d 2>&1; done; \
+/// Prints everything that these tests change, by ethtool and from files; what a driver lacks shows
+/// as an error.
+const SHOWN: &str = "cd /sys/class/net; for d in eth*; do \
+    for o in -l -g -c -k -x -n; do ethtool $o $d 2>&1; done; \
     for t in tcp4 udp4 tcp6 udp6; do ethtool -n $d rx-flow-hash $t 2>&1; done; \
     grep -H . $d/napi_defer_hard_irqs $d/gro_flush_timeout $d/threaded 2>&1; done; \
-    grep -rH . /proc/sys/net/core /proc/sys/net/ipv4/tcp_* /proc/sys/net/ipv4/udp_* 2>/dev/null; true";
+    grep -rH . /proc/sys/net/core /proc/sys/net/ipv4/tcp_* /proc/sys/net/ipv4/udp_* 2>/dev/null; \
+    true";
 
-/// Offloads that are tried where the driver lets them be changed.
+/// Offloads that are toggled if the driver allows it.
 const OFFLOADS: [&str; 4] = ["rx-lro", "rx-gro", "tx-tcp-segmentation", "rx-checksum"];
 
-/// Runs in the guest: what netsilo reads there.
+/// Prints netsilo's snapshot of the guest; runs in the guest.
 #[test]
 #[ignore = "runs in the guest"]
 fn snapshot_of_the_guest() {
-    let snapshot = netsilo_sys::snapshot(&netsilo_sys::root::Root::live()).unwrap();
+    let snapshot = netsilo_sys::snapshot(&netsilo_sys::files::root::Root::live()).unwrap();
     println!("\n{}", serde_json::to_string(&snapshot).unwrap());
 }
 
@@ -41,19 +45,19 @@ fn snapshot(lab: &Lab) -> Snapshot {
     let program = std::env::current_exe().unwrap();
     let run =
         format!("exec '{}' --ignored --exact snapshot_of_the_guest --nocapture", program.display());
-    let said = lab.sh(&run).unwrap();
-    let line = said.lines().find(|line| line.starts_with('{')).unwrap();
+    let output = lab.sh(&run).unwrap();
+    let line = output.lines().find(|line| line.starts_with('{')).unwrap();
     serde_json::from_str(line).unwrap()
 }
 
-/// Another number within what the driver takes, if there is one.
+/// Returns another value within the driver's limits, if there is one.
 fn other(now: &Settings, most: &Settings, name: &str) -> Option<Value> {
     let (now_is, most) = (now.get(name), most.get(name));
     let other = if now_is < most { (2 * now_is).min(most) } else { now_is / 2 };
     (most > 1 && other != now_is).then(|| Value::Settings(now.clone().with(name, other)))
 }
 
-/// What is tried on a netdev: the knob, and a value that it does not have.
+/// Returns the knobs to try on a netdev, each with a value that differs from its current one.
 fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
     let of = || NetdevIdentity::of(netdev);
     let ethtool = netdev.ethtool.as_ref().unwrap();
@@ -74,7 +78,7 @@ fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
         key[0] ^= 0xff;
         Value::Key(Key(key))
     });
-    // Others of the lab answer and take nothing else.
+    // Other drivers of the lab report the fields but accept no change.
     let fields =
         ethtool.flow_hash.get(&FlowType::Udp4).filter(|_| netdev.driver.as_deref() == Some("igb"));
     let fields = fields.and_then(|fields| fields.value());
@@ -101,7 +105,7 @@ fn remedies(netdev: &Netdev) -> Vec<(Target, Option<Value>)> {
     all
 }
 
-/// Another value of a sysctl, in its own form.
+/// Returns another value of a sysctl in its own format.
 fn sysctl(name: &str, now: &str) -> Option<Value> {
     let mut words: Vec<String> = now.split_whitespace().map(str::to_owned).collect();
     let last = words.last_mut()?;
@@ -123,21 +127,21 @@ fn change(snapshot: &Snapshot, target: Target, new: Value) -> Option<Change> {
     Some(Change { target, old, new, reason: "test".into() })
 }
 
-/// Applies, sees that each knob says so, takes it back, sees that all is as before; the kinds of
-/// knobs that were written.
+/// Applies the changes, checks each knob, undoes them, and checks that everything is as before;
+/// returns the kinds of knobs that were written.
 fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
     let before = lab.sh(SHOWN).unwrap();
-    let plan = Plan { changes: netsilo_core::change::ordered(changes), ..Plan::default() };
+    let plan = Plan { changes: netsilo_model::change::ordered(changes), ..Plan::default() };
     let text = serde_json::to_string(&plan).unwrap();
     lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{text}\nEND")).unwrap();
     let applied = lab.run(&format!("{NETSILO} apply --yes --json --plan /tmp/plan.json")).unwrap();
     assert_eq!(applied.status, 0, "{}: {applied:?}", lab.title());
     let applied: Json = serde_json::from_str(&applied.text()).unwrap();
-    let said = applied["changes"].as_array().unwrap();
+    let settled_changes = applied["changes"].as_array().unwrap();
     let now = snapshot(lab);
     for change in &plan.changes {
         let target = serde_json::to_value(&change.target).unwrap();
-        let settled = said.iter().find(|it| it["target"] == target).unwrap();
+        let settled = settled_changes.iter().find(|it| it["target"] == target).unwrap();
         let settled: Value = serde_json::from_value(settled["value"].clone()).unwrap();
         assert_eq!(settled, change.new, "{}: {}", lab.title(), change.target);
         assert_eq!(
@@ -161,7 +165,7 @@ fn there_and_back(lab: &Lab, changes: Vec<Change>) -> BTreeSet<String> {
     plan.changes.iter().map(knob).collect()
 }
 
-/// Boots these cards, tries everything on each; what was tried, by driver.
+/// Boots these cards and tries every knob on each; returns the kinds of knobs that were written.
 fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
     let spec = Spec {
         kernel,
@@ -184,7 +188,7 @@ fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
                 .map(|change| format!("{driver} {}", change.target).replace(&netdev.name, "")),
         );
         changes.extend(here);
-        // vmxnet3 tells its channels and takes no others.
+        // vmxnet3 reports its channels and accepts no change.
         let now = netdev.ethtool.as_ref().unwrap().channels.value().filter(|_| driver != "vmxnet3");
         if let Some(fewer) =
             now.filter(|it| it.combined.is_some_and(|it| it.current > 1)).map(|it| it.settings())
@@ -201,8 +205,8 @@ fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
             new.and_then(|new| change(&host, Target::Sysctl { name: (*name).into() }, new)),
         );
     }
-    // Channels first: igb's own table is not the one that the kernel calls default, so undo writes
-    // it, and a table that was written keeps the kernel from taking fewer channels.
+    // Channels first: igb's own table differs from what the kernel calls the default, so undo
+    // writes it, and with a written table the kernel refuses to reduce the channels.
     let mut kinds = there_and_back(&lab, channels);
     kinds.extend(there_and_back(&lab, changes));
     println!("{}: {tried:#?}", lab.title());
@@ -210,7 +214,7 @@ fn every_knob(kernel: Kernel, models: &[NicModel]) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_remedy_that_a_driver_takes_is_taken_back_byte_for_byte() {
+fn every_knob_that_a_driver_accepts_is_restored_byte_for_byte() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -221,7 +225,8 @@ fn every_remedy_that_a_driver_takes_is_taken_back_byte_for_byte() {
     .into_iter()
     .flatten()
     .collect();
-    let wanted = "channels coalesce flow_hash gro_flush_timeout napi_defer_hard_irqs offload rings rss_table sysctl threaded";
+    let wanted = "channels coalesce flow_hash gro_flush_timeout napi_defer_hard_irqs offload \
+                  rings rss_table sysctl threaded";
     let missing: Vec<&str> = wanted.split(' ').filter(|kind| !kinds.contains(*kind)).collect();
     assert!(missing.is_empty(), "{missing:?} were never tried, but {kinds:?}");
 }

@@ -1,6 +1,6 @@
 //! The published experiment on a guest of the published server's shape (16 CPUs, 8 queues): at
-//! reduced size its directions must show in counts (`make bench-smoke`), in full it makes a report
-//! (`make bench-matrix`). Times mean nothing where CPUs are emulated, and that says so.
+//! reduced size its directions must show in counts (`make bench-smoke`), in full it yields a report
+//! (`make bench-matrix`). With emulated CPUs times are not meaningful, and the report says so.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,14 +19,16 @@ use serde_json::Value;
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// As the published server was found: every interrupt of the NIC on one CPU.
-const ONE_CPU: &str = "for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do echo 0 >/proc/irq/$irq/smp_affinity_list; done";
+/// Puts every interrupt of the NIC on one CPU, as on the published server.
+const ONE_CPU: &str = "for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do \
+                       echo 0 >/proc/irq/$irq/smp_affinity_list; done";
 
-/// What a change of settings might touch.
-const KNOBS: &str = "cat /proc/irq/*/smp_affinity_list /sys/class/net/eth0/queues/rx-*/rps_*; ethtool -n eth0 rx-flow-hash udp4";
+/// Reads everything that the settings may change.
+const KNOBS: &str = "cat /proc/irq/*/smp_affinity_list /sys/class/net/eth0/queues/rx-*/rps_*; \
+                     ethtool -n eth0 rx-flow-hash udp4";
 
-/// A guest of the published server's shape, as that was found, and at the other end of its cable
-/// who makes the loads.
+/// Boots a guest of the published server's shape and placement, with the load generator on its
+/// peer.
 fn server() -> (Lab, PeerJob) {
     let lab = Lab::boot(&Spec { cpus: 16, ..Spec::new(Kernel::V6_12, NicModel::Igb) }).unwrap();
     let peer = Lab::peer_address(0);
@@ -36,7 +38,7 @@ fn server() -> (Lab, PeerJob) {
     (lab, agent)
 }
 
-/// The words that make a matrix there.
+/// Returns the command of a matrix on that guest.
 fn matrix(words: &str) -> String {
     let peer = Lab::peer_address(0);
     let common = "--netdev eth0 -o /tmp/run -y --seed 1 --lost-after 5s --pause 100ms";
@@ -54,18 +56,19 @@ fn the_published_experiment_shows_its_directions_in_counts() {
         .run_for(
             &matrix(
                 "--no-map --rounds 1 -t TCP_RR,UDP_RR -r 1 -n 64 -d 2s --warm-up 300ms \
-                 -s none,irq-affinity,rps+rfs --config 'sdfn=ethtool -N eth0 rx-flow-hash udp4 sdfn; \
-                 n=0; for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do echo $((n % 8)) >/proc/irq/$irq/smp_affinity_list; n=$((n + 1)); done'",
+                 -s none,irq-affinity,rps+rfs --config 'sdfn=ethtool -N eth0 rx-flow-hash udp4 \
+                 sdfn; n=0; for irq in $(ls /sys/class/net/eth0/device/msi_irqs); do \
+                 echo $((n % 8)) >/proc/irq/$irq/smp_affinity_list; n=$((n + 1)); done'",
             ),
             PATIENCE,
         )
         .unwrap();
-    let said =
+    let output =
         format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    println!("{said}");
-    assert_eq!(out.status, 0, "{said}");
+    println!("{output}");
+    assert_eq!(out.status, 0, "{output}");
     drop(agent);
-    assert_eq!(lab.sh(KNOBS).unwrap(), before, "all is as it was found");
+    assert_eq!(lab.sh(KNOBS).unwrap(), before, "everything is restored");
 
     println!("{}", lab.sh(&format!("'{NETSILO}' report /tmp/run --markdown")).unwrap());
     let results: Value =
@@ -74,15 +77,15 @@ fn the_published_experiment_shows_its_directions_in_counts() {
     assert!(results["times_mean_nothing"].as_str().unwrap().contains("emulated"), "{results:#}");
     let of = |load: &str, setting: &str, measure: &str| median(&results, load, setting, measure);
     let (tcp, udp) = ("TCP_RR 1 B x 64", "UDP_RR 1 B x 64");
-    // with nothing set one CPU does all of it, and with affinity it does not
+    // with nothing changed one CPU does all softirq work, and with affinity it does not
     assert!(of(tcp, "none", "busiest_cpu") > 0.9);
     assert!(of(tcp, "irq-affinity", "busiest_cpu") < 0.5 * of(tcp, "none", "busiest_cpu"));
-    // UDP from one host is one flow where ports are not hashed, until RPS hands it on or ports are;
-    // its answers leave by all queues
+    // UDP from one host is a single flow unless ports are hashed or RPS spreads it; its responses
+    // leave by all queues
     let packets = |setting: &str| busiest_share(&cell(&results, udp, setting)["cpus"]);
     assert!(packets("irq-affinity") > 0.9, "{results:#}");
     assert!(packets("rps+rfs") < 0.7 && packets("sdfn") < 0.5, "{results:#}");
-    // what RPS costs
+    // the cost of RPS
     for load in [tcp, udp] {
         assert!(
             of(load, "none", "handed_over") < 0.01 && of(load, "rps+rfs", "handed_over") > 0.1,
@@ -90,13 +93,13 @@ fn the_published_experiment_shows_its_directions_in_counts() {
         );
         assert!(of(load, "rps+rfs", "net_rx") > of(load, "none", "net_rx"), "{load}");
     }
-    // of TCP with all interrupts on one CPU nearly each response wakes a thread elsewhere: these
-    // IPIs vary by more than RPS adds
+    // UDP only: under TCP with all interrupts on one CPU nearly each response wakes a thread
+    // elsewhere, and these IPIs vary by more than RPS adds
     assert!(of(udp, "rps+rfs", "ipis") > of(udp, "none", "ipis"), "{results:#}");
 }
 
-/// All of it: five settings, twelve loads. What came of it is for looking at; here all trials must
-/// have a result.
+/// Runs the whole experiment: five settings, twelve loads. The results are for people to read; the
+/// test only requires that all trials have one.
 #[test]
 #[ignore = "takes an hour and more: make bench-matrix"]
 fn the_published_experiment_in_full() {
@@ -104,7 +107,7 @@ fn the_published_experiment_in_full() {
     let (lab, agent) = server();
     let before = lab.sh(KNOBS).unwrap();
     let run = lab
-        .spawn(&format!("exec {} >/tmp/said 2>&1", matrix(&format!("--rounds {rounds} -d 3s"))))
+        .spawn(&format!("exec {} >/tmp/output 2>&1", matrix(&format!("--rounds {rounds} -d 3s"))))
         .unwrap();
     let done = format!("wc -l </tmp/run/records.jsonl; kill -0 {}", run.pid().unwrap());
     while let Ok(lines) = lab.sh(&done) {
@@ -112,11 +115,11 @@ fn the_published_experiment_in_full() {
         std::thread::sleep(Duration::from_secs(30));
     }
     let status = run.wait(PATIENCE).unwrap().status;
-    let said = lab.sh("cat /tmp/said").unwrap();
-    println!("{said}");
-    assert_eq!(status, 0, "{said}");
+    let output = lab.sh("cat /tmp/output").unwrap();
+    println!("{output}");
+    assert_eq!(status, 0, "{output}");
     drop(agent);
-    assert_eq!(lab.sh(KNOBS).unwrap(), before, "all is as it was found");
+    assert_eq!(lab.sh(KNOBS).unwrap(), before, "everything is restored");
 
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     std::fs::write(
@@ -142,7 +145,7 @@ fn the_published_experiment_in_full() {
     assert_eq!(results["failed"], serde_json::json!([]), "{results:#}");
 }
 
-/// A setting under a load.
+/// Returns the results of a setting under a load.
 fn cell(results: &Value, load: &str, setting: &str) -> Value {
     let find = |list: &Value, key: &str, name: &str| {
         list.as_array().unwrap().iter().find(|it| it[key] == name).cloned().unwrap_or_default()
@@ -150,7 +153,7 @@ fn cell(results: &Value, load: &str, setting: &str) -> Value {
     find(&find(&results["loads"], "load", load)["settings"], "setting", setting)
 }
 
-/// A measure's median there.
+/// Returns a measure's median in such a cell.
 fn median(results: &Value, load: &str, setting: &str, measure: &str) -> f64 {
     let cell = cell(results, load, setting);
     let of =
@@ -159,7 +162,7 @@ fn median(results: &Value, load: &str, setting: &str, measure: &str) -> f64 {
     value.unwrap_or_else(|| panic!("no {measure} of {setting} under {load}: {results:#}"))
 }
 
-/// Of all packets, those whose protocol ran on the CPU with the most (`/proc/net/softnet_stat`).
+/// Returns the largest share of packets whose protocol ran on one CPU (`/proc/net/softnet_stat`).
 fn busiest_share(cpus: &Value) -> f64 {
     let packets: Vec<f64> = cpus
         .as_object()

@@ -1,5 +1,5 @@
-//! Placement on a real kernel where nobody reads (a router), and where everybody reads everything
-//! (a proxy).
+//! Placement on a real kernel where nobody reads (a router), and where everybody reads from all
+//! queues (a proxy).
 
 #![allow(
     clippy::unwrap_used,
@@ -7,26 +7,28 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
-use netsilo_core::plan::Plan;
-use netsilo_core::report::Report;
+use netsilo_decide::plan::Plan;
+use netsilo_decide::report::Report;
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, PeerJob, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Emulated packets are few: each is to weigh as much as a hundred.
-const COSTS: &str = r#"{ "line_ns": { "same_cpu": 0, "smt": 1000, "l2": 2500, "llc": 5000, "node": 8500, "remote": 100000 } }"#;
-/// Interrupts of a netdev's queues.
+/// Weights a hundred times larger than usual, because emulated packets are few.
+const COSTS: &str = r#"{ "line_ns": {
+    "same_cpu": 0, "smt": 1000, "l2": 2500, "llc": 5000, "node": 8500, "remote": 100000 } }"#;
+/// Lists the interrupts of a netdev's queues.
 const IRQS: &str = "grep -lE '^ETH-TxRx' /sys/kernel/irq/*/actions | cut -d/ -f5";
 const AFFINITIES: &str = "grep -H . /proc/irq/*/smp_affinity";
 
 #[test]
-fn forwarding_is_placed_on_one_socket_and_restored_and_a_proxy_is_told_that_moving_gains_nothing() {
+fn forwarding_is_placed_on_one_socket_and_restored_and_moving_a_proxy_gains_nothing() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let nics = vec![Nic::from(NicModel::Igb); 2];
     let lab = Lab::boot(&Spec { nics, ..Spec::new(Kernel::V6_12, NicModel::Igb) }).unwrap();
     lab.sh(&format!(
-        "echo '{COSTS}' >/tmp/costs.json; for eth in eth0 eth1; do ethtool -N $eth rx-flow-hash udp4 sdfn; done"
+        "echo '{COSTS}' >/tmp/costs.json; \
+         for eth in eth0 eth1; do ethtool -N $eth rx-flow-hash udp4 sdfn; done"
     ))
     .unwrap();
     forwarding(&lab);
@@ -42,11 +44,12 @@ fn pin(lab: &Lab, netdev: &str, cpu: u32) {
     .unwrap();
 }
 
-/// Sixteen flows from the peer of eth0 to that of eth1.
+/// Starts sixteen flows from the peer of eth0 to the peer of eth1.
 fn through(lab: &Lab) -> [PeerJob; 2] {
     let consume = "consume --mode udp-unconnected --port 7000 --ports 16 --flows 16 --idle 60";
     let consumer = lab.peer(1).unwrap().traffic(consume).unwrap();
-    let produce = "produce --proto udp --dest 10.77.1.1 --port 7000 --ports 16 --flows 16 --bytes 40000000 --rate 3000";
+    let produce = "produce --proto udp --dest 10.77.1.1 --port 7000 --ports 16 --flows 16 \
+                   --bytes 40000000 --rate 3000";
     [lab.peer(0).unwrap().traffic(produce).unwrap(), consumer]
 }
 
@@ -62,8 +65,8 @@ fn forwarding(lab: &Lab) {
     let traffic = through(lab);
     let apply =
         format!("{NETSILO} apply --yes --interval 3s --costs /tmp/costs.json --algorithm auto");
-    let said = lab.run(&apply).unwrap();
-    assert!(said.status == 0 && said.text().contains("forwarding: "), "{said:?}");
+    let applied = lab.run(&apply).unwrap();
+    assert!(applied.status == 0 && applied.text().contains("forwarding: "), "{applied:?}");
     let report: Report = lab.json(&format!("{NETSILO} show --interval 3s -j")).unwrap();
     for job in traffic {
         job.stop().unwrap();
@@ -75,7 +78,7 @@ fn forwarding(lab: &Lab) {
     let socket = |cpu: u32| cpu / 4;
     let (mut together, mut apart) = (0.0, 0.0);
     for silo in silos("eth0") {
-        // A NAPI whose queue is not known, as hardly anything came through it, has none.
+        // The queue of a NAPI with hardly any packets is unknown, and so is its affinity.
         let Some(receives) = silo.requested.as_ref().and_then(|cpus| cpus.single()) else {
             continue;
         };
@@ -90,17 +93,16 @@ fn forwarding(lab: &Lab) {
     assert!(
         together > 100.0 && apart < together * 0.05,
         "{together} packets/s together, {apart} apart: {}",
-        said.text()
+        applied.text()
     );
     lab.sh(&format!("{NETSILO} undo")).unwrap();
     assert_eq!(lab.sh(AFFINITIES).unwrap(), before);
 }
 
 fn proxy(lab: &Lab) {
-    // Two queues and many flows: which flow comes through which queue is chance, as the hash key
-    // is.
+    // Two queues and many flows: the hash key is random, and so is the queue of each flow.
     lab.sh("ethtool -L eth0 combined 2").unwrap();
-    // Little traffic: emulated times are long, and crowding is not what this is about.
+    // Little traffic: emulated times are long, and crowding is not tested here.
     let worker = |(n, cpu)| {
         let consume = format!(
             "consume --mode udp-unconnected --cpus {cpu} --port 71{n}0 --flows 64 --idle 60"
@@ -122,14 +124,14 @@ fn proxy(lab: &Lab) {
     };
     let all = |cpus: &Vec<u32>| [1, 2, 5, 6].iter().all(|cpu| cpus.contains(cpu));
     if let Err(error) = until("all workers read", who_reads, all) {
-        let said: Vec<_> =
+        let outputs: Vec<_> =
             workers.into_iter().map(|(client, worker)| (client.stop(), worker.stop())).collect();
         let show = lab.sh(&format!(
             "{NETSILO} show --interval 2s; ip -s link show eth0; ethtool eth0; cat /proc/net/udp"
         ));
-        panic!("{error}: {said:#?}\n{}", show.unwrap());
+        panic!("{error}: {outputs:#?}\n{}", show.unwrap());
     }
-    // Away from the workers, so that crowding asks for nothing.
+    // On other CPUs than the workers, so that crowding is no reason to move.
     let pool = "--netdev eth0 --cpus 0,3,4,7 --interval 6s";
     lab.sh(&format!("{NETSILO} apply --yes {pool} --algorithm spread")).unwrap();
     let plan: Plan = lab.json(&format!("{NETSILO} plan {pool} -j")).unwrap();

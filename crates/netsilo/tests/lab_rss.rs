@@ -1,7 +1,7 @@
-//! RSS on real kernels: the reckoned queue of every flow is the one that it arrived on, whatever
-//! table and fields; UDP and tunnels that one queue takes are found, and mended where the NIC can.
+//! RSS on real kernels: every flow arrives on its predicted queue, with any table and fields; UDP
+//! and tunnels on a single queue are found, and fixed where the NIC allows it.
 //!
-//! This program also runs at the guest's peer, where it sends GRE.
+//! This program also runs on the guest's peer, where it sends GRE.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,42 +18,44 @@ use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, sendto, socket
 use serde_json::Value;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Datagrams per second on 64 flows: what emulated CPUs take beside netsilo's programs, in its
-/// time, on a busy machine too.
+/// Datagrams per second on 64 flows: as many as emulated CPUs can take beside netsilo, in its time,
+/// also on a busy machine.
 const RATE: u32 = 250;
-/// Packets per second from one who sends tunnels: a fifth of what a NIC receives is what a finding
-/// asks for, and 200 packets.
+/// Packets per second of a tunnel sender: a finding needs a fifth of what the NIC receives, and 200
+/// packets.
 const TUNNEL_RATE: u32 = 150;
-/// How long `rss-table-skew` has to look for its thousand packets.
+/// Interval in which `rss-table-skew` gets the thousand packets that it needs.
 const LONG: &str = "--interval 6s";
 
-/// Microsoft's example.
-const KEY: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa";
-/// The protocols over IP that arrive as one flow.
+/// Microsoft's example key.
+const KEY: &str = "6d:5a:56:da:25:5b:0e:c2:41:67:25:3d:43:a3:8f:b0:d0:ca:2b:cb:ae:7b:30:b4:\
+                   77:cb:2d:a3:80:30:f2:0c:6a:42:b7:3b:be:ac:01:fa";
+/// Numbers of IP protocols that arrive as a single flow.
 const GRE: u32 = 47;
 const IPIP: u32 = 4;
 const ESP: u32 = 50;
 
 #[test]
-#[ignore = "minutes on a busy machine: cargo test -p netsilo --test lab_rss -- --ignored flows_arrive"]
-fn flows_arrive_where_they_are_reckoned_and_udp_and_tunnels_on_one_queue_are_found_and_mended() {
+#[ignore = "minutes on a busy machine: \
+            cargo test -p netsilo --test lab_rss -- --ignored flows_arrive"]
+fn flows_arrive_as_predicted_and_udp_and_tunnels_on_one_queue_are_found_and_fixed() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let nics = [NicModel::Igb, NicModel::Vmxnet3].map(Nic::from);
-    // check samples each CPU 499 times a second; four of them leave the emulator time for that and
-    // for traffic on a busy machine
+    // check samples each CPU 499 times a second; with four CPUs a busy machine has time for that
+    // and for traffic
     let lab =
         Lab::boot(&Spec { kernel: Kernel::V6_12, nics: nics.to_vec(), cpus: 4, ..Spec::default() })
             .unwrap();
     let settings = "ethtool -x eth0; ethtool -n eth0 rx-flow-hash udp4";
     let before = lab.sh(settings).unwrap();
-    a_key_that_the_driver_does_not_take_is_refused(&lab);
+    a_key_that_the_driver_cannot_set_is_refused(&lab);
     let udp = udp(&lab, 5300, 64, RATE);
     udp_and_tunnels_on_one_queue_are_found(&lab);
-    a_bundle_tells_queues_with_addresses_and_without(&lab);
-    udp_is_mended(&lab);
-    every_table_is_reckoned(&lab);
+    a_bundle_has_queues_with_addresses_and_without(&lab);
+    udp_is_fixed(&lab);
+    flows_follow_every_table(&lab);
     let left = netsilo_check(&lab, LONG);
     assert!(
         !has(&of_id(&left, "udp-one-queue"), "") && !has(&of_id(&left, "rss-table-skew"), ""),
@@ -62,14 +64,14 @@ fn flows_arrive_where_they_are_reckoned_and_udp_and_tunnels_on_one_queue_are_fou
     drop(udp);
     netsilo(&lab, "undo").unwrap();
     let after = lab.sh(settings).unwrap();
-    // ethtool set the last table by hand: undo leaves that and takes the fields back
+    // ethtool set the last table by hand: undo leaves that and restores the fields
     assert_eq!(after.split_once("UDP").unwrap().1, before.split_once("UDP").unwrap().1);
 }
 
-/// virtio_net of 6.1 shows a key that the device has not got: setting its queues turns RSS off
-/// there, until the next key or table.
+/// virtio_net of 6.1 shows a key that the device does not have: setting its queues turns RSS off
+/// there until the next key or table.
 #[test]
-fn flows_follow_a_key_that_the_nic_took_and_one_that_it_has_not_is_told_by_them() {
+fn flows_follow_a_key_that_the_nic_accepted_and_expose_one_that_it_lacks() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -91,12 +93,12 @@ fn flows_follow_a_key_that_the_nic_took_and_one_that_it_has_not_is_told_by_them(
     lab.sh(&key_plan(&lab, "eth0", &driver_key, KEY)).unwrap();
     netsilo(&lab, "apply --yes --plan /tmp/key.json").unwrap();
     assert_eq!(key(&lab), KEY);
-    reckoned(&lab, "another key", |_| true);
+    predicted(&lab, "another key", |_| true);
     lab.sh("ethtool -X eth0 weight 1 0 0 3").unwrap();
-    reckoned(&lab, "another key, weight 1 0 0 3", |flows| queues(flows).is_subset(&[0, 3].into()));
+    predicted(&lab, "another key, weight 1 0 0 3", |flows| queues(flows).is_subset(&[0, 3].into()));
     netsilo(&lab, "undo").unwrap();
     assert_eq!(key(&lab), driver_key);
-    reckoned(&lab, "the driver's key again", |_| true);
+    predicted(&lab, "the driver's key again", |_| true);
     drop(udp);
 }
 
@@ -104,30 +106,32 @@ fn key(lab: &Lab) -> String {
     lab.sh("ethtool -x eth0 | grep -A1 'hash key' | tail -n 1").unwrap().trim().to_owned()
 }
 
-/// The command that writes a plan of one key for another.
+/// Returns the command that writes a plan to replace one key by another.
 fn key_plan(lab: &Lab, netdev: &str, old: &str, new: &str) -> String {
     let path =
         lab.sh(&format!("readlink -f /sys/class/net/{netdev}/device | sed 's,^/sys,,'")).unwrap();
     let path = path.trim();
     let target =
         serde_json::json!({ "knob": "rss_key", "netdev": { "name": netdev, "device_path": path } });
-    let change = serde_json::json!({ "target": target, "old": { "key": old }, "new": { "key": new }, "reason": "test" });
+    let change = serde_json::json!({
+        "target": target, "old": { "key": old }, "new": { "key": new }, "reason": "test",
+    });
     format!("echo '{}' >/tmp/key.json", serde_json::json!({ "changes": [change] }))
 }
 
-/// igb (before 2026) and vmxnet3 have one and neither show nor take one.
-fn a_key_that_the_driver_does_not_take_is_refused(lab: &Lab) {
+/// igb (before 2026) and vmxnet3 have a key but neither show nor accept one.
+fn a_key_that_the_driver_cannot_set_is_refused(lab: &Lab) {
     for netdev in ["eth0", "eth1"] {
         lab.sh(&key_plan(lab, netdev, KEY, &KEY.replace("6d", "6c"))).unwrap();
         let applied = lab.run(&format!("{NETSILO} apply --yes --plan /tmp/key.json")).unwrap();
-        let said = String::from_utf8_lossy(&applied.stderr);
+        let errors = String::from_utf8_lossy(&applied.stderr);
         assert_eq!(applied.status, 1, "{applied:?}");
         let why = format!("{netdev} rss key: cannot read: Operation not supported");
-        assert!(said.contains(&why) && said.contains("nothing was written"), "{applied:?}");
+        assert!(errors.contains(&why) && errors.contains("nothing was written"), "{applied:?}");
     }
 }
 
-/// What `rss where` says of the first of our flows.
+/// Runs `rss where` on the first of our flows.
 fn rss_where(lab: &Lab, flows: &[Value], more: &str) -> Value {
     let source =
         flows.iter().find(|flow| is_ours(flow)).unwrap()["ends"]["source"].as_str().unwrap();
@@ -139,10 +143,10 @@ fn queue_0_of_ours(flows: &[Value]) -> usize {
     flows.iter().filter(|flow| is_ours(flow) && flow["queue"] == 0).count()
 }
 
-/// Producer and consumer; they go on until they are dropped.
+/// Producer and consumer; they run until dropped.
 type Traffic = (PeerJob, Job);
 
-/// UDP from one peer, `flows` ports to one port.
+/// Starts UDP traffic from one peer, from `flows` ports to one port.
 fn udp(lab: &Lab, port: u16, flows: u16, rate: u32) -> Traffic {
     let consumer = lab
         .traffic(&format!(
@@ -158,7 +162,7 @@ fn netsilo(lab: &Lab, arguments: &str) -> anyhow::Result<String> {
     lab.sh(&format!("{NETSILO} {arguments}"))
 }
 
-/// What `rss show` tells of eth0 now.
+/// Returns what `rss show` prints of eth0 now.
 fn shown(lab: &Lab) -> Value {
     rss_show(lab, "--interval 1s")
 }
@@ -171,7 +175,7 @@ fn flows(shown: &Value) -> Vec<Value> {
     shown["flows"].as_array().unwrap().clone()
 }
 
-/// Whether it is one of the 64 flows to port 5300.
+/// Whether a flow is one of the 64 to port 5300.
 fn is_ours(flow: &Value) -> bool {
     flow["ends"]["target"].as_str().is_some_and(|target| target.ends_with(":5300"))
 }
@@ -180,7 +184,7 @@ fn queues(flows: &[Value]) -> BTreeSet<u64> {
     flows.iter().filter(|flow| is_ours(flow)).map(|flow| flow["queue"].as_u64().unwrap()).collect()
 }
 
-/// What `rss show` tells as soon as all of our flows are seen and `settled`.
+/// Returns what `rss show` prints once all of our flows are seen and `settled`.
 fn all_of_ours(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Value {
     let settled = |shown: &Value| are_all(&flows(shown)) && settled(&flows(shown));
     until(when, || shown(lab), settled).unwrap()
@@ -190,17 +194,17 @@ fn are_all(flows: &[Value]) -> bool {
     flows.iter().filter(|flow| is_ours(flow)).count() >= 64
 }
 
-/// Looks until all of our flows are seen and `settled`; then each flow that has been reckoned
-/// arrived where it was.
-fn reckoned(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-    as_reckoned(when, &all_of_ours(lab, when, settled))
+/// Waits until all of our flows are seen and `settled`; asserts that each predicted flow arrived on
+/// its predicted queue.
+fn predicted(lab: &Lab, when: &str, settled: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    as_predicted(when, &all_of_ours(lab, when, settled))
 }
 
-fn as_reckoned(when: &str, shown: &Value) -> Vec<Value> {
+fn as_predicted(when: &str, shown: &Value) -> Vec<Value> {
     let flows = flows(shown);
     for flow in &flows {
         let predicted = &flow["predicted"];
-        assert!(!is_ours(flow) || predicted.is_object(), "{when}: not reckoned: {flow}");
+        assert!(!is_ours(flow) || predicted.is_object(), "{when}: not predicted: {flow}");
         if predicted.is_object() {
             assert_eq!(predicted["queue"], flow["queue"], "{when}: {flow}");
         }
@@ -208,7 +212,7 @@ fn as_reckoned(when: &str, shown: &Value) -> Vec<Value> {
     let fit = &shown["fit"];
     let on = queues(&flows);
     println!(
-        "{when}: {} of {} flows as reckoned, on queues {on:?}",
+        "{when}: {} of {} flows as predicted, on queues {on:?}",
         fit["as_predicted"], fit["flows"]
     );
     flows
@@ -224,12 +228,12 @@ fn of_id(check: &Value, id: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Whether one of these findings is titled so.
+/// Whether the title of one of these findings begins like this.
 fn has(findings: &[Value], title: &str) -> bool {
     findings.iter().any(|finding| finding["title"].as_str().unwrap().starts_with(title))
 }
 
-/// Its exit code tells of findings; here it is what they are that matters.
+/// Runs check and ignores its exit code, which depends on other findings too.
 fn netsilo_check(lab: &Lab, interval: &str) -> Value {
     lab.json(&format!("{NETSILO} check -j {interval}")).unwrap()
 }
@@ -256,14 +260,14 @@ fn udp_and_tunnels_on_one_queue_are_found(lab: &Lab) {
         let (title, netdev) =
             wanted.iter().find(|(title, _)| has(std::slice::from_ref(&tunnel), title)).unwrap();
         let knob = &tunnel["remedies"][0]["changes"][0]["target"]["knob"];
-        let mended_by = match *title {
+        let fixed_by = match *title {
             "VXLAN: " => Some("flow_hash"),
             "ESP: " => None,
             _ => Some("rps_cpus"),
         };
         assert_eq!(
             (knob.as_str(), &tunnel["subject"]),
-            (mended_by, &Value::from(*netdev)),
+            (fixed_by, &Value::from(*netdev)),
             "{tunnel:#}"
         );
     }
@@ -285,7 +289,7 @@ fn ipip_and_esp_sender() {
     send(1, &[IPIP, ESP]);
 }
 
-/// Packets of such protocols to the guest's NIC, in turn, at an even rate; not for ever.
+/// Sends packets of these protocols to the guest's NIC in turn, at an even rate, for ten minutes.
 fn send(nic: u8, protocols: &[u32]) {
     let raw = |number: &u32| {
         let protocol = Protocol::from_raw((*number).try_into().unwrap());
@@ -293,7 +297,7 @@ fn send(nic: u8, protocols: &[u32]) {
     };
     let sockets: Vec<_> = protocols.iter().map(raw).collect();
     let guest: Ipv4Addr = Lab::guest_address(nic);
-    // GRE's version 0 without options; what is inside looks like IPv4
+    // GRE version 0 without options; its payload looks like IPv4
     let gre = [&[0, 0, 8, 0], [0x45; 100].as_slice()].concat();
     let started = Instant::now();
     for n in 0..u32::MAX {
@@ -304,30 +308,29 @@ fn send(nic: u8, protocols: &[u32]) {
         std::thread::sleep(due.saturating_sub(started.elapsed()));
         let (number, socket) = &sockets[n as usize % sockets.len()];
         let packet = if *number == GRE { &gre } else { &gre[4..] };
-        // a moment without a neighbour's address is an error here
+        // while the neighbour's address is unknown this returns an error
         let _ = sendto(socket, packet, SendFlags::empty(), &SocketAddrV4::new(guest, 0));
     }
 }
 
-fn udp_is_mended(lab: &Lab) {
+fn udp_is_fixed(lab: &Lab) {
     netsilo(lab, "apply --yes --fix udp-one-queue --interval 3s").unwrap();
     assert!(lab.sh("ethtool -n eth0 rx-flow-hash udp4").unwrap().contains("L4 bytes 2 & 3"));
-    let spread = reckoned(lab, "ports in the hash", |flows| queues(flows).len() > 1);
+    let spread = predicted(lab, "ports in the hash", |flows| queues(flows).len() > 1);
     assert!(
         spread.iter().all(|flow| !is_ours(flow) || flow["hash"].is_u64()),
-        "the NIC told no hash: {spread:#?}"
+        "the NIC reported no hash: {spread:#?}"
     );
 }
 
-fn every_table_is_reckoned(lab: &Lab) {
+fn flows_follow_every_table(lab: &Lab) {
     lab.sh("ethtool -X eth0 equal 2").unwrap();
-    reckoned(lab, "equal 2", |flows| queues(flows).is_subset(&[0, 1].into()));
-    // 8 of 128 entries lead to queue 0: that 64 flows load it as much as queue 3 is out of the
-    // question
+    predicted(lab, "equal 2", |flows| queues(flows).is_subset(&[0, 1].into()));
+    // 8 of 128 entries lead to queue 0: 64 flows cannot load it as much as queue 3
     lab.sh("ethtool -X eth0 weight 1 0 0 15").unwrap();
-    let skewed = reckoned(lab, "weight 1 0 0 15", |flows| queues(flows).is_subset(&[0, 3].into()));
+    let skewed = predicted(lab, "weight 1 0 0 15", |flows| queues(flows).is_subset(&[0, 3].into()));
     netsilo(lab, &format!("apply --yes --fix rss-table-skew {LONG}")).unwrap();
-    let even = reckoned(lab, "a balanced table", |flows| {
+    let even = predicted(lab, "a balanced table", |flows| {
         queue_0_of_ours(flows) > queue_0_of_ours(&skewed)
     });
     println!(
@@ -338,15 +341,15 @@ fn every_table_is_reckoned(lab: &Lab) {
     assert!(queue_0_of_ours(&even) >= 16, "{even:#?}");
 }
 
-/// As the driver set things up.
-fn a_bundle_tells_queues_with_addresses_and_without(lab: &Lab) {
+/// Compares bundles, with the driver's own settings.
+fn a_bundle_has_queues_with_addresses_and_without(lab: &Lab) {
     const WITH: &str = "--from /tmp/with.tar.zst";
     let captured = || {
         netsilo(lab, "capture --with-addresses -o /tmp/with.tar.zst --interval 1s").unwrap();
         rss_show(lab, WITH)
     };
     let with = until("all flows in a bundle", captured, |with| are_all(&flows(with))).unwrap();
-    let one = as_reckoned("as the driver sets it up", &with);
+    let one = as_predicted("the driver's settings", &with);
     assert_eq!(queues(&one).len(), 1, "one peer, no ports in the hash");
     let known = one.iter().find(|flow| is_ours(flow)).unwrap();
     let place = &rss_where(lab, &one, WITH)[0];
@@ -355,7 +358,7 @@ fn a_bundle_tells_queues_with_addresses_and_without(lab: &Lab) {
         (&known["queue"], &known["queue"]),
         "{place:#}"
     );
-    a_nic_that_does_not_tell_enough_is_refused(lab, WITH);
+    a_nic_that_reports_too_little_is_refused(lab, WITH);
 
     netsilo(lab, "capture -o /tmp/without.tar.zst --interval 1s").unwrap();
     let without = rss_show(lab, "--from /tmp/without.tar.zst");
@@ -366,9 +369,9 @@ fn a_bundle_tells_queues_with_addresses_and_without(lab: &Lab) {
     assert!(without["load"]["packets"].as_u64().unwrap() > 0, "{without:#}");
 }
 
-/// vmxnet3 tells no fields, and without flows nobody could say that its emulation takes all on one
-/// queue.
-fn a_nic_that_does_not_tell_enough_is_refused(lab: &Lab, from: &str) {
+/// vmxnet3 reports no hash fields, and without flows nothing shows that its emulation puts all on
+/// one queue.
+fn a_nic_that_reports_too_little_is_refused(lab: &Lab, from: &str) {
     let place = format!("{NETSILO} rss where 10.77.1.1:1-10.77.1.2:2/udp --netdev eth1 {from} -j");
     let place = lab.run(&place).unwrap();
     let places: Value = serde_json::from_slice(&place.stdout).unwrap();

@@ -1,5 +1,5 @@
-//! The daemon on real kernels and real NIC queues: it follows the workload, puts back what drivers
-//! forget, yields to others, and leaves nothing behind that undo does not take back. Counts and
+//! The daemon on real kernels and real NIC queues: it follows the workload, repairs what drivers
+//! reset, yields to other programs, and leaves nothing that undo does not restore. Counts and
 //! affinities are asserted, never times.
 
 #![allow(
@@ -11,14 +11,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use netsilo_core::cpuset::CpuSet;
 use netsilo_lab::{Job, Kernel, Lab, NicModel, PeerJob, Signal, Spec, until};
+use netsilo_model::machine::cpuset::CpuSet;
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
-/// In emulation times are noise: nothing is reverted for them, and the algorithm is one that goes
-/// by bytes. All goes quickly.
+/// Under emulation times are noise: they never cause a revert here, and the algorithm uses bytes.
+/// All waits are short.
 const CONFIG: &str = r#"
 interval = "1s"
 window = "always"
@@ -32,13 +32,14 @@ hold-off-most = "2s"
 worse-by = 1.0
 "#;
 
-/// What the unit file leaves of root's rights.
+/// Leaves only the privileges that the unit file grants.
 const RIGHTS: &str = "setpriv --no-new-privs --inh-caps -all \
     --bounding-set -all,+net_admin,+sys_nice,+bpf,+perfmon,+sys_ptrace,+sys_resource";
 
-/// Every knob that the daemon might write, as `file:text`.
-const KNOBS: &str = "cd /sys/class/net/eth0/queues; grep -H . /proc/irq/*/smp_affinity /proc/irq/default_smp_affinity \
-    /proc/sys/net/core/rps_sock_flow_entries $PWD/*/rps_* $PWD/*/xps_cpus; true";
+/// Prints every knob that the daemon may write, as `file:text`.
+const KNOBS: &str = "cd /sys/class/net/eth0/queues; grep -H . /proc/irq/*/smp_affinity \
+    /proc/irq/default_smp_affinity /proc/sys/net/core/rps_sock_flow_entries \
+    $PWD/*/rps_* $PWD/*/xps_cpus; true";
 
 struct Guest {
     lab: Lab,
@@ -59,13 +60,13 @@ impl Guest {
             .unwrap();
     }
 
-    /// Starts the daemon with the rights that it has as a service.
+    /// Starts the daemon with the privileges of the service.
     fn start(&self) -> Job {
         let daemon = self
             .lab
             .spawn(&format!("exec {RIGHTS} {NETSILO} run --config /tmp/conf >/tmp/log 2>&1"))
             .unwrap();
-        self.until("it looked", |status| status["windows"].as_u64() > Some(0));
+        self.until("the first window", |status| status["windows"].as_u64() > Some(0));
         daemon
     }
 
@@ -82,10 +83,10 @@ impl Guest {
         }
     }
 
-    /// Waits until the daemon says so; fails the test after two minutes.
+    /// Waits until the daemon's status holds; fails the test after two minutes.
     fn until(&self, what: &str, mut holds: impl FnMut(&Json) -> bool) -> Json {
         let look = || {
-            // leaves the emulated CPUs to the daemon for a while
+            // leaves the emulated CPUs to the daemon for a moment
             std::thread::sleep(Duration::from_millis(500));
             self.status()
         };
@@ -96,8 +97,8 @@ impl Guest {
         })
     }
 
-    /// Waits until all vectors with traffic are where they should be, on these CPUs, in the kernel
-    /// too.
+    /// Waits until all interrupts with traffic are at their placement, on these CPUs, in the status
+    /// and in the kernel.
     fn until_placed(&self, what: &str, allowed: &str) -> BTreeMap<u64, String> {
         let windows = self.status().and_then(|status| status["windows"].as_u64()).unwrap_or(0);
         let allowed = CpuSet::parse_list(allowed).unwrap();
@@ -106,7 +107,7 @@ impl Guest {
         self.until(what, |status| {
             let moves = array(status, "placements").iter().any(|it| it["moves"] == true);
             let settled = status["windows"].as_u64() > Some(windows) && !moves;
-            // The status is of the last window, and the kernel of now.
+            // The status is of the last window; the kernel's files are of now.
             let all_there = |placed: &BTreeMap<u64, String>| {
                 let now = self.affinities();
                 placed.iter().all(|(irq, cpus)| there(cpus) && now[irq] == *cpus)
@@ -125,8 +126,8 @@ impl Guest {
         text.lines().filter_map(line).collect()
     }
 
-    /// The CPUs in force, of all interrupts: where a driver has asked for more than one, the kernel
-    /// has chosen.
+    /// Returns the effective CPU of every interrupt: if a driver requested more than one, the
+    /// kernel has chosen one.
     fn affinities(&self) -> BTreeMap<u64, String> {
         let text = self.lab.sh("cd /proc/irq; grep -H . */effective_affinity_list").unwrap();
         let line = |line: &str| {
@@ -136,7 +137,7 @@ impl Guest {
         text.lines().filter_map(line).collect()
     }
 
-    /// Puts all vectors of eth0 onto one CPU.
+    /// Moves all interrupts of eth0 to one CPU.
     fn all_on(&self, cpu: u32) {
         let all =
             "for irq in $(grep -lE '^virtio.*(in|out)put' /sys/kernel/irq/*/actions | cut -d/ -f5)";
@@ -145,7 +146,7 @@ impl Guest {
             .unwrap();
     }
 
-    /// A reader on this CPU, and a steady trickle on eight flows for it.
+    /// Starts a reader on this CPU, and steady traffic on eight flows to it.
     fn workload(&self, port: u16, cpu: &str) -> Workload {
         let ports = format!("--port {port} --flows 8");
         let consume = format!("consume --mode udp-unconnected {ports} --cpus {cpu} --idle 300");
@@ -159,7 +160,7 @@ impl Guest {
     }
 }
 
-/// Ends when it is dropped.
+/// A running workload; ends when dropped.
 struct Workload {
     _producer: PeerJob,
     _consumer: Job,
@@ -169,7 +170,7 @@ fn array<'a>(status: &'a Json, name: &str) -> &'a Vec<Json> {
     status[name].as_array().unwrap()
 }
 
-/// The interrupts that the daemon has a place for, with their CPUs.
+/// Returns the CPUs of each interrupt that has a placement.
 fn placed(status: &Json) -> BTreeMap<u64, String> {
     let placement = |it: &Json| Some((it["irq"].as_u64()?, it["cpus"].as_str()?.to_owned()));
     array(status, "placements").iter().filter_map(placement).collect()
@@ -185,22 +186,22 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
         guest.all_on(7);
         let daemon = guest.start();
         let work = follows_the_workload(&guest);
-        // Before the resets, which would explain for a while why a knob has changed; it does not
+        // Before the resets, which would explain a changed knob for a while; the result does not
         // depend on the kernel.
         if kernel == Kernel::V6_1 {
-            yields_to_others(&guest, &daemon);
+            yields_to_other_programs(&guest, &daemon);
             does_not_fight_irqbalance(&guest, &daemon);
         }
-        // The oldest and the newest: what lies between is of either kind.
+        // The oldest and the newest kernel cover the variants.
         if kernel != Kernel::V6_12 {
-            repairs_what_drivers_forget(&guest);
+            repairs_what_drivers_reset(&guest);
         }
-        ends_without_a_trace_but_what_it_wrote(&guest, daemon);
-        // How kthreads are found differs by kernel (`lab_read` of sys has all), what is in the
-        // journal does not.
+        leaves_only_what_it_wrote(&guest, daemon);
+        // How kthreads are found depends on the kernel (`lab_read` of sys tests all); the journal
+        // does not.
         if kernel == Kernel::V6_1 {
             is_undone_after_kill_9(&guest);
-            leads_irqbalance_by_its_hints(&guest);
+            irqbalance_follows_its_hints(&guest);
         }
         drop(work);
     }
@@ -230,7 +231,7 @@ fn follows_the_workload(guest: &Guest) -> Workload {
     work
 }
 
-fn repairs_what_drivers_forget(guest: &Guest) {
+fn repairs_what_drivers_reset(guest: &Guest) {
     let events = |status: &Json| status["totals"]["events"].as_u64().unwrap();
     let before = guest.status().unwrap();
     guest.lab.sh("ethtool -L eth0 combined 2").unwrap();
@@ -250,10 +251,10 @@ fn repairs_what_drivers_forget(guest: &Guest) {
     guest.lab.sh("echo 1 >/sys/devices/system/cpu/cpu7/online").unwrap();
     guest.until_placed("with cpu 7", "4-7");
     let after = guest.status().unwrap();
-    assert_eq!(array(&after, "conflicts").len(), 0, "resets are nobody's doing: {after:#}");
+    assert_eq!(array(&after, "conflicts").len(), 0, "resets are no conflict: {after:#}");
 }
 
-fn yields_to_others(guest: &Guest, daemon: &Job) {
+fn yields_to_other_programs(guest: &Guest, daemon: &Job) {
     let placed = guest.until_placed("all on socket 1", "4-7");
     let irq = *placed.keys().next().unwrap();
     guest.lab.sh(&format!("echo 0 >/proc/irq/{irq}/smp_affinity_list")).unwrap();
@@ -270,7 +271,9 @@ fn yields_to_others(guest: &Guest, daemon: &Job) {
     let second = guest.lab.run(&format!("{NETSILO} run --config /tmp/conf 2>&1")).unwrap();
     assert_eq!(second.status, 1, "{}", second.text());
     assert!(
-        second.text().contains(&format!("netsilo runs already (pid {})", daemon.pid().unwrap())),
+        second
+            .text()
+            .contains(&format!("netsilo is already running (pid {})", daemon.pid().unwrap())),
         "{}",
         second.text()
     );
@@ -281,17 +284,17 @@ fn yields_to_others(guest: &Guest, daemon: &Job) {
     assert!(!array(&status, "conflicts").is_empty(), "it changes nothing");
     guest.configure("");
     guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
-    guest.until_placed("with a new configuration it is ours again", "4-7");
+    guest.until_placed("placed again with a new configuration", "4-7");
 }
 
-/// The real one is started next to it: what it moves is left to it, and that is said, until it is
-/// gone.
+/// Starts the real irqbalance: the daemon leaves what it moves alone and names it, until it has
+/// ended.
 fn does_not_fight_irqbalance(guest: &Guest, daemon: &Job) {
-    guest.until_placed("all ours before", "4-7");
+    guest.until_placed("all placed before", "4-7");
     let program = netsilo_lab::irqbalance().unwrap();
     let balancer =
         guest.lab.spawn(&format!("exec {} --foreground --interval=1", program.display())).unwrap();
-    // It moves on its own time: whatever it takes is noticed.
+    // irqbalance moves interrupts at its own pace; whatever it moves is noticed.
     guest.all_on(0);
     let named = |status: &Json| {
         ["conflicts", "refusals"]
@@ -306,10 +309,10 @@ fn does_not_fight_irqbalance(guest: &Guest, daemon: &Job) {
     assert_eq!(later["totals"]["changes"], changes, "nothing is written against it: {later:#}");
     balancer.stop().unwrap();
     guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
-    guest.until_placed("ours again without it", "4-7");
+    guest.until_placed("placed again without irqbalance", "4-7");
 }
 
-fn ends_without_a_trace_but_what_it_wrote(guest: &Guest, daemon: Job) {
+fn leaves_only_what_it_wrote(guest: &Guest, daemon: Job) {
     let placed = guest.until_placed("all in place", "4-7");
     daemon.stop().unwrap();
     let now = guest.affinities();
@@ -357,9 +360,9 @@ fn is_undone_after_kill_9(guest: &Guest) {
     );
 }
 
-/// The other way round: the daemon writes nothing but hints, and the real irqbalance, told by the
-/// exported policy script, takes each interrupt to the node of its hint.
-fn leads_irqbalance_by_its_hints(guest: &Guest) {
+/// With hints only, the daemon writes no knob, and the real irqbalance with the exported policy
+/// script moves each interrupt to the node of its hint.
+fn irqbalance_follows_its_hints(guest: &Guest) {
     guest.lab.sh("echo 0 >/sys/class/net/eth0/threaded").unwrap();
     guest.configure("hints-only = true");
     guest.all_on(1);
@@ -381,11 +384,12 @@ fn leads_irqbalance_by_its_hints(guest: &Guest) {
     guest.lab.sh(&export).unwrap();
     let program = netsilo_lab::irqbalance().unwrap();
     let options = "--oneshot --foreground --interval=1 --policyscript=/tmp/suggest";
-    let said = guest.lab.run(&format!("{} {options}", program.display())).unwrap().ok().unwrap();
-    let asked =
+    let output = guest.lab.run(&format!("{} {options}", program.display())).unwrap().ok().unwrap();
+    let requested =
         |irq: &u64| guest.lab.sh(&format!("cat /proc/irq/{irq}/smp_affinity_list")).unwrap();
     for irq in placed(&status).keys() {
-        assert!(on_node(asked(irq).trim()), "irq {irq} is on {}: {}", asked(irq), said.text());
+        let cpus = requested(irq);
+        assert!(on_node(cpus.trim()), "irq {irq} is on {cpus}: {}", output.text());
     }
     let status = guest.status().unwrap();
     assert_eq!(status["totals"]["changes"], 0, "irqbalance acted alone: {status:#}");

@@ -1,4 +1,4 @@
-//! The transaction on real kernels and real NIC queues: interrupts land where planned, undo
+//! The transaction on real kernels and real NIC queues: interrupts arrive where planned, undo
 //! restores every byte, also after kill -9 at each write.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
@@ -6,18 +6,20 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::host::Irq;
-use netsilo_core::plan::Plan;
+use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use serde_json::Value as Json;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
 /// Prints every knob of the guest, as `file:text`.
-const KNOBS: &str = "cd /sys/class/net/eth0/queues; grep -H . /proc/irq/*/smp_affinity /proc/irq/default_smp_affinity \
-    /proc/sys/net/core/rps_sock_flow_entries /proc/sys/net/core/rps_default_mask $PWD/*/rps_* $PWD/*/xps_cpus; \
+const KNOBS: &str = "cd /sys/class/net/eth0/queues; grep -H . /proc/irq/*/smp_affinity \
+    /proc/irq/default_smp_affinity /proc/sys/net/core/rps_sock_flow_entries \
+    /proc/sys/net/core/rps_default_mask $PWD/*/rps_* $PWD/*/xps_cpus; \
     grep -H Cpus_allowed: $(grep -l ^napi/eth0 /proc/[0-9]*/comm | sed s/comm/status/); true";
 
 struct Guest {
@@ -28,7 +30,7 @@ struct Guest {
 impl Guest {
     fn boot(kernel: Kernel, model: NicModel) -> Self {
         let lab = Lab::boot(&Spec::new(kernel, model)).unwrap();
-        // Threaded NAPI, so that its kthreads are among the knobs.
+        // Threaded NAPI, so that kthreads are among the knobs.
         let device = lab
             .sh("echo 1 >/sys/class/net/eth0/threaded; readlink -f /sys/class/net/eth0/device")
             .unwrap();
@@ -44,7 +46,7 @@ impl Guest {
         text.lines().filter_map(line).collect()
     }
 
-    /// The interrupts of eth0's queues, with their action names.
+    /// Returns the interrupts of eth0's queues, with their action names.
     fn queue_irqs(&self) -> Vec<(Irq, String)> {
         let text = self.lab.sh("cd /sys/kernel/irq; grep -HE 'TxRx-|put' */actions").unwrap();
         let irq = |line: &str| {
@@ -57,7 +59,7 @@ impl Guest {
             .collect()
     }
 
-    /// The kthreads of eth0's NAPIs: the first one will do.
+    /// Returns the first kthread of eth0's NAPIs.
     fn thread(&self) -> Target {
         let text = self
             .lab
@@ -69,7 +71,7 @@ impl Guest {
         Target::NapiThread { pid: pid.parse().unwrap(), comm: comm.to_owned(), start_time }
     }
 
-    /// A plan that changes one knob of each kind and all interrupts, and the file of each change.
+    /// Returns a plan that changes one knob of each kind and all interrupts, and the files.
     fn plan(&self, knobs: &BTreeMap<String, String>) -> (Plan, Vec<String>) {
         let netdev =
             NetdevIdentity { name: "eth0".into(), device_path: Some(self.device_path.clone()) };
@@ -121,7 +123,7 @@ impl Guest {
         let Target::NapiThread { pid, .. } = thread else { unreachable!() };
         wanted.push((thread, format!("/proc/{pid}/status"), cpus("3")));
         let change = |(target, file, new): &(Target, String, Value)| {
-            let old = netsilo_sys::knob::parse(
+            let old = netsilo_sys::transaction::knob::parse(
                 target,
                 knobs[file].trim_start_matches("Cpus_allowed:").trim(),
             )
@@ -137,37 +139,39 @@ impl Guest {
         self.lab.sh(&format!("cat >/tmp/plan.json <<'END'\n{plan}\nEND")).unwrap();
     }
 
-    /// Kills an apply with -9 in writing this file, where it hangs: a pipe is mounted over it.
+    /// Kills an apply with -9 while it writes this file, where a mounted pipe makes it hang.
     fn kill_in_write(&self, file: &str, old: &str, written_before: usize) {
         let records = written_before + 1;
         let script = format!(
-            "set -e; rm -rf /run/netsilo /tmp/pipe; mkfifo /tmp/pipe; mount --bind /tmp/pipe {file}
+            "set -e; rm -rf /run/netsilo /tmp/pipe; journal=/run/netsilo/journal
+             mkfifo /tmp/pipe; mount --bind /tmp/pipe {file}
              {NETSILO} apply --yes --plan /tmp/plan.json >/tmp/log 2>&1 & pid=$!
              echo {old} >/tmp/pipe
-             until [ \"$(grep -cE '\"(begin|wrote)\"' /run/netsilo/journal 2>/dev/null)\" = {records} ]; do sleep 0.05; done
+             until [ \"$(grep -cE '\"(begin|wrote)\"' $journal 2>/dev/null)\" = {records} ]
+             do sleep 0.05; done
              kill -9 $pid; wait $pid || umount {file}"
         );
         self.lab.sh(&script).unwrap();
     }
 }
 
-/// One guest at a time, whatever the number of test threads.
+/// Lock for one guest at a time, whatever the number of test threads.
 static GUEST: Mutex<()> = Mutex::new(());
 
 #[test]
-fn interrupts_land_where_planned_and_undo_restores_every_byte() {
+fn interrupts_arrive_where_planned_and_undo_restores_every_byte() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let _one = GUEST.lock();
-    // `lab_knobs` takes every knob there and back on igb with the newest kernel.
+    // `lab_knobs` tests every knob on igb with the newest kernel.
     for (kernel, model) in [
         (Kernel::V6_1, NicModel::VirtioNet),
         (Kernel::V6_12, NicModel::Igb),
         (Kernel::Newest, NicModel::VirtioNet),
     ] {
         let guest = Guest::boot(kernel, model);
-        // Connections that are refused, each from another port: a few packets for every queue.
+        // Refused connections, each from another port: a few packets for every queue.
         let peer = guest.lab.peer(0).unwrap();
         let knocking = "while :; do (echo >/dev/tcp/10.77.0.2/9) 2>/dev/null; done";
         let traffic = peer.spawn(&format!("exec bash -c '{knocking}'")).unwrap();
@@ -192,11 +196,14 @@ fn interrupts_land_where_planned_and_undo_restores_every_byte() {
     }
 }
 
-/// Interrupts come, and where the plan has them: what `apply` saw come there in its seconds, and
-/// more than one in the end.
+/// Asserts that interrupts arrive where planned: those that `apply` saw in its seconds, and finally
+/// more than one.
 fn arrived_where_planned(guest: &Guest, plan: &Plan, applied: &Json) {
     let wanted = |this: Irq| {
-        let of = |change: &&Change| matches!(change.target, Target::IrqAffinity { irq, .. } if irq == this);
+        let of = |change: &&Change| match change.target {
+            Target::IrqAffinity { irq, .. } => irq == this,
+            _ => false,
+        };
         let Value::Cpus(cpus) = &plan.changes.iter().find(of).unwrap().new else { unreachable!() };
         cpus.to_string()
     };
@@ -211,7 +218,7 @@ fn arrived_where_planned(guest: &Guest, plan: &Plan, applied: &Json) {
             irq
         })
         .collect();
-    // It is in effect with the next interrupt only.
+    // The affinity takes effect only with the next interrupt.
     let in_effect = |irq: &&Irq| {
         guest.lab.sh(&format!("cat /proc/irq/{irq}/effective_affinity_list")).unwrap().trim()
             == wanted(**irq)
@@ -232,7 +239,7 @@ fn undo_restores_every_byte_after_kill_9_in_each_write() {
     let before = guest.knobs();
     let (plan, files) = guest.plan(&before);
     guest.give(&plan);
-    // A kthread has no file over which a pipe could be mounted.
+    // A kthread has no file to mount a pipe over.
     for (n, file) in files.iter().enumerate().filter(|(_, file)| !file.ends_with("status")) {
         guest.kill_in_write(file, &before[file], n);
         let killed = guest.knobs();
@@ -247,13 +254,16 @@ fn undo_restores_every_byte_after_kill_9_in_each_write() {
         let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
         assert_eq!(guest.knobs(), before, "{undone}");
     }
-    // The guard, on its default folder, after the death of its apply.
+    // The guard, on its default folder, after its apply was killed.
     let kill = format!(
-        "rm -rf /run/netsilo; {NETSILO} apply --yes --confirm-within 2s --plan /tmp/plan.json >/tmp/log 2>&1 & pid=$!
-         until grep -q '\"done\"' /run/netsilo/journal 2>/dev/null; do sleep 0.05; done; kill -9 $pid
-         until grep -q '\"undone\"' /run/netsilo/journal; do sleep 0.1; done; cat /run/netsilo/guard.log"
+        "rm -rf /run/netsilo
+         {NETSILO} apply --yes --confirm-within 2s --plan /tmp/plan.json >/tmp/log 2>&1 & pid=$!
+         until grep -q '\"done\"' /run/netsilo/journal 2>/dev/null; do sleep 0.05; done
+         kill -9 $pid
+         until grep -q '\"undone\"' /run/netsilo/journal; do sleep 0.1; done
+         cat /run/netsilo/guard.log"
     );
     let log = guest.lab.sh(&kill).unwrap();
-    assert!(log.contains("no confirmation came in time"), "{log}");
+    assert!(log.contains("no confirmation in time"), "{log}");
     assert_eq!(guest.knobs(), before, "{log}");
 }

@@ -1,5 +1,5 @@
-//! RPS in a guest whose CPUs a service keeps busy: what is said before, and what is counted after
-//! it was really switched on.
+//! RPS in a guest whose CPUs are busy with a service: compares the verdict with the counts after
+//! RPS was switched on.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,21 +7,22 @@
     reason = "clippy lets only functions marked as tests do so, and figures are shown"
 )]
 
-use netsilo_core::plan::Plan;
-use netsilo_core::report::Report;
+use netsilo_decide::plan::Plan;
+use netsilo_decide::report::Report;
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec, until};
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
-/// Among servers that take all time, netsilo would wait for minutes.
+/// Raises netsilo's priority: beside servers that use all CPU time it would wait for minutes.
 const FIRST: &str = "nice -n -20";
-/// Emulated packets are few: each interrupt is to weigh as much as a hundred.
-const COSTS: &str = r#"{ "ipi_ns": { "same_cpu": 0, "smt": 500000, "l2": 500000, "llc": 500000, "node": 500000, "remote": 500000 } }"#;
-/// Where RPS is to put work; the interrupt is on CPU 1.
+/// Weights a hundred times larger than usual, because emulated packets are few.
+const COSTS: &str = r#"{ "ipi_ns": { "same_cpu": 0, "smt": 500000, "l2": 500000,
+    "llc": 500000, "node": 500000, "remote": 500000 } }"#;
+/// CPUs to which RPS steers work; the interrupt is on CPU 1.
 const TARGETS: [u32; 3] = [0, 2, 3];
 
 #[test]
 #[ignore = "minutes on a busy machine: cargo test -p netsilo --test lab_verdict -- --ignored"]
-fn rps_on_a_busy_guest_is_said_to_hurt_and_then_adds_the_interrupts_that_were_foreseen() {
+fn rps_on_a_busy_guest_has_the_verdict_hurts_and_adds_the_predicted_interrupts() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -30,7 +31,8 @@ fn rps_on_a_busy_guest_is_said_to_hurt_and_then_adds_the_interrupts_that_were_fo
         .unwrap();
     lab.sh(&format!(
         "echo '{COSTS}' >/tmp/costs.json; \
-         echo 2 >/proc/irq/$(grep -lE '^virtio[0-9]+-input.0$' /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity"
+         echo 2 >/proc/irq/$(grep -lE '^virtio[0-9]+-input.0$' \
+         /sys/kernel/irq/*/actions | cut -d/ -f5)/smp_affinity"
     ))
     .unwrap();
     let server =
@@ -45,24 +47,25 @@ fn rps_on_a_busy_guest_is_said_to_hurt_and_then_adds_the_interrupts_that_were_fo
     let plan =
         || lab.json::<Plan>(&format!("{FIRST} {NETSILO} plan {goal} --interval 4s -j")).unwrap();
     let hurts = |plan: &Plan| plan.changes.iter().any(|change| change.reason.contains("(hurts: "));
-    until("the plan says that it hurts", plan, hurts).unwrap();
+    until("the plan states that RPS hurts", plan, hurts).unwrap();
     let before = report(&lab);
 
     lab.sh(&format!("{FIRST} {NETSILO} apply --yes {goal} --interval 1s")).unwrap();
     let arrives = |report: &Report| {
         TARGETS.iter().all(|cpu| of(report, *cpu, |line| line.received_rps_per_s) > 0.0)
     };
-    let after = until("all of its cpus get packets from RPS", || report(&lab), arrives).unwrap();
+    let after = until("all target cpus get packets from RPS", || report(&lab), arrives).unwrap();
 
-    let per_packet =
-        |report: &Report, what: fn(&netsilo_core::report::CpuLine) -> Option<f64>, cpus: &[u32]| {
-            let packets = report
-                .netdevs
-                .iter()
-                .find(|line| line.name == "eth0")
-                .and_then(|line| line.rx_packets_per_s);
-            cpus.iter().map(|cpu| of(report, *cpu, what)).sum::<f64>() / packets.unwrap()
-        };
+    let per_packet = |report: &Report,
+                      what: fn(&netsilo_decide::report::CpuLine) -> Option<f64>,
+                      cpus: &[u32]| {
+        let packets = report
+            .netdevs
+            .iter()
+            .find(|line| line.name == "eth0")
+            .and_then(|line| line.rx_packets_per_s);
+        cpus.iter().map(|cpu| of(report, *cpu, what)).sum::<f64>() / packets.unwrap()
+    };
     let all = [0, 1, 2, 3];
     let received =
         [&before, &after].map(|report| per_packet(report, |line| line.received_rps_per_s, &all));
@@ -94,7 +97,7 @@ fn report(lab: &Lab) -> Report {
 fn of(
     report: &Report,
     cpu: u32,
-    what: impl Fn(&netsilo_core::report::CpuLine) -> Option<f64>,
+    what: impl Fn(&netsilo_decide::report::CpuLine) -> Option<f64>,
 ) -> f64 {
     report.cpus.iter().find(|line| line.cpu.0 == cpu).and_then(what).unwrap_or(0.0)
 }

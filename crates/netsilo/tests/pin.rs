@@ -1,4 +1,4 @@
-//! `netsilo pin` on processes of the test's own, and on cgroups in a guest.
+//! `netsilo pin` on processes of the test itself, and on cgroups in a guest.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -7,15 +7,15 @@ use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 
-use netsilo_core::cpuset::CpuSet;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_model::machine::cpuset::CpuSet;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
-/// Pinning this process pins what other tests start in it.
+/// Lock for one test at a time: pinning this process pins what other tests start in it.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// Whether this cannot be tried here.
+/// Returns whether the test cannot run here, and prints why.
 fn skip() -> bool {
     let why = if !rustix::process::geteuid().is_root() {
         "moving threads needs root"
@@ -38,7 +38,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The CPUs of each thread of a process.
+/// Returns the CPUs of each thread of a process.
 fn cpus(pid: u32) -> BTreeMap<u32, CpuSet> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let tid = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -55,7 +55,7 @@ fn cpus(pid: u32) -> BTreeMap<u32, CpuSet> {
 struct Sleeper(Child);
 
 impl Sleeper {
-    /// A process of this name, no other process has it.
+    /// Starts a process whose name no other process has.
     fn start(program: &std::path::Path) -> Self {
         Self(Command::new(program).arg("600").spawn().unwrap())
     }
@@ -69,7 +69,7 @@ impl Drop for Sleeper {
 }
 
 #[test]
-fn every_thread_is_pinned_and_undo_gives_each_its_own_cpus_back() {
+fn every_thread_is_pinned_and_undo_restores_each_threads_cpus() {
     if skip() {
         return;
     }
@@ -86,7 +86,7 @@ fn every_thread_is_pinned_and_undo_gives_each_its_own_cpus_back() {
         netsilo(&[&["pin", "--pid", &pid, "--cpus", &one], more].concat(), state.path())
     };
     let planned = pin(&["--dry-run"]);
-    assert!(said(&planned).contains("asked for: it keeps to cpus"), "{}", said(&planned));
+    assert!(said(&planned).contains("requested: it runs only on cpus"), "{}", said(&planned));
     assert_eq!(cpus(me), before);
     let unasked = pin(&[]);
     assert_eq!((unasked.status.code(), cpus(me) == before), (Some(2), true), "{}", said(&unasked));
@@ -110,7 +110,7 @@ fn every_thread_is_pinned_and_undo_gives_each_its_own_cpus_back() {
 }
 
 #[test]
-fn processes_are_found_by_name_and_what_is_not_there_is_told() {
+fn processes_are_found_by_name_and_missing_ones_are_named() {
     if skip() {
         return;
     }
@@ -146,7 +146,7 @@ fn processes_are_found_by_name_and_what_is_not_there_is_told() {
 }
 
 #[test]
-fn a_cgroup_is_restricted_and_given_back_in_a_guest() {
+fn a_cgroup_is_restricted_and_restored_in_a_guest() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -167,8 +167,8 @@ fn a_cgroup_is_restricted_and_given_back_in_a_guest() {
     assert!(pinned.contains("cgroup /web cpuset.cpus: none -> 2-5"), "{pinned}");
     assert_eq!(state(), "2-5\nCpus_allowed_list: 2-5\n");
     let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();
-    // Linux lets no cgroup with processes go back to the empty set: all of its parent's CPUs are as
-    // good.
+    // Linux does not let a cgroup with processes return to the empty set; all CPUs of its parent
+    // have the same effect.
     assert_eq!(state(), "0-7\nCpus_allowed_list: 0-7\n", "{undone}");
     let refused = |arguments: &str| {
         let output = lab.run(&format!("{NETSILO} pin --yes --cpus 2-5 {arguments} 2>&1")).unwrap();
@@ -178,12 +178,15 @@ fn a_cgroup_is_restricted_and_given_back_in_a_guest() {
     let inner = refused("--cgroup /sys/fs/cgroup/web/inner");
     assert!(inner.contains("echo +cpuset >/sys/fs/cgroup/web/cgroup.subtree_control"), "{inner}");
     assert!(refused("--cgroup /nowhere").contains("no cgroup /nowhere below /sys/fs/cgroup"));
-    // A kthread that the kernel binds to its cpu.
+    // A kthread that the kernel binds to its CPU.
     let bound = refused("--comm migration/0");
     assert!(bound.contains("PF_NO_SETAFFINITY"), "{bound}");
-    // Gone with its process: nothing is left to restore, and that is no failure.
-    lab.sh(&format!("{NETSILO} pin --pid {pid} --cpus 2 --yes 2>&1; kill {pid}; while [ -d /proc/{pid} ]; do :; done"))
-        .unwrap();
+    // After its process has ended nothing is left to restore, and that is no failure.
+    lab.sh(&format!(
+        "{NETSILO} pin --pid {pid} --cpus 2 --yes 2>&1; kill {pid}; \
+         while [ -d /proc/{pid} ]; do :; done"
+    ))
+    .unwrap();
     let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();
     assert!(undone.contains("this thread has ended"), "{undone}");
 }

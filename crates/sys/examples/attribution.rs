@@ -1,7 +1,7 @@
-//! Prints, as JSON, who polled each NAPI and who read its data until standard input ends (or for
-//! the seconds given).
+//! Prints, as JSON, who polled each NAPI and who read its data, until standard input ends or for a
+//! number of seconds.
 //!
-//!     attribution            until end of input; prints "attached" on standard error as soon as the hooks are
+//!     attribution            until end of input; prints "attached" on stderr when attached
 //!     attribution 2.5        for 2.5 seconds
 //!     attribution window 0.2 the same, as a window
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "an example speaks to its user")]
@@ -10,7 +10,7 @@ use std::error::Error;
 use std::io::Read as _;
 use std::time::Duration;
 
-use netsilo_sys::bpf::{Options, Tracer, observe_window};
+use netsilo_sys::bpf::tracer::{Options, Tracer, observe_window};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn continuously(
     length: Option<Duration>,
-) -> Result<netsilo_core::attribution::Attribution, Box<dyn Error>> {
+) -> Result<netsilo_model::snapshot::attribution::Attribution, Box<dyn Error>> {
     let mut tracer = Tracer::attach(Options::default());
     eprintln!("attached");
     match length {

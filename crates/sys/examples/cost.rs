@@ -1,8 +1,10 @@
-//! Prints what each eBPF program costs per event, as the kernel's own statistics have it, while
-//! something else makes traffic.
+//! Prints the cost per event of each eBPF program, by the kernel's own statistics, under external
+//! traffic.
 //!
-//!     cost 5        for 5 seconds
-//!     cost 5 stages the same, sampling stages too; cost 5 arrivals: flows by rx queue too; cost 5 runqueue: waits of readers too
+//!     cost 5           for 5 seconds
+//!     cost 5 stages    also sampling stages
+//!     cost 5 arrivals  also flows by rx queue
+//!     cost 5 runqueue  also waits of readers
 #![allow(clippy::print_stdout, reason = "an example speaks to its user")]
 
 use std::collections::BTreeMap;
@@ -11,7 +13,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use libbpf_rs::query::ProgInfoIter;
-use netsilo_sys::bpf::{Options, Tracer};
+use netsilo_sys::bpf::tracer::{Options, Tracer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let seconds: f64 = std::env::args().nth(1).ok_or("for how many seconds?")?.parse()?;
@@ -35,14 +37,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Name, nanoseconds and runs of each program that is not one of these.
+/// Name, nanoseconds and runs of each program, except these ids.
 fn runs(others: &[u32]) -> BTreeMap<u32, (String, u64, u64)> {
     let ours = ProgInfoIter::default().filter(|program| !others.contains(&program.id));
     ours.map(|p| (p.id, (p.name.to_string_lossy().into_owned(), p.run_time_ns, p.run_cnt)))
         .collect()
 }
 
-/// The kernel keeps statistics while this is open.
+/// Enables the kernel's statistics while the descriptor is open.
 fn enable() -> Result<OwnedFd, std::io::Error> {
     // SAFETY: takes a number, returns a descriptor or an error.
     #[allow(unsafe_code)]
@@ -50,7 +52,7 @@ fn enable() -> Result<OwnedFd, std::io::Error> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was opened just now, and that nobody else has.
+    // SAFETY: the descriptor was just opened and has no other owner.
     #[allow(unsafe_code)]
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

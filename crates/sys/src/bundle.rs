@@ -1,30 +1,32 @@
-//! A bundle: what `netsilo capture` saves, so that every verb that only reads works on another
-//! machine.
+//! A bundle: what `netsilo capture` saves, so that every read-only verb works on another machine.
 //!
-//! `host.tar.zst` holds `manifest.json`, the trees of two samples `0/` and `1/` (each a [`Root`],
-//! with what ethtool and netlink answered as `ethtool/<dev>.json` and `netdev_genl.json` in it) and
-//! `attribution.json`. Opening it runs the same readers on the trees. No payload is ever in it, and
-//! no addresses unless asked for.
+//! `host.tar.zst` holds `manifest.json`, `attribution.json`, and the trees of two samples `0/` and
+//! `1/`. Each tree is a [`Root`] and also has the answers of ethtool and netlink, as
+//! `ethtool/<dev>.json` and `netdev_genl.json`. Opening a bundle runs the same readers on the
+//! trees. A bundle never has payload; it has addresses only on request.
+
+pub mod redact;
+pub mod unpack;
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use netsilo_core::attribution::Attribution;
-use netsilo_core::host::Observation;
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
 
-use crate::read::snapshot;
-use crate::recorder::Recorder;
-use crate::redact::Redaction;
-use crate::root::{ReadError, Root};
-use crate::unpack::{UnpackError, unpack};
+use crate::bundle::redact::Redaction;
+use crate::bundle::unpack::{UnpackError, unpack};
+use crate::files::recorder::Recorder;
+use crate::files::root::{ReadError, Root};
+use crate::read::snapshot::snapshot;
 
-/// The layout that this version writes and reads.
+/// The schema version that this netsilo writes and the newest that it reads.
 pub const SCHEMA: u32 = 1;
 
-/// Why a bundle could not be written or used.
+/// Why a bundle could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// A file on this machine cannot be read or written.
@@ -35,7 +37,7 @@ pub enum BundleError {
         /// The error.
         source: io::Error,
     },
-    /// It is no bundle, or one that was tampered with.
+    /// It is not a bundle, or was tampered with.
     #[error("not a netsilo bundle: {0}")]
     Invalid(#[from] UnpackError),
     /// A part of it is missing or malformed.
@@ -48,44 +50,45 @@ pub enum BundleError {
     },
     /// A newer netsilo wrote it.
     #[error(
-        "the bundle has layout {found}, this netsilo reads up to {SCHEMA}: use netsilo {written_by} or newer"
+        "the bundle has layout {found}, this netsilo reads up to {SCHEMA}: \
+         use netsilo {written_by} or newer"
     )]
     TooNew {
-        /// Its layout.
+        /// Its schema version.
         found: u32,
-        /// The version that wrote it.
+        /// The netsilo version that wrote it.
         written_by: String,
     },
-    /// Its trees make no sense to the readers, or cannot be saved.
+    /// The readers reject its trees, or a tree cannot be saved.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
 
-/// What a bundle holds (`manifest.json`).
+/// The description of a bundle (`manifest.json`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Layout of the bundle.
+    /// Schema version of the bundle.
     pub schema: u32,
     /// Version of the netsilo that wrote it.
     pub netsilo: String,
     /// Kernel release of the machine.
     pub kernel: String,
-    /// Whether hardware and network addresses and the host name are as they were.
+    /// Whether hardware and network addresses and the host name are unchanged.
     pub with_addresses: bool,
-    /// What it holds, in words.
+    /// Its contents, in words.
     pub holds: Vec<String>,
 }
 
-/// Whether a bundle keeps addresses and the host name.
+/// Whether a bundle has the real addresses and host name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Addresses {
-    /// They are replaced by made-up ones, the same one by the same one.
+    /// Replaced by synthetic ones, consistently within the bundle.
     Replace,
-    /// They stay.
+    /// Unchanged.
     Keep,
 }
 
-/// A capture that is under way.
+/// A capture in progress.
 #[derive(Debug)]
 pub struct Capture {
     dir: tempfile::TempDir,
@@ -93,14 +96,15 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture; its trees lie in a temporary directory until it is written or dropped.
+    /// Starts a capture; its trees are in a temporary directory until it is written or dropped.
     pub fn start() -> Result<Self, BundleError> {
         let dir = tempfile::Builder::new().prefix("netsilo-capture").tempdir();
         let dir = dir.map_err(|source| BundleError::File { path: std::env::temp_dir(), source })?;
         Ok(Self { dir, samples: Vec::new() })
     }
 
-    /// The given root, saving the next sample; the first is read before, the second after.
+    /// Wraps the root so that the next sample is saved; call before the first and after the last
+    /// one.
     pub fn sample(&mut self, root: &Root) -> Result<Root, BundleError> {
         let (root, recorder) =
             root.recording(&self.dir.path().join(self.samples.len().to_string()))?;
@@ -108,7 +112,7 @@ impl Capture {
         Ok(root)
     }
 
-    /// Writes the bundle; `attribution` is what was counted between the samples.
+    /// Writes the bundle; `attribution` has the counts between the two samples.
     pub fn write(
         self,
         path: &Path,
@@ -144,7 +148,7 @@ impl Capture {
     }
 }
 
-/// Opens a bundle and reads it as the machine itself would have been read.
+/// Opens a bundle and reads it as the machine itself would be read.
 pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
     let path = path.as_ref();
     let dir = tempfile::Builder::new().prefix("netsilo-bundle").tempdir();
@@ -166,19 +170,23 @@ pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
 fn holds(addresses: Addresses) -> Vec<String> {
     let kept = match addresses {
         Addresses::Keep => {
-            "hardware addresses, the ends of flows and connections, the host name, the kernel command line as they are"
+            "hardware addresses, the ends of flows and connections, the host name, \
+             the kernel command line as they are"
         }
         Addresses::Replace => {
-            "hardware addresses and the host name replaced, the ends of flows and connections left out; of the kernel command line the words about cpus and interrupts"
+            "hardware addresses and the host name replaced, the ends of flows and connections left \
+             out; of the kernel command line the words about cpus and interrupts"
         }
     };
     let mut holds = vec![
         "cpu topology, interrupts, their placement and counts, per-cpu times and softirqs, twice",
         "network devices, queues, driver settings, RSS keys, statistics and network sysctls, twice",
-        "kernel threads of threaded NAPI, and programs that also place interrupts, with their command lines",
+        "kernel threads of threaded NAPI, and programs that also place interrupts, \
+         with their command lines",
         "tcp connections in numbers, links, queueing disciplines, frequency and idle states, twice",
-        "flows: the hash that the device gave, protocol, rx queue, packets and bytes; no payload",
-        "who read how many bytes of which queue on which cpu: names, cgroups and counts of programs, no payload",
+        "flows: the device's hash, protocol, rx queue, packets and bytes; no payload",
+        "who read how many bytes of which queue on which cpu: names, cgroups and counts of \
+         programs, no payload",
     ];
     holds.push(kept);
     holds.into_iter().map(str::to_owned).collect()
@@ -195,7 +203,7 @@ fn pack(dir: &Path, path: &Path, redaction: Option<&Redaction>) -> io::Result<()
     encoder.finish()?.flush()
 }
 
-/// Adds what is in `dir/path`, in the order of names, without owners and times.
+/// Adds the contents of `dir/path`, sorted by name, without owners and times.
 fn append(
     archive: &mut tar::Builder<impl Write>,
     dir: &Path,

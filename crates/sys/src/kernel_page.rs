@@ -1,11 +1,11 @@
-//! Each file that this crate names is in `docs/kernel.md`.
+//! Checks that each file this crate names is documented in `docs/kernel.md`.
 
 use std::path::{Path, PathBuf};
 
 const PAGE: &str = include_str!("../../../docs/kernel.md");
 
 #[test]
-fn every_file_that_is_read_is_on_the_page() {
+fn every_file_that_is_read_is_documented() {
     let mut missing = Vec::new();
     for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
         let text = std::fs::read_to_string(&file).unwrap();
@@ -16,10 +16,10 @@ fn every_file_that_is_read_is_on_the_page() {
                 .map(|word| format!("{word} in {}", file.display())),
         );
     }
-    assert_eq!(missing, Vec::<String>::new(), "give them a row in docs/kernel.md");
+    assert_eq!(missing, Vec::<String>::new(), "add a row for each to docs/kernel.md");
 }
 
-/// Other literals than paths are; of a path the last part that is no placeholder counts.
+/// Whether the page names a path, by its last part without a placeholder; true for other literals.
 fn is_known(literal: &str) -> bool {
     if !(literal.starts_with("/proc/") || literal.starts_with("/sys/"))
         || literal.contains(char::is_whitespace)

@@ -1,23 +1,24 @@
-//! Looks at the running host: a snapshot, counting while time passes, another snapshot.
+//! Observes the running host: a snapshot, counting during an interval, another snapshot.
 
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Hook};
-use netsilo_core::host::{Observation, Snapshot};
-use netsilo_core::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::snapshot::attribution::{Attribution, Hook};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
 
-use crate::bpf::{self, Tracer};
-use crate::read::snapshot;
-use crate::refresh::Refresher;
-use crate::root::{ReadError, Root};
-use crate::sock_diag;
+use crate::bpf::tracer::{self, Tracer};
+use crate::files::root::{ReadError, Root};
+use crate::read::netlink::sock_diag;
+use crate::read::refresh::Refresher;
+use crate::read::snapshot::snapshot;
 
-/// How to count who reads what.
+/// How to count which threads read which data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counting {
-    /// eBPF, attached all the time; without it sock_diag.
+    /// eBPF, always attached; sock_diag where eBPF is refused.
     Continuous,
-    /// eBPF, attached for this long in each interval, so that it costs less; without it sock_diag.
+    /// eBPF, attached for this long in each interval to cost less; sock_diag where eBPF is refused.
     Windows(Duration),
     /// sock_diag only.
     WithoutBpf,
@@ -29,54 +30,56 @@ pub enum ObserveError {
     /// A snapshot failed.
     #[error("cannot read the host")]
     Read(#[from] ReadError),
-    /// The counters of eBPF programs that were attached are lost.
+    /// The eBPF programs were attached, but their counters cannot be read.
     #[error("cannot read the eBPF counters")]
-    Bpf(#[from] bpf::ReadError),
+    Bpf(#[from] tracer::ReadError),
 }
 
-/// Observes the running host again and again; each observation begins where the last one ended.
+/// Observes the running host repeatedly; each observation begins where the last one ended.
 pub struct Observer {
     counting: Counting,
     counter: Counter,
-    /// What the next observation begins with; `None` until the last one is given back to an
-    /// observer that looks lightly.
+    /// The start of the next observation.
+    ///
+    /// `None` until the last observation is given back to an observer started with
+    /// [`Observer::start_light`].
     before: Option<Snapshot>,
-    /// `None`: each snapshot is a whole look.
+    /// `None`: each snapshot is a full read.
     refresher: Option<Refresher>,
 }
 
-/// What counts now.
+/// The active counter.
 enum Counter {
     Attached(Box<Tracer>),
-    /// Why eBPF does not count, and the sockets as they were.
+    /// The reasons why eBPF does not count, and the last sample of the sockets.
     Sockets(Vec<Hook>, Option<Box<Sample>>),
 }
 
 impl Observer {
-    /// Starts counting; each snapshot reads everything.
+    /// Starts counting; each snapshot is a full read.
     pub fn start(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
-        Self::start_with(root, counting, bpf::Options::default())
+        Self::start_with(root, counting, tracer::Options::default())
     }
 
-    /// Starts counting with other programs than the usual ones.
+    /// Starts counting with the given eBPF programs instead of the default ones.
     pub fn start_with(
         root: &Root,
         counting: Counting,
-        options: bpf::Options,
+        options: tracer::Options,
     ) -> Result<Self, ObserveError> {
         Self::begin(root, counting, options, None)
     }
 
-    /// Starts counting for a long time: after the first, snapshots read only what changes by
-    /// itself.
+    /// Starts counting for a long time: later snapshots read only what changes without an
+    /// announcement.
     ///
-    /// Interrupts of other devices are left out, and so is what a decision does not need. Whoever
-    /// hears that something else changed says so with [`Observer::invalidate`].
+    /// Interrupts of other devices and data that no decision needs are left out. Call
+    /// [`Observer::invalidate`] when something else changed.
     pub fn start_light(root: &Root, counting: Counting) -> Result<Self, ObserveError> {
-        Self::begin(root, counting, bpf::Options::default(), Some(Refresher::default()))
+        Self::begin(root, counting, tracer::Options::default(), Some(Refresher::default()))
     }
 
-    /// The next snapshot reads everything again.
+    /// Makes the next snapshot a full read.
     pub fn invalidate(&mut self) {
         if let Some(refresher) = &mut self.refresher {
             refresher.invalidate();
@@ -86,7 +89,7 @@ impl Observer {
     fn begin(
         root: &Root,
         counting: Counting,
-        options: bpf::Options,
+        options: tracer::Options,
         mut refresher: Option<Refresher>,
     ) -> Result<Self, ObserveError> {
         let mut counter = match counting {
@@ -105,13 +108,15 @@ impl Observer {
         Ok(Self { counting, counter, before, refresher })
     }
 
-    /// Takes an observation back, so that the next one begins where it ended: an observer that was
-    /// started with [`Observer::start_light`] keeps no copy of what it gives.
+    /// Takes an observation back, so that the next one begins where it ended.
+    ///
+    /// Required after [`Observer::start_light`], which keeps no copy of its observations.
     pub fn keep(&mut self, observation: Observation) {
         self.before = Some(observation.after);
     }
 
-    /// What happened in the next `interval`; `wait` passes the time, so that it can show progress.
+    /// Observes the next `interval`; `wait` lets the time pass, for example with a progress
+    /// display.
     pub fn next(
         &mut self,
         root: &Root,
@@ -134,7 +139,7 @@ impl Observer {
             }
             (_, counter) => {
                 wait(interval);
-                self::read(counter, &before)?
+                crate::observe::read(counter, &before)?
             }
         };
         attribution.tame_names();
@@ -147,8 +152,8 @@ impl Observer {
     }
 }
 
-/// eBPF where anything attaches; else sock_diag, with what the hooks said.
-fn attached_or_sockets(options: bpf::Options) -> Counter {
+/// eBPF if any hook attaches; else sock_diag, with the reasons of the hooks.
+fn attached_or_sockets(options: tracer::Options) -> Counter {
     let tracer = Tracer::attach(options);
     if tracer.hooks().iter().any(|hook| hook.refused.is_none()) {
         return Counter::Attached(Box::new(tracer));

@@ -1,14 +1,15 @@
-//! What the readers make of the hosts in `fixtures/`: captured ones, and one per driver written
-//! from its source.
+//! The snapshots of the hosts in `fixtures/`: captured ones, and one per driver written from its
+//! source.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fmt::{Display, Write};
 use std::path::PathBuf;
 
-use netsilo_core::host::{Confidence, Edge, EdgeSource, Netdev, Snapshot};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev};
 use netsilo_sys::bundle;
-use netsilo_sys::root::Root;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 
 fn fixture(name: &str) -> PathBuf {
@@ -19,7 +20,7 @@ fn host(name: &str) -> Snapshot {
     snapshot(&Root::at(fixture(name)).unwrap()).unwrap()
 }
 
-/// The facts that a change in the readers could lose, as a text to compare.
+/// The facts that a change of the readers could lose, as text to compare.
 fn told(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     let mut line = |line: String| writeln!(text, "{line}").unwrap();
@@ -115,7 +116,7 @@ fn captured_hosts_read_as_before() {
 }
 
 #[test]
-fn drivers_that_were_not_captured_read_as_their_sources_say() {
+fn synthetic_hosts_read_as_the_driver_sources_say() {
     let mut names: Vec<String> = std::fs::read_dir(fixture(""))
         .unwrap()
         .map(|e| e.unwrap().file_name().into_string().unwrap())
@@ -138,14 +139,14 @@ fn a_bundle_of_layout_1_can_still_be_read() {
 #[test]
 fn an_offline_cpu_has_neither_counters_nor_a_column() {
     let snapshot = host("virtio-6.1");
-    let cpu = netsilo_core::cpuset::CpuId(5);
+    let cpu = netsilo_model::machine::cpuset::CpuId(5);
     assert!(!snapshot.cpus.contains_key(&cpu) && snapshot.topology.cpus.contains_key(&cpu));
-    let six = netsilo_core::cpuset::CpuId(6);
+    let six = netsilo_model::machine::cpuset::CpuId(6);
     assert!(snapshot.arch_interrupts["LOC"].contains_key(&six));
     assert!(snapshot.cpus[&six].softnet.is_some());
 }
 
-#[path = "../benches/made_up/big_host.rs"]
+#[path = "trees/big_host.rs"]
 mod big_host;
 
 #[test]
@@ -159,8 +160,8 @@ fn a_host_of_320_cpus_reads_whole() {
         (320, 320, 320)
     );
     assert_eq!(snapshot.default_smp_affinity.as_ref().map(|cpus| cpus.len()), Some(320));
-    let last = netsilo_core::cpuset::CpuId(319);
-    let row = &snapshot.irqs[&netsilo_core::host::Irq(31)];
+    let last = netsilo_model::machine::cpuset::CpuId(319);
+    let row = &snapshot.irqs[&netsilo_model::machine::ids::Irq(31)];
     assert_eq!((row.counts[&last], row.counts.len()), (1319, 20));
     assert_eq!(snapshot.topology.cpus[&last].llc.to_string(), "304-319");
     let irqs: Vec<u32> =

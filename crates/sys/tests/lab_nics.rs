@@ -1,7 +1,7 @@
-//! What ethtool, netdev netlink and sock_diag tell of NICs with several queues, in the lab.
+//! The data of ethtool, netdev netlink and sock_diag for NICs with several queues, in the lab.
 //!
-//! This program runs three times at once: it boots the guest, is the server in it, and the client
-//! at its peer.
+//! This program runs three times concurrently: it boots the guest, is the server in the guest, and
+//! the client at the guest's peer.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // clippy.toml's leave covers test functions only
 
@@ -11,21 +11,23 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Resolved};
-use netsilo_core::ethtool::{Duplex, FlowType, Limit};
-use netsilo_core::host::{Confidence, Edge, EdgeSource, NapiId, Netdev, RxQueue};
-use netsilo_core::netdev_genl::NetdevGenl;
-use netsilo_core::part::Part;
-use netsilo_core::sock_diag::{Sample, attribute, steerings};
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
-use netsilo_sys::{ethtool, netdev_genl, sock_diag};
+use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::machine::reading::Part;
+use netsilo_model::snapshot::attribution::{Attribution, Resolved};
+use netsilo_model::snapshot::ethtool::{Duplex, FlowType, Limit};
+use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
+use netsilo_model::snapshot::netdev_genl::NetdevGenl;
+use netsilo_sys::ethtool::get;
+use netsilo_sys::read::netlink::{netdev_genl, sock_diag};
 
 const CONNECTIONS: u64 = 32;
 const BYTES: u64 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
-fn igb_tells_its_rss_and_toeplitz_finds_the_napi_that_the_socket_names() {
+fn igb_reports_its_rss_and_toeplitz_predicts_the_napi_of_a_socket() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -35,7 +37,7 @@ fn igb_tells_its_rss_and_toeplitz_finds_the_napi_that_the_socket_names() {
 }
 
 #[test]
-fn virtio_has_no_rss_and_its_sockets_name_one_napi_per_queue() {
+fn virtio_has_no_rss_and_its_sockets_report_one_napi_per_queue() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -83,20 +85,21 @@ fn client() {
     }
 }
 
-/// Until the server listens.
+/// Waits until the server listens.
 fn pause() -> Option<TcpStream> {
     std::thread::sleep(Duration::from_millis(100));
     None
 }
 
-/// Accepts the connections and reads all that the client sends: what was sampled before and after.
+/// Accepts the connections, reads everything the client sends, and samples before and after.
+///
 /// The client ends when the connections are dropped.
 fn receive() -> (Vec<TcpStream>, Sample, Sample) {
     let listener = TcpListener::bind(address()).unwrap();
     let mut connections: Vec<TcpStream> =
         (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();
     let before = sock_diag::sample(None).unwrap();
-    // a socket that still receives is not sampled in one moment
+    // a socket that is still receiving cannot be sampled consistently
     for connection in &mut connections {
         connection.write_all(&[0]).unwrap();
     }
@@ -114,9 +117,9 @@ fn virtio_server() {
     let by_napi = bytes_by_napi(&attribute(&before, &after, &[]), Resolved::Direct);
     assert_eq!(by_napi.values().sum::<u64>(), CONNECTIONS * BYTES);
     assert!(by_napi.len() <= 4, "{by_napi:?}");
-    let told = ethtool::read("eth0").unwrap();
-    assert_eq!(told.channels.value().unwrap().combined, Some(Limit { current: 4, max: 4 }));
-    assert!(told.rss.reason().is_some() && told.link.value().unwrap().speed_mbps.is_none());
+    let answer = get::read("eth0").unwrap();
+    assert_eq!(answer.channels.value().unwrap().combined, Some(Limit { current: 4, max: 4 }));
+    assert!(answer.rss.reason().is_some() && answer.link.value().unwrap().speed_mbps.is_none());
     let genl = netdev_genl::read().unwrap();
     let napis: BTreeSet<NapiId> =
         genl.value().unwrap().napis.iter().map(|napi| NapiId(napi.id)).collect();
@@ -134,7 +137,7 @@ fn igb_server() {
     let direct = attribute(&before, &after, &steerings);
     assert_eq!(bytes_by_napi(&direct, Resolved::Direct).values().sum::<u64>(), CONNECTIONS * BYTES);
 
-    // one napi for each reckoned queue, and another one for another
+    // one napi per predicted queue, and a different napi for each
     let mut pairs = BTreeSet::new();
     for socket in after.sockets.values() {
         let queue = steerings[0].tcp_queue(socket.remote, socket.local).unwrap();
@@ -142,19 +145,19 @@ fn igb_server() {
     }
     let queues: BTreeSet<u32> = pairs.iter().map(|(queue, _)| *queue).collect();
     let napis: BTreeSet<NapiId> = pairs.iter().map(|(_, napi)| *napi).collect();
-    // the hash is linear: 32 neighbouring ports fall on 2, 4 or 8 queues, as the random key will
-    // have it
+    // the hash is linear: 32 consecutive ports fall on 2, 4 or 8 queues, depending on the random
+    // key
     assert!(
         queues.len() > 1 && queues.len() == pairs.len() && napis.len() == pairs.len(),
         "{pairs:?}"
     );
 
-    // without the sockets' own word, reckoning gives the same bytes to the same napis, where queues
-    // name theirs
+    // without the sockets' NAPI, prediction attributes the same bytes to the same napis, where
+    // netlink lists the queues' napis
     if netdev.rx_queues.iter().all(|queue| queue.napi.is_some()) {
         after.sockets.values_mut().for_each(|socket| socket.incoming = None);
-        let reckoned = attribute(&before, &after, &steerings);
-        let by_napi = bytes_by_napi(&reckoned, Resolved::Toeplitz);
+        let predicted = attribute(&before, &after, &steerings);
+        let by_napi = bytes_by_napi(&predicted, Resolved::Toeplitz);
         assert_eq!(by_napi, bytes_by_napi(&direct, Resolved::Direct));
     }
 }
@@ -170,36 +173,37 @@ fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<Napi
     bytes
 }
 
-/// The NIC, after checking what ethtool and netlink tell of it.
+/// The NIC, after checks of its ethtool and netlink data.
 fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
     let ifindex: u32 =
         std::fs::read_to_string("/sys/class/net/eth0/ifindex").unwrap().trim().parse().unwrap();
-    let told = ethtool::read("eth0").unwrap();
-    let hashed = |flow| told.flow_hash[&flow].value().unwrap().to_string();
+    let answer = get::read("eth0").unwrap();
+    let hashed = |flow| answer.flow_hash[&flow].value().unwrap().to_string();
     assert_eq!((hashed(FlowType::Tcp4).as_str(), hashed(FlowType::Udp4).as_str()), ("sdfn", "sd"));
-    let rss = told.rss.value().unwrap();
+    let rss = answer.rss.value().unwrap();
     assert_eq!((rss.indirection.len(), rss.indirection.iter().max()), (128, Some(&7)));
-    let combined = told.channels.value().unwrap().combined.unwrap();
-    assert_eq!((combined.current, told.rx_rings.clone()), (8, Part::Value(8)));
-    let link = told.link.value().unwrap();
+    let combined = answer.channels.value().unwrap().combined.unwrap();
+    assert_eq!((combined.current, answer.rx_rings.clone()), (8, Part::Value(8)));
+    let link = answer.link.value().unwrap();
     assert_eq!((link.speed_mbps, link.duplex), (Some(1000), Some(Duplex::Full)));
-    let received = told.stats.value().unwrap().iter().find(|(name, _)| name == "rx_bytes").unwrap();
+    let received =
+        answer.stats.value().unwrap().iter().find(|(name, _)| name == "rx_bytes").unwrap();
     assert!(received.1 > CONNECTIONS * BYTES);
 
-    let napi = |index| genl.and_then(|told| told.rx_napi(ifindex, index));
+    let napi = |index| genl.and_then(|answer| answer.rx_napi(ifindex, index));
     let edge = |to| Edge { to, source: EdgeSource::NetdevGenl, confidence: Confidence::Certain };
     let queue = |index| RxQueue {
         index,
         napi: napi(index).map(|napi| edge(NapiId(napi.id))),
         ..RxQueue::default()
     };
-    // a kernel that names a queue's napi names its irq too, for this driver (7.2)
+    // a kernel that reports a queue's napi also reports its irq, for this driver (7.2)
     assert!((0..8).filter_map(napi).all(|napi| napi.irq.is_some()));
     Netdev {
         name: "eth0".into(),
         ifindex,
         rx_queues: (0..8).map(queue).collect(),
-        ethtool: Some(told),
+        ethtool: Some(answer),
         ..Netdev::default()
     }
 }

@@ -8,16 +8,18 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use netsilo_core::attribution::Attribution;
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::host::{Netdev, Observation, Snapshot, Writable};
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::host::{Snapshot, Writable};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bundle::{self, Addresses, Capture};
-use netsilo_sys::root::Root;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 
 #[test]
-fn every_kernel_reads_as_it_behaves() {
+fn every_kernel_is_read_correctly() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
@@ -85,15 +87,15 @@ fn each_queue_has_an_interrupt_and_the_requested_cpu_is_read() {
 
 #[test]
 #[ignore = "runs in a guest of the lab"]
-fn what_is_called_writable_can_be_written() {
+fn affinities_reported_writable_can_be_written() {
     let snapshot = live();
-    // before 6.11 the mode of the file tells nothing; the kernels of the lab on either side differ
-    // in netlink too
-    let told_by_mode = has_netlink(&snapshot);
+    // before 6.11 the file's mode carries no information; the lab's older and newer kernels also
+    // differ in netlink
+    let mode_is_reliable = has_netlink(&snapshot);
     for (irq, state) in &snapshot.irqs {
         let path = format!("/proc/irq/{irq}/smp_affinity_list");
         let written = fs::write(path, state.requested.as_ref().unwrap().to_string());
-        if told_by_mode || eth0(&snapshot).irqs.contains(irq) {
+        if mode_is_reliable || eth0(&snapshot).irqs.contains(irq) {
             assert_eq!(
                 written.is_ok(),
                 state.writable == Writable::Yes,

@@ -1,5 +1,5 @@
-//! A refreshed snapshot is what a whole look would have read, as far as it reads; what it cannot
-//! see makes it look again.
+//! A refreshed snapshot equals a full read, except for data that is not refreshed; undetectable
+//! changes force a full read.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netsilo_core::cpuset::CpuSet;
-use netsilo_core::host::{Irq, Snapshot};
-use netsilo_core::part::Part;
-use netsilo_core::rates::rates;
+use netsilo_model::derive::rates::rates;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::reading::Part;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
-use netsilo_sys::refresh::Refresher;
-use netsilo_sys::root::Root;
+use netsilo_sys::read::refresh::Refresher;
 use netsilo_sys::snapshot;
 
-#[path = "../benches/made_up/big_host.rs"]
+#[path = "trees/big_host.rs"]
 mod big_host;
 
 const BIG: big_host::BigHost = big_host::BigHost { cpus: 24, irqs: 30, netdevs: 2, queues: 4 };
@@ -47,7 +48,8 @@ impl Host {
         self.put(path, &text.replacen(from, to, 1));
     }
 
-    /// All that changes by itself, and the settings of interrupts, as others may write them.
+    /// Changes everything that changes without an announcement, and the interrupts' settings, as
+    /// other programs may.
     fn a_second_later(&self) {
         self.put("proc/uptime", "101.0 0\n");
         self.edit("proc/stat", "cpu5 1000000000 0 1000000000", "cpu5 1000000020 0 1000000030");
@@ -63,7 +65,7 @@ impl Host {
     }
 }
 
-/// As the refresher leaves it: without what is not refreshed.
+/// A full read as the refresher leaves it: without the data that is not refreshed.
 fn without_the_rest(mut whole: Snapshot) -> Snapshot {
     whole.audit = None;
     let netdevs = || whole.netdevs.iter();
@@ -97,14 +99,14 @@ fn without_the_rest(mut whole: Snapshot) -> Snapshot {
         let hardware = netdev.device_path.is_some();
         netdev.statistics.retain(|name, _| hardware && SHOWN.contains(&name.as_str()));
         if let Some(ethtool) = &mut netdev.ethtool {
-            ethtool.stats = Part::Absent("not read again".into());
+            ethtool.stats = Part::Absent("not read by a refresh".into());
         }
     }
     whole
 }
 
 #[test]
-fn a_refreshed_snapshot_is_what_a_whole_look_reads() {
+fn a_refreshed_snapshot_equals_a_full_read() {
     for by_table in [false, true] {
         let host = Host::made_up();
         if by_table {
@@ -126,7 +128,7 @@ fn a_refreshed_snapshot_is_what_a_whole_look_reads() {
 }
 
 #[test]
-fn what_was_not_read_has_no_rate() {
+fn data_that_is_not_refreshed_has_no_rate() {
     let host = Host::made_up();
     let mut refresher = Refresher::default();
     let first = refresher.first(&host.root).unwrap();
@@ -143,7 +145,7 @@ fn what_was_not_read_has_no_rate() {
 }
 
 #[test]
-fn captured_hosts_refresh_to_what_they_are() {
+fn a_refresh_of_a_captured_host_changes_nothing() {
     for name in
         ["virtio-6.1", "igb-6.12", "vmxnet3-e1000e-7.2", "synthetic-ice", "synthetic-mlx5_core"]
     {
@@ -172,7 +174,7 @@ fn this_machine_refreshes() {
 }
 
 #[test]
-fn what_a_refresh_cannot_see_makes_it_look_again() {
+fn changes_that_a_refresh_cannot_apply_force_a_full_read() {
     type Edit = fn(&Host);
     let edits: [(&str, Edit); 6] = [
         ("an interrupt of another name", |host| {
@@ -186,8 +188,8 @@ fn what_a_refresh_cannot_see_makes_it_look_again() {
                 "proc/interrupts",
                 &(text.lines().filter(kept).collect::<Vec<_>>().join("\n") + "\n"),
             );
-            // what the kernel says of a kept file whose object has gone cannot be made up: its name
-            // changes here
+            // a tree cannot reproduce the errors of a cached file whose object is gone: its actions
+            // change instead
             host.put("sys/kernel/irq/31/actions", "\n");
         }),
         ("a netdev that has gone", |host| {
@@ -200,7 +202,7 @@ fn what_a_refresh_cannot_see_makes_it_look_again() {
         ("another netdev of the same name", |host| {
             let link = host.dir.path().join("sys/class/net/eth1");
             let target = fs::read_link(&link).unwrap();
-            // both are there for a moment, so that they have two inodes
+            // both exist for a moment, so that they have different inodes
             std::os::unix::fs::symlink(target, link.with_extension("new")).unwrap();
             fs::rename(link.with_extension("new"), link).unwrap();
         }),
@@ -222,7 +224,7 @@ fn what_a_refresh_cannot_see_makes_it_look_again() {
 }
 
 #[test]
-fn settings_that_few_write_are_seen_a_minute_later() {
+fn rarely_written_settings_are_refreshed_each_minute() {
     let host = Host::made_up();
     let mut refresher = Refresher::default();
     let first = refresher.first(&host.root).unwrap();
@@ -243,7 +245,7 @@ fn settings_that_few_write_are_seen_a_minute_later() {
 }
 
 #[test]
-fn a_program_that_moves_interrupts_is_named_at_once() {
+fn a_program_that_moves_interrupts_is_reported_at_once() {
     let host = Host::made_up();
     fs::create_dir_all(host.dir.path().join("proc/77")).unwrap();
     let mut refresher = Refresher::default();
@@ -261,7 +263,7 @@ fn a_program_that_moves_interrupts_is_named_at_once() {
 }
 
 #[test]
-fn an_observer_refreshes_until_it_is_told_otherwise() {
+fn an_observer_refreshes_until_it_is_invalidated() {
     let host = Host::made_up();
     let mut observer = Observer::start_light(&host.root, Counting::WithoutBpf).unwrap();
     let mut next = |change: &dyn Fn(&mut Observer)| {

@@ -4,15 +4,15 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_core::attribution::Attribution;
-use netsilo_core::host::Irq;
-use netsilo_core::host::Observation;
-use netsilo_core::parse::interrupts::Row;
-use netsilo_core::part::Part;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::reading::Part;
+use netsilo_model::parse::interrupts::Row;
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bundle::{Addresses, Capture, open};
-use netsilo_sys::irq::{interrupts, rows};
-use netsilo_sys::root::Root;
-use netsilo_sys::topology::topology;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::read::irq::{interrupts, rows};
+use netsilo_sys::read::topology::topology;
 
 use netsilo_sys::snapshot;
 
@@ -72,7 +72,7 @@ fn a_bundle_without_addresses_differs_in_them_only() {
 }
 
 #[test]
-fn sysfs_tells_of_an_interrupt_what_the_table_tells() {
+fn sysfs_and_the_table_agree_about_an_interrupt() {
     let root = Root::live();
     let possible = topology(&root).unwrap().possible;
     let named = |row: &Row| (row.chip.clone(), row.actions.clone());
@@ -82,7 +82,7 @@ fn sysfs_tells_of_an_interrupt_what_the_table_tells() {
     let later = interrupts(&root, None).unwrap().irqs;
     assert_eq!(rows.keys().collect::<Vec<_>>(), table.keys().collect::<Vec<_>>());
     for (irq, row) in &rows {
-        // x86 prints no level; elsewhere it follows
+        // x86 prints no level; on other architectures it follows
         assert!(
             named(&table[irq]).0.starts_with(&row.chip) && row.actions == table[irq].actions,
             "{row:?}"

@@ -1,6 +1,7 @@
-//! Bytes per consumer by sock_diag, against what the application itself counted, in network
-//! namespaces of the tests' own.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // clippy.toml's leave covers test functions only
+//! Compares bytes per consumer by sock_diag with the application's own counts, in separate network
+//! namespaces.
+// clippy.toml's leave covers test functions only
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,14 +9,14 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use netsilo_core::attribution::{Attribution, Consumption, Resolved, Source};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::sock_diag::{Sample, attribute};
-use netsilo_sys::sock_diag::sample;
+use netsilo_model::derive::sock_diag::{Sample, attribute};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Resolved, Source};
+use netsilo_sys::read::netlink::sock_diag::sample;
 use rustix::thread::{CpuSet, UnshareFlags, sched_setaffinity};
 
-/// Runs a claim in a thread with its own network namespace, on CPU 0, as the whole of what it
-/// needs; says SKIPPED when this needs a privilege that is not there.
+/// Runs a claim in a thread with its own network namespace, on CPU 0; prints SKIPPED without the
+/// privilege.
 fn in_own_netns(claim: fn()) {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("NETSILO_NO_SKIP").is_none(), "network namespaces need root");
@@ -63,7 +64,7 @@ fn connected(address: &str) -> (TcpStream, TcpStream) {
 }
 
 #[test]
-fn bytes_are_those_that_the_application_read() {
+fn counted_bytes_are_those_that_the_application_read() {
     in_own_netns(|| {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let (mut client, mut server) = connected(address);
@@ -102,7 +103,7 @@ fn own_netns() -> u64 {
 }
 
 #[test]
-fn what_is_peeked_at_or_still_queued_is_not_read_and_the_end_is_no_byte() {
+fn peeked_and_queued_data_and_the_fin_are_not_counted() {
     in_own_netns(|| {
         let before = sample(None).unwrap();
         let (mut client, mut server) = connected("127.0.0.1:0");
@@ -111,7 +112,7 @@ fn what_is_peeked_at_or_still_queued_is_not_read_and_the_end_is_no_byte() {
         assert_eq!(bytes(&before, &sample(Some(&before)).unwrap()), 0);
         server.read_exact(&mut [0; 300]).unwrap();
         assert_eq!(bytes(&before, &sample(Some(&before)).unwrap()), 300);
-        // the peer's FIN is queued behind 700 bytes, then alone, then seen
+        // the peer's FIN is queued behind 700 bytes, then alone, then received
         client.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(bytes(&before, &sample(Some(&before)).unwrap()), 300);
         server.read_exact(&mut [0; 700]).unwrap();
@@ -132,7 +133,7 @@ fn a_peer_beyond_a_veth_is_not_local() {
             let address = peer.recv().unwrap();
             let mut client = TcpStream::connect(address).unwrap();
             client.write_all(&[7; 100_000]).unwrap();
-            // ends, and with it its namespace, when told to
+            // ends, and with it its namespace, on a message
             let _ = peer.recv();
         });
         let peer_pid = netns.recv().unwrap();
@@ -165,7 +166,7 @@ fn a_peer_beyond_a_veth_is_not_local() {
     });
 }
 
-/// Of the calling thread; `/proc/<tid>` is its directory too.
+/// Thread id of the calling thread; `/proc/<tid>` is its directory too.
 fn gettid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }

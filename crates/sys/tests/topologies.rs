@@ -1,15 +1,15 @@
 //! Topologies of real machines (from the hwloc project, `fixtures/topologies/COPYING.hwloc`),
-//! against lstopo's word.
+//! compared with lstopo's output.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 use std::fs;
 
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::topology::{Cpu, Distance, Topology};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::{Cpu, Distance, Topology};
 
-#[path = "placing/trees.rs"]
+#[path = "trees/hwloc.rs"]
 mod trees;
 use trees::{fixtures, read};
 
@@ -92,15 +92,15 @@ fn counts_are_those_of_lstopo() {
 }
 
 #[test]
-fn nodes_that_the_firmware_numbers_wrongly_leave_the_rest_right() {
+fn wrong_node_numbers_of_firmware_do_not_affect_the_rest() {
     let (ours, theirs) =
         (counted(&read("8em64t-2s2ca2c-buggynuma")), lstopo("8em64t-2s2ca2c-buggynuma"));
-    // lstopo drops the nodes, which overlap
+    // lstopo drops the overlapping nodes
     assert_eq!(Counts { nodes: theirs.nodes, ..ours }, theirs);
 }
 
 #[test]
-fn offline_cpus_are_present_and_share_nothing_known() {
+fn offline_cpus_are_present_with_unknown_sharing() {
     let read = read("16em64t-4s2c2t-offlines");
     let offline = CpuSet::parse_mask("6024").unwrap();
     assert_eq!(read.possible.minus(&read.online), offline);

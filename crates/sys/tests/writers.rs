@@ -1,13 +1,13 @@
-//! Other writers of the same knobs, found in made-up `/proc` trees.
+//! Programs that write the same knobs, found in synthetic `/proc` trees.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
 use std::path::Path;
 
-use netsilo_core::host::WriterKnob::{IrqAffinity, LaterDevices, Sysctls};
-use netsilo_core::host::{Snapshot, WriterKnob};
-use netsilo_sys::root::Root;
+use netsilo_model::snapshot::host::WriterKnob::{IrqAffinity, LaterDevices, Sysctls};
+use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 
 fn put(dir: &Path, path: &str, contents: &str) {
@@ -44,7 +44,7 @@ fn found(processes: &[(u32, &str, &str)]) -> Vec<(String, u32, Vec<WriterKnob>)>
 }
 
 #[test]
-fn known_programs_are_named_with_what_they_write() {
+fn known_programs_are_reported_with_the_knobs_they_write() {
     let found = found(&[
         (7, "irqbalance", "/usr/sbin/irqbalance --foreground"),
         (8, "crio", "/usr/bin/crio"),
@@ -62,7 +62,7 @@ fn known_programs_are_named_with_what_they_write() {
 }
 
 #[test]
-fn a_script_is_known_by_its_name_behind_the_interpreter() {
+fn a_script_is_recognised_by_its_name_after_the_interpreter() {
     let found = found(&[
         (20, "python3", "/usr/bin/python3 -Es /usr/sbin/tuned -l -P"),
         (21, "python3.11", "/usr/bin/python3.11 /opt/perftune.py --tune net"),
@@ -80,7 +80,7 @@ fn a_script_is_known_by_its_name_behind_the_interpreter() {
 }
 
 #[test]
-fn scx_layered_writes_only_when_told_to() {
+fn scx_layered_writes_only_with_its_option() {
     assert_eq!(found(&[(5, "scx_layered", "scx_layered f:/etc/layers.json")]), []);
     assert_eq!(
         found(&[(5, "scx_layered", "scx_layered --netdev-irq-balance f:/etc/layers.json")]).len(),
@@ -89,7 +89,7 @@ fn scx_layered_writes_only_when_told_to() {
 }
 
 #[test]
-fn udev_writes_what_link_files_tell_it() {
+fn udev_writes_the_settings_of_link_files() {
     let link = (
         "etc/systemd/network/10-rps.link",
         "[Match]\nDriver=igb\n[Link]\nReceivePacketSteeringCPUMask=0-3\n",
@@ -104,7 +104,7 @@ fn udev_writes_what_link_files_tell_it() {
 }
 
 #[test]
-fn a_host_without_anything_has_gaps_and_no_error() {
+fn an_empty_host_has_gaps_and_no_error() {
     let read = host(&[], &[]);
     assert_eq!(read.topology.online.to_string(), "0");
     let what: Vec<&str> = read.gaps.iter().map(|gap| gap.what.as_str()).collect();

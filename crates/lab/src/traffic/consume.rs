@@ -1,7 +1,11 @@
 //! Receives streams in a given way and counts every byte.
 
-use super::socket::{self, CpuList};
-use super::{PATIENCE, udp, uring, zerocopy};
+use super::PATIENCE;
+use super::socket;
+use super::socket::CpuList;
+use super::udp;
+use super::uring;
+use super::zerocopy;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use rustix::net::{RecvFlags, recv};
@@ -16,28 +20,28 @@ use std::time::{Duration, Instant};
 /// Receive streams.
 #[derive(Debug, Clone, Args)]
 pub struct Consume {
-    /// How
+    /// How to receive
     #[arg(long, value_enum)]
     pub mode: Mode,
-    /// The first port
+    /// First port to listen on
     #[arg(long)]
     pub port: u16,
-    /// How many ports, each with a socket of its own
+    /// Number of ports, each with its own socket
     #[arg(long, default_value_t = 1)]
     pub ports: u16,
-    /// How many flows will come; flow i to port + i modulo the number of ports
+    /// Number of flows to expect; flow i arrives at port + i modulo the number of ports
     #[arg(long, default_value_t = 1)]
     pub flows: u16,
     /// Bytes per read
     #[arg(long, default_value_t = 16384)]
     pub size: usize,
-    /// Run on these CPUs, socket i on the i-th
+    /// Pin socket i to the i-th of these CPUs
     #[arg(long, value_parser = socket::cpu_list, value_name = "LIST")]
     pub cpus: Option<CpuList>,
     /// Address to listen on
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub bind: IpAddr,
-    /// Seconds without a byte after which to give up
+    /// Give up after this many seconds without a byte
     #[arg(long, default_value_t = PATIENCE.as_secs_f64())]
     pub idle: f64,
 }
@@ -46,58 +50,58 @@ pub struct Consume {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// TCP: recv.
+    /// TCP: recv
     Recv,
-    /// TCP: each byte twice, first with `MSG_PEEK`.
+    /// TCP: each byte twice, first with `MSG_PEEK`
     Peek,
-    /// TCP: `MSG_TRUNC`, which takes bytes off the queue without copying them.
+    /// TCP: `MSG_TRUNC`, which removes bytes from the queue without copying them
     Trunc,
-    /// TCP: splice to a pipe and on to /dev/null.
+    /// TCP: splice to a pipe and from there to /dev/null
     Splice,
-    /// TCP: `TCP_ZEROCOPY_RECEIVE`, and recv for what it leaves.
+    /// TCP: `TCP_ZEROCOPY_RECEIVE`, and recv for the rest
     Zerocopy,
-    /// TCP: `io_uring` recv.
+    /// TCP: `io_uring` recv
     #[value(name = "io_uring")]
     IoUring,
-    /// UDP: recvfrom, connected to the first sender after its first datagram.
+    /// UDP: recvfrom, connected to the first sender after its first datagram
     UdpConnected,
-    /// UDP: recvfrom.
+    /// UDP: recvfrom
     UdpUnconnected,
-    /// UDP: recvmmsg, up to 16 datagrams a call.
+    /// UDP: recvmmsg, up to 16 datagrams per call
     UdpRecvmmsg,
-    /// UDP: each datagram twice, first with `MSG_PEEK`.
+    /// UDP: each datagram twice, first with `MSG_PEEK`
     UdpPeek,
 }
 
 /// What was received.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Consumed {
-    /// How.
+    /// How it was received.
     pub mode: Mode,
-    /// This process.
+    /// Process id of the consumer.
     pub pid: u32,
-    /// Its name.
+    /// Name of the consumer's process.
     pub comm: String,
-    /// On all sockets.
+    /// Bytes on all sockets.
     pub bytes: u64,
-    /// From start to end.
+    /// Seconds from start to end.
     pub seconds: f64,
-    /// Each socket.
+    /// Counts of each socket.
     pub sockets: Vec<ConsumedSocket>,
 }
 
 /// One socket that received.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumedSocket {
-    /// This end's port.
+    /// Local port.
     pub local_port: u16,
     /// The sender's port; 0 if there were several senders.
     pub peer_port: u16,
-    /// Bytes taken off the socket, each once.
+    /// Bytes removed from the socket's queue, each counted once.
     pub bytes: u64,
-    /// Calls that took some.
+    /// Calls that returned data.
     pub calls: u64,
-    /// Of the bytes, those mapped instead of copied.
+    /// Bytes that were mapped instead of copied; included in `bytes`.
     pub mapped_bytes: u64,
     /// `SO_INCOMING_NAPI_ID` at the end.
     pub incoming_napi_id: u32,
@@ -108,7 +112,7 @@ pub struct ConsumedSocket {
 }
 
 impl Consume {
-    /// How long to wait for the next byte.
+    /// Returns how long to wait for the next byte.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs_f64(self.idle)
     }
@@ -129,7 +133,11 @@ impl Consume {
 
 pub(crate) fn run(consume: &Consume) -> Result<Consumed> {
     if consume.ports == 0 || consume.flows < consume.ports {
-        bail!("{} ports for {} flows: each port takes at least one", consume.ports, consume.flows);
+        bail!(
+            "{} ports for {} flows: each port needs at least one flow",
+            consume.ports,
+            consume.flows
+        );
     }
     let mode = clap::ValueEnum::to_possible_value(&consume.mode);
     let comm = format!("c-{}", mode.map(|mode| mode.get_name().to_owned()).unwrap_or_default());
@@ -165,7 +173,7 @@ pub(crate) fn run(consume: &Consume) -> Result<Consumed> {
     })
 }
 
-/// Accepts `flows` connections and gives each a thread.
+/// Accepts `flows` connections and runs a thread for each.
 fn tcp(consume: &Consume, port: u16, first: usize, flows: usize) -> Result<Vec<ConsumedSocket>> {
     let listener = TcpListener::bind((consume.bind, port))
         .with_context(|| format!("cannot listen on tcp port {port}"))?;
@@ -177,8 +185,9 @@ fn tcp(consume: &Consume, port: u16, first: usize, flows: usize) -> Result<Vec<C
     std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for flow in 0..flows {
-            let (stream, _) =
-                listener.accept().with_context(|| format!("only {flow} of {flows} flows came"))?;
+            let (stream, _) = listener
+                .accept()
+                .with_context(|| format!("only {flow} of {flows} flows arrived"))?;
             handles.push(scope.spawn(move || {
                 consume.pin(first + flow * usize::from(consume.ports))?;
                 stream.set_read_timeout(Some(consume.patience()))?;
@@ -193,39 +202,39 @@ fn tcp(consume: &Consume, port: u16, first: usize, flows: usize) -> Result<Vec<C
 }
 
 fn receive(consume: &Consume, mut stream: TcpStream) -> Result<ConsumedSocket> {
-    let mut told = ConsumedSocket {
+    let mut counts = ConsumedSocket {
         local_port: stream.local_addr()?.port(),
         peer_port: stream.peer_addr()?.port(),
         ..ConsumedSocket::default()
     };
     let mut buffer = vec![0; consume.size.max(1)];
     match consume.mode {
-        Mode::Recv => while told.took(stream.read(&mut buffer)?) {},
+        Mode::Recv => while counts.took(stream.read(&mut buffer)?) {},
         Mode::Peek => loop {
             let (peeked, _) = recv(&stream, &mut buffer[..], RecvFlags::PEEK)?;
-            // At the end of the stream, both return 0.
+            // At the end of the stream both calls return 0.
             let (taken, _) = recv(&stream, &mut buffer[..peeked.max(1)], RecvFlags::empty())?;
-            if !told.took(taken) {
+            if !counts.took(taken) {
                 break;
             }
         },
-        Mode::Trunc => while told.took(recv(&stream, &mut buffer[..], RecvFlags::TRUNC)?.1) {},
-        Mode::Splice => spliced(&stream, consume.size, &mut told)?,
-        Mode::Zerocopy => zerocopy::receive(&stream, &mut buffer, &mut told)?,
-        Mode::IoUring => uring::receive(&stream, &mut buffer, &mut told)?,
+        Mode::Trunc => while counts.took(recv(&stream, &mut buffer[..], RecvFlags::TRUNC)?.1) {},
+        Mode::Splice => spliced(&stream, consume.size, &mut counts)?,
+        Mode::Zerocopy => zerocopy::receive(&stream, &mut buffer, &mut counts)?,
+        Mode::IoUring => uring::receive(&stream, &mut buffer, &mut counts)?,
         other => bail!("{other:?} is not for TCP"),
     }
-    told.incoming_napi_id = socket::incoming_napi_id(&stream)?;
-    told.incoming_cpu = socket::incoming_cpu(&stream)?;
-    Ok(told)
+    counts.incoming_napi_id = socket::incoming_napi_id(&stream)?;
+    counts.incoming_cpu = socket::incoming_cpu(&stream)?;
+    Ok(counts)
 }
 
-fn spliced(stream: &TcpStream, size: usize, told: &mut ConsumedSocket) -> Result<()> {
+fn spliced(stream: &TcpStream, size: usize, counts: &mut ConsumedSocket) -> Result<()> {
     let (out, into) = pipe()?;
     let null = File::options().write(true).open("/dev/null")?;
     loop {
         let taken = splice(stream, None, &into, None, size.max(1), SpliceFlags::MOVE)?;
-        if !told.took(taken) {
+        if !counts.took(taken) {
             return Ok(());
         }
         let mut left = taken;
@@ -236,7 +245,7 @@ fn spliced(stream: &TcpStream, size: usize, told: &mut ConsumedSocket) -> Result
 }
 
 impl ConsumedSocket {
-    /// Counts what one call took; false at the end of the stream.
+    /// Adds the result of one call; returns `false` at the end of the stream.
     pub(crate) fn took(&mut self, bytes: usize) -> bool {
         self.bytes += bytes as u64;
         self.calls += u64::from(bytes > 0);

@@ -1,6 +1,9 @@
 //! Sends an exact number of bytes on each of several flows.
 
-use super::{PATIENCE, Proto, socket, udp};
+use super::PATIENCE;
+use super::Proto;
+use super::socket;
+use super::udp;
 use anyhow::{Context, Result};
 use clap::Args;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
@@ -10,25 +13,25 @@ use std::io::Write;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Send an exact number of bytes.
+/// Send an exact number of bytes
 #[derive(Debug, Clone, Args)]
 pub struct Produce {
     /// Protocol
     #[arg(long, value_enum)]
     pub proto: Proto,
-    /// The consumer's address
+    /// Address of the consumer
     #[arg(long)]
     pub dest: IpAddr,
-    /// The consumer's first port
+    /// First port of the consumer
     #[arg(long)]
     pub port: u16,
-    /// How many ports: flow i goes to port + i modulo this
+    /// Number of ports: flow i goes to port + i modulo this
     #[arg(long, default_value_t = 1)]
     pub ports: u16,
-    /// How many flows
+    /// Number of flows
     #[arg(long, default_value_t = 1)]
     pub flows: u16,
-    /// Bytes on each flow
+    /// Bytes to send on each flow
     #[arg(long)]
     pub bytes: u64,
     /// Bytes per write, or per datagram
@@ -37,7 +40,7 @@ pub struct Produce {
     /// UDP: datagrams per second, all flows together
     #[arg(long, default_value_t = 2000.0)]
     pub rate: f64,
-    /// TCP: from a file in memory, whose whole pages a receiver can map
+    /// TCP: send a file in memory, whose whole pages a receiver can map
     #[arg(long)]
     pub sendfile: bool,
 }
@@ -47,9 +50,9 @@ pub struct Produce {
 pub struct Produced {
     /// Protocol.
     pub proto: Proto,
-    /// On all flows.
+    /// Bytes on all flows.
     pub bytes: u64,
-    /// How long that took.
+    /// Seconds from start to end.
     pub seconds: f64,
     /// Each flow.
     pub flows: Vec<ProducedFlow>,
@@ -58,7 +61,7 @@ pub struct Produced {
 /// One flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProducedFlow {
-    /// This end's port.
+    /// Local port.
     pub local_port: u16,
     /// The consumer's port.
     pub port: u16,
@@ -83,7 +86,7 @@ impl Produce {
     }
 }
 
-/// A thread for each flow, once all are connected: none begins while another one ends.
+/// Runs a thread per flow after all are connected, so that none ends before another one starts.
 fn tcp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
     let connect = |flow| socket::connect(produce.destination(flow), PATIENCE);
     let streams = (0..produce.flows).map(connect).collect::<Result<Vec<_>>>()?;
@@ -118,13 +121,13 @@ fn tcp_flow(produce: &Produce, mut stream: TcpStream) -> Result<ProducedFlow> {
         }
     }
     stream.shutdown(Shutdown::Write)?;
-    // Until the consumer has taken all and closed: then nothing of ours is under way any more.
+    // Wait until the consumer has read everything and closed: nothing is in flight then.
     std::io::copy(&mut stream, &mut std::io::sink())
         .with_context(|| format!("{to} broke the connection"))?;
     Ok(ProducedFlow { local_port: stream.local_addr()?.port(), port: to.port(), bytes: sent })
 }
 
-/// All flows in turn, one datagram each, at the given rate.
+/// Sends on all flows in turn, one datagram each, at the given rate.
 fn udp(produce: &Produce) -> Result<Vec<ProducedFlow>> {
     let connect = |flow| -> Result<_> {
         let to = produce.destination(flow);

@@ -1,4 +1,4 @@
-//! Several datagrams in one call; no crate we use offers it.
+//! Receives several datagrams in one call; none of the project's crates offers this.
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 const BATCH: usize = 16;
 const DATAGRAM_BYTES: usize = 65536;
 
-/// Up to 16 datagrams: length and IPv4 sender of each; none if nothing came before the socket's
+/// Receives up to 16 datagrams; returns length and IPv4 sender of each, none after the socket's
 /// timeout.
 #[allow(unsafe_code)]
 pub(crate) fn receive(socket: &UdpSocket) -> Result<Vec<(usize, SocketAddr)>> {
@@ -32,7 +32,7 @@ pub(crate) fn receive(socket: &UdpSocket) -> Result<Vec<(usize, SocketAddr)>> {
         header.msg_name = (&raw mut senders[index]).cast();
         header.msg_namelen = libc::socklen_t::try_from(size_of::<libc::sockaddr_in>())?;
     }
-    // SAFETY: each header points to a live buffer, vector and address of the sizes it says.
+    // SAFETY: each header points to a live buffer, vector and address of the sizes it states.
     let received = unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),

@@ -1,7 +1,10 @@
-//! Sends a request, waits for the response, and again: on many connections at once, for a given
+//! Sends a request and waits for the response, repeatedly, on many connections at once, for a given
 //! time.
 
-use super::{PATIENCE, Proto, socket, udp};
+use super::PATIENCE;
+use super::Proto;
+use super::socket;
+use super::udp;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::event::{Timespec, epoll};
@@ -11,54 +14,54 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// After this, a UDP request or its response is taken for lost.
+/// A UDP request or its response counts as lost after this time.
 const LOST: Duration = Duration::from_millis(400);
-/// How long responses may still come in after the end.
+/// How long to wait for outstanding responses at the end.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Send requests.
+/// Send requests
 #[derive(Debug, Clone, Args)]
 pub struct RrClient {
     /// Protocol
     #[arg(long, value_enum)]
     pub proto: Proto,
-    /// The server's address
+    /// Address of the server
     #[arg(long)]
     pub dest: IpAddr,
-    /// The first worker's port
+    /// Port of the first worker
     #[arg(long)]
     pub port: u16,
-    /// How many workers: connection i goes to port + i modulo this
+    /// Number of workers: connection i goes to port + i modulo this
     #[arg(long, default_value_t = 1)]
     pub ports: u16,
-    /// Concurrent connections, each with one request under way
+    /// Number of concurrent connections, each with one request outstanding
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
-    /// Seconds
+    /// Seconds to run
     #[arg(long, default_value_t = 5.0)]
     pub duration: f64,
-    /// Length of a request
+    /// Bytes of a request
     #[arg(long, default_value_t = 1)]
     pub request_bytes: usize,
-    /// Length of a response
+    /// Bytes of a response
     #[arg(long, default_value_t = 1)]
     pub response_bytes: usize,
 }
 
-/// What a client saw.
+/// Counts of a client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RrReport {
     /// Protocol.
     pub proto: Proto,
-    /// From the first request to the end of the last response.
+    /// Seconds from the first request to the end of the last response.
     pub seconds: f64,
-    /// Requests answered.
+    /// Requests that were answered.
     pub transactions: u64,
-    /// The same per second.
+    /// Transactions per second.
     pub transactions_per_second: f64,
-    /// Bytes given to the kernel, repeated ones included.
+    /// Bytes passed to the kernel, including repeated requests.
     pub sent_bytes: u64,
-    /// Bytes taken from the kernel, late ones included.
+    /// Bytes read from the kernel, including late responses.
     pub received_bytes: u64,
     /// UDP requests sent again because no response came in time.
     pub retries: u64,
@@ -66,14 +69,14 @@ pub struct RrReport {
     pub connections: Vec<Connection>,
 }
 
-/// What one connection saw.
+/// Counts of one connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
-    /// This end's port.
+    /// Local port.
     pub local_port: u16,
     /// The server's port.
     pub port: u16,
-    /// Requests answered.
+    /// Requests that were answered.
     pub transactions: u64,
 }
 
@@ -84,8 +87,8 @@ enum Socket {
 
 struct Flow {
     socket: Socket,
-    told: Connection,
-    /// Of the request under way; `None` when none is.
+    counts: Connection,
+    /// Time when the outstanding request was sent; `None` if there is none.
     sent_at: Option<Instant>,
     unsent: usize,
     missing: usize,
@@ -115,7 +118,7 @@ pub(crate) fn run(client: &RrClient) -> Result<RrReport> {
     exchange(client, &mut flows, &mut report, started)?;
     report.seconds = started.elapsed().as_secs_f64();
     report.transactions_per_second = report.transactions as f64 / report.seconds;
-    report.connections = flows.into_iter().map(|flow| flow.told).collect();
+    report.connections = flows.into_iter().map(|flow| flow.counts).collect();
     Ok(report)
 }
 
@@ -132,7 +135,7 @@ fn exchange(
     }
     let end = started + Duration::from_secs_f64(client.duration);
     let mut events = Vec::with_capacity(256);
-    let mut looked_at = started;
+    let mut last_check = started;
     loop {
         let now = Instant::now();
         let waiting = flows.iter().any(|flow| flow.sent_at.is_some());
@@ -155,8 +158,8 @@ fn exchange(
                 flow.request(client, report)?;
             }
         }
-        if looked_at.elapsed() >= Duration::from_millis(50) {
-            looked_at = Instant::now();
+        if last_check.elapsed() >= Duration::from_millis(50) {
+            last_check = Instant::now();
             repeat_lost(client, flows, report)?;
         }
     }
@@ -191,8 +194,8 @@ impl Flow {
                 (Socket::Udp(socket), local)
             }
         };
-        let told = Connection { local_port: local.port(), port: to.port(), transactions: 0 };
-        Ok(Self { socket, told, sent_at: None, unsent: 0, missing: 0, sequence: 0 })
+        let counts = Connection { local_port: local.port(), port: to.port(), transactions: 0 };
+        Ok(Self { socket, counts, sent_at: None, unsent: 0, missing: 0, sequence: 0 })
     }
 
     fn request(&mut self, client: &RrClient, report: &mut RrReport) -> Result<()> {
@@ -206,7 +209,7 @@ impl Flow {
         if let Socket::Udp(socket) = &self.socket {
             let mut request = vec![0; client.request_bytes];
             request[0] = self.sequence;
-            // Refused (no server yet) or no buffer: it will be repeated.
+            // On an error (no server yet, no buffer) the request will be repeated.
             report.sent_bytes += socket.send(&request).unwrap_or(0) as u64;
             return Ok(());
         }
@@ -231,7 +234,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Takes in what has come; true when that completes a transaction.
+    /// Reads what has arrived; returns whether that completes a transaction.
     fn response(&mut self, client: &RrClient, report: &mut RrReport) -> Result<bool> {
         let mut buffer = [0; 65536];
         let received = match &mut self.socket {
@@ -240,11 +243,11 @@ impl Flow {
         };
         let length = match (received, &self.socket) {
             (Ok(0), Socket::Tcp(_)) => {
-                bail!("the server on port {} closed a connection", self.told.port)
+                bail!("the server on port {} closed a connection", self.counts.port)
             }
             (Ok(length), _) => length,
             (Err(error), _) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-            // No server on that port yet.
+            // There is no server on that port yet.
             (Err(error), Socket::Udp(_)) if error.kind() == ErrorKind::ConnectionRefused => {
                 return Ok(false);
             }
@@ -261,7 +264,7 @@ impl Flow {
         let complete = self.missing == 0 && self.sent_at.is_some();
         if complete {
             self.sent_at = None;
-            self.told.transactions += 1;
+            self.counts.transactions += 1;
             report.transactions += 1;
         }
         Ok(complete)

@@ -1,7 +1,9 @@
-//! Answers requests: each worker is pinned and has a port of its own.
+//! Answers requests; each worker is pinned and has its own port.
 
-use super::socket::{self, CpuList};
-use super::{Proto, print};
+use super::Proto;
+use super::print;
+use super::socket;
+use super::socket::CpuList;
 use anyhow::{Context, Result};
 use clap::Args;
 use rustix::event::epoll;
@@ -14,53 +16,53 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Answer requests.
+/// Answer requests
 #[derive(Debug, Clone, Args)]
 pub struct RrServer {
     /// Protocol
     #[arg(long, value_enum)]
     pub proto: Proto,
-    /// The first worker's port
+    /// Port of the first worker
     #[arg(long)]
     pub port: u16,
-    /// One worker for each of these CPUs, pinned to it
+    /// CPUs to run on, one pinned worker each
     #[arg(long, value_parser = socket::cpu_list, value_name = "LIST")]
     pub cpus: CpuList,
     /// Address to listen on
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub bind: IpAddr,
-    /// Length of a request
+    /// Bytes of a request
     #[arg(long, default_value_t = 1)]
     pub request_bytes: usize,
-    /// Length of a response
+    /// Bytes of a response
     #[arg(long, default_value_t = 1)]
     pub response_bytes: usize,
-    /// CPU time that each request takes, in microseconds
+    /// CPU time to burn per request, in microseconds
     #[arg(long, default_value_t = 0)]
     pub work_usecs: u64,
-    /// Workers are threads of one process, not processes
+    /// Run workers as threads of one process instead of as processes
     #[arg(long)]
     pub threads: bool,
 }
 
-/// What one worker did.
+/// Counts of one worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RrServed {
     /// Protocol.
     pub proto: Proto,
     /// Port.
     pub port: u16,
-    /// The CPU it was pinned to.
+    /// The CPU that it is pinned to.
     pub cpu: usize,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Its name.
+    /// Its process name.
     pub comm: String,
-    /// Requests answered.
+    /// Requests that were answered.
     pub transactions: u64,
     /// Bytes read from its sockets.
     pub received_bytes: u64,
-    /// Bytes written to them.
+    /// Bytes written to its sockets.
     pub sent_bytes: u64,
 }
 
@@ -86,7 +88,7 @@ pub(crate) fn run(server: &RrServer) -> Result<()> {
     processes(server, workers, &stop)
 }
 
-/// Each worker a process: this program again, for one CPU.
+/// Runs each worker as a process: this program again, for one CPU.
 fn processes<'a>(
     server: &RrServer,
     workers: impl Iterator<Item = (u16, &'a usize)>,
@@ -103,16 +105,16 @@ fn processes<'a>(
         command.args(["--work-usecs", &server.work_usecs.to_string()]);
         children.push(command.spawn().context("cannot start a worker")?);
     }
-    // A signal to this process alone is passed on; one to its group has reached the workers too.
-    let mut passed_on = false;
+    // Forward a signal that reached only this process; one to its group reached the workers too.
+    let mut forwarded = false;
     while !children.is_empty() {
-        if stop.load(Ordering::Relaxed) && !passed_on {
+        if stop.load(Ordering::Relaxed) && !forwarded {
             for child in &children {
                 if let Some(pid) = rustix::process::Pid::from_raw(child.id().cast_signed()) {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
                 }
             }
-            passed_on = true;
+            forwarded = true;
         }
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -148,7 +150,7 @@ fn work(server: &RrServer, port: u16, cpu: usize, stop: &AtomicBool) -> Result<R
     Ok(served)
 }
 
-/// Wakes from time to time to see a signal that came between two waits.
+/// Waits for events, at most 200 ms, to notice a signal that arrived between two waits.
 fn wait(poll: impl rustix::fd::AsFd, events: &mut Vec<epoll::Event>) -> Result<()> {
     events.clear();
     let tick = rustix::event::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
@@ -178,12 +180,12 @@ fn udp(
             Err(error) => return Err(error.into()),
         };
         if length == 0 {
-            // A client that asks whether anybody is there.
+            // An empty datagram asks whether a server is there.
             let _ = socket.send_to(&[], from);
             continue;
         }
         take_time(server.work_usecs);
-        // The first byte tells a late response from a repeated one.
+        // The first byte distinguishes a late response from a repeated one.
         response[0] = request[0];
         served.received_bytes += length as u64;
         served.sent_bytes += socket.send_to(&response, from).unwrap_or(0) as u64;
@@ -192,7 +194,7 @@ fn udp(
     Ok(())
 }
 
-/// Burns CPU time, as a service does that reckons something.
+/// Burns CPU time in user mode, as a service does that computes.
 fn take_time(usecs: u64) {
     let used = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -204,7 +206,7 @@ fn take_time(usecs: u64) {
     }
 }
 
-/// A connection with what it has sent of a request and has still to get of responses.
+/// A connection: request bytes received so far, and response bytes still to send.
 struct Client {
     stream: TcpStream,
     received: usize,
@@ -256,10 +258,10 @@ fn tcp(
 }
 
 impl Client {
-    /// Reads what is there and answers; false when the connection is over.
+    /// Reads what has arrived and answers; returns `false` when the connection has ended.
     fn step(&mut self, server: &RrServer, served: &mut RrServed) -> bool {
         let mut buffer = [0; 65536];
-        // As much as one request at most: a real server reads no further than it needs.
+        // At most one request: a real server reads no further than it needs.
         let wanted = (server.request_bytes - self.received).min(buffer.len());
         match self.stream.read(&mut buffer[..wanted]) {
             Ok(0) => return false,

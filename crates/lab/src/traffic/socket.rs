@@ -1,4 +1,4 @@
-//! What std's sockets do not tell, and where threads run.
+//! Socket options that std lacks, and pinning of threads.
 
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-/// A CPU list such as `1,2,5-6`.
+/// Parses a CPU list such as `1,2,5-6`.
 pub(crate) fn cpu_list(text: &str) -> Result<CpuList, String> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -18,28 +18,28 @@ pub(crate) fn cpu_list(text: &str) -> Result<CpuList, String> {
     Ok(CpuList(cpus))
 }
 
-/// CPUs in the order given.
+/// CPUs in the given order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuList(pub Vec<usize>);
 
-/// Keeps the calling thread, and those it starts, on `cpu`.
+/// Pins the calling thread, and those it starts, to `cpu`.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     if cpu >= CpuSet::MAX_CPU {
-        bail!("cpu {cpu}: this program knows {} cpus", CpuSet::MAX_CPU);
+        bail!("cpu {cpu}: this program supports {} cpus", CpuSet::MAX_CPU);
     }
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).with_context(|| format!("cannot run on cpu {cpu}"))
 }
 
-/// Names the calling thread, and if it is the first one, the process; the kernel keeps 15 bytes.
+/// Names the calling thread; the first thread also names the process. The kernel keeps 15 bytes.
 pub(crate) fn set_comm(name: &str) -> Result<()> {
     let name: String = name.chars().take(15).collect();
     rustix::thread::set_name(&std::ffi::CString::new(name)?)
         .context("cannot set the process's name")
 }
 
-/// Connects, and waits for a server that is not there yet.
+/// Connects; waits up to `patience` for a server that is not there yet.
 pub(crate) fn connect(to: SocketAddr, patience: Duration) -> Result<TcpStream> {
     let deadline = Instant::now() + patience;
     loop {
@@ -51,18 +51,18 @@ pub(crate) fn connect(to: SocketAddr, patience: Duration) -> Result<TcpStream> {
             Err(error) if Instant::now() > deadline => {
                 return Err(error).with_context(|| format!("cannot connect to {to}"));
             }
-            // Refused, or no route yet: the server is about to come.
+            // Refused, or no route yet: the server is about to start.
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     }
 }
 
-/// `SO_INCOMING_NAPI_ID`: the NAPI instance that delivered last; 0 if none did.
+/// Returns `SO_INCOMING_NAPI_ID`, the NAPI instance that delivered last; 0 if none did.
 pub(crate) fn incoming_napi_id(socket: impl AsFd) -> Result<u32> {
     int_option(socket, libc::SO_INCOMING_NAPI_ID).map(|id| u32::try_from(id).unwrap_or(0))
 }
 
-/// `SO_INCOMING_CPU`: the CPU that ran the protocol last; `None` before the first packet.
+/// Returns `SO_INCOMING_CPU`, the CPU that ran the protocol last; `None` before the first packet.
 pub(crate) fn incoming_cpu(socket: impl AsFd) -> Result<Option<u32>> {
     int_option(socket, libc::SO_INCOMING_CPU).map(|cpu| u32::try_from(cpu).ok())
 }

@@ -1,10 +1,13 @@
-//! Flows over UDP with a beginning and an end, and the ways to receive them.
+//! UDP flows with a start and an end, and the ways to receive them.
 //!
-//! An empty datagram opens a flow, and after data ends it; the consumer answers each with one, so
-//! that the producer can repeat what got lost. Empty ones add nothing to any count of bytes.
+//! An empty datagram opens a flow, and after data ends it. The consumer answers each with an empty
+//! one, so that the producer can repeat a lost one. Empty datagrams add nothing to byte counts.
 
-use super::consume::{Consume, ConsumedSocket, Mode};
-use super::{PATIENCE, socket};
+use super::PATIENCE;
+use super::consume::Consume;
+use super::consume::ConsumedSocket;
+use super::consume::Mode;
+use super::socket;
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, recvfrom};
 use std::collections::HashMap;
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const REPEAT: Duration = Duration::from_millis(100);
 
-/// A socket to `to`, where a consumer has answered.
+/// Opens a socket to `to` after a consumer there has answered.
 pub(crate) fn open(to: SocketAddr, patience: Duration) -> Result<UdpSocket> {
     let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse()?;
     let socket = UdpSocket::bind(any)?;
@@ -25,8 +28,8 @@ pub(crate) fn open(to: SocketAddr, patience: Duration) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends a datagram. That nobody answers for the other end just now (ARP, a slow guest) is told on
-/// the sender's socket, once.
+/// Sends a datagram; repeats it while the destination is temporarily unreachable (ARP, a slow
+/// guest), which the kernel reports once, on the sender's socket.
 pub(crate) fn send(socket: &UdpSocket, datagram: &[u8]) -> std::io::Result<usize> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -46,7 +49,7 @@ fn is_passing(error: &std::io::Error) -> bool {
     )
 }
 
-/// Ends a flow. A consumer that has gone already had all its flows ended.
+/// Ends a flow; a consumer that is gone has already ended all its flows.
 pub(crate) fn close(socket: &UdpSocket) -> Result<()> {
     shake(socket, PATIENCE / 3, true).map(|_| ())
 }
@@ -58,7 +61,7 @@ enum Answer {
     None,
 }
 
-/// Asks until there is an answer; `refusal_ends` tells that nobody there is one.
+/// Sends empty datagrams until one is answered; with `refusal_ends` a refusal is an answer too.
 fn shake(socket: &UdpSocket, patience: Duration, refusal_ends: bool) -> Result<Answer> {
     socket.set_read_timeout(Some(REPEAT))?;
     let deadline = Instant::now() + patience;
@@ -69,14 +72,14 @@ fn shake(socket: &UdpSocket, patience: Duration, refusal_ends: bool) -> Result<A
             Err(error) if refusal_ends && error.kind() == ErrorKind::ConnectionRefused => {
                 return Ok(Answer::Refused);
             }
-            // Nobody there yet, or no way to it.
+            // No consumer yet, or no route to it.
             Err(_) => std::thread::sleep(REPEAT),
         }
     }
     Ok(Answer::None)
 }
 
-/// What is known of one flow of a socket.
+/// State of one flow of a socket.
 #[derive(Default)]
 struct Flow {
     bytes: u64,
@@ -87,39 +90,39 @@ struct Receiver {
     socket: UdpSocket,
     connected: bool,
     flows: HashMap<SocketAddr, Flow>,
-    told: ConsumedSocket,
+    counts: ConsumedSocket,
 }
 
-/// Receives until `consume.flows` flows have ended, or nothing more comes.
+/// Receives until `flows` flows have ended, or nothing more arrives.
 pub(crate) fn consume(consume: &Consume, port: u16, flows: usize) -> Result<ConsumedSocket> {
     let socket = UdpSocket::bind((consume.bind, port))
         .with_context(|| format!("cannot listen on udp port {port}"))?;
-    // Best effort: what does not fit is lost and counted nowhere.
+    // Best effort: datagrams that do not fit are lost and not counted.
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20);
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
-    let told = ConsumedSocket { local_port: port, ..ConsumedSocket::default() };
-    let mut receiver = Receiver { socket, connected: false, flows: HashMap::new(), told };
+    let counts = ConsumedSocket { local_port: port, ..ConsumedSocket::default() };
+    let mut receiver = Receiver { socket, connected: false, flows: HashMap::new(), counts };
     let mut buffer = vec![0; consume.size.max(65536)];
-    let mut heard = Instant::now();
+    let mut last_arrival = Instant::now();
     while receiver.flows.values().filter(|flow| flow.ended).count() < flows {
         if receiver.receive(consume.mode, &mut buffer)? {
-            heard = Instant::now();
-        } else if heard.elapsed() > consume.patience() {
+            last_arrival = Instant::now();
+        } else if last_arrival.elapsed() > consume.patience() {
             break;
         }
     }
-    let Receiver { socket, mut told, flows, .. } = receiver;
-    told.incoming_napi_id = socket::incoming_napi_id(&socket)?;
-    told.incoming_cpu = socket::incoming_cpu(&socket)?;
-    told.flows = flows.into_iter().map(|(from, flow)| (from.port(), flow.bytes)).collect();
-    // A socket with several flows has no one peer.
-    told.peer_port =
-        if let [(port, _)] = told.flows.iter().collect::<Vec<_>>()[..] { *port } else { 0 };
+    let Receiver { socket, mut counts, flows, .. } = receiver;
+    counts.incoming_napi_id = socket::incoming_napi_id(&socket)?;
+    counts.incoming_cpu = socket::incoming_cpu(&socket)?;
+    counts.flows = flows.into_iter().map(|(from, flow)| (from.port(), flow.bytes)).collect();
+    // A socket with several flows has no single peer.
+    counts.peer_port =
+        if let [(port, _)] = counts.flows.iter().collect::<Vec<_>>()[..] { *port } else { 0 };
     answer_repeats(&socket);
-    Ok(told)
+    Ok(counts)
 }
 
-/// The last answer may have been lost: the producer asks again for a while.
+/// Answers repeated closing datagrams for a while, in case the last answer was lost.
 fn answer_repeats(socket: &UdpSocket) {
     let end = Instant::now() + 3 * REPEAT;
     while Instant::now() < end {
@@ -130,7 +133,7 @@ fn answer_repeats(socket: &UdpSocket) {
 }
 
 impl Receiver {
-    /// False if nothing came for a moment.
+    /// Receives once; returns `false` if nothing arrived before the socket's timeout.
     fn receive(&mut self, mode: Mode, buffer: &mut [u8]) -> Result<bool> {
         let received = match mode {
             Mode::UdpRecvmmsg => return self.receive_many(),
@@ -145,7 +148,7 @@ impl Receiver {
                 let from = from
                     .map(SocketAddr::try_from)
                     .transpose()?
-                    .context("a datagram from nowhere")?;
+                    .context("a datagram without a sender")?;
                 self.take(length, from)?;
                 if mode == Mode::UdpConnected && !self.connected {
                     self.socket.connect(from)?;
@@ -171,13 +174,13 @@ impl Receiver {
     fn take(&mut self, length: usize, from: SocketAddr) -> Result<()> {
         let flow = self.flows.entry(from).or_default();
         flow.bytes += length as u64;
-        self.told.bytes += length as u64;
-        self.told.calls += 1;
+        self.counts.bytes += length as u64;
+        self.counts.calls += 1;
         if length == 0 {
             flow.ended = flow.bytes > 0;
             let answered =
                 if self.connected { self.socket.send(&[]) } else { self.socket.send_to(&[], from) };
-            // One that is lost is asked for again.
+            // If the answer is lost, the producer repeats its request.
             if answered.is_err_and(|error| !is_passing(&error)) {
                 bail!("cannot answer {from}");
             }

@@ -1,4 +1,4 @@
-//! Receiving through `io_uring`, one request at a time.
+//! Receives through `io_uring`, one request at a time.
 
 use super::consume::ConsumedSocket;
 use anyhow::{Context, Result};
@@ -9,10 +9,11 @@ use std::os::fd::AsRawFd;
 pub(crate) fn receive(
     stream: &TcpStream,
     buffer: &mut [u8],
-    told: &mut ConsumedSocket,
+    counts: &mut ConsumedSocket,
 ) -> Result<()> {
-    let mut ring = IoUring::new(2).context("no io_uring here (kernel.io_uring_disabled?)")?;
-    while told.took(recv(&mut ring, stream, buffer)?) {}
+    let mut ring =
+        IoUring::new(2).context("io_uring is unavailable (kernel.io_uring_disabled?)")?;
+    while counts.took(recv(&mut ring, stream, buffer)?) {}
     Ok(())
 }
 
@@ -24,7 +25,7 @@ fn recv(ring: &mut IoUring, stream: &TcpStream, buffer: &mut [u8]) -> Result<usi
     // SAFETY: `buffer` and `stream` outlive the request: this function waits for its completion.
     unsafe { ring.submission().push(&entry) }.context("the io_uring is full")?;
     ring.submit_and_wait(1)?;
-    let done = ring.completion().next().context("io_uring woke without a completion")?;
+    let done = ring.completion().next().context("io_uring returned without a completion")?;
     match usize::try_from(done.result()) {
         Ok(length) => Ok(length),
         Err(_) => Err(std::io::Error::from_raw_os_error(-done.result()))

@@ -1,4 +1,4 @@
-//! `TCP_ZEROCOPY_RECEIVE`: whole pages are mapped, the rest is copied as usual.
+//! `TCP_ZEROCOPY_RECEIVE`: whole pages are mapped, other bytes are copied.
 
 use super::consume::ConsumedSocket;
 use anyhow::{Context, Result};
@@ -9,12 +9,12 @@ use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The window into which pages are mapped.
+/// Size of the address range into which pages are mapped, in bytes.
 const WINDOW_BYTES: usize = 1 << 20;
-/// `include/uapi/linux/tcp.h`.
+/// Value from `include/uapi/linux/tcp.h`.
 const TCP_ZEROCOPY_RECEIVE: libc::c_int = 35;
 
-/// `struct tcp_zerocopy_receive` as it began in 4.18; newer kernels take the short one.
+/// `struct tcp_zerocopy_receive` as in 4.18; newer kernels accept the short form.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Request {
@@ -26,32 +26,32 @@ struct Request {
 pub(crate) fn receive(
     stream: &TcpStream,
     buffer: &mut [u8],
-    told: &mut ConsumedSocket,
+    counts: &mut ConsumedSocket,
 ) -> Result<()> {
     let window = Window::new(stream)?;
     let mut stream = stream;
     loop {
         poll(&mut [PollFd::new(&stream, PollFlags::IN)], None)?;
         let (mapped, mut to_copy) = window.receive(stream)?;
-        told.mapped_bytes += mapped as u64;
-        told.took(mapped);
+        counts.mapped_bytes += mapped as u64;
+        counts.took(mapped);
         if mapped == 0 && to_copy == 0 {
-            // Nothing it could do: the end, or less than it cares for.
+            // The kernel mapped nothing: end of stream, or too few bytes to map.
             to_copy = buffer.len();
         }
         while to_copy > 0 {
             let wanted = to_copy.min(buffer.len());
             let taken = stream.read(&mut buffer[..wanted])?;
-            if !told.took(taken) {
+            if !counts.took(taken) {
                 return Ok(());
             }
-            // After a short read there may be pages to map again.
+            // After a short read there may be whole pages to map again.
             to_copy = if taken < wanted { 0 } else { to_copy - taken };
         }
     }
 }
 
-/// Address space that belongs to a socket.
+/// An address range that belongs to a socket.
 struct Window(*mut c_void);
 
 #[allow(unsafe_code)]
@@ -64,7 +64,7 @@ impl Window {
         Ok(Self(address.context("cannot map a socket")?))
     }
 
-    /// Bytes mapped, and bytes that must be read before more can be mapped.
+    /// Returns bytes mapped, and bytes that must be read before more can be mapped.
     fn receive(&self, stream: &TcpStream) -> Result<(usize, usize)> {
         let mut request = Request {
             address: self.0 as u64,
@@ -72,7 +72,7 @@ impl Window {
             recv_skip_hint: 0,
         };
         let mut size = libc::socklen_t::try_from(size_of::<Request>())?;
-        // SAFETY: `request` is the structure the option wants, `size` its size; the pages it maps
+        // SAFETY: `request` is the structure of this option and `size` its size; the pages it maps
         // into the window replace earlier ones, and no reference into the window exists.
         let failed = unsafe {
             libc::getsockopt(
@@ -85,7 +85,7 @@ impl Window {
         };
         if failed != 0 {
             let error = io::Error::last_os_error();
-            // A listener's peer that has closed: read() tells the end.
+            // The peer of a listener's socket has closed: read() will report the end.
             if error.raw_os_error() == Some(libc::EIO) {
                 return Ok((0, 0));
             }
@@ -98,7 +98,7 @@ impl Window {
 #[allow(unsafe_code)]
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, to which nothing refers.
+        // SAFETY: this mapping is our own, and no reference into it exists.
         let _ = unsafe { munmap(self.0, WINDOW_BYTES) };
     }
 }

@@ -1,35 +1,42 @@
-//! What comes in by `eth0` and leaves by `eth1`, or the other way: bridged, routed, and with
-//! addresses translated.
+//! Attribution of packets that arrive on `eth0` and leave by `eth1`, or the other way: bridged,
+//! routed, and with translated addresses.
 //!
-//! Each way of counting is checked against the two NICs' own counters: queue by queue where the
-//! driver has some.
+//! All counts are compared with the counters of the two NICs, per queue if the driver has such
+//! counters.
 
 use std::collections::BTreeMap;
 
-use netsilo_core::attribution::{Attribution, Forwarded};
-use netsilo_core::host::{Observation, Snapshot};
-use netsilo_core::report::Report;
-use netsilo_core::stages::{Stage, Stages, StagesLine};
+use netsilo_decide::report::Report;
 use netsilo_lab::traffic::Consumed;
 use netsilo_lab::{Lab, NicModel};
+use netsilo_model::derive::stages::{Stages, StagesLine};
+use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::stage_samples::Stage;
 
-use super::{FEW, PATIENCE, Traffic, traced, traced_with};
+use super::FEW;
+use super::PATIENCE;
+use super::Traffic;
+use super::traced;
+use super::traced_with;
 
-/// Packets that a NIC counts and that nobody forwarded: address resolution, multicast of the peers.
+/// Packets that a NIC counts but nobody forwarded: address resolution, multicast of the peers.
 const STRAY: u64 = 20;
 
-/// Between the two NICs, by a router, a NAT and a bridge; last, as it takes their addresses away.
+/// Tests forwarding between the two NICs by a router, a NAT and a bridge; runs last, because it
+/// removes their addresses.
 pub(super) fn is_attributed(lab: &Lab, model: NicModel) {
     if model == NicModel::Igb {
         lab.sh("for eth in eth0 eth1; do ethtool -N $eth rx-flow-hash udp4 sdfn; done").unwrap();
     }
-    what_is_routed_is_attributed_queue_to_queue(lab, model);
-    what_is_translated_is_attributed_too(lab, model);
-    what_is_dropped_early_spends_no_time_in_later_stages(lab);
-    what_is_bridged_is_attributed_too(lab, model);
+    routed_packets_are_attributed_queue_to_queue(lab, model);
+    translated_packets_are_attributed(lab, model);
+    packets_dropped_early_spend_no_time_in_later_stages(lab);
+    bridged_packets_are_attributed(lab, model);
 }
 
-/// Counters of a NIC, as `ethtool -S` and `/sys/class/net/D/statistics` have them.
+/// Reads the counters of a NIC from `ethtool -S` and `/sys/class/net/D/statistics`.
 fn counters(lab: &Lab, netdev: &str) -> BTreeMap<String, u64> {
     let read = format!("cd /sys/class/net/{netdev}/statistics; grep . *; ethtool -S {netdev}");
     let text = lab.sh(&read).unwrap();
@@ -40,7 +47,7 @@ fn counters(lab: &Lab, netdev: &str) -> BTreeMap<String, u64> {
     text.lines().filter_map(pair).collect()
 }
 
-/// How far the counters went on while a tracer counted.
+/// An attribution, and the growth of both NICs' counters meanwhile.
 struct Seen {
     attribution: Attribution,
     grown: [BTreeMap<String, u64>; 2],
@@ -72,12 +79,12 @@ fn packets<'a>(rows: impl IntoIterator<Item = &'a &'a Forwarded>) -> u64 {
     rows.into_iter().map(|row| row.packets).sum()
 }
 
-/// Sends through the guest: the consumer is the peer of eth1, at `address`.
+/// Sends through the guest to the peer of eth1, at `address`; returns what arrived there.
 fn pass(lab: &Lab, proto: &str, address: &str, traffic: Traffic) -> Consumed {
     pass_or_lose(lab, proto, address, traffic, 8)
 }
 
-/// The same, where the consumer waits no longer than so many seconds for what may have been
+/// Sends through the guest; the consumer waits at most `idle` seconds, for packets that may be
 /// dropped.
 fn pass_or_lose(lab: &Lab, proto: &str, address: &str, traffic: Traffic, idle: u32) -> Consumed {
     let Traffic { flows, bytes } = traffic;
@@ -96,7 +103,7 @@ fn pass_or_lose(lab: &Lab, proto: &str, address: &str, traffic: Traffic, idle: u
 
 const DATAGRAMS: Traffic = Traffic { flows: 16, bytes: 40 * 1024 };
 
-fn what_is_routed_is_attributed_queue_to_queue(lab: &Lab, model: NicModel) {
+fn routed_packets_are_attributed_queue_to_queue(lab: &Lab, model: NicModel) {
     lab.sh("echo 1 > /proc/sys/net/ipv4/ip_forward").unwrap();
     for (peer, other) in [(0, 1), (1, 0)] {
         let route = format!("ip route replace 10.77.{other}.0/24 via {}", Lab::guest_address(peer));
@@ -108,15 +115,15 @@ fn what_is_routed_is_attributed_queue_to_queue(lab: &Lab, model: NicModel) {
     a_stream_is_counted_in_packets_as_on_the_wire(lab);
 }
 
-/// The kernel merges what comes (GRO), or the host sends large pieces: all the same, headers are
-/// counted for each packet.
+/// Headers are counted for each packet on the wire, whether or not the kernel merges packets (GRO)
+/// or the host sends large ones.
 fn a_stream_is_counted_in_packets_as_on_the_wire(lab: &Lab) {
     let traffic = Traffic { flows: 2, bytes: 300_000 };
     let seen = Seen::while_it_happens(lab, || _ = pass(lab, "tcp", "10.77.1.1", traffic));
     let rows = seen.to("eth1");
     let (packets, bytes) = (packets(&rows), rows.iter().map(|row| row.bytes).sum::<u64>());
-    // Ethernet, IPv4, TCP with a timestamp; SYNs have 8 bytes more, what was sent again is twice
-    // there
+    // Ethernet, IPv4, TCP with a timestamp; SYNs have 8 bytes more, and retransmitted packets count
+    // twice
     let payload = bytes - packets * (14 + 20 + 32);
     assert!(
         (600_000..700_000).contains(&payload),
@@ -125,8 +132,8 @@ fn a_stream_is_counted_in_packets_as_on_the_wire(lab: &Lab) {
     assert!(packets > 600_000 / 1448, "{packets}");
 }
 
-/// The NAT rewrites addresses; a packet is found by its place in memory all the same.
-fn what_is_translated_is_attributed_too(lab: &Lab, model: NicModel) {
+/// A NAT rewrites addresses, but a packet is identified by its address in memory.
+fn translated_packets_are_attributed(lab: &Lab, model: NicModel) {
     lab.sh(
         "nft 'add table ip nat; add chain ip nat out { type nat hook postrouting priority 100; }; \
             add rule ip nat out oifname eth1 masquerade'",
@@ -140,8 +147,8 @@ fn what_is_translated_is_attributed_too(lab: &Lab, model: NicModel) {
     lab.sh("nft delete table ip nat").unwrap();
 }
 
-/// In raw PREROUTING, all but the empty datagrams that open and close a flow.
-fn what_is_dropped_early_spends_no_time_in_later_stages(lab: &Lab) {
+/// Raw PREROUTING drops all datagrams but the empty ones that open and close a flow.
+fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
     let stages = |idle| {
         let traffic = Traffic { flows: 16, bytes: 400 * 1024 };
         let attribution = traced_with(lab, "STAGES=1", || {
@@ -155,19 +162,20 @@ fn what_is_dropped_early_spends_no_time_in_later_stages(lab: &Lab) {
     };
     let of = |line: &StagesLine, stage| line.stages.get(&stage).copied().unwrap_or(0);
     let forwarded = stages(8);
-    lab.sh("nft 'add table ip early; add chain ip early in { type filter hook prerouting priority raw; }; \
+    lab.sh("nft 'add table ip early; \
+            add chain ip early in { type filter hook prerouting priority raw; }; \
             add rule ip early in udp length gt 100 drop'")
         .unwrap();
     let dropped = stages(2);
     lab.sh("nft delete table ip early").unwrap();
     let sent = |line| of(line, Stage::QdiscXmit) + of(line, Stage::TxCompletion);
-    let told = format!("{forwarded:#?} {dropped:#?}");
-    assert!(of(&forwarded, Stage::DriverGro) > 5 && of(&dropped, Stage::DriverGro) > 2, "{told}");
-    assert!(of(&forwarded, Stage::BridgeIp) > 5 && sent(&forwarded) > 30, "{told}");
-    assert!(of(&dropped, Stage::Netfilter) > 0 && sent(&dropped) * 3 < sent(&forwarded), "{told}");
+    let both = format!("{forwarded:#?} {dropped:#?}");
+    assert!(of(&forwarded, Stage::DriverGro) > 5 && of(&dropped, Stage::DriverGro) > 2, "{both}");
+    assert!(of(&forwarded, Stage::BridgeIp) > 5 && sent(&forwarded) > 30, "{both}");
+    assert!(of(&dropped, Stage::Netfilter) > 0 && sent(&dropped) * 3 < sent(&forwarded), "{both}");
 }
 
-fn what_is_bridged_is_attributed_too(lab: &Lab, model: NicModel) {
+fn bridged_packets_are_attributed(lab: &Lab, model: NicModel) {
     lab.sh(
         "echo 0 > /proc/sys/net/ipv4/ip_forward; ip link add br0 type bridge; ip link set br0 up; \
             for eth in eth0 eth1; do ip address flush dev $eth; ip link set $eth master br0; done",
@@ -186,19 +194,19 @@ fn counted_as_the_nics_count(seen: &Seen, model: NicModel) {
     let Seen { attribution, grown } = seen;
     for (at, netdev) in ["eth0", "eth1"].into_iter().enumerate() {
         let rows = seen.to(netdev);
-        let (sent, told) = (packets(&rows), grown[at]["tx_packets"]);
-        assert!(sent.abs_diff(told) <= STRAY, "{netdev}: {sent} of {told}: {rows:#?}");
+        let (sent, by_nic) = (packets(&rows), grown[at]["tx_packets"]);
+        assert!(sent.abs_diff(by_nic) <= STRAY, "{netdev}: {sent} of {by_nic}: {rows:#?}");
         let bytes: u64 = rows.iter().map(|row| row.bytes).sum();
         // igb's hardware counts the checksum of each frame
-        let told = grown[at]["tx_bytes"] - if model == NicModel::Igb { 4 * told } else { 0 };
-        // some of the strays are full frames
-        assert!(bytes.abs_diff(told) <= STRAY * 400, "{bytes} {told}");
+        let by_nic = grown[at]["tx_bytes"] - if model == NicModel::Igb { 4 * by_nic } else { 0 };
+        // some of the stray packets are full frames
+        assert!(bytes.abs_diff(by_nic) <= STRAY * 400, "{bytes} {by_nic}");
         let other = &grown[1 - at];
         assert!(
             sent.abs_diff(other["rx_packets"]) <= STRAY,
-            "{sent} came by the other: {other:#?}"
+            "{sent} arrived on the other: {other:#?}"
         );
-        // the first packet to a neighbour waits until that has told its address
+        // the first packet to a neighbour waits for address resolution
         let waited = packets(rows.iter().filter(|row| row.napi.is_none()));
         assert!(waited <= STRAY, "{rows:#?}");
         for row in rows.iter().filter(|row| row.napi.is_some()) {
@@ -225,7 +233,7 @@ fn counted_as_the_nics_count(seen: &Seen, model: NicModel) {
     assert!(attribution.lost_events <= FEW, "{} events lost", attribution.lost_events);
 }
 
-/// Against `tx_queue_0_packets` and so on of igb.
+/// Compares with igb's counters `tx_queue_0_packets` and so on.
 fn by_queue(
     rows: &[&Forwarded],
     queue: impl Fn(&Forwarded) -> u32,
@@ -236,19 +244,19 @@ fn by_queue(
     for row in rows {
         *sums.entry(queue(row)).or_default() += row.packets;
     }
-    let told = (0..8).map(|i| (i, grown[&format!("{kind}_{i}_packets")]));
-    let off: u64 = told.map(|(i, told)| told.abs_diff(sums.get(&i).copied().unwrap_or(0))).sum();
+    let by_nic = (0..8).map(|i| (i, grown[&format!("{kind}_{i}_packets")]));
+    let off: u64 = by_nic.map(|(i, nic)| nic.abs_diff(sums.get(&i).copied().unwrap_or(0))).sum();
     assert!(off <= STRAY, "{kind}: {sums:?} {grown:#?}");
 }
 
-/// Nobody reads a router's queues: which NAPI is whose is learnt from what it forwards.
+/// On a router nobody reads the queues: the report learns each queue's NAPI from forwarded packets.
 fn a_report_has_no_stray_napi(lab: &Lab, seen: &Seen) {
     let snapshot: Snapshot = serde_json::from_str(&lab.sh("cat /tmp/snapshot").unwrap()).unwrap();
     let attribution = seen.attribution.clone();
     let report =
         Report::of(&Observation { before: snapshot.clone(), after: snapshot, attribution });
     for netdev in report.netdevs.iter().filter(|netdev| netdev.name.starts_with("eth")) {
-        // address resolution alone may have come through a queue that nothing else came through
+        // a queue that received only address resolution may be unknown
         let busy =
             netdev.queues.iter().filter(|silo| silo.packets_per_s.is_some_and(|rate| rate > 20.0));
         for silo in busy {

@@ -1,10 +1,10 @@
-//! eBPF attribution of queues, in guests whose NICs have some, against what the applications and
-//! the NIC counted themselves.
+//! Compares eBPF attribution of queues, in guests whose NICs have several, with what the
+//! applications and the NIC count themselves.
 //!
-//! This program boots the guest, and is the tracer in it. Bytes on the host's own kernel:
-//! `crates/sys/tests/attribution`.
+//! This program boots the guest and is also the tracer in it. Bytes on the host's own kernel are
+//! tested in `crates/sys/tests/attribution`.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests too
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests
 
 mod forwarding;
 
@@ -13,12 +13,12 @@ use std::io::{Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Consumption, Protocol, Resolved};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::NapiId;
 use netsilo_lab::traffic::{self, Consumed, RrReport};
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
-use netsilo_sys::bpf::{Options, Tracer};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved};
+use netsilo_sys::bpf::tracer::{Options, Tracer};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TCP_MODES: [&str; 6] = ["recv", "peek", "trunc", "splice", "zerocopy", "io_uring"];
@@ -30,7 +30,7 @@ fn kernel_6_1_with_virtio_net() {
         every_way_of_reading_is_counted_to_the_byte(lab);
         a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
-        under_rps_both_cpus_are_told(lab);
+        under_rps_both_cpus_are_reported(lab);
     });
 }
 
@@ -50,12 +50,12 @@ fn newest_kernel_with_virtio_net() {
         every_way_of_reading_is_counted_to_the_byte(lab);
         a_container_behind_a_veth_is_resolved_by(lab, &[Resolved::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
-        under_rps_both_cpus_are_told(lab);
+        under_rps_both_cpus_are_reported(lab);
     });
 }
 
-/// Boots a guest with two NICs, one guest at a time: what its own programs read by the first one,
-/// then what it forwards between both.
+/// Boots a guest with two NICs, one guest at a time; tests `claims` about its own programs, which
+/// read from the first NIC, and then forwarding between both.
 fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
     static TURN: Mutex<()> = Mutex::new(());
     if netsilo_lab::skip().unwrap() {
@@ -68,13 +68,13 @@ fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
     forwarding::is_attributed(&lab, model);
 }
 
-/// What a tracer in the guest counts while something happens.
+/// Returns what a tracer in the guest counts while `happens` runs.
 fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
     traced_with(lab, "", happens)
 }
 
-/// The same with `STAGES=1`, which samples stages too, or `RUNQUEUE=1`, which times how long
-/// readers wait for a CPU.
+/// Traces with options: `STAGES=1` also samples stages, `RUNQUEUE=1` also measures how long readers
+/// wait for a CPU.
 fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
     let program = std::env::current_exe().unwrap();
@@ -93,7 +93,7 @@ fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution 
 fn tracer() {
     let [stages, runqueue] = ["STAGES", "RUNQUEUE"].map(|name| std::env::var_os(name).is_some());
     let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::default() });
-    // opening a fifo waits for the other end
+    // opening a fifo waits until the other end is open
     std::fs::OpenOptions::new()
         .write(true)
         .open("/tmp/attached")
@@ -103,12 +103,12 @@ fn tracer() {
     std::fs::File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();
     let attribution = tracer.read().unwrap();
     std::fs::write("/tmp/attribution", serde_json::to_vec(&attribution).unwrap()).unwrap();
-    let snapshot = netsilo_sys::snapshot(&netsilo_sys::root::Root::live()).unwrap();
+    let snapshot = netsilo_sys::snapshot(&netsilo_sys::files::root::Root::live()).unwrap();
     std::fs::write("/tmp/snapshot", serde_json::to_vec(&snapshot).unwrap()).unwrap();
 }
 
-/// Receives what the peer sends, in the guest (behind `prefix`, a command) at `address`: what the
-/// application counted.
+/// Receives what the peer sends in the guest at `address`, under the command `prefix`; returns what
+/// the application counted.
 fn passed(lab: &Lab, prefix: &str, address: &str, mode: &str, traffic: Traffic) -> Consumed {
     let program = traffic::program().unwrap();
     let program = program.display();
@@ -126,7 +126,7 @@ fn passed(lab: &Lab, prefix: &str, address: &str, mode: &str, traffic: Traffic) 
     consumed
 }
 
-/// Flows, each to a port of its own, and the bytes of each.
+/// Flows, each to its own port, and the bytes of each.
 #[derive(Clone, Copy)]
 struct Traffic {
     flows: u16,
@@ -185,12 +185,12 @@ fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
     assert!(attribution.cpu_time.values().any(|time| time.net_rx_runs > 0 && time.hardirqs > 0));
 }
 
-/// Events that may be lost where no task is preempted: an interrupt that comes while a program runs
-/// for a task meets it at work.
+/// How many events may be lost on kernels that do not preempt tasks: an interrupt may arrive while
+/// a program runs for a task.
 const FEW: u64 = 4;
 
-/// All bytes were counted, or it is announced that events were lost: hardly ever but on the kernel
-/// that preempts itself (7.2).
+/// Asserts that all bytes were counted, or that lost events are reported; only the kernel that
+/// preempts itself (7.2) loses more than a few.
 fn accounted(lab: &Lab, attribution: &Attribution, counted: u64, truth: &Consumed) {
     let few = attribution.lost_events <= FEW || preempts(lab);
     let announced = few && attribution.lost_events > 0 && counted < truth.bytes;
@@ -216,7 +216,7 @@ fn a_queue_has_one_napi_which_its_device_polls(attribution: &Attribution) {
         assert_eq!(*napis.entry(queue).or_insert(napi), napi);
         let polls = attribution.polls.iter().find(|poll| poll.napi == napi).unwrap();
         assert_eq!(polls.netdev, "eth0");
-        // the poller, where there was only one, is one of those
+        // if there was a single poller, it is among these
         let cpus: Vec<_> = attribution
             .polls
             .iter()
@@ -228,8 +228,8 @@ fn a_queue_has_one_napi_which_its_device_polls(attribution: &Attribution) {
     assert!(napis.len() > 1, "several queues were used: {napis:?}");
 }
 
-/// igb keeps a flow on its queue, so that the napi that a socket names at its end is that of all
-/// its bytes.
+/// igb keeps a flow on its queue, so the NAPI that a socket reports at its end is that of all its
+/// bytes.
 fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
     lab.sh("ethtool -N eth0 rx-flow-hash udp4 sdfn").unwrap();
     let address = Lab::guest_address(0).to_string();
@@ -253,10 +253,11 @@ fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
     }
 }
 
-/// A network namespace in the guest, reached through it as through a router.
+/// Creates a network namespace in the guest, with the guest as its router.
 fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
     lab.sh("ip netns add inside; ip link add outer type veth peer name inner netns inside; \
-         ip addr add 10.78.0.1/24 dev outer; ip link set outer up; echo 1 > /proc/sys/net/ipv4/ip_forward; \
+         ip addr add 10.78.0.1/24 dev outer; ip link set outer up; \
+         echo 1 > /proc/sys/net/ipv4/ip_forward; \
          ip -n inside addr add 10.78.0.2/24 dev inner; ip -n inside link set inner up; \
          ip -n inside route add default via 10.78.0.1")
         .unwrap();
@@ -287,9 +288,9 @@ fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[Resolved]) {
     lab.sh("ip netns del inside; echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
 }
 
-/// The NIC's interrupts on CPU 1, the server on CPU 5: each time that it slept, it was woken from
-/// there. A threaded NAPI wakes it too. Nobody else reads in the guest, so each time that it came
-/// onto its CPU is one wait, and there are no others.
+/// The NIC interrupts CPU 1 and the server runs on CPU 5: each time it sleeps, CPU 1 wakes it, also
+/// from a threaded NAPI. Nobody else reads in the guest, so each time it gets a CPU is one wait,
+/// and there are no other waits.
 fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
     interrupts_on_cpu_1(lab);
     let server =
@@ -306,7 +307,7 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
             .unwrap();
         let comm = format!("rr-{proto}-7100");
         let served = server(proto);
-        // also moves the interrupts, each when the next one comes
+        // also moves the interrupts: each moves when the next one arrives
         client(proto, 1);
         let (mut transactions, mut before, mut after) = (0, Times::default(), Times::default());
         let attribution = traced_with(lab, "RUNQUEUE=1", || {
@@ -317,12 +318,12 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
         });
         let (slept, came) = (after.slept - before.slept, after.came - before.came);
         let waits = attribution.runqueue_latency.as_ref().unwrap().count();
-        // until it has read it is not known; while the tracer ends it goes on
+        // before its first read it is not known as a reader; it runs on while the tracer ends
         let at_most = Times::of(lab, &comm).came - before.came + 20;
         let about = came * 19 / 20..=at_most;
         assert!(
             about.contains(&waits),
-            "{proto}, threaded {threaded}: {waits} waits, came onto its cpu {came} times"
+            "{proto}, threaded {threaded}: {waits} waits, got its cpu {came} times"
         );
         served.stop().unwrap();
         let reader =
@@ -331,25 +332,27 @@ fn a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab: &Lab) {
             attribution.wakeups.iter().filter(|w| w.tgid == reader.consumer.tgid).collect();
         let across = woken.iter().filter(|w| (w.waker_cpu, w.sleeper_cpu) == (CpuId(1), CpuId(5)));
         let across: u64 = across.map(|wakeup| wakeup.count).sum();
-        // it may be woken before it has quite fallen asleep, and sleep for other reasons; a
-        // connection's begin and end wake it too
+        // it may be woken before it is fully asleep, and sleep for other reasons; the start and end
+        // of a connection wake it too
         let about = slept * 19 / 20..=transactions + 20;
         assert!(
             slept > 20 && about.contains(&across),
-            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times: {woken:#?}"
+            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times: \
+             {woken:#?}"
         );
         println!(
-            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times, woken {across} times, {waits} waits"
+            "{proto}, threaded {threaded}: {transactions} transactions, slept {slept} times, \
+             woken {across} times, {waits} waits"
         );
     }
     lab.sh("echo 0 > /sys/class/net/eth0/threaded").unwrap();
 }
 
-/// What a process of one thread has done so far.
+/// Counts of a process with one thread since its start.
 #[derive(Default)]
 struct Times {
     slept: u64,
-    /// Onto a CPU.
+    /// How often it got a CPU.
     came: u64,
 }
 
@@ -365,18 +368,20 @@ impl Times {
 }
 
 fn interrupts_on_cpu_1(lab: &Lab) {
-    lab.sh("for dir in /sys/class/net/eth0/device/../msi_irqs /sys/class/net/eth0/device/msi_irqs; do \
-            for irq in $(ls $dir 2>/dev/null); do echo 1 > /proc/irq/$irq/smp_affinity_list; done; done")
+    lab.sh("for dir in /sys/class/net/eth0/device/../msi_irqs \
+            /sys/class/net/eth0/device/msi_irqs; do \
+            for irq in $(ls $dir 2>/dev/null); do \
+            echo 1 > /proc/irq/$irq/smp_affinity_list; done; done")
         .unwrap();
 }
 
-/// All protocol work on CPU 7, which takes no interrupt of the NIC.
-fn under_rps_both_cpus_are_told(lab: &Lab) {
+/// All protocol work runs on CPU 7, which takes no interrupt of the NIC.
+fn under_rps_both_cpus_are_reported(lab: &Lab) {
     lab.sh("for queue in /sys/class/net/eth0/queues/rx-*; do echo 80 > $queue/rps_cpus; done")
         .unwrap();
     interrupts_on_cpu_1(lab);
     let address = Lab::guest_address(0).to_string();
-    // an interrupt moves when the next one comes, on each queue
+    // on each queue the interrupt moves when the next one arrives
     passed(lab, "", &address, "recv", Traffic { flows: 32, bytes: 10_000 });
     let mut consumed = Vec::new();
     let attribution = traced(lab, || {

@@ -1,19 +1,19 @@
-//! Loads that the machine between drops where they come in: what the rest of their way costs is the
-//! difference.
+//! Loads that the forwarding machine drops on arrival: the difference to the forwarded load is what
+//! the rest of the path costs.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
-use netsilo_core::experiment::Load;
-use netsilo_sys::early_drop::EarlyDrop;
+use netsilo_load::early_drop::EarlyDrop;
+use netsilo_trial::experiment::Load;
 
-use super::experiment::Made;
-use super::folder::{How, Sender};
-use super::runner;
-use crate::out;
+use crate::bench::experiment::Made;
+use crate::bench::folder::{How, Sender};
+use crate::bench::runner;
+use crate::tell::out;
 
-/// The same load, dropped early; `None`, and said why, where that cannot be.
+/// Returns the same load, dropped early; `None`, with a note, where that is not possible.
 pub(super) fn dropped_early(made: &Made<'_>, load: Load) -> Result<Option<Load>> {
     let load = Load { name: format!("{}, dropped early", load.name), early_drop: true, ..load };
     match runner::is_dropped(&made.how, &load, made.stop) {
@@ -26,21 +26,22 @@ pub(super) fn dropped_early(made: &Made<'_>, load: Load) -> Result<Option<Load>>
     }
 }
 
-/// While the answer lives, drops what a load's senders send where it comes in; `None` of a load
-/// that is passed on.
+/// Drops a load's packets on arrival while the returned value lives; `None` for a load that is
+/// not dropped.
 pub(super) fn drop_early(how: &How, load: &Load) -> Result<Option<EarlyDrop>> {
     let flows = dropped_flows(how, load)?;
     Ok(if flows.is_empty() { None } else { Some(EarlyDrop::of(&flows)?) })
 }
 
-/// What does the same for those who make a load by hand; nothing where nothing is dropped.
+/// Returns the nft command with the same effect, for running a load by hand; empty if none.
 pub(super) fn rule_by_hand(how: &How, load: &Load) -> Result<String> {
     let mut text = String::new();
     for (from, to) in dropped_flows(how, load)? {
         let ip = if from.is_ipv4() { "ip" } else { "ip6" };
         let rule = format!("{ip} saddr {from} {ip} daddr {to} meta l4proto udp drop");
         let table = format!(
-            "table {ip} early {{ chain in {{ type filter hook prerouting priority -300; {rule}; }}; }}"
+            "table {ip} early {{ chain in {{ \
+             type filter hook prerouting priority -300; {rule}; }}; }}"
         );
         text += &format!(
             "# meanwhile on the machine under test (a bridge: table bridge early)\nnft '{table}'\n"
@@ -49,13 +50,13 @@ pub(super) fn rule_by_hand(how: &How, load: &Load) -> Result<String> {
     Ok(text)
 }
 
-/// Who sends what is dropped, and to whom.
+/// Source and destination addresses of the dropped packets.
 fn dropped_flows(how: &How, load: &Load) -> Result<Vec<(IpAddr, IpAddr)>> {
     let ends = |sender: &Sender| {
         let (Some(from), Some(to)) = (&sender.agent, &sender.against) else {
             bail!("this machine is one of its ends")
         };
-        Ok((super::address(from)?.ip(), super::address(to)?.ip()))
+        Ok((crate::bench::address(from)?.ip(), crate::bench::address(to)?.ip()))
     };
     let senders = how.senders.iter().take(load.senders as usize).filter(|_| load.early_drop);
     senders.map(ends).collect()

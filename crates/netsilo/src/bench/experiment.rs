@@ -1,4 +1,4 @@
-//! What all experiments have in common: how one is asked for, begun, agreed to and gone on with.
+//! What all experiments share: arguments, start, consent and resume.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -8,33 +8,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
-use netsilo_core::host::Observation;
-use netsilo_core::load::{InstancesAs, Spec, Test};
-use netsilo_core::plan::Plan;
-use netsilo_sys::bpf;
+use netsilo_decide::plan::Plan;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
-use netsilo_sys::costs;
-use netsilo_sys::knob;
+use netsilo_sys::cost::store;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
-use netsilo_sys::root::Root;
+use netsilo_sys::transaction::knob;
+use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
+use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
-use super::folder::{Folder, How, Sender};
-use super::runner::{self, Runner};
-use super::settings::Hardware;
-use crate::apply::{Place, agreed, count, refuse_owned};
-use crate::exit::{Exit, Stop};
-use crate::observe::pass_time;
-use crate::{capture, out};
+use crate::args::look::pass_time;
+use crate::bench::folder::{Folder, How, Sender};
+use crate::bench::runner::{self, Runner};
+use crate::bench::settings::Hardware;
+use crate::tell::exit::{Exit, Stop};
+use crate::tell::out;
+use crate::verbs::apply::{Place, agreed, count, refuse_owned};
+use crate::verbs::capture;
 
-/// Below this many rounds there is no exact interval at 95 %.
+/// Default number of rounds; with fewer there is no exact 95% interval.
 const ROUNDS: u32 = 6;
 
-/// Arguments of every experiment whose loads come from elsewhere and end or begin here.
+/// Arguments of an experiment whose loads run between this machine and a peer.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct With {
-    /// The machine at the other end, where netsilo bench serve runs; twice for two
+    /// Peer that generates the load, where netsilo bench serve runs; give it twice for two peers
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
     with: Vec<String>,
     #[command(flatten)]
@@ -44,7 +45,7 @@ pub(super) struct With {
 }
 
 impl With {
-    /// Makes the experiment, or goes on with one; each of the others loads this machine.
+    /// Runs or resumes the experiment; each peer sends to this machine.
     pub(super) fn run(
         &self,
         kind: Kind,
@@ -53,7 +54,7 @@ impl With {
         self.common.run(kind, self.hardware.even_if_owned(), self.senders(), define)
     }
 
-    /// Each of them loads this machine.
+    /// Returns one sender per peer; each sends to this machine.
     pub(super) fn senders(&self) -> Vec<Sender> {
         self.with.iter().map(|agent| Sender { agent: Some(agent.clone()), against: None }).collect()
     }
@@ -62,42 +63,62 @@ impl With {
 /// Arguments of every experiment.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Common {
-    /// Folder that the run is written to [default: its kind and the time]
+    /// Folder to write the run to [default: kind and time]
     #[arg(short, long, value_name = "DIR", conflicts_with = "resume")]
     output: Option<PathBuf>,
-    /// Go on with the run in this folder: what has no result yet is made, all as was said then
+    /// Resume the run in this folder with its recorded options; run only the missing trials
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-    /// How often each setting meets each load; below 6 no interval of 95% is exact
-    #[arg(long, value_name = "N", default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Number of trials of each setting under each load; below 6 there is no exact 95% interval
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = ROUNDS,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     rounds: u32,
-    /// How long each trial counts
-    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    /// Time each trial counts
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        default_value = "10s",
+        value_parser = humantime::parse_duration
+    )]
     duration: Duration,
-    /// How long each trial runs before anything counts
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    /// Time each trial runs before it counts
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "1s",
+        value_parser = humantime::parse_duration
+    )]
     warm_up: Duration,
-    /// How long the machine rests before each trial
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration)]
+    /// Idle time before each trial
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "2s",
+        value_parser = humantime::parse_duration
+    )]
     pause: Duration,
-    /// Where the random numbers begin that put the trials in order [default: the clock]
+    /// Seed of the random order of trials [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Measure the true interrupt times with eBPF: it costs a little
+    /// Measure interrupt times with eBPF, which costs a little CPU time
     #[arg(long)]
     bpf: bool,
-    /// Do not look who processes and who reads, which takes a short trial more for each setting and
-    /// load
+    /// Do not map which CPUs process and read the load; saves one short trial per setting and load
     #[arg(long)]
     no_map: bool,
-    /// Do not ask
+    /// Start without asking first
     #[arg(short, long)]
     yes: bool,
     #[command(flatten)]
     pub(super) place: Place,
 }
 
-/// What an experiment comes to on this machine.
+/// The settings and loads of an experiment on this machine.
 pub(super) struct Defined {
     pub(super) settings: Vec<Setting>,
     pub(super) loads: Vec<Load>,
@@ -105,31 +126,31 @@ pub(super) struct Defined {
 
 /// What an experiment is defined from.
 pub(super) struct Made<'a> {
-    /// The machine, as it was found.
+    /// The machine before anything was written.
     pub(super) seen: Observation,
-    /// How the run is made.
+    /// How the trials are run.
     pub(super) how: How,
-    /// The netdevs of a machine between whose received packets are counted.
+    /// Netdevs of a forwarding machine whose received packets are counted.
     pub(super) counted: Vec<String>,
     pub(super) place: &'a Place,
     pub(super) stop: &'a AtomicBool,
 }
 
 impl Made<'_> {
-    /// The machine under a load, as it was found otherwise.
+    /// Observes the machine under a load, before anything is written.
     pub(super) fn under(&self, load: &Load) -> Result<Observation> {
-        out::note(&format!("looking at {} with nothing set", load.name));
+        out::note(&format!("observing {} with nothing changed", load.name));
         runner::observe(&self.how, load, self.stop)
     }
 
-    /// Which share of this machine's CPU time a load takes.
+    /// Returns the share of this machine's CPU time that a load uses.
     pub(super) fn busy(&self, load: &Load) -> Result<f64> {
         runner::busy(&self.how, load, self.stop)
     }
 }
 
 impl Common {
-    /// Makes the experiment, or goes on with one.
+    /// Runs or resumes the experiment.
     pub(super) fn run(
         &self,
         kind: Kind,
@@ -141,8 +162,8 @@ impl Common {
         for signal in
             [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
         {
-            // while it is asked, nothing is written and nothing to be put back: the answer may be
-            // to go
+            // while the question is open nothing is written or needs restoring: a signal may end
+            // the program
             signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&asking))
                 .context("cannot await signals")?;
             signal_hook::flag::register(signal, Arc::clone(&stop))
@@ -152,19 +173,19 @@ impl Common {
             return self.go_on(kind, dir, even_if_owned, &stop, &asking);
         }
         let how = How { senders, bpf: self.bpf, maps: !self.no_map, work_usecs: 0, pinned: None };
-        // before anything else: nobody waits for a plan to hear that there is no server
+        // first of all: a missing server must be reported before a long planning step
         let mut here = None;
         for other in how
             .senders
             .iter()
             .filter_map(|sender| sender.agent.as_ref().or(sender.against.as_ref()))
         {
-            here = Some(netsilo_sys::load::here(super::address(other)?)?);
+            here = Some(netsilo_load::here(crate::bench::address(other)?)?);
         }
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
-        let seen = observer.next(&root, crate::observe::INTERVAL, pass_time)?;
+            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
+        let seen = observer.next(&root, crate::args::look::INTERVAL, pass_time)?;
         drop(observer);
         let mut made = Made { seen, how, counted: Vec::new(), place: &self.place, stop: &stop };
         let Defined { settings, loads } = define(&mut made)?;
@@ -187,7 +208,8 @@ impl Common {
         };
         experiment.check().map_err(|why| Stop(Exit::Usage, why))?;
         if experiment.settings.iter().all(|setting| setting.changes.is_empty()) {
-            let message = "no setting changes anything here: there is nothing to compare (name a netdev with --netdev?)";
+            let message = "no setting changes anything here: there is nothing to compare \
+                           (name a netdev with --netdev?)";
             return Err(Stop(Exit::Refused, message.into()).into());
         }
         self.agree(&experiment, experiment.steps().len(), even_if_owned, &asking)?;
@@ -196,7 +218,7 @@ impl Common {
         let folder = Folder::create(&dir, &experiment, &how, &commands)?;
         capture::save(
             &dir.join(MACHINE),
-            crate::observe::INTERVAL,
+            crate::args::look::INTERVAL,
             Counting::Continuous,
             Addresses::Replace,
         )?;
@@ -208,7 +230,7 @@ impl Common {
         )
     }
 
-    /// Goes on with a run.
+    /// Resumes a run.
     fn go_on(
         &self,
         kind: Kind,
@@ -231,7 +253,7 @@ impl Common {
         self.as_found(&experiment)?;
         let left = experiment.left(&records);
         if left.is_empty() {
-            out::text(&format!("nothing is left to do in {}\n", dir.display()))?;
+            out::text(&format!("no trial is missing in {}\n", dir.display()))?;
             return Ok(Exit::Ok);
         }
         self.agree(&experiment, left.len(), even_if_owned, asking)?;
@@ -239,14 +261,14 @@ impl Common {
             .run(folder, left, &records)
     }
 
-    /// What the settings change must be as it was when the run began, or they would be others.
+    /// Checks that every changed value is still as it was when the run began.
     fn as_found(&self, experiment: &Experiment) -> Result<()> {
         let kernel = self.place.kernel()?;
         for change in experiment.settings.iter().flat_map(|setting| &setting.changes) {
             let now = knob::read(&kernel, &change.target)?.value;
             ensure!(
                 now == change.old,
-                "{} is {now} and was {} when the run began: put it back, or begin a new run",
+                "{} is {now} and was {} when the run began: restore it, or start a new run",
                 change.target,
                 change.old
             );
@@ -269,7 +291,7 @@ impl Common {
         }
         let time = runner::time_of(experiment, trials);
         let question =
-            format!("make {}, some {}", count(trials, "trial"), humantime::format_duration(time));
+            format!("run {}, about {}", count(trials, "trial"), humantime::format_duration(time));
         asking.store(true, Ordering::Relaxed);
         let agreed = self.yes || agreed(&question)?;
         asking.store(false, Ordering::Relaxed);
@@ -279,7 +301,7 @@ impl Common {
         Ok(())
     }
 
-    /// A load of this test, so long.
+    /// Returns a load of this test with the chosen warm-up and duration.
     pub(super) fn spec(
         &self,
         test: Test,
@@ -287,18 +309,18 @@ impl Common {
         instances_as: Option<InstancesAs>,
     ) -> Spec {
         let spec = Spec { warm_up: self.warm_up, ..Spec::usual(test, self.duration) };
-        super::filled(spec, instances, instances_as)
+        crate::bench::filled(spec, instances, instances_as)
     }
 }
 
-/// Two settings that write the same here are one.
+/// Drops each setting that writes the same as an earlier one, with a note.
 fn without_twins(settings: Vec<Setting>) -> Vec<Setting> {
     let mut all: Vec<Setting> = Vec::new();
     for setting in settings {
         match all.iter().find(|other| other.changes == setting.changes) {
             Some(other) => {
                 out::note(&format!(
-                    "{}: writes the same as {} here, so it is not tried",
+                    "{}: writes the same as {} here, so it is left out",
                     setting.name, other.name
                 ));
             }
@@ -313,12 +335,12 @@ fn default_folder(kind: Kind) -> PathBuf {
     format!("{kind}-{}", now.replace([':', '-'], "")).into()
 }
 
-/// A few words about this machine.
+/// Describes this machine for the run's record.
 fn machine(seen: &Observation) -> Result<Machine> {
-    let identity = costs::machine(&Root::live()).context("cannot tell which machine this is")?;
+    let identity = costs::machine(&Root::live()).context("cannot identify this machine")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
-        let driver = netdev.driver.as_deref().unwrap_or("driver not known");
+        let driver = netdev.driver.as_deref().unwrap_or("driver unknown");
         format!("{}: {driver}, {}", netdev.name, count(netdev.rx_queues.len(), "rx queue"))
     });
     Ok(Machine {
@@ -327,7 +349,7 @@ fn machine(seen: &Observation) -> Result<Machine> {
         cpus: seen.after.topology.online.len() as u32,
         netdevs: netdevs.collect(),
         counted: Vec::new(),
-        times_mean_nothing: costs::is_emulated().then(|| "its CPUs are emulated".into()),
+        times_mean_nothing: store::is_emulated().then(|| "its CPUs are emulated".into()),
         model: Some(identity.cpu_model).filter(|model| !model.is_empty()),
     })
 }
@@ -343,13 +365,13 @@ fn same_machine(then: &Machine, now: &Machine) -> Result<()> {
     for ((what, then), (_, now)) in known(then).into_iter().zip(known(now)) {
         ensure!(
             then == now,
-            "the run was begun on another machine: its {what} is {then}, not {now}; begin a new run"
+            "the run began on another machine: its {what} is {then}, not {now}; start a new run"
         );
     }
     Ok(())
 }
 
-/// What will be tried, for people.
+/// Describes what will be tried.
 fn shown(experiment: &Experiment) -> String {
     let mut text = format!(
         "{}: {} x {} x {}\n",
@@ -368,7 +390,7 @@ fn shown(experiment: &Experiment) -> String {
     text
 }
 
-/// The commands that make the same by hand.
+/// Returns the commands that repeat the experiment by hand.
 fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<String> {
     let mut text = format!("# on the machine under test\n{}\n", words(&experiment.command));
     let mut seen = Vec::new();
@@ -379,7 +401,7 @@ fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<
             continue;
         };
         seen.push(agent);
-        let address = super::address(agent)?;
+        let address = crate::bench::address(agent)?;
         let may_load =
             may_load.as_ref().map_or_else(String::new, |other| format!(" --may-load {other}"));
         let _ = writeln!(
@@ -418,9 +440,9 @@ fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<
             text,
             "\n# {}{times}\n{}",
             load.name,
-            super::run_command(&load.spec, &to, how.bpf)
+            crate::bench::run_command(&load.spec, &to, how.bpf)
         );
-        text += &super::early_drop::rule_by_hand(how, load)?;
+        text += &crate::bench::early_drop::rule_by_hand(how, load)?;
     }
     Ok(text)
 }

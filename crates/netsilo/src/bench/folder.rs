@@ -1,63 +1,63 @@
-//! A run's folder: what was to be tried, how it is made, and a line for each result, written when
-//! it comes.
+//! The folder of a run: its definition, its options, and one line per result, written as the
+//! result arrives.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Record};
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_trial::experiment::{COMMANDS, EXPERIMENT, Experiment, RECORDS, Record};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The file that says how the run is made: a [`How`].
+/// File with the options of a run: a [`How`].
 const HOW: &str = "how.json";
 
-/// What it takes, beside the experiment itself, to go on with a run.
+/// The options that resuming a run needs besides the experiment itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct How {
-    /// Who makes the load; a load of two senders takes the first two, or one twice.
+    /// Senders of the loads; a load with two senders uses the first two, or the only one twice.
     pub(super) senders: Vec<Sender>,
-    /// Measure the true interrupt times with eBPF.
+    /// Whether eBPF measures interrupt times.
     pub(super) bpf: bool,
-    /// Look who processes and who reads, once under each setting and load.
+    /// Whether to map which CPUs process and read, once per setting and load.
     pub(super) maps: bool,
-    /// CPU time that this machine's server burns for each request.
+    /// CPU time that this machine's server burns per request, in microseconds.
     pub(super) work_usecs: u64,
-    /// The CPU that its workers are tied to.
+    /// The CPU that the server's workers are pinned to.
     pub(super) pinned: Option<CpuId>,
 }
 
-/// A machine that makes a load.
+/// A machine that generates a load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sender {
-    /// Where its `bench serve` listens; this machine itself where it is `None`.
+    /// Address of its `bench serve`; `None` for this machine.
     pub(super) agent: Option<String>,
-    /// Whom it loads; this machine where it is `None`.
+    /// Address of the receiver; `None` for this machine.
     pub(super) against: Option<String>,
 }
 
-/// What is in a folder, as it was written.
+/// Contents of a run's folder.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) experiment: Experiment,
     pub(crate) records: Vec<Record>,
-    /// The number of a last line that is torn: what it was to say never happened.
+    /// Line number of an incomplete last line, which is ignored.
     pub(crate) torn: Option<usize>,
-    /// How long the lines before it are, in bytes.
+    /// Length of the complete lines, in bytes.
     whole: usize,
 }
 
-/// Reads one.
+/// Reads a run's folder; an incomplete last line of the records is no error.
 pub(crate) fn read(folder: &Path) -> Result<Found> {
     let path = folder.join(EXPERIMENT);
     let experiment: Experiment = take(&path)?;
     experiment.check().map_err(|why| anyhow!("{}: {why}", path.display()))?;
     let path = folder.join(RECORDS);
-    let text = bytes(&path, "nothing was measured yet")?;
+    let text = bytes(&path, "nothing has been measured yet")?;
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let (mut records, mut number) = (Vec::new(), 1);
     for line in text[..whole].split_inclusive(|byte| *byte == b'\n') {
@@ -65,12 +65,12 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
             Ok(record) => records.push(record),
             Err(_) if line.trim_ascii().is_empty() => {}
             Err(error) => {
-                // each line is a text of its own, with a line 1
+                // serde_json sees one line at a time and always reports line 1
                 let why = error.to_string();
                 let why = why
                     .strip_suffix(&format!(" at line 1 column {}", error.column()))
                     .unwrap_or(&why);
-                bail!("{}:{number}:{}: no record: {why}", path.display(), error.column());
+                bail!("{}:{number}:{}: not a record: {why}", path.display(), error.column());
             }
         }
         number += 1;
@@ -79,7 +79,7 @@ pub(crate) fn read(folder: &Path) -> Result<Found> {
     Ok(Found { experiment, records, torn, whole })
 }
 
-/// A folder that is written to.
+/// A run's folder, open for writing.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -87,7 +87,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Makes a new one.
+    /// Creates a folder; an error if it already holds a run.
     pub(super) fn create(
         path: &Path,
         experiment: &Experiment,
@@ -95,24 +95,24 @@ impl Folder {
         commands: &str,
     ) -> Result<Self> {
         let taken = format!(
-            "{}: write to another folder (-o), or go on with this run by --resume",
+            "{}: choose another folder (-o), or resume this run with --resume",
             path.display()
         );
-        ensure!(!path.join(EXPERIMENT).exists(), "a run is in {taken}");
-        fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        ensure!(!path.join(EXPERIMENT).exists(), "there already is a run in {taken}");
+        fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
         put(&path.join(COMMANDS), commands.as_bytes())?;
         put(&path.join(HOW), &json(how)?)?;
-        // the last one: a folder with it has all that is needed
+        // written last: a folder that has this file is complete
         put(&path.join(EXPERIMENT), &json(experiment)?)?;
         Self::append_to(path)
     }
 
-    /// Opens one to go on with.
+    /// Opens a folder to resume its run; truncates an incomplete last record.
     pub(super) fn open(path: &Path) -> Result<(Self, Experiment, How, Vec<Record>)> {
         let Found { experiment, records, whole, .. } = read(path)?;
         let how = take(&path.join(HOW))?;
         let folder = Self::append_to(path)?;
-        folder.records.set_len(whole as u64).context("cutting off a torn record")?;
+        folder.records.set_len(whole as u64).context("cannot truncate an incomplete record")?;
         Ok((folder, experiment, how, records))
     }
 
@@ -123,19 +123,19 @@ impl Folder {
         if rustix::fs::flock(&records, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .is_err()
         {
-            bail!("another netsilo writes to {} now", path.display());
+            bail!("another netsilo is writing to {}", path.display());
         }
         Ok(Self { path: path.to_owned(), records })
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a line.
+    /// Appends one record and syncs it.
     pub(super) fn append(&mut self, record: &Record) -> Result<()> {
-        let mut line = serde_json::to_vec(record).context("rendering a record")?;
+        let mut line = serde_json::to_vec(record).context("cannot serialize a record")?;
         line.push(b'\n');
         let written = self.records.write_all(&line).and_then(|()| self.records.sync_data());
         written.with_context(|| format!("cannot write {}", self.path.join(RECORDS).display()))
@@ -143,7 +143,7 @@ impl Folder {
 }
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(value).context("rendering json")?;
+    let mut text = serde_json::to_vec_pretty(value).context("cannot serialize JSON")?;
     text.push(b'\n');
     Ok(text)
 }
@@ -153,14 +153,14 @@ fn put(path: &Path, text: &[u8]) -> Result<()> {
 }
 
 fn take<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = bytes(path, "name the folder that netsilo bench matrix wrote")?;
+    let text = bytes(path, "name a folder that netsilo bench wrote")?;
     serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
 fn bytes(path: &Path, unless_there: &str) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => {
-            anyhow!("{} is not there: {unless_there}", path.display())
+            anyhow!("{} does not exist: {unless_there}", path.display())
         }
         _ => anyhow!(error).context(format!("cannot read {}", path.display())),
     })

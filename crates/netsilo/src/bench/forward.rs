@@ -1,47 +1,47 @@
-//! `netsilo bench forward`: this machine is between two others, and passes on what one sends to the
-//! other, or drops it early.
+//! `netsilo bench forward`: this machine forwards packets between two others, or drops them early.
 
 use anyhow::{Context as _, Result};
-use netsilo_core::experiment::{Kind, Load};
-use netsilo_core::load::{Spec, Test};
+use netsilo_trial::experiment::{Kind, Load};
+use netsilo_trial::traffic::{Spec, Test};
 
-use super::early_drop::dropped_early;
-use super::experiment::{Common, Defined, Made};
-use super::folder::Sender;
-use super::settings::{self, Hardware};
-use crate::exit::Exit;
+use crate::bench::early_drop::dropped_early;
+use crate::bench::experiment::{Common, Defined, Made};
+use crate::bench::folder::Sender;
+use crate::bench::settings::{self, Hardware};
+use crate::tell::exit::Exit;
 
 /// Arguments of `netsilo bench forward`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The machine that sends: its bench serve, which --may-load the receiver
+    /// Sending machine, where bench serve runs with --may-load for the receiver
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
     from: Option<String>,
-    /// The machine that receives: its bench serve, as the sender reaches it through this machine
+    /// Receiving machine, where bench serve runs; its address as the sender reaches it through
+    /// this machine
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
     to: Option<String>,
-    /// Do not send both ways at once, for which the receiver --may-load the sender
+    /// Leave out the load in both directions, which needs --may-load for the sender at the receiver
     #[arg(long)]
     one_way: bool,
-    /// Do not drop the packets of one way early, to see what the rest of their way costs
+    /// Leave out the load that is dropped early, which shows what the rest of the path costs
     #[arg(long)]
     no_drop: bool,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
     hardware: Hardware,
-    /// Length of a datagram's payload
+    /// Bytes of payload of a datagram
     #[arg(short = 'm', long, value_name = "BYTES", default_value_t = 18)]
     send_bytes: usize,
-    /// How many flows
+    /// Number of flows
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     instances: usize,
-    /// Datagrams per second of each sender [default: as many as go]
+    /// Datagrams per second of each sender [default: as fast as possible]
     #[arg(long, value_name = "N")]
     rate: Option<f64>,
 }
 
-/// Makes it, or goes on with it.
+/// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     let sender = |agent: &Option<String>, against: &Option<String>| Sender {
         agent: agent.clone(),
@@ -66,20 +66,20 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
         loads.push(Load { name: "two ways".into(), spec, senders: 2, early_drop: false });
     }
     let (hardware, seen) = (&args.hardware, &made.seen);
-    let first = seen.after.topology.housekeeping().lowest().context("no cpu is there")?;
+    let first = seen.after.topology.housekeeping().lowest().context("no cpu is available")?;
     let mut all = vec![settings::none("none")];
     let together = format!("all interrupts on cpu {first}");
     all.extend(settings::of("together", &together, &hardware.on(first), seen)?);
     all.extend(settings::of(
         "apart",
-        "each queue's interrupt on a cpu of its own",
+        "each queue's interrupt on its own cpu",
         &hardware.affinity(),
         seen,
     )?);
     let rps = hardware.rps(hardware.goal(), seen);
     all.extend(settings::of(
         "rps",
-        "each flow's way through the stack spread over all cpus by software",
+        "RPS over all cpus: protocol work of each flow on the cpu of its hash",
         &rps,
         seen,
     )?);

@@ -1,35 +1,40 @@
-//! The loads of an experiment: every test with every size and every number of instances.
+//! Request loads of an experiment: all combinations of test, size and number of instances.
 
 use std::time::Duration;
 
-use netsilo_core::experiment::Load;
-use netsilo_core::load::{InstancesAs, Spec, Test};
+use netsilo_trial::experiment::Load;
+use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
-use super::experiment::Common;
+use crate::bench::experiment::Common;
 
-/// Lists of what to send.
+/// Arguments that list the loads.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Requests {
-    /// What to send: TCP_RR, UDP_RR, TCP_CRR [default: TCP_RR, of matrix TCP_RR,UDP_RR]
+    /// Kinds of load: TCP_RR, UDP_RR, TCP_CRR [default: TCP_RR; matrix: TCP_RR,UDP_RR]
     #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', value_parser = super::test)]
     tests: Vec<Test>,
-    /// Lengths of requests and of their responses [default: 256, of matrix 1,256]
+    /// Bytes of a request and of its response [default: 256; matrix: 1,256]
     #[arg(short, long, value_name = "BYTES,..", value_delimiter = ',')]
     requests: Vec<usize>,
-    /// How many at once [default: 64, of matrix 100,500,1500]
+    /// Numbers of concurrent instances [default: 64; matrix: 100,500,1500]
     #[arg(short = 'n', long, value_name = "N,..", value_delimiter = ',')]
     instances: Vec<usize>,
-    /// What they are: threads, processes, multiplexed [default: threads up to two per CPU, beyond
-    /// that multiplexed]
+    /// How instances run: threads, processes, multiplexed [default: threads up to two per CPU,
+    /// multiplexed above]
     #[arg(long, value_name = "WHAT", value_parser = super::instances_as)]
     instances_as: Option<InstancesAs>,
-    /// Take a UDP request for lost after this time
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
+    /// Count a UDP request as lost after this time
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "200ms",
+        value_parser = humantime::parse_duration
+    )]
     lost_after: Duration,
 }
 
 impl Requests {
-    /// All of them, with these where nothing is said.
+    /// Returns all combinations; the parameters are the defaults of what the user left out.
     pub(super) fn loads(
         &self,
         common: &Common,
@@ -37,8 +42,8 @@ impl Requests {
         requests: &[usize],
         instances: &[usize],
     ) -> Vec<Load> {
-        fn or<'a, T>(said: &'a [T], usual: &'a [T]) -> &'a [T] {
-            if said.is_empty() { usual } else { said }
+        fn or<'a, T>(given: &'a [T], default: &'a [T]) -> &'a [T] {
+            if given.is_empty() { default } else { given }
         }
         let mut loads = Vec::new();
         for test in or(&self.tests, tests) {
@@ -46,7 +51,7 @@ impl Requests {
                 for instances in or(&self.instances, instances) {
                     let spec = common.spec(*test, *instances, self.instances_as);
                     let (request_bytes, response_bytes) = (*bytes, *bytes);
-                    // of a stream it is what is sent in one call
+                    // the size of a stream is the size of one send call
                     let send_bytes = if test.has_responses() { spec.send_bytes } else { *bytes };
                     let spec = Spec {
                         request_bytes,

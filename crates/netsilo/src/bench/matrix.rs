@@ -1,17 +1,17 @@
-//! `netsilo bench matrix`: settings under requests and responses of several sizes and numbers of
-//! instances.
+//! `netsilo bench matrix`: compares settings under requests and responses of several sizes and
+//! numbers of instances.
 
 use anyhow::Result;
-use netsilo_core::experiment::{Kind, Load, Setting};
-use netsilo_core::load::Test;
+use netsilo_trial::experiment::{Kind, Load, Setting};
+use netsilo_trial::traffic::Test;
 
-use super::experiment::{Defined, Made, With};
-use super::loads::Requests;
-use super::peer::Peer;
-use super::settings;
-use crate::exit::Exit;
+use crate::bench::command_setting::Peer;
+use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::loads::Requests;
+use crate::bench::settings;
+use crate::tell::exit::Exit;
 
-/// What can be compared, beside commands.
+/// Names of the built-in settings.
 const SETTINGS: [&str; 5] = ["none", "irq-affinity", "rps+rfs", "both", "plan"];
 
 /// Arguments of `netsilo bench matrix`.
@@ -19,21 +19,26 @@ const SETTINGS: [&str; 5] = ["none", "irq-affinity", "rps+rfs", "both", "plan"];
 pub(crate) struct Args {
     #[command(flatten)]
     with: With,
-    /// What to compare; the others are compared with the first
+    /// Settings to compare; the first is the baseline
     #[arg(short, long, value_name = "NAME,..", value_delimiter = ',', default_values = SETTINGS)]
     settings: Vec<String>,
-    /// Compare what this command (sh's words) changes, too; it is run once, what it changes is
-    /// taken back
+    /// Also compare what a shell command changes; it runs once and its changes are undone, then
+    /// netsilo writes them itself
     #[arg(long, value_name = "NAME=COMMAND")]
     config: Vec<Peer>,
     #[command(flatten)]
     loads: Requests,
-    /// Burn this much CPU time in user mode for each request, as a real service does
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    /// Burn this much CPU time in user mode per request, as a real service does
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=1_000_000)
+    )]
     work_usecs: u64,
 }
 
-/// Makes it, or goes on with it.
+/// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     args.with.run(Kind::Matrix, |made| define(args, made))
 }
@@ -57,17 +62,14 @@ fn setting(name: &str, args: &Args, made: &Made<'_>, loads: &[Load]) -> Result<O
     let (hardware, seen) = (&args.with.hardware, &made.seen);
     match name {
         "none" => Ok(Some(settings::none(name))),
-        "irq-affinity" => settings::of(
-            name,
-            "each queue's interrupt on a cpu of its own",
-            &hardware.affinity(),
-            seen,
-        ),
+        "irq-affinity" => {
+            settings::of(name, "each queue's interrupt on its own cpu", &hardware.affinity(), seen)
+        }
         "rps+rfs" => {
             let goal = hardware.rfs(hardware.goal(), seen);
             settings::of(
                 name,
-                "protocol work spread over all cpus by software, flows to their readers",
+                "RPS over all cpus, and RFS: protocol work on the cpu of each flow's reader",
                 &goal,
                 seen,
             )
@@ -76,13 +78,13 @@ fn setting(name: &str, args: &Args, made: &Made<'_>, loads: &[Load]) -> Result<O
             let goal = hardware.rfs(hardware.affinity(), seen);
             settings::of(
                 name,
-                "each queue's interrupt on a cpu of its own, and RPS and RFS",
+                "each queue's interrupt on its own cpu, with RPS and RFS",
                 &goal,
                 seen,
             )
         }
         _ => {
-            // where it matters most: the last load has the most instances
+            // plan for the heaviest load: the last one has the most instances
             let Some(load) = loads.last() else { return Ok(None) };
             settings::own(name, hardware, made, load)
         }

@@ -1,22 +1,22 @@
-//! `netsilo bench rps-guest`: few CPUs, few queues, and a service that keeps them busy: does RPS
-//! help or hurt?
+//! `netsilo bench rps-guest`: compares RPS settings on a machine with few CPUs, few queues and a
+//! service that keeps the CPUs busy.
 
 use anyhow::{Context as _, Result};
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::experiment::{Kind, Load, Setting};
-use netsilo_core::host::Netdev;
-use netsilo_core::load::Test;
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_trial::experiment::{Kind, Load, Setting};
+use netsilo_trial::traffic::Test;
 
-use super::experiment::{Defined, Made, With};
-use super::loads::Requests;
-use super::settings;
-use crate::exit::Exit;
-use crate::out;
+use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::loads::Requests;
+use crate::bench::settings;
+use crate::tell::exit::Exit;
+use crate::tell::out;
 
-/// The service is near saturation when this share of the CPUs' time is used.
+/// Share of CPU time from which the service counts as nearly saturated.
 const BUSY: f64 = 0.9;
 
-/// No more work than that is tried for each request.
+/// Largest work per request that is tried, in microseconds.
 const MOST_WORK_USECS: u64 = 5000;
 
 /// Arguments of `netsilo bench rps-guest`.
@@ -26,19 +26,24 @@ pub(crate) struct Args {
     with: With,
     #[command(flatten)]
     loads: Requests,
-    /// CPU time that the service uses for each request [default: what keeps 90% of the CPUs busy]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    /// CPU time that the service burns per request, in microseconds [default: enough to keep 90% of
+    /// the CPUs busy]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(..=1_000_000)
+    )]
     work_usecs: Option<u64>,
 }
 
-/// Makes it, or goes on with it.
+/// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     args.with.run(Kind::RpsGuest, |made| define(args, made))
 }
 
 fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let loads = args.loads.loads(&args.with.common, &[Test::TcpRr], &[256], &[64]);
-    let load = loads.last().context("no load is named")?;
+    let load = loads.last().context("no load is given")?;
     made.how.work_usecs = match args.work_usecs {
         Some(usecs) => usecs,
         None => work_that_saturates(made, load)?,
@@ -46,21 +51,21 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let (hardware, seen) = (&args.with.hardware, &made.seen);
     let mut all = vec![settings::none("none")];
     let rps = hardware.rps(hardware.goal(), seen);
-    all.extend(settings::of("rps", "protocol work spread over all cpus by software", &rps, seen)?);
+    all.extend(settings::of("rps", "RPS over all cpus", &rps, seen)?);
     let rfs = hardware.rfs(hardware.goal(), seen);
-    all.extend(settings::of("rps+rfs", "the same, and flows to their readers", &rfs, seen)?);
+    all.extend(settings::of("rps+rfs", "RPS over all cpus, and RFS", &rfs, seen)?);
     all.extend(queues(hardware.netdevs(&seen.after)));
     Ok(Defined { settings: all, loads })
 }
 
-/// The least work that keeps the machine busy, doubling from nothing.
+/// Finds the work per request, in microseconds, that keeps the CPUs busy by doubling it.
 fn work_that_saturates(made: &mut Made<'_>, load: &Load) -> Result<u64> {
     let mut usecs = 0;
     loop {
         made.how.work_usecs = usecs;
         let busy = made.busy(load)?;
         out::note(&format!(
-            "{usecs} us of work for each request keep {:.0}% of the cpus busy",
+            "{usecs} us of work per request keep {:.0}% of the cpus busy",
             busy * 100.0
         ));
         if busy >= BUSY || usecs * 2 > MOST_WORK_USECS {
@@ -70,7 +75,7 @@ fn work_that_saturates(made: &mut Made<'_>, load: &Load) -> Result<u64> {
     }
 }
 
-/// As many queues as the device has.
+/// The setting with as many queues as each device supports.
 fn queues<'a>(netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
     let more = |netdev: &Netdev| {
         let channels = netdev.ethtool.as_ref()?.channels.value()?;
@@ -78,10 +83,10 @@ fn queues<'a>(netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
         let old = channels.settings();
         let new = old.clone().with("combined", combined.max);
         let target = Target::Channels { netdev: NetdevIdentity::of(netdev) };
-        let reason = format!("{} queues in place of {}", combined.max, combined.current);
+        let reason = format!("{} queues instead of {}", combined.max, combined.current);
         Some(Change { target, old: Value::Settings(old), new: Value::Settings(new), reason })
     };
     let changes = netdevs.filter_map(more).collect();
-    let what = "as many queues as the device has".into();
+    let what = "as many queues as the device supports".into();
     settings::unless_void(Setting { name: "queues".into(), what, changes, command: None })
 }

@@ -1,4 +1,4 @@
-//! Makes an experiment's trials, one after the other; whatever end it comes to, all is as it was
+//! Runs the trials of an experiment one after the other; every outcome leaves the machine as it was
 //! found.
 
 use std::collections::BTreeSet;
@@ -10,45 +10,50 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use netsilo_core::experiment::stage_costs::Sampled;
-use netsilo_core::experiment::{Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial};
-use netsilo_core::host::{Observation, Snapshot};
-use netsilo_core::load::{Run, Side, Spec};
-use netsilo_core::rates::rates;
-use netsilo_core::silo::silos;
-use netsilo_core::stages::Stages;
-use netsilo_sys::apply::ApplyError;
-use netsilo_sys::bpf;
-use netsilo_sys::load::{self, Before, Bind, LoadError, Options, Order, Server, Tick};
+use netsilo_load as load;
+use netsilo_load::{Before, Bind, LoadError, Options, Order, Server, Tick};
+use netsilo_model::derive::rates::rates;
+use netsilo_model::derive::silo::silos;
+use netsilo_model::derive::stages::Stages;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::bpf::tracer;
+use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
-use netsilo_sys::root::Root;
+use netsilo_sys::transaction::apply::ApplyError;
+use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::{
+    Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial,
+};
+use netsilo_trial::traffic::{Run, Side, Spec};
 
-use super::early_drop::drop_early;
-use super::folder::{Folder, How};
-use crate::apply::{Place, count};
-use crate::exit::{Exit, Stop};
-use crate::observe::pass;
-use crate::switch::Switch;
-use crate::{out, units};
+use crate::args::look::pass;
+use crate::bench::early_drop::drop_early;
+use crate::bench::folder::{Folder, How};
+use crate::tell::exit::{Exit, Stop};
+use crate::tell::out;
+use crate::temporary_changes::Switch;
+use crate::verbs::apply::{Place, count};
+use crate::views::units;
 
-/// So many trials in a row without a result end a run.
+/// A run ends after this many consecutive trials without a result.
 const FAILURES: usize = 5;
 
-/// What a trial takes beside its pause, warm-up and counting.
+/// Estimated time of a trial besides pause, warm-up and measured time.
 const OVERHEAD: Duration = Duration::from_secs(2);
 
-/// How long a trial that only looks who reads where counts, at most.
+/// Longest measured time of a short trial that only observes.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How long one counts in which stages are sampled: at 499 samples a second a stage with a tenth of
-/// a CPU has 500.
+/// Measured time of a trial that samples stages: at 499 samples per second a stage that uses a
+/// tenth of a CPU gets 500.
 const SAMPLE: Duration = Duration::from_secs(10);
 
-/// How long a sender may be out of reach after a change: a driver that sets itself up anew takes
-/// its link away.
+/// How long to wait for an unreachable sender after a change: a driver that resets its device takes
+/// the link down.
 const AWAY: Duration = Duration::from_secs(60);
 
-/// What all trials need to know.
+/// What all trials of a run share.
 pub(super) struct Runner<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) how: &'a How,
@@ -56,7 +61,7 @@ pub(super) struct Runner<'a> {
     pub(super) stop: &'a AtomicBool,
 }
 
-/// How long some trials take.
+/// Estimates how long this many trials take.
 pub(super) fn time_of(experiment: &Experiment, trials: usize) -> Duration {
     let each = experiment.loads.iter().map(|load| time_of_one(experiment, load)).sum::<Duration>();
     let each = each / experiment.loads.len().max(1) as u32;
@@ -67,12 +72,12 @@ fn time_of_one(experiment: &Experiment, load: &Load) -> Duration {
     experiment.pause + load.spec.warm_up + load.spec.duration + OVERHEAD
 }
 
-/// What a short load shows, with nothing set.
+/// Observes the machine under a short load, with nothing changed.
 pub(super) fn observe(how: &How, load: &Load, stop: &AtomicBool) -> Result<Observation> {
     with_ends(how, stop, |ends| ends.observe(load))
 }
 
-/// Which share of this machine's CPU time a short load takes, with nothing set.
+/// Measures the share of this machine's CPU time that a short load uses, with nothing changed.
 pub(super) fn busy(how: &How, load: &Load, stop: &AtomicBool) -> Result<f64> {
     let (runs, between) =
         with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
@@ -84,8 +89,8 @@ pub(super) fn busy(how: &How, load: &Load, stop: &AtomicBool) -> Result<f64> {
     Ok(busy / side.rates.cpus.len().max(1) as f64)
 }
 
-/// Whether all that a load's senders send is dropped early here; a short trial shows it, with
-/// nothing set.
+/// Checks in a short trial, with nothing changed, that all packets of a load are dropped early
+/// here.
 pub(super) fn is_dropped(how: &How, load: &Load, stop: &AtomicBool) -> Result<()> {
     let (runs, _) =
         with_ends(how, stop, |ends| ends.make(load, &shortened(load, LOOK), &mut |_| {}))?;
@@ -96,26 +101,27 @@ fn none_arrived(runs: &[Run]) -> Result<()> {
     let arrived: u64 = runs.iter().map(|run| run.server.totals.datagrams_received).sum();
     ensure!(
         arrived == 0,
-        "{arrived} datagrams were not dropped: do they come from another address than the sender's bench serve has, does \
-         something (XDP, a flowtable) pass them on before netfilter, or is this a bridge and the kernel without nf_tables for bridges?"
+        "{arrived} datagrams were not dropped: do they have another source address than the \
+         sender's bench serve, does something (XDP, a flowtable) forward them before netfilter, \
+         or is this a bridge and the kernel lacks nf_tables for bridges?"
     );
     Ok(())
 }
 
-/// The same load for a look.
+/// Shortens a load to at most `most` of measured time.
 fn shortened(load: &Load, most: Duration) -> Spec {
     let (warm_up, duration) = (load.spec.warm_up.min(LOOK / 4), load.spec.duration.min(most));
     Spec { warm_up, duration, ..load.spec.clone() }
 }
 
-/// The servers on this machine that the loads go to, by the sender.
+/// Addresses that the loads are sent to, in the order of the senders.
 struct Ends<'a> {
     how: &'a How,
     stop: &'a AtomicBool,
     to: Vec<SocketAddr>,
 }
 
-/// Does something while this machine answers loads.
+/// Runs `work` while this machine answers loads.
 fn with_ends<T>(
     how: &How,
     stop: &AtomicBool,
@@ -125,36 +131,36 @@ fn with_ends<T>(
     let mut to = Vec::new();
     for sender in &how.senders {
         if let Some(other) = &sender.against {
-            to.push(super::address(other)?);
+            to.push(crate::bench::address(other)?);
             continue;
         }
         let Some(agent) = &sender.agent else { continue };
-        let here = load::here(super::address(agent)?)?;
+        let here = load::here(crate::bench::address(agent)?)?;
         if !servers.iter().any(|(address, _)| *address == here) {
             let address = SocketAddr::new(here, 0);
             let bind = Bind {
                 address,
                 work_usecs: how.work_usecs,
-                workers: super::cpus(),
+                workers: crate::bench::cpus(),
                 pinned: how.pinned,
             };
             servers.push((here, Server::bind(bind)?));
         }
         let server = servers.iter().find(|(address, _)| *address == here).context("no server")?;
-        to.push(server.1.address().context("cannot tell where the server listens")?);
+        to.push(server.1.address().context("cannot read the server's listening address")?);
     }
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let _over = Over(&over);
         for (_, server) in &servers {
-            // what happens there the client tells
+            // the client reports the events of this server
             scope.spawn(|| server.serve(&over, &|_| {}));
         }
         work(&Ends { how, stop, to })
     })
 }
 
-/// Says so when it goes.
+/// Sets its flag when dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -164,12 +170,15 @@ impl Drop for Over<'_> {
 }
 
 impl Ends<'_> {
-    /// Waits until all senders can be reached.
+    /// Waits until all senders can be reached; an error after [`AWAY`].
     fn reach(&self) -> Result<(), LoadError> {
         let until = Instant::now() + AWAY;
         for sender in &self.how.senders {
-            let Some(Ok(agent)) =
-                sender.agent.as_ref().or(sender.against.as_ref()).map(|it| super::address(it))
+            let Some(Ok(agent)) = sender
+                .agent
+                .as_ref()
+                .or(sender.against.as_ref())
+                .map(|it| crate::bench::address(it))
             else {
                 continue;
             };
@@ -191,17 +200,19 @@ impl Ends<'_> {
     ) -> Result<Run, LoadError> {
         let n = sender % self.to.len().max(1);
         let (Some(sender), Some(to)) = (self.how.senders.get(n), self.to.get(n)) else {
-            return Err(LoadError::Refused("no sender is known".into()));
+            return Err(LoadError::Refused("no sender is given".into()));
         };
         let options = Options { bpf: self.how.bpf };
         let Some(agent) = &sender.agent else { return load::run(spec, *to, options, watch) };
-        let agent = super::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
+        let agent =
+            crate::bench::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
         let against = sender.against.as_ref().map(|_| to.ip());
         let order = Order { spec: spec.clone(), to: against, port: to.port(), bpf: self.how.bpf };
         load::ask(agent, &order, watch)
     }
 
-    /// Makes a load, by all its senders at once; what this machine did, where it is neither end.
+    /// Runs a load from all its senders at once; the second value is what this machine did when it
+    /// is neither client nor server.
     fn make(
         &self,
         load: &Load,
@@ -245,7 +256,7 @@ impl Ends<'_> {
             }));
             all
         });
-        // those that were broken off for another's sake know nothing
+        // report the original failure, not the cancellations that it caused
         let (runs, errors): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
         let mut errors: Vec<LoadError> = errors.into_iter().filter_map(Result::err).collect();
         errors.sort_by_key(|error| matches!(error, LoadError::Interrupted));
@@ -255,24 +266,25 @@ impl Ends<'_> {
         }
     }
 
-    /// What is seen of this machine under a load; nothing of it counts.
+    /// Observes this machine under a short load that does not count.
     fn observe(&self, load: &Load) -> Result<Observation> {
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, bpf::Options::default())?;
+            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
         self.make(load, &shortened(load, LOOK), &mut |_| {})?;
         Ok(observer.next(&root, Duration::ZERO, |_| {})?)
     }
 
-    /// Where receive work spends its time under a load, for the packets that these netdevs receive.
-    /// What looks at each packet does not run meanwhile: it would be part of what it measures.
+    /// Samples in which stages receive work spends its time under a load, and counts the packets
+    /// that these netdevs receive. Per-packet eBPF programs are off meanwhile: they would add to
+    /// the sampled time.
     fn sample(&self, load: &Load, netdevs: &[String]) -> Result<Option<Sampled>> {
         let root = Root::live();
-        let options = bpf::Options {
+        let options = tracer::Options {
             containers: false,
             forwarding: false,
             stages: true,
-            ..bpf::Options::default()
+            ..tracer::Options::default()
         };
         let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
         self.make(load, &shortened(load, SAMPLE), &mut |_| {})?;
@@ -299,7 +311,7 @@ impl Ends<'_> {
 }
 
 impl Runner<'_> {
-    /// Makes these steps, and writes down each.
+    /// Runs these steps and records each result.
     pub(super) fn run(
         &self,
         mut folder: Folder,
@@ -312,13 +324,13 @@ impl Runner<'_> {
             self.all(ends, &mut switch, &mut folder, &steps, records, &bar)
         });
         bar.bar.finish_and_clear();
-        // what could not be restored is worse news than what could not be measured
+        // a failed restore is reported before a failed measurement
         switch.take_back()?;
         let failed = made?;
         let dir = folder.path().display();
         if self.stop.load(Ordering::Relaxed) {
             out::text(&format!(
-                "interrupted; all is as it was found. Go on with it: --resume {dir}\n"
+                "interrupted; nothing remains written. Resume with --resume {dir}\n"
             ))?;
             return Ok(Exit::Refused);
         }
@@ -331,7 +343,7 @@ impl Runner<'_> {
         Ok(Exit::Ok)
     }
 
-    /// Makes all steps; how many had no result.
+    /// Runs all steps; returns how many had no result.
     fn all(
         &self,
         ends: &Ends<'_>,
@@ -404,8 +416,8 @@ impl Runner<'_> {
         Ok(Trial { step: step.clone(), started_ms, runs, between })
     }
 
-    /// A short trial that only shows who processes and who reads; of a machine between, another one
-    /// that shows in which stages.
+    /// Runs a short trial that only shows which CPUs process and read; on a forwarding machine also
+    /// one that samples stages.
     fn map(
         &self,
         ends: &Ends<'_>,
@@ -430,7 +442,7 @@ fn mapped(record: &Record) -> Option<(String, String)> {
     }
 }
 
-/// Why a setting could not be put in force, where all is as before; what is worse ends the run.
+/// Returns why a setting was not applied if everything was restored; other errors end the run.
 fn refused(error: anyhow::Error) -> Result<String> {
     match error.downcast_ref() {
         Some(ApplyError::Drifted(_) | ApplyError::Restored { .. }) => Ok(error.to_string()),
@@ -442,16 +454,17 @@ fn give_up(in_a_row: usize, why: &str) -> Result<()> {
     if in_a_row < FAILURES {
         return Ok(());
     }
-    let message = format!("{in_a_row} trials in a row have no result, the last one: {why}");
+    let message = format!("{in_a_row} trials in a row without a result, the last because: {why}");
     bail!(Stop(Exit::Refused, message))
 }
 
-/// A bar on stderr that moves with the time that the trials take; where there is no terminal, a
-/// line for each.
+/// A bar on stderr that advances with the expected time of the trials; without a terminal, one line
+/// per trial.
 struct Progress {
     bar: ProgressBar,
-    /// When each trial begins, in milliseconds.
+    /// Expected start of each trial, in milliseconds.
     begins: Vec<u64>,
+    /// Pause before each trial, in milliseconds.
     lead_in: u64,
     trials: usize,
 }

@@ -1,37 +1,38 @@
-//! The settings that experiments compare, as plans of netsilo's own: where interrupts go, what RPS
-//! and RFS do.
+//! The settings that experiments compare, as netsilo's own plans: interrupt affinity, RPS, RFS.
 
 use anyhow::{Result, bail};
-use netsilo_core::cost::Costs;
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::experiment::{Load, Setting};
-use netsilo_core::host::{Netdev, Observation, Snapshot};
-use netsilo_core::plan::{AlgorithmName, Goal, plan};
+use netsilo_decide::plan::{AlgorithmName, Goal, plan};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_trial::experiment::{Load, Setting};
 
-use super::experiment::Made;
-use crate::out;
+use crate::bench::experiment::Made;
+use crate::tell::out;
 
-/// Entries of the RFS table: more than any load here has flows, and what the kernel's own
-/// documentation begins with.
+/// Entries of the RFS flow table: more than any load here has flows, and the value that the
+/// kernel's documentation suggests to start with.
 const RFS_ENTRIES: u32 = 32_768;
 
-/// What the operator says of the machine under test.
+/// Arguments that select what the settings may change.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Hardware {
-    /// Set these netdevs only [default: all that are up and have queues with interrupts]
+    /// Change only these netdevs [default: all that are up and have queues with interrupts]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     netdev: Vec<String>,
-    /// Place interrupts, and spread by RPS, on these CPUs only (list or mask) [default: all that
-    /// are not set apart]
-    #[arg(long, value_name = "CPUS", value_parser = crate::plan::some_cpus)]
+    /// Use only these CPUs for interrupts and RPS (list or mask) [default: all but isolated and
+    /// nohz_full]
+    #[arg(long, value_name = "CPUS", value_parser = crate::verbs::plan::some_cpus)]
     cpus: Option<CpuSet>,
-    /// Write although another program (irqbalance) writes the same knobs
+    /// Write even if another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
 }
 
 impl Hardware {
-    /// The goal that changes nothing, for these netdevs.
+    /// The goal that changes nothing, for these netdevs; base of the other goals.
     pub(super) fn goal(&self) -> Goal {
         Goal {
             netdevs: self.netdev.clone(),
@@ -42,34 +43,34 @@ impl Hardware {
         }
     }
 
-    /// The same, where each queue's interrupt has a CPU of its own.
+    /// The goal with each queue's interrupt on its own CPU.
     pub(super) fn affinity(&self) -> Goal {
         Goal { irqs: true, algorithm: AlgorithmName::Spread, ..self.goal() }
     }
 
-    /// The same, where RPS spreads over all CPUs.
+    /// This goal with RPS over all CPUs.
     pub(super) fn rps(&self, goal: Goal, observation: &Observation) -> Goal {
         let all = || observation.after.topology.housekeeping();
         Goal { rps: Some(self.cpus.clone().unwrap_or_else(all)), ..goal }
     }
 
-    /// The same, where RFS takes flows to their readers.
+    /// This goal with RPS and RFS.
     pub(super) fn rfs(&self, goal: Goal, observation: &Observation) -> Goal {
         let rfs = observation.after.net.rps_sock_flow_entries.map(|_| RFS_ENTRIES);
         Goal { rfs, ..self.rps(goal, observation) }
     }
 
-    /// The same, where an algorithm places interrupts.
+    /// The goal where an algorithm places interrupts.
     pub(super) fn by(&self, algorithm: AlgorithmName, costs: Costs) -> Goal {
         Goal { irqs: true, algorithm, costs, ..self.goal() }
     }
 
-    /// The same, where all interrupts are on one CPU.
+    /// The goal with all interrupts on one CPU.
     pub(super) fn on(&self, cpu: CpuId) -> Goal {
         Goal { cpus: Some(CpuSet::of(cpu)), ..self.affinity() }
     }
 
-    /// The netdevs that are meant.
+    /// Returns the selected netdevs.
     pub(super) fn netdevs<'a>(
         &'a self,
         snapshot: &'a Snapshot,
@@ -85,23 +86,23 @@ impl Hardware {
         })
     }
 
-    /// Whether what other programs own is written all the same.
+    /// Whether to write knobs that other programs own.
     pub(super) fn even_if_owned(&self) -> bool {
         self.even_if_owned
     }
 }
 
-/// As it was found.
+/// The setting that changes nothing.
 pub(super) fn none(name: &str) -> Setting {
     Setting {
         name: name.into(),
-        what: "as it was found".into(),
+        what: "nothing changed".into(),
         changes: Vec::new(),
         command: None,
     }
 }
 
-/// A setting that a goal comes to; `None`, and said why, where it changes nothing.
+/// Plans a goal as a setting; `None`, with a note, if it changes nothing.
 pub(super) fn of(
     name: &str,
     what: &str,
@@ -109,11 +110,13 @@ pub(super) fn of(
     observation: &Observation,
 ) -> Result<Option<Setting>> {
     let plan = plan(observation, goal);
-    if let Some(refusal) =
-        plan.refusals.iter().find(|refusal| refusal.cause == netsilo_core::plan::Cause::OtherOwner)
+    if let Some(refusal) = plan
+        .refusals
+        .iter()
+        .find(|refusal| refusal.cause == netsilo_decide::plan::Cause::OtherOwner)
     {
         let message = format!("{name}: {}: {}", refusal.subject, refusal.reason);
-        return Err(crate::exit::Stop(crate::exit::Exit::OtherOwner, message).into());
+        return Err(crate::tell::exit::Stop(crate::tell::exit::Exit::OtherOwner, message).into());
     }
     for refusal in &plan.refusals {
         out::note(&format!("{name}: left out: {}: {}", refusal.subject, refusal.reason));
@@ -123,7 +126,7 @@ pub(super) fn of(
     Ok(unless_void(setting))
 }
 
-/// netsilo's own plan, made by what is seen under a load with nothing set.
+/// Plans netsilo's own setting from an observation under a load, with nothing changed.
 pub(super) fn own(
     name: &str,
     hardware: &Hardware,
@@ -131,23 +134,23 @@ pub(super) fn own(
     load: &Load,
 ) -> Result<Option<Setting>> {
     let seen = made.under(load)?;
-    let goal = hardware.by(AlgorithmName::default(), crate::plan::costs_for(false)?);
-    of(name, &format!("netsilo's own plan, made under {}", load.name), &goal, &seen)
+    let goal = hardware.by(AlgorithmName::default(), crate::verbs::plan::costs_for(false)?);
+    of(name, &format!("netsilo's own plan, from an observation under {}", load.name), &goal, &seen)
 }
 
-/// The setting, if it changes anything; else says so.
+/// Returns the setting if it changes anything; otherwise prints a note.
 pub(super) fn unless_void(setting: Setting) -> Option<Setting> {
     if setting.changes.is_empty() {
-        out::note(&format!("{}: changes nothing here, so it is not tried", setting.name));
+        out::note(&format!("{}: changes nothing here, so it is left out", setting.name));
         return None;
     }
     Some(setting)
 }
 
-/// Settings by their names, in this order; those that are not known are an error.
+/// Checks that a setting has one of these names.
 pub(super) fn known(name: &str, names: &[&str]) -> Result<()> {
     if names.contains(&name) {
         return Ok(());
     }
-    bail!("no setting is called {name}; known are {}", names.join(", "))
+    bail!("there is no setting {name}; known are {}", names.join(", "))
 }

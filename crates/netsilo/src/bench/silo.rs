@@ -1,35 +1,42 @@
-//! `netsilo bench silo`: one stream, and its interrupt far from the CPU that reads it, near to it,
-//! and on it.
+//! `netsilo bench silo`: compares one stream with its interrupt far from the CPU that reads it,
+//! near to it, and on it.
 
 use std::cmp::Reverse;
 
 use anyhow::{Context as _, Result, ensure};
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::experiment::{Kind, Load};
-use netsilo_core::load::{Spec, Test};
-use netsilo_core::plan::AlgorithmName;
+use netsilo_decide::plan::AlgorithmName;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_trial::experiment::{Kind, Load};
+use netsilo_trial::traffic::{Spec, Test};
 
-use super::experiment::{Defined, Made, With};
-use super::settings;
-use crate::exit::Exit;
+use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::settings;
+use crate::tell::exit::Exit;
 
 /// Arguments of `netsilo bench silo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     with: With,
-    /// The CPU that reads the stream [default: the highest one that is not set apart]
+    /// CPU that reads the stream [default: the highest that is not isolated or nohz_full]
     #[arg(long, value_name = "CPU")]
     reader: Option<u32>,
-    /// What to send: TCP_STREAM, UDP_STREAM, TCP_RR
-    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream], value_parser = super::test)]
+    /// Kinds of load: TCP_STREAM, UDP_STREAM, TCP_RR
+    #[arg(
+        short,
+        long,
+        value_name = "TEST,..",
+        value_delimiter = ',',
+        default_values_t = [Test::TcpStream],
+        value_parser = super::test
+    )]
     tests: Vec<Test>,
-    /// What a stream gives the kernel in one call [default: 131072; a datagram: 1472]
+    /// Bytes of a stream per send call [default: 131072; UDP_STREAM: 1472]
     #[arg(short = 'm', long, value_name = "BYTES")]
     send_bytes: Option<usize>,
 }
 
-/// Makes it, or goes on with it.
+/// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     args.with.run(Kind::Silo, |made| define(args, made))
 }
@@ -38,32 +45,32 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     let topology = &made.seen.after.topology;
     let pool = topology.housekeeping();
     let reader =
-        args.reader.map(CpuId).or_else(|| pool.highest()).context("no cpu is there to read")?;
+        args.reader.map(CpuId).or_else(|| pool.highest()).context("no cpu is available to read")?;
     ensure!(
         topology.online.contains(reader),
         "cpu {reader} is not online; online are {}",
         topology.online
     );
     let farthest = pool.iter().max_by_key(|cpu| (topology.distance(*cpu, reader), Reverse(*cpu)));
-    let farthest = farthest.context("no cpu is there to process")?;
+    let farthest = farthest.context("no cpu is available for the interrupt")?;
     let distance = topology.distance(farthest, reader).label();
     made.how.pinned = Some(reader);
     let loads: Vec<Load> = args.tests.iter().map(|test| load(*test, args)).collect();
-    let first = loads.first().context("no load is named")?;
+    let first = loads.first().context("no load is given")?;
     let seen = made.under(first)?;
     let mut all = vec![settings::none("static")];
     let worst = format!(
-        "its interrupt on cpu {farthest}, as far as can be from its reader on cpu {reader} ({distance})"
+        "its interrupt on cpu {farthest}, the farthest from its reader on cpu {reader} ({distance})"
     );
     all.extend(settings::of("worst", &worst, &args.with.hardware.on(farthest), &seen)?);
     for (algorithm, what) in [
-        (AlgorithmName::SameCpu, format!("its interrupt where it is read, on cpu {reader}")),
+        (AlgorithmName::SameCpu, format!("its interrupt on its reader's cpu {reader}")),
         (
             AlgorithmName::NearConsumer,
             format!("its interrupt near its reader on cpu {reader}, on another core"),
         ),
     ] {
-        let goal = args.with.hardware.by(algorithm, crate::plan::costs_for(false)?);
+        let goal = args.with.hardware.by(algorithm, crate::verbs::plan::costs_for(false)?);
         all.extend(settings::of(algorithm.as_str(), &what, &goal, &seen)?);
     }
     Ok(Defined { settings: all, loads })

@@ -1,18 +1,19 @@
-//! `netsilo bench stream`: as much as goes, one way: sizes, sendfile, offloads, MTUs, socket
-//! buffers, one sender or two.
+//! `netsilo bench stream`: compares ways to send at full speed in one direction: sizes, sendfile,
+//! offloads, MTUs, socket buffers, one sender or two.
 
 use anyhow::Result;
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::experiment::{Kind, Load, Setting};
-use netsilo_core::host::{Netdev, Snapshot};
-use netsilo_core::load::{Spec, Test};
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_trial::experiment::{Kind, Load, Setting};
+use netsilo_trial::traffic::{Spec, Test};
 
-use super::experiment::{Defined, Made, With};
-use super::folder::Sender;
-use super::settings;
-use crate::exit::Exit;
+use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::folder::Sender;
+use crate::bench::settings;
+use crate::tell::exit::Exit;
 
-/// What ethtool calls an offload, and the kernel's names of what belongs to it
+/// ethtool's name of each offload, and the kernel's names of its features
 /// (`netdev_features_strings`).
 const OFFLOADS: [(&str, &[&str]); 5] = [
     ("tso", &["tx-tcp-segmentation", "tx-tcp6-segmentation"]),
@@ -30,33 +31,68 @@ const OFFLOADS: [(&str, &[&str]); 5] = [
 pub(crate) struct Args {
     #[command(flatten)]
     with: With,
-    /// This machine sends, the other one reads; TSO and scatter-gather matter to who sends
+    /// Send from this machine and read at the peer; TSO and scatter-gather only affect the sender
     #[arg(long)]
     send: bool,
-    /// What to send: TCP_STREAM, TCP_SENDFILE, UDP_STREAM
-    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', default_values_t = [Test::TcpStream, Test::TcpSendfile], value_parser = super::test)]
+    /// Kinds of load: TCP_STREAM, TCP_SENDFILE, UDP_STREAM
+    #[arg(
+        short,
+        long,
+        value_name = "TEST,..",
+        value_delimiter = ',',
+        default_values_t = [Test::TcpStream, Test::TcpSendfile],
+        value_parser = super::test
+    )]
     tests: Vec<Test>,
-    /// What is given to the kernel in one call
-    #[arg(short = 'm', long, value_name = "BYTES,..", value_delimiter = ',', default_values_t = [1024, 16_384, 131_072])]
+    /// Bytes per send call
+    #[arg(
+        short = 'm',
+        long,
+        value_name = "BYTES,..",
+        value_delimiter = ',',
+        default_values_t = [1024, 16_384, 131_072]
+    )]
     send_bytes: Vec<usize>,
-    /// Send what is not a file also without copying it to the kernel (MSG_ZEROCOPY)
+    /// Also run each load but sendfile without copying to the kernel (MSG_ZEROCOPY)
     #[arg(long)]
     zero_copy: bool,
-    /// How many senders at once
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u32).range(1..=2))]
+    /// Numbers of concurrent senders
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_values_t = [1, 2],
+        value_parser = clap::value_parser!(u32).range(1..=2)
+    )]
     senders: Vec<u32>,
-    /// Offloads to switch the other way, one at a time: tso, gro, lro, sg, checksum
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_values_t = OFFLOADS.map(|(name, _)| name.to_owned()))]
+    /// Offloads to toggle, one at a time: tso, gro, lro, sg, checksum
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_values_t = OFFLOADS.map(|(name, _)| name.to_owned())
+    )]
     offloads: Vec<String>,
-    /// Largest TCP socket buffers
-    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', default_values_t = [65_536], value_parser = clap::value_parser!(u32).range(4096..))]
+    /// Largest TCP socket buffers to try
+    #[arg(
+        long,
+        value_name = "BYTES,..",
+        value_delimiter = ',',
+        default_values_t = [65_536],
+        value_parser = clap::value_parser!(u32).range(4096..)
+    )]
     buffers: Vec<u32>,
-    /// MTUs of this end; the other one must take the largest
-    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    /// MTUs of this machine to try; the peer must accept the largest [default: none]
+    #[arg(
+        long,
+        value_name = "BYTES,..",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(68..=65_535)
+    )]
     mtus: Vec<u32>,
 }
 
-/// Makes it, or goes on with it.
+/// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
     let here = |sender: Sender| Sender { agent: None, against: sender.agent };
     let senders = args.with.senders();
@@ -84,7 +120,7 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
     Ok(Defined { settings: all, loads: loads(args) })
 }
 
-/// An offload the other way round than it is.
+/// The setting that toggles an offload.
 fn offload<'a>(
     name: &str,
     features: &[&str],
@@ -103,15 +139,10 @@ fn offload<'a>(
                 feature: feature.name.clone(),
             };
             let (old, new) = (Value::Switch(feature.active), Value::Switch(!feature.active));
-            changes.push(Change {
-                target,
-                old,
-                new,
-                reason: format!("{name} the other way round"),
-            });
+            changes.push(Change { target, old, new, reason: format!("{name} toggled") });
         }
     }
-    // all of one kind the same way: what is on goes off, or else what is off goes on
+    // one direction only: if any feature is on, switch those off; otherwise switch all on
     let on = changes.iter().any(|change| change.old == Value::Switch(true));
     changes.retain(|change| change.old == Value::Switch(on));
     let word = if on { "off" } else { "on" };
@@ -124,7 +155,7 @@ fn offload<'a>(
     settings::unless_void(setting)
 }
 
-/// Frames as large as that.
+/// The setting with this MTU.
 fn mtu<'a>(bytes: u32, netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
     let change = |netdev: &Netdev| Change {
         target: Target::Mtu { netdev: NetdevIdentity::of(netdev) },
@@ -133,11 +164,11 @@ fn mtu<'a>(bytes: u32, netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Sett
         reason: format!("frames of up to {bytes} bytes"),
     };
     let changes = netdevs.map(change).filter(|change| change.old != change.new).collect();
-    let what = format!("an MTU of {bytes} bytes at this end");
+    let what = format!("an MTU of {bytes} bytes on this machine");
     settings::unless_void(Setting { name: format!("mtu {bytes}"), what, changes, command: None })
 }
 
-/// TCP's socket buffers no larger than that.
+/// The setting that limits TCP socket buffers to `most` bytes.
 fn buffers(most: u32, snapshot: &Snapshot) -> Option<Setting> {
     let change = |name: &str| {
         let target = Target::Sysctl { name: name.into() };
@@ -155,7 +186,7 @@ fn buffers(most: u32, snapshot: &Snapshot) -> Option<Setting> {
     };
     let changes =
         ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"].into_iter().filter_map(change).collect();
-    let what = format!("TCP socket buffers of {most} bytes at most");
+    let what = format!("TCP socket buffers of at most {most} bytes");
     settings::unless_void(Setting { name: format!("buffers {most}"), what, changes, command: None })
 }
 
@@ -186,13 +217,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_keep_their_least_and_usual_size_unless_these_are_larger() {
+    fn minimum_and_default_buffers_shrink_only_to_the_new_maximum() {
         let mut snapshot = Snapshot::default();
         snapshot.net.sysctls.insert("net.ipv4.tcp_rmem".into(), "4096\t131072\t6291456".into());
         let setting = buffers(65_536, &snapshot).unwrap();
-        let told: Vec<String> =
+        let shown: Vec<String> =
             setting.changes.iter().map(|it| format!("{} {}", it.target, it.new)).collect();
-        assert_eq!(told, ["net.ipv4.tcp_rmem 4096 65536 65536"]);
+        assert_eq!(shown, ["net.ipv4.tcp_rmem 4096 65536 65536"]);
         assert!(buffers(65_536, &Snapshot::default()).is_none());
     }
 }

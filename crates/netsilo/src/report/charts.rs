@@ -1,18 +1,18 @@
-//! Charts, as the library's options. All values are made here; the page's script only hands them
-//! on.
+//! Charts as options of Apache ECharts; all values are computed here, the page's script only passes
+//! them on.
 //!
-//! Texts from outside stand in options as plain texts: tooltips are drawn (`richText`), never made
-//! of HTML.
+//! Names from outside appear in options as plain text: tooltips are drawn (`richText`), never built
+//! from HTML.
 
-use netsilo_core::experiment::flow_map::{FlowMap, Stage};
-use netsilo_core::experiment::measure::Measure;
-use netsilo_core::experiment::results::{CpuMean, Measured, UnderLoad};
-use netsilo_core::experiment::stage_costs::{StageCost, StageCosts};
-use netsilo_core::rates::Shares;
-use netsilo_core::stages;
+use netsilo_model::derive::rates::Shares;
+use netsilo_model::snapshot::stage_samples;
+use netsilo_trial::experiment::flow_map::{FlowMap, Stage};
+use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::results::{CpuMean, Measured, UnderLoad};
+use netsilo_trial::experiment::stage_costs::{StageCost, StageCosts};
 use serde_json::{Value, json};
 
-use super::{palette, words};
+use crate::report::{palette, words};
 
 /// Height of one row of bars, in pixels.
 const ROW: usize = 24;
@@ -23,14 +23,14 @@ const STRIP: usize = 74;
 /// A chart of the page.
 #[derive(Debug)]
 pub(super) struct Chart {
-    /// What a screen reader says in its place.
+    /// Text for screen readers.
     pub(super) says: String,
-    /// In pixels.
+    /// Height in pixels.
     pub(super) height: usize,
     pub(super) option: Value,
 }
 
-/// Bars of one measure, a row a setting, loads one below the other; whiskers are intervals, dots
+/// Bars of one measure: one row per setting, loads below each other; whiskers are intervals, dots
 /// are rounds.
 pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: Measure) -> Option<Chart> {
     let mut rows = Rows::default();
@@ -56,12 +56,12 @@ pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: Measure) -> Optio
     })
 }
 
-/// How a load is told from the others of its chart.
+/// Returns the shortest name that distinguishes a load in its chart.
 fn label(load: &UnderLoad, loads: &[&UnderLoad]) -> String {
     let instances = load.spec.instances;
     let is_alone = loads.iter().filter(|it| it.spec.instances == instances).count() == 1;
     if is_alone && loads.len() > 1 {
-        crate::apply::count(instances, "instance")
+        crate::verbs::apply::count(instances, "instance")
     } else {
         load.load.clone()
     }
@@ -104,7 +104,7 @@ impl Rows {
         self.dots.extend(measured.rounds.values().map(|value| json!([value, row])));
     }
 
-    /// Divides large values by a thousand, a million, ...; their unit with its prefix.
+    /// Scales large values by thousand, million or billion; returns the unit with its prefix.
     fn scaled(&mut self, unit: &str) -> String {
         let values = || self.bars.iter().filter_map(|bar| bar["value"][0].as_f64());
         let most = values().fold(0.0, f64::max);
@@ -147,19 +147,29 @@ impl Rows {
             "aria": { "enabled": true },
             "grid": { "left": 8, "right": 8, "top": 8, "bottom": 24, "containLabel": true },
             "tooltip": { "renderMode": "richText", "trigger": "item" },
-            "xAxis": { "type": "value", "min": 0, "name": unit, "nameLocation": "middle", "nameGap": 30, "splitNumber": 4,
-                       "axisLabel": { "hideOverlap": true } },
+            "xAxis": {
+                "type": "value", "min": 0, "name": unit, "nameLocation": "middle", "nameGap": 30,
+                "splitNumber": 4, "axisLabel": { "hideOverlap": true },
+            },
             "yAxis": [axis(&self.left, "left"), axis(&self.right, "right")],
             "series": [
                 { "type": "bar", "name": "median", "barWidth": 14, "data": self.bars, "z": 1 },
                 { "type": "scatter", "name": "round", "symbolSize": 4, "data": self.dots, "z": 3,
-                  "itemStyle": { "color": "#ffffff", "borderColor": "#24292f", "borderWidth": 1 } },
-                { "type": "custom", "name": "interval", "renderItem": "whisker", "data": self.whiskers, "z": 4,
-                  "encode": { "x": [0, 1], "y": 2 }, "silent": true },
+                  "itemStyle": {
+                      "color": "#ffffff", "borderColor": "#24292f", "borderWidth": 1,
+                  } },
+                { "type": "custom", "name": "interval", "renderItem": "whisker",
+                  "data": self.whiskers, "z": 4, "encode": { "x": [0, 1], "y": 2 },
+                  "silent": true },
             ],
         });
-        // on a telephone names are cut short, so that bars are left
-        let widths = |left, right| json!({ "yAxis": [{ "axisLabel": { "width": left } }, { "axisLabel": { "width": right } }] });
+        // narrow screens: truncate names to leave room for bars
+        let widths = |left, right| {
+            json!({ "yAxis": [
+                { "axisLabel": { "width": left } },
+                { "axisLabel": { "width": right } },
+            ] })
+        };
         let media = [
             json!({ "query": { "maxWidth": 480 }, "option": widths(96, 140) }),
             json!({ "option": widths(190, 150) }),
@@ -168,7 +178,7 @@ impl Rows {
     }
 }
 
-/// What each CPU did, a strip for each setting.
+/// Time shares of each CPU, one strip per setting.
 pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
     let cells: Vec<_> = load
         .settings
@@ -187,9 +197,11 @@ pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
     let series: Vec<Value> = (0..cells.len())
         .flat_map(series)
         .map(|(at, state, name, color)| {
-            let share = |cpu: &CpuMean| cpu.shares.map(|shares| rounded(parts(&shares)[state] * 100.0));
+            let share =
+                |cpu: &CpuMean| cpu.shares.map(|shares| rounded(parts(&shares)[state] * 100.0));
             json!({
-                "type": "bar", "name": name, "stack": at.to_string(), "xAxisIndex": at, "yAxisIndex": at,
+                "type": "bar", "name": name, "stack": at.to_string(),
+                "xAxisIndex": at, "yAxisIndex": at,
                 "barCategoryGap": "12%", "itemStyle": { "color": color },
                 "data": cells[at].cpus.values().map(share).collect::<Vec<_>>(),
             })
@@ -199,15 +211,20 @@ pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
         "animation": false,
         "aria": { "enabled": true, "decal": { "show": true } },
         "legend": { "top": 0, "left": 0, "data": palette::STATES.map(|(name, _)| name) },
-        "tooltip": { "renderMode": "richText", "trigger": "axis", "axisPointer": { "type": "shadow" } },
+        "tooltip": {
+            "renderMode": "richText", "trigger": "axis", "axisPointer": { "type": "shadow" },
+        },
         "title": per_strip(&|at| json!({
             "text": cells[at].setting, "left": 0, "top": top(at) - 22, "padding": 0,
             "textStyle": { "fontSize": 13, "fontWeight": "bold" },
         })),
-        "grid": per_strip(&|at| json!({ "left": 44, "right": 8, "top": top(at), "height": STRIP })),
+        "grid": per_strip(&|at| json!({
+            "left": 44, "right": 8, "top": top(at), "height": STRIP,
+        })),
         "xAxis": per_strip(&|at| json!({
             "type": "category", "gridIndex": at, "data": names(at), "axisTick": { "show": false },
-            "name": "cpu", "nameLocation": "start", "nameGap": 14, "axisLabel": { "hideOverlap": true },
+            "name": "cpu", "nameLocation": "start", "nameGap": 14,
+            "axisLabel": { "hideOverlap": true },
         })),
         "yAxis": per_strip(&|at| json!({
             "type": "value", "gridIndex": at, "min": 0, "max": 100, "interval": 50,
@@ -222,7 +239,7 @@ pub(super) fn cpus(load: &UnderLoad) -> Option<Chart> {
     (!cells.is_empty()).then(|| Chart { says, height: top(cells.len()) - 20, option })
 }
 
-/// In the order of [`palette::STATES`], together 1.
+/// Time shares in the order of [`palette::STATES`]; their sum is 1.
 pub(super) fn parts(shares: &Shares) -> [f64; 6] {
     [
         shares.usr + shares.nice,
@@ -234,14 +251,14 @@ pub(super) fn parts(shares: &Shares) -> [f64; 6] {
     ]
 }
 
-/// What each stage costs for each packet, stacked, a row for each setting; shares of the samples
-/// where no packets were counted.
+/// Cost of each stage per packet, stacked, one row per setting; shares of the samples if no packets
+/// were counted.
 pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
     let in_time = costs.iter().any(|it| it.ns_per_packet.is_some());
     let value =
         |cost: &StageCost| if in_time { cost.ns_per_packet } else { Some(cost.share * 100.0) };
-    let series =
-        stages::Stage::ALL.into_iter().zip(palette::RECEIVE_STAGES).filter_map(|(stage, color)| {
+    let series = stage_samples::Stage::ALL.into_iter().zip(palette::RECEIVE_STAGES).filter_map(
+        |(stage, color)| {
             let data: Vec<_> =
                 costs.iter().map(|it| it.stages.get(&stage).and_then(value).map(rounded)).collect();
             let is_any = data.iter().any(Option::is_some);
@@ -249,18 +266,25 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
                 json!({ "type": "bar", "name": stage.label(), "stack": "stages", "barWidth": 16,
                     "itemStyle": { "color": color }, "data": data })
             })
-        });
+        },
+    );
     let series: Vec<Value> = series.collect();
     let names: Vec<_> = costs.iter().map(|it| it.setting.as_str()).collect();
-    let unit = if in_time { "ns for each packet received" } else { "% of the samples" };
+    let unit = if in_time { "ns per packet received" } else { "% of the samples" };
     let option = json!({
         "animation": false,
         "aria": { "enabled": true, "decal": { "show": true } },
         "legend": { "top": 0, "left": 0 },
-        "tooltip": { "renderMode": "richText", "trigger": "axis", "axisPointer": { "type": "shadow" } },
+        "tooltip": {
+            "renderMode": "richText", "trigger": "axis", "axisPointer": { "type": "shadow" },
+        },
         "grid": { "left": 8, "right": 16, "top": 56, "bottom": 24, "containLabel": true },
-        "xAxis": { "type": "value", "min": 0, "name": unit, "nameLocation": "middle", "nameGap": 30, "splitNumber": 4 },
-        "yAxis": { "type": "category", "data": names, "inverse": true, "axisTick": { "show": false },
+        "xAxis": {
+            "type": "value", "min": 0, "name": unit, "nameLocation": "middle", "nameGap": 30,
+            "splitNumber": 4,
+        },
+        "yAxis": { "type": "category", "data": names, "inverse": true,
+                   "axisTick": { "show": false },
                    "axisLabel": { "interval": 0, "overflow": "truncate", "width": 150 } },
         "series": series,
     });
@@ -268,7 +292,7 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
     (!series.is_empty()).then(|| Chart { says, height: costs.len() * 30 + 116, option })
 }
 
-/// Latencies by percentile, a line for each setting.
+/// Latency by percentile, one line per setting.
 pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
     let cells: Vec<_> = load
         .settings
@@ -282,8 +306,8 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
     let is_wide = all().max()? / all().min()?.max(1) > 200;
     let percents: Vec<String> =
         longest.2.percentiles_ns.iter().map(|(percent, _)| percent.to_string()).collect();
-    let line = |(at, cell, merged): &(usize, &netsilo_core::experiment::results::Cell, &_)| {
-        let merged: &netsilo_core::experiment::latency::Merged = merged;
+    let line = |(at, cell, merged): &(usize, &netsilo_trial::experiment::results::Cell, &_)| {
+        let merged: &netsilo_trial::experiment::latency::Merged = merged;
         let us = |(_, ns): &(f64, u64)| rounded(*ns as f64 / 1e3);
         json!({
             "type": "line", "name": cell.setting, "symbol": palette::symbol(*at), "symbolSize": 7,
@@ -298,9 +322,14 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
         "legend": { "top": 0, "left": 0, "type": "plain" },
         "tooltip": { "renderMode": "richText", "trigger": "axis" },
         "grid": { "left": 8, "right": 16, "top": 62, "bottom": 24, "containLabel": true },
-        "xAxis": { "type": "category", "data": percents, "boundaryGap": false, "name": "percentile", "nameLocation": "middle",
-                   "nameGap": 28 },
-        "yAxis": { "type": "log", "logBase": if is_wide { 10 } else { 2 }, "name": "µs", "nameGap": 8, "axisLabel": { "hideOverlap": true } },
+        "xAxis": {
+            "type": "category", "data": percents, "boundaryGap": false, "name": "percentile",
+            "nameLocation": "middle", "nameGap": 28,
+        },
+        "yAxis": {
+            "type": "log", "logBase": if is_wide { 10 } else { 2 }, "name": "µs", "nameGap": 8,
+            "axisLabel": { "hideOverlap": true },
+        },
         "series": cells.iter().map(line).collect::<Vec<_>>(),
     });
     Some(Chart {
@@ -310,7 +339,7 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
     })
 }
 
-/// The way of the packets.
+/// The path of the packets under one load and setting, as a Sankey diagram.
 pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
     let stages: Vec<Stage> =
         map.places.iter().map(|place| place.stage).fold(Vec::new(), |mut stages, stage| {
@@ -329,16 +358,19 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
         json!({
             "name": at.to_string(), "depth": depth(place.stage),
             "itemStyle": { "color": palette::STAGES[place.stage as usize] },
-            "label": { "formatter": place.name.replace(['{', '}'], "'"), "width": if is_last { 104 } else { 150 }, "overflow": "truncate" },
+            "label": {
+                "formatter": place.name.replace(['{', '}'], "'"),
+                "width": if is_last { 104 } else { 150 }, "overflow": "truncate",
+            },
             "tooltip": { "formatter": place.name.replace(['{', '}'], "'") },
         })
     });
     let links = map.links.iter().map(|link| {
         let (from, to) = (&map.places[link.from].name, &map.places[link.to].name);
-        let told = format!("{from} → {to}: {}/s", crate::units::count(link.per_s));
+        let tooltip = format!("{from} → {to}: {}/s", crate::views::units::count(link.per_s));
         json!({
             "source": link.from.to_string(), "target": link.to.to_string(), "value": link.per_s,
-            "tooltip": { "formatter": told.replace(['{', '}'], "'") },
+            "tooltip": { "formatter": tooltip.replace(['{', '}'], "'") },
         })
     });
     let option = json!({
@@ -346,18 +378,21 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
         "aria": { "enabled": true },
         "tooltip": { "renderMode": "richText" },
         "series": [{
-            "type": "sankey", "left": 8, "right": 116, "top": 12, "bottom": 12, "nodeGap": 8, "nodeWidth": 12, "draggable": false,
+            "type": "sankey", "left": 8, "right": 116, "top": 12, "bottom": 12,
+            "nodeGap": 8, "nodeWidth": 12, "draggable": false,
             "layoutIterations": 0, "emphasis": { "focus": "adjacency" },
             "lineStyle": { "color": "source", "opacity": 0.35, "curveness": 0.5 },
             "nodes": nodes.collect::<Vec<_>>(), "links": links.collect::<Vec<_>>(),
         }],
     });
-    let says =
-        format!("{}, {}: from queues by interrupts and CPUs to readers", map.load, map.setting);
+    let says = format!(
+        "{}, {}: from queues through interrupts and CPUs to readers",
+        map.load, map.setting
+    );
     Some(Chart { says, height: (most * 26 + 40).max(160), option })
 }
 
-/// Four digits: what a tooltip can show.
+/// Rounds to four significant digits, which is what a tooltip can show.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;

@@ -1,17 +1,17 @@
-//! Results as Markdown.
+//! The results of an experiment as Markdown.
 
 use std::fmt::Write as _;
 
-use netsilo_core::experiment::measure::Measure;
-use netsilo_core::experiment::results::{Cell, Results, UnderLoad};
-use netsilo_core::experiment::stage_costs::{EarlyDrop, StageCosts};
+use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::results::{Cell, Results, UnderLoad};
+use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
-use super::folder::Folder;
-use super::words;
-use crate::apply::count as plural;
-use crate::units::nanoseconds;
+use crate::report::folder::Folder;
+use crate::report::words;
+use crate::verbs::apply::count as plural;
+use crate::views::units::nanoseconds;
 
-/// The verdicts, what speaks against them, and all figures.
+/// Renders the verdicts, what weakens them, and all figures.
 pub(super) fn render(folder: &Folder, results: &Results) -> String {
     let machine = &folder.experiment.machine;
     let mut text = format!(
@@ -35,7 +35,7 @@ pub(super) fn render(folder: &Folder, results: &Results) -> String {
         let _ = writeln!(text, "\n## {}\n\n{}", plain(&load.load), figures(load));
     }
     text += &stages(results);
-    list(&mut text, "What speaks against it", &words::doubts(results));
+    list(&mut text, "What weakens single figures", &words::doubts(results));
     let failed = results.failed.iter().map(|it| {
         format!("round {}, {}, {}: {}", it.step.round + 1, it.step.load, it.step.setting, it.why)
     });
@@ -52,7 +52,7 @@ fn list(text: &mut String, title: &str, lines: &[String]) {
     }
 }
 
-/// One row a load, one column a setting.
+/// The verdicts: one row per load, one column per setting.
 fn verdicts(results: &Results) -> String {
     let Some(first) = results.loads.first() else { return String::new() };
     let mut rows = vec![
@@ -62,16 +62,17 @@ fn verdicts(results: &Results) -> String {
             .collect(),
     ];
     for load in &results.loads {
-        let told = |cell: &Cell| {
+        let verdict = |cell: &Cell| {
             let Some(rate) = cell.measured(Measure::Rate) else { return "no result".to_owned() };
             rate.against.as_ref().map_or_else(|| words::level(rate, load.work), words::against)
         };
-        rows.push([load.load.clone()].into_iter().chain(load.settings.iter().map(told)).collect());
+        let cells = load.settings.iter().map(verdict);
+        rows.push([load.load.clone()].into_iter().chain(cells).collect());
     }
     table(&rows)
 }
 
-/// One row a measure, one column a setting.
+/// All measures of a load: one row per measure, one column per setting.
 fn figures(load: &UnderLoad) -> String {
     let header =
         ["".to_owned()].into_iter().chain(load.settings.iter().map(|cell| cell.setting.clone()));
@@ -81,7 +82,7 @@ fn figures(load: &UnderLoad) -> String {
         if measured.iter().all(Option::is_none) {
             continue;
         }
-        let cell = |it: &Option<&netsilo_core::experiment::results::Measured>| {
+        let cell = |it: &Option<&netsilo_trial::experiment::results::Measured>| {
             let Some(it) = it else { return "-".to_owned() };
             let against =
                 it.against.as_ref().map(|against| format!("; {}", words::briefly(against)));
@@ -93,7 +94,7 @@ fn figures(load: &UnderLoad) -> String {
     table(&rows)
 }
 
-/// What each stage costs under each load, and what early drops say of that.
+/// Costs of the stages under each load, and what early drops show.
 fn stages(results: &Results) -> String {
     let mut text = String::new();
     for load in &results.loads {
@@ -109,7 +110,7 @@ fn stages(results: &Results) -> String {
         }
     }
     for EarlyDrop { load, dropped, settings } in &results.early_drops {
-        let words = ["setting", "measured by", "passed on", "dropped early", "less"];
+        let words = ["setting", "measured by", "forwarded", "dropped early", "saved"];
         let mut rows = vec![words.map(str::to_owned).to_vec()];
         for spared in settings {
             for (name, it) in words::ways(spared) {
@@ -125,7 +126,7 @@ fn stages(results: &Results) -> String {
             }
         }
         let title = format!(
-            "What the way after raw PREROUTING costs: {} against {}",
+            "Cost of the path after raw PREROUTING: {} against {}",
             plain(load),
             plain(dropped)
         );
@@ -137,7 +138,7 @@ fn stages(results: &Results) -> String {
     text
 }
 
-/// One row a stage, one column a setting.
+/// Stage costs: one row per stage, one column per setting.
 fn stage_costs(costs: &[&StageCosts]) -> String {
     let head = ("", costs.iter().map(|it| it.setting.clone()).collect());
     let row = |(name, cells): (&str, Vec<String>)| [vec![name.to_owned()], cells].concat();
@@ -156,7 +157,7 @@ fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A name from outside with what Markdown and HTML would take for their own written out.
+/// Escapes what Markdown or HTML would interpret in a text.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {

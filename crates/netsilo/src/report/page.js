@@ -1,5 +1,6 @@
 "use strict";
-// Hands the options that netsilo made to the chart library, and follows the theme, the window, folds and the printer.
+// Passes netsilo's chart options to the chart library; reacts to theme, window size, folds and
+// printing.
 (() => {
   const root = document.documentElement;
   const data = JSON.parse(document.getElementById("charts").textContent);
@@ -10,7 +11,7 @@
   let printing = false;
   const theme = () => printing ? "light" : root.dataset.theme || (night.matches ? "dark" : "light");
 
-  // an interval: a line with two ends
+  // an interval: a line with end marks
   const whisker = (params, api) => {
     const [x1, y] = api.coord([api.value(0), api.value(2)]);
     const [x2] = api.coord([api.value(1), api.value(2)]);
@@ -57,7 +58,8 @@
     redraw();
   });
 
-  // on paper: by day, one column, nothing folded but the tables of charts: the raw figures at the end have the same
+  // print: light theme, one column, all folds open except the charts' tables, whose figures are also
+  // in the raw figures at the end
   let folded = [];
   addEventListener("beforeprint", () => {
     printing = true;

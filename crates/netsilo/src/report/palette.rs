@@ -1,17 +1,17 @@
-//! Colours that people tell apart, whatever their eyes and whether it is night: after Paul Tol's
-//! and Okabe and Ito's schemes. No meaning is in a colour alone: bars and rows carry their names,
-//! lines their symbols, stacked parts their patterns.
+//! Colours that can be distinguished with colour blindness and on light and dark backgrounds, after
+//! the schemes of Paul Tol and of Okabe and Ito. Colour never carries meaning alone: bars and rows
+//! have names, lines have symbols, stacked parts have patterns.
 
 use serde_json::{Value, json};
 
-/// Of settings, the first being what the others are compared with.
+/// Colours of settings; the first is the reference.
 const SETTINGS: [&str; 8] =
     ["#8a8f98", "#3b78b5", "#d98200", "#2f9e63", "#b5478f", "#4aa9c9", "#c8502f", "#8c7a1f"];
 
 /// Symbols of settings in lines.
 const SYMBOLS: [&str; 6] = ["circle", "rect", "triangle", "diamond", "emptyCircle", "emptyRect"];
 
-/// What a CPU did, by name, idle last.
+/// Names and colours of CPU states; idle is last.
 pub(super) const STATES: [(&str, &str); 6] = [
     ("usr", "#3b78b5"),
     ("sys", "#2f9e63"),
@@ -21,25 +21,25 @@ pub(super) const STATES: [(&str, &str); 6] = [
     ("idle", "#b9bec6"),
 ];
 
-/// Places on a packet's way, by stage.
+/// Colours of the places on a packet's path, by stage.
 pub(super) const STAGES: [&str; 6] =
     ["#3b78b5", "#8a8f98", "#d98200", "#b5478f", "#2f9e63", "#4aa9c9"];
 
-/// Stages of receive work, in the order of a packet's way.
+/// Colours of the stages of receive work, in packet order.
 pub(super) const RECEIVE_STAGES: [&str; 7] =
     ["#3b78b5", "#2f9e63", "#d98200", "#b5478f", "#c8502f", "#4aa9c9", "#b9bec6"];
 
-/// A setting's colour, by its place.
+/// Returns the colour of the setting at this index.
 pub(super) fn setting(at: usize) -> &'static str {
     SETTINGS[at % SETTINGS.len()]
 }
 
-/// A setting's symbol, by its place.
+/// Returns the symbol of the setting at this index.
 pub(super) fn symbol(at: usize) -> &'static str {
     SYMBOLS[at % SYMBOLS.len()]
 }
 
-/// What the library draws text, axes and grid lines with, by day and by night.
+/// Colours of text, axes and grid lines, for the light and the dark theme.
 pub(super) fn themes() -> Value {
     let theme = |text: &str, line: &str, split: &str, back: &str| {
         let axis = json!({
@@ -54,7 +54,9 @@ pub(super) fn themes() -> Value {
             "textStyle": { "color": text, "fontFamily": "system-ui, sans-serif" },
             "title": { "textStyle": { "color": text } },
             "legend": { "textStyle": { "color": text } },
-            "tooltip": { "backgroundColor": back, "borderColor": line, "textStyle": { "color": text } },
+            "tooltip": {
+                "backgroundColor": back, "borderColor": line, "textStyle": { "color": text },
+            },
             "categoryAxis": axis, "valueAxis": axis, "logAxis": axis,
             "sankey": { "label": { "color": text, "textBorderColor": back, "textBorderWidth": 2 } },
             "whisker": text,

@@ -1,20 +1,20 @@
-//! Figures and verdicts in words, the same on a page and in Markdown.
+//! Figures and verdicts as text, shared by the page and Markdown.
 
-use netsilo_core::ab::Scale;
-use netsilo_core::experiment::measure::{Measure, Work};
-use netsilo_core::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
-use netsilo_core::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
-use netsilo_core::stages::Stage;
-use netsilo_core::stats::Estimate;
+use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_stats::Estimate;
+use netsilo_trial::comparison::Scale;
+use netsilo_trial::experiment::measure::{Measure, Work};
+use netsilo_trial::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
+use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
 
-use crate::apply::count as plural;
-use crate::units;
+use crate::verbs::apply::count as plural;
+use crate::views::units;
 
-/// What counts say where times say nothing.
+/// Measures that are counts, for machines whose times are not meaningful.
 const IN_COUNTS: [Measure; 4] =
     [Measure::BusiestCpu, Measure::NetRx, Measure::Ipis, Measure::HandedOver];
 
-/// A value with its unit, to three digits.
+/// Formats a value with its unit, to three significant digits.
 pub(super) fn value(measure: Measure, work: Work, value: f64) -> String {
     match (measure, work) {
         (Measure::Rate, Work::Megabyte) => units::bytes_per_s(value),
@@ -29,26 +29,27 @@ pub(super) fn value(measure: Measure, work: Work, value: f64) -> String {
     }
 }
 
-/// The median with its interval: `12.3k/s (12.1k/s .. 12.6k/s)`.
+/// Formats the median with its interval: `12.3k/s (12.1k/s .. 12.6k/s)`.
 pub(super) fn level(measured: &Measured, work: Work) -> String {
-    let told = |it: f64| value(measured.measure, work, it);
-    let interval = measured.interval.map(|it| format!(" ({} .. {})", told(it.low), told(it.high)));
-    told(measured.median) + &interval.unwrap_or_default()
+    let shown = |it: f64| value(measured.measure, work, it);
+    let interval =
+        measured.interval.map(|it| format!(" ({} .. {})", shown(it.low), shown(it.high)));
+    shown(measured.median) + &interval.unwrap_or_default()
 }
 
-/// The change alone: `+9.8%`, or `+0.53` of what may be 0.
+/// Formats the change alone: `+9.8%`, or `+0.53` for a measure that may be 0.
 pub(super) fn change(against: &Against) -> String {
     signed(against.change, against.scale)
 }
 
-/// `+9.1% .. +10.4%`.
+/// Formats an interval: `+9.1% .. +10.4%`.
 pub(super) fn interval(interval: &Estimate, scale: Scale) -> String {
     format!("{} .. {}", signed(interval.low, scale), signed(interval.high, scale))
 }
 
 fn signed(value: f64, scale: Scale) -> String {
     match scale {
-        // a setting may make something a hundred times as large
+        // above tenfold a factor reads better than a percentage
         Scale::Ratio if value >= 9.995 => format!("x{}", units::count(value + 1.0)),
         Scale::Ratio => format!("{:+.1}%", value * 100.0),
         Scale::Difference if value < 0.0 => format!("-{}", units::small(-value)),
@@ -56,7 +57,7 @@ fn signed(value: f64, scale: Scale) -> String {
     }
 }
 
-/// What a comparison comes to.
+/// Names a verdict.
 pub(super) fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Better => "better",
@@ -69,7 +70,7 @@ pub(super) fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A sign beside the word, for those who skim.
+/// Returns a sign for a verdict, to be read beside its name.
 pub(super) fn sign(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Better | Verdict::Higher => "▲",
@@ -79,14 +80,14 @@ pub(super) fn sign(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The change, its interval and the verdict: `+9.8% (+9.1% .. +10.4%): better`.
+/// Formats change, interval and verdict: `+9.8% (+9.1% .. +10.4%): better`.
 pub(super) fn against(against: &Against) -> String {
     let interval =
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
     format!("{}{}: {}", change(against), interval.unwrap_or_default(), verdict(against.verdict))
 }
 
-/// The change with its interval, and what it comes to where that is told from an interval.
+/// Formats change, interval and verdict; without an interval the change alone.
 pub(super) fn briefly(against: &Against) -> String {
     let interval =
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
@@ -94,7 +95,7 @@ pub(super) fn briefly(against: &Against) -> String {
     format!("{}{}{}", change(against), interval.unwrap_or_default(), verdict.unwrap_or_default())
 }
 
-/// For each setting but the first, what it changed, in sentences.
+/// Returns sentences about what each setting but the first changed.
 pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
     let names = results
         .loads
@@ -107,8 +108,8 @@ pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
     names.into_iter().flatten().map(|name| (name.clone(), sentences(&name))).collect()
 }
 
-/// `transactions per second, under 4 loads: better under 3 (+4.0% to +31%), no difference shown
-/// under 1`; `... : better under all 4 loads (+4.0% to +31%)`.
+/// One sentence: `transactions per second, under 4 loads: better under 3 (+4.0% to +31%), no
+/// difference shown under 1`, or `...: better under all 4 loads (+4.0% to +31%)`.
 fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String> {
     let all: Vec<(&UnderLoad, &Against)> = results
         .loads
@@ -129,9 +130,9 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
     let part = |kind: Verdict| {
         let of: Vec<&Against> =
             all.iter().map(|(_, it)| *it).filter(|it| it.verdict == kind).collect();
-        // where it is not judged, the change is still worth knowing
-        let told = kind.differs() || kind == Verdict::TooFewRounds;
-        let range = if told { range(&of) } else { String::new() };
+        // with too few rounds there is no verdict, but the change is still shown
+        let has_range = kind.differs() || kind == Verdict::TooFewRounds;
+        let range = if has_range { range(&of) } else { String::new() };
         let under = match (of.len(), all.len()) {
             (0, _) => return None,
             (_, 1) => String::new(),
@@ -147,18 +148,18 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
     Some(format!("{name}{loads}: {}", parts.join(", ")))
 }
 
-/// A measure's name where loads do different kinds of work.
+/// Names a measure for loads that do different kinds of work.
 pub(super) fn every_work(measure: Measure) -> String {
     match measure {
         Measure::Rate => "work done per second".into(),
         Measure::Received | Measure::CpuReceived | Measure::SoftirqReceived => {
             measure.name(Work::Packet)
         }
-        _ => measure.name(Work::Packet).replace("per packet", "per piece of work"),
+        _ => measure.name(Work::Packet).replace("per packet", "per unit of work"),
     }
 }
 
-/// The smallest and the largest change.
+/// Formats the smallest and the largest change.
 fn range(of: &[&Against]) -> String {
     let by = |a: &&&Against, b: &&&Against| a.change.total_cmp(&b.change);
     match (of.iter().min_by(by), of.iter().max_by(by)) {
@@ -170,8 +171,8 @@ fn range(of: &[&Against]) -> String {
     }
 }
 
-/// What is told of stages under a load: a row for each stage that some sample found, and what they
-/// come to; a cell for each of the settings.
+/// Returns the table of stage costs under a load: a row for each sampled stage and for the totals,
+/// each with one cell per setting.
 pub(super) fn stage_rows(costs: &[&StageCosts]) -> Vec<(&'static str, Vec<String>)> {
     let row =
         |name, of: &dyn Fn(&StageCosts) -> String| (name, costs.iter().map(|it| of(it)).collect());
@@ -188,7 +189,7 @@ pub(super) fn stage_rows(costs: &[&StageCosts]) -> Vec<(&'static str, Vec<String
     rows
 }
 
-/// A stage's cost: `412 ns ±36 (31%)`, or its share alone.
+/// Formats a stage's cost: `412 ns ±36 (31%)`, or its share alone.
 fn stage(cost: &StageCost) -> String {
     let share = units::percent(cost.share);
     let Some(ns) = cost.ns_per_packet else { return share };
@@ -197,7 +198,7 @@ fn stage(cost: &StageCost) -> String {
     format!("{}{within} ({share})", units::nanoseconds(ns))
 }
 
-/// How much less it is, with its interval or the reason that there is none.
+/// Formats how much less a dropped packet costs, with the interval if there is one.
 pub(super) fn less(difference: &Difference) -> String {
     let interval = difference
         .interval
@@ -209,7 +210,7 @@ fn signed_time(ns: f64) -> String {
     if ns < 0.0 { format!("-{}", units::nanoseconds(-ns)) } else { units::nanoseconds(ns) }
 }
 
-/// What is compared of packets that are passed on and dropped, each with its name.
+/// Names the available comparisons between forwarded and dropped packets.
 pub(super) fn ways(spared: &Spared) -> Vec<(&'static str, &Difference)> {
     let ways = [
         ("CPU time of the machine, by round", &spared.cpu),
@@ -220,33 +221,34 @@ pub(super) fn ways(spared: &Spared) -> Vec<(&'static str, &Difference)> {
     ways.into_iter().filter_map(|(name, it)| Some((name, it.as_ref()?))).collect()
 }
 
-/// What was not sampled, or not wholly.
+/// Lists where stages were not sampled or samples were lost.
 pub(super) fn not_sampled(results: &Results) -> Vec<String> {
-    let told = |costs: &StageCosts| {
+    let notes = |costs: &StageCosts| {
         let who = format!("{}, {}", costs.load, costs.setting);
-        let refused = costs.refused.as_ref().map(|why| format!("{who}: stages not known: {why}"));
+        let refused = costs.refused.as_ref().map(|why| format!("{who}: stages unknown: {why}"));
         let lost = (costs.lost > 0)
-            .then(|| format!("{who}: {} found no room", plural(costs.lost as usize, "sample")));
+            .then(|| format!("{who}: {} lost, buffer full", plural(costs.lost as usize, "sample")));
         [refused, lost]
     };
-    results.stages.iter().flat_map(told).flatten().collect()
+    results.stages.iter().flat_map(notes).flatten().collect()
 }
 
-/// What to know before believing any of it.
+/// Lists what limits the results as a whole.
 pub(super) fn caveats(results: &Results) -> Vec<String> {
     let mut caveats = Vec::new();
     if let Some(why) = &results.times_mean_nothing {
         caveats.push(format!(
-            "{why}: rates, latencies and shares of time are kept and marked, but nothing is concluded from them. Counts (for each \
-             transaction, packet or megabyte) are."
+            "{why}: rates, latencies and shares of time are recorded and marked, but not judged. \
+             Counts (per transaction, packet or megabyte) are judged."
         ));
     }
     let sure = (1.0 - results.doubt) * 100.0;
     for (what, chance) in [("rates", &results.rates), ("other measures", &results.others)] {
         if chance.made > 0 {
             caveats.push(format!(
-                "On {what}: {}, {} of them of a difference. If no setting changed anything, about {:.1} would be, by chance: an \
-                 interval misses the truth once in {:.0} times ({sure:.0} %).",
+                "On {what}: {}, {} of them of a difference. If no setting changed anything, about \
+                 {:.1} would show one by chance: an interval misses the true value once in {:.0} \
+                 times ({sure:.0} %).",
                 plural(chance.made, "verdict"),
                 chance.differ,
                 chance.by_chance,
@@ -257,37 +259,35 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
     if results.rounds < 6 {
         let few = plural(results.rounds as usize, "round");
         let is = if results.rounds == 1 { "is" } else { "are" };
-        caveats.push(format!(
-            "{few} {is} too few for an interval: from 6 rounds on there are verdicts."
-        ));
+        caveats
+            .push(format!("{few} {is} too few for an interval: verdicts need 6 rounds or more."));
     }
     if !results.failed.is_empty() {
         caveats.push(format!(
-            "{} failed; they are named below.",
+            "{} failed; they are listed below.",
             plural(results.failed.len(), "trial")
         ));
     }
     if !results.not_tried.is_empty() {
         caveats.push(format!(
-            "{} not made yet: the experiment was interrupted.",
+            "{} missing: the experiment was interrupted.",
             plural(results.not_tried.len(), "trial")
         ));
     }
     if results.strangers > 0 {
         caveats.push(format!(
-            "{} of settings, loads or rounds that this experiment does not have; they count nowhere.",
+            "{} with a setting, load or round that this experiment does not have; not counted.",
             plural(results.strangers, "record")
         ));
     }
     if results.loads.iter().any(|load| load.both_ends) {
-        caveats.push(
-            "Both ends ran on one machine: what is told of its CPUs is the work of both.".into(),
-        );
+        caveats
+            .push("Both ends ran on one machine: its CPU figures include the work of both.".into());
     }
     caveats
 }
 
-/// What speaks against single figures.
+/// Lists what weakens single figures.
 pub(super) fn doubts(results: &Results) -> Vec<String> {
     let mut doubts = Vec::new();
     for load in &results.loads {
@@ -301,11 +301,11 @@ pub(super) fn doubts(results: &Results) -> Vec<String> {
                 ));
             }
             if steadiness.neighbours_alike.is_some() {
-                doubts.push(format!("{who}: comes in waves, neighbouring rounds are alike"));
+                doubts.push(format!("{who}: autocorrelated, neighbouring rounds are alike"));
             }
             if !steadiness.outliers.is_empty() {
-                doubts
-                    .push(format!("{who}: {} far off", plural(steadiness.outliers.len(), "round")));
+                let outliers = plural(steadiness.outliers.len(), "outlier");
+                doubts.push(format!("{who}: {outliers}"));
             }
             let unreadable = cell.latency.as_ref().map_or(0, |it| it.unreadable);
             if unreadable > 0 {

@@ -1,4 +1,4 @@
-//! Bundles made of a fixture: virtio-net with four queues, all of whose packets come on rx-3 and
+//! Bundles built from a fixture: virtio-net with four queues, where all packets arrive on rx-3 and
 //! are read on another node.
 
 use std::path::Path;
@@ -6,18 +6,18 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use netsilo_core::attribution::{
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::attribution::{
     Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source,
 };
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::NapiId;
 use netsilo_sys::bundle::{Addresses, Capture};
-use netsilo_sys::root::Root;
+use netsilo_sys::files::root::Root;
 
-/// A bundle of the host.
+/// Path of a bundle of the host.
 pub(crate) static VIRTIO: LazyLock<String> = LazyLock::new(|| bundle("virtio", &[]));
 
-/// The same host with irqbalance running.
+/// Path of a bundle of the same host with irqbalance running.
 pub(crate) static OWNED: LazyLock<String> = LazyLock::new(|| {
     bundle(
         "owned",
@@ -38,7 +38,7 @@ fn bundle(name: &str, more: &[(&str, &str)]) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A copy of the fixture as it was at that second after boot; the CPUs are idle, but for CPU 1.
+/// Writes the fixture as of that second after boot; all CPUs are idle except CPU 1.
 fn write_tree(tree: &Path, second: u64, more: &[(&str, &str)]) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/virtio-6.1");
     assert!(
@@ -48,7 +48,7 @@ fn write_tree(tree: &Path, second: u64, more: &[(&str, &str)]) {
     let stat = |cpu| format!("cpu{cpu} {} 0 0 {} 0 0 0 0 0 0\n", ticks(cpu).0, ticks(cpu).1);
     let stat: String = [0, 1, 2, 3, 4, 6, 7].map(stat).concat();
     let uptime = format!("{second}.00 9.00\n");
-    // the time in `tree.json` would go before that in `uptime`
+    // without this, `tree.json` would override the time in `uptime`
     for (path, text) in
         [("tree.json", "{}"), ("proc/uptime", &uptime), ("proc/stat", &stat)].iter().chain(more)
     {
@@ -58,7 +58,7 @@ fn write_tree(tree: &Path, second: u64, more: &[(&str, &str)]) {
     }
 }
 
-/// rx-3 is polled on CPU 7, redis reads it on CPU 0.
+/// The attribution: rx-3 is polled on CPU 7, redis reads it on CPU 0.
 fn attribution() -> Attribution {
     let (napi, polled, read) = (NapiId(8196), CpuId(7), CpuId(0));
     let poll = Poll {

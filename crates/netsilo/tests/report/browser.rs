@@ -1,20 +1,23 @@
-//! The page in headless Chromium: nothing on the console, the figures drawn are those of the
-//! records, and there is something to see.
+//! The page in headless Chromium: its console is empty, the drawn figures match the records, and
+//! the page is not blank.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use netsilo_core::experiment::results::Results;
+use netsilo_trial::experiment::results::Results;
 use tempfile::TempDir;
 
-use crate::{folder, forward_folder, made_up, report};
+use crate::folder;
+use crate::forward_folder;
+use crate::made_up;
+use crate::report;
 
-/// Chromium's names.
+/// Names of Chromium's program.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Where it is; `None` where it is not, having said so. Where nothing may be skipped that is a
-/// failure.
+/// Returns the path of Chromium; `None`, with a SKIPPED message, if it is not installed. Fails
+/// instead if nothing may be skipped.
 fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path)
@@ -30,7 +33,7 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Opens a page; what it says to stdout, once it has said nothing on its console.
+/// Opens a page and returns stdout; asserts that the page's console is empty.
 fn browse(chromium: &Path, page: &Path, arguments: &[&str]) -> String {
     let profile = TempDir::new().unwrap();
     let output = Command::new("timeout")
@@ -49,17 +52,17 @@ fn browse(chromium: &Path, page: &Path, arguments: &[&str]) -> String {
         .arg(format!("file://{}", page.display()))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    let console: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
+    let log = String::from_utf8_lossy(&output.stderr);
+    let console: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(
         output.status.success() && console.is_empty(),
-        "{}: {console:#?}\n{said}",
+        "{}: {console:#?}\n{log}",
         output.status
     );
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The texts that charts have drawn, in order.
+/// Returns the texts drawn in charts, in order.
 fn drawn(dom: &str) -> Vec<String> {
     let texts =
         dom.split("<text").skip(1).filter_map(|it| it.split_once('>')?.1.split_once("</text>"));
@@ -68,7 +71,7 @@ fn drawn(dom: &str) -> Vec<String> {
         .collect()
 }
 
-/// `118k/s  +3.1% ▲` as 118000.
+/// Parses `118k/s  +3.1% ▲` as 118000.
 fn rate(text: &str) -> Option<f64> {
     let (number, _) = text.split_once("B/s").or_else(|| text.split_once("/s"))?;
     let number = number.trim();
@@ -92,12 +95,12 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 #[test]
-fn what_a_browser_shows_is_what_was_recorded() {
+fn a_browser_shows_the_recorded_figures() {
     let Some(chromium) = chromium() else { return };
     let folder = folder(None);
     let page = folder.path().join("report.html");
     assert!(report(folder.path(), &["-o", page.to_str().unwrap()]).status.success());
-    // how many charts are drawn at first; then all folds are opened, so that all are
+    // counts the charts drawn at first; then opens all folds, so that all are drawn
     let text = std::fs::read_to_string(&page).unwrap();
     let open = "<script>document.body.dataset.first = document.querySelectorAll('svg').length;
         document.querySelectorAll('details').forEach((it) => { it.open = true; });</script></body>";
@@ -147,15 +150,12 @@ fn what_a_browser_shows_is_what_was_recorded() {
         );
     }
     let texts = drawn(&dom).join("\n");
-    assert!(
-        texts.contains("</script><script>"),
-        "the name of a setting stands in charts as it is: {texts}"
-    );
-    assert!(texts.contains("redis<b>'b'"), "a reader's name stands in the way of packets: {texts}");
+    assert!(texts.contains("</script><script>"), "charts show a setting's name unchanged: {texts}");
+    assert!(texts.contains("redis<b>'b'"), "the packets' path shows a reader's name: {texts}");
 }
 
 #[test]
-fn a_stages_cost_stands_in_its_chart_and_in_its_table() {
+fn a_stages_cost_is_in_its_chart_and_in_its_table() {
     let Some(chromium) = chromium() else { return };
     let folder = forward_folder();
     let page = folder.path().join("report.html");
@@ -163,7 +163,7 @@ fn a_stages_cost_stands_in_its_chart_and_in_its_table() {
     let dom = browse(&chromium, &page, &["--dump-dom"]);
     let (_, section) = dom.split_once("<h2 id=\"stages\">").unwrap();
     let section = section.split_once("</section>").unwrap().0;
-    // two loads; each has its bars' legend
+    // two loads, each with the legend of its bars
     assert_eq!(section.matches("<svg").count(), 2, "{section}");
     let texts = drawn(section);
     for (stage, times) in
@@ -171,7 +171,7 @@ fn a_stages_cost_stands_in_its_chart_and_in_its_table() {
     {
         assert_eq!(texts.iter().filter(|text| *text == stage).count(), times, "{stage}: {texts:?}");
     }
-    // 500 samples of 499 a second, 7 million packets
+    // 500 samples at 499 per second, 7 million packets
     assert!(section.contains("143 ns ±12.5 ns (42%)"), "{section}");
     for way in ["CPU time of the machine, by round", "samples in receive work"] {
         assert_eq!(section.matches(way).count(), 2, "{way}: {section}");
@@ -179,7 +179,7 @@ fn a_stages_cost_stands_in_its_chart_and_in_its_table() {
 }
 
 #[test]
-fn by_day_and_by_night_there_is_something_to_see_and_paper_has_all_of_it() {
+fn the_page_is_not_blank_in_light_and_dark_and_prints_completely() {
     let Some(chromium) = chromium() else { return };
     let folder = folder(Some("CPUs are emulated"));
     let page = folder.path().join("report.html");
@@ -189,7 +189,7 @@ fn by_day_and_by_night_there_is_something_to_see_and_paper_has_all_of_it() {
         let shot = format!("--screenshot={}", picture.display());
         let scheme = format!("--blink-settings=preferredColorScheme={scheme}");
         browse(&chromium, &page, &[&shot, &scheme, "--window-size=1200,3000"]);
-        seen(&picture)
+        average_brightness(&picture)
     };
     let (by_day, by_night) = (brightness("1"), brightness("0"));
     assert!(by_day > 0.8 && by_night < 0.3, "{by_day} {by_night}");
@@ -204,8 +204,8 @@ fn by_day_and_by_night_there_is_something_to_see_and_paper_has_all_of_it() {
     assert!(pages >= 5, "{pages} pages");
 }
 
-/// How bright a picture is on average, 0..=1, once it has been seen to show many colours.
-fn seen(picture: &Path) -> f64 {
+/// Returns the average brightness of a picture from 0 to 1; asserts that it has many colours.
+fn average_brightness(picture: &Path) -> f64 {
     let decoder = png::Decoder::new(std::io::BufReader::new(std::fs::File::open(picture).unwrap()));
     let mut reader = decoder.read_info().unwrap();
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];

@@ -1,4 +1,4 @@
-//! A made-up experiment's folder: what its figures come to is known.
+//! The folder of a synthetic experiment with known results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,19 +7,22 @@ use std::time::Duration;
 use base64::Engine as _;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::{CpuId, CpuSet};
-use netsilo_core::experiment::stage_costs::Sampled;
-use netsilo_core::experiment::{
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::rates::{CpuRates, Rates, Shares, SoftnetRates};
+use netsilo_model::derive::silo::{ConsumerShare, PollRate, Silo, Silos};
+use netsilo_model::derive::stages::Stages;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource};
+use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
+use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::{
     EXPERIMENT, Experiment, Failed, Kind, Load, Machine, Map, RECORDS, Record, Setting, Step, Trial,
 };
-use netsilo_core::host::{Confidence, Edge, EdgeSource, Irq};
-use netsilo_core::load::{Latency, Run, Served, Side, Spec, Test, Totals};
-use netsilo_core::rates::{CpuRates, Rates, Shares, SoftnetRates};
-use netsilo_core::silo::{ConsumerShare, PollRate, Silo, Silos};
-use netsilo_core::stages::{Stage, StageSamples, Stages};
+use netsilo_trial::traffic::{Latency, Run, Served, Side, Spec, Test, Totals};
 
-/// Names that would do harm where they are not escaped.
+/// Names that would do harm if they were not escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>";
 pub(crate) const READER: &str = "redis<b>{b}\u{1b}[31m";
 
@@ -27,7 +30,7 @@ const CPUS: u32 = 8;
 pub(crate) const ROUNDS: u32 = 8;
 pub(crate) const SETTINGS: [&str; 4] = ["none", "irq-affinity", "rps+rfs", HOSTILE];
 
-/// Requests of 256 bytes from so many instances, and a stream.
+/// Returns request loads of 256 bytes with several numbers of instances, and streams.
 pub(crate) fn loads() -> Vec<Load> {
     let spec = |test, instances| Spec {
         instances,
@@ -45,7 +48,7 @@ pub(crate) fn loads() -> Vec<Load> {
     requests.into_iter().chain(others).collect()
 }
 
-/// What is done per second: how much a setting helps grows with the instances.
+/// Returns the work done per second: a setting helps more with more instances.
 pub(crate) fn per_s(load: usize, setting: usize, round: u32) -> f64 {
     let base = [9_000.0, 60_000.0, 118_000.0, 95_000.0, 1.1e9, 640_000.0][load];
     let helps = [0.0, 0.11, 0.21, 0.002][setting] * [0.1, 0.6, 1.0, 1.2, -0.3, 0.8][load];
@@ -116,7 +119,7 @@ fn latency(base_ns: f64) -> Latency {
     }
 }
 
-/// One CPU does the softirqs of `none`; affinity spreads them over four, RPS over all.
+/// Under `none` one CPU does the softirqs; affinity spreads them over four, RPS over all.
 fn side(setting: usize, per_s: f64, round: u32) -> Side {
     let on = [1, 4, 8, 1][setting];
     let wobble = 1.0 + 0.01 * f64::from(round % 3);
@@ -229,7 +232,7 @@ fn map(load: &str, setting: usize) -> Record {
     }))
 }
 
-/// All records: one trial of `FORWARD` failed.
+/// Returns all records; one trial of `FORWARD` failed.
 pub(crate) fn records() -> Vec<Record> {
     let loads = loads();
     let mut records: Vec<Record> = (0..3).map(|setting| map(&loads[2].name, setting)).collect();
@@ -251,8 +254,8 @@ pub(crate) fn records() -> Vec<Record> {
     records
 }
 
-/// A machine between: packets that are passed on and the same dropped early, and where receive work
-/// spends its time.
+/// Returns the run of a forwarding machine: forwarded packets, the same dropped early, and in which
+/// stages receive work spends its time.
 pub(crate) fn forward() -> (Experiment, Vec<Record>) {
     let mut experiment = experiment(None);
     experiment.kind = Kind::Forward;
@@ -276,7 +279,8 @@ pub(crate) fn forward() -> (Experiment, Vec<Record>) {
     (experiment, records)
 }
 
-/// A trial in which the machine under test was between, and received 700 000 packets per second.
+/// Returns a trial in which the machine under test forwarded, and received 700 000 packets per
+/// second.
 fn between(load: &Load, setting: usize, round: u32) -> Record {
     let Record::Trial(mut trial) = trial(5, load, setting, round) else {
         return map(&load.name, setting);
@@ -318,7 +322,7 @@ fn sampled(load: &Load, setting: usize) -> Record {
     Record::Map(Box::new(Map { load, setting, silos: Silos::default(), sampled: Some(sampled) }))
 }
 
-/// Writes such a folder.
+/// Writes a run's folder.
 pub(crate) fn write(folder: &Path, experiment: &Experiment, records: &[Record]) {
     let lines: Vec<String> =
         records.iter().map(|record| serde_json::to_string(record).unwrap() + "\n").collect();

@@ -1,4 +1,4 @@
-//! `netsilo report` on a made-up experiment: what it says, and how the page looks in a browser.
+//! `netsilo report` on a synthetic experiment: its texts, and the page in a browser.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -8,11 +8,11 @@ mod made_up;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use netsilo_core::experiment::results::{Results, Verdict};
-use netsilo_core::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
+use netsilo_trial::experiment::results::{Results, Verdict};
+use netsilo_trial::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
 use tempfile::TempDir;
 
-/// The program on a folder.
+/// Runs the program on a folder.
 fn report(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
     command.arg("report").arg(folder).args(arguments).stdin(Stdio::null()).output().unwrap()
@@ -26,14 +26,14 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// A folder of all records.
+/// Creates a folder with all records.
 fn folder(times_mean_nothing: Option<&str>) -> TempDir {
     let folder = TempDir::new().unwrap();
     made_up::write(folder.path(), &made_up::experiment(times_mean_nothing), &made_up::records());
     folder
 }
 
-/// The folder of a machine between.
+/// Creates the folder of a forwarding machine.
 fn forward_folder() -> TempDir {
     let folder = TempDir::new().unwrap();
     let (experiment, records) = made_up::forward();
@@ -41,7 +41,7 @@ fn forward_folder() -> TempDir {
     folder
 }
 
-/// What a folder with another file in it is refused with.
+/// Returns the error for a folder in which one file is replaced or missing.
 fn refusal(file: &str, text: Option<&str>) -> String {
     let folder = folder(None);
     let path = folder.path().join(file);
@@ -63,7 +63,7 @@ fn markdown_has_verdicts_first_and_names_what_failed() {
 }
 
 #[test]
-fn where_times_mean_nothing_counts_are_what_is_concluded_from() {
+fn where_times_are_not_meaningful_only_counts_are_judged() {
     let folder = folder(Some("CPUs are emulated"));
     let output = report(folder.path(), &["--markdown"]);
     let head: Vec<&str> = stdout(&output).lines().take(20).collect();
@@ -96,7 +96,7 @@ fn too_few_rounds_have_no_verdict_but_tell_the_change() {
 }
 
 #[test]
-fn what_each_stage_costs_and_an_early_drop_spares_is_told_in_figures() {
+fn the_cost_of_each_stage_and_the_saving_of_an_early_drop_are_shown() {
     let folder = forward_folder();
     let output = report(folder.path(), &[]);
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
@@ -104,34 +104,56 @@ fn what_each_stage_costs_and_an_early_drop_spares_is_told_in_figures() {
 }
 
 #[test]
-fn a_torn_last_line_is_left_out_and_said() {
+fn an_incomplete_last_line_is_left_out_with_a_note() {
     let folder = folder(None);
     let path = folder.path().join(RECORDS);
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 40]).unwrap();
     let output = report(folder.path(), &[]);
     let lines = text.lines().count();
-    let said = stderr(&output).replace(&folder.path().display().to_string(), "RUN");
+    let note = stderr(&output).replace(&folder.path().display().to_string(), "RUN");
     assert_eq!(
-        said,
-        format!("netsilo: RUN/records.jsonl:{lines}: the last line is torn, and left out\n")
+        note,
+        format!("netsilo: RUN/records.jsonl:{lines}: incomplete last line, left out\n")
     );
-    assert!(stdout(&output).contains("1 trial not made yet"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("1 trial missing"), "{}", stdout(&output));
 }
 
 #[test]
 fn a_file_that_is_missing_or_wrong_is_refused_with_its_place() {
     let experiment = serde_json::to_string_pretty(&made_up::experiment(None)).unwrap();
-    insta::assert_snapshot!(refusal(EXPERIMENT, None), @"netsilo: RUN/experiment.json is not there: name the folder that netsilo bench matrix wrote");
-    insta::assert_snapshot!(refusal(EXPERIMENT, Some(&experiment.replacen("\"version\"", "\"vision\"", 1))), @"netsilo: RUN/experiment.json: unknown field `vision`, expected one of `version`, `kind`, `netsilo`, `command`, `started_s`, `settings`, `loads`, `rounds`, `pause`, `seed`, `machine` at line 2 column 10");
-    insta::assert_snapshot!(refusal(EXPERIMENT, Some(&experiment.replacen("\"version\": 1", "\"version\": 9", 1))), @"netsilo: RUN/experiment.json: version 9 is not known, 1 is");
-    insta::assert_snapshot!(refusal(RECORDS, None), @"netsilo: RUN/records.jsonl is not there: nothing was measured yet");
-    insta::assert_snapshot!(refusal(RECORDS, Some("\n{\"failed\":7}\n{}\n")), @"netsilo: RUN/records.jsonl:2:11: no record: invalid type: integer `7`, expected struct Failed");
-    insta::assert_snapshot!(refusal(RECORDS, Some("{\"weather\":{}}\n")), @"netsilo: RUN/records.jsonl:1:10: no record: unknown variant `weather`, expected one of `trial`, `map`, `failed`");
+    insta::assert_snapshot!(
+        refusal(EXPERIMENT, None),
+        @"netsilo: RUN/experiment.json does not exist: name a folder that netsilo bench wrote"
+    );
+    insta::assert_snapshot!(
+        refusal(EXPERIMENT, Some(&experiment.replacen("\"version\"", "\"vision\"", 1))),
+        @"netsilo: RUN/experiment.json: unknown field `vision`, expected one of `version`, \
+         `kind`, `netsilo`, `command`, `started_s`, `settings`, `loads`, `rounds`, `pause`, \
+         `seed`, `machine` at line 2 column 10"
+    );
+    insta::assert_snapshot!(
+        refusal(EXPERIMENT, Some(&experiment.replacen("\"version\": 1", "\"version\": 9", 1))),
+        @"netsilo: RUN/experiment.json: version 9 is not known, 1 is"
+    );
+    insta::assert_snapshot!(
+        refusal(RECORDS, None),
+        @"netsilo: RUN/records.jsonl does not exist: nothing has been measured yet"
+    );
+    insta::assert_snapshot!(
+        refusal(RECORDS, Some("\n{\"failed\":7}\n{}\n")),
+        @"netsilo: RUN/records.jsonl:2:11: not a record: \
+         invalid type: integer `7`, expected struct Failed"
+    );
+    insta::assert_snapshot!(
+        refusal(RECORDS, Some("{\"weather\":{}}\n")),
+        @"netsilo: RUN/records.jsonl:1:10: not a record: \
+         unknown variant `weather`, expected one of `trial`, `map`, `failed`"
+    );
 }
 
 #[test]
-fn a_page_is_written_whole_and_needs_no_other_file() {
+fn a_page_is_complete_and_needs_no_other_file() {
     let folder = folder(None);
     let page = folder.path().join("report.html");
     let output = report(folder.path(), &["-o", page.to_str().unwrap()]);
@@ -146,7 +168,7 @@ fn a_page_is_written_whole_and_needs_no_other_file() {
     let head = text.split("<script").next().unwrap();
     assert!(
         !outside.iter().any(|it| head.contains(it)),
-        "the page asks for something from outside"
+        "the page requests something from outside"
     );
     let names: Vec<_> =
         std::fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();

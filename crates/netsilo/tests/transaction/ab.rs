@@ -1,4 +1,4 @@
-//! `ab`: it measures each setting in turns, and at the end, whatever end, nothing of it is left.
+//! `ab`: it measures both settings in turns and restores everything, however it ends.
 
 use std::process::{Output, Stdio};
 
@@ -6,9 +6,10 @@ use netsilo_lab::said;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
-use super::host::{Host, kill};
+use super::host::Host;
+use super::host::kill;
 
-/// Prints one number while the first interrupt is on cpu 4, and another one while it is not.
+/// Returns a script that runs `there` while the first interrupt is on cpu 4, else `elsewhere`.
 fn measuring(host: &Host, there: &str, elsewhere: &str) -> String {
     let file = host.affinity_file(27);
     format!("case $(cat '{}') in *10) {there};; *) {elsewhere};; esac", file.display())
@@ -30,23 +31,23 @@ fn compared(host: &Host, more: &[&str], script: &str) -> Json {
 }
 
 #[test]
-fn what_makes_a_difference_is_shown_and_taken_back() {
+fn a_difference_is_shown_and_everything_is_restored() {
     let host = Host::new();
     let script = measuring(&host, "echo 120", "echo 100");
-    let told = compared(&host, &[], &script);
+    let result = compared(&host, &[], &script);
     assert_eq!(
-        (&told["verdict"], &told["stop"], &told["pairs_used"]),
+        (&result["verdict"], &result["stop"], &result["pairs_used"]),
         (&"better".into(), &"clear".into(), &8.into())
     );
-    assert!((told["change"]["value"].as_f64().unwrap() - 0.2).abs() < 1e-9, "{told}");
-    // B is in force when B is measured, and only then
+    assert!((result["change"]["value"].as_f64().unwrap() - 0.2).abs() < 1e-9, "{result}");
+    // B is in force exactly when B is measured
     assert!(
-        told["pairs"]
+        result["pairs"]
             .as_array()
             .unwrap()
             .iter()
             .all(|pair| pair["a"] == 100.0 && pair["b"] == 120.0),
-        "{told}"
+        "{result}"
     );
     let cost = compared(&host, &["--lower-is-better"], &script);
     assert_eq!(cost["verdict"], "worse");
@@ -63,15 +64,16 @@ fn what_makes_a_difference_is_shown_and_taken_back() {
 }
 
 #[test]
-fn what_makes_none_is_said_to_show_none() {
+fn no_difference_is_reported_as_none_shown() {
     let host = Host::new();
-    let told = compared(&host, &[], "echo 100");
-    assert_eq!((&told["verdict"], &told["stop"]), (&"no_difference_shown".into(), &"alike".into()));
+    let result = compared(&host, &[], "echo 100");
+    let outcome = (&result["verdict"], &result["stop"]);
+    assert_eq!(outcome, (&"no_difference_shown".into(), &"alike".into()));
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
 }
 
 #[test]
-fn a_command_that_fails_or_is_silent_ends_it_with_all_as_before() {
+fn a_command_that_fails_or_prints_no_number_ends_ab_and_everything_is_restored() {
     let host = Host::new();
     for (script, why) in
         [("exit 3", "exit status: 3"), ("echo none", "printed no number"), ("echo 0", "above 0")]
@@ -86,7 +88,7 @@ fn a_command_that_fails_or_is_silent_ends_it_with_all_as_before() {
 }
 
 #[test]
-fn interrupted_it_takes_back_what_it_has_switched_on() {
+fn an_interrupt_restores_what_was_switched_on() {
     let host = Host::new();
     let plan = host.root().join("plan.json");
     let script = measuring(&host, "sleep 600", "echo 1");
@@ -105,7 +107,7 @@ fn interrupted_it_takes_back_what_it_has_switched_on() {
 }
 
 #[test]
-fn killed_it_leaves_a_transaction_that_undo_takes_back() {
+fn a_kill_leaves_a_transaction_that_undo_restores() {
     let host = Host::new();
     let plan = host.root().join("plan.json");
     let script = measuring(&host, "sleep 1", "echo 1");
@@ -123,13 +125,14 @@ fn killed_it_leaves_a_transaction_that_undo_takes_back() {
 }
 
 #[test]
-fn a_plan_that_is_verified_first_is_in_force_unless_it_was_worse() {
+fn a_verified_plan_is_applied_unless_it_was_worse() {
     let host = Host::new();
-    // what this machine receives meanwhile is not ours to say: each of the three answers may come
+    // what this machine receives meanwhile is unknown: each of the answers is possible
     let (code, text) = said(&host.run("apply", &["--yes", "--verify=50ms"]));
     let worse = text.contains(": worse");
-    let told = ["not verified: nothing is received", "no difference shown", ": better", ": worse"];
-    assert!(told.iter().any(|words| text.contains(words)), "{text}");
+    let answers =
+        ["not verified: nothing is received", "no difference shown", ": better", ": worse"];
+    assert!(answers.iter().any(|words| text.contains(words)), "{text}");
     let (expected, in_force) = if worse { (1, "01\n") } else { (0, "10") };
     assert_eq!(
         (code, host.affinities()),

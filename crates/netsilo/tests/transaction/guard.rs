@@ -1,5 +1,5 @@
-//! `apply --confirm-within`: the guard outlives the terminal, the command line and a hanging
-//! `apply`.
+//! `apply --confirm-within`: the guard outlives the terminal, the command line and an `apply` that
+//! hangs.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -7,18 +7,19 @@ use std::time::Duration;
 use netsilo_lab::said;
 use rustix::process::Signal;
 
-use super::host::{Host, kill};
+use super::host::Host;
+use super::host::kill;
 
 const OLD: [&str; 2] = ["01\n", "01\n"];
 const NEW: [&str; 2] = ["10", "10"];
 
-/// Time since boot, as the journal's deadlines are given.
+/// Returns the time since boot, the clock of the journal's deadlines.
 fn now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
-/// The deadline of the only transaction.
+/// Returns the deadline of the only transaction.
 fn deadline(host: &Host) -> Duration {
     serde_json::from_value(host.records("begin")[0]["confirm_by"].clone()).unwrap()
 }
@@ -31,8 +32,8 @@ fn restored_by_the_guard(host: &Host) {
     host.until("the guard ends", |host| host.guards().is_empty());
 }
 
-/// Ends an apply that is not confirmed; on a machine that is too busy for this to come before the
-/// deadline, one with more time.
+/// Ends an apply before its deadline without confirmation; repeats with more time on a busy
+/// machine.
 fn ended_before_the_deadline(end: impl Fn(&Host, &str)) -> Host {
     for within in ["2s", "10s", "60s"] {
         let host = Host::new();
@@ -51,7 +52,7 @@ fn ended_before_the_deadline(end: impl Fn(&Host, &str)) -> Host {
 #[test]
 fn the_guard_outlives_the_terminal() {
     let host = ended_before_the_deadline(|host, within| {
-        // `script` is the terminal: its death hangs up on all that run in it.
+        // `script` is the terminal: when it dies, all processes in it get SIGHUP.
         let mut terminal = Command::new("script");
         let apply = format!("exec {}", host.words("apply", &["--yes", "--confirm-within", within]));
         terminal.args(["-qec", &apply, "/dev/null"]);
@@ -77,15 +78,15 @@ fn the_guard_outlives_apply() {
     restored_by_the_guard(&host);
     let (code, text) = said(&host.run("confirm", &[]));
     assert_eq!(code, Some(1));
-    assert!(text.contains("too late: transaction 1 was restored when its time was over"), "{text}");
+    assert!(text.contains("too late: transaction 1 was restored when its time ran out"), "{text}");
 }
 
 #[test]
-fn a_confirmed_transaction_stays_and_its_guard_goes_at_once() {
+fn a_confirmed_transaction_stays_and_its_guard_ends_at_once() {
     let host = Host::new();
     let (code, text) = said(&host.run("apply", &["--yes", "--confirm-within", "1h"]));
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("run `netsilo confirm` within 1h or they are taken back"), "{text}");
+    assert!(text.contains("run `netsilo confirm` within 1h or they are restored"), "{text}");
     assert_eq!(host.guards().len(), 1);
     let (code, text) = said(&host.run("confirm", &[]));
     assert_eq!((code, text.contains("transaction 1 is confirmed")), (Some(0), true), "{text}");
@@ -105,7 +106,7 @@ fn undo_before_the_deadline_leaves_the_guard_nothing_to_do() {
 }
 
 #[test]
-fn a_guard_that_is_told_to_end_restores_first() {
+fn a_guard_that_is_terminated_restores_first() {
     let host = Host::new();
     assert_eq!(said(&host.run("apply", &["--yes", "--confirm-within", "1h"])).0, Some(0));
     let guard = host.guards()[0];
@@ -126,7 +127,7 @@ fn the_deadline_counts_even_if_the_guard_was_killed() {
     assert_eq!(host.affinities(), NEW);
     let (code, text) = said(&host.run("confirm", &[]));
     assert_eq!(code, Some(1));
-    assert!(text.contains("its time was over and its guard gone"), "{text}");
+    assert!(text.contains("its time had run out and its guard was gone"), "{text}");
     assert_eq!(host.affinities(), OLD);
 }
 
@@ -154,9 +155,7 @@ fn undo_restores_after_a_kill_in_the_middle_of_writing() {
     let (code, text) = said(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(1));
     assert!(
-        text.contains(
-            "an earlier apply (transaction 1) did not come to its end; run `netsilo undo` first"
-        ),
+        text.contains("an earlier apply (transaction 1) did not finish; run `netsilo undo` first"),
         "{text}"
     );
     assert_eq!(said(&host.run("undo", &[])).0, Some(0));

@@ -22,8 +22,14 @@ impl Host {
             host.put(&format!("sys/kernel/irq/{irq}/per_cpu_count"), "9,0,0,0,0,0,0,0\n");
         }
         let change = |irq: u32, n: u32| {
-            let target = json!({ "knob": "irq_affinity", "irq": irq, "action": format!("virtio0-input.{n}"), "netdev": null });
-            json!({ "target": target, "old": { "cpus": "0" }, "new": { "cpus": "4" }, "reason": "rx follows its reader" })
+            let action = format!("virtio0-input.{n}");
+            let target = json!({
+                "knob": "irq_affinity", "irq": irq, "action": action, "netdev": null,
+            });
+            json!({
+                "target": target, "old": { "cpus": "0" }, "new": { "cpus": "4" },
+                "reason": "rx follows its reader",
+            })
         };
         host.put("plan.json", &json!({ "changes": [change(27, 0), change(28, 1)] }).to_string());
         host
@@ -43,7 +49,7 @@ impl Host {
         self.root().join(format!("proc/irq/{irq}/smp_affinity"))
     }
 
-    /// The affinities of both interrupts, as their files say.
+    /// Reads the affinity files of both interrupts.
     pub(crate) fn affinities(&self) -> [String; 2] {
         [27, 28].map(|irq| std::fs::read_to_string(self.affinity_file(irq)).unwrap())
     }
@@ -52,7 +58,7 @@ impl Host {
         self.root().join("run/netsilo")
     }
 
-    /// A verb with this host's folders; `apply` with its plan.
+    /// Returns a verb with this host's folders; `apply` with its plan.
     pub(crate) fn verb(&self, verb: &str, more: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
         command.arg(verb).arg("--root").arg(self.root()).arg("--state-dir").arg(self.state());
@@ -63,7 +69,7 @@ impl Host {
         command
     }
 
-    /// The same verb as words for a shell.
+    /// Returns the same command for a shell.
     pub(crate) fn words(&self, verb: &str, more: &[&str]) -> String {
         let command = self.verb(verb, more);
         let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -75,20 +81,20 @@ impl Host {
         self.verb(verb, more).output().unwrap()
     }
 
-    /// Starts a verb whose words are of no interest.
+    /// Starts a verb and discards its output.
     pub(crate) fn start(&self, verb: &str, more: &[&str]) -> Child {
         self.verb(verb, more).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// Starts an apply that hangs in writing the second knob, with the lock in its hand; all others
-    /// find this text there.
+    /// Starts an apply that hangs while it writes the second knob and holds the lock; every other
+    /// reader of that knob gets `text`.
     pub(crate) fn hanging_apply(&self, text: &str, more: &[&str]) -> Child {
         let (knob, pipe) = (self.affinity_file(28), self.root().join("pipe"));
         std::fs::remove_file(&knob).unwrap();
         rustix::fs::mknodat(CWD, &knob, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let apply = self.start("apply", more);
-        // It reads the old value first, which comes through the pipe, and then hangs in opening the
-        // pipe for writing.
+        // apply first reads the old value through the pipe, and then hangs when it opens the pipe
+        // for writing.
         std::fs::write(&knob, "01\n").unwrap();
         self.until("the first knob is written", |host| host.records("wrote").len() == 1);
         std::fs::rename(&knob, pipe).unwrap();
@@ -96,7 +102,7 @@ impl Host {
         apply
     }
 
-    /// Lets the hanging apply make its write.
+    /// Lets the hanging apply finish its write.
     pub(crate) fn let_it_write(&self) {
         assert_eq!(std::fs::read_to_string(self.root().join("pipe")).unwrap(), "10");
     }
@@ -108,7 +114,7 @@ impl Host {
         self.put("plan.json", &plan.to_string());
     }
 
-    /// The guards that watch over this host's journal.
+    /// Returns the process ids of the guards of this host's journal.
     pub(crate) fn guards(&self) -> Vec<i32> {
         let state = self.state().to_string_lossy().into_owned();
         let of_this_host = |pid: &i32| {
@@ -123,7 +129,7 @@ impl Host {
         pids.filter(of_this_host).collect()
     }
 
-    /// The journal's records of this kind.
+    /// Returns the journal's records of this kind.
     pub(crate) fn records(&self, kind: &str) -> Vec<serde_json::Value> {
         let journal = std::fs::read_to_string(self.state().join("journal")).unwrap_or_default();
         let records =
@@ -139,7 +145,7 @@ impl Host {
     }
 }
 
-/// No guard outlives its test, whatever became of it.
+/// Kills all guards, so that none outlives its test.
 impl Drop for Host {
     fn drop(&mut self) {
         for pid in self.guards() {

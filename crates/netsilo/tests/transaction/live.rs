@@ -1,4 +1,4 @@
-//! The same on the running kernel, in a network namespace of its own, which ends with the test.
+//! The verbs on the running kernel, in a network namespace that ends with the test.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::host::Host;
 
-/// Makes a netdev with two queues, prints its knobs, applies, prints them, undoes, prints them.
+/// Creates a netdev with two queues, prints its knobs, applies, prints them, undoes, prints them.
 const SCRIPT: &str = r#"
 set -e
 mount -t sysfs sysfs /sys
@@ -24,14 +24,16 @@ knobs
 
 fn change(knob: &str, queue: u32, old: Value, new: Value) -> Value {
     let netdev = json!({ "name": "v0", "device_path": null });
-    json!({ "target": { "knob": knob, "netdev": netdev, "queue": queue }, "old": old, "new": new, "reason": "test" })
+    let target = json!({ "knob": knob, "netdev": netdev, "queue": queue });
+    json!({ "target": target, "old": old, "new": new, "reason": "test" })
 }
 
-/// Applies with the state folder on a file system of 8 KiB, a page for the lock and one for the
-/// journal, which is kept.
+/// Applies with the state folder on a file system of 8 KiB, one page for the lock and one for the
+/// journal, and keeps a copy of the journal.
 fn apply_with_little_space(host: &Host) -> (Option<i32>, String) {
     let script = format!(
-        "mount -t tmpfs -o size=8k,mode=700 tmpfs {state}; (exec {apply}); code=$?; cp {state}/journal {kept}; exit $code",
+        "mount -t tmpfs -o size=8k,mode=700 tmpfs {state}; \
+         (exec {apply}); code=$?; cp {state}/journal {kept}; exit $code",
         state = host.state().display(),
         apply = host.words("apply", &["--yes"]),
         kept = host.root().join("journal").display(),
@@ -49,7 +51,7 @@ fn a_full_disk_under_the_journal_is_a_failed_write() {
     assert_eq!(said(&host.run("undo", &[])).0, Some(0));
     let journal = std::fs::read_to_string(host.state().join("journal")).unwrap();
     let begun: usize = journal.split_inclusive('\n').take(2).map(str::len).sum();
-    // The whole plan fits just so, the first record after it does not.
+    // The plan's record just fits, the first record after it does not.
     let padding = "x".repeat(4096 - 30 - begun);
     host.edit_plan(|plan| {
         plan["changes"][0]["reason"] = format!("rx follows its reader{padding}").into()
@@ -89,11 +91,11 @@ fn queues_of_a_real_netdev_change_and_come_back_byte_for_byte() {
     script.args(["--net", "--mount", "sh", "-c", SCRIPT]);
     script.env("DIR", dir.path()).env("NETSILO", env!("CARGO_BIN_EXE_netsilo"));
     let output = script.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{messages}");
     assert!(
-        said.contains("v0 rx-0 rps_flow_cnt: 64 -> 1000, which the kernel made 1024"),
-        "{said}"
+        messages.contains("v0 rx-0 rps_flow_cnt: 64 -> 1000, which the kernel rounded to 1024"),
+        "{messages}"
     );
     let text = String::from_utf8(output.stdout).unwrap();
     let [before, applied, after] = text.split_terminator("--\n").collect::<Vec<_>>()[..] else {

@@ -1,21 +1,21 @@
-//! `apply` and `undo`: what they say and with which code they end.
+//! `apply` and `undo`: their messages and exit codes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use netsilo_core::cpuset::CpuSet;
 use netsilo_lab::said;
+use netsilo_model::machine::cpuset::CpuSet;
 
 use super::host::Host;
 
 #[test]
-fn apply_says_what_it_does_and_undo_takes_it_back() {
+fn apply_reports_its_changes_and_undo_restores_them() {
     let host = Host::new();
     let (code, text) = said(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("irq 27 (virtio0-input.0): 0 -> 4"), "{text}");
     assert!(
-        text.contains("transaction 1: 2 changes applied; `netsilo undo` takes them back"),
+        text.contains("transaction 1: 2 changes applied; `netsilo undo` restores them"),
         "{text}"
     );
     assert!(text.contains("irq 28: no interrupt came"), "{text}");
@@ -35,12 +35,12 @@ fn without_a_terminal_and_without_yes_nothing_is_written() {
     let host = Host::new();
     let (code, text) = said(&host.run("apply", &[]));
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("say --yes"), "{text}");
+    assert!(text.contains("use --yes"), "{text}");
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
 }
 
 #[test]
-fn json_tells_the_outcome_to_programs() {
+fn json_has_the_outcome() {
     let host = Host::new();
     let applied = host.run("apply", &["--yes", "--json"]);
     let applied: serde_json::Value = serde_json::from_slice(&applied.stdout).unwrap();
@@ -53,9 +53,9 @@ fn json_tells_the_outcome_to_programs() {
 }
 
 #[test]
-fn a_failed_write_ends_with_20_and_all_as_before() {
+fn a_failed_write_ends_with_20_and_everything_is_restored() {
     let host = Host::new();
-    // A file of the kernel that reads as a mask and that not even root can write: EACCES
+    // A kernel file that reads as a mask and that not even root can write: EACCES
     // (kernfs_fop_open).
     let stubborn = "/sys/devices/system/cpu/kernel_max";
     std::fs::remove_file(host.affinity_file(28)).unwrap();
@@ -89,7 +89,7 @@ fn what_cannot_be_restored_ends_with_21_until_undo_succeeds() {
 }
 
 #[test]
-fn a_plan_that_is_out_of_date_ends_with_1() {
+fn an_outdated_plan_ends_with_1() {
     let host = Host::new();
     host.put("proc/irq/28/smp_affinity", "08\n");
     let (code, text) = said(&host.run("apply", &["--yes"]));
@@ -118,7 +118,7 @@ fn another_owner_that_runs_now_ends_with_30() {
 }
 
 #[test]
-fn a_plan_of_nothing_but_refusals_ends_as_plan_does() {
+fn a_plan_with_only_refusals_ends_like_plan() {
     let host = Host::new();
     for (cause, expected) in [("other_owner", 30), ("managed_irq", 1)] {
         host.edit_plan(|plan| {
@@ -131,7 +131,7 @@ fn a_plan_of_nothing_but_refusals_ends_as_plan_does() {
     }
 }
 
-/// Runs apply on a terminal of its own, where someone types this.
+/// Runs apply on its own terminal, where a person types this.
 fn on_a_terminal(host: &Host, typed: &str) -> (Option<i32>, String) {
     use std::io::Write as _;
     let mut terminal = std::process::Command::new("script");
@@ -159,7 +159,7 @@ fn on_a_terminal_apply_asks_first() {
 }
 
 #[test]
-fn whoever_is_not_root_is_told_so_before_anything_is_written() {
+fn without_root_the_error_comes_before_anything_is_written() {
     let host = Host::new();
     for path in [host.root().to_owned(), host.root().join("plan.json")] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -169,7 +169,7 @@ fn whoever_is_not_root_is_told_so_before_anything_is_written() {
             said(&host.verb("apply", &["--yes", "--state-dir", "/proc/netsilo"]).output().unwrap());
         return assert_eq!(code, Some(77), "{text}");
     }
-    // As nobody, from a place where nobody may run it.
+    // As nobody, with a program in a folder that nobody may enter.
     let program = host.root().join("netsilo");
     std::fs::copy(env!("CARGO_BIN_EXE_netsilo"), &program).unwrap();
     let as_nobody = |state: &str| {

@@ -1,8 +1,9 @@
-//! eBPF attribution against what the applications counted themselves, on this kernel, in network
-//! namespaces of the tests' own.
+//! Compares eBPF attribution with the applications' own counts, on this kernel, in separate network
+//! namespaces.
 //!
-//! Queues need a NIC: those claims are in `crates/lab/tests/lab_attribution`.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // clippy.toml's leave covers test functions only
+//! Claims that need a NIC's queues are in `crates/lab/tests/lab_attribution`.
+// clippy.toml's leave covers test functions only
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod reader;
 mod runqueue;
@@ -14,14 +15,14 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use netsilo_core::attribution::{Attribution, Consumption, Protocol, Resolved, Source};
-use netsilo_sys::bpf::{Options, Tracer};
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved, Source};
+use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::UnshareFlags;
 
 use reader::{Reader, send};
 
-/// Not a claim: what a [`Reader`] runs.
+/// Not a claim: the process of a [`Reader`].
 #[test]
 fn reader_process() {
     if let Ok(what) = std::env::var("READER") {
@@ -29,8 +30,7 @@ fn reader_process() {
     }
 }
 
-/// Runs a claim in a thread with its own network namespace; says SKIPPED when this needs a
-/// privilege that is not there.
+/// Runs a claim in a thread with its own network namespace; prints SKIPPED without the privilege.
 fn in_own_netns(claim: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
         assert!(
@@ -81,7 +81,7 @@ fn bytes(attribution: &Attribution, tgid: u32) -> u64 {
     of(attribution, tgid).iter().map(|read| read.bytes).sum()
 }
 
-/// One connection of 3 MB, read in the given way.
+/// One connection of 3 MB, read with the given method.
 fn counts_to_the_byte(how: &'static str) {
     in_own_netns(move || {
         let mut reader = Reader::start(how, 1);
@@ -115,11 +115,11 @@ fn peeking_counts_nothing() {
 }
 
 #[test]
-fn bytes_thrown_away_by_msg_trunc_are_counted() {
+fn bytes_discarded_by_msg_trunc_are_counted() {
     counts_to_the_byte("trunc");
 }
 
-/// Splice takes the FIN like a byte; it must not be counted.
+/// Splice consumes the FIN like a byte; it must not be counted.
 #[test]
 fn splice_is_counted_to_the_byte() {
     counts_to_the_byte("splice");
@@ -151,7 +151,7 @@ fn every_one_of_many_connections_is_counted() {
 }
 
 #[test]
-fn a_second_reading_tells_what_came_since_the_first() {
+fn a_second_read_has_the_counts_since_the_first() {
     in_own_netns(|| {
         let mut reader = Reader::start("step", 1);
         let mut tracer = Tracer::attach(Options::default());
@@ -182,7 +182,7 @@ fn a_connection_older_than_the_tracer_is_exact_after_its_first_read() {
 }
 
 #[test]
-fn data_that_nobody_reads_is_not_counted() {
+fn unread_data_is_not_counted() {
     in_own_netns(|| {
         let mut reader = Reader::start("step", 1);
         let mut tracer = Tracer::attach(Options::default());
@@ -201,7 +201,7 @@ fn data_that_nobody_reads_is_not_counted() {
 #[test]
 fn consumers_of_other_namespaces_are_counted_and_named() {
     in_own_netns(|| {
-        // the tracer belongs to no namespace: attached in one that the consumer is not in
+        // the tracer belongs to no namespace: attach it in one without the consumer
         let mut tracer = thread::spawn(|| {
             unshare_net();
             Tracer::attach(Options::default())
@@ -214,11 +214,14 @@ fn consumers_of_other_namespaces_are_counted_and_named() {
         let tgid = reader.tgid();
         let name = std::fs::read_to_string(format!("/proc/{tgid}/comm")).unwrap();
         reader.end();
-        // it has ended, and still has a name
+        // it has ended, but its name is known
         let attribution = tracer.read().unwrap();
         assert_eq!(bytes(&attribution, tgid), 12_345);
         let reads = of(&attribution, tgid);
-        assert!(reads.iter().all(|read| read.consumer.comm == name.trim_end() && read.consumer.netns == netns()));
+        let known = |read: &&Consumption| {
+            read.consumer.comm == name.trim_end() && read.consumer.netns == netns()
+        };
+        assert!(reads.iter().all(known));
     });
 }
 
@@ -231,13 +234,14 @@ fn a_consumer_has_its_cgroup() {
         reader.said("read");
         let attribution = tracer.read().unwrap();
         let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", reader.tgid())).unwrap();
-        let path = netsilo_core::proc_task::cgroup_v2(&cgroup).map(str::to_owned);
+        let path = netsilo_model::parse::schedstat::cgroup_v2(&cgroup).map(str::to_owned);
         assert_eq!(of(&attribution, reader.tgid())[0].consumer.cgroup, path);
     });
 }
 
-/// The only bias of a window: the first read of each socket that was open before. What came in a
-/// pause is not counted later.
+/// The only bias of a window: the first read of each socket that was open before.
+///
+/// Data that arrives in a pause is not counted later.
 #[test]
 fn each_window_misses_the_first_read_of_each_connection_and_all_between_windows() {
     in_own_netns(|| {
@@ -295,7 +299,7 @@ fn datagrams_are_counted_to_the_byte() {
             );
             let connected: u64 =
                 reads.iter().filter(|it| it.connected == Some(true)).map(|it| it.bytes).sum();
-            // The first datagram tells the reader whom to connect to.
+            // The first datagram tells the reader its peer.
             assert_eq!(connected, if how == "udp-connected" { truth - 17 } else { 0 }, "{how}");
         });
     }
@@ -332,7 +336,7 @@ fn softirqs_and_their_time_are_counted() {
     });
 }
 
-/// Two namespaces joined by a veth pair: this one, and that of a reader.
+/// Two namespaces joined by a veth pair: this one and the reader's.
 fn reader_behind_veth(connections: usize) -> Reader {
     ip("link add veth-here type veth peer name veth-there");
     ip("addr add 10.9.0.1/24 dev veth-here");
@@ -372,13 +376,13 @@ fn data_from_a_namespace_of_this_machine_is_local() {
     });
 }
 
-/// The packets of a machine without such devices are not looked at; one that comes later is noticed
-/// at the first reading.
+/// Without such devices packets are not examined; a device that appears later is noticed at the
+/// next read.
 #[test]
-fn a_veth_that_comes_later_is_noticed() {
+fn a_veth_that_appears_later_is_noticed() {
     in_own_netns(|| {
         let mut tracer = thread::spawn(|| {
-            // no virtual netdev is seen from here
+            // this namespace shows no virtual netdev
             unshare_net();
             unshare_mounts_and_see_own_sysfs();
             Tracer::attach(Options::default())
@@ -417,12 +421,12 @@ fn unshare_mounts_and_see_own_sysfs() {
     mount(&["-t", "sysfs", "own", "/sys"]);
 }
 
-/// With GRO a veth has NAPI instances of its own, which are not where the data came from.
+/// With GRO a veth has its own NAPI instances, which are not the origin of the data.
 #[test]
-fn a_veth_with_gro_polls_but_is_no_nic() {
+fn a_veth_with_gro_polls_but_is_not_a_nic() {
     in_own_netns(|| {
         let mut reader = reader_behind_veth(1);
-        // a veth takes its NAPI only for what does not come in large pieces already
+        // a veth uses its NAPI only for data that is not in large segments already
         // (veth_skb_is_eligible_for_gro)
         let here = ["-K", "veth-here", "tso", "off"];
         assert!(Command::new("ethtool").args(here).status().unwrap().success());
@@ -448,7 +452,7 @@ fn a_veth_with_gro_polls_but_is_no_nic() {
         );
         assert!(polls.iter().map(|poll| poll.packets).sum::<u64>() > 0);
         let reads = of(&attribution, reader.tgid());
-        // such a veth takes the sender's name off: not known to be local either
+        // such a veth removes the sender's name, so the data is not known to be local either
         assert!(
             reads.iter().all(|read| read.resolved == Resolved::Unresolved && read.napi.is_none()),
             "{reads:#?}"
@@ -457,7 +461,7 @@ fn a_veth_with_gro_polls_but_is_no_nic() {
 }
 
 #[test]
-fn every_hook_is_attached_or_says_why_not() {
+fn every_hook_is_attached_or_has_a_reason() {
     in_own_netns(|| {
         let attribution = Tracer::attach(Options::default()).read().unwrap();
         let question = |name: &str| attribution.hooks.iter().any(|hook| hook.question == name);
@@ -480,12 +484,12 @@ fn every_hook_is_attached_or_says_why_not() {
             attribution.hooks.iter().filter(|hook| hook.question == "udp bytes").collect();
         assert!(
             udp.iter().any(|hook| hook.refused.is_none()),
-            "one rung of the ladder holds: {udp:?}"
+            "exactly one variant is attached: {udp:?}"
         );
     });
 }
 
-/// Not a claim: what the next one runs as nobody.
+/// Not a claim: the process that the next claim runs as nobody.
 #[test]
 fn unprivileged_process() {
     if std::env::var_os("UNPRIVILEGED").is_some() {
@@ -493,7 +497,10 @@ fn unprivileged_process() {
         let attribution = Tracer::attach(options).read().unwrap();
         assert_eq!(attribution.source, Source::None);
         assert!(
-            attribution.hooks.iter().any(|hook| hook.question == netsilo_core::runqueue::QUESTION)
+            attribution
+                .hooks
+                .iter()
+                .any(|hook| hook.question == netsilo_model::snapshot::runqueue::QUESTION)
         );
         assert!(!attribution.hooks.is_empty());
         for hook in attribution.hooks {
@@ -503,7 +510,7 @@ fn unprivileged_process() {
                     .starts_with("no privilege: run as root or with CAP_BPF and CAP_PERFMON")
             );
         }
-        println!("told why not");
+        println!("reasons reported");
     }
 }
 
@@ -518,6 +525,6 @@ fn without_privilege_every_hook_names_the_privilege() {
             .output()
             .unwrap();
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.contains("told why not"), "{output}");
+        assert!(output.contains("reasons reported"), "{output}");
     });
 }

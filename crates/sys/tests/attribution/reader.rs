@@ -1,8 +1,8 @@
-//! A process that reads sockets in every way there is and counts what it got: the truth that
-//! attribution is held against.
+//! A process that reads sockets by every method and counts the bytes: the reference for
+//! attribution.
 //!
-//! It is this test's own binary, started again for the test `reader_process` with what to do in
-//! `READER`.
+//! It is this test binary itself, started again for the test `reader_process` with its task in the
+//! variable `READER`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -16,18 +16,19 @@ use rustix::pipe::SpliceFlags;
 
 const CHUNK: usize = 16 * 1024;
 
-/// The process, seen by the test.
+/// The process, as seen by the test.
 pub(crate) struct Reader {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// Where it listens.
+    /// The port it listens on.
     pub(crate) port: u16,
 }
 
 impl Reader {
-    /// Starts one in the network namespace of this thread: `how` as [`tcp`] or [`udp`] understand
-    /// it, for so many connections.
+    /// Starts a reader in this thread's network namespace, for `connections` connections.
+    ///
+    /// `how` is a method of [`tcp`] or [`udp`].
     pub(crate) fn start(how: &str, connections: usize) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "reader_process", "--nocapture", "--test-threads=1"])
@@ -53,16 +54,16 @@ impl Reader {
             assert_ne!(
                 self.output.read_line(&mut line).unwrap(),
                 0,
-                "the reader ended without saying {word}"
+                "the reader exited without printing {word}"
             );
-            // the test harness prints in between, without a line's end
+            // the test harness prints in between, without a line end
             if let Some((_, number)) = line.trim().split_once(&format!("{word} ")) {
                 return number.parse().unwrap();
             }
         }
     }
 
-    /// Lets it end, and waits until it has.
+    /// Makes it end, and waits until it has.
     pub(crate) fn end(&mut self) {
         self.input.take();
         self.child.wait().unwrap();
@@ -71,13 +72,13 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // also when a claim failed and it reads on, or is stopped
+        // also after a failed claim, when it still reads or is stopped
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-/// What the started process does: read, say how much, stay until told to end.
+/// The started process: reads, reports the count, and stays until stdin closes.
 pub(crate) fn run(what: &str) {
     let (how, connections) = what.split_once(' ').unwrap();
     let connections: usize = connections.parse().unwrap();
@@ -136,7 +137,7 @@ fn tcp(how: &str, stream: TcpStream) -> u64 {
             }
             "io_uring" => uring_read(ring.as_mut().unwrap(), &stream, &mut buffer),
             "zerocopy" => zerocopy_read(&stream),
-            other => panic!("no way of reading called {other}"),
+            other => panic!("unknown read method {other}"),
         };
         total += read as u64;
         if read == 0 {
@@ -150,13 +151,13 @@ fn uring_read(ring: &mut IoUring, stream: &TcpStream, buffer: &mut [u8]) -> usiz
     let entry =
         opcode::Recv::new(types::Fd(stream.as_raw_fd()), buffer.as_mut_ptr(), buffer.len() as u32)
             .build();
-    // SAFETY: buffer and descriptor outlive the operation, whose end is waited for.
+    // SAFETY: buffer and descriptor outlive the operation, whose completion is awaited.
     unsafe { ring.submission().push(&entry) }.unwrap();
     ring.submit_and_wait(1).unwrap();
     usize::try_from(ring.completion().next().unwrap().result()).unwrap()
 }
 
-/// `struct tcp_zerocopy_receive` (`include/uapi/linux/tcp.h`), the part that 4.18 knew and the copy
+/// `struct tcp_zerocopy_receive` (`include/uapi/linux/tcp.h`): the fields of 4.18 and the copy
 /// buffer.
 #[repr(C)]
 #[derive(Default)]
@@ -171,15 +172,14 @@ struct ZerocopyReceive {
     flags: u32,
 }
 
-/// Maps what can be mapped, lets the kernel copy what is small (as its own selftest does), reads
-/// the rest.
+/// Maps whole pages, lets the kernel copy small data (as its selftest does), and reads the rest.
 #[allow(unsafe_code)]
 fn zerocopy_read(stream: &TcpStream) -> usize {
     const TCP_ZEROCOPY_RECEIVE: i32 = 35;
     let length = 64 * 1024;
     let mut copied = vec![0_u8; CHUNK];
     // SAFETY: a fresh mapping of the socket, unmapped below; the kernel writes `request` and
-    // `copied` only within the sizes it is told.
+    // `copied` only within the given sizes.
     let (request, failed) = unsafe {
         let socket = stream.as_raw_fd();
         let address =
@@ -209,15 +209,16 @@ fn zerocopy_read(stream: &TcpStream) -> usize {
     if taken > 0 {
         return taken;
     }
-    // the end, or what it refuses to map: exactly as many bytes must be read
+    // the end, or data that cannot be mapped: exactly this many bytes must be read
     let hint =
         if failed || request.recv_skip_hint == 0 { CHUNK } else { request.recv_skip_hint as usize };
     let mut stream = stream;
     stream.read(&mut vec![0; hint]).unwrap()
 }
 
-/// Answers each datagram by an empty one, until an empty one comes; connected: takes the first
-/// sender for its peer.
+/// Answers each datagram by an empty one, until an empty one arrives.
+///
+/// If connected, the first sender becomes its peer.
 fn udp(how: &str, buffer: usize) {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     say("port", socket.local_addr().unwrap().port().into());
@@ -242,7 +243,7 @@ fn udp(how: &str, buffer: usize) {
     say("read", total);
 }
 
-/// Sends a connection's worth in uneven pieces and closes.
+/// Sends the data of one connection in uneven pieces and closes.
 pub(crate) fn send(to: SocketAddr, bytes: usize) {
     let mut stream = TcpStream::connect(to).unwrap();
     let data = vec![7; 100_000];

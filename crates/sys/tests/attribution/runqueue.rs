@@ -1,19 +1,20 @@
-//! How long readers wait for a CPU, against the kernel's own account of each thread
+//! Compares the readers' waits for a CPU with the kernel's own statistics of each thread
 //! (`/proc/PID/task/TID/schedstat`).
 //!
-//! Readers of the whole machine are counted, those of other tests too: the account is what there is
-//! at least.
+//! The program counts readers of the whole machine, also of other tests: the kernel's number is a
+//! lower bound.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use netsilo_core::runqueue::{QUESTION, RunqueueLatency};
-use netsilo_sys::bpf::{Options, Tracer};
+use netsilo_model::snapshot::runqueue::{QUESTION, RunqueueLatency};
+use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
+use super::at;
+use super::in_own_netns;
 use super::reader::Reader;
-use super::{at, in_own_netns};
 
 const RUNQUEUE: Options = Options {
     time: true,
@@ -24,14 +25,14 @@ const RUNQUEUE: Options = Options {
     runqueue: true,
 };
 
-/// Puts these threads onto one CPU, or gives them another policy.
-fn told(arguments: &[&str]) {
+/// Pins these threads to one CPU, or sets another policy.
+fn run_command(arguments: &[&str]) {
     let output = Command::new(arguments[0]).args(&arguments[1..]).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Nanoseconds that a process' threads have waited on run queues, and how often they came onto a
-/// CPU.
+/// Nanoseconds that a process's threads have waited on run queues, and how often they were
+/// scheduled.
 fn account(tgid: u32) -> [u64; 2] {
     let mut sums = [0; 2];
     for task in std::fs::read_dir(format!("/proc/{tgid}/task")).unwrap() {
@@ -48,8 +49,8 @@ fn grown(tgid: u32, before: [u64; 2]) -> [u64; 2] {
     [now[0] - before[0], now[1] - before[1]]
 }
 
-/// Each datagram is answered before the next one is sent; whoever sends it keeps its CPU busy for a
-/// while before it waits.
+/// Sends datagrams, each after the answer to the previous one; the sender is busy for a while
+/// before it waits.
 fn ask(reader: &Reader, times: usize, busy: Duration) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     for _ in 0..times {
@@ -67,33 +68,33 @@ fn latency(tracer: &mut Tracer) -> RunqueueLatency {
     attribution.runqueue_latency.unwrap()
 }
 
-/// The reader may run on one CPU only, and there a thread that nothing preempts sends to it and
-/// stays for two milliseconds.
+/// The reader may run on one CPU only, where a non-preemptible thread sends to it and stays for two
+/// milliseconds.
 #[test]
-fn a_reader_whose_cpu_is_taken_waits_as_often_and_as_long_as_the_kernel_says() {
+fn a_delayed_reader_waits_as_often_and_as_long_as_schedstat_reports() {
     in_own_netns(|| {
         let reader = Reader::start("udp-unconnected", 65536);
         let mine = sched_getaffinity(None).unwrap();
         let cpu = (0..CpuSet::MAX_CPU).find(|cpu| mine.is_set(*cpu)).unwrap().to_string();
         let [pid, sender] = [reader.tgid().to_string(), rustix::thread::gettid().to_string()];
-        told(&["taskset", "--all-tasks", "--pid", "--cpu-list", &cpu, &pid]);
-        told(&["taskset", "--pid", "--cpu-list", &cpu, &sender]);
-        told(&["chrt", "--fifo", "--pid", "1", &sender]);
+        run_command(&["taskset", "--all-tasks", "--pid", "--cpu-list", &cpu, &pid]);
+        run_command(&["taskset", "--pid", "--cpu-list", &cpu, &sender]);
+        run_command(&["chrt", "--fifo", "--pid", "1", &sender]);
         let mut tracer = Tracer::attach(RUNQUEUE);
-        // it is known from its first read on
+        // the reader is tracked from its first read on
         ask(&reader, 10, Duration::ZERO);
         latency(&mut tracer);
         let before = account(reader.tgid());
         ask(&reader, 50, Duration::from_millis(2));
         let [waited_ns, waits] = grown(reader.tgid(), before);
         let latency = latency(&mut tracer);
-        let told = format!("{waits} waits of {waited_ns} ns in all: {latency:?}");
-        assert!(waits >= 50 && latency.count() >= waits, "{told}");
+        let summary = format!("{waits} waits of {waited_ns} ns in all: {latency:?}");
+        assert!(waits >= 50 && latency.count() >= waits, "{summary}");
         let sum_ns: u64 = latency.waits.iter().map(|(shortest, count)| shortest * count).sum();
-        assert!(sum_ns >= waited_ns / 10 * 9, "{told}");
-        // the bucket that two milliseconds fall into begins before
+        assert!(sum_ns >= waited_ns / 10 * 9, "{summary}");
+        // the bucket of two milliseconds starts below
         let long: u64 = latency.waits.range(1_900_000..).map(|(_, count)| count).sum();
-        assert!(long >= 50, "{told}");
+        assert!(long >= 50, "{summary}");
     });
 }
 
@@ -116,7 +117,7 @@ fn no_wait_is_counted_in_a_pause() {
 }
 
 #[test]
-fn nothing_is_hooked_for_it_unless_asked() {
+fn nothing_is_hooked_unless_requested() {
     in_own_netns(|| {
         let attribution = Tracer::attach(Options::default()).read().unwrap();
         assert!(attribution.hooks.iter().all(|hook| hook.question != QUESTION));

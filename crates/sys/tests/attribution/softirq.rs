@@ -1,22 +1,28 @@
-//! What softirqs do besides delivering: whom they wake, what they forward, where their time goes,
-//! and what XDP may hide from them.
+//! Tests of wakeups, forwarding, stages and XDP detection.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 
-use netsilo_core::attribution::{Attribution, Forwarded};
-use netsilo_core::host::Xdp;
-use netsilo_core::stages::{Stage, Stages};
-use netsilo_sys::bpf::{Options, Tracer};
-use netsilo_sys::root::Root;
+use netsilo_model::derive::stages::Stages;
+use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
+use netsilo_model::snapshot::netdev::Xdp;
+use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_sys::bpf::tracer::{Options, Tracer};
+use netsilo_sys::files::root::Root;
 
-use super::reader::{Reader, send};
-use super::{at, in_own_netns, ip, netns, reader_behind_veth, unshare_mounts_and_see_own_sysfs};
+use super::at;
+use super::in_own_netns;
+use super::ip;
+use super::netns;
+use super::reader::Reader;
+use super::reader::send;
+use super::reader_behind_veth;
+use super::unshare_mounts_and_see_own_sysfs;
 
-/// Sends from behind a veth through this namespace to a tap, which no process reads: it has left
-/// the stack all the same.
+/// Sends from behind a veth through this namespace to a tap without a reader; the packets still
+/// leave the stack.
 #[test]
-fn what_a_router_sends_to_a_tap_is_forwarded_and_came_through_no_nic() {
+fn packets_routed_to_a_tap_count_as_forwarded_without_a_nic() {
     in_own_netns(|| {
         let reader = reader_behind_veth(1);
         ip("tuntap add dev tap-here mode tap");
@@ -49,7 +55,7 @@ fn ip_at(namespace: &str, arguments: &str) {
     assert!(status.unwrap().success(), "ip {arguments}");
 }
 
-/// Datagrams of 100 bytes to behind the tap.
+/// Sends datagrams of 100 bytes to an address behind the tap.
 fn send_from(namespace: &str, datagrams: usize) {
     let this = std::env::current_exe().unwrap();
     let sender = ["--exact", "softirq::sender_process", "--nocapture"];
@@ -58,7 +64,7 @@ fn send_from(namespace: &str, datagrams: usize) {
     assert!(command.status().unwrap().success());
 }
 
-/// Not a claim: what [`send_from`] runs.
+/// Not a claim: the process of [`send_from`].
 #[test]
 fn sender_process() {
     if let Ok(datagrams) = std::env::var("SENDER") {
@@ -69,9 +75,9 @@ fn sender_process() {
     }
 }
 
-/// Loaded without any library's help: `r0 = XDP_PASS; exit`.
+/// Loaded without a library: `r0 = XDP_PASS; exit`.
 #[test]
-fn a_netdev_with_an_xdp_program_is_known_by_it() {
+fn a_netdev_with_an_xdp_program_is_detected() {
     in_own_netns(|| {
         ip("link add veth-here type veth peer name veth-there");
         unshare_mounts_and_see_own_sysfs();
@@ -96,8 +102,8 @@ fn attach_xdp(netdev: &str) {
         .trim()
         .parse()
         .unwrap();
-    // SAFETY: the strings end in NUL, and as many instructions are there as is said; null asks for
-    // no options.
+    // SAFETY: the strings end in NUL, and the instruction count is correct; null requests no
+    // options.
     unsafe {
         let (kind, options) = (libbpf_sys::BPF_PROG_TYPE_XDP, std::ptr::null_mut());
         let program =
@@ -107,9 +113,9 @@ fn attach_xdp(netdev: &str) {
     }
 }
 
-/// Stages of loopback traffic: it is delivered here, and no packet filter is in its way.
+/// Stages of loopback traffic: it is delivered here, without a packet filter.
 #[test]
-fn the_stages_of_what_is_delivered_here_are_sampled() {
+fn the_stages_of_local_delivery_are_sampled() {
     in_own_netns(|| {
         let mut reader = Reader::start("recv", 4);
         let mut tracer = Tracer::attach(Options { stages: true, ..Options::default() });
@@ -134,9 +140,9 @@ fn the_stages_of_what_is_delivered_here_are_sampled() {
     });
 }
 
-/// Each datagram is answered before the next one is sent, so that the reader sleeps each time.
+/// Each datagram is answered before the next is sent, so that the reader sleeps each time.
 #[test]
-fn each_datagram_that_comes_alone_wakes_its_reader() {
+fn each_single_datagram_wakes_its_reader() {
     in_own_netns(|| {
         let mut reader = Reader::start("udp-unconnected", 65536);
         let mut tracer = Tracer::attach(Options::default());
@@ -156,24 +162,23 @@ fn each_datagram_that_comes_alone_wakes_its_reader() {
                 .map(|wakeup| wakeup.count)
         };
         let readers: u64 = woken(reader.tgid()).sum();
-        // on another CPU, or where others want the CPU too, it may find the next datagram before it
-        // falls asleep
+        // on another or a contended CPU it may find the next datagram before it falls asleep
         assert!(
             (sent as u64 / 10..=sent as u64 + 10).contains(&readers),
             "{:#?}",
             attribution.wakeups
         );
         let ours: u64 = woken(std::process::id()).sum();
-        assert!(ours > 0, "the answers wake us: {:#?}", attribution.wakeups);
+        assert!(ours > 0, "the answers wake this thread: {:#?}", attribution.wakeups);
     });
 }
 
 #[test]
-fn without_the_softirq_hooks_wakeups_say_why_they_are_not_counted() {
+fn without_the_softirq_hooks_wakeups_have_a_reason() {
     in_own_netns(|| {
         let options = Options { time: false, ..Options::default() };
         let attribution = Tracer::attach(options).read().unwrap();
-        assert!(attribution.hooks.iter().all(|hook| hook.question != "wakeups"), "not asked for");
+        assert!(attribution.hooks.iter().all(|hook| hook.question != "wakeups"), "not requested");
         assert_eq!(attribution.wakeups, []);
     });
 }

@@ -1,17 +1,26 @@
-//! Failures and deaths, exhaustively: at every write, at every byte of the journal.
+//! Failures and crashes, exhaustively: at every write, at every byte of the journal.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
-use netsilo_core::change::Change;
-use netsilo_sys::apply::ApplyError;
-use netsilo_sys::undo::{Fate, Which};
+use netsilo_model::change::Change;
+use netsilo_sys::transaction::apply::ApplyError;
+use netsilo_sys::transaction::undo::{Fate, Which};
 
-use super::fake::{
-    Death, Fake, Knobs, apply, change, cpus, everything, fold, follow, irq, tempdir, undo,
-};
+use super::fake::Death;
+use super::fake::Fake;
+use super::fake::Knobs;
+use super::fake::apply;
+use super::fake::change;
+use super::fake::cpus;
+use super::fake::everything;
+use super::fake::fold;
+use super::fake::follow;
+use super::fake::irq;
+use super::fake::tempdir;
+use super::fake::undo;
 
-/// How many writes the plan of everything makes.
+/// Number of writes in the plan of everything.
 const WRITES: usize = 32;
 
 #[test]
@@ -46,14 +55,14 @@ fn every_failing_write_is_restored_byte_for_byte() {
                 undone.knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Restored)).count();
             assert_eq!(restored, failing);
             assert_eq!(kernel.knobs(), before, "write {failing}");
-            assert!(undo(&kernel, Which::All).unwrap().is_empty(), "it is over");
+            assert!(undo(&kernel, Which::All).unwrap().is_empty(), "nothing is left to undo");
             apply(&kernel, &plan).unwrap();
         }
     }
 }
 
 #[test]
-fn what_cannot_be_restored_is_named_and_can_be_tried_again() {
+fn a_failed_restore_is_reported_and_can_be_retried() {
     for failing in 1..WRITES {
         for failing_restore in failing + 1..=2 * failing {
             let dir = tempdir();
@@ -67,7 +76,7 @@ fn what_cannot_be_restored_is_named_and_can_be_tried_again() {
             let error = apply(&kernel, &plan).unwrap_err();
             let ApplyError::Incomplete { undone, .. } = &error else { panic!("{error}") };
             let left: Vec<_> = undone.knobs.iter().filter(|(_, fate)| fate.is_failure()).collect();
-            // Restores come in reverse: the first one takes back the write before the failing one.
+            // Restoring is in reverse: the first restore is of the write before the failing one.
             assert_eq!(left.len(), 1);
             assert_eq!(left[0].0, plan[2 * failing - failing_restore].target);
             assert_eq!(
@@ -81,7 +90,7 @@ fn what_cannot_be_restored_is_named_and_can_be_tried_again() {
     }
 }
 
-/// Everything that could be found after a death: the knobs, and the journal's bytes.
+/// Every state that a crash can leave: the knobs, and the journal's bytes.
 fn deaths(kernel: &Fake, run: impl FnOnce()) -> Vec<(Knobs, Vec<u8>)> {
     let start = kernel.journal_length();
     kernel.trail.take();
@@ -94,14 +103,14 @@ fn deaths(kernel: &Fake, run: impl FnOnce()) -> Vec<(Knobs, Vec<u8>)> {
     let mut from = start;
     let mut all = Vec::new();
     for (length, knobs) in trail {
-        // Between two writes the journal grows from the one length to the other, byte by byte.
+        // Between two writes the journal grows byte by byte from one length to the other.
         all.extend((from..=length).map(|cut| (knobs.clone(), bytes[..cut].to_vec())));
         from = length;
     }
     all
 }
 
-/// After each death: the knobs of before, and nothing left to undo.
+/// Undoes after each crash and checks that the original knobs are back and nothing is left to undo.
 fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs) {
     assert!(deaths.len() > 1000, "{} deaths", deaths.len());
     for (knobs, journal) in deaths {
@@ -112,15 +121,15 @@ fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs)
         assert_eq!(
             kernel.knobs(),
             *before,
-            "after a death with {} bytes of journal",
+            "after a crash with {} bytes of journal",
             journal.len()
         );
         assert!(undo(kernel, Which::All).unwrap().is_empty());
     }
 }
 
-/// The plan of everything in three parts: every byte of a part is quicker than every byte of the
-/// whole.
+/// The plan of everything is split in three: every byte of each part is quicker than every byte of
+/// the whole.
 const PARTS: usize = 3;
 
 fn part(kernel: &Fake, number: usize) -> Vec<Change> {
@@ -176,7 +185,7 @@ fn death_at_any_write_or_byte_of_undo_is_undone() {
 }
 
 #[test]
-fn death_at_any_byte_of_folding_is_undone() {
+fn death_at_any_byte_of_compaction_is_undone() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
@@ -199,7 +208,7 @@ fn death_at_any_byte_of_folding_is_undone() {
         std::fs::write(kernel.journal(), &old).unwrap();
         std::fs::write(&new, &folded[..cut]).unwrap();
         undo(&kernel, Which::All).unwrap();
-        assert_eq!(kernel.knobs(), before, "after a death with {cut} bytes of the new journal");
+        assert_eq!(kernel.knobs(), before, "after a crash with {cut} bytes of the new journal");
     }
     kernel.set_knobs(&now);
     std::fs::write(kernel.journal(), &folded).unwrap();
@@ -209,14 +218,14 @@ fn death_at_any_byte_of_folding_is_undone() {
     assert_eq!(
         kernel.knobs()[std::path::Path::new("proc/irq/28/smp_affinity")],
         b"04\n",
-        "what the operator applied stays"
+        "the operator's changes stay"
     );
     undo(&kernel, Which::All).unwrap();
     assert_eq!(kernel.knobs(), before);
 }
 
 #[test]
-fn an_undo_that_died_half_way_is_finished_after_folding() {
+fn an_undo_that_died_half_way_is_finished_after_compaction() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
@@ -257,7 +266,7 @@ fn the_journal_of_a_long_boot_stays_short() {
     assert_eq!(kernel.knobs(), before);
 }
 
-/// The child of the test below: applies and is killed by its own kernel.
+/// The process of the test below: applies and is killed by its own kernel.
 #[test]
 fn child_that_is_killed() {
     let Ok(root) = std::env::var("NETSILO_TEST_ROOT") else { return };

@@ -1,5 +1,4 @@
-//! A fake kernel: a directory that looks like one, whose writes round as the kernel's do, fail or
-//! die on demand.
+//! A fake kernel in a directory: writes round as the kernel's do, and fail or crash on demand.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,31 +6,32 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netsilo_core::change::{Change, NTUPLE_FILTER, NetdevIdentity, Target, Value};
-use netsilo_core::cpuset::CpuSet;
-use netsilo_core::host::Irq;
-use netsilo_sys::apply::{self, Applied, ApplyError, Options};
-use netsilo_sys::journal::{Journal, JournalError};
-use netsilo_sys::kernel::{Capability, Kernel, Live, Place};
-use netsilo_sys::root::Root;
-use netsilo_sys::transaction::{By, Origin};
-use netsilo_sys::undo::{self, Undone, Which};
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::transaction::apply::{self, Applied, ApplyError, Options};
+use netsilo_sys::transaction::journal::{Journal, JournalError};
+use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
+use netsilo_sys::transaction::record::{By, Origin};
+use netsilo_sys::transaction::undo::{self, Undone, Which};
 
 use super::remedies;
 
-/// What the unwinding of a simulated death carries.
+/// The payload of the unwinding in a simulated crash.
 pub(crate) struct Died;
 
-/// When a kernel's process dies.
+/// When the process that uses a fake kernel crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// Before the write of this number, by unwinding.
+    /// By unwinding, before the write of this number.
     Before(usize),
-    /// After it.
+    /// By unwinding, after the write.
     After(usize),
-    /// Before it, by a real SIGKILL.
+    /// By a real SIGKILL, before the write.
     KillBefore(usize),
-    /// After it.
+    /// By a real SIGKILL, after the write.
     KillAfter(usize),
 }
 
@@ -41,16 +41,16 @@ pub(crate) struct Fake {
     live: Live,
     /// Writes made so far.
     pub(crate) writes: Cell<usize>,
-    /// Which writes fail, with which errno.
+    /// The writes that fail, with their errno.
     pub(crate) failing: RefCell<BTreeMap<usize, i32>>,
     pub(crate) death: Cell<Option<Death>>,
     /// Journal length and knobs just before each write.
     pub(crate) trail: RefCell<Vec<(usize, Knobs)>>,
     pub(crate) recording: Cell<bool>,
-    /// What each pause adds to the interrupt counters: irq -> text of per_cpu_count after it.
+    /// What each pause adds to the interrupt counters: irq -> text of per_cpu_count afterwards.
     pub(crate) traffic: RefCell<BTreeMap<u32, String>>,
-    /// How many reads after a write still show the value before it, as an interrupt's that is being
-    /// moved may.
+    /// How many reads after a write still return the old value, as for an interrupt that is being
+    /// moved.
     pub(crate) lag: Cell<u32>,
     lagging: RefCell<Option<(Place, String, u32)>>,
     clock: Cell<Duration>,
@@ -64,7 +64,7 @@ const ROUNDED: [&str; 2] = ["rps_flow_cnt", "rps_sock_flow_entries"];
 const ISOLATED: &str = "7";
 
 pub(crate) fn tempdir() -> tempfile::TempDir {
-    // Memory rather than disk where there is one: thousands of synced journals.
+    // In memory if possible: the tests sync thousands of journals.
     let memory = Path::new("/dev/shm");
     if memory.is_dir() {
         tempfile::tempdir_in(memory).unwrap()
@@ -79,7 +79,7 @@ fn put(root: &Path, path: &str, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// The knobs of the fake host: where they live and what they say at first.
+/// The knobs of the fake host: path and initial text.
 fn knobs() -> Vec<(String, &'static str)> {
     let queues = "sys/devices/pci0000:00/0000:00:03.0/net/eth0/queues";
     let mut all = vec![
@@ -103,7 +103,7 @@ fn knobs() -> Vec<(String, &'static str)> {
     all
 }
 
-/// Builds the host in a directory.
+/// Creates the host in a directory.
 pub(crate) fn build(root: &Path) {
     for (path, text) in knobs() {
         put(root, &path, text);
@@ -140,7 +140,7 @@ impl Fake {
         Self::on(root)
     }
 
-    /// A kernel on a host that is there already.
+    /// A kernel on an existing host.
     pub(crate) fn on(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -170,7 +170,7 @@ impl Fake {
         std::fs::read(self.journal()).map_or(0, |bytes| bytes.len())
     }
 
-    /// All knobs as they are.
+    /// The current contents of all knobs.
     pub(crate) fn knobs(&self) -> Knobs {
         let read = |path: String| {
             (PathBuf::from(&path), std::fs::read(self.root.join(path)).unwrap_or_default())
@@ -184,7 +184,7 @@ impl Fake {
         }
     }
 
-    /// The paths written since the last call, with what was written.
+    /// The paths and texts written since the last call.
     pub(crate) fn take_written(&self) -> Vec<(String, String)> {
         self.written.take()
     }
@@ -197,7 +197,7 @@ impl Fake {
         }
     }
 
-    /// What a knob says after this was written to it.
+    /// The text of a knob after a write.
     fn settle(place: &Place, text: &str) -> io::Result<String> {
         let Place::File(path) = place else { return Ok(text.to_owned()) };
         let name = path.rsplit_once('/').unwrap().1;
@@ -219,8 +219,8 @@ impl Fake {
         if name == "rps_cpus" || name == "rps_default_mask" {
             let asked = cpus.clone();
             cpus = cpus.minus(&CpuSet::parse_list(ISOLATED).unwrap());
-            // The host's own old value holds the isolated cpu: it was set before the kernel refused
-            // such.
+            // The host's initial value has the isolated cpu: it was set before the kernel refused
+            // such values.
             if text == "c0\n" {
                 cpus = asked;
             } else if cpus.is_empty() && !asked.is_empty() {
@@ -331,7 +331,7 @@ pub(crate) fn thread() -> Target {
     Target::NapiThread { pid: 70, comm: "napi/eth0-8193".into(), start_time: 4242 }
 }
 
-/// A consumer's thread, which has another name now than when the plan was made.
+/// A consumer's thread, which was renamed since the plan was made.
 pub(crate) fn consumer() -> Target {
     Target::ThreadAffinity { pid: 80, tid: 81, comm: "nginx".into(), start_time: 5151 }
 }
@@ -360,13 +360,13 @@ pub(crate) fn targets() -> Vec<Target> {
     all
 }
 
-/// A change from the value of now.
+/// A change from the current value.
 pub(crate) fn change(kernel: &Fake, target: Target, new: Value) -> Change {
-    let old = netsilo_sys::knob::read(kernel, &target).unwrap().value;
+    let old = netsilo_sys::transaction::knob::read(kernel, &target).unwrap().value;
     Change { target, old, new, reason: "because".into() }
 }
 
-/// A plan that touches every knob, with values that the kernel rounds among them.
+/// A plan that writes every knob, including values that the kernel rounds.
 pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
     let new = |n: usize, target: &Target| match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
@@ -385,7 +385,7 @@ pub(crate) fn apply(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyE
     apply::apply(kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 
-/// The same, as the daemon does.
+/// Applies as the daemon does.
 pub(crate) fn follow(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
     let mut options =
         Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };

@@ -1,19 +1,27 @@
-//! Whatever happens in whatever order: an original value is never lost.
+//! Whatever happens in whatever order, an original value is never lost.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use netsilo_core::change::{Target, Value};
-use netsilo_core::cpuset::CpuSet;
-use netsilo_sys::undo::Which;
+use netsilo_model::change::{Target, Value};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_sys::transaction::undo::Which;
 use proptest::prelude::*;
 
-use super::fake::{Death, Fake, apply, change, fold, follow, targets, tempdir, undo};
+use super::fake::Death;
+use super::fake::Fake;
+use super::fake::apply;
+use super::fake::change;
+use super::fake::fold;
+use super::fake::follow;
+use super::fake::targets;
+use super::fake::tempdir;
+use super::fake::undo;
 use super::remedies;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Applies values (a seed each) to some knobs, as an operator or as the daemon; dies or fails
-    /// at one of the writes.
+    /// Applies values (a seed each) to some knobs, as an operator or as the daemon; crashes or
+    /// fails at one write.
     Apply {
         daemon: bool,
         knobs: Vec<(usize, u32)>,
@@ -23,9 +31,9 @@ enum Step {
         last: bool,
         mishap: Mishap,
     },
-    /// The daemon folds its transactions.
+    /// The daemon's transactions are compacted.
     Fold,
-    /// Someone else writes a knob.
+    /// Another program writes a knob.
     Foreign {
         knob: usize,
         seed: u32,
@@ -38,7 +46,7 @@ enum Mishap {
     FailAt(usize),
     DieBefore(usize),
     DieAfter(usize),
-    /// After the write, in the middle of appending its record.
+    /// After the write, while appending its record.
     DieInRecord(usize),
 }
 
@@ -56,14 +64,16 @@ fn mishap() -> impl Strategy<Value = Mishap> {
 fn step() -> impl Strategy<Value = Step> {
     let knobs = proptest::collection::vec((0..targets().len(), any::<u32>()), 1..6);
     prop_oneof![
-        6 => (any::<bool>(), knobs, mishap()).prop_map(|(daemon, knobs, mishap)| Step::Apply { daemon, knobs, mishap }),
+        6 => (any::<bool>(), knobs, mishap())
+            .prop_map(|(daemon, knobs, mishap)| Step::Apply { daemon, knobs, mishap }),
         2 => Just(Step::Fold),
         2 => (any::<bool>(), mishap()).prop_map(|(last, mishap)| Step::Undo { last, mishap }),
-        1 => (0..targets().len(), any::<u32>()).prop_map(|(knob, seed)| Step::Foreign { knob, seed }),
+        1 => (0..targets().len(), any::<u32>())
+            .prop_map(|(knob, seed)| Step::Foreign { knob, seed }),
     ]
 }
 
-/// A value of ours: CPUs 0 to 4, counts below 2000.
+/// A value that netsilo writes: CPUs 0 to 4, counts below 2000.
 fn ours(target: &Target, seed: u32) -> Value {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1 + seed % 2000),
@@ -72,7 +82,7 @@ fn ours(target: &Target, seed: u32) -> Value {
     }
 }
 
-/// The text of a value that we never write.
+/// The text of a value that netsilo never writes.
 fn foreign(target: &Target, seed: u32) -> String {
     match target {
         Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
@@ -87,8 +97,8 @@ fn foreign(target: &Target, seed: u32) -> String {
 }
 
 fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
-    use netsilo_sys::kernel::Place;
-    match netsilo_sys::knob::read(kernel, target).unwrap().place {
+    use netsilo_sys::transaction::kernel::Place;
+    match netsilo_sys::transaction::knob::read(kernel, target).unwrap().place {
         Place::File(path) => kernel.root.join(path.trim_start_matches('/')),
         Place::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
         Place::Ethtool(netdev, setting) => {
@@ -97,7 +107,7 @@ fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
     }
 }
 
-/// Runs with a mishap at a write counted from now.
+/// Runs with a mishap at a write, counted from now.
 fn with_mishap(kernel: &Fake, mishap: Mishap, run: impl FnOnce()) {
     let now = kernel.writes.get();
     match mishap {
@@ -119,22 +129,29 @@ fn with_mishap(kernel: &Fake, mishap: Mishap, run: impl FnOnce()) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 600,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn no_sequence_loses_an_original_value(steps in proptest::collection::vec(step(), 1..14)) {
         let dir = tempdir();
         let kernel = Fake::new(dir.path());
         let targets = targets();
-        // What each knob must say in the end: its original bytes, or what someone else wrote last.
-        let mut expected: Vec<_> = targets.iter().map(|t| std::fs::read_to_string(file(&kernel, t)).unwrap()).collect();
+        // The final contents of each knob: its original bytes, or the last foreign write.
+        let read = |target: &Target| std::fs::read_to_string(file(&kernel, target)).unwrap();
+        let mut expected: Vec<_> = targets.iter().map(read).collect();
         for step in steps {
             match step {
                 Step::Fold => fold(&kernel).unwrap(),
                 Step::Apply { daemon, mut knobs, mishap } => {
                     knobs.sort();
                     knobs.dedup_by_key(|knob| knob.0);
-                    let value = |(knob, seed): (usize, u32)| change(&kernel, targets[knob].clone(), ours(&targets[knob], seed));
+                    let value = |(knob, seed): (usize, u32)| {
+                        change(&kernel, targets[knob].clone(), ours(&targets[knob], seed))
+                    };
                     let plan: Vec<_> = knobs.into_iter().map(value).collect();
                     let apply = if daemon { follow } else { apply };
                     with_mishap(&kernel, mishap, || drop(apply(&kernel, &plan)));
@@ -152,7 +169,7 @@ proptest! {
         }
         undo(&kernel, Which::All).unwrap();
         for (target, expected) in targets.iter().zip(expected) {
-            prop_assert_eq!(std::fs::read_to_string(file(&kernel, target)).unwrap(), expected, "{}", target);
+            prop_assert_eq!(read(target), expected, "{}", target);
         }
         prop_assert!(undo(&kernel, Which::All).unwrap().is_empty());
     }

@@ -1,4 +1,4 @@
-//! The transaction on a fake root: every failing write, every death, every order of things.
+//! The transaction on a fake root: every failing write, every crash, every order of events.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,25 +1,30 @@
-//! The remedies' knobs on the fake kernel: what they say at first, what becomes of a text written
-//! to them, values of ours and of others; and what is special about some of them.
+//! The remedies' knobs on the fake kernel: initial texts, effects of writes, own and foreign
+//! values, special cases.
 
 use std::io;
 
-use netsilo_core::change::{FlowRule, Key, Settings, Table, Target, Value};
-use netsilo_core::cpuset::CpuSet;
-use netsilo_core::ethtool::FlowType;
-use netsilo_sys::ethtool::knob::Setting;
-use netsilo_sys::undo::{Fate, Which};
+use netsilo_model::change::{FlowRule, Key, Settings, Table, Target, Value};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::ethtool::FlowType;
+use netsilo_sys::ethtool::set::Setting;
+use netsilo_sys::transaction::undo::{Fate, Which};
 
-use super::fake::{Fake, apply, change, eth0, tempdir, undo};
+use super::fake::Fake;
+use super::fake::apply;
+use super::fake::change;
+use super::fake::eth0;
+use super::fake::tempdir;
+use super::fake::undo;
 
 const NET: &str = "sys/class/net/eth0";
 const RULE: &str = "tcp4 dst-port 443 queues 2-3";
 
-/// A table that no driver makes by itself.
+/// A table that no driver creates by itself.
 const TABLE: &str = "1 1 0 3 2 2 0 1\n";
-/// The one that this one's driver makes.
+/// The table that this driver creates.
 const DEFAULT: &str = "0 1 2 3 0 1 2 3\n";
 
-/// Each knob, the file that stands for it, and what it says at first.
+/// Each knob, its file, and its initial text.
 fn all() -> Vec<(Target, String, &'static str)> {
     let rule: FlowRule = RULE.parse().unwrap();
     let sysctl = |name: &str| Target::Sysctl { name: name.into() };
@@ -71,12 +76,12 @@ pub(crate) fn knobs() -> Vec<(String, &'static str)> {
     all().into_iter().map(|(_, path, text)| (path, text)).collect()
 }
 
-/// The same as targets.
+/// The knobs as targets.
 pub(crate) fn targets() -> Vec<Target> {
     all().into_iter().map(|(target, ..)| target).collect()
 }
 
-/// The file that stands for a setting, beside the netdev's own folder.
+/// The file of a setting, in the netdev's folder.
 pub(crate) fn file_of(netdev: &str, setting: &Setting) -> String {
     let name: String = format!("{setting:?}").chars().filter(char::is_ascii_alphanumeric).collect();
     format!("/sys/class/net/{netdev}.{name}")
@@ -86,7 +91,7 @@ fn invalid() -> io::Error {
     io::Error::from_raw_os_error(libc::EINVAL)
 }
 
-/// What such a file says after this was written to it; `None` for other files.
+/// The text of such a file after a write; `None` for other files.
 pub(crate) fn settle(path: &str, text: &str) -> Option<io::Result<String>> {
     let name = path.rsplit_once('/')?.1;
     let kind = name.strip_prefix("eth0.").unwrap_or(name);
@@ -119,13 +124,13 @@ pub(crate) fn settle(path: &str, text: &str) -> Option<io::Result<String>> {
     })
 }
 
-/// A value of ours, another one for each seed where there are as many; `None` for other knobs.
+/// A value that netsilo writes, by seed where several exist; `None` for other knobs.
 pub(crate) fn ours(target: &Target, seed: u32) -> Option<Value> {
     let n = 1 + seed % 1999;
     let settings = |text: String| Value::Settings(text.parse().unwrap());
     Some(match target {
         Target::Channels { .. } => settings(format!("combined={} other=1", 5 + seed % 3)),
-        // Rounded, and some to what it was before.
+        // Rounded, some to the initial value.
         Target::Rings { .. } => settings(format!("rx={} tx=256", 300 + n)),
         Target::Coalesce { .. } => settings(format!("rx-usecs={} rx-frames={n}", 4 + n)),
         Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
@@ -147,12 +152,12 @@ pub(crate) fn ours(target: &Target, seed: u32) -> Option<Value> {
     })
 }
 
-/// The text of a value that we never write.
+/// The text of a value that netsilo never writes.
 pub(crate) fn foreign(target: &Target, seed: u32) -> Option<String> {
     let n = 100_000 + seed % 1000;
     Some(match target {
         Target::Channels { .. } => "combined=2 other=1\n".into(),
-        // what a driver would say: it has rounded it
+        // rounded, as a driver would report it
         Target::Rings { .. } => format!("rx={} tx=256\n", n.next_power_of_two()),
         Target::Coalesce { .. } => format!("rx-usecs={n}\n"),
         Target::Offload { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
@@ -185,7 +190,7 @@ fn table(text: &str) -> Value {
 }
 
 #[test]
-fn a_table_that_was_the_drivers_own_is_put_back_by_the_driver() {
+fn a_drivers_default_table_is_restored_by_the_driver() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let path = format!("{NET}.RssTable0");
@@ -195,7 +200,7 @@ fn a_table_that_was_the_drivers_own_is_put_back_by_the_driver() {
     assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
     assert_eq!(kernel.take_written().last().unwrap().1, "default");
     assert_eq!(said(&kernel, &path), DEFAULT);
-    // In equal blocks, which looks like a driver's own too, but is not what this one makes.
+    // In equal blocks, which resembles a driver's default, but not this driver's.
     let blocks = "0 0 1 1 2 2 3 3\n";
     put(&kernel, &path, blocks);
     apply(&kernel, &[change(&kernel, target.clone(), table("0 0 0 0 0 1 2 3"))]).unwrap();
@@ -203,7 +208,7 @@ fn a_table_that_was_the_drivers_own_is_put_back_by_the_driver() {
     let written: Vec<String> = kernel.take_written().into_iter().map(|(_, text)| text).collect();
     assert_eq!(written[1..], ["default".to_owned(), blocks.to_owned()]);
     assert_eq!(said(&kernel, &path), blocks);
-    // What a person made is written back as it was.
+    // A table written by a user is restored as it was.
     put(&kernel, &path, TABLE);
     apply(&kernel, &[change(&kernel, target, table("0 0 0 0 0 1 2 3"))]).unwrap();
     kernel.take_written();
@@ -212,7 +217,7 @@ fn a_table_that_was_the_drivers_own_is_put_back_by_the_driver() {
 }
 
 #[test]
-fn what_a_driver_rounds_is_compared_with_what_was_read_back() {
+fn a_rounded_value_is_compared_with_the_value_read_back() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
@@ -226,13 +231,12 @@ fn what_a_driver_rounds_is_compared_with_what_was_read_back() {
     apply(&kernel, &[change(&kernel, rings(), settings("rx=1000 tx=256"))]).unwrap();
     put(&kernel, &format!("{NET}.Rings"), "rx=1088 tx=256\n");
     let undone = undo(&kernel, Which::All).unwrap();
-    assert!(
-        matches!(&undone[0].knobs[..], [(_, Fate::Foreign(now))] if *now == settings("rx=1088 tx=256"))
-    );
+    assert!(matches!(&undone[0].knobs[..],
+            [(_, Fate::Foreign(now))] if *now == settings("rx=1088 tx=256")));
 }
 
 #[test]
-fn a_driver_says_how_much_it_takes_when_it_refuses() {
+fn a_refused_write_reports_the_drivers_maximum() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     put(&kernel, &format!("{NET}.MostRings"), "rx=4096 tx=4096\n");
@@ -246,8 +250,9 @@ fn a_driver_says_how_much_it_takes_when_it_refuses() {
     };
     assert_eq!(
         apply(&kernel, &[rings()]).unwrap_err().to_string(),
-        "eth0 rings: cannot write rx=9000 tx=256: Invalid argument (os error 22): its driver takes at most rx=4096 tx=4096; \
-         more than that, or fewer than it needs, is refused; all is as before"
+        "eth0 rings: cannot write rx=9000 tx=256: Invalid argument (os error 22): \
+         its driver takes at most rx=4096 tx=4096; \
+         more than that, or fewer than it needs, is refused; all settings are restored"
     );
     assert!(
         apply(&kernel, &[rings()])
@@ -258,7 +263,7 @@ fn a_driver_says_how_much_it_takes_when_it_refuses() {
 }
 
 #[test]
-fn a_rule_that_was_there_is_not_ours_to_delete() {
+fn an_existing_rule_is_not_deleted() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let target = Target::NtupleRule { netdev: eth0(), rule: RULE.parse().unwrap() };
@@ -271,7 +276,7 @@ fn a_rule_that_was_there_is_not_ours_to_delete() {
             .transaction,
         None
     );
-    // One that we delete comes back where it was.
+    // A deleted rule is restored at its old position.
     apply(&kernel, &[change(&kernel, target, Value::Switch(false))]).unwrap();
     assert_eq!(said(&kernel, path), "off\n");
     undo(&kernel, Which::All).unwrap();
@@ -288,7 +293,8 @@ fn only_listed_sysctls_are_written() {
         "net.core/../../kernel/core_pattern",
     ] {
         let error =
-            netsilo_sys::knob::read(&kernel, &Target::Sysctl { name: name.into() }).unwrap_err();
+            netsilo_sys::transaction::knob::read(&kernel, &Target::Sysctl { name: name.into() })
+                .unwrap_err();
         assert_eq!(error.to_string(), format!("{name}: netsilo does not write this sysctl"));
     }
 }
@@ -303,9 +309,13 @@ fn an_offload_of_an_earlier_journal_is_restored() {
         0o700,
     );
     let netdev = r#"{"name":"eth0","device_path":"/devices/pci0000:00/0000:00:03.0"}"#;
+    let rest = r#""old_raw":"0\n","new":{"count":1},"settles_as":{"count":1},"reason":"aRFS""#;
+    let entry = format!(
+        r#"{{"target":{{"knob":"ntuple_filter","netdev":{netdev}}},"old":{{"count":0}},{rest}}}"#
+    );
     let lines = format!(
         r#"{{"record":"boot","version":1,"boot_id":"6a5b-boot-1"}}
-{{"record":"begin","transaction":1,"pid":7,"confirm_by":null,"entries":[{{"target":{{"knob":"ntuple_filter","netdev":{netdev}}},"old":{{"count":0}},"old_raw":"0\n","new":{{"count":1}},"settles_as":{{"count":1}},"reason":"aRFS"}}]}}
+{{"record":"begin","transaction":1,"pid":7,"confirm_by":null,"entries":[{entry}]}}
 {{"record":"wrote","transaction":1,"entry":0,"raw":"1\n"}}
 {{"record":"done","transaction":1}}
 "#

@@ -1,22 +1,32 @@
-//! What others do in between: other writers, other transactions, other boots, other devices.
+//! Interference: other programs, other transactions, other boots, other devices.
 
 use std::time::Duration;
 
-use netsilo_core::change::Target;
-use netsilo_core::cpuset::CpuId;
-use netsilo_core::host::Irq;
-use netsilo_sys::apply::{self, ApplyError, Drift, Options};
-use netsilo_sys::undo::{Fate, Which};
-use netsilo_sys::verify::Arrival;
+use netsilo_model::change::Target;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::Irq;
+use netsilo_sys::transaction::apply::{self, ApplyError, Drift, Options};
+use netsilo_sys::transaction::undo::{Fate, Which};
+use netsilo_sys::transaction::verify::Arrival;
 
-use super::fake::{
-    Fake, apply, cgroup, change, consumer, cpus, eth0, everything, follow, irq, targets, tempdir,
-    thread, undo,
-};
-use netsilo_core::change::Value;
+use super::fake::Fake;
+use super::fake::apply;
+use super::fake::cgroup;
+use super::fake::change;
+use super::fake::consumer;
+use super::fake::cpus;
+use super::fake::eth0;
+use super::fake::everything;
+use super::fake::follow;
+use super::fake::irq;
+use super::fake::targets;
+use super::fake::tempdir;
+use super::fake::thread;
+use super::fake::undo;
+use netsilo_model::change::Value;
 
 #[test]
-fn a_value_that_someone_else_wrote_since_is_left_and_named() {
+fn a_foreign_value_is_kept_and_reported() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))])
@@ -35,7 +45,7 @@ fn a_value_that_someone_else_wrote_since_is_left_and_named() {
 }
 
 #[test]
-fn a_value_that_shows_late_is_still_ours() {
+fn a_value_that_appears_late_is_still_ours() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
@@ -47,7 +57,7 @@ fn a_value_that_shows_late_is_still_ours() {
 }
 
 #[test]
-fn a_plan_that_is_out_of_date_writes_nothing_and_names_all_that_moved() {
+fn an_outdated_plan_writes_nothing_and_reports_every_difference() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let plan = everything(&kernel);
@@ -57,12 +67,12 @@ fn a_plan_that_is_out_of_date_writes_nothing_and_names_all_that_moved() {
     let error = apply(&kernel, &plan).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "irq 27 (virtio0-input.0) was 0 when the plan was made and is 6 now; irq 28 (virtio0-input.1): this number now \
+        "irq 27 (virtio0-input.0) was 0 when the plan was made and is 6 now; \
+         irq 28 (virtio0-input.1): this number now \
          belongs to eth9; nothing was written: make a new plan"
     );
-    assert!(
-        matches!(error, ApplyError::Drifted(drifts) if matches!(drifts[..], [Drift::Changed { .. }, Drift::Unreadable(_)]))
-    );
+    assert!(matches!(error, ApplyError::Drifted(drifts)
+            if matches!(drifts[..], [Drift::Changed { .. }, Drift::Unreadable(_)])));
     assert_eq!((kernel.knobs(), kernel.writes.get()), (before, 0));
 }
 
@@ -73,7 +83,7 @@ fn an_equal_value_is_never_written() {
     let entries = || change(&kernel, Target::RpsSockFlowEntries, Value::Count(1000));
     apply(&kernel, &[entries()]).unwrap();
     kernel.take_written();
-    // 1000 becomes 1024 in the kernel, which it is already: writing it would flush the table.
+    // The kernel rounds 1000 to 1024, the current value: writing it would flush the table.
     assert_eq!(apply(&kernel, &[entries()]).unwrap().transaction, None);
     assert_eq!(apply(&kernel, &[change(&kernel, irq(27), cpus("0"))]).unwrap().transaction, None);
     assert_eq!(kernel.take_written(), []);
@@ -84,7 +94,7 @@ fn an_equal_value_is_never_written() {
 }
 
 #[test]
-fn transactions_stack_and_come_off_in_reverse() {
+fn transactions_stack_and_are_undone_in_reverse() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
@@ -107,7 +117,7 @@ fn transactions_stack_and_come_off_in_reverse() {
 }
 
 #[test]
-fn the_daemon_takes_back_its_own_down_to_the_newest_of_an_operators() {
+fn the_daemon_undoes_its_own_down_to_the_newest_operator_transaction() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
@@ -137,7 +147,7 @@ fn a_value_stuck_in_a_newer_transaction_keeps_the_older_ones_open() {
     assert!(!undone[0].is_complete());
     assert!(
         matches!(undone[1].knobs[..], [(_, Fate::Restored)]),
-        "the other knob comes back all the same"
+        "the other knob is restored nevertheless"
     );
     assert_eq!(undo(&kernel, Which::All).unwrap().len(), 2);
     assert_eq!(kernel.knobs(), before);
@@ -160,7 +170,7 @@ fn settings_of_another_boot_are_never_touched() {
 }
 
 #[test]
-fn what_is_gone_is_named_and_keeps_nothing_from_being_restored() {
+fn a_missing_object_is_reported_and_does_not_block_restoring() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
@@ -185,7 +195,7 @@ fn what_is_gone_is_named_and_keeps_nothing_from_being_restored() {
 }
 
 #[test]
-fn a_netdev_that_was_renamed_since_is_restored_under_its_new_name() {
+fn a_renamed_netdev_is_restored_under_its_new_name() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
@@ -199,14 +209,14 @@ fn a_netdev_that_was_renamed_since_is_restored_under_its_new_name() {
 
 #[test]
 fn a_knob_that_stays_broken_can_be_forgotten() {
-    use netsilo_sys::transaction::By;
+    use netsilo_sys::transaction::record::By;
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))])
         .unwrap();
     kernel.failing.borrow_mut().extend((2..9).map(|n| (n, libc::EINVAL)));
     for forget in [false, true] {
-        let undone = netsilo_sys::undo::undo(
+        let undone = netsilo_sys::transaction::undo::undo(
             &kernel,
             &kernel.state(),
             Which::All,
@@ -221,7 +231,7 @@ fn a_knob_that_stays_broken_can_be_forgotten() {
 }
 
 #[test]
-fn interrupts_are_seen_to_arrive_or_said_not_to() {
+fn interrupts_that_do_not_arrive_are_reported() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     kernel
@@ -279,7 +289,7 @@ fn without_a_guard_nothing_is_written() {
 }
 
 #[test]
-fn nothing_is_stacked_on_a_transaction_that_awaits_confirmation() {
+fn no_transaction_starts_while_one_awaits_confirmation() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let plan = [change(&kernel, irq(27), cpus("4"))];
@@ -305,7 +315,7 @@ fn a_plan_that_names_a_knob_twice_is_refused() {
 }
 
 #[test]
-fn a_consumer_is_pinned_and_let_go_by_its_thread_and_by_its_cgroup() {
+fn a_consumer_is_pinned_and_released_by_thread_and_by_cgroup() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
@@ -320,7 +330,7 @@ fn a_consumer_is_pinned_and_let_go_by_its_thread_and_by_its_cgroup() {
 }
 
 #[test]
-fn a_thread_whose_number_was_given_away_is_left_alone() {
+fn a_reused_thread_id_is_not_touched() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     apply(&kernel, &[change(&kernel, consumer(), cpus("2-3"))]).unwrap();
@@ -331,5 +341,5 @@ fn a_thread_whose_number_was_given_away_is_left_alone() {
     assert!(matches!(undone[0].knobs[..], [(_, Fate::Gone(_))]), "{undone:?}");
     assert_eq!(std::fs::read_to_string(dir.path().join("proc/81/cpus")).unwrap(), "0c\n");
     let strange = Target::CgroupCpuset { path: "/../../tmp".into() };
-    assert!(netsilo_sys::knob::read(&kernel, &strange).unwrap_err().is_gone());
+    assert!(netsilo_sys::transaction::knob::read(&kernel, &strange).unwrap_err().is_gone());
 }

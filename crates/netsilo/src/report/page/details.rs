@@ -1,12 +1,12 @@
-//! The machine, the settings with what they write, the commands, and the raw figures of each round.
+//! The machine, the settings and their changes, the commands, and the figures of each round.
 
 use maud::{Markup, html};
-use netsilo_core::experiment::results::Results;
+use netsilo_trial::experiment::results::Results;
 
-use super::super::folder::Folder;
-use super::tables;
+use crate::report::folder::Folder;
+use crate::report::page::tables;
 
-/// Folds, all closed.
+/// Renders collapsed sections.
 pub(super) fn render(folder: &Folder, results: &Results) -> Markup {
     let experiment = &folder.experiment;
     html! {
@@ -16,14 +16,14 @@ pub(super) fn render(folder: &Folder, results: &Results) -> Markup {
                 summary { "Setting: " (setting.name) }
                 p { (setting.what) }
                 @if let Some(command) = &setting.command { pre { (command) } }
-                @if setting.changes.is_empty() { p { "Nothing is written." } }
+                @if setting.changes.is_empty() { p { "This setting writes nothing." } }
                 @if !setting.changes.is_empty() { (changes(&setting.changes)) }
             }
         }
         @for load in &results.loads {
             details.card {
                 summary { "Raw figures: " (load.load) }
-                @for measure in netsilo_core::experiment::measure::Measure::ALL {
+                @for measure in netsilo_trial::experiment::measure::Measure::ALL {
                     @if load.settings.iter().any(|cell| cell.measured(measure).is_some()) {
                         div.scroll { (tables::measure(&[load], measure)) }
                     }
@@ -40,35 +40,46 @@ fn machine(folder: &Folder) -> Markup {
         dl {
             dt { "host" } dd { (machine.hostname) }
             dt { "kernel" } dd { (machine.kernel) }
-            dt { "CPUs" } dd { (machine.cpus) @if let Some(model) = &machine.model { ", " (model) } }
+            dt { "CPUs" }
+            dd { (machine.cpus) @if let Some(model) = &machine.model { ", " (model) } }
             @for netdev in &machine.netdevs { dt { "netdev" } dd { (netdev) } }
             dt { "began" } dd { (when(experiment.started_s)) }
-            dt { "rounds" } dd { (experiment.rounds) ", in an order thrown from seed " (experiment.seed) }
-            dt { "rest before each trial" } dd { (humantime::format_duration(experiment.pause)) }
+            dt { "rounds" }
+            dd { (experiment.rounds) ", in random order from seed " (experiment.seed) }
+            dt { "pause before each trial" } dd { (humantime::format_duration(experiment.pause)) }
         }
-        p { "The command, as it was typed:" }
+        p { "The command as typed:" }
         pre { (experiment.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")) }
         @if let Some(commands) = &folder.commands {
             p { "The commands at each machine:" }
             pre { (commands) }
         }
-        p { "The folder's " code { (netsilo_core::experiment::MACHINE) } " has the machine as netsilo capture saves it: look at it with "
-            code { "netsilo show --from" } "." }
+        p {
+            "The folder's " code { (netsilo_trial::experiment::MACHINE) }
+            " is a bundle of the machine, as netsilo capture saves it: examine it with "
+            code { "netsilo show --from" } "."
+        }
     }
 }
 
-fn changes(changes: &[netsilo_core::change::Change]) -> Markup {
+fn changes(changes: &[netsilo_model::change::Change]) -> Markup {
     html! {
         div.scroll { table {
-            thead { tr { th scope="col" { "knob" } th.text scope="col" { "from" } th.text scope="col" { "to" } th.text scope="col" { "why" } } }
+            thead { tr {
+                th scope="col" { "knob" } th.text scope="col" { "from" }
+                th.text scope="col" { "to" } th.text scope="col" { "why" }
+            } }
             tbody { @for change in changes {
-                tr { th scope="row" { (change.target) } td.text { (change.old) } td.text { (change.new) } td.text { (change.reason) } }
+                tr {
+                    th scope="row" { (change.target) } td.text { (change.old) }
+                    td.text { (change.new) } td.text { (change.reason) }
+                }
             } }
         } }
     }
 }
 
-/// A word as a shell would take it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -78,7 +89,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// `2026-11-21 21:40 UTC`.
+/// Formats seconds since the epoch: `2026-11-21 21:40 UTC`.
 pub(super) fn when(seconds: u64) -> String {
     // humantime formats years up to 9999
     let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds.min(253_402_300_799));

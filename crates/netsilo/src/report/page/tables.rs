@@ -1,22 +1,28 @@
-//! Tables of the page: what the charts show, to be read.
+//! The tables of the page: the figures of the charts.
 
 use maud::{Markup, html};
-use netsilo_core::experiment::flow_map::FlowMap;
-use netsilo_core::experiment::measure::Measure;
-use netsilo_core::experiment::results::{Measured, Results, UnderLoad, Verdict};
-use netsilo_core::experiment::stage_costs::{EarlyDrop, StageCosts};
+use netsilo_trial::experiment::flow_map::FlowMap;
+use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::results::{Measured, Results, UnderLoad, Verdict};
+use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
-use super::super::{charts, palette, words};
-use crate::units::{count, nanoseconds, or_dash, percent};
+use crate::report::{charts, palette, words};
+use crate::views::units::{count, nanoseconds, or_dash, percent};
 
-/// A row a load, a column a setting.
+/// The verdicts: one row per load, one column per setting.
 pub(super) fn verdicts(results: &Results) -> Markup {
     let settings = results.loads.first().map(|load| load.settings.as_slice()).unwrap_or_default();
     let measure = Measure::Rate;
     html! {
         div.card { div.scroll { table {
-            caption { "Work done per second: the change of each round in the middle, its interval, the verdict; the median below." }
-            thead { tr { th scope="col" { "load" } @for cell in settings { th scope="col" { (cell.setting) } } } }
+            caption {
+                "Work done per second: the median change by round, its interval, the verdict; the \
+                 median below."
+            }
+            thead { tr {
+                th scope="col" { "load" }
+                @for cell in settings { th scope="col" { (cell.setting) } }
+            } }
             tbody { @for load in &results.loads {
                 tr {
                     th scope="row" { (load.load) }
@@ -35,7 +41,9 @@ fn verdict(measured: Option<&Measured>, load: &UnderLoad) -> Markup {
         td class=(class(against.verdict)) {
             b { (words::sign(against.verdict)) " " (words::change(against)) } " "
             (words::verdict(against.verdict))
-            @if let Some(interval) = &against.interval { small { (words::interval(interval, against.scale)) } }
+            @if let Some(interval) = &against.interval {
+                small { (words::interval(interval, against.scale)) }
+            }
             small { (level) }
         }
     }
@@ -50,33 +58,53 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// One measure, a row a setting.
+/// One measure: one row per load and setting.
 pub(super) fn measure(loads: &[&UnderLoad], measure: Measure) -> Markup {
     let Some(unit) = loads.first().map(|load| measure.unit(load.work)) else { return html!() };
     html! {
         table {
-            caption { (loads[0].settings.iter().find_map(|it| it.measured(measure)).map_or("", |it| &it.name)) " (" (unit) ")" }
+            caption {
+                (loads[0]
+                    .settings
+                    .iter()
+                    .find_map(|it| it.measured(measure))
+                    .map_or("", |it| &it.name))
+                " (" (unit) ")"
+            }
             thead { tr {
-                th scope="col" { "load" } th.text scope="col" { "setting" } th scope="col" { "median" } th scope="col" { "95 % interval" }
-                th scope="col" { "change" } th scope="col" { "verdict" } th scope="col" { "rounds" }
+                th scope="col" { "load" } th.text scope="col" { "setting" }
+                th scope="col" { "median" } th scope="col" { "95 % interval" }
+                th scope="col" { "change" } th scope="col" { "verdict" }
+                th scope="col" { "rounds" }
             } }
-            tbody { @for load in loads { @for cell in &load.settings { @if let Some(it) = cell.measured(measure) {
-                @let told = |value: f64| words::value(measure, load.work, value);
-                tr {
-                    th scope="row" { (load.load) }
-                    td.text { (cell.setting) }
-                    td data-value=(it.median) { (told(it.median)) }
-                    td { (or_dash(it.interval, |it| format!("{} .. {}", told(it.low), told(it.high)))) }
-                    td { (or_dash(it.against.as_ref(), words::change)) }
-                    td { (or_dash(it.against.as_ref(), |it| words::verdict(it.verdict).to_owned())) }
-                    td { (it.rounds.values().map(|value| told(*value)).collect::<Vec<_>>().join(", ")) }
+            tbody { @for load in loads { @for cell in &load.settings {
+                @if let Some(it) = cell.measured(measure) {
+                    @let shown = |value: f64| words::value(measure, load.work, value);
+                    @let rounds = it.rounds.values().map(|value| shown(*value));
+                    tr {
+                        th scope="row" { (load.load) }
+                        td.text { (cell.setting) }
+                        td data-value=(it.median) { (shown(it.median)) }
+                        td {
+                            (or_dash(it.interval, |it| {
+                                format!("{} .. {}", shown(it.low), shown(it.high))
+                            }))
+                        }
+                        td { (or_dash(it.against.as_ref(), words::change)) }
+                        td {
+                            (or_dash(it.against.as_ref(), |it| {
+                                words::verdict(it.verdict).to_owned()
+                            }))
+                        }
+                        td { (rounds.collect::<Vec<_>>().join(", ")) }
+                    }
                 }
-            } } } }
+            } } }
         }
     }
 }
 
-/// A row a setting and CPU.
+/// Time shares and rates: one row per setting and CPU.
 pub(super) fn cpus(load: &UnderLoad) -> Markup {
     let all = || load.settings.iter().flat_map(|cell| cell.cpus.values());
     let is_true = all().any(|cpu| cpu.true_softirq.is_some());
@@ -85,18 +113,35 @@ pub(super) fn cpus(load: &UnderLoad) -> Markup {
             thead { tr {
                 th scope="col" { "setting" } th scope="col" { "cpu" }
                 @for (state, _) in palette::STATES { th scope="col" { (state) } }
-                @if is_true { @for state in ["true irq", "true softirq", "true ipi"] { th scope="col" { (state) } } }
-                @for rate in ["NET_RX/s", "IPI/s", "packets/s", "rps/s"] { th scope="col" { (rate) } }
+                @if is_true {
+                    @for state in ["true irq", "true softirq", "true ipi"] {
+                        th scope="col" { (state) }
+                    }
+                }
+                @for rate in ["NET_RX/s", "IPI/s", "packets/s", "rps/s"] {
+                    th scope="col" { (rate) }
+                }
             } }
             tbody { @for cell in &load.settings { @for (id, cpu) in &cell.cpus {
                 tr {
                     th scope="row" { (cell.setting) }
                     td { (id) }
                     @for state in 0..palette::STATES.len() {
-                        td { (or_dash(cpu.shares, |shares| percent(charts::parts(&shares)[state]))) }
+                        td {
+                            (or_dash(cpu.shares, |shares| percent(charts::parts(&shares)[state])))
+                        }
                     }
-                    @if is_true { @for share in [cpu.true_irq, cpu.true_softirq, cpu.true_ipi] { td { (or_dash(share, percent)) } } }
-                    @for rate in [cpu.net_rx_per_s, cpu.cal_per_s, cpu.processed_per_s, cpu.received_rps_per_s] {
+                    @if is_true {
+                        @for share in [cpu.true_irq, cpu.true_softirq, cpu.true_ipi] {
+                            td { (or_dash(share, percent)) }
+                        }
+                    }
+                    @for rate in [
+                        cpu.net_rx_per_s,
+                        cpu.cal_per_s,
+                        cpu.processed_per_s,
+                        cpu.received_rps_per_s,
+                    ] {
                         td { (or_dash(rate, count)) }
                     }
                 }
@@ -105,11 +150,14 @@ pub(super) fn cpus(load: &UnderLoad) -> Markup {
     }
 }
 
-/// A row a stage, a column a setting.
+/// Stage costs: one row per stage, one column per setting.
 pub(super) fn stages(costs: &[&StageCosts]) -> Markup {
     html! {
         table {
-            thead { tr { th scope="col" { "stage" } @for it in costs { th scope="col" { (it.setting) } } } }
+            thead { tr {
+                th scope="col" { "stage" }
+                @for it in costs { th scope="col" { (it.setting) } }
+            } }
             tbody {
                 @for (name, cells) in words::stage_rows(costs) {
                     tr { th scope="row" { (name) } @for cell in &cells { td { (cell) } } }
@@ -119,14 +167,18 @@ pub(super) fn stages(costs: &[&StageCosts]) -> Markup {
     }
 }
 
-/// A row a setting and a way of measuring.
+/// Early drops: one row per setting and way of measuring.
 pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
     html! {
         table {
-            caption { "What the way after raw PREROUTING costs for each packet received: " (pair.load) " against " (pair.dropped) "." }
+            caption {
+                "Cost per packet received of the path after raw PREROUTING: " (pair.load)
+                " against " (pair.dropped) "."
+            }
             thead { tr {
-                th scope="col" { "setting" } th.text scope="col" { "measured by" } th scope="col" { "passed on" } th scope="col" { "dropped early" }
-                th scope="col" { "less" }
+                th scope="col" { "setting" } th.text scope="col" { "measured by" }
+                th scope="col" { "forwarded" } th scope="col" { "dropped early" }
+                th scope="col" { "saved" }
             } }
             tbody { @for spared in &pair.settings { @for (name, it) in words::ways(spared) {
                 tr {
@@ -141,7 +193,7 @@ pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
     }
 }
 
-/// A row a setting, a column a percentile.
+/// Latency: one row per setting, one column per percentile.
 pub(super) fn latencies(load: &UnderLoad) -> Markup {
     let merged: Vec<_> =
         load.settings.iter().filter_map(|cell| Some((cell, cell.latency.as_ref()?))).collect();
@@ -149,8 +201,11 @@ pub(super) fn latencies(load: &UnderLoad) -> Markup {
     html! {
         table {
             thead { tr {
-                th scope="col" { "setting" } th scope="col" { "responses" } th scope="col" { "mean" }
-                @for (percent, _) in longest.into_iter().flatten() { th scope="col" { "p" (percent) } }
+                th scope="col" { "setting" } th scope="col" { "responses" }
+                th scope="col" { "mean" }
+                @for (percent, _) in longest.into_iter().flatten() {
+                    th scope="col" { "p" (percent) }
+                }
                 th scope="col" { "max" }
             } }
             tbody { @for (cell, it) in &merged {
@@ -159,7 +214,9 @@ pub(super) fn latencies(load: &UnderLoad) -> Markup {
                     td { (count(it.count as f64)) }
                     td { (nanoseconds(it.mean_ns)) }
                     @for at in 0..longest.map_or(0, Vec::len) {
-                        td { (or_dash(it.percentiles_ns.get(at), |(_, ns)| nanoseconds(*ns as f64))) }
+                        td {
+                            (or_dash(it.percentiles_ns.get(at), |(_, ns)| nanoseconds(*ns as f64)))
+                        }
                     }
                     td { (nanoseconds(it.max_ns as f64)) }
                 }
@@ -168,12 +225,14 @@ pub(super) fn latencies(load: &UnderLoad) -> Markup {
     }
 }
 
-/// A row a link.
+/// The path of the packets: one row per link.
 pub(super) fn flow(map: &FlowMap) -> Markup {
     let unit = if map.in_packets { "packets/s" } else { "interrupts/s" };
     html! {
         table {
-            thead { tr { th scope="col" { "from" } th.text scope="col" { "to" } th scope="col" { (unit) } } }
+            thead { tr {
+                th scope="col" { "from" } th.text scope="col" { "to" } th scope="col" { (unit) }
+            } }
             tbody { @for link in &map.links {
                 tr {
                     th scope="row" { (map.places[link.from].name) }

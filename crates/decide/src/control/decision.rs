@@ -1,0 +1,183 @@
+//! What the controller returns for each window, and the outcomes of its writes.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::locality::Locality;
+
+/// The controller's decision after one window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// All that is wanted: the plan of `netsilo plan`, made around the knobs that are held.
+    pub plan: Plan,
+    /// What to write now: a part of the plan, often none.
+    pub writes: Plan,
+    /// The inverse of changes of ours that made it worse: to be written now.
+    pub revert: Vec<Change>,
+    /// New decisions since the last window, with their reasons.
+    pub log: Vec<LogEntry>,
+    /// What the controller is doing.
+    pub state: ControllerState,
+    /// Knobs that another program has written and that are left to it.
+    pub conflicts: Vec<Conflict>,
+    /// Wanted changes that are held, with the reason.
+    pub held: Vec<Held>,
+    /// The batches of writes that were judged in this window.
+    pub trials: Vec<TrialResult>,
+    /// The distance between protocol and reader of the data of this window.
+    #[serde(default)]
+    pub locality: Locality,
+}
+
+/// What the controller is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControllerState {
+    /// No window has shown anything yet that could be placed.
+    #[default]
+    Observing,
+    /// Changes are wanted: not yet for long enough, or being written.
+    Settling,
+    /// No further change is wanted; the effect of the last writes is being measured.
+    Verifying,
+    /// Changes are wanted, and each of them is held for a time.
+    HoldOff,
+    /// No change is wanted.
+    Settled,
+}
+
+/// A decision and its reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    /// When, since boot.
+    pub at: Duration,
+    /// The knob; `None` for a batch of several.
+    pub target: Option<Target>,
+    /// What was decided.
+    #[serde(rename = "what")]
+    pub kind: LogKind,
+    /// Why, as a human would accept it.
+    pub why: String,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogKind {
+    /// A change is to be written.
+    Write,
+    /// A change that a reset removed is to be written again.
+    Reapply,
+    /// A change is wanted, but not written now.
+    Hold,
+    /// A written value is in force.
+    InForce,
+    /// The kernel refused a write.
+    Refused,
+    /// The knob no longer exists.
+    Gone,
+    /// Another program has written the knob: it is left to that program.
+    Yield,
+    /// The knob is ours to write again.
+    Regain,
+    /// An event explains why the value changed: a reset, not another program.
+    Reset,
+    /// The written value is better than the one before.
+    Confirm,
+    /// The written value makes no difference that could be shown.
+    NoDifference,
+    /// The written value made it worse, and is reverted.
+    Revert,
+    /// The effect could not be judged.
+    NotVerified,
+}
+
+/// A knob that another program has written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conflict {
+    /// The knob.
+    pub target: Target,
+    /// Our value.
+    pub ours: Value,
+    /// The other program's value.
+    pub theirs: Value,
+    /// The program that likely wrote it; `unknown` if none is known to run.
+    pub writer: String,
+    /// When it was noticed, since boot.
+    pub since: Duration,
+}
+
+/// A change that is wanted and not written now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The knob.
+    pub target: Target,
+    /// Why not now.
+    pub why: String,
+}
+
+/// The outcome of a write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteOutcome {
+    /// In force; the knob reports this value since (the kernel rounds counts).
+    InForce(Value),
+    /// Failed for this reason; the knob has its old value.
+    Refused(String),
+    /// Not written: another program had written this value in the meantime.
+    Overwritten(Value),
+    /// The knob no longer exists, or its number belongs to another knob now.
+    Gone,
+}
+
+/// The measured effect of a batch of writes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialResult {
+    /// When it was written, since boot.
+    pub written_at: Duration,
+    /// The knobs.
+    pub targets: Vec<Target>,
+    /// Better or worse.
+    pub result: Effect,
+    /// CPU time per received megabyte, or per thousand forwarded packets, before and after.
+    pub cost: Option<BeforeAfter>,
+    /// Share of the bytes read under the last-level cache where the protocol ran, before and after.
+    pub locality: Option<BeforeAfter>,
+    /// In one line, for people.
+    pub words: String,
+}
+
+/// Whether a batch of writes made it better or worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// A megabyte, or a forwarded packet, costs less.
+    Better,
+    /// No difference shown.
+    NoDifference,
+    /// A megabyte costs more, beyond noise.
+    Worse,
+    /// It could not be judged.
+    Unknown,
+}
+
+/// A measure before and after.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct BeforeAfter {
+    /// Windows before.
+    pub windows_before: usize,
+    /// Windows after.
+    pub windows_after: usize,
+    /// Mean before (geometric for costs).
+    pub before: f64,
+    /// Mean after.
+    pub after: f64,
+    /// Lower end of the 99% interval of after relative to before (costs: ratio; locality:
+    /// difference).
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}

@@ -1,0 +1,59 @@
+//! Recent kernel events: an event explains that a knob no longer has our value, without another
+//! program.
+
+use std::time::Duration;
+
+use netsilo_model::change::Target;
+use netsilo_model::snapshot::event::Event;
+
+/// An event may be announced this long before or after its effect is seen.
+pub(super) const GRACE: Duration = Duration::from_secs(30);
+
+/// Events are remembered for this time, for knobs that are created under another name or number.
+pub(super) const MEMORY: Duration = Duration::from_secs(300);
+
+/// The events of the last minutes, oldest first.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Events(Vec<(Duration, Event)>);
+
+impl Events {
+    pub(super) fn note(&mut self, now: Duration, event: Event) {
+        self.0.retain(|(at, _)| at.saturating_add(MEMORY) >= now);
+        self.0.push((now, event));
+    }
+
+    /// The newest event that may have changed this knob, and when it was announced.
+    pub(super) fn newest(&self, target: &Target) -> Option<&(Duration, Event)> {
+        self.0.iter().rev().find(|(_, event)| covers(event, target))
+    }
+
+    /// Whether an event may have created this knob.
+    pub(super) fn may_have_created(&self, target: &Target, now: Duration) -> bool {
+        self.newest(target).is_some_and(|(at, _)| at.saturating_add(MEMORY) >= now)
+    }
+}
+
+/// Whether an event may have changed this knob.
+pub(super) fn covers(event: &Event, target: &Target) -> bool {
+    match event {
+        Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => target.is_of(name),
+        Event::NetdevAdded(name) | Event::NetdevRemoved(name) => target.is_of(name),
+        Event::Renamed { from, to } => target.is_of(from) || target.is_of(to),
+        Event::CpuOnline(_) | Event::CpuOffline(_) | Event::Resumed => true,
+    }
+}
+
+/// An event as a person reads it.
+pub(super) fn describe(event: &Event) -> String {
+    match event {
+        Event::LinkUp(name) => format!("{name} came up"),
+        Event::LinkDown(name) => format!("{name} went down"),
+        Event::Reset(name) => format!("{name} was reset"),
+        Event::NetdevAdded(name) => format!("{name} was added"),
+        Event::NetdevRemoved(name) => format!("{name} was removed"),
+        Event::Renamed { from, to } => format!("{from} was renamed to {to}"),
+        Event::CpuOnline(cpu) => format!("cpu {cpu} came online"),
+        Event::CpuOffline(cpu) => format!("cpu {cpu} went offline"),
+        Event::Resumed => "the machine was suspended".into(),
+    }
+}

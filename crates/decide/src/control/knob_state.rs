@@ -1,0 +1,474 @@
+//! One knob as a state machine: whose value it has, whether the plan wants another value, and the
+//! history that decides how soon a wanted change may be written.
+//!
+//! [`Knob::step`] is pure: knob and input give the next knob and the actions of the controller.
+//! What several knobs share (the budget, the silo, the trials) is not decided here.
+
+use std::mem::{discriminant, take};
+use std::time::Duration;
+
+use super::decision::{LogKind, WriteOutcome};
+use super::demand::{Demand, WINDOWS_WANTED, Want};
+use super::events::{GRACE, MEMORY, describe};
+use super::history::History;
+use super::hold::Hold;
+use super::pattern::Workload;
+use super::policy::Policy;
+use super::reconcile::likely_owner;
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::event::Event;
+use netsilo_model::snapshot::host::Writer;
+
+/// One knob.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Knob {
+    state: KnobState,
+    demand: Demand,
+    history: History,
+}
+
+/// Whose value the knob has.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) enum KnobState {
+    /// Not ours, and free to be written.
+    #[default]
+    Free,
+    /// The value that we wrote.
+    Ours(Ours),
+    /// A kernel event removed our value or created the knob: the next write is a re-application.
+    Reset(Reset),
+    /// The value of another program: not written until it is returned.
+    Yielded(Yielded),
+}
+
+/// A value of ours.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ours {
+    /// As the knob reported it after the write.
+    value: Value,
+    /// The end of the last window that showed it.
+    seen_at: Duration,
+    /// The event that removed the value before it.
+    reset: Option<PastReset>,
+}
+
+/// An event after which the value was written again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct PastReset {
+    announced_at: Duration,
+    /// A window has shown our value since: the event explains no further change.
+    over: bool,
+}
+
+/// A knob after a kernel event.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Reset {
+    noticed_at: Duration,
+    /// `None` for a knob that is new.
+    removal: Option<Removal>,
+}
+
+/// A kernel event that removed our value.
+#[derive(Debug, Clone, PartialEq)]
+struct Removal {
+    announced_at: Duration,
+    /// The value; `None` if the removal was first mistaken for another program's write.
+    lost: Option<Value>,
+}
+
+/// A knob that another program has written.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Yielded {
+    pub(super) ours: Value,
+    pub(super) theirs: Value,
+    pub(super) owner: String,
+    pub(super) since: Duration,
+}
+
+/// What a step depends on besides knob and input.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) now: Duration,
+    pub(super) target: &'a Target,
+    pub(super) policy: &'a Policy,
+    /// Other programs that write knobs.
+    pub(super) owners: &'a [Writer],
+}
+
+/// What happens to a knob.
+#[derive(Debug)]
+pub(super) enum Input<'a> {
+    /// A window shows this value; `event` is the newest one that covers the knob, with its time.
+    Shows { value: &'a Value, event: Option<&'a (Duration, Event)> },
+    /// A window shows that the knob no longer exists.
+    Gone,
+    /// The kernel announced this event now; it covers the knob.
+    Announced(&'a Event),
+    /// A knob that is left to another program is ours to write again.
+    Return { why: &'static str },
+    /// A window was planned.
+    Planned(Planned<'a>),
+    /// A wanted change is held.
+    Held(&'a Hold),
+    /// A wanted change is requested to be written.
+    Requested(&'a Change),
+    /// The outcome of a request.
+    Written {
+        request: WriteKind,
+        change: &'a Change,
+        read_there: Option<f64>,
+        outcome: &'a WriteOutcome,
+    },
+}
+
+/// What one window's plan says of a knob.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planned<'a> {
+    /// The wanted change; `None` means the value is kept.
+    pub(super) change: Option<&'a Change>,
+    /// Whether it is as good as the change that was wanted before.
+    pub(super) same: bool,
+    pub(super) workload: Workload,
+    /// Share of the data that is read on the core of our value's CPU.
+    pub(super) read_there: Option<f64>,
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WriteKind {
+    Write,
+    Reapply,
+    Revert,
+}
+
+/// What the controller has to do after a step.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Action {
+    Log(LogKind, String),
+    /// End the trials of this knob: its value has changed.
+    EndTrials,
+    /// Make a new plan in the next window.
+    Replan,
+    /// Remove the knob: it no longer exists.
+    Forget,
+}
+
+type Step = (Knob, Vec<Action>);
+
+impl Knob {
+    /// A knob that is first seen now; `reset` if a kernel event may have created it.
+    pub(super) fn new(now: Duration, reset: bool) -> Self {
+        let state = match reset {
+            true => KnobState::Reset(Reset { noticed_at: now, removal: None }),
+            false => KnobState::Free,
+        };
+        let history = History::new(now);
+        Self { state, history, ..Self::default() }
+    }
+
+    /// The next state, and what follows from it. Total: each input is allowed in each state.
+    pub(super) fn step(self, context: &Context<'_>, input: Input<'_>) -> Step {
+        match input {
+            Input::Shows { value, event } => self.shows(context, value, event),
+            Input::Gone => self.gone(),
+            Input::Announced(event) => self.announced(context, event),
+            Input::Return { why } => self.returned(why),
+            Input::Planned(planned) => (self.planned(context, &planned), Vec::new()),
+            Input::Held(hold) => self.held(hold),
+            Input::Requested(change) => self.requested(change),
+            Input::Written { request, change, read_there, outcome } => match outcome {
+                WriteOutcome::InForce(value) => {
+                    self.in_force(context, request, change, value, read_there)
+                }
+                WriteOutcome::Refused(why) => self.refused(context, why),
+                WriteOutcome::Overwritten(theirs) => {
+                    let ours = self.ours().unwrap_or(&change.old).clone();
+                    self.yielded(context, ours, theirs)
+                }
+                WriteOutcome::Gone => {
+                    let why = "it no longer existed when it was to be written".to_owned();
+                    (Self::default(), vec![Action::Forget, Action::Log(LogKind::Gone, why)])
+                }
+            },
+        }
+    }
+
+    fn shows(
+        mut self,
+        context: &Context<'_>,
+        value: &Value,
+        event: Option<&(Duration, Event)>,
+    ) -> Step {
+        match &mut self.state {
+            KnobState::Ours(ours) if ours.value == *value => {
+                ours.seen_at = context.now;
+                ours.reset.iter_mut().for_each(|reset| reset.over = true);
+                (self, Vec::new())
+            }
+            KnobState::Ours(ours) => {
+                let cause = event.filter(|(at, _)| ours.is_explained_by(*at));
+                let ours = ours.value.clone();
+                let (knob, mut actions) = match cause {
+                    Some((at, event)) => {
+                        let why = format!("{value} instead of {ours}: {}", describe(event));
+                        let removal = Removal { announced_at: *at, lost: Some(ours) };
+                        self.reset(context.now, removal, why)
+                    }
+                    None => self.yielded(context, ours, value),
+                };
+                actions.insert(0, Action::EndTrials);
+                (knob, actions)
+            }
+            KnobState::Yielded(yielded)
+                if context
+                    .policy
+                    .yield_for
+                    .is_some_and(|most| yielded.until(most) <= context.now) =>
+            {
+                self.returned("it was left to the other program for long enough")
+            }
+            KnobState::Free | KnobState::Reset(_) | KnobState::Yielded(_) => (self, Vec::new()),
+        }
+    }
+
+    fn gone(self) -> Step {
+        let mut actions = vec![Action::Forget, Action::EndTrials];
+        if self.ours().is_some() {
+            actions.push(Action::Log(LogKind::Gone, "the knob no longer exists".to_owned()));
+        }
+        (Self::default(), actions)
+    }
+
+    /// An event can be announced after its effect was mistaken for another program's write.
+    fn announced(self, context: &Context<'_>, event: &Event) -> Step {
+        match &self.state {
+            KnobState::Yielded(yielded) if yielded.until(GRACE) >= context.now => {
+                let why = format!("not another program: {}", describe(event));
+                let removal = Removal { announced_at: context.now, lost: None };
+                self.reset(context.now, removal, why)
+            }
+            _ => (self, Vec::new()),
+        }
+    }
+
+    fn reset(mut self, now: Duration, removal: Removal, why: String) -> Step {
+        self.state = KnobState::Reset(Reset { noticed_at: now, removal: Some(removal) });
+        self.demand = Demand::Unjudged;
+        (self, vec![Action::Log(LogKind::Reset, why)])
+    }
+
+    fn yielded(mut self, context: &Context<'_>, ours: Value, theirs: &Value) -> Step {
+        let owner = likely_owner(context.owners, context.target);
+        let why =
+            format!("{ours} -> {theirs}, written by another program (likely {owner}): left to it");
+        let theirs = theirs.clone();
+        self.state = KnobState::Yielded(Yielded { ours, theirs, owner, since: context.now });
+        self.demand = Demand::Unjudged;
+        (self, vec![Action::Log(LogKind::Yield, why)])
+    }
+
+    fn returned(mut self, why: &str) -> Step {
+        if !matches!(self.state, KnobState::Yielded(_)) {
+            return (self, Vec::new());
+        }
+        (self.state, self.demand) = (KnobState::Free, Demand::Unjudged);
+        (self, vec![Action::Replan, Action::Log(LogKind::Regain, why.to_owned())])
+    }
+
+    fn planned(mut self, context: &Context<'_>, planned: &Planned<'_>) -> Self {
+        let now = context.now;
+        if matches!(&self.state, KnobState::Reset(it) if it.noticed_at.saturating_add(MEMORY) <= now)
+        {
+            self.state = KnobState::Free;
+        }
+        let (demand, gave_up) = self.demand.planned(now, planned, self.history.abandoned);
+        self.demand = demand;
+        self.history.planned(now, planned, gave_up, context.policy);
+        self
+    }
+
+    fn held(mut self, hold: &Hold) -> Step {
+        if !hold.is_logged() {
+            return (self, Vec::new());
+        }
+        let is_new = self.history.logged.replace(discriminant(hold)) != Some(discriminant(hold));
+        let log = is_new.then(|| Action::Log(LogKind::Hold, hold.to_string()));
+        (self, log.into_iter().collect())
+    }
+
+    /// Logged once while nobody writes it.
+    fn requested(mut self, change: &Change) -> Step {
+        let kind = if self.is_reset() { LogKind::Reapply } else { LogKind::Write };
+        let before = match &mut self.demand {
+            Demand::Wanted(want) => want.requested.replace(change.new.clone()),
+            Demand::Unjudged | Demand::Content => None,
+        };
+        let log = (before.as_ref() != Some(&change.new)).then(|| {
+            Action::Log(kind, format!("{} -> {}: {}", change.old, change.new, change.reason))
+        });
+        (self, log.into_iter().collect())
+    }
+
+    /// A re-application is no change.
+    fn in_force(
+        mut self,
+        context: &Context<'_>,
+        request: WriteKind,
+        change: &Change,
+        value: &Value,
+        read_there: Option<f64>,
+    ) -> Step {
+        let now = context.now;
+        let (again, lost, reset) = match take(&mut self.state) {
+            KnobState::Reset(Reset { removal: Some(Removal { announced_at, lost }), .. }) => {
+                (true, lost, Some(PastReset { announced_at, over: false }))
+            }
+            KnobState::Reset(Reset { removal: None, .. }) => (true, None, None),
+            KnobState::Ours(ours) => (false, None, ours.reset),
+            KnobState::Free | KnobState::Yielded(_) => (false, None, None),
+        };
+        if !again {
+            self.history.moved(now, &change.old, value);
+        }
+        if request == WriteKind::Revert {
+            self.history.reverted();
+        }
+        if !again || lost.as_ref() != Some(value) {
+            self.history.followers.moved(read_there);
+        }
+        self.history.written(now);
+        self.state = KnobState::Ours(Ours { value: value.clone(), seen_at: now, reset });
+        self.demand = match request {
+            WriteKind::Write | WriteKind::Reapply => Demand::Content,
+            WriteKind::Revert => Demand::Unjudged,
+        };
+        (self, vec![Action::Log(LogKind::InForce, format!("{} -> {value}", change.old))])
+    }
+
+    fn refused(mut self, context: &Context<'_>, why: &str) -> Step {
+        let until = self.history.refused(context.now, why, context.policy);
+        if let Demand::Wanted(want) = &mut self.demand {
+            want.requested = None;
+        }
+        let words = format!("{why}; next attempt at {} s", until.as_secs());
+        (self, vec![Action::Log(LogKind::Refused, words)])
+    }
+
+    /// Why the wanted change is not written now; `None` means that this knob allows it.
+    /// `stays_on_llc` tells that the change stays under its last-level cache, `gain` what it gains
+    /// by the cost model.
+    pub(super) fn hold(
+        &self,
+        now: Duration,
+        stays_on_llc: bool,
+        gain: Option<i64>,
+        policy: &Policy,
+    ) -> Option<Hold> {
+        let Some(want) = self.want() else { return Some(Hold::TooShort(0, WINDOWS_WANTED)) };
+        let history = &self.history;
+        if let KnobState::Yielded(yielded) = &self.state {
+            return Some(Hold::Yielded(yielded.owner.clone()));
+        }
+        if let Some(refusal) = history.refusal.as_ref().filter(|refusal| refusal.until > now) {
+            return Some(Hold::Refused(refusal.until, refusal.why.clone()));
+        }
+        if self.is_reset() {
+            return None;
+        }
+        if let Some(gain) = gain.filter(|gain| (*gain as f64) < policy.min_gain * 1e9) {
+            return Some(Hold::SmallGain(gain));
+        }
+        if want.noise {
+            return Some(Hold::Noise);
+        }
+        if stays_on_llc && history.is_followed(now) {
+            return Some(Hold::Followed);
+        }
+        let hold_off_ends = want.since.saturating_add(history.hold_off(policy));
+        if history.moves > 1 && hold_off_ends > now {
+            return Some(Hold::Restless(hold_off_ends));
+        }
+        let needed = want.windows_needed(history.abandoned);
+        if want.windows < needed {
+            return Some(Hold::TooShort(want.windows, needed));
+        }
+        let dwell_ends = history.moved_at.map(|moved_at| moved_at.saturating_add(policy.dwell));
+        dwell_ends
+            .filter(|until| *until > now && history.had.contains(&want.change.new))
+            .map(Hold::Dwell)
+    }
+
+    /// The value that is ours.
+    pub(super) fn ours(&self) -> Option<&Value> {
+        match &self.state {
+            KnobState::Ours(ours) => Some(&ours.value),
+            KnobState::Free | KnobState::Reset(_) | KnobState::Yielded(_) => None,
+        }
+    }
+
+    /// To whom it is left.
+    pub(super) fn as_yielded(&self) -> Option<&Yielded> {
+        match &self.state {
+            KnobState::Yielded(yielded) => Some(yielded),
+            KnobState::Free | KnobState::Reset(_) | KnobState::Ours(_) => None,
+        }
+    }
+
+    /// Whether the next write is a re-application.
+    pub(super) fn is_reset(&self) -> bool {
+        matches!(self.state, KnobState::Reset(_))
+    }
+
+    fn want(&self) -> Option<&Want> {
+        match &self.demand {
+            Demand::Wanted(want) => Some(want),
+            Demand::Unjudged | Demand::Content => None,
+        }
+    }
+
+    /// The change that the last window wanted.
+    pub(super) fn wanted(&self) -> Option<&Change> {
+        self.want().map(|want| &want.change)
+    }
+
+    /// The end of the first window that wanted it.
+    pub(super) fn wanted_since(&self) -> Option<Duration> {
+        self.want().map(|want| want.since)
+    }
+
+    /// The earlier wish for a knob that has this value: what the last window wanted, or what an
+    /// event removed.
+    pub(super) fn wanted_before(&self, target: &Target, old: Value) -> Option<Change> {
+        if let KnobState::Reset(Reset { removal: Some(Removal { lost: Some(lost), .. }), .. }) =
+            &self.state
+            && *lost != old
+        {
+            let reason = "it had this value before".to_owned();
+            return Some(Change { target: target.clone(), old, new: lost.clone(), reason });
+        }
+        self.wanted().filter(|change| change.old == old).cloned()
+    }
+
+    /// Whether there is nothing to remember of it.
+    pub(super) fn is_blank(&self) -> bool {
+        self.state == KnobState::Free && self.want().is_none() && self.history.is_blank()
+    }
+}
+
+impl Ours {
+    /// Whether an event of then explains that the knob has another value now.
+    fn is_explained_by(&self, announced_at: Duration) -> bool {
+        let past = self.reset.is_some_and(|it| it.over && announced_at <= it.announced_at);
+        announced_at.saturating_add(GRACE) >= self.seen_at && !past
+    }
+}
+
+impl Yielded {
+    fn until(&self, most: Duration) -> Duration {
+        self.since.saturating_add(most)
+    }
+}
+
+#[cfg(test)]
+#[path = "knob_tests.rs"]
+mod tests;

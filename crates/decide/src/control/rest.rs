@@ -1,0 +1,173 @@
+//! At rest: no wanted change can be written, and the plan is reused as long as the windows look
+//! alike.
+//!
+//! Making a plan costs by far the most of a window; a host at rest pays for observing only.
+
+use std::collections::BTreeMap;
+
+use super::hold::Hold;
+use super::pattern::Pattern;
+use super::release::Candidate;
+use super::view::Window;
+use crate::place::Room;
+use crate::plan::Plan;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{IrqState, NetSettings, Snapshot, Writable, Writer};
+use netsilo_model::snapshot::netdev::{Napi, Netdev, RxQueue, TxQueue};
+use netsilo_model::snapshot::observation::Observation;
+
+/// A plan is reused for this many windows at most: five minutes.
+const WINDOWS: u32 = 30;
+
+/// The busy share of a CPU differs by this: less is noise of clock ticks and of measuring.
+const BUSY: f64 = 0.10;
+
+/// What a plan is made from, without the counters that grow in each window.
+#[derive(Debug, Clone)]
+struct Basis {
+    pattern: Pattern,
+    busy: BTreeMap<CpuId, f64>,
+    settings: Settings,
+}
+
+/// The settings, and what can be set.
+#[derive(Debug, Clone, PartialEq)]
+struct Settings {
+    apart: [CpuSet; 3],
+    irqs: Vec<IrqSettings>,
+    netdevs: Vec<NetdevSettings>,
+    net: NetSettings,
+    default_smp_affinity: Option<CpuSet>,
+    writers: Vec<Writer>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct IrqSettings {
+    irq: Irq,
+    requested: Option<CpuSet>,
+    effective: Option<CpuSet>,
+    writable: Writable,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct NetdevSettings {
+    name: String,
+    ifindex: u32,
+    up: bool,
+    rx_queues: Vec<RxQueue>,
+    tx_queues: Vec<TxQueue>,
+    napis: Vec<Napi>,
+}
+
+/// A plan of which nothing can be written, and its basis.
+#[derive(Debug, Clone)]
+pub(super) struct Rest {
+    plan: Plan,
+    basis: Basis,
+    windows: u32,
+}
+
+impl Rest {
+    /// A rest begins if every wanted change is held, and not only for a time.
+    pub(super) fn begin(
+        plan: &Plan,
+        candidates: &[Candidate<'_>],
+        window: &Window<'_>,
+    ) -> Option<Self> {
+        let lasting = |it: &Candidate<'_>| it.hold.as_ref().is_some_and(Hold::is_lasting);
+        candidates.iter().all(lasting).then(|| Self {
+            plan: plan.clone(),
+            basis: Basis::new(window),
+            windows: 0,
+        })
+    }
+
+    /// The rest goes on if this window looks like the first one.
+    pub(super) fn goes_on(self, window: &Window<'_>) -> Option<Self> {
+        let same = self.windows < WINDOWS
+            && self.basis.settings.are_those_of(window.after())
+            && !window.pattern.differs(&self.basis.pattern)
+            && !differ(&busy(window), &self.basis.busy);
+        same.then_some(Self { windows: self.windows + 1, ..self })
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+impl Basis {
+    fn new(window: &Window<'_>) -> Self {
+        let settings = Settings::new(window.after());
+        Self { pattern: window.pattern.clone(), busy: busy(window), settings }
+    }
+}
+
+/// The busy share of each CPU.
+fn busy(window: &Window<'_>) -> BTreeMap<CpuId, f64> {
+    let Observation { after, attribution, .. } = window.observation;
+    Room::of(after, &Costs::default(), window.rates, attribution, &[]).busy
+}
+
+fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {
+    now.len() != then.len()
+        || now
+            .iter()
+            .zip(then)
+            .any(|((cpu, now), (known, then))| cpu != known || (now - then).abs() > BUSY)
+}
+
+impl Settings {
+    fn new(snapshot: &Snapshot) -> Self {
+        let irq = |(irq, state): (&Irq, &IrqState)| IrqSettings {
+            irq: *irq,
+            requested: state.requested.clone(),
+            effective: state.effective.clone(),
+            writable: state.writable.clone(),
+        };
+        let netdev = |netdev: &Netdev| NetdevSettings {
+            name: netdev.name.clone(),
+            ifindex: netdev.ifindex,
+            up: netdev.up,
+            rx_queues: netdev.rx_queues.clone(),
+            tx_queues: netdev.tx_queues.clone(),
+            napis: netdev.napis.clone(),
+        };
+        let topology = &snapshot.topology;
+        Self {
+            apart: [topology.online.clone(), topology.isolated.clone(), topology.nohz_full.clone()],
+            irqs: snapshot.irqs.iter().map(irq).collect(),
+            netdevs: snapshot.netdevs.iter().map(netdev).collect(),
+            net: snapshot.net.clone(),
+            default_smp_affinity: snapshot.default_smp_affinity.clone(),
+            writers: snapshot.writers.clone(),
+        }
+    }
+
+    /// Whether this snapshot has the same settings.
+    fn are_those_of(&self, snapshot: &Snapshot) -> bool {
+        let irq = |(then, (irq, now)): (&IrqSettings, (&Irq, &IrqState))| {
+            then.irq == *irq
+                && then.requested == now.requested
+                && then.effective == now.effective
+                && then.writable == now.writable
+        };
+        let netdev = |(then, now): (&NetdevSettings, &Netdev)| {
+            (&then.name, then.ifindex, then.up) == (&now.name, now.ifindex, now.up)
+                && then.rx_queues == now.rx_queues
+                && then.tx_queues == now.tx_queues
+                && then.napis == now.napis
+        };
+        let topology = &snapshot.topology;
+        self.apart.iter().eq([&topology.online, &topology.isolated, &topology.nohz_full])
+            && self.irqs.len() == snapshot.irqs.len()
+            && self.irqs.iter().zip(&snapshot.irqs).all(irq)
+            && self.netdevs.len() == snapshot.netdevs.len()
+            && self.netdevs.iter().zip(&snapshot.netdevs).all(netdev)
+            && self.net == snapshot.net
+            && self.default_smp_affinity == snapshot.default_smp_affinity
+            && self.writers == snapshot.writers
+    }
+}

@@ -1,0 +1,78 @@
+//! FILEDOC
+
+use netsilo_model::change::Change;
+use serde::{Deserialize, Serialize};
+
+/// One measurement that supports a finding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The measured quantity.
+    pub what: String,
+    /// The value.
+    pub measure: Measure,
+    /// Where it was read or counted (`/proc/net/softnet_stat`, `tp_btf/napi_poll`).
+    pub source: String,
+}
+
+/// A quantity with its unit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// A fraction of 1; of a CPU's time unless the evidence names another whole.
+    Share(f64),
+    /// Events per second.
+    PerSecond(f64),
+    /// A number of objects, or of events in the interval.
+    Count(u64),
+    /// A duration in nanoseconds.
+    Nanoseconds(f64),
+    /// An amount of data in bytes.
+    Bytes(u64),
+    /// A data rate in bytes per second.
+    BytesPerSecond(f64),
+    /// A text, such as a setting as the kernel prints it.
+    Text(String),
+}
+
+/// One action that addresses a finding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Remedy {
+    /// The action.
+    pub what: String,
+    /// Its expected benefit.
+    pub gain: Gain,
+    /// Its cost; `None` when the cost is negligible.
+    pub cost: Option<String>,
+    /// When not to use it; `None` when no such case is known.
+    pub not_when: Option<String>,
+    /// What `plan --fix` writes; empty when netsilo cannot write the remedy.
+    pub changes: Vec<Change>,
+    /// Whether writing it interrupts traffic for a moment.
+    pub interrupts_traffic: bool,
+}
+
+/// The benefit of a remedy: an upper bound from measurements, unknown, or none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gain {
+    /// An upper bound.
+    AtMost {
+        /// The bound.
+        measure: Measure,
+        /// The quantity it is a part of (`cpu3's time`).
+        of: String,
+        /// How the bound was derived.
+        basis: String,
+    },
+    /// No measurement bounds the gain; the text says why.
+    Unknown(String),
+    /// There is no gain; the text says why.
+    Nothing(String),
+}
+
+impl Evidence {
+    /// Creates an evidence from a quantity, its value and its source.
+    pub fn new(what: impl Into<String>, measure: Measure, source: impl Into<String>) -> Self {
+        Self { what: what.into(), measure, source: source.into() }
+    }
+}

@@ -1,0 +1,57 @@
+//! Helpers of the audit's families: growth of counters, rates, shares, and constructors of remedies
+//! and findings.
+
+use netsilo_model::change::Change;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::{Finding, FindingId, Severity};
+
+pub(super) use netsilo_model::derive::analysis::sum;
+
+impl Remedy {
+    /// Creates a remedy without cost, exception or changes.
+    pub(super) fn new(what: impl Into<String>, gain: Gain) -> Self {
+        Self {
+            what: what.into(),
+            gain,
+            cost: None,
+            not_when: None,
+            changes: Vec::new(),
+            interrupts_traffic: false,
+        }
+    }
+
+    pub(super) fn costs(self, cost: impl Into<String>) -> Self {
+        Self { cost: Some(cost.into()), ..self }
+    }
+
+    pub(super) fn not_when(self, not_when: impl Into<String>) -> Self {
+        Self { not_when: Some(not_when.into()), ..self }
+    }
+
+    pub(super) fn by(self, changes: Vec<Change>) -> Self {
+        Self { changes, ..self }
+    }
+}
+
+/// The finding that a family found no problem; `None` when it had nothing to check.
+pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
+    let looked = !evidence.is_empty();
+    looked.then(|| Finding {
+        id,
+        severity: Severity::Ok,
+        subject: "machine".into(),
+        title: title.to_owned(),
+        evidence,
+        remedies: Vec::new(),
+    })
+}
+
+/// Creates an evidence from a setting.
+pub(super) fn setting(
+    what: impl Into<String>,
+    text: impl Into<String>,
+    source: impl Into<String>,
+) -> Evidence {
+    Evidence::new(what, Measure::Text(text.into()), source)
+}

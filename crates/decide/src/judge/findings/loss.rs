@@ -1,0 +1,318 @@
+//! Findings on packets lost between the NIC and the reader, from the [ledger](super::ledger), with
+//! remedies for the stage that loses them.
+
+mod device;
+mod reader;
+
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::machine::cpuset::CpuId;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::softirq::Load;
+use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::ledger::{Ledger, ledger};
+
+/// All findings of the family.
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+    let ledger = ledger(seen);
+    let mut findings = device::find(seen, &ledger);
+    findings.extend(backlog(seen, &ledger));
+    findings.extend(squeezed(seen, &ledger));
+    findings.extend(reader::find(seen, &ledger));
+    findings.extend(nothing(seen, &ledger));
+    findings
+}
+
+/// Changes a sysctl; empty when it was not read or already has the value.
+fn sysctl(seen: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
+    let target = Target::Sysctl { name: name.to_owned() };
+    let new = Value::words(&new.to_string());
+    let old = target.value_in(&seen.observation.after).filter(|old| *old != new);
+    old.map(|old| Change { target, old, new, reason: reason.to_owned() }).into_iter().collect()
+}
+
+/// The first number in a sysctl.
+fn sysctl_number(seen: &Analysis<'_>, name: &str) -> Option<u64> {
+    seen.observation.after.net.sysctls.get(name)?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Parses the CPU from a subject such as `cpu3`.
+fn cpu_of(subject: &str) -> Option<CpuId> {
+    subject.strip_prefix("cpu")?.parse().ok().map(CpuId)
+}
+
+/// The counters of a subject at a stage that grew, as evidence.
+fn grown(ledger: &Ledger, place: Place, subject: &str) -> Vec<Evidence> {
+    let stage = ledger.stage(place);
+    let lines = stage.into_iter().flat_map(|stage| stage.grown(subject));
+    lines
+        .map(|line| {
+            let aside = line.aside.as_ref().map(|aside| format!(" ({aside})")).unwrap_or_default();
+            Evidence::new(
+                format!("{}{aside}", line.counter),
+                Measure::Count(line.count.unwrap_or(0)),
+                line.source.clone(),
+            )
+        })
+        .collect()
+}
+
+fn per_s(seen: &Analysis<'_>, count: u64) -> f64 {
+    let seconds = seen.rates.elapsed.as_secs_f64();
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+fn all_of(seen: &Analysis<'_>, lost: u64, basis: &str) -> Gain {
+    Gain::AtMost {
+        measure: Measure::PerSecond(per_s(seen, lost)),
+        of: "packets lost".into(),
+        basis: basis.into(),
+    }
+}
+
+/// Drops at a CPU's backlog: by its own limit, or by the flow limit.
+fn backlog(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(Place::Backlog) else { return Vec::new() };
+    let mut findings = Vec::new();
+    for (subject, dropped) in stage.by_subject() {
+        let limited = stage.grown(subject).filter(|line| line.counter == "flow_limit_count");
+        let limited: u64 = limited.filter_map(|line| line.count).fold(0, u64::saturating_add);
+        let evidence = grown(ledger, Place::Backlog, subject);
+        if limited > 0 {
+            findings.push(flow_limit(seen, subject, limited, evidence.clone()));
+        }
+        if dropped > limited {
+            findings.extend(backlog_full(seen, subject, dropped - limited, evidence));
+        }
+    }
+    findings
+}
+
+fn backlog_full(
+    seen: &Analysis<'_>,
+    subject: &str,
+    lost: u64,
+    mut evidence: Vec<Evidence>,
+) -> Option<Finding> {
+    let load = Load::of(seen, cpu_of(subject)?);
+    let bound = sysctl_number(seen, "net.core.netdev_max_backlog");
+    evidence.extend(bound.map(|bound| {
+        Evidence::new(
+            "backlog limit in packets",
+            Measure::Count(bound),
+            "net.core.netdev_max_backlog",
+        )
+    }));
+    let rps = seen.rates.cpus.get(&cpu_of(subject)?).and_then(|it| it.softnet?.received_rps_per_s);
+    evidence.extend(rps.map(|rate| {
+        Evidence::new("wakeups for RPS", Measure::PerSecond(rate), "/proc/net/softnet_stat")
+    }));
+    evidence.extend(load.evidence());
+    let reason = format!("the backlog of {subject} lost {lost} packets");
+    let larger = Remedy {
+        what: match bound {
+            Some(bound) => format!(
+                "raise the backlog limit to {} packets from {bound}",
+                bound.saturating_mul(2)
+            ),
+            None => "raise the backlog limit (net.core.netdev_max_backlog)".into(),
+        },
+        gain: match load.is_full() {
+            true => Gain::Nothing("the cpu is saturated: a backlog of any size fills up".into()),
+            false => all_of(
+                seen,
+                lost,
+                "all packets that the backlog lost; a larger backlog holds bursts",
+            ),
+        },
+        cost: Some("packets of all flows on this cpu may wait longer".into()),
+        not_when: Some(
+            "the cpu has no idle time. The limit applies to the backlog only (RPS, \
+             loopback, veth without GRO), not to the NIC's queues"
+                .into(),
+        ),
+        changes: match (bound, load.is_full()) {
+            (Some(bound), false) => {
+                sysctl(seen, "net.core.netdev_max_backlog", bound.saturating_mul(2), &reason)
+            }
+            _ => Vec::new(),
+        },
+        interrupts_traffic: false,
+    };
+    let elsewhere = Remedy {
+        what: format!(
+            "reduce the work of {subject}: add cpus to the rps_cpus that contain it, or move other \
+             work off it"
+        ),
+        gain: all_of(seen, lost, "all packets that the backlog lost"),
+        cost: None,
+        not_when: Some("one flow causes the load: RPS steers it to one cpu".into()),
+        changes: Vec::new(),
+        interrupts_traffic: false,
+    };
+    Some(Finding {
+        id: FindingId::BacklogOverflow,
+        severity: Severity::Critical,
+        subject: subject.to_owned(),
+        title: format!("its backlog was full: {lost} packets lost"),
+        evidence,
+        remedies: if load.is_full() { vec![elsewhere, larger] } else { vec![larger, elsewhere] },
+    })
+}
+
+fn flow_limit(seen: &Analysis<'_>, subject: &str, lost: u64, evidence: Vec<Evidence>) -> Finding {
+    Finding {
+        id: FindingId::FlowLimitDrops,
+        severity: Severity::Warning,
+        subject: subject.to_owned(),
+        title: format!(
+            "one flow fills its backlog and lost {lost} packets to the flow limit, \
+             which protects other flows"
+        ),
+        evidence,
+        remedies: vec![Remedy {
+            what: "keep the flow limit, unless that flow matters most: then clear this cpu in \
+                   net.core.flow_limit_cpu_bitmap"
+                .into(),
+            gain: all_of(
+                seen,
+                lost,
+                "all packets that the flow lost; other flows lose packets \
+                 instead when the backlog fills",
+            ),
+            cost: Some("a full backlog then drops packets of small flows too".into()),
+            not_when: Some("other flows on this cpu matter as much".into()),
+            changes: Vec::new(),
+            interrupts_traffic: false,
+        }],
+    }
+}
+
+/// NET_RX stops with work left on a CPU that loses packets or has no idle time. Other squeezes need
+/// no fix.
+fn squeezed(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(Place::Squeeze) else { return Vec::new() };
+    let squeeze = |line: &crate::judge::ledger::Line| {
+        let count = line.count.filter(|count| *count > 0)?;
+        let load = Load::of(seen, cpu_of(&line.subject)?);
+        let lost = load.lost(ledger);
+        (lost > 0 || load.is_full())
+            .then(|| squeeze(seen, ledger, &load, &line.subject, count, lost))
+    };
+    stage.lines.iter().filter_map(squeeze).collect()
+}
+
+fn squeeze(
+    seen: &Analysis<'_>,
+    ledger: &Ledger,
+    load: &Load<'_>,
+    subject: &str,
+    count: u64,
+    lost: u64,
+) -> Finding {
+    let mut evidence = grown(ledger, Place::Squeeze, subject);
+    let bounds = ["net.core.netdev_budget", "net.core.netdev_budget_usecs"];
+    for name in bounds {
+        evidence.extend(
+            sysctl_number(seen, name).map(|value| {
+                Evidence::new("limit of one softirq run", Measure::Count(value), name)
+            }),
+        );
+    }
+    evidence.push(Evidence::new(
+        "packets lost by the queues it polls and its backlog",
+        Measure::Count(lost),
+        "the ledger of loss",
+    ));
+    evidence.extend(load.evidence());
+    let reason = format!(
+        "{subject} stopped polling {count} times with work left while {lost} packets were lost"
+    );
+    let larger = || {
+        let double = |name: &str| {
+            sysctl_number(seen, name)
+                .map(|value| sysctl(seen, name, value.saturating_mul(2), &reason))
+        };
+        bounds.into_iter().filter_map(double).flatten().collect::<Vec<Change>>()
+    };
+    let budget_helps = lost > 0 && !load.is_full();
+    let remedy = Remedy {
+        what: match budget_helps {
+            true => "let NET_RX run twice as long before it yields".into(),
+            false => "move work off this cpu (netsilo why lists it): it has no idle time that a \
+                      larger budget could use"
+                .into(),
+        },
+        gain: match budget_helps {
+            true => all_of(
+                seen,
+                lost,
+                "all packets lost by the queues polled here, if they were \
+                 lost while NET_RX had yielded",
+            ),
+            false => Gain::Nothing(
+                "a larger budget only moves time from ksoftirqd to softirq context".into(),
+            ),
+        },
+        cost: Some("threads and other softirqs on all cpus wait longer".into()),
+        not_when: Some(
+            "no packets are lost: a squeeze delays packets, it does not drop them".into(),
+        ),
+        changes: if budget_helps { larger() } else { Vec::new() },
+        interrupts_traffic: false,
+    };
+    Finding {
+        id: FindingId::BudgetSqueeze,
+        severity: Severity::Warning,
+        subject: subject.to_owned(),
+        title: match lost {
+            0 => "it stops polling with work left, and has no idle time".to_owned(),
+            _ => "it stops polling with work left, and the queues it polls lose packets".to_owned(),
+        },
+        evidence,
+        remedies: vec![remedy],
+    }
+}
+
+impl Load<'_> {
+    /// Packets that the netdevs polled on this CPU, and its backlog, lost in the interval.
+    fn lost(&self, ledger: &Ledger) -> u64 {
+        let mut names = self.netdevs();
+        names.push(self.subject());
+        let places = [Place::Nic, Place::Ring, Place::Backlog]
+            .into_iter()
+            .filter_map(|place| ledger.stage(place));
+        places
+            .flat_map(|stage| stage.by_subject())
+            .filter(|(subject, _)| names.iter().any(|name| name == subject))
+            .map(|it| it.1)
+            .fold(0, u64::saturating_add)
+    }
+}
+
+/// Reports that nothing was lost, when the backlog and socket stages are known.
+fn nothing(seen: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
+    let is_known = |place: Place| ledger.stage(place).is_some();
+    let known =
+        !seen.rates.elapsed.is_zero() && is_known(Place::Backlog) && is_known(Place::Socket);
+    (known && ledger.most_lost().is_none()).then(|| Finding {
+        id: FindingId::NothingLost,
+        severity: Severity::Ok,
+        subject: "machine".into(),
+        title: "nothing was lost between the NIC and the readers".into(),
+        evidence: ledger
+            .stages
+            .iter()
+            .map(|stage| {
+                Evidence::new(
+                    stage.place.label(),
+                    Measure::Count(stage.count),
+                    "the ledger of loss",
+                )
+            })
+            .collect(),
+        remedies: Vec::new(),
+    })
+}

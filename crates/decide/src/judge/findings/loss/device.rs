@@ -1,0 +1,159 @@
+//! Findings on packets that a NIC or its receive ring could not hold.
+
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::counters;
+use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::snapshot::ethtool::Limit;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::loss::{all_of, grown};
+use crate::judge::findings::softirq::{Load, spread};
+use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::ledger::Ledger;
+
+pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    seen.observation.after.netdevs.iter().filter_map(|netdev| drops(seen, ledger, netdev)).collect()
+}
+
+fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
+    let places = [Place::Nic, Place::Ring];
+    let of = |place: Place| {
+        ledger.stage(place).and_then(|stage| stage.by_subject().get(netdev.name.as_str()).copied())
+    };
+    // A NIC that waits for a descriptor drops what its own buffer cannot hold: both stages may
+    // count the same packets.
+    let lost = places.into_iter().filter_map(of).max()?;
+    let mut evidence: Vec<Evidence> =
+        places.into_iter().flat_map(|place| grown(ledger, place, &netdev.name)).collect();
+    let ring = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
+    evidence.extend(ring.map(|ring| {
+        let text = format!("{} of at most {}", ring.current, ring.max);
+        Evidence::new("descriptors in a receive ring", Measure::Text(text), "ethtool -g")
+    }));
+    let pollers: Vec<Load<'_>> = pollers(seen, netdev);
+    for load in &pollers {
+        let of_cpu = |evidence: Evidence| Evidence {
+            what: format!("{}: {}", load.subject(), evidence.what),
+            ..evidence
+        };
+        evidence.extend(load.evidence().into_iter().map(of_cpu));
+    }
+    let full = pollers.iter().find(|load| load.is_full());
+    let before_ring = of(Place::Ring).is_none()
+        && counters::ring_apart(netdev.driver.as_deref().unwrap_or_default());
+    let mut remedies = vec![if before_ring {
+        not_its_ring(seen, lost)
+    } else {
+        larger_ring(seen, netdev, ring, lost, full)
+    }];
+    if let Some(load) = full {
+        // A larger ring holds bursts; it does not help a saturated CPU.
+        remedies.insert(
+            0,
+            Remedy {
+                gain: all_of(seen, lost, "all packets that the device lost"),
+                ..spread(seen, load)
+            },
+        );
+    }
+    Some(Finding {
+        id: FindingId::NicDrops,
+        severity: Severity::Critical,
+        subject: netdev.name.clone(),
+        title: match full {
+            Some(load) => format!(
+                "{lost} packets dropped by the NIC or its ring: {}, which polls it, has no idle \
+                 time",
+                load.subject()
+            ),
+            None => format!(
+                "{lost} packets dropped by the NIC or its ring in bursts: the cpus that poll it \
+                 have idle time"
+            ),
+        },
+        evidence,
+        remedies,
+    })
+}
+
+/// The CPUs that poll a netdev's queues.
+fn pollers<'a>(seen: &Analysis<'a>, netdev: &Netdev) -> Vec<Load<'a>> {
+    let online = seen.observation.after.topology.online.iter();
+    online
+        .map(|cpu| Load::of(seen, cpu))
+        .filter(|load| load.netdevs().contains(&netdev.name))
+        .collect()
+}
+
+/// The remedy when descriptors were free: the NIC could not transfer its packets, or the host of a
+/// virtual machine limits it.
+fn not_its_ring(seen: &Analysis<'_>, lost: u64) -> Remedy {
+    Remedy {
+        what: "the ring had free descriptors, so check the stages before it: width and speed of \
+               the PCIe link, memory bandwidth, pause frames, limits of a virtual machine or cloud \
+               instance"
+            .into(),
+        gain: all_of(seen, lost, "all packets that the device lost"),
+        cost: None,
+        not_when: None,
+        changes: Vec::new(),
+        interrupts_traffic: false,
+    }
+}
+
+fn larger_ring(
+    seen: &Analysis<'_>,
+    netdev: &Netdev,
+    ring: Option<Limit>,
+    lost: u64,
+    full: Option<&Load<'_>>,
+) -> Remedy {
+    let wanted = ring
+        .filter(|ring| ring.current < ring.max)
+        .map(|ring| (ring.current, ring.current.saturating_mul(2).min(ring.max)));
+    let reason = format!("{} dropped {lost} packets because its ring was full", netdev.name);
+    let changes = match (wanted, full) {
+        (Some((_, wanted)), None) => rings(seen, netdev, wanted, &reason),
+        _ => Vec::new(),
+    };
+    Remedy {
+        what: match (wanted, ring) {
+            (Some((current, wanted)), _) => {
+                format!("a receive ring of {wanted} descriptors instead of {current}")
+            }
+            (None, Some(ring)) => format!(
+                "nothing for its ring: it already has the maximum of {} descriptors",
+                ring.max
+            ),
+            (None, None) => "a larger receive ring, if the device supports it: this driver does \
+                             not report its ring size"
+                .into(),
+        },
+        gain: match (wanted, full) {
+            (None, _) => Gain::Nothing("its ring cannot be larger".into()),
+            (_, Some(_)) => Gain::Nothing(
+                "the cpu that polls it is saturated: a ring of any size fills up".into(),
+            ),
+            _ => all_of(seen, lost, "all packets that the device lost; a larger ring holds bursts"),
+        },
+        cost: Some("the ring's buffers may exceed the cache, and packets wait longer".into()),
+        not_when: Some(
+            "the cpu that polls it has no idle time, or the device drops packets before its ring \
+             (PCIe, cloud limits)"
+                .into(),
+        ),
+        interrupts_traffic: !changes.is_empty(),
+        changes,
+    }
+}
+
+fn rings(seen: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
+    let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
+    let Some(Value::Settings(old)) = target.value_in(&seen.observation.after) else {
+        return Vec::new();
+    };
+    let new = Value::Settings(old.clone().with("rx", wanted));
+    vec![Change { target, old: Value::Settings(old), new, reason: reason.to_owned() }]
+}

@@ -1,0 +1,309 @@
+//! Findings on packets lost at full sockets, and on packets dropped by protocols.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::loss::{all_of, grown, per_s, sysctl, sysctl_number};
+use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::ledger::Ledger;
+
+/// Maximum number of sockets of a port that are listed.
+const SOCKETS_NAMED: usize = 5;
+
+pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(protocols(seen, ledger));
+    findings.extend(sockets(seen, ledger, SocketKind::TcpListen, Place::Listen));
+    findings.extend(sockets(seen, ledger, SocketKind::Udp, Place::Socket));
+    findings
+}
+
+/// The sockets of one port that lost packets; empty when only the protocol's total is known.
+#[derive(Default)]
+struct Losers<'a> {
+    /// Each socket with its lost packets, the largest loss first.
+    sockets: Vec<(&'a LosingSocket, u64)>,
+}
+
+impl Losers<'_> {
+    fn lost(&self) -> u64 {
+        self.sockets.iter().map(|(_, lost)| *lost).fold(0, u64::saturating_add)
+    }
+
+    fn worst(&self) -> Option<&LosingSocket> {
+        self.sockets.first().map(|(socket, _)| *socket)
+    }
+
+    /// The process that reads the worst socket, or `its reader` when it is not known.
+    fn reader(&self) -> String {
+        let holder = self.worst().and_then(|socket| socket.holder.as_ref());
+        holder.map_or_else(
+            || "its reader".to_owned(),
+            |holder| format!("{} (pid {})", holder.comm, holder.tgid),
+        )
+    }
+}
+
+/// One finding per port whose sockets lost packets, and per protocol whose sockets are not known.
+fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else {
+        return Vec::new();
+    };
+    let mut ports: BTreeMap<String, Losers<'_>> = BTreeMap::new();
+    let before = seen.observation.before.losing_sockets.as_deref();
+    for socket in
+        seen.observation.after.losing_sockets.iter().flatten().filter(|socket| socket.kind == kind)
+    {
+        let lost = before.map_or(0, |before| socket.dropped_since(before));
+        if lost > 0 {
+            let losers = ports.entry(socket.port_label()).or_default();
+            losers.sockets.push((socket, lost));
+            losers.sockets.sort_by_key(|(_, lost)| std::cmp::Reverse(*lost));
+        }
+    }
+    let finding = |subject: &str, losers: &Losers<'_>, lost: u64| match kind {
+        SocketKind::Udp => buffer(seen, ledger, subject, losers, lost),
+        SocketKind::TcpListen => listen(seen, ledger, subject, losers, lost),
+    };
+    let mut findings: Vec<Finding> =
+        ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
+    let labels = seen.observation.after.losing_sockets.iter().flatten().map(LosingSocket::label);
+    let of_sockets: BTreeSet<String> = labels.collect();
+    for (subject, lost) in stage.by_subject() {
+        // A protocol's count includes the losses of its sockets.
+        let of_kind = kind == SocketKind::TcpListen || subject.starts_with("udp");
+        if !of_sockets.contains(subject) && (ports.is_empty() || !of_kind) {
+            findings.push(finding(subject, &Losers::default(), lost));
+        }
+    }
+    findings
+}
+
+/// The counters of a subject that grew, and the losses of each socket of the port.
+fn counters(ledger: &Ledger, place: Place, subject: &str, losers: &Losers<'_>) -> Vec<Evidence> {
+    let mut evidence = grown(ledger, place, subject);
+    for (socket, lost) in losers.sockets.iter().take(SOCKETS_NAMED) {
+        let source = if place == Place::Listen { "sock_diag" } else { "/proc/net/udp" };
+        evidence.push(Evidence::new(
+            format!("dropped by {}", socket.label()),
+            Measure::Count(*lost),
+            source,
+        ));
+    }
+    evidence
+}
+
+/// The receive buffer of a socket is full.
+fn buffer(
+    seen: &Analysis<'_>,
+    ledger: &Ledger,
+    subject: &str,
+    losers: &Losers<'_>,
+    lost: u64,
+) -> Finding {
+    let mut evidence = counters(ledger, Place::Socket, subject, losers);
+    let socket = losers.worst();
+    evidence.extend(socket.map(|socket| {
+        Evidence::new(
+            "bytes waiting to be read",
+            Measure::Bytes(socket.queued.into()),
+            "/proc/net/udp",
+        )
+    }));
+    let tcp = subject.starts_with("tcp");
+    let bounds: &[&str] = match tcp {
+        true => &["net.ipv4.tcp_rmem"],
+        false => &["net.core.rmem_default", "net.core.rmem_max"],
+    };
+    for name in bounds {
+        let value = seen.observation.after.net.sysctls.get(*name);
+        evidence.extend(value.map(|value| {
+            Evidence::new("limit of the buffer", Measure::Text(value.replace('\t', " ")), *name)
+        }));
+    }
+    let reader = losers.reader();
+    let faster = Remedy {
+        what: format!(
+            "make {reader} read faster: more threads or sockets (SO_REUSEPORT), batches \
+             (recvmmsg), a cpu with idle time"
+        ),
+        gain: all_of(seen, lost, "all packets that found the buffer full"),
+        cost: None,
+        not_when: None,
+        changes: Vec::new(),
+        interrupts_traffic: false,
+    };
+    let default = sysctl_number(seen, "net.core.rmem_default").filter(|_| !tcp);
+    let max = sysctl_number(seen, "net.core.rmem_max");
+    let reason = format!("{subject} lost {lost} packets because its buffer was full");
+    let larger = Remedy {
+        what: match default {
+            Some(default) => format!(
+                "a default buffer of {} bytes, for sockets opened from now on that do not set \
+                 SO_RCVBUF",
+                default.saturating_mul(2)
+            ),
+            None => "a larger buffer: the application sets it (SO_RCVBUF) up to net.core.rmem_max"
+                .into(),
+        },
+        gain: Gain::Unknown(
+            "a larger buffer holds bursts; whether the packets arrived in bursts was not measured"
+                .into(),
+        ),
+        cost: Some("more memory for each socket, and packets may wait longer".into()),
+        not_when: Some(format!(
+            "{reader} reads more slowly than packets arrive on average: then a buffer of any size \
+             fills up. Open sockets keep their buffer size"
+        )),
+        changes: match (default, max) {
+            (Some(default), Some(max)) => {
+                let mut changes =
+                    sysctl(seen, "net.core.rmem_default", default.saturating_mul(2), &reason);
+                if max < default.saturating_mul(2) {
+                    changes.extend(sysctl(
+                        seen,
+                        "net.core.rmem_max",
+                        default.saturating_mul(2),
+                        &reason,
+                    ));
+                }
+                changes
+            }
+            _ => Vec::new(),
+        },
+        interrupts_traffic: false,
+    };
+    Finding {
+        id: FindingId::SocketBufferOverflow,
+        severity: Severity::Critical,
+        subject: subject.to_owned(),
+        title: format!("{reader} reads too slowly: {lost} packets found its buffer full"),
+        evidence,
+        remedies: vec![faster, larger],
+    }
+}
+
+/// The accept queue of a listening socket is full.
+fn listen(
+    seen: &Analysis<'_>,
+    ledger: &Ledger,
+    subject: &str,
+    losers: &Losers<'_>,
+    lost: u64,
+) -> Finding {
+    let mut evidence = counters(ledger, Place::Listen, subject, losers);
+    let socket = losers.worst();
+    let bound = sysctl_number(seen, "net.core.somaxconn");
+    let limit = socket.and_then(|socket| socket.limit).map(u64::from);
+    evidence.extend(socket.map(|socket| {
+        Evidence::new(
+            "connections waiting to be accepted",
+            Measure::Count(socket.queued.into()),
+            "sock_diag",
+        )
+    }));
+    evidence.extend(limit.map(|limit| {
+        Evidence::new("limit of the accept queue", Measure::Count(limit), "sock_diag")
+    }));
+    evidence.extend(bound.map(|bound| {
+        Evidence::new("maximum of that limit", Measure::Count(bound), "net.core.somaxconn")
+    }));
+    let reader = losers.reader();
+    let at_bound = limit.zip(bound).is_some_and(|(limit, bound)| limit >= bound);
+    let reason = format!("{subject} rejected {lost} connections");
+    let gain = || Gain::AtMost {
+        measure: Measure::PerSecond(per_s(seen, lost)),
+        of: "connections rejected".into(),
+        basis: "all connections that found the queue full".into(),
+    };
+    let faster = Remedy {
+        what: format!(
+            "make {reader} accept faster: more threads, or several listeners (SO_REUSEPORT)"
+        ),
+        gain: gain(),
+        cost: None,
+        not_when: None,
+        changes: Vec::new(),
+        interrupts_traffic: false,
+    };
+    let longer = Remedy {
+        what: match (at_bound, bound) {
+            (true, Some(bound)) => format!(
+                "allow {} waiting connections; {reader} must call \
+                 listen again with a larger backlog",
+                bound.saturating_mul(2)
+            ),
+            _ => format!(
+                "make {reader} call listen with a larger backlog: the kernel would allow it"
+            ),
+        },
+        gain: Gain::Unknown(
+            "a longer queue holds bursts; whether the connections arrived in \
+             bursts was not measured"
+                .into(),
+        ),
+        cost: Some("connections may wait longer before they are served".into()),
+        not_when: Some(format!("{reader} accepts more slowly than connections arrive on average")),
+        changes: match (at_bound, bound) {
+            (true, Some(bound)) => {
+                sysctl(seen, "net.core.somaxconn", bound.saturating_mul(2), &reason)
+            }
+            _ => Vec::new(),
+        },
+        interrupts_traffic: false,
+    };
+    Finding {
+        id: FindingId::ListenOverflow,
+        severity: Severity::Critical,
+        subject: subject.to_owned(),
+        title: format!("{reader} accepts too slowly: {lost} connections found its queue full"),
+        evidence,
+        remedies: vec![faster, longer],
+    }
+}
+
+/// Packets dropped by IP, fragment reassembly or checksum validation.
+fn protocols(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(Place::Protocol) else { return Vec::new() };
+    let finding = |(subject, lost): (&str, u64)| Finding {
+        id: FindingId::ProtocolDrops,
+        severity: Severity::Critical,
+        subject: subject.to_owned(),
+        title: format!("{lost} packets were dropped"),
+        evidence: grown(ledger, Place::Protocol, subject),
+        remedies: vec![Remedy {
+            what: advice(subject).into(),
+            gain: all_of(seen, lost, "all packets dropped there"),
+            cost: None,
+            not_when: None,
+            changes: Vec::new(),
+            interrupts_traffic: false,
+        }],
+    };
+    stage.by_subject().into_iter().map(finding).collect()
+}
+
+fn advice(subject: &str) -> &'static str {
+    match subject {
+        "ipv4 fragments" | "ipv6 fragments" => {
+            "avoid fragments: use smaller datagrams or a smaller MTU at the sender; else allow \
+             more memory and time for reassembly (net.ipv4.ipfrag_high_thresh, ipfrag_time)"
+        }
+        "udp checksums" | "tcp checksums" => {
+            "find what damages the packets: a cable, a NIC's offload, a middlebox"
+        }
+        "memory reserve" => {
+            "the machine is short of memory: only packets that help to free memory are accepted"
+        }
+        "ipv4 headers" | "ipv6 headers" => {
+            "find the sender of malformed packets, or of packets whose hop limit expires here"
+        }
+        _ => {
+            "find the address or route (dropwatch; the skb:kfree_skb tracepoint reports the reason)"
+        }
+    }
+}

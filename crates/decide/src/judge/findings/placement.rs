@@ -1,0 +1,174 @@
+//! Findings on placement: the interrupts and kthreads that `plan` would move, by the cost model.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::change::{Change, Target};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::topology::Distance;
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::plan::{Goal, Placement, Plan, plan_of};
+
+/// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+    // A finding describes the current state. Ownership of a knob is checked when it is written.
+    let goal = Goal { costs: seen.costs.clone(), even_if_owned: true, ..Goal::default() };
+    let plan = plan_of(seen.observation, seen.rates, seen.silos, &goal);
+    let mut moved: BTreeMap<&str, Vec<&Placement>> = BTreeMap::new();
+    for placement in plan.placements.iter().filter(|placement| placement.moves) {
+        moved.entry(&placement.netdev.name).or_default().push(placement);
+    }
+    if moved.is_empty() && plan.refusals.is_empty() {
+        return placed_well(seen).into_iter().collect();
+    }
+    moved.into_iter().map(|(netdev, placements)| far(seen, netdev, &placements, &plan)).collect()
+}
+
+fn far(seen: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
+    let silos: Vec<&Silo> =
+        seen.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
+    let gain =
+        placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
+    let queues: Vec<&str> = placements.iter().map(|placement| placement.label.as_str()).collect();
+    let mut evidence: Vec<Evidence> = distances(&silos);
+    evidence.extend(placements.iter().map(|placement| {
+        Evidence::new(
+            &placement.label,
+            Measure::Text(placement.basis.clone()),
+            "the cost model (docs/placing.md)",
+        )
+    }));
+    let distances = plan.predicted.as_ref().map_or("", |predicted| predicted.distances.as_str());
+    Finding {
+        id: FindingId::FarFromConsumers,
+        severity: Severity::Warning,
+        subject: netdev.to_owned(),
+        title: format!("{} would cost less on other cpus", queues.join(", ")),
+        evidence,
+        remedies: vec![Remedy {
+            what: "move the interrupts of these queues as netsilo plan proposes".into(),
+            gain: Gain::AtMost {
+                measure: Measure::Share(gain),
+                of: "a cpu".into(),
+                basis: format!("distance, wakeups and shared cores by the cost model; {distances}"),
+            },
+            cost: None,
+            not_when: Some(
+                "the readers change cpus faster than interrupts are placed, or another program \
+                 places interrupts"
+                    .into(),
+            ),
+            changes: plan
+                .changes
+                .iter()
+                .filter(|change| belongs(change, placements, &silos))
+                .cloned()
+                .collect(),
+            interrupts_traffic: false,
+        }],
+    }
+}
+
+/// Whether a change moves an interrupt of these placements, or the kthread of one of these queues.
+fn belongs(change: &Change, placements: &[&Placement], silos: &[&Silo]) -> bool {
+    match &change.target {
+        Target::IrqAffinity { irq, .. } => {
+            placements.iter().any(|placement| placement.irq == Some(*irq))
+        }
+        Target::NapiThread { pid, .. } => {
+            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == *pid))
+        }
+        _ => false,
+    }
+}
+
+/// Share of the bytes read at each distance, over all queues, the farthest first.
+fn distances(silos: &[&Silo]) -> Vec<Evidence> {
+    let bytes: f64 = silos.iter().map(|silo| silo.locality.bytes_per_s).sum();
+    let mut by_distance: BTreeMap<Distance, f64> = BTreeMap::new();
+    for silo in silos {
+        for (distance, share) in &silo.locality.shares {
+            *by_distance.entry(*distance).or_default() +=
+                share * silo.locality.bytes_per_s / bytes.max(1.0);
+        }
+    }
+    let rows = by_distance.into_iter().rev().filter(|(_, share)| *share >= 0.01);
+    rows.map(|(distance, share)| {
+        Evidence::new(
+            format!("bytes read at distance \"{}\"", distance.label()),
+            Measure::Share(share),
+            "eBPF",
+        )
+    })
+    .collect()
+}
+
+fn placed_well(seen: &Analysis<'_>) -> Option<Finding> {
+    let silos: Vec<&Silo> = seen.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
+    (!silos.is_empty()).then(|| Finding {
+        id: FindingId::PlacedWell,
+        severity: Severity::Ok,
+        subject: "machine".into(),
+        title: "the cost model finds no better place for receive work".into(),
+        evidence: distances(&silos),
+        remedies: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+    use crate::judge::findings::check;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+
+    /// Findings for a queue polled on CPU 0 (core 0-1) and read on CPU `reader`; `load` and `usr`
+    /// are shares of CPU time. The other cores of the cache are idle.
+    fn findings_with_reader_on(reader: u32, load: f64, usr: f64) -> Vec<Finding> {
+        let reader = Reader {
+            comm: "server".into(),
+            cpu: CpuId(reader),
+            bytes_per_s: 1_000_000,
+            ..Reader::default()
+        };
+        let busy = vec![Busy { cpus: CpuSet::of(reader.cpu), usr }];
+        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+        let readers = vec![reader];
+        let queue = SceneQueue {
+            irq,
+            cpus,
+            packets_per_s: (load * 300_000.0) as u64,
+            load,
+            readers,
+            ..SceneQueue::default()
+        };
+        let netdev = SceneNetdev {
+            name: "eth0".into(),
+            driver: "igb".into(),
+            queues: vec![queue],
+            ..SceneNetdev::default()
+        };
+        let grid = Grid { l2s: 4, threads: 2, ..Grid::default() };
+        let host = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() }.observation();
+        let mut found = check(&host, &Costs::default()).findings;
+        found.retain(|finding| {
+            matches!(finding.id, FindingId::FarFromConsumers | FindingId::PlacedWell)
+        });
+        found
+    }
+
+    #[test]
+    fn a_heavy_queue_is_moved_off_its_busy_readers_core_to_an_idle_core() {
+        let found = findings_with_reader_on(1, 0.6, 0.9);
+        assert_eq!(found[0].id, FindingId::FarFromConsumers, "{found:#?}");
+        assert_eq!(found[0].remedies[0].changes.len(), 1, "{found:#?}");
+        let light = findings_with_reader_on(1, 0.05, 0.1);
+        assert_eq!(light[0].id, FindingId::PlacedWell, "{light:#?}");
+        let parted = findings_with_reader_on(2, 0.6, 0.9);
+        assert_eq!(parted[0].id, FindingId::PlacedWell, "{parted:#?}");
+    }
+}

@@ -1,0 +1,191 @@
+//! Findings from verdicts: remedies that would help where a CPU is saturated, and settings that are
+//! on and hurt.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable, verdicts};
+
+/// Share of bytes that RFS cannot steer from which RFS is reported as useless.
+const USELESS: f64 = 0.9;
+
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+    let mut by_netdev: BTreeMap<String, Vec<Verdict>> = BTreeMap::new();
+    for verdict in verdicts(seen) {
+        by_netdev.entry(verdict.subject.clone()).or_default().push(verdict);
+    }
+    let mut findings: Vec<Finding> = by_netdev.into_values().flat_map(of_netdev).collect();
+    findings.extend(
+        seen.observation.after.netdevs.iter().filter_map(|netdev| rfs_useless(seen, netdev)),
+    );
+    findings
+}
+
+fn of_netdev(verdicts: Vec<Verdict>) -> Vec<Finding> {
+    let with_outcome = |remedy: RemedyName, outcome: Outcome| {
+        verdicts.iter().find(|verdict| verdict.remedy == remedy && verdict.outcome == outcome)
+    };
+    let helps = |remedy| with_outcome(remedy, Outcome::Help);
+    let mut findings = Vec::new();
+    if let Some(queues) = helps(RemedyName::MoreQueues) {
+        let title = "its receive work saturates one cpu, and it has unused queues";
+        let remedy = remedy(
+            queues,
+            "use more queues, so that more cpus poll",
+            Some("traffic stops while the device is reconfigured"),
+        );
+        findings.push(finding(FindingId::MoreQueues, queues, title, vec![remedy]));
+    }
+    if let Some(arfs) = helps(RemedyName::Arfs) {
+        let title = "its receive work saturates one cpu, the data is read on other cpus, and the \
+                     device can steer flows to them";
+        let remedy = remedy(
+            arfs,
+            "let the device steer each flow to the queue nearest its reader (aRFS)",
+            None,
+        );
+        findings.push(finding(FindingId::ArfsWouldHelp, arfs, title, vec![remedy]));
+    }
+    // Remedies in the device need no inter-processor interrupts: propose RPS only without them.
+    let by_device = [RemedyName::MoreQueues, RemedyName::Arfs, RemedyName::SpreadInterrupts];
+    if let Some(rps) =
+        helps(RemedyName::Rps).filter(|_| !by_device.iter().any(|remedy| helps(*remedy).is_some()))
+    {
+        let cost = Some("an inter-processor interrupt for each batch of steered packets");
+        let mut remedies = vec![remedy(rps, "move protocol work to the idle cpus (RPS)", cost)];
+        let both = helps(RemedyName::RpsAndRfs);
+        remedies.extend(both.map(|both| {
+            remedy(
+                both,
+                "the same, and steer flows to their readers where possible (RPS and RFS)",
+                cost,
+            )
+        }));
+        findings.push(finding(
+            FindingId::RpsWouldHelp,
+            rps,
+            "its receive work saturates one cpu while others are idle",
+            remedies,
+        ));
+    }
+    let waits = [
+        (
+            RemedyName::Coalescing,
+            "let the device wait for more packets before it raises an interrupt",
+        ),
+        (
+            RemedyName::IrqDeferral,
+            "poll from a timer while packets arrive, instead of taking an interrupt for every few \
+             packets",
+        ),
+    ];
+    if let Some((verdict, what)) =
+        waits.iter().find_map(|(name, what)| Some((helps(*name)?, *what)))
+    {
+        let title =
+            "one cpu is saturated, and spends much of its time on interrupts of few packets each";
+        let remedy = remedy(verdict, what, Some("each packet may be delayed by the wait time"));
+        findings.push(finding(FindingId::FewerInterrupts, verdict, title, vec![remedy]));
+    }
+    if let Some(threaded) = helps(RemedyName::ThreadedNapi) {
+        let title = "its receive work saturates one cpu, and its interrupts cannot be moved";
+        let cost = Some("a context switch for each poll, and no priority over applications");
+        let remedy = remedy(
+            threaded,
+            "poll in kthreads, which the scheduler can run on idle cpus (threaded NAPI)",
+            cost,
+        );
+        findings.push(finding(FindingId::ThreadedWouldHelp, threaded, title, vec![remedy]));
+    }
+    if let Some(rps) =
+        with_outcome(RemedyName::Rps, Outcome::Hurt).filter(|rps| !rps.changes.is_empty())
+    {
+        let remedies = vec![remedy(rps, "switch RPS off", None)];
+        findings.push(finding(
+            FindingId::RpsHurts,
+            rps,
+            "RPS is on and costs more than it relieves",
+            remedies,
+        ));
+    }
+    findings.extend(with_outcome(RemedyName::Rps, Outcome::Hurt).and_then(would_hurt));
+    findings
+}
+
+/// Warns against switching RPS on. `None` when RPS is on: then switching it off has a gain.
+fn would_hurt(rps: &Verdict) -> Option<Finding> {
+    let Gain::Nothing(why) = &rps.bound else { return None };
+    let what = "leave RPS off: no cpu has idle time for the work. Less work per packet, or more \
+                cpus, would help";
+    let remedies = vec![Remedy { not_when: None, ..remedy(rps, what, None) }];
+    let title = format!("RPS would cost more than it relieves: {why}");
+    Some(Finding {
+        severity: Severity::Info,
+        ..finding(FindingId::RpsWouldHurt, rps, &title, remedies)
+    })
+}
+
+fn finding(id: FindingId, verdict: &Verdict, title: &str, remedies: Vec<Remedy>) -> Finding {
+    Finding {
+        id,
+        severity: Severity::Warning,
+        subject: verdict.subject.clone(),
+        title: title.to_owned(),
+        evidence: verdict.reasons.clone(),
+        remedies,
+    }
+}
+
+fn remedy(verdict: &Verdict, what: &str, cost: Option<&str>) -> Remedy {
+    Remedy {
+        what: what.to_owned(),
+        gain: verdict.bound.clone(),
+        cost: cost.map(str::to_owned),
+        not_when: verdict.not_when.clone(),
+        changes: verdict.changes.clone(),
+        interrupts_traffic: verdict
+            .changes
+            .iter()
+            .any(|change| change.target.interrupts_traffic().is_some()),
+    }
+}
+
+/// RFS is on, but steers connected sockets only, and nearly all bytes go to unconnected ones.
+fn rfs_useless(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let share = unsteerable(seen, netdev).filter(|share| *share >= USELESS)?;
+    let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
+        let old = Value::Count(queue.rps_flow_cnt.filter(|count| *count > 0)?);
+        let target = Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+        Some(Change {
+            target,
+            old,
+            new: Value::Count(0),
+            reason: "RFS off: it can steer almost none of the traffic".into(),
+        })
+    };
+    let bytes = Evidence::new(
+        "bytes read by unconnected UDP sockets",
+        Measure::Share(share),
+        "eBPF (udp reads)",
+    );
+    Some(Finding {
+        id: FindingId::RfsUseless,
+        severity: Severity::Info,
+        subject: netdev.name.clone(),
+        title: "RFS is on, but nearly all traffic is UDP that it cannot steer".into(),
+        evidence: vec![bytes],
+        remedies: vec![Remedy {
+            what: "switch RFS off, or connect one socket per peer in the application".into(),
+            gain: Gain::Unknown("the cost of a table lookup per packet was not measured".into()),
+            cost: None,
+            not_when: Some("connected sockets are read here at other times".into()),
+            changes: netdev.rx_queues.iter().filter_map(off).collect(),
+            interrupts_traffic: false,
+        }],
+    })
+}

@@ -1,0 +1,442 @@
+//! Findings on the transmit path: queueing disciplines, full rings, XPS, completion interrupts.
+
+use std::collections::BTreeSet;
+
+use netsilo_model::change::{Settings, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::table::{Drivers, Knob};
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::audit::Qdisc;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
+
+use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::{Finding, FindingId, Severity};
+
+/// For each driver, its counter of full tx rings. `#` stands for a queue's number.
+const RING_STOPS: &[(&str, &str)] = &[
+    ("e1000e", "tx_restart_queue"),
+    ("ena", "queue_#_tx_queue_stop"),
+    ("gve", "tx_stop[#]"),
+    ("hns3", "txq#_wake"),
+    ("hv_netvsc", "stop_queue"),
+    ("i40e", "tx_stopped"),
+    ("ice", "tx_restart"),
+    ("igb", "tx_queue_#_restart"),
+    ("igc", "tx_queue_#_restart"),
+    ("ixgbe", "tx_restart_queue"),
+    ("mana", "stop_queue"),
+    ("mlx4_en", "queue_stopped"),
+    ("mlx5_core", "tx_queue_stopped"),
+    ("vmxnet3", "ring full"),
+];
+/// Disciplines that drop on purpose: to keep queues short, or to enforce a configured rate.
+const DROP_ON_PURPOSE: &[&str] = &[
+    "cake", "choke", "codel", "fq_codel", "fq_pie", "hhf", "htb", "ingress", "clsact", "netem",
+    "pie", "red", "sfq", "tbf",
+];
+/// Disciplines with one lock per tx queue, or without a lock.
+const WITHOUT_ONE_LOCK: &[&str] = &["mq", "mqprio", "taprio", "noqueue", "clsact", "ingress"];
+/// Share of dropped packets from which drops are critical.
+const CRITICAL_LOSS: f64 = 0.001;
+/// Packets per second from which a shared lock, or a CPU without a queue, is reported.
+const BUSY: f64 = 50_000.0;
+
+pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let drivers = Drivers::shipped();
+    for netdev in seen.running() {
+        found.extend(drops(seen, netdev));
+        found.extend(requeues(seen, netdev));
+        found.extend(one_lock(seen, netdev));
+        found.extend(timeouts(seen, netdev));
+        found.extend(ring_stops(seen, netdev, &drivers));
+        found.extend(xps_gaps(seen, netdev));
+        found.extend(completions_far(seen, netdev));
+    }
+    if found.is_empty() {
+        found.extend(all_well(
+            FindingId::TransmitFlows,
+            "nothing delays or drops packets on the transmit path",
+            looked_at(seen),
+        ));
+    }
+    found
+}
+
+/// Packets that a discipline sent in the interval, its drops and its requeues.
+fn grown(old: &Qdisc, new: &Qdisc) -> (u64, u32, u32) {
+    // Drops and requeues are 32-bit counters, which wrap.
+    let packets = new.packets.saturating_sub(old.packets);
+    (packets, new.drops.wrapping_sub(old.drops), new.requeues.wrapping_sub(old.requeues))
+}
+
+/// The root discipline of a netdev, before and after. Its counters include those of its children
+/// (`mq` and classful disciplines).
+fn root<'a>(seen: &Analysis<'a>, netdev: &Netdev) -> Option<(&'a Qdisc, &'a Qdisc)> {
+    seen.qdiscs(netdev).into_iter().find(|(_, new)| new.is_root())
+}
+
+fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let mut dropped = 0;
+    let mut kinds = BTreeSet::new();
+    let (_, root) = root(seen, netdev)?;
+    let on_purpose = |qdisc: &Qdisc| DROP_ON_PURPOSE.contains(&qdisc.kind.as_str());
+    if on_purpose(root) {
+        return None;
+    }
+    let (mut packets, mut limit) = (0, None);
+    let all = seen.qdiscs(netdev);
+    // A parent discipline counts the drops of its children a second time.
+    let above = |one: &Qdisc| {
+        all.iter().any(|(_, other)| one.handle != 0 && other.parent >> 16 == one.handle >> 16)
+    };
+    for (old, new) in &all {
+        let (took, lost, _) = grown(old, new);
+        if new.kind.starts_with("mq") || above(new) || on_purpose(new) {
+            continue;
+        }
+        packets = sum([packets, took]);
+        if lost > 0 {
+            dropped += u64::from(lost);
+            kinds.insert(new.kind.as_str());
+            // `tx_queue_len` is the limit of pfifo disciplines only.
+            if new.kind.starts_with("pfifo") {
+                limit = limit.or(seen.audit_of(netdev).and_then(|audit| audit.tx_queue_len));
+            }
+        }
+    }
+    if dropped == 0 {
+        return None;
+    }
+    let share = dropped as f64 / sum([packets, dropped]) as f64;
+    let kinds: Vec<&str> = kinds.into_iter().collect();
+    let mut evidence = vec![
+        Evidence::new("packets dropped", Measure::PerSecond(seen.per_s(dropped)), "tc -s qdisc"),
+        Evidence::new("share of all packets queued", Measure::Share(share), "tc -s qdisc"),
+        setting("discipline on the device", root.kind.clone(), "tc qdisc"),
+    ];
+    evidence.extend(limit.map(|limit| {
+        Evidence::new("queue limit in packets", Measure::Count(limit.into()), "tx_queue_len")
+    }));
+    Some(Finding {
+        id: FindingId::QdiscDrops,
+        severity: if share >= CRITICAL_LOSS { Severity::Critical } else { Severity::Warning },
+        subject: netdev.name.clone(),
+        title: format!("{} drops packets", kinds.join(" and ")),
+        evidence,
+        remedies: vec![
+            Remedy::new(
+                "send no faster than the link: fq or fq_codel slow each flow down before the queue \
+                 overflows",
+                Gain::AtMost {
+                    measure: Measure::PerSecond(seen.per_s(dropped)),
+                    of: "packets that need no retransmission".into(),
+                    basis: "all packets that are dropped now".into(),
+                },
+            )
+            .not_when(
+                "the dropped packets are UDP without pacing: then change the sender or the link",
+            ),
+            Remedy::new(
+                "a longer queue (ip link set txqueuelen) for bursts",
+                Gain::Unknown(
+                    "netsilo cannot distinguish bursts from a link that is too slow".into(),
+                ),
+            )
+            .costs("each packet may wait longer in the queue"),
+        ],
+    })
+}
+
+fn requeues(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let (old, new) = root(seen, netdev)?;
+    let (packets, _, again) = grown(old, new);
+    let share = f64::from(again) / packets.max(1) as f64;
+    if share < 0.05 || seen.per_s(again.into()) < 1000.0 {
+        return None;
+    }
+    Some(Finding {
+        id: FindingId::QdiscRequeues,
+        severity: Severity::Info,
+        subject: netdev.name.clone(),
+        title: "packets are requeued because the tx ring is full or the tx queue is locked".into(),
+        evidence: vec![
+            Evidence::new(
+                "packets requeued",
+                Measure::PerSecond(seen.per_s(again.into())),
+                "tc -s qdisc, requeues",
+            ),
+            Evidence::new("share of all packets sent", Measure::Share(share), "tc -s qdisc"),
+            setting("discipline", new.kind.clone(), "tc qdisc"),
+        ],
+        remedies: vec![
+            Remedy::new(
+                "give each sending cpu its own tx queue (XPS), and check the finding tx-ring-stops",
+                Gain::Unknown("the cost of a requeue was not measured".into()),
+            )
+            .not_when("the link is full: then packets should wait in the queue"),
+        ],
+    })
+}
+
+/// All tx queues share one discipline and its lock.
+fn one_lock(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let (old, new) = root(seen, netdev)?;
+    let queues = netdev.tx_queues.len();
+    let packets = seen.per_s(grown(old, new).0);
+    if queues < 2 || WITHOUT_ONE_LOCK.contains(&new.kind.as_str()) || packets < BUSY {
+        return None;
+    }
+    let shaping = ["htb", "hfsc", "tbf", "cake", "netem"].contains(&new.kind.as_str());
+    let why =
+        "the time spent waiting for the lock was not measured (perf lock contention measures it)";
+    Some(Finding {
+        id: FindingId::QdiscOneLock,
+        severity: Severity::Info,
+        subject: netdev.name.clone(),
+        title: format!("all {queues} tx queues share one {} and its lock", new.kind),
+        evidence: vec![
+            setting("discipline on the device", new.kind.clone(), "tc qdisc"),
+            Evidence::new("tx queues", Measure::Count(queues as u64), "queues/tx-*"),
+            Evidence::new("packets through it", Measure::PerSecond(packets), "tc -s qdisc"),
+        ],
+        remedies: vec![
+            Remedy::new(
+                format!("tc qdisc replace dev {} root mq: one discipline per queue", netdev.name),
+                Gain::Unknown(why.into()),
+            )
+            .not_when(if shaping {
+                "one rate limit for the whole device is wanted: it needs one discipline"
+            } else {
+                "one order for all packets is wanted"
+            }),
+        ],
+    })
+}
+
+fn timeouts(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let (before, after) = seen.audits()?;
+    let (old, new) = (before.netdevs.get(&netdev.name)?, after.netdevs.get(&netdev.name)?);
+    let grew = |(queue, now): (&u32, &netsilo_model::snapshot::audit::TxLimits)| {
+        let count = now.tx_timeouts?.checked_sub(old.tx_queues.get(queue)?.tx_timeouts?)?;
+        (count > 0).then_some((*queue, count))
+    };
+    let stuck: Vec<(u32, u64)> = new.tx_queues.iter().filter_map(grew).collect();
+    let all = sum(stuck.iter().map(|(_, count)| *count));
+    let queues: CpuSet = stuck.iter().map(|(queue, _)| netsilo_model::machine::cpuset::CpuId(*queue)).collect();
+    (all > 0).then(|| Finding {
+        id: FindingId::TxTimeouts,
+        severity: Severity::Critical,
+        subject: netdev.name.clone(),
+        title: format!("tx queue {queues} stalled until the transmit watchdog fired"),
+        evidence: vec![Evidence::new("timeouts", Measure::Count(all), "queues/tx-*/tx_timeout")],
+        remedies: vec![Remedy::new(
+            "check the kernel log for the driver's messages; suspect firmware and driver first, \
+             then lost interrupts",
+            Gain::Unknown("netsilo cannot see what stalls the device".into()),
+        )],
+    })
+}
+
+/// A full tx ring stops its queue.
+fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Finding> {
+    let driver = netdev.driver.as_deref()?;
+    let (_, pattern) = RING_STOPS.iter().find(|(name, _)| *name == driver)?;
+    let grown = seen.driver_counters(netdev, |name| fits(pattern, name.trim()));
+    let stops = seen.per_s(sum(grown.into_values()));
+    let packets = seen.rate(netdev, "tx_packets").unwrap_or(0.0);
+    if stops < 10.0 || packets <= 0.0 {
+        return None;
+    }
+    let ethtool = netdev.ethtool.as_ref()?;
+    let ring = ethtool.rings.value().and_then(|rings| rings.tx);
+    let larger = ring.filter(|ring| ring.current < ring.max);
+    let release = &seen.after().machine.release;
+    let limits = seen.audit_of(netdev).into_iter().flat_map(|audit| audit.tx_queues.values());
+    let limit = limits.filter_map(|tx| tx.limit_bytes).max().filter(|limit| *limit > 0);
+    let mut evidence = vec![
+        Evidence::new(
+            "times that a tx ring was full",
+            Measure::PerSecond(stops),
+            format!("ethtool -S, {pattern}"),
+        ),
+        Evidence::new("packets sent", Measure::PerSecond(packets), "statistics/tx_packets"),
+    ];
+    evidence.extend(ring.map(|ring| {
+        Evidence::new("descriptors in a tx ring", Measure::Count(ring.current.into()), "ethtool -g")
+    }));
+    match limit {
+        Some(limit) => evidence.push(Evidence::new(
+            "largest byte queue limit",
+            Measure::Bytes(limit),
+            "byte_queue_limits",
+        )),
+        None if drivers.lacks(driver, release, Knob::Bql) => {
+            let none = format!("{driver} does not support them: packets queue in the ring");
+            evidence.push(setting("byte queue limits", none, "docs/drivers.md"));
+        }
+        None => {}
+    }
+    let mut remedies = Vec::new();
+    if let (Some(ring), Some(rings)) = (larger, ethtool.rings.value()) {
+        let size = ring.current.saturating_mul(2).min(ring.max);
+        let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
+        let new: Settings = rings.settings().with("tx", size);
+        let gain = Gain::Unknown(
+            "netsilo cannot see whether bursts that a larger ring could hold fill the ring".into(),
+        );
+        let mut remedy = Remedy::new(format!("a tx ring of {size}"), gain)
+            .costs(
+                "the driver recreates its rings; more packets wait in the ring, where no \
+                 discipline controls them",
+            )
+            .not_when("the link is full: a larger ring only makes packets wait longer")
+            .by(seen.change(target, Value::Settings(new), "the ring was full"));
+        remedy.interrupts_traffic = true;
+        remedies.push(remedy);
+    }
+    remedies.push(Remedy::new(
+        "complete transmissions sooner (lower tx-usecs, tx-frames), so that descriptors are freed \
+         earlier",
+        Gain::Unknown("the time from sending to completion was not measured".into()),
+    ));
+    Some(Finding {
+        id: FindingId::TxRingStops,
+        severity: Severity::Info,
+        subject: netdev.name.clone(),
+        title: "its tx ring fills up and stops the tx queue".into(),
+        evidence,
+        remedies,
+    })
+}
+
+/// Whether a name matches the pattern, with a number in place of `#`.
+fn fits(pattern: &str, name: &str) -> bool {
+    let Some((head, tail)) = pattern.split_once('#') else { return pattern == name };
+    let number = name.strip_prefix(head).and_then(|rest| rest.strip_suffix(tail));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// CPUs without a tx queue while XPS is on.
+fn xps_gaps(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let sets = netdev.tx_queues.iter().filter_map(|queue| queue.xps_cpus.as_ref());
+    let covered = sets.fold(CpuSet::default(), |all, cpus| all.or(cpus));
+    let missing = seen.after().topology.online.minus(&covered);
+    let packets = seen.rate(netdev, "tx_packets").unwrap_or(0.0);
+    if covered.is_empty() || missing.is_empty() || packets < BUSY {
+        return None;
+    }
+    Some(Finding {
+        id: FindingId::XpsGaps,
+        severity: Severity::Info,
+        subject: netdev.name.clone(),
+        title: format!("XPS assigns no tx queue to cpus {missing}"),
+        evidence: vec![
+            setting("cpus with a tx queue", covered.to_string(), "queues/tx-*/xps_cpus"),
+            setting("cpus without a tx queue", missing.to_string(), "queues/tx-*/xps_cpus"),
+            Evidence::new("packets sent", Measure::PerSecond(packets), "statistics/tx_packets"),
+        ],
+        remedies: vec![
+            Remedy::new(
+                "run netsilo plan --xps near, which assigns each cpu the queue nearest to it",
+                Gain::Unknown("the packets that each cpu sends were not counted".into()),
+            )
+            .not_when("those cpus never send"),
+        ],
+    })
+}
+
+/// Separate completion interrupts that share no last-level cache with the CPUs that send through
+/// the queue.
+fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let topology = &seen.after().topology;
+    let far = |queue: &TxQueue| {
+        let irq = queue.irq.as_ref()?.to;
+        let apart =
+            netdev.rx_queues.iter().all(|rx| rx.irq.as_ref().is_none_or(|edge| edge.to != irq));
+        let on = seen.after().irqs.get(&irq)?.effective.as_ref()?.single()?;
+        let senders = queue.xps_cpus.as_ref().filter(|cpus| !cpus.is_empty())?;
+        let near = topology.llc_of(on);
+        let rate = seen.rates.irqs.get(&irq)?.total_per_s;
+        (apart && near.and(senders).is_empty() && rate >= 1000.0).then_some((
+            queue.index,
+            irq,
+            on,
+            senders.clone(),
+            rate,
+        ))
+    };
+    let mut queues: Vec<_> = netdev.tx_queues.iter().filter_map(far).collect();
+    queues.sort_by(|a, b| b.4.total_cmp(&a.4));
+    let (index, irq, on, senders, rate) = queues.first()?.clone();
+    let mut changes = Vec::new();
+    for (queue, irq, _, senders, _) in &queues {
+        let state = seen.after().irqs.get(irq)?;
+        let target = Target::IrqAffinity {
+            irq: *irq,
+            action: state.actions.join(","),
+            netdev: Some(NetdevIdentity::of(netdev)),
+        };
+        let online = senders.and(&topology.online);
+        if let Some(cpu) = online.lowest().filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes)
+        {
+            let reason = format!("cpus {senders} send through tx-{queue}");
+            changes.extend(seen.change(target, Value::Cpus(CpuSet::of(cpu)), &reason));
+        }
+    }
+    Some(Finding {
+        id: FindingId::CompletionsFar,
+        severity: Severity::Info,
+        subject: netdev.name.clone(),
+        title: format!("{} of its tx queues complete far from the cpus that send", queues.len()),
+        evidence: vec![
+            setting(
+                format!("tx-{index} completes on"),
+                format!("cpu{on} (irq {irq})"),
+                "effective_affinity",
+            ),
+            setting("cpus that send through it", format!("cpus {senders}"), "xps_cpus"),
+            Evidence::new("completion interrupts", Measure::PerSecond(rate), "/proc/interrupts"),
+        ],
+        remedies: vec![
+            Remedy::new(
+                "move these interrupts to the cpus that send",
+                Gain::Unknown(
+                    "the cost of freeing a buffer from another cache was not measured".into(),
+                ),
+            )
+            .not_when("those cpus have no idle time for completions")
+            .by(changes),
+        ],
+    })
+}
+
+/// Evidence for "all well": the disciplines of each netdev.
+fn looked_at(seen: &Analysis<'_>) -> Vec<Evidence> {
+    let netdevs = seen.running().filter(|netdev| netdev.device_path.is_some());
+    let kinds = |netdev: &Netdev| {
+        let all = seen.qdiscs(netdev);
+        let kinds: BTreeSet<&str> = all.iter().map(|(_, new)| new.kind.as_str()).collect();
+        let text = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        (!text.is_empty())
+            .then(|| setting(format!("disciplines of {}", netdev.name), text, "tc qdisc"))
+    };
+    netdevs.filter_map(kinds).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_matches_the_hash_sign_of_a_pattern() {
+        assert!(fits("queue_#_tx_queue_stop", "queue_12_tx_queue_stop"));
+        assert!(fits("tx_stop[#]", "tx_stop[0]") && fits("stop_queue", "stop_queue"));
+        assert!(
+            !fits("tx_stop[#]", "tx_stop[]")
+                && !fits("txq#_wake", "txq1_wakeup")
+                && !fits("tx_restart", "rx_tx_restart")
+        );
+    }
+}

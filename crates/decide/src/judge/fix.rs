@@ -1,0 +1,261 @@
+//! A plan made from the remedies of findings.
+
+use std::fmt;
+use std::str::FromStr;
+
+use netsilo_model::change::{Change, held_back, ordered};
+use netsilo_model::snapshot::host::Snapshot;
+
+use crate::judge::findings::{Check, Finding, FindingId, UnknownFinding};
+use crate::plan::{Cause, Plan};
+
+/// Which findings to fix: all with an id, or the one with an id and a subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mend {
+    /// The id.
+    pub id: FindingId,
+    /// The subject; `None` matches all.
+    pub subject: Option<String>,
+}
+
+/// Parses `udp-one-queue` or `udp-one-queue:eth0`; in a subject, `/` stands for a space
+/// (`ring-full:eth0/rx-3`).
+impl FromStr for Mend {
+    type Err = UnknownFinding;
+
+    fn from_str(text: &str) -> Result<Self, UnknownFinding> {
+        let (id, subject) =
+            text.split_once(':').map_or((text, None), |(id, subject)| (id, Some(subject)));
+        Ok(Self { id: id.parse()?, subject: subject.map(|subject| subject.replace('/', " ")) })
+    }
+}
+
+impl fmt::Display for Mend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.id)?;
+        self.subject.iter().try_for_each(|subject| write!(f, ":{}", subject.replace(' ', "/")))
+    }
+}
+
+impl Mend {
+    /// The request that selects exactly this finding.
+    pub fn of(finding: &Finding) -> Self {
+        Self { id: finding.id, subject: Some(finding.subject.clone()) }
+    }
+
+    fn matches(&self, finding: &Finding) -> bool {
+        self.id == finding.id
+            && self.subject.as_ref().is_none_or(|subject| *subject == finding.subject)
+    }
+}
+
+/// Plans the fix of the selected findings: for each, the first remedy that netsilo can write.
+///
+/// Changes that a change of channels would make void are left for a later plan. A finding that is
+/// not present, or has no such remedy, is left unchanged with the reason. If two remedies set one
+/// knob to different values, the remedy of the graver finding applies.
+pub fn fix(check: &Check, requests: &[Mend], after: &Snapshot, even_if_owned: bool) -> Plan {
+    let mut plan = Plan { even_if_owned, ..Plan::default() };
+    for mend in requests {
+        let found: Vec<&Finding> =
+            check.findings.iter().filter(|finding| mend.matches(finding)).collect();
+        if found.is_empty() {
+            plan.leave(&mend.to_string(), "no such finding now: nothing to fix");
+        }
+        for finding in found {
+            fix_finding(&mut plan, finding);
+        }
+    }
+    let owners = plan.owners(&after.writers);
+    let owners: Vec<(String, &str)> = owners
+        .iter()
+        .map(|owner| (format!("{} (pid {})", owner.name, owner.pid), owner.name.as_str()))
+        .collect();
+    for (subject, name) in &owners {
+        let reason = format!(
+            "it is running and writes these settings too: stop {name}, or override with \
+             --even-if-owned"
+        );
+        plan.refuse(subject, Cause::OtherOwner, reason);
+    }
+    if !owners.is_empty() {
+        plan.changes.clear();
+    }
+    defer_voided(&mut plan);
+    plan
+}
+
+/// Moves the changes that a change of channels would make void out of the plan: they need a new
+/// plan, made when the new queues exist.
+fn defer_voided(plan: &mut Plan) {
+    let (now, later) = held_back(std::mem::take(&mut plan.changes));
+    for change in &now {
+        let void = later.iter().filter(|other| change.target.voids(&other.target));
+        let void: Vec<String> = void.map(|other| other.target.to_string()).collect();
+        if !void.is_empty() {
+            let why = format!(
+                "{} creates new queues: apply it first, then make this plan again",
+                change.target
+            );
+            plan.leave(&void.join(", "), &why);
+        }
+    }
+    plan.changes = ordered(now);
+}
+
+fn fix_finding(plan: &mut Plan, finding: &Finding) {
+    let subject = Mend::of(finding).to_string();
+    let Some(remedy) = finding.remedies.iter().find(|remedy| !remedy.changes.is_empty()) else {
+        let why = match finding.remedies.first() {
+            Some(remedy) => format!("netsilo cannot write this remedy: {}", remedy.what),
+            None => "this finding has no remedy".to_owned(),
+        };
+        return plan.leave(&subject, &why);
+    };
+    for change in &remedy.changes {
+        match plan.changes.iter().find(|known| known.target == change.target) {
+            None => plan.changes.push(Change {
+                reason: format!("{}: {}", finding.id, change.reason),
+                ..change.clone()
+            }),
+            Some(known) if known.new == change.new => {}
+            Some(known) => {
+                let reason = format!(
+                    "this remedy sets {} to {}, but the plan already sets {} to {}",
+                    change.target, change.new, known.target, known.new
+                );
+                plan.refuse(&subject, Cause::Contradicted, reason);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::evidence::{Gain, Remedy};
+    use crate::judge::findings::Severity;
+    use crate::judge::ledger::Ledger;
+    use netsilo_model::change::{Target, Value};
+    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+    use netsilo_model::snapshot::host::{Writer, WriterKnob};
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+    fn finding(subject: &str, changes: Vec<Change>) -> Finding {
+        let remedy = Remedy {
+            what: "buy a faster bus".into(),
+            gain: Gain::Unknown("nobody measured it".into()),
+            cost: None,
+            not_when: None,
+            changes,
+            interrupts_traffic: false,
+        };
+        let remedies = vec![remedy];
+        let (title, evidence) = (String::new(), Vec::new());
+        Finding {
+            id: FindingId::FarFromConsumers,
+            severity: Severity::Warning,
+            subject: subject.into(),
+            title,
+            evidence,
+            remedies,
+        }
+    }
+
+    fn to(entries: u32) -> Change {
+        let (target, old) = (Target::RpsSockFlowEntries, Value::Count(0));
+        Change { target, old, new: Value::Count(entries), reason: "r".into() }
+    }
+
+    fn check_with(findings: Vec<Finding>) -> Check {
+        Check {
+            hostname: String::new(),
+            release: String::new(),
+            interval: std::time::Duration::ZERO,
+            findings,
+            ledger: Ledger::default(),
+            verdicts: Vec::new(),
+            distances: String::new(),
+        }
+    }
+
+    fn mend(text: &str) -> Mend {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn changes_that_new_channels_make_void_wait_for_the_next_plan() {
+        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
+        let (old, reason) = (Value::Settings("combined=1".parse().unwrap()), String::new());
+        let new = Value::Settings("combined=4".parse().unwrap());
+        let channels = Change {
+            target: Target::Channels { netdev: netdev() },
+            old,
+            new,
+            reason: reason.clone(),
+        };
+        let target = Target::RpsCpus { netdev: netdev(), queue: 0 };
+        let (old, new) = (Value::Cpus(CpuSet::new()), Value::Cpus(CpuSet::of(CpuId(1))));
+        let rps = Change { target, old, new, reason };
+        let check =
+            check_with(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
+        let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);
+        let targets: Vec<String> =
+            plan.changes.iter().map(|change| change.target.to_string()).collect();
+        assert!(targets.len() == 2 && targets.contains(&"eth0 channels".to_owned()), "{targets:?}");
+        assert_eq!(plan.unchanged[0].subject, "eth0 rx-0 rps_cpus", "{:?}", plan.unchanged);
+        assert!(
+            plan.unchanged[0].reason.starts_with("eth0 channels creates new queues"),
+            "{:?}",
+            plan.unchanged
+        );
+    }
+
+    #[test]
+    fn a_fix_request_parses_what_it_prints() {
+        for text in ["far-from-consumers", "far-from-consumers:eth0/rx-3"] {
+            assert_eq!(mend(text).to_string(), text);
+        }
+        assert_eq!(mend("far-from-consumers:eth0/rx-3").subject.as_deref(), Some("eth0 rx-3"));
+        assert!("nonsense:eth0".parse::<Mend>().is_err());
+    }
+
+    #[test]
+    fn only_requested_findings_are_fixed_and_the_others_keep_a_reason() {
+        let check = check_with(vec![finding("eth0", vec![to(1)]), finding("eth1", vec![])]);
+        let plan = |text| fix(&check, &[mend(text)], &Snapshot::default(), false);
+        assert_eq!(plan("far-from-consumers").changes.len(), 1);
+        assert_eq!(plan("far-from-consumers:eth0").unchanged, []);
+        assert!(plan("far-from-consumers:eth1").unchanged[0].reason.contains("buy a faster bus"));
+        assert!(plan("far-from-consumers:eth2").unchanged[0].reason.contains("no such finding"));
+        assert!(plan("placed-well").changes.is_empty());
+    }
+
+    #[test]
+    fn the_second_remedy_that_contradicts_the_first_is_refused() {
+        let check = check_with(vec![
+            finding("a", vec![to(1)]),
+            finding("b", vec![to(2)]),
+            finding("c", vec![to(1)]),
+        ]);
+        let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);
+        assert_eq!(
+            plan.changes.iter().map(|change| change.new.clone()).collect::<Vec<_>>(),
+            [Value::Count(1)]
+        );
+        assert_eq!(
+            plan.refusals.iter().map(|it| (it.subject.as_str(), it.cause)).collect::<Vec<_>>(),
+            [("far-from-consumers:b", Cause::Contradicted)]
+        );
+    }
+
+    #[test]
+    fn knobs_of_another_program_are_left_unless_overridden() {
+        let writer = Writer { name: "balancer".into(), pid: 7, writes: vec![WriterKnob::Rps] };
+        let after = Snapshot { writers: vec![writer], ..Snapshot::default() };
+        let check = check_with(vec![finding("eth0", vec![to(1)])]);
+        let plan = |even| fix(&check, &[mend("far-from-consumers")], &after, even);
+        assert_eq!((plan(false).changes.len(), plan(false).refusals.len()), (0, 1));
+        assert_eq!((plan(true).changes.len(), plan(true).refusals.len()), (1, 0));
+    }
+}

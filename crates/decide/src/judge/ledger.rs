@@ -1,0 +1,413 @@
+//! The loss ledger: where packets were lost between the wire and the reader, stage by stage, in
+//! the order of the receive path.
+//!
+//! Several counters (of the device, the driver, each queue) may count the same loss. The ledger
+//! takes the largest of them per subject, so a stage's sum is a lower bound.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::counters;
+use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::sockets::SocketKind;
+use serde::{Deserialize, Serialize};
+
+/// All stages with known counters, in the order of the receive path.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// The stages.
+    pub stages: Vec<Stage>,
+    /// The next step for the stage that loses most; `None` when nothing is lost.
+    pub next: Option<String>,
+}
+
+/// One stage of the receive path with its loss counters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// The stage.
+    pub place: Place,
+    /// Packets lost in the interval, a lower bound; for a stage that loses nothing, its events.
+    pub count: u64,
+    /// `count` per second.
+    pub per_s: f64,
+    /// The same since boot, or since the device or namespace was created.
+    pub since_boot: u64,
+    /// The counters that are not 0.
+    pub lines: Vec<Line>,
+}
+
+/// One counter of a stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// The object it counts for (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
+    pub subject: String,
+    /// The name that the kernel or the driver gives it.
+    pub counter: String,
+    /// Its growth in the interval; `None` when it was reset or did not exist before.
+    pub count: Option<u64>,
+    /// Its absolute value.
+    pub since_boot: u64,
+    /// Why it is not a loss, or which other counter includes it; `None` for a loss.
+    pub aside: Option<String>,
+    /// The file or interface it was read from.
+    pub source: String,
+}
+
+impl Ledger {
+    /// The entry of a stage; `None` when none of its counters is known.
+    pub fn stage(&self, place: Place) -> Option<&Stage> {
+        self.stages.iter().find(|stage| stage.place == place)
+    }
+
+    /// Stages that lost packets in the interval.
+    fn losing(&self) -> impl DoubleEndedIterator<Item = &Stage> {
+        self.stages.iter().filter(|stage| stage.place.loses() && stage.count > 0)
+    }
+
+    /// The stage that lost most in the interval; the earlier of two equal ones, because packets
+    /// lost there never reach the later one.
+    pub fn most_lost(&self) -> Option<&Stage> {
+        self.losing().rev().max_by_key(|stage| stage.count)
+    }
+
+    /// The next step for the stage that lost most, with its share of all losses.
+    fn next_step(&self) -> Option<String> {
+        let stage = self.most_lost()?;
+        let worst = stage.by_subject().into_iter().max_by_key(|(_, count)| *count);
+        let step = stage.place.next(worst.map_or("", |(subject, _)| subject));
+        let all: f64 = self.losing().map(|stage| stage.count as f64).sum();
+        let share = stage.count as f64 / all * 100.0;
+        Some(match self.losing().count() {
+            1 => step,
+            // Never "100%" when several stages lost packets.
+            _ => format!(
+                "{step} ({:.0}% of all losses: {})",
+                share.floor().min(99.0),
+                stage.place.label()
+            ),
+        })
+    }
+}
+
+impl Stage {
+    /// The counters of a subject that grew in the interval.
+    pub fn grown<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = &'a Line> {
+        self.lines.iter().filter(move |line| {
+            line.subject == subject && line.count.is_some_and(|count| count > 0)
+        })
+    }
+
+    /// Packets that each subject lost in the interval, a lower bound.
+    pub fn by_subject(&self) -> BTreeMap<&str, u64> {
+        let mut subjects: BTreeMap<&str, u64> = BTreeMap::new();
+        for line in self.lines.iter().filter(|line| line.aside.is_none()) {
+            let count = subjects.entry(&line.subject).or_default();
+            *count = (*count).max(line.count.unwrap_or(0));
+        }
+        subjects.retain(|_, count| *count > 0);
+        subjects
+    }
+}
+
+/// Builds the loss ledger of an observation.
+pub fn ledger(seen: &Analysis<'_>) -> Ledger {
+    let mut book: BTreeMap<Place, Vec<Line>> = BTreeMap::new();
+    for netdev in &seen.observation.after.netdevs {
+        netdev_lines(seen, netdev, &mut book);
+    }
+    cpu_lines(seen, &mut book);
+    protocol_lines(seen, &mut book);
+    socket_lines(seen, &mut book);
+    let seconds = seen.rates.elapsed.as_secs_f64();
+    let stages: Vec<Stage> =
+        book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
+    let mut ledger = Ledger { stages, next: None };
+    ledger.next = ledger.next_step();
+    ledger
+}
+
+fn stage(place: Place, mut lines: Vec<Line>, seconds: f64) -> Stage {
+    let largest = |count: &dyn Fn(&Line) -> u64| {
+        let mut subjects: BTreeMap<&str, u64> = BTreeMap::new();
+        for line in lines.iter().filter(|line| line.aside.is_none() || !place.loses()) {
+            let most = subjects.entry(&line.subject).or_default();
+            *most = (*most).max(count(line));
+        }
+        subjects.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
+    };
+    let (count, since_boot) =
+        (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
+    lines.retain(|line| line.since_boot > 0);
+    let per_s = if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    Stage { place, count, per_s, since_boot, lines }
+}
+
+/// The `statistics` of every netdev that count losses. Driver counters are in [`nic_counters`].
+const STATISTICS: &[(&str, Place, &str)] = &[
+    ("rx_crc_errors", Place::Wire, ""),
+    ("rx_frame_errors", Place::Wire, ""),
+    ("rx_length_errors", Place::Wire, ""),
+    ("rx_missed_errors", Place::Nic, ""),
+    ("rx_over_errors", Place::Ring, ""),
+    ("rx_fifo_errors", Place::Ring, ""),
+    ("rx_dropped", Place::Protocol, "by the backlog, by the driver, or without a protocol handler"),
+];
+
+fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
+    let before = seen.observation.before.netdevs.iter().find(same);
+    for (counter, place, aside) in STATISTICS {
+        let Some(value) = netdev.statistics.get(*counter) else { continue };
+        let old = before.and_then(|before| before.statistics.get(*counter));
+        book.entry(*place).or_default().push(Line {
+            subject: netdev.name.clone(),
+            counter: (*counter).to_owned(),
+            count: old.and_then(|old| value.checked_sub(*old)),
+            since_boot: *value,
+            aside: non_empty(aside),
+            source: format!("/sys/class/net/{}/statistics", netdev.name),
+        });
+    }
+    let (old, new) = (before.map(driver_counters).unwrap_or_default(), driver_counters(netdev));
+    for ((place, counter), (value, aside)) in new {
+        let count = old.get(&(place, counter.clone())).and_then(|(old, _)| value.checked_sub(*old));
+        let (subject, source) = (netdev.name.clone(), "ethtool -S".to_owned());
+        book.entry(place).or_default().push(Line {
+            subject,
+            counter,
+            count,
+            since_boot: value,
+            aside: non_empty(aside),
+            source,
+        });
+    }
+}
+
+fn non_empty(aside: &str) -> Option<String> {
+    (!aside.is_empty()).then(|| aside.to_owned())
+}
+
+/// A driver's loss counters by stage and name, each summed over its queue numbers.
+fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static str)> {
+    let mut sums: BTreeMap<(Place, String), (u64, &'static str)> = BTreeMap::new();
+    let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
+    let driver = netdev.driver.as_deref().unwrap_or_default();
+    for (name, value) in stats.into_iter().flatten() {
+        if let Some(row) = counters::row(driver, name) {
+            let sum = sums.entry((row.place, row.name())).or_insert((0, row.aside));
+            sum.0 = sum.0.saturating_add(*value);
+        }
+    }
+    sums
+}
+
+fn cpu_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let seconds = seen.rates.elapsed.as_secs_f64();
+    for (cpu, counters) in &seen.observation.after.cpus {
+        let Some(softnet) = counters.softnet else { continue };
+        let rates = seen.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
+        let rows = [
+            (Place::Backlog, "dropped", rates.dropped_per_s, softnet.dropped, ""),
+            (
+                Place::Backlog,
+                "flow_limit_count",
+                rates.flow_limit_per_s,
+                softnet.flow_limit_count,
+                "part of dropped",
+            ),
+            (
+                Place::Squeeze,
+                "time_squeeze",
+                rates.time_squeeze_per_s,
+                softnet.time_squeeze,
+                "not a loss",
+            ),
+        ];
+        for (place, counter, per_s, since_boot, aside) in rows {
+            book.entry(place).or_default().push(Line {
+                subject: format!("cpu{cpu}"),
+                counter: counter.to_owned(),
+                count: per_s.map(|rate| (rate * seconds).round() as u64),
+                since_boot: since_boot.into(),
+                aside: non_empty(aside),
+                source: "/proc/net/softnet_stat".to_owned(),
+            });
+        }
+    }
+}
+
+/// Protocol counters: name, stage, subject, reason why it is not a loss. Counters of one subject
+/// overlap: the ledger takes the largest.
+const PROTOCOLS: &[(&str, Place, &str, &str)] = &[
+    ("IpInDiscards", Place::Protocol, "ipv4", ""),
+    ("IpInHdrErrors", Place::Protocol, "ipv4 headers", ""),
+    ("IpReasmFails", Place::Protocol, "ipv4 fragments", ""),
+    ("Ip6InDiscards", Place::Protocol, "ipv6", ""),
+    ("Ip6InHdrErrors", Place::Protocol, "ipv6 headers", ""),
+    ("Ip6ReasmFails", Place::Protocol, "ipv6 fragments", ""),
+    ("UdpInCsumErrors", Place::Protocol, "udp checksums", ""),
+    ("TcpInCsumErrors", Place::Protocol, "tcp checksums", ""),
+    ("TcpExtPFMemallocDrop", Place::Protocol, "memory reserve", ""),
+    (
+        "TcpExtIPReversePathFilter",
+        Place::Protocol,
+        "rp_filter",
+        "rejected by a rule, not dropped because of a full queue",
+    ),
+    ("UdpNoPorts", Place::Protocol, "udp", "no socket listens on the port"),
+    ("TcpExtListenOverflows", Place::Listen, "tcp", ""),
+    ("TcpExtListenDrops", Place::Listen, "tcp", ""),
+    ("TcpExtTCPReqQFullDrop", Place::Listen, "tcp requests", ""),
+    ("UdpRcvbufErrors", Place::Socket, "udp", ""),
+    ("Udp6RcvbufErrors", Place::Socket, "udp6", ""),
+    ("UdpMemErrors", Place::Socket, "udp memory", ""),
+    ("TcpExtTCPBacklogDrop", Place::Socket, "tcp backlog", ""),
+    ("TcpExtTCPRcvQDrop", Place::Socket, "tcp", ""),
+    ("TcpExtRcvPruned", Place::Socket, "tcp", ""),
+    ("TcpExtTCPOFODrop", Place::Socket, "tcp out of order", ""),
+    ("TcpExtPruneCalled", Place::Socket, "tcp", "memory was reclaimed from the buffer"),
+];
+
+fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let seconds = seen.rates.elapsed.as_secs_f64();
+    for (counter, place, subject, aside) in PROTOCOLS {
+        let Some(value) = seen.observation.after.protocols.get(*counter) else { continue };
+        let rate = seen.rates.protocols.get(*counter);
+        let file = match counter {
+            name if name.starts_with("TcpExt") => "netstat",
+            name if name.contains('6') => "snmp6",
+            _ => "snmp",
+        };
+        book.entry(*place).or_default().push(Line {
+            subject: (*subject).to_owned(),
+            counter: (*counter).to_owned(),
+            count: rate.map(|rate| (rate * seconds).round() as u64),
+            since_boot: *value,
+            aside: non_empty(aside),
+            source: format!("/proc/net/{file}"),
+        });
+    }
+}
+
+fn socket_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let Some(sockets) = &seen.observation.after.losing_sockets else { return };
+    let before = seen.observation.before.losing_sockets.as_deref();
+    for socket in sockets {
+        let (place, source, within) = match socket.kind {
+            SocketKind::Udp => (Place::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
+            SocketKind::TcpListen => (Place::Listen, "sock_diag", "ListenDrops"),
+        };
+        let counted = book
+            .get(&place)
+            .is_some_and(|lines| lines.iter().any(|line| line.counter.ends_with(within)));
+        book.entry(place).or_default().push(Line {
+            subject: socket.label(),
+            counter: "sk_drops".to_owned(),
+            count: before.map(|before| socket.dropped_since(before)),
+            since_boot: socket.drops,
+            aside: counted.then(|| format!("part of {within}")),
+            source: source.to_owned(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::rates::rates;
+    use netsilo_model::derive::silo::silos;
+    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::snapshot::observation::Observation;
+    use netsilo_model::snapshot::sockets::LosingSocket;
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
+
+    fn ledger_of(observation: &Observation) -> Ledger {
+        let rates = rates(&observation.before, &observation.after);
+        let silos = silos(observation, &rates);
+        ledger(&Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() })
+    }
+
+    fn host() -> Observation {
+        let netdev =
+            SceneNetdev { name: "eth0".into(), driver: "igb".into(), ..SceneNetdev::default() };
+        Scene { netdevs: vec![netdev], ..Scene::default() }.observation()
+    }
+
+    #[test]
+    fn several_counters_of_one_subject_count_one_loss() {
+        let mut host = host();
+        for (counter, lost) in
+            [("rx_missed_errors", 0), ("rx_fifo_errors", 40), ("rx_over_errors", 50)]
+        {
+            host.before.netdevs[0].statistics.insert(counter.into(), 1000);
+            host.after.netdevs[0].statistics.insert(counter.into(), 1000 + lost);
+        }
+        let ledger = ledger_of(&host);
+        let ring = ledger.stage(Place::Ring).unwrap();
+        assert_eq!((ring.count, ring.since_boot, ring.per_s), (50, 1050, 5.0));
+        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
+        assert!(ledger.next.unwrap().starts_with("eth0: find the cpus that poll it"));
+    }
+
+    #[test]
+    fn the_next_step_is_for_the_stage_that_loses_most_not_for_the_first() {
+        let mut host = host();
+        for (counter, lost) in [("rx_crc_errors", 3), ("rx_fifo_errors", 997)] {
+            host.before.netdevs[0].statistics.insert(counter.into(), 0);
+            host.after.netdevs[0].statistics.insert(counter.into(), lost);
+        }
+        let ledger = ledger_of(&host);
+        assert_eq!(ledger.most_lost().unwrap().place, Place::Ring);
+        let next = ledger.next.unwrap();
+        assert!(next.starts_with("eth0: find the cpus that poll it"), "{next}");
+        assert!(next.ends_with("(99% of all losses: ring: no free descriptor)"), "{next}");
+        host.after.netdevs[0].statistics.insert("rx_crc_errors".into(), 997);
+        assert_eq!(
+            ledger_of(&host).most_lost().unwrap().place,
+            Place::Wire,
+            "the earlier of two equal stages"
+        );
+    }
+
+    #[test]
+    fn a_squeeze_is_counted_but_not_as_a_loss() {
+        let mut host = host();
+        host.after.cpus.get_mut(&CpuId(0)).unwrap().softnet.as_mut().unwrap().time_squeeze = 70;
+        let ledger = ledger_of(&host);
+        assert_eq!(ledger.stage(Place::Squeeze).unwrap().count, 70);
+        assert_eq!((ledger.most_lost(), &ledger.next), (None, &None));
+    }
+
+    #[test]
+    fn a_sockets_drops_are_part_of_its_protocols_count() {
+        let mut host = host();
+        host.before.protocols = [("UdpRcvbufErrors".to_owned(), 5)].into();
+        host.after.protocols = [("UdpRcvbufErrors".to_owned(), 35)].into();
+        let socket = LosingSocket {
+            kind: SocketKind::Udp,
+            port: 53,
+            inode: 7,
+            drops: 29,
+            queued: 0,
+            limit: None,
+            holder: None,
+        };
+        (host.before.losing_sockets, host.after.losing_sockets) =
+            (Some(vec![]), Some(vec![socket]));
+        let ledger = ledger_of(&host);
+        let stage = ledger.stage(Place::Socket).unwrap();
+        assert_eq!((stage.count, stage.lines.len()), (30, 2));
+        assert_eq!(stage.grown("udp port 53").next().unwrap().count, Some(29));
+    }
+
+    #[test]
+    fn a_counter_that_was_reset_has_no_count() {
+        let mut host = host();
+        host.before.netdevs[0].statistics.insert("rx_missed_errors".into(), 9);
+        host.after.netdevs[0].statistics.insert("rx_missed_errors".into(), 2);
+        let ledger = ledger_of(&host);
+        assert_eq!((ledger.stage(Place::Nic).unwrap().count, ledger.most_lost()), (0, None));
+    }
+}

@@ -1,0 +1,334 @@
+//! Verdicts on fewer interrupts for the same packets: interrupt coalescing in the device, or
+//! polling from a kernel timer.
+
+use netsilo_model::change::{Target, Value};
+use netsilo_model::drivers::table::Drivers;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::ethtool::Coalesce;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+use crate::judge::evidence::{Evidence, Measure};
+use crate::judge::verdict::bottleneck::add;
+use crate::judge::verdict::work::Work;
+use crate::judge::verdict::{Effect, Outcome, Range, RemedyName, Verdict, percent};
+
+/// Packets per interrupt from which a longer wait is not worthwhile.
+const ENOUGH: f64 = 8.0;
+/// Share of the interrupts that waiting removes.
+const FEWER: Range = Range { worst: 0.5, likely: 0.7, best: 0.95 };
+/// The shortest and the longest proposed wait in microseconds.
+const WAIT_USECS: (f64, f64) = (5.0, 100.0);
+/// Empty polls from the timer after which the interrupt is enabled again: one late packet does not
+/// end the deferral.
+const EMPTY_POLLS: u32 = 2;
+/// Values of `rx-usecs` that select an adaptive mode instead of microseconds
+/// (`e1000_set_coalesce`, `igb_set_coalesce`, `igc_ethtool_set_coalesce`, `ixgbe_set_coalesce`;
+/// 6.12).
+const MODES: [(&str, &[u32]); 6] = [
+    ("e1000", &[1, 3, 4]),
+    ("e1000e", &[1, 3, 4]),
+    ("igb", &[1, 3]),
+    ("igc", &[1, 3]),
+    ("ixgbe", &[1]),
+    ("ixgbevf", &[1]),
+];
+
+/// The verdict on interrupt coalescing in the device.
+pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
+    let remedy = RemedyName::Coalescing;
+    let Some(settings) = coalesce(work) else {
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::NoClearChange,
+            "its driver does not support changing it",
+        );
+    };
+    let now = match settings.use_adaptive_rx_coalesce {
+        true => "adaptive".to_owned(),
+        false => format!(
+            "{} us, {} frames",
+            settings.rx_coalesce_usecs, settings.rx_max_coalesced_frames
+        ),
+    };
+    let now = Evidence::new("interrupt delay", Measure::Text(now), "ethtool -c");
+    if settings.use_adaptive_rx_coalesce || is_a_mode(work, settings.rx_coalesce_usecs) {
+        let because = "it is adaptive: the driver waits longer as packets arrive faster";
+        return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(vec![now]);
+    }
+    let wait = wait_usecs(work);
+    if wait.is_some_and(|wait| settings.rx_coalesce_usecs >= wait) {
+        let because = format!(
+            "it already waits {} us: a longer wait delays each packet",
+            settings.rx_coalesce_usecs
+        );
+        return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(vec![now]);
+    }
+    let verdict = fewer_interrupts(work, remedy, now);
+    if verdict.outcome != Outcome::Help {
+        return verdict;
+    }
+    let driver = work.netdev.driver.as_deref().unwrap_or_default();
+    let (drivers, release) = (Drivers::shipped(), &work.seen.observation.after.machine.release);
+    // A value other than 0 shows that the driver supports the setting.
+    let takes_usecs = settings.rx_coalesce_usecs > 0 || drivers.takes(driver, release, "rx-usecs");
+    let (name, value, reason) = match wait {
+        _ if drivers.takes(driver, release, "adaptive-rx") => (
+            "adaptive-rx",
+            1,
+            "the driver waits longer as packets arrive faster, and not at all when they are rare"
+                .into(),
+        ),
+        Some(wait) if takes_usecs => (
+            "rx-usecs",
+            wait,
+            format!("in {wait} us, {ENOUGH:.0} packets arrive at the present rate"),
+        ),
+        _ => return verdict,
+    };
+    let edit = |old: &Value| match old {
+        Value::Settings(settings) => Some(Value::Settings(settings.clone().with(name, value))),
+        _ => None,
+    };
+    verdict.writes(
+        work,
+        Target::Coalesce { netdev: NetdevIdentity::of(work.netdev) },
+        edit,
+        &reason,
+    )
+}
+
+/// The verdict on IRQ deferral, which polls from a timer instead of taking interrupts.
+pub(super) fn deferral(work: &Work<'_>) -> Verdict {
+    let remedy = RemedyName::IrqDeferral;
+    let no_change = |because: &str| Verdict::new(work, remedy, Outcome::NoClearChange, because);
+    if coalesce(work).is_some() {
+        return no_change("its device supports coalescing, which does the same without a timer");
+    }
+    let (Some(polls), Some(timeout)) =
+        (work.netdev.napi_defer_hard_irqs, work.netdev.gro_flush_timeout)
+    else {
+        return no_change("this kernel does not support it (5.8 and later do)");
+    };
+    if polls > 0 && timeout > 0 {
+        return no_change("it is on (napi_defer_hard_irqs, gro_flush_timeout)");
+    }
+    let now = Evidence::new(
+        "coalescing",
+        Measure::Text("not supported by its driver".into()),
+        "ethtool -c",
+    );
+    let verdict = fewer_interrupts(work, remedy, now);
+    let Some(wait) = wait_usecs(work).filter(|_| verdict.outcome == Outcome::Help) else {
+        return verdict;
+    };
+    let netdev = || NetdevIdentity::of(work.netdev);
+    let at_least = |least: u32| {
+        move |old: &Value| match old {
+            Value::Count(count) => Some(Value::Count(least.max(*count))),
+            _ => None,
+        }
+    };
+    let reason = format!(
+        "the timer polls every {wait} us, in which {ENOUGH:.0} packets arrive at the present rate"
+    );
+    let empty =
+        format!("the interrupt stays off until {EMPTY_POLLS} consecutive polls find nothing");
+    verdict
+        .writes(work, Target::GroFlushTimeout { netdev: netdev() }, at_least(wait * 1000), &reason)
+        .writes(work, Target::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
+}
+
+fn coalesce<'a>(work: &Work<'a>) -> Option<&'a Coalesce> {
+    work.netdev.ethtool.as_ref()?.coalesce.value()
+}
+
+fn is_a_mode(work: &Work<'_>, usecs: u32) -> bool {
+    let driver = work.netdev.driver.as_deref();
+    MODES.iter().any(|(name, modes)| driver == Some(*name) && modes.contains(&usecs))
+}
+
+/// The time in microseconds in which [`ENOUGH`] packets arrive on the busiest queue, within
+/// [`WAIT_USECS`]; `None` when packets were not counted by queue.
+fn wait_usecs(work: &Work<'_>) -> Option<u32> {
+    let most = work
+        .silos
+        .iter()
+        .filter_map(|silo| silo.packets_per_s)
+        .reduce(f64::max)
+        .filter(|rate| *rate > 0.0)?;
+    let (shortest, longest) = WAIT_USECS;
+    Some((ENOUGH / most * 1e6).clamp(shortest, longest).round() as u32)
+}
+
+/// The verdict on fewer interrupts: the gain is at most the time in interrupt handlers.
+fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdict {
+    let interrupts: f64 = work
+        .silos
+        .iter()
+        .filter_map(|silo| silo.interrupts_per_s.as_ref())
+        .flat_map(|rates| rates.values())
+        .sum();
+    let each = work.packets_per_s.filter(|_| interrupts > 0.0).map(|packets| packets / interrupts);
+    let elapsed = work.seen.observation.attribution.elapsed.as_secs_f64();
+    let times = &work.seen.observation.attribution.cpu_time;
+    let hardirq =
+        |cpu| Some(times.get(cpu).filter(|_| elapsed > 0.0)?.hardirq_ns as f64 / 1e9 / elapsed);
+    let time: Option<f64> = work.own.keys().map(hardirq).sum();
+    let mut reasons =
+        vec![now, Evidence::new("interrupts", Measure::PerSecond(interrupts), "/proc/interrupts")];
+    reasons.extend(each.map(|each| {
+        Evidence::new(
+            "packets per interrupt",
+            Measure::Text(format!("{each:.1}")),
+            "/proc/interrupts, napi_poll",
+        )
+    }));
+    reasons.extend(time.map(|time| {
+        Evidence::new(
+            "time in interrupt handlers",
+            Measure::Share(time),
+            "eBPF (irq_handler_entry)",
+        )
+    }));
+    let verdict = |outcome, because: String| {
+        Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+    };
+    let Some(each) = each else {
+        return verdict(Outcome::Unknown, "its interrupts or packets were not counted".into());
+    };
+    if each >= ENOUGH {
+        return verdict(
+            Outcome::NoClearChange,
+            format!("each interrupt already announces {each:.0} packets"),
+        );
+    }
+    let effect = Effect::of(work, &CpuSet::new(), |sight| {
+        let mut loads = work.loads.clone();
+        for cpu in work.own.keys() {
+            add(&mut loads, *cpu, -hardirq(cpu).unwrap_or(0.0) * FEWER.of(sight));
+        }
+        loads
+    });
+    match (time, effect.before.is_near()) {
+        (None, true) => verdict(
+            Outcome::Unknown,
+            format!("{}; the time in interrupt handlers was not measured", effect.now(work)),
+        ),
+        (Some(time), _) if effect.outcome() == Outcome::Help => {
+            let because = format!(
+                "{}, {} in interrupt handlers for {each:.1} packets each ({})",
+                effect.now(work),
+                percent(time),
+                effect.between()
+            );
+            verdict(Outcome::Help, because).bound(effect.bound("interrupts take no time")).not_when(
+                "each request waits for the previous answer: the device's or timer's wait delays \
+                 each answer",
+            )
+        }
+        _ => verdict(
+            Outcome::NoClearChange,
+            format!("{}; fewer interrupts: {}", effect.now(work), effect.between()),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::verdict::verdicts;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::derive::rates::rates;
+    use netsilo_model::derive::silo::silos;
+    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::machine::reading::Part;
+    use netsilo_model::snapshot::ethtool::Ethtool;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+
+    /// The verdict for 120 thousand packets per second with an interrupt for every second packet,
+    /// on a CPU that spends about a third of its time in interrupt handlers.
+    fn judged(driver: &str, coalesce: Option<Coalesce>, remedy: RemedyName) -> Verdict {
+        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+        let queue = SceneQueue {
+            irq,
+            cpus,
+            packets_per_s: 120_000,
+            packets_per_poll: 2,
+            load: 0.6,
+            ..SceneQueue::default()
+        };
+        let (name, queues) = ("eth0".into(), vec![queue]);
+        let netdev = SceneNetdev { name, driver: driver.into(), queues, ..SceneNetdev::default() };
+        let grid = Grid { l2s: 4, ..Grid::default() };
+        let mut seen = Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
+        seen.after.machine.release = "6.12.48".into();
+        seen.attribution.cpu_time.get_mut(&CpuId(0)).unwrap().hardirq_ns = 3_000_000_000;
+        let netdev = &mut seen.after.netdevs[0];
+        (netdev.napi_defer_hard_irqs, netdev.gro_flush_timeout) = (Some(0), Some(0));
+        netdev.ethtool = coalesce
+            .map(|it| Ethtool { coalesce: Part::Value(it), ..Ethtool::untold("not asked") });
+        let rates = rates(&seen.before, &seen.after);
+        let silos = silos(&seen, &rates);
+        let all = verdicts(&Analysis {
+            observation: &seen,
+            rates: &rates,
+            silos: &silos,
+            costs: &Costs::default(),
+        });
+        all.into_iter().find(|verdict| verdict.remedy == remedy).unwrap()
+    }
+
+    fn written(verdict: &Verdict) -> Vec<String> {
+        verdict
+            .changes
+            .iter()
+            .map(|change| format!("{}: {} -> {}", change.target, change.old, change.new))
+            .collect()
+    }
+
+    #[test]
+    fn adaptive_coalescing_is_enabled_where_supported_else_a_wait_is_set() {
+        let ena = judged("ena", Some(Coalesce::default()), RemedyName::Coalescing);
+        assert!(
+            ena.outcome == Outcome::Help && written(&ena)[0].contains("adaptive-rx"),
+            "{ena:?}"
+        );
+        let waits = Coalesce { rx_coalesce_usecs: 2, ..Coalesce::default() };
+        let plain = judged("atlantic", Some(waits), RemedyName::Coalescing);
+        assert!(written(&plain)[0].contains("rx-usecs=67"), "8 packets in 67 us: {plain:?}");
+        let unknown = judged("nobody-knows-it", Some(Coalesce::default()), RemedyName::Coalescing);
+        assert_eq!(
+            (unknown.outcome, written(&unknown)),
+            (Outcome::Help, vec![]),
+            "the value 0 may mean that the driver lacks the setting"
+        );
+    }
+
+    #[test]
+    fn adaptive_modes_and_long_waits_are_not_changed() {
+        for (driver, usecs) in [("igb", 3), ("ixgbe", 1), ("atlantic", 80)] {
+            let waits = Coalesce { rx_coalesce_usecs: usecs, ..Coalesce::default() };
+            let verdict = judged(driver, Some(waits), RemedyName::Coalescing);
+            assert_eq!(
+                (verdict.outcome, verdict.changes.len()),
+                (Outcome::NoClearChange, 0),
+                "{driver}: {verdict:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn irq_deferral_is_proposed_only_where_the_device_cannot_coalesce() {
+        let timer = judged("virtio_net", None, RemedyName::IrqDeferral);
+        let wanted = ["eth0 gro_flush_timeout: 0 -> 67000", "eth0 napi_defer_hard_irqs: 0 -> 2"];
+        assert_eq!(
+            (timer.outcome, written(&timer)),
+            (Outcome::Help, wanted.map(str::to_owned).to_vec())
+        );
+        let both = judged("ena", Some(Coalesce::default()), RemedyName::IrqDeferral);
+        assert_eq!((both.outcome, both.changes.len()), (Outcome::NoClearChange, 0));
+    }
+}

@@ -1,0 +1,217 @@
+//! Verdicts on the receive ring, the softirq budget and busy polling.
+
+use netsilo_model::change::{Target, Value};
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::evidence::{Evidence, Gain, Measure};
+use crate::judge::verdict::bottleneck::FULL;
+use crate::judge::verdict::packet_steering::rps_is_on;
+use crate::judge::verdict::work::Work;
+use crate::judge::verdict::{Outcome, RemedyName, Verdict, percent};
+
+/// Counters of packets lost at the NIC or its ring. Drivers may count a packet in several of them,
+/// so the largest is taken.
+const LOST: [&str; 3] = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
+/// The limit of packets in one softirq run.
+const BUDGET: &str = "net.core.netdev_budget";
+/// The sysctls that switch busy polling on for all sockets.
+const BUSY: [&str; 2] = ["net.core.busy_read", "net.core.busy_poll"];
+/// Share of softirq runs that end with work left from which a larger budget is considered.
+const SQUEEZED: f64 = 0.01;
+
+/// The verdict on a larger ring, which holds bursts but does not make the CPU faster.
+pub(super) fn ring(work: &Work<'_>) -> Verdict {
+    let remedy = RemedyName::BiggerRing;
+    let Some(lost) = lost(work) else {
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::Unknown,
+            "its driver does not count packets lost at the ring",
+        );
+    };
+    let reasons = vec![Evidence::new(
+        "packets lost at the NIC or its ring",
+        Measure::PerSecond(lost),
+        "/sys/class/net/*/statistics",
+    )];
+    let no_change = |because: &str| {
+        Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(reasons.clone())
+    };
+    let rings = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
+    let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
+    match rings {
+        _ if lost <= 0.0 => no_change("no packets were lost at the ring"),
+        _ if full => {
+            no_change("the cpu that polls it is saturated: a larger ring fills up too, only later")
+        }
+        None => no_change("its driver does not support changing it"),
+        Some(limit) if limit.current >= limit.max => no_change("it already has its maximum size"),
+        Some(limit) => {
+            let because = format!(
+                "bursts overflow it, and the cpu that polls it has idle time: {} of {} descriptors",
+                limit.current, limit.max
+            );
+            let edit = |old: &Value| match old {
+                Value::Settings(rings) => Some(Value::Settings(
+                    rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)),
+                )),
+                _ => None,
+            };
+            let target = Target::Rings { netdev: NetdevIdentity::of(work.netdev) };
+            let verdict = Verdict::new(work, remedy, Outcome::Help, because)
+                .bound(losses(lost))
+                .reasons(reasons);
+            verdict.writes(work, target, edit, "a ring of twice the size holds bursts of twice the \
+                                                size").not_when(
+                "packet data should stay in the cache (the ring would exceed the cache space for \
+                 device writes), or latency matters more than loss",
+            )
+        }
+    }
+}
+
+/// The verdict on a larger softirq budget. After a run that ends with work left, polling resumes at
+/// once, in ksoftirqd if needed.
+pub(super) fn budget(work: &Work<'_>) -> Verdict {
+    let remedy = RemedyName::BiggerBudget;
+    let rates = work.own.keys().filter_map(|cpu| work.seen.rates.cpus.get(cpu));
+    let (mut squeezes, mut runs, mut known) = (0.0, 0.0, false);
+    for rate in rates {
+        if let Some(squeezed) = rate.softnet.and_then(|softnet| softnet.time_squeeze_per_s) {
+            (squeezes, known) = (squeezes + squeezed, true);
+            runs += rate.net_rx_per_s.unwrap_or(0.0);
+        }
+    }
+    if !known {
+        return Verdict::new(
+            work,
+            remedy,
+            Outcome::Unknown,
+            "the cpu that polls it, or its time_squeeze count, is not known",
+        );
+    }
+    let share = if runs > 0.0 { squeezes / runs } else { 0.0 };
+    let source = "/proc/net/softnet_stat time_squeeze";
+    let reasons = vec![
+        Evidence::new(
+            "softirq runs that ended with work left",
+            Measure::PerSecond(squeezes),
+            source,
+        ),
+        Evidence::new("share of all softirq runs", Measure::Share(share), source),
+    ];
+    let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
+    let lost = lost(work).unwrap_or(0.0);
+    let verdict = |outcome, because: &str| {
+        Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+    };
+    if share < SQUEEZED {
+        verdict(Outcome::NoClearChange, "almost no softirq run used up its budget")
+    } else if lost <= 0.0 {
+        verdict(
+            Outcome::NoClearChange,
+            "softirq runs use it up, but no packets are lost: polling resumes at once",
+        )
+    } else if full {
+        verdict(
+            Outcome::NoClearChange,
+            "the cpu that polls it is saturated: a longer run takes time from other work",
+        )
+    } else {
+        verdict(
+            Outcome::Help,
+            "softirq runs end with work left while packets are lost, and the cpu that polls has \
+             idle time",
+        )
+        .bound(losses(lost))
+        .writes(
+            work,
+            Target::Sysctl { name: BUDGET.into() },
+            twice,
+            "softirq runs end with work left",
+        )
+        .not_when(
+            "applications on that cpu need short delays: they wait for the end of each softirq run",
+        )
+    }
+}
+
+fn twice(old: &Value) -> Option<Value> {
+    match old {
+        Value::Words(words) => {
+            Some(Value::Words(words.parse::<u32>().ok()?.checked_mul(2)?.to_string()))
+        }
+        _ => None,
+    }
+}
+
+/// The verdict on busy polling, which trades CPU time for latency. Latency is not measured here.
+pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
+    let remedy = RemedyName::BusyPoll;
+    let idle = work.mean_idle(&work.cpus());
+    let reasons = vec![Evidence::new(
+        format!("all {} cpus idle", work.loads.len()),
+        Measure::Share(idle),
+        "/proc/stat",
+    )];
+    let sysctls = &work.seen.observation.after.net.sysctls;
+    let on = BUSY.iter().find(|name| sysctls.get(**name).is_some_and(|value| value.trim() != "0"));
+    let verdict = |outcome, because: &str| {
+        Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+    };
+    if let Some(name) = on {
+        verdict(Outcome::NoClearChange, &format!("it is on ({name})"))
+    } else if rps_is_on(work) {
+        verdict(
+            Outcome::NoClearChange,
+            "RPS is on: a busy-polling reader finds no packets that RPS steers to another cpu",
+        )
+    } else if 1.0 - idle >= FULL {
+        verdict(
+            Outcome::Hurt,
+            &format!("it uses idle time, of which the cpus have only {} left", percent(idle)),
+        )
+    } else {
+        verdict(
+            Outcome::Unknown,
+            "it trades cpu time for latency, and netsilo check does not measure latency",
+        )
+    }
+}
+
+/// Packets per second lost at the NIC or its ring; `None` when nothing counts them.
+fn lost(work: &Work<'_>) -> Option<f64> {
+    let rates = work.seen.rates.netdevs.get(&work.netdev.name)?;
+    let counted = LOST.iter().filter_map(|name| rates.get(*name).copied());
+    let by_queue = queue_drops(work.netdev, &work.seen.observation.before.netdevs)
+        .map(|drops| drops / work.seen.rates.elapsed.as_secs_f64());
+    counted.chain(by_queue).reduce(f64::max)
+}
+
+/// Drops in the interval that drivers such as igb and ice count per queue in `ethtool -S` only
+/// (`rx_queue_0_drops`).
+fn queue_drops(netdev: &Netdev, before: &[Netdev]) -> Option<f64> {
+    let sum = |netdev: &Netdev| -> Option<u64> {
+        let stats = netdev.ethtool.as_ref()?.stats.value()?;
+        let drops = stats
+            .iter()
+            .filter(|(name, _)| name.starts_with("rx_queue_") && name.ends_with("_drops"));
+        Some(drops.map(|(_, count)| *count).fold(0, u64::saturating_add))
+    };
+    let old = before.iter().find(|old| old.ifindex == netdev.ifindex && old.name == netdev.name)?;
+    Some(sum(netdev)?.checked_sub(sum(old)?)? as f64)
+}
+
+fn losses(lost: f64) -> Gain {
+    Gain::AtMost {
+        measure: Measure::PerSecond(lost),
+        of: "the packets that are lost".into(),
+        basis: "all packets lost at the NIC or its ring".into(),
+    }
+}
+
+/// The share of its time that the CPU that polls most spends on interrupts and softirqs.
+fn dispatcher_bound(work: &Work<'_>) -> Option<f64> {
+    Some(work.loads.get(&work.dispatcher()?)?.bound)
+}

@@ -1,0 +1,413 @@
+//! A netdev's measured receive work and the loads of all CPUs; ranges for what was not measured.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::rss::model;
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::stage_samples::Stage;
+
+use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
+
+/// Bytes of an Ethernet frame on the wire that the netdev does not count: preamble, checksum, gap.
+const FRAME_BYTES: f64 = 24.0;
+/// Standard errors that bound a sampled share in 95 of 100 cases.
+const DEVIATIONS: f64 = 2.0;
+/// Share of a softirq after driver and GRO, where it was not sampled (docs/verdicts.md).
+const MOVABLE: Range = Range { worst: 0.3, likely: 0.5, best: 0.85 };
+/// The same for packets of at most [`SMALL_BYTES`], which GRO cannot merge.
+const MOVABLE_OF_SMALL: Range = Range { worst: 0.45, likely: 0.6, best: 0.85 };
+/// Mean packet size in bytes up to which packets are small.
+const SMALL_BYTES: f64 = 512.0;
+/// Minimum number of packets for a count of flows.
+const FLOW_PACKETS: u64 = 100;
+/// Minimum number of samples for a share.
+const SAMPLES: f64 = 50.0;
+
+/// A value in each scenario, from the worst to the best that fits the measurements.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Range {
+    pub(super) worst: f64,
+    pub(super) likely: f64,
+    pub(super) best: f64,
+}
+
+impl Range {
+    pub(super) fn exactly(value: f64) -> Self {
+        Self { worst: value, likely: value, best: value }
+    }
+
+    pub(super) fn of(self, sight: Sight) -> f64 {
+        match sight {
+            Sight::Worst => self.worst,
+            Sight::Likely => self.likely,
+            Sight::Best => self.best,
+        }
+    }
+}
+
+/// A scenario: the assumption about unmeasured quantities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    Worst,
+    Likely,
+    Best,
+}
+
+/// The number of flows and the weight of the heaviest one, which cannot be spread over CPUs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Flows {
+    /// Lower bound of the number of flows.
+    pub(super) least: usize,
+    /// Upper bound of the number of flows; `None` when nothing bounds it.
+    pub(super) most: Option<usize>,
+    /// The heaviest flow's share of the packets.
+    pub(super) heaviest: Range,
+    /// The source of these values.
+    pub(super) source: &'static str,
+}
+
+/// One netdev's receive work; shares are of one CPU's time.
+#[derive(Debug, Clone)]
+pub(super) struct Work<'a> {
+    pub(super) seen: &'a Analysis<'a>,
+    pub(super) netdev: &'a Netdev,
+    /// Its queues, and its NAPIs without a known queue.
+    pub(super) silos: Vec<&'a Silo>,
+    /// Loads of the usable CPUs (online, not set apart) and of those that poll the netdev.
+    pub(super) loads: Loads,
+    /// Share of each CPU's time that is spent on polling the netdev.
+    pub(super) own: BTreeMap<CpuId, f64>,
+    /// Packets received per second.
+    pub(super) packets_per_s: Option<f64>,
+    /// Polls per second.
+    pub(super) polls_per_s: Option<f64>,
+    /// Share of its softirq time that another CPU could take: all after driver and GRO.
+    pub(super) movable: Range,
+    /// Number of samples behind `movable`; `None` when it is the documented bound.
+    pub(super) samples: Option<f64>,
+    /// The flows; `None` when they were not counted.
+    pub(super) flows: Option<Flows>,
+    /// Utilisation of the link (0 to 1) in its busier direction; `None` without a known speed.
+    pub(super) link: Option<f64>,
+    /// The cost weights; in a virtual machine, the default weights for virtual machines.
+    pub(super) costs: Costs,
+}
+
+impl<'a> Work<'a> {
+    /// Collects a netdev's work; `None` when the netdev is down, receives nothing, or has no rates.
+    pub(super) fn of(seen: &'a Analysis<'a>, netdev: &'a Netdev) -> Option<Self> {
+        let silos: Vec<&Silo> =
+            seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+        if seen.rates.elapsed.is_zero()
+            || !netdev.up
+            || !silos.iter().any(|silo| silo.has_traffic())
+        {
+            return None;
+        }
+        let mut own: BTreeMap<CpuId, f64> = BTreeMap::new();
+        for (cpu, share) in silos.iter().flat_map(|silo| &silo.own_share) {
+            *own.entry(*cpu).or_default() += share;
+        }
+        let (movable, samples) =
+            movable(&seen.observation.attribution, &own, are_small(seen, netdev));
+        let mut work = Self {
+            loads: loads(seen, netdev, &silos, &own),
+            packets_per_s: packets(seen, netdev, &silos),
+            polls_per_s: polls(&silos),
+            movable,
+            samples,
+            flows: flows(seen, netdev, &silos),
+            link: link(seen, netdev),
+            costs: costs(seen),
+            seen,
+            netdev,
+            silos,
+            own,
+        };
+        work.own.retain(|cpu, _| work.loads.contains_key(cpu));
+        Some(work)
+    }
+
+    /// The CPU that spends most time on polling the netdev.
+    pub(super) fn dispatcher(&self) -> Option<CpuId> {
+        netsilo_model::derive::silo::heaviest(self.own.iter().map(|(cpu, share)| (*cpu, *share)))
+    }
+
+    /// The time of all CPUs spent on polling the netdev.
+    pub(super) fn all(&self) -> f64 {
+        self.own.values().sum()
+    }
+
+    /// Whether the machine is virtual; `None` when not known.
+    pub(super) fn is_guest(&self) -> Option<bool> {
+        self.seen.observation.after.machine.virtual_machine
+    }
+
+    /// The idle share of a CPU's time; 0 for a CPU without a load.
+    pub(super) fn idle(&self, cpu: CpuId) -> f64 {
+        self.loads.get(&cpu).map_or(0.0, |load| (1.0 - load.busy).clamp(0.0, 1.0))
+    }
+
+    /// The summed busy shares of the other hardware threads of a CPU's core, which slow it down.
+    pub(super) fn sibling_busy(&self, cpu: CpuId) -> f64 {
+        let siblings = self.seen.observation.after.topology.core_of(cpu).minus(&CpuSet::of(cpu));
+        siblings
+            .iter()
+            .filter_map(|other| self.loads.get(&other))
+            .map(|load| load.busy.min(1.0))
+            .sum()
+    }
+
+    /// The mean idle share of these CPUs.
+    pub(super) fn mean_idle(&self, cpus: &CpuSet) -> f64 {
+        let idle: Vec<f64> = cpus
+            .iter()
+            .filter(|cpu| self.loads.contains_key(cpu))
+            .map(|cpu| self.idle(cpu))
+            .collect();
+        idle.iter().sum::<f64>() / idle.len().max(1) as f64
+    }
+
+    /// All CPUs with a load.
+    pub(super) fn cpus(&self) -> CpuSet {
+        self.loads.keys().copied().collect()
+    }
+
+    /// The reads of data that arrived on the netdev, by consumer.
+    fn read(&self) -> impl Iterator<Item = &'a Consumption> {
+        let napis: Vec<_> =
+            self.silos.iter().filter_map(|silo| silo.napi.as_ref().map(|edge| edge.to)).collect();
+        let rows = self.seen.observation.attribution.consumption.iter();
+        rows.filter(move |row| row.bytes > 0 && row.napi.is_some_and(|napi| napis.contains(&napi)))
+    }
+
+    /// The share of the bytes that RFS can steer: those of connected sockets. `None` when no reads
+    /// were observed.
+    pub(super) fn steerable(&self) -> Option<Range> {
+        let (mut all, mut connected, mut unknown) = (0.0, 0.0, 0.0);
+        for row in self.read() {
+            all += row.bytes as f64;
+            match (row.protocol, row.connected) {
+                (Protocol::Tcp, _) | (_, Some(true)) => connected += row.bytes as f64,
+                (_, None) => unknown += row.bytes as f64,
+                (_, Some(false)) => {}
+            }
+        }
+        (all > 0.0).then(|| Range {
+            worst: connected / all,
+            likely: (connected + unknown / 2.0) / all,
+            best: (connected + unknown) / all,
+        })
+    }
+
+    /// The share of the bytes read on each CPU.
+    pub(super) fn readers(&self) -> BTreeMap<CpuId, f64> {
+        let mut cpus: BTreeMap<CpuId, f64> = BTreeMap::new();
+        for (cpu, bytes) in self.silos.iter().flat_map(|silo| silo.read_on()) {
+            *cpus.entry(cpu).or_default() += bytes;
+        }
+        let all: f64 = cpus.values().sum();
+        cpus.values_mut().for_each(|bytes| *bytes /= all.max(f64::MIN_POSITIVE));
+        cpus
+    }
+
+    /// Wakeups per second of readers on other CPUs than the one that runs the protocol.
+    pub(super) fn wakeups_elsewhere(&self) -> Option<f64> {
+        let mut sum = None;
+        for silo in &self.silos {
+            for consumer in
+                silo.consumers.iter().filter(|consumer| consumer.wakeups_per_s.is_some())
+            {
+                let away = consumer
+                    .wakeups_on
+                    .iter()
+                    .filter(|(cpu, _)| !silo.protocol_cpus.contains_key(cpu));
+                *sum.get_or_insert(0.0) += away.map(|(_, rate)| rate).sum::<f64>();
+            }
+        }
+        sum
+    }
+
+    /// Share of a CPU's time for cache line transfers from protocol to reader, by the cost model.
+    pub(super) fn distance_cost(&self) -> Option<f64> {
+        let packets = self.packets_per_s?;
+        let bytes: f64 = self.silos.iter().map(|silo| silo.locality.bytes_per_s).sum();
+        let lines: f64 = self
+            .silos
+            .iter()
+            .flat_map(|silo| {
+                let of_all = silo.locality.bytes_per_s / bytes.max(f64::MIN_POSITIVE);
+                silo.locality
+                    .shares
+                    .iter()
+                    .map(move |(distance, share)| (of_all * share, *distance))
+            })
+            .map(|(share, distance)| share * self.costs.line_ns.at(distance))
+            .sum();
+        (bytes > 0.0).then_some(packets * self.costs.lines_per_packet * lines / 1e9)
+    }
+
+    /// The uncertainty of an interrupt's cost, as a factor: exactly 1 when measured or configured,
+    /// wide for the default weights.
+    pub(super) fn interrupt_cost(&self) -> Range {
+        match (&self.costs.source, self.is_guest()) {
+            (CostSource::Table, Some(true)) => {
+                Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::IPI_IN_A_GUEST }
+            }
+            (CostSource::Table, Some(false)) => Range { worst: 2.0, likely: 1.0, best: 0.5 },
+            (CostSource::Table, None) => {
+                Range { worst: Costs::IPI_IN_A_GUEST, likely: 1.0, best: 0.5 }
+            }
+            _ => Range::exactly(1.0),
+        }
+    }
+}
+
+/// The cost weights; a virtual machine uses its own default weights unless others are configured.
+fn costs(seen: &Analysis<'_>) -> Costs {
+    let guest = seen.observation.after.machine.virtual_machine == Some(true);
+    if guest && *seen.costs == Costs::default() { Costs::of_a_guest() } else { seen.costs.clone() }
+}
+
+fn loads(
+    seen: &Analysis<'_>,
+    netdev: &Netdev,
+    silos: &[&Silo],
+    own: &BTreeMap<CpuId, f64>,
+) -> Loads {
+    let topology = &seen.observation.after.topology;
+    let counts = topology.online.minus(&topology.set_apart()).or(&own.keys().copied().collect());
+    let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
+        || silos.iter().any(|silo| silo.kthread.is_some());
+    let load = |cpu: CpuId| {
+        let shares = seen.rates.cpus.get(&cpu)?.shares?;
+        let elapsed = seen.observation.attribution.elapsed.as_secs_f64();
+        let time = seen.observation.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
+        let interrupted = time.map_or(shares.irq + shares.softirq, |time| {
+            time.interrupted_ns() as f64 / 1e9 / elapsed
+        });
+        // Stolen time is not available to this machine.
+        let room = (1.0 - shares.steal).max(0.05);
+        // A kthread runs on one CPU at a time: it is a bottleneck like a softirq.
+        let kthread = if threaded { own.get(&cpu).copied().unwrap_or(0.0) } else { 0.0 };
+        let bound = interrupted + kthread;
+        let busy = (shares.busy() - shares.nice).max(bound);
+        Some((cpu, CpuLoad { busy: (busy / room).min(1.0), bound: (bound / room).min(1.0) }))
+    };
+    counts.iter().filter_map(load).collect()
+}
+
+fn packets(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
+    let polled: Option<f64> = silos.iter().map(|silo| silo.packets_per_s).sum();
+    polled
+        .filter(|rate| *rate > 0.0)
+        .or_else(|| seen.rates.netdevs.get(&netdev.name)?.get("rx_packets").copied())
+}
+
+/// Polls per second as counted, else interrupts per second: each interrupt starts one poll.
+fn polls(silos: &[&Silo]) -> Option<f64> {
+    let polls: f64 =
+        silos.iter().flat_map(|silo| silo.polls.values()).map(|rate| rate.polls_per_s).sum();
+    let interrupts = || {
+        let all: Vec<f64> = silos
+            .iter()
+            .filter_map(|silo| silo.interrupts_per_s.as_ref())
+            .map(|by_cpu| by_cpu.values().sum())
+            .collect();
+        (!all.is_empty()).then(|| all.iter().sum())
+    };
+    if polls > 0.0 { Some(polls) } else { interrupts() }
+}
+
+/// Whether the mean packet is small; false when bytes were not counted.
+fn are_small(seen: &Analysis<'_>, netdev: &Netdev) -> bool {
+    let rate = |name: &str| seen.rates.netdevs.get(&netdev.name)?.get(name).copied();
+    rate("rx_packets")
+        .zip(rate("rx_bytes"))
+        .is_some_and(|(packets, bytes)| bytes > 0.0 && bytes <= packets * SMALL_BYTES)
+}
+
+/// The share of the softirq that another CPU could take, and its number of samples: from the stage
+/// samples of the polling CPUs, else the documented bound.
+fn movable(
+    attribution: &Attribution,
+    own: &BTreeMap<CpuId, f64>,
+    small: bool,
+) -> (Range, Option<f64>) {
+    let documented = (if small { MOVABLE_OF_SMALL } else { MOVABLE }, None);
+    let Some(stages) = attribution.stages.as_ref().filter(|stages| stages.refused.is_none()) else {
+        return documented;
+    };
+    let mut by_stage: BTreeMap<Stage, f64> = BTreeMap::new();
+    for (stage, samples) in own.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
+        *by_stage.entry(*stage).or_default() += *samples as f64;
+    }
+    let of = |stage: Stage| by_stage.get(&stage).copied().unwrap_or(0.0);
+    let all: f64 = by_stage.values().sum();
+    if all < SAMPLES {
+        return documented;
+    }
+    let stays = of(Stage::DriverGro) + of(Stage::TxCompletion);
+    let share = |moves: f64| moves / all;
+    let error = |share: f64| DEVIATIONS * (share * (1.0 - share) / all).sqrt();
+    // Samples of unknown functions may belong to either part.
+    let (least, most) = (share(all - stays - of(Stage::Other)), share(all - stays));
+    let range = Range {
+        worst: (least - error(least)).max(0.0),
+        likely: (least + most) / 2.0,
+        best: (most + error(most)).min(1.0),
+    };
+    (range, Some(all))
+}
+
+/// The flows as counted on arrival, else bounds from the readers.
+fn flows(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
+    let packets: Vec<u64> = model::flows_of(seen.observation, netdev)
+        .map(|flow| flow.packets)
+        .filter(|it| *it > 0)
+        .collect();
+    let all = packets.iter().copied().fold(0, u64::saturating_add);
+    let missed = seen.observation.attribution.flows_missed;
+    match packets.iter().max() {
+        Some(most) if all >= FLOW_PACKETS => Some(Flows {
+            least: packets.len(),
+            most: (missed == 0).then_some(packets.len()),
+            heaviest: Range::exactly(*most as f64 / (all as f64 + missed as f64)),
+            source: "eBPF (flows that arrived)",
+        }),
+        _ => readers(silos),
+    }
+}
+
+/// Bounds from the readers: each reads at least one flow, and no flow exceeds its reader's bytes.
+fn readers(silos: &[&Silo]) -> Option<Flows> {
+    let mut read: BTreeMap<u32, f64> = BTreeMap::new();
+    for consumer in silos.iter().flat_map(|silo| &silo.consumers) {
+        *read.entry(consumer.tgid).or_default() += consumer.bytes_per_s;
+    }
+    let all: f64 = read.values().sum();
+    let most = read.values().copied().fold(0.0, f64::max) / all.max(f64::MIN_POSITIVE);
+    let heaviest = Range { worst: most, likely: most / 2.0, best: 0.0 };
+    (read.len() > 1).then_some(Flows {
+        least: read.len(),
+        most: None,
+        heaviest,
+        source: "readers, each with at least one flow",
+    })
+}
+
+/// Utilisation of the link (0 to 1) in its busier direction.
+fn link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
+    let rates = seen.rates.netdevs.get(&netdev.name)?;
+    let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;
+    let used = |bytes: &str, packets: &str| {
+        Some((rates.get(bytes)? + rates.get(packets)? * FRAME_BYTES) / speed)
+    };
+    let both = [used("rx_bytes", "rx_packets"), used("tx_bytes", "tx_packets")];
+    both.into_iter().flatten().reduce(f64::max)
+}

@@ -1,0 +1,225 @@
+//! Explains why a CPU is busy with softirqs and interrupts, or where the work of a queue, a netdev
+//! or an interrupt runs.
+//!
+//! Causes are in descending order of their CPU time. Where time is not measured per cause, it is
+//! divided by packets and marked as estimated.
+
+mod chain;
+mod cpu;
+
+use std::fmt;
+use std::str::FromStr;
+
+use netsilo_model::derive::cpu_time::CpuSplit;
+use netsilo_model::derive::rates::rates;
+use netsilo_model::derive::silo::{Silo, silos};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::topology::NodeId;
+use netsilo_model::snapshot::observation::Observation;
+use serde::{Deserialize, Serialize};
+
+use crate::judge::evidence::Evidence;
+
+pub use chain::queue_chain;
+pub(crate) use cpu::ksoftirqd;
+
+/// The subject of the question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// A CPU: `cpu3`, `3`.
+    Cpu(CpuId),
+    /// An interrupt: `irq27`.
+    Irq(Irq),
+    /// A netdev, or one of its rx queues: `eth0`, `eth0 rx-3`, `eth0/rx-3`.
+    Netdev(String, Option<u32>),
+}
+
+/// The explanation of a subject.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Why {
+    /// The subject, as it is printed (`cpu3`, `irq27`, `eth0 rx-3`).
+    pub subject: String,
+    /// Time between the two snapshots, in seconds.
+    pub elapsed_s: f64,
+    /// The CPU's time; `None` when the subject is not a CPU.
+    pub cpu: Option<CpuWhy>,
+    /// The causes, the one with the most CPU time first.
+    pub causes: Vec<Cause>,
+    /// Notes on the measurement.
+    pub notes: Vec<String>,
+}
+
+/// How a CPU spent its time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuWhy {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// The CPUs of its core, itself included.
+    pub core: CpuSet,
+    /// Its NUMA node.
+    pub node: Option<NodeId>,
+    /// Its time by clock ticks, and as measured.
+    pub split: CpuSplit,
+    /// How the two differ, when the clock ticks are misleading.
+    pub difference: Option<String>,
+    /// The activity of its ksoftirqd; `None` when not known.
+    pub ksoftirqd: Option<Ksoftirqd>,
+}
+
+/// The activity of a ksoftirqd, as shares of the interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ksoftirqd {
+    /// Time that it ran softirq work deferred to it.
+    pub ran: f64,
+    /// Time that it waited behind other threads, and delayed all softirq work of the CPU.
+    pub waited: f64,
+}
+
+/// One cause of a CPU's load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cause {
+    /// The name of the cause (`eth0 rx-3`, `backlog (RPS, loopback, veth)`).
+    pub what: String,
+    /// Share of the CPU's time; `None` when not known.
+    pub share: Option<f64>,
+    /// Whether the share is estimated, by packets or interrupts, instead of measured.
+    pub estimated: bool,
+    /// The measurements of the cause.
+    pub evidence: Vec<Evidence>,
+    /// Why the work runs on this CPU, step by step.
+    pub because: Vec<Because>,
+}
+
+/// One step of an explanation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Because {
+    /// The fact.
+    pub text: String,
+    /// Its source: a file, a hook, or a kernel function.
+    pub source: String,
+}
+
+impl Because {
+    fn new(text: impl Into<String>, source: impl Into<String>) -> Self {
+        Self { text: text.into(), source: source.into() }
+    }
+}
+
+/// The subject does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WhyError {
+    /// The CPU is not online.
+    #[error("cpu {0} is not online: the online cpus are {1}")]
+    NoCpu(CpuId, CpuSet),
+    /// No driver has requested the interrupt.
+    #[error("irq {0} does not exist: netsilo show lists the interrupts of netdevs")]
+    NoIrq(Irq),
+    /// The netdev does not exist.
+    #[error("no netdev is called {0:?}: the netdevs are {1}")]
+    NoNetdev(String, String),
+    /// The rx queue does not exist.
+    #[error("{0} has no rx-{1}: its rx queues are {2}")]
+    NoQueue(String, u32, CpuSet),
+}
+
+/// Explains a subject from an observation. Fails when the subject does not exist.
+pub fn why(observation: &Observation, subject: &Subject) -> Result<Why, WhyError> {
+    let rates = rates(&observation.before, &observation.after);
+    let silos = silos(observation, &rates);
+    let look = chain::Look { observation, rates: &rates, silos: &silos };
+    let after = &observation.after;
+    let (cpu, causes) = match subject {
+        Subject::Cpu(cpu) if !after.topology.online.contains(*cpu) => {
+            return Err(WhyError::NoCpu(*cpu, after.topology.online.clone()));
+        }
+        Subject::Cpu(cpu) => (Some(cpu::cpu_why(&look, *cpu)), cpu::causes(&look, *cpu)),
+        Subject::Irq(irq) => {
+            let of_irq = |silo: &&Silo| silo.irq.as_ref().is_some_and(|edge| edge.to == *irq);
+            let mut causes = queues(&look, silos.queues.iter().filter(of_irq));
+            if causes.is_empty() {
+                causes.push(chain::interrupt(&look, *irq).ok_or(WhyError::NoIrq(*irq))?);
+            }
+            (None, causes)
+        }
+        Subject::Netdev(name, queue) => {
+            let of_netdev = || silos.queues.iter().filter(|silo| silo.netdev.name == *name);
+            if !after.netdevs.iter().any(|netdev| netdev.name == *name) {
+                let names: Vec<&str> =
+                    after.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
+                return Err(WhyError::NoNetdev(name.clone(), names.join(", ")));
+            }
+            let causes =
+                queues(&look, of_netdev().filter(|silo| queue.is_none() || silo.queue == *queue));
+            if let (Some(queue), true) = (queue, causes.is_empty()) {
+                let queues = of_netdev().filter_map(|silo| silo.queue).map(CpuId).collect();
+                return Err(WhyError::NoQueue(name.clone(), *queue, queues));
+            }
+            (None, causes)
+        }
+    };
+    let notes = netsilo_model::derive::notes::notes(observation, &rates, &silos);
+    Ok(Why {
+        subject: subject.to_string(),
+        elapsed_s: rates.elapsed.as_secs_f64(),
+        cpu,
+        causes,
+        notes,
+    })
+}
+
+/// The cause of each queue on the CPU that polls it most, in descending order of CPU time.
+fn queues<'a>(look: &chain::Look<'_>, silos: impl Iterator<Item = &'a Silo>) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = silos.map(|silo| chain::queue_anywhere(look, silo)).collect();
+    heaviest_first(&mut causes);
+    causes
+}
+
+/// Sorts causes in descending order of CPU time; unknown shares come last.
+fn heaviest_first(causes: &mut [Cause]) {
+    causes.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
+}
+
+/// The text names neither a CPU, an interrupt, a netdev nor an rx queue.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected cpu3, irq27, eth0 or eth0/rx-3, found {0:?}")]
+pub struct UnknownSubject(String);
+
+impl FromStr for Subject {
+    type Err = UnknownSubject;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSubject> {
+        let unknown = || UnknownSubject(text.to_owned());
+        let number = |prefix: &str| {
+            text.strip_prefix(prefix).map(str::trim).and_then(|rest| rest.parse().ok())
+        };
+        if let Some(cpu) = number("cpu").or_else(|| number("")) {
+            return Ok(Self::Cpu(CpuId(cpu)));
+        }
+        if let Some(irq) = number("irq") {
+            return Ok(Self::Irq(Irq(irq)));
+        }
+        match text.split_once(['/', ' ']) {
+            Some((netdev, queue)) => {
+                let queue = queue.trim().strip_prefix("rx-").and_then(|queue| queue.parse().ok());
+                Ok(Self::Netdev(netdev.to_owned(), Some(queue.ok_or_else(unknown)?)))
+            }
+            None if text.is_empty() => Err(unknown()),
+            None => Ok(Self::Netdev(text.to_owned(), None)),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu(cpu) => write!(f, "cpu{cpu}"),
+            Self::Irq(irq) => write!(f, "irq{irq}"),
+            Self::Netdev(netdev, Some(queue)) => write!(f, "{netdev} rx-{queue}"),
+            Self::Netdev(netdev, None) => f.write_str(netdev),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

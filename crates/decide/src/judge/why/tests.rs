@@ -1,0 +1,169 @@
+use super::*;
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::attribution::{CpuTime, Poll};
+use netsilo_model::snapshot::host::Softnet;
+use netsilo_model::synthetic::grid::Grid;
+use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+
+fn queue(irq: u32, cpus: &str, packets_per_s: u64, load: f64) -> SceneQueue {
+    SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::parse_list(cpus).unwrap(),
+        packets_per_s,
+        load,
+        readers: vec![Reader {
+            comm: "redis".into(),
+            cpu: CpuId(2),
+            bytes_per_s: 1000,
+            ..Reader::default()
+        }],
+        ..SceneQueue::default()
+    }
+}
+
+fn scene(queues: Vec<SceneQueue>) -> Scene {
+    let netdev =
+        SceneNetdev { name: "eth0".into(), driver: "igb".into(), queues, ..SceneNetdev::default() };
+    Scene { grid: Grid { l2s: 4, ..Grid::default() }, netdevs: vec![netdev], ..Scene::default() }
+}
+
+fn explained(observation: &Observation, subject: &str) -> Why {
+    why(observation, &subject.parse().unwrap()).unwrap()
+}
+
+fn reasons(cause: &Cause) -> String {
+    cause.because.iter().map(|step| step.text.as_str()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn subjects_parse_in_all_their_spellings() {
+    let parse = |text: &str| text.parse::<Subject>().unwrap();
+    assert_eq!([parse("cpu3"), parse("3"), parse("cpu 3")], [const { Subject::Cpu(CpuId(3)) }; 3]);
+    assert_eq!(parse("irq27"), Subject::Irq(Irq(27)));
+    assert_eq!(
+        [parse("eth0/rx-3"), parse("eth0 rx-3")],
+        [(); 2].map(|()| Subject::Netdev("eth0".into(), Some(3)))
+    );
+    assert_eq!(parse("cpu-bond"), Subject::Netdev("cpu-bond".into(), None));
+    assert!("eth0/tx-3".parse::<Subject>().is_err());
+    assert!("".parse::<Subject>().is_err());
+}
+
+#[test]
+fn causes_are_in_descending_order_of_cpu_time() {
+    let observation =
+        scene(vec![queue(30, "0", 1000, 0.1), queue(31, "0", 3000, 0.3)]).observation();
+    let why = explained(&observation, "cpu0");
+    let queues: Vec<&Cause> =
+        why.causes.iter().filter(|cause| cause.what.starts_with("eth0")).collect();
+    assert_eq!(
+        queues.iter().map(|cause| cause.what.as_str()).collect::<Vec<_>>(),
+        ["eth0 rx-1", "eth0 rx-0"]
+    );
+    assert!((queues[0].share.unwrap() - 0.3).abs() < 1e-9);
+}
+
+#[test]
+fn a_wide_affinity_is_explained_as_delivery_to_one_cpu() {
+    let observation = scene(vec![queue(30, "0-3", 1000, 0.1)]).observation();
+    let text = reasons(&explained(&observation, "cpu0").causes[0]);
+    assert!(
+        text.contains(
+            "is requested on cpus 0-3: this is default_smp_affinity, which nobody has changed"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("the interrupt controller delivers it to one of these: cpu 0"), "{text}");
+    assert!(text.contains("adds the NAPI to its own poll list: NET_RX runs on cpu 0"), "{text}");
+    assert!(text.contains("read by redis on cpu 2 (100%)"), "{text}");
+}
+
+#[test]
+fn an_affinity_that_is_not_effective_yet_is_explained() {
+    let mut observation = scene(vec![queue(30, "0", 1000, 0.1)]).observation();
+    observation.after.irqs.get_mut(&Irq(30)).unwrap().requested = Some(CpuSet::of(CpuId(3)));
+    let text = reasons(&explained(&observation, "irq30").causes[0]);
+    assert!(
+        text.contains(
+            "its effective affinity is still cpu 0: it moves when the next interrupt arrives"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_kthread_polls_where_the_scheduler_runs_it() {
+    let mut scene =
+        scene(vec![SceneQueue { kthread_cpus: CpuSet::of(CpuId(1)), ..queue(30, "0", 1000, 0.1) }]);
+    scene.netdevs[0].threaded = true;
+    let text = reasons(&explained(&scene.observation(), "cpu1").causes[0]);
+    assert!(text.contains("its kthread napi/eth0-8193 (pid 900) polls"), "{text}");
+}
+
+#[test]
+fn an_rps_target_is_explained_by_the_queues_that_steer_to_it() {
+    let steered = SceneQueue {
+        rps_cpus: Some(CpuSet::parse_list("2-3").unwrap()),
+        ..queue(30, "0", 1000, 0.2)
+    };
+    let mut observation = scene(vec![steered]).observation();
+    let poll = Poll {
+        napi: NapiId(0),
+        netdev: String::new(),
+        ifindex: 0,
+        netns: 0,
+        cpu: CpuId(2),
+        polls: 100,
+        packets: 5000,
+    };
+    observation.attribution.polls.push(poll);
+    let time = CpuTime { net_rx_ns: 4_000_000_000, ipis: 700, ..CpuTime::default() };
+    observation.attribution.cpu_time.insert(CpuId(2), time);
+    let softnet = Softnet { received_rps: 600, ..Softnet::default() };
+    observation.after.cpus.get_mut(&CpuId(2)).unwrap().softnet = Some(softnet);
+    let why = explained(&observation, "cpu2");
+    let backlog = &why.causes[0];
+    assert_eq!(
+        (backlog.what.as_str(), backlog.share),
+        ("backlog (RPS, loopback, veth)", Some(0.4))
+    );
+    assert!(reasons(backlog).contains("rps_cpus of eth0 rx-0 is cpus 2-3"), "{}", reasons(backlog));
+    assert!(why.causes.iter().any(|cause| cause.what == "call-function IPIs"));
+    let source = reasons(&explained(&observation, "cpu0").causes[0]);
+    assert!(source.contains("RPS steers its packets to cpus 2-3 by their hash"), "{source}");
+}
+
+#[test]
+fn forwarding_runs_where_the_packets_are_polled() {
+    let forward =
+        SceneForward { to: "eth1".into(), queue: 2, packets_per_s: 500, bytes_per_s: 5000 };
+    let observation =
+        scene(vec![SceneQueue { forwards: vec![forward], ..queue(30, "0", 1000, 0.1) }])
+            .observation();
+    let text = reasons(&explained(&observation, "cpu0").causes[0]);
+    assert!(text.contains("it forwards: 50% by eth1 tx-2"), "{text}");
+}
+
+#[test]
+fn an_error_for_a_missing_subject_lists_the_existing_ones() {
+    let observation = scene(vec![queue(30, "0", 1000, 0.1)]).observation();
+    let refused = |text: &str| why(&observation, &text.parse().unwrap()).unwrap_err().to_string();
+    assert_eq!(refused("cpu9"), "cpu 9 is not online: the online cpus are 0-3");
+    assert_eq!(refused("eth7"), "no netdev is called \"eth7\": the netdevs are eth0");
+    assert_eq!(refused("eth0/rx-4"), "eth0 has no rx-4: its rx queues are 0");
+    assert_eq!(
+        refused("irq99"),
+        "irq 99 does not exist: netsilo show lists the interrupts of netdevs"
+    );
+}
+
+#[test]
+fn a_netdev_is_explained_queue_by_queue() {
+    let observation = scene(vec![queue(30, "0", 1000, 0.1), queue(31, "1", 0, 0.0)]).observation();
+    let why = explained(&observation, "eth0");
+    assert_eq!(
+        why.causes.iter().map(|cause| cause.what.as_str()).collect::<Vec<_>>(),
+        ["eth0 rx-0 on cpu 0", "eth0 rx-1 idle"]
+    );
+    assert!(why.cpu.is_none());
+}

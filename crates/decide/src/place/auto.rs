@@ -1,0 +1,126 @@
+//! Least cost by the model ([`crate::place::model`]), for all vectors together.
+//!
+//! It weighs what the other algorithms assume. Whether a vector goes near its consumer or on its
+//! CPU depends on how busy that CPU is and what a wakeup costs. Whether it stays apart depends on a
+//! free core at the same distance. It stays if nothing gains. The reason names the algorithm that
+//! would choose the same CPU.
+
+use netsilo_model::cost::problem::SECOND_NS;
+use netsilo_model::cost::solver::solve;
+use netsilo_model::derive::reader_spread::Concentration;
+use netsilo_model::derive::silo::heaviest;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::topology::Distance;
+
+use crate::place::model::Model;
+use crate::place::{Room, Suggestion, Vector, bytes_per_s, consumer_in_words};
+
+pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    let model = Model::of(room, vectors);
+    let at: Vec<Option<CpuId>> = solve(&model.problem)
+        .into_iter()
+        .map(|place| place.map(|place| model.cpus[place]))
+        .collect();
+    let gains = model.gains(&at);
+    let llcs = room.topology.llc_groups().len();
+    let mut suggestion = |(index, vector): (usize, &Vector)| {
+        if let Some(reason) = vector.quiet() {
+            return Suggestion::Leave(reason);
+        }
+        let Some(cpu) = at[index] else { return Suggestion::Leave("no cpu is allowed".into()) };
+        let basis = basis(room, vectors, &at, index, cpu, llcs);
+        if vector.present == Some(cpu) {
+            return Suggestion::Keep(cpu, format!("no other cpu gains enough: {basis}"));
+        }
+        let gain = gains[index]
+            .map_or_else(String::new, |gain| format!("; saves {} of a cpu", share(gain)));
+        Suggestion::Move(cpu, format!("{basis}{gain}"))
+    };
+    vectors.iter().enumerate().map(&mut suggestion).collect()
+}
+
+/// Formats CPU-nanoseconds per second as a share of one CPU: `3.1%`.
+fn share(ns_per_s: f64) -> String {
+    format!("{:.1}%", ns_per_s / SECOND_NS * 100.0)
+}
+
+/// Names the algorithm that would choose the same CPU, with its numbers.
+fn basis(
+    room: &Room<'_>,
+    vectors: &[Vector],
+    at: &[Option<CpuId>],
+    index: usize,
+    cpu: CpuId,
+    llcs: usize,
+) -> String {
+    let vector = &vectors[index];
+    let topology = room.topology;
+    let busy = |cpu| match room.busy.get(&cpu) {
+        None => "of unknown load".to_owned(),
+        Some(busy) => format!("{:.0}% busy", busy * 100.0),
+    };
+    if let Some(reader) = heaviest(vector.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes))) {
+        let all: f64 = vector.read_on.values().sum();
+        let spread =
+            Concentration::of(&vector.read_on, topology).is_some_and(|it| it.is_spread(llcs));
+        let consumer = consumer_in_words(vector);
+        let distance = topology.distance(cpu, reader);
+        return match distance {
+            _ if spread => {
+                let cpus = vector.read_on.len();
+                format!(
+                    "its {} are read evenly on {cpus} cpus: the polling cpu hardly matters",
+                    bytes_per_s(all)
+                )
+            }
+            Distance::SameCpu => format!(
+                "same-cpu: its consumer {consumer}, {} without it: no remote wakeup",
+                busy(reader)
+            ),
+            Distance::Smt => format!(
+                "same-cpu: its consumer {consumer}, on the other thread of the core ({})",
+                busy(reader)
+            ),
+            Distance::L2 | Distance::Llc => {
+                let cache =
+                    if distance == Distance::L2 { "level 2 cache" } else { "last-level cache" };
+                format!(
+                    "near-consumer: its consumer {consumer} ({}); cpu {cpu} on the same {cache} \
+                     is {}",
+                    busy(reader),
+                    busy(cpu)
+                )
+            }
+            Distance::Node | Distance::Remote => {
+                format!(
+                    "least-loaded: its consumer {consumer}, where every cpu costs more; cpu {cpu} \
+                     is {}",
+                    busy(cpu)
+                )
+            }
+        };
+    }
+    let place_of = |other: usize| match at[other] {
+        None => String::new(),
+        Some(there) => format!(" on cpu {there}, {}", topology.distance(cpu, there).label()),
+    };
+    if let Some((to, rate)) = vector.feeds.iter().max_by(|a, b| a.1.total_cmp(&b.1)) {
+        let there = place_of(*to);
+        return format!("forwarding: hands {rate:.0} packets/s to {}{there}", vectors[*to].label);
+    }
+    if let Some((from, rate)) = fed_by(vectors, index) {
+        let there = place_of(from);
+        let label = &vectors[from].label;
+        return format!("forwarding: completes {rate:.0} packets/s of {label}{there}");
+    }
+    format!("least-loaded: its reader is not known; cpu {cpu} is {} without it", busy(cpu))
+}
+
+fn fed_by(vectors: &[Vector], index: usize) -> Option<(usize, f64)> {
+    let to_this = |(from, vector): (usize, &Vector)| {
+        let feeds = vector.feeds.iter().filter(|(to, _)| *to == index);
+        let rate: f64 = feeds.map(|(_, rate)| rate).sum();
+        (rate > 0.0).then_some((from, rate))
+    };
+    vectors.iter().enumerate().filter_map(to_this).max_by(|a, b| a.1.total_cmp(&b.1))
+}

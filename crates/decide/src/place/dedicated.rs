@@ -1,0 +1,160 @@
+//! As few CPUs as the softirq time needs, separate from the consumers: the rest of the machine is
+//! not interrupted.
+//!
+//! The number of CPUs follows from the measured load. Their choice follows from the device's node,
+//! the reading CPUs, and their other load. The present set stays while it is neither too small nor
+//! much too large.
+
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::words::plural;
+
+use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
+
+/// Target share of a dedicated CPU's time for the vectors; the rest absorbs bursts.
+const FILL: f64 = 0.60;
+/// The present set is large enough while its CPUs are filled to no more than this on average.
+const KEEP_BELOW: f64 = 0.75;
+/// The present set is small enough while one CPU fewer would be filled to at least this.
+const KEEP_ABOVE: f64 = 0.45;
+/// Most fill of a CPU with more than one vector.
+const MAX_FILL: f64 = 0.85;
+
+pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    let floor = Floor::new(room);
+    let placed: Vec<&Vector> = vectors.iter().filter(|vector| vector.quiet().is_none()).collect();
+    let load: f64 = placed.iter().map(|vector| vector.load).sum();
+    let set = in_use(&placed, load, &floor).unwrap_or_else(|| chosen(&placed, load, &floor));
+    let mut seats = set.iter();
+    let mut suggestion = |vector: &Vector| {
+        if let Some(reason) = vector.quiet() {
+            return Suggestion::Leave(reason);
+        }
+        let Some(cpu) = seats.next().copied().flatten() else {
+            return Suggestion::Leave("no cpu is allowed".into());
+        };
+        let cpus: CpuSet = set.iter().flatten().copied().collect();
+        let count = plural(cpus.len(), "cpu");
+        let basis = format!("{:.0}% of a cpu in total: {count} dedicated ({cpus})", load * 100.0);
+        if vector.present == Some(cpu) {
+            Suggestion::Keep(cpu, basis)
+        } else {
+            Suggestion::Move(cpu, basis)
+        }
+    };
+    vectors.iter().map(&mut suggestion).collect()
+}
+
+/// Returns the present places, if they are a set of dedicated CPUs that fits.
+fn in_use(vectors: &[&Vector], load: f64, floor: &Floor<'_>) -> Option<Vec<Option<CpuId>>> {
+    let present = |vector: &&Vector| vector.present.filter(|cpu| vector.pool.contains(*cpu));
+    let at: Vec<CpuId> = vectors.iter().map(present).collect::<Option<_>>()?;
+    let cpus: CpuSet = at.iter().copied().collect();
+    let count = cpus.len() as f64;
+    let few_enough = cpus.len() <= 1 || load / (count - 1.0) >= KEEP_ABOVE;
+    let fits = load / count <= KEEP_BELOW || cpus.len() == vectors.len();
+    let even =
+        cpus.iter().all(|cpu| is_filled_well(cpu, vectors, &at, MAX_FILL + (KEEP_BELOW - FILL)));
+    let apart = cpus.iter().all(|cpu| floor.core(cpu).and(&cpus).len() == 1);
+    let candidates = candidates(vectors, floor);
+    let unused = candidates.iter().find(|candidate| !floor.core(candidate.cpu).intersects(&cpus));
+    let well_chosen = cpus.iter().all(|cpu| {
+        let this = candidates.iter().find(|candidate| candidate.cpu == cpu);
+        this.is_some_and(|this| unused.is_none_or(|unused| !unused.is_clearly_better_than(this)))
+    });
+    (few_enough && fits && even && apart && well_chosen).then(|| at.into_iter().map(Some).collect())
+}
+
+fn is_filled_well(cpu: CpuId, vectors: &[&Vector], at: &[CpuId], most: f64) -> bool {
+    let placed_here = vectors.iter().zip(at).filter(|(_, at)| **at == cpu);
+    let here: Vec<f64> = placed_here.map(|(vector, _)| vector.load).collect();
+    here.len() <= 1 || here.iter().sum::<f64>() <= most
+}
+
+/// Chooses a new set, as small as possible, and the CPU of each vector.
+fn chosen(vectors: &[&Vector], load: f64, floor: &Floor<'_>) -> Vec<Option<CpuId>> {
+    let candidates = candidates(vectors, floor);
+    let mut cores = CpuSet::new();
+    let mut one_per_core: Vec<CpuId> = Vec::new();
+    for candidate in &candidates {
+        if !cores.contains(candidate.cpu) {
+            cores = cores.or(floor.core(candidate.cpu));
+            one_per_core.push(candidate.cpu);
+        }
+    }
+    let least = ((load / FILL).ceil() as usize).clamp(1, one_per_core.len().max(1));
+    let mut seats = Vec::new();
+    for count in least..=one_per_core.len() {
+        seats = seated(vectors, &one_per_core[..count]);
+        let at: Vec<CpuId> = seats.iter().flatten().copied().collect();
+        if at.len() < seats.len()
+            || at.iter().all(|cpu| is_filled_well(*cpu, vectors, &at, MAX_FILL))
+        {
+            break;
+        }
+    }
+    if seats.is_empty() { vec![None; vectors.len()] } else { seats }
+}
+
+/// Assigns the heaviest vector first, each to the least filled CPU.
+fn seated(vectors: &[&Vector], cpus: &[CpuId]) -> Vec<Option<CpuId>> {
+    let mut order: Vec<usize> = (0..vectors.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(millionths(vectors[*index].load)));
+    let mut filled: Vec<(u64, usize, CpuId)> =
+        cpus.iter().enumerate().map(|(rank, cpu)| (0, rank, *cpu)).collect();
+    let mut seats = vec![None; vectors.len()];
+    for index in order {
+        let vector = vectors[index];
+        let allowed = filled.iter_mut().filter(|(.., cpu)| vector.pool.contains(*cpu));
+        let order = |(load, rank, cpu): &&mut (u64, usize, CpuId)| {
+            (*load, vector.present != Some(*cpu), *rank)
+        };
+        if let Some(seat) = allowed.min_by_key(order) {
+            // Vectors without a measured load count as 1, so that they spread out too.
+            seat.0 += millionths(vector.load).max(1);
+            seats[index] = Some(seat.2);
+        }
+    }
+    seats
+}
+
+/// A CPU that may be dedicated.
+struct Candidate {
+    cpu: CpuId,
+    distance: u32,
+    /// Whether a consumer reads on its core.
+    read_on: bool,
+    slow: bool,
+    /// Busy time of its core besides the vectors, in millionths of a CPU.
+    busy: u64,
+}
+
+impl Candidate {
+    fn is_clearly_better_than(&self, other: &Self) -> bool {
+        let kind = |it: &Self| (it.distance, it.read_on, it.slow);
+        match kind(self).cmp(&kind(other)) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => self.busy + millionths(WORTH_MOVING) < other.busy,
+            std::cmp::Ordering::Greater => false,
+        }
+    }
+}
+
+/// Lists the CPUs that may be dedicated, the best first.
+fn candidates(vectors: &[&Vector], floor: &Floor<'_>) -> Vec<Candidate> {
+    let pool = vectors.iter().fold(CpuSet::new(), |pool, vector| pool.or(&vector.pool));
+    let readers = vectors.iter().fold(CpuSet::new(), |all, vector| all.or(&vector.consumer_cpus()));
+    let candidate = |cpu: CpuId| Candidate {
+        cpu,
+        distance: vectors
+            .iter()
+            .map(|vector| spread::distance(vector.node, floor, cpu))
+            .max()
+            .unwrap_or(0),
+        read_on: floor.core(cpu).intersects(&readers),
+        slow: floor.is_slow(cpu),
+        busy: floor.core_busy(cpu),
+    };
+    let mut all: Vec<Candidate> = pool.iter().map(candidate).collect();
+    all.sort_by_key(|c| (c.distance, c.read_on, c.slow, c.busy, c.cpu));
+    all
+}

@@ -1,0 +1,23 @@
+//! Places each vector by the driver's `affinity_hint`: one queue per CPU, as the driver chose at
+//! set-up.
+
+use crate::place::{Room, Suggestion, Vector};
+
+pub(super) fn suggest(_: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    vectors.iter().map(place).collect()
+}
+
+fn place(vector: &Vector) -> Suggestion {
+    let Some(hint) = &vector.hint else {
+        return Suggestion::Leave("its driver gives no affinity_hint".into());
+    };
+    let allowed = hint.and(&vector.pool);
+    match (vector.present.filter(|cpu| allowed.contains(*cpu)), allowed.lowest()) {
+        (Some(cpu), _) => Suggestion::Keep(cpu, format!("already where its driver hints: {hint}")),
+        (None, Some(cpu)) => Suggestion::Move(cpu, format!("its driver hints at {hint}")),
+        (None, None) => Suggestion::Leave(format!(
+            "its driver hints at {hint}, outside the allowed cpus {}",
+            vector.pool
+        )),
+    }
+}

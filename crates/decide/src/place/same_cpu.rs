@@ -1,0 +1,37 @@
+//! The CPU where all consumers together read most: no wakeup crosses CPUs, and no cache line moves.
+//!
+//! This suits consumers that leave their CPU idle; a busy consumer loses the time that polling
+//! takes.
+
+use netsilo_model::derive::silo::heaviest;
+
+use crate::place::{Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, softirq_in_words};
+
+pub(super) fn suggest(_: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+    vectors.iter().map(place).collect()
+}
+
+fn place(vector: &Vector) -> Suggestion {
+    if let Some(reason) = vector.quiet() {
+        return Suggestion::Leave(reason);
+    }
+    let words = consumer_in_words(vector);
+    let allowed = vector.read_on.iter().filter(|(cpu, _)| vector.pool.contains(**cpu));
+    let Some(best) = heaviest(allowed.map(|(cpu, bytes)| (*cpu, *bytes))) else {
+        return Suggestion::Leave(match vector.read_on.is_empty() {
+            true => vector.no_reader(),
+            false => format!("its consumer {words}, outside the allowed cpus {}", vector.pool),
+        });
+    };
+    let read = |cpu| vector.read_on.get(&cpu).copied().unwrap_or(0.0);
+    let all: f64 = vector.read_on.values().sum();
+    let here = |cpu| format!("{:.0}% of its data is read on cpu {cpu}", read(cpu) / all * 100.0);
+    let enough = |cpu| vector.pool.contains(cpu) && read(cpu) >= read(best) * (1.0 - WORTH_MOVING);
+    match vector.present.filter(|cpu| enough(*cpu)) {
+        Some(cpu) => Suggestion::Keep(cpu, format!("already on its reader's cpu: {}", here(cpu))),
+        None => {
+            let softirq = softirq_in_words(vector);
+            Suggestion::Move(best, format!("{}: its consumer {words}{softirq}", here(best)))
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Moves flows instead of interrupts: aRFS, and advice where every queue feeds every worker.
+
+use netsilo_model::change::{NTUPLE_FILTER, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::reader_spread::Concentration;
+use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::snapshot::attribution::Protocol;
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+
+use crate::judge::verdict;
+use crate::plan::by_value::verdict_note;
+use crate::plan::flow_rules::can_steer;
+use crate::plan::{Advice, Cause, Goal, Plan};
+
+/// Drivers that implement `ndo_rx_flow_steer` (read off the sources of 6.1 to 7.2).
+const ARFS_DRIVERS: [&str; 8] =
+    ["bnxt_en", "enic", "hns3", "ice", "mlx4_en", "mlx5_core", "qede", "sfc"];
+
+/// Share of a netdev's bytes that must arrive on queues with spread readers before the netdev gets
+/// advice to move flows.
+const SPREAD_SHARE: f64 = 0.8;
+
+pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
+    netdev.driver.as_deref().is_some_and(|driver| ARFS_DRIVERS.contains(&driver))
+}
+
+/// Adds the offload (`rx-ntuple-filter`) that lets each driver steer flows by the RFS table.
+pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &seen.observation.after;
+    let Some(on) = goal.arfs else { return };
+    let table = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
+    for netdev in netdevs {
+        let subject = format!("{} ntuple", netdev.name);
+        let feature = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
+        match feature {
+            _ if on && !has_arfs(netdev) => {
+                let driver = netdev.driver.as_deref().unwrap_or("its driver");
+                plan.refuse(
+                    &subject,
+                    Cause::NoSuchKnob,
+                    format!("{driver} has no aRFS; --rfs does the same in software"),
+                );
+            }
+            None => {
+                plan.refuse(&subject, Cause::NoSuchKnob, "its driver cannot steer flows".into())
+            }
+            Some(feature) if feature.fixed() && feature.active != on => {
+                plan.refuse(
+                    &subject,
+                    Cause::NoSuchKnob,
+                    "its driver does not let this offload be changed".into(),
+                );
+            }
+            Some(_) if on && table == 0 => {
+                plan.refuse(
+                    &subject,
+                    Cause::NoSuchKnob,
+                    "aRFS uses the RFS table, which is off: add --rfs".into(),
+                );
+            }
+            Some(feature) => {
+                let reason = match on {
+                    true => format!(
+                        "aRFS: the device steers each flow to the queue whose interrupt is on \
+                         its reader's cpu{}",
+                        verdict_note(verdict::arfs(seen, netdev))
+                    ),
+                    false => {
+                        "aRFS off: the device's hash chooses the queue of each flow".to_owned()
+                    }
+                };
+                let target = Target::Offload {
+                    netdev: NetdevIdentity::of(netdev),
+                    feature: NTUPLE_FILTER.into(),
+                };
+                plan.set(target, Value::Switch(feature.active), Value::Switch(on), reason);
+            }
+        }
+    }
+}
+
+/// Adds advice where every queue feeds every worker: moving interrupts gains nothing there, moving
+/// flows might.
+pub(super) fn advise(
+    snapshot: &Snapshot,
+    silos: &Silos,
+    netdevs: &[&Netdev],
+    goal: &Goal,
+    plan: &mut Plan,
+) {
+    let llcs = snapshot.topology.llc_groups().len();
+    for netdev in netdevs {
+        let is_read = |silo: &&Silo| {
+            silo.queue.is_some() && silo.netdev.is(netdev) && silo.bytes_per_s > Some(0.0)
+        };
+        let queues: Vec<&Silo> = silos.queues.iter().filter(is_read).collect();
+        let bytes = |silo: &Silo| silo.bytes_per_s.unwrap_or(0.0);
+        let is_spread = |silo: &Silo| {
+            silo.concentration.is_some_and(|concentration| concentration.is_spread(llcs))
+        };
+        let all: f64 = queues.iter().map(|silo| bytes(silo)).sum();
+        let spread_queues: Vec<&Silo> = queues.into_iter().filter(|silo| is_spread(silo)).collect();
+        let heaviest = spread_queues.iter().max_by(|a, b| bytes(a).total_cmp(&bytes(b)));
+        let Some((heaviest, at)) = heaviest.and_then(|silo| Some((silo, silo.concentration?)))
+        else {
+            continue;
+        };
+        if spread_queues.iter().map(|silo| bytes(silo)).sum::<f64>() >= all * SPREAD_SHARE {
+            plan.advice.push(Advice {
+                subject: netdev.name.clone(),
+                text: advice(snapshot, netdev, heaviest, at, goal),
+            });
+        }
+    }
+}
+
+fn advice(
+    snapshot: &Snapshot,
+    netdev: &Netdev,
+    silo: &Silo,
+    at: Concentration,
+    goal: &Goal,
+) -> String {
+    let comm = silo.consumers.first().map_or("its workers", |consumer| consumer.comm.as_str());
+    let udp = silo.consumers.iter().any(|consumer| consumer.protocols.contains(&Protocol::Udp));
+    let mut text = format!(
+        "its queues feed workers on {} cpus evenly ({:.0}% of {} on the busiest): moving \
+         interrupts gains nothing. Move flows instead",
+        at.cpus,
+        at.cpu * 100.0,
+        silo.label()
+    );
+    let rfs = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0) > 0;
+    if !rfs {
+        text += ": --rfs 32768 runs the protocol work of each flow on the cpu that last read it, \
+                 at one ipi per batch";
+        if udp {
+            text += " (connected sockets only: an unconnected UDP server gains nothing)";
+        }
+    }
+    if has_arfs(netdev) && goal.arfs.is_none() {
+        let driver = netdev.driver.as_deref().unwrap_or_default();
+        text += &format!("; --rfs 32768 --arfs on lets the device do it ({driver} can)");
+    }
+    if can_steer(netdev) && goal.steer.is_empty() {
+        text += "; if each worker listens on its own port, --steer 443/tcp=2-3 adds rules of the \
+                 device that steer the port's flows to the queues near its worker (netsilo does \
+                 not see which port a worker uses: name it)";
+    }
+    text += &format!(
+        "; or let {comm} accept connections by CPU: SO_REUSEPORT with a socket per worker and \
+         SO_ATTACH_REUSEPORT_EBPF (or _CBPF) that returns the CPU, or hand each accepted \
+         connection to the worker of its SO_INCOMING_NAPI_ID"
+    );
+    text
+}

@@ -1,0 +1,326 @@
+//! Plans RPS, RFS, XPS and the defaults for future interrupts and devices, from the values that the
+//! operator requested.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::change::{Target, Value};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
+
+use crate::judge::verdict::{self, Verdict};
+use crate::plan::placement::Places;
+use crate::plan::{Cause, Goal, Plan, Xps, owners, selection};
+
+/// Most RFS table entries that `rps_sock_flow_sysctl` accepts (`net/core/sysctl_net_core.c`).
+const MAX_FLOW_ENTRIES: u32 = 1 << 29;
+
+/// Adds `default_smp_affinity` and `rps_default_mask`.
+pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
+    if let Some(cpus) = &goal.default_smp_affinity {
+        match &snapshot.default_smp_affinity {
+            None => plan.refuse(
+                "default_smp_affinity",
+                Cause::NoSuchKnob,
+                "this kernel does not have it".into(),
+            ),
+            Some(old)
+                if selection::usable(&snapshot.topology, "default_smp_affinity", cpus, plan) =>
+            {
+                let reason = format!("new interrupts start on cpus {cpus}; existing ones stay");
+                plan.set(
+                    Target::DefaultSmpAffinity,
+                    Value::Cpus(old.clone()),
+                    Value::Cpus(cpus.clone()),
+                    reason,
+                );
+            }
+            Some(_) => {}
+        }
+    }
+    if let Some(cpus) = &goal.rps_default_mask {
+        let subject = "rps_default_mask";
+        match (&snapshot.net.rps_default_mask, steerable(snapshot, subject, cpus, plan)) {
+            (None, _) => {
+                let reason =
+                    "this kernel does not have it; set rps_cpus of each new device instead";
+                plan.refuse(subject, Cause::NoSuchKnob, reason.into());
+            }
+            (Some(old), Some((new, note))) => {
+                let reason =
+                    format!("queues of new devices start with RPS {}{note}", on_or_off(&new));
+                plan.set(
+                    Target::RpsDefaultMask,
+                    Value::Cpus(old.clone()),
+                    Value::Cpus(new),
+                    reason,
+                );
+            }
+            (Some(_), None) => {}
+        }
+    }
+}
+
+fn on_or_off(cpus: &CpuSet) -> String {
+    if cpus.is_empty() { "off".into() } else { format!("on cpus {cpus}") }
+}
+
+/// Returns the RPS mask that the kernel will use, with a note on CPUs left out.
+///
+/// The kernel silently drops isolated and tickless CPUs
+/// (`net/core/net-sysfs.c:rps_cpumask_housekeeping`); the plan leaves them out and says so.
+fn steerable(
+    snapshot: &Snapshot,
+    subject: &str,
+    cpus: &CpuSet,
+    plan: &mut Plan,
+) -> Option<(CpuSet, String)> {
+    let topology = &snapshot.topology;
+    if !selection::all_online(topology, subject, cpus, plan) {
+        return None;
+    }
+    let dropped = cpus.and(&topology.set_apart());
+    let usable = cpus.minus(&dropped);
+    if dropped.is_empty() {
+        return Some((usable, String::new()));
+    }
+    let why = selection::why_apart(topology, &dropped);
+    if usable.is_empty() {
+        plan.refuse(
+            subject,
+            Cause::IsolatedCpu,
+            format!("{} {why}; the kernel drops such cpus from RPS", selection::cpus_are(&dropped)),
+        );
+        return None;
+    }
+    Some((
+        usable,
+        format!(
+            "; {} {why}: left out, as the kernel ignores such cpus",
+            selection::cpus_are(&dropped)
+        ),
+    ))
+}
+
+/// Adds `rps_cpus` of each rx queue.
+pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &seen.observation.after;
+    let Some((cpus, note)) =
+        goal.rps.as_ref().and_then(|cpus| steerable(snapshot, "rps", cpus, plan))
+    else {
+        return;
+    };
+    let mut changes = Plan::default();
+    for netdev in netdevs {
+        let reason = match cpus.is_empty() {
+            true => {
+                "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned()
+            }
+            false => {
+                let verdict = verdict_note(verdict::rps_onto(seen, netdev, &cpus));
+                format!(
+                    "RPS spreads the protocol work of its flows over cpus {cpus}{verdict}{note}"
+                )
+            }
+        };
+        for queue in &netdev.rx_queues {
+            let label = format!("{} rx-{}", netdev.name, queue.index);
+            match (&queue.rps_cpus, &queue.leased) {
+                (_, Some(holder)) => plan.refuse(
+                    &label,
+                    Cause::LeasedQueue,
+                    format!("in use by {holder}: end that use first"),
+                ),
+                (None, _) => plan.refuse(
+                    &label,
+                    Cause::NoSuchKnob,
+                    "it has no rps_cpus: this kernel has no RPS".into(),
+                ),
+                (Some(old), None) => {
+                    let target =
+                        Target::RpsCpus { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+                    changes.set(
+                        target,
+                        Value::Cpus(old.clone()),
+                        Value::Cpus(cpus.clone()),
+                        reason.clone(),
+                    );
+                }
+            }
+        }
+    }
+    let advice = |_: &str| "stop it, or change RPS in its configuration".to_owned();
+    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
+}
+
+/// The verdict in parentheses; empty if there is no traffic to judge.
+pub(super) fn verdict_note(verdict: Option<Verdict>) -> String {
+    verdict
+        .map_or_else(String::new, |verdict| format!(" ({}: {})", verdict.outcome, verdict.because))
+}
+
+/// Adds `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
+pub(super) fn rfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &seen.observation.after;
+    let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return };
+    let Some(old) = snapshot.net.rps_sock_flow_entries else {
+        return plan.refuse(
+            "rps_sock_flow_entries",
+            Cause::NoSuchKnob,
+            "this kernel has no RPS and no RFS".into(),
+        );
+    };
+    if wanted > MAX_FLOW_ENTRIES {
+        let reason =
+            format!("{wanted} flow entries exceed the kernel's limit ({MAX_FLOW_ENTRIES})");
+        return plan.refuse("rps_sock_flow_entries", Cause::OutOfRange, reason);
+    }
+    // The kernel rounds up (`roundup_pow_of_two`); the plan states the value that will be read
+    // back.
+    let entries = if wanted == 0 { 0 } else { wanted.next_power_of_two() };
+    let mut changes = Plan::default();
+    let table = match (entries, entries == wanted) {
+        (0, _) => "RFS off: flows no longer follow their readers, on any device".to_owned(),
+        (_, true) => "RFS: a table entry per flow records the cpu that reads it".to_owned(),
+        (_, false) => format!(
+            "RFS: a table entry per flow records the cpu that reads it; {wanted} \
+             rounded up to a power of two, as the kernel does"
+        ),
+    };
+    changes.set(Target::RpsSockFlowEntries, Value::Count(old), Value::Count(entries), table);
+    for netdev in netdevs {
+        let verdict =
+            if entries == 0 { String::new() } else { verdict_note(verdict::rfs(seen, netdev)) };
+        flow_counts(netdev, entries, &verdict, &mut changes);
+    }
+    plan.refusals.append(&mut changes.refusals);
+    let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
+    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
+}
+
+fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
+    let real = real_queues(netdev);
+    let share = match entries / real {
+        0 => entries.min(1),
+        share => 1 << share.ilog2(),
+    };
+    for queue in netdev.rx_queues.iter().filter(|queue| queue.index < real || entries == 0) {
+        let label = format!("{} rx-{}", netdev.name, queue.index);
+        match (queue.rps_flow_cnt, &queue.leased) {
+            (_, Some(holder)) => plan.refuse(
+                &label,
+                Cause::LeasedQueue,
+                format!("in use by {holder}: end that use first"),
+            ),
+            (None, _) => plan.refuse(
+                &label,
+                Cause::NoSuchKnob,
+                "it has no rps_flow_cnt: this kernel has no RFS".into(),
+            ),
+            (Some(old), None) => {
+                let reason = match entries {
+                    0 => "RFS off".to_owned(),
+                    _ => {
+                        let queues = netsilo_model::machine::words::plural(real as usize, "queue");
+                        format!("RFS: its share of {entries} entries, {queues}{verdict}")
+                    }
+                };
+                let target =
+                    Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+                plan.set(target, Value::Count(old), Value::Count(share), reason);
+            }
+        }
+    }
+}
+
+/// Number of rx queues that the device uses; some drivers (mlx5) create sysfs folders for more.
+fn real_queues(netdev: &Netdev) -> u32 {
+    let folders = netdev.rx_queues.len() as u32;
+    let channels = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.channels.value());
+    let current = |limit: Option<netsilo_model::snapshot::ethtool::Limit>| {
+        limit.map_or(0, |limit| limit.current)
+    };
+    let reported = channels
+        .map_or(0, |channels| current(channels.rx).saturating_add(current(channels.combined)));
+    if (1..folders).contains(&reported) { reported } else { folders.max(1) }
+}
+
+/// Adds `xps_cpus` of each tx queue.
+pub(super) fn xps(
+    snapshot: &Snapshot,
+    netdevs: &[&Netdev],
+    places: &Places,
+    goal: &Goal,
+    plan: &mut Plan,
+) {
+    let Some(xps) = goal.xps else { return };
+    let mut changes = Plan::default();
+    for netdev in netdevs {
+        let queues: Vec<(&TxQueue, &CpuSet)> =
+            netdev.tx_queues.iter().filter_map(|tx| Some((tx, tx.xps_cpus.as_ref()?))).collect();
+        if queues.is_empty() {
+            plan.leave(
+                &format!("{} xps", netdev.name),
+                "it has one tx queue, or this kernel has no XPS: nothing to choose",
+            );
+            continue;
+        }
+        let near =
+            if xps == Xps::Near { near(snapshot, &queues, places) } else { Some(BTreeMap::new()) };
+        let Some(near) = near else {
+            plan.leave(
+                &format!("{} xps", netdev.name),
+                "the completion interrupts of its tx queues are not known",
+            );
+            continue;
+        };
+        for (tx, old) in queues {
+            let new = near.get(&tx.index).cloned().unwrap_or_default();
+            let place = tx.irq.as_ref().and_then(|irq| places.get(&irq.to));
+            let reason = match (xps, place) {
+                (Xps::Off, _) => "XPS off: a flow's hash chooses the tx queue".to_owned(),
+                (Xps::Near, Some(cpu)) if new.is_empty() => {
+                    format!("its completions arrive on cpu {cpu}; every cpu has a nearer queue")
+                }
+                (Xps::Near, Some(cpu)) => {
+                    format!(
+                        "cpus {new} send through it: its completions arrive on cpu {cpu}, and no \
+                         other queue is nearer"
+                    )
+                }
+                (Xps::Near, None) => "the cpu of its completions is not known".to_owned(),
+            };
+            let target = Target::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
+            changes.set(target, Value::Cpus(old.clone()), Value::Cpus(new), reason);
+        }
+    }
+    let advice = |_: &str| "stop it, or change XPS in its configuration".to_owned();
+    owners::add_unless_owned(snapshot, WriterKnob::Xps, goal, changes.changes, advice, plan);
+}
+
+/// Assigns each online CPU to the tx queue whose completions arrive nearest; among equals, to the
+/// queue with fewest CPUs.
+fn near(
+    snapshot: &Snapshot,
+    queues: &[(&TxQueue, &CpuSet)],
+    places: &BTreeMap<Irq, CpuId>,
+) -> Option<BTreeMap<u32, CpuSet>> {
+    let place = |tx: &TxQueue| Some((tx.index, *places.get(&tx.irq.as_ref()?.to)?));
+    let mut placed: BTreeMap<CpuId, Vec<u32>> = BTreeMap::new();
+    for (index, at) in queues.iter().filter_map(|(tx, _)| place(tx)) {
+        placed.entry(at).or_default().push(index);
+    }
+    let mut near: BTreeMap<u32, CpuSet> = BTreeMap::new();
+    for cpu in snapshot.topology.online.iter() {
+        let distances: Vec<_> =
+            placed.iter().map(|(at, all)| (snapshot.topology.distance(cpu, *at), all)).collect();
+        let nearest = distances.iter().map(|(distance, _)| *distance).min()?;
+        let equals =
+            distances.iter().filter(|(distance, _)| *distance == nearest).flat_map(|(_, all)| *all);
+        let index = equals.min_by_key(|index| (near.get(index).map_or(0, CpuSet::len), **index))?;
+        near.entry(*index).or_default().insert(cpu);
+    }
+    Some(near)
+}

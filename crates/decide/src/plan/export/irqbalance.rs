@@ -1,0 +1,38 @@
+//! Policy scripts for `irqbalance --policyscript`: keys as in irqbalance(1) 1.9.2 (`ban`,
+//! `balance_level`, `numa_node`).
+
+use std::fmt::Write as _;
+
+use crate::plan::Plan;
+use crate::plan::export::{File, interrupts, quoted};
+
+const NAME: &str = "netsilo-irqbalance-policy";
+
+/// Script that makes irqbalance ignore the interrupts that the plan places, moved or not; it
+/// balances all others.
+pub fn irqbalance_policy(plan: &Plan) -> File {
+    let mut text = "#!/bin/sh\n\
+        # Written by `netsilo export irqbalance-policy`: irqbalance leaves these interrupts\n\
+        # alone, netsilo places them. Arguments from irqbalance: the device's path below /sys\n\
+        # and the interrupt's number. The number may change, so this script uses the name.\n\
+        case $(cat \"/sys/kernel/irq/$2/actions\" 2>/dev/null) in\n"
+        .to_owned();
+    let mut actions: Vec<_> = interrupts(plan).iter().map(|it| it.action.to_owned()).collect();
+    actions.sort();
+    actions.dedup();
+    for action in &actions {
+        let _ = writeln!(text, "{}) echo ban=true ;;", quoted(action));
+    }
+    text.push_str(LAST);
+    File { name: NAME.into(), text, executable: true }
+}
+
+/// Script that lets irqbalance balance, on the NUMA node of each of netsilo's hints.
+pub fn irqbalance_suggest() -> File {
+    File { name: NAME.into(), text: include_str!("irqbalance_suggest.sh").into(), executable: true }
+}
+
+const LAST: &str = "esac\n\
+    # In a folder of several policy scripts: exit 1 if this one printed nothing, so that\n\
+    # irqbalance runs the next one.\n\
+    exit 0\n";

@@ -1,0 +1,151 @@
+//! A tuned profile: plugins `sysctl`, `sysfs`, `net` and `irq` (tuned 2.20 does not have `irq` yet,
+//! later versions do).
+//!
+//! tuned saves the old values itself and restores them when the profile is unloaded.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use netsilo_model::change::{Target, Value};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+use crate::plan::Plan;
+use crate::plan::export::{File, interrupts, one_line, text_of};
+
+/// Builds the profile's `tuned.conf`.
+pub fn tuned(plan: &Plan) -> File {
+    let mut text = "# Written by `netsilo export tuned`: /etc/tuned/netsilo/tuned.conf\n\
+        # (or the folder where your tuned reads its profiles).\n\
+        [main]\n\
+        summary=Where network receive work is processed, by netsilo\n\
+        # Name the profile that is active now, to keep its settings:\n\
+        # include=throughput-performance\n"
+        .to_owned();
+    for (section, lines) in [("sysctl", sysctl(plan)), ("sysfs", sysfs(plan))] {
+        if !lines.is_empty() {
+            let _ = write!(text, "\n[{section}]\n{lines}");
+        }
+    }
+    for (name, features) in offloads(plan) {
+        let _ = write!(
+            text,
+            "\n[net_{name}]\ntype=net\ndevices={name}\nfeatures={}\n",
+            features.join(" ")
+        );
+    }
+    for change in plan.changes.iter().filter(|change| is_left_out(&change.target)) {
+        let _ =
+            writeln!(text, "\n# left out, use `netsilo export script` for it: {}", change.target);
+    }
+    text.push_str(&irqs(plan));
+    let threads: Vec<&str> =
+        plan.changes.iter().filter_map(|change| kthread(&change.target)).collect();
+    if !threads.is_empty() {
+        let _ = writeln!(
+            text,
+            "\n# not expressible here, their names change with each reset: kthreads {}",
+            threads.join(", ")
+        );
+    }
+    File { name: "tuned.conf".into(), text, executable: false }
+}
+
+/// Offload settings (`rx-gro off`) by netdev: a section may appear only once.
+fn offloads(plan: &Plan) -> BTreeMap<&str, Vec<String>> {
+    let mut offloads: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for change in &plan.changes {
+        if let Target::Offload { netdev, feature } = &change.target {
+            offloads.entry(&netdev.name).or_default().push(format!("{feature} {}", change.new));
+        }
+    }
+    offloads
+}
+
+fn sysctl(plan: &Plan) -> String {
+    let mut lines = String::new();
+    for change in &plan.changes {
+        let name = match &change.target {
+            Target::RpsSockFlowEntries => "net.core.rps_sock_flow_entries",
+            Target::RpsDefaultMask => "net.core.rps_default_mask",
+            Target::Sysctl { name } => name.as_str(),
+            _ => continue,
+        };
+        let _ = writeln!(lines, "{name}={}", text_of(change));
+    }
+    lines
+}
+
+/// Sysfs files of queues and netdevs, by device path if known, so that they hold under any name.
+fn sysfs(plan: &Plan) -> String {
+    let mut lines = String::new();
+    for change in &plan.changes {
+        let (netdev, file) = match &change.target {
+            Target::RpsCpus { netdev, queue } => (netdev, format!("queues/rx-{queue}/rps_cpus")),
+            Target::RpsFlowCnt { netdev, queue } => {
+                (netdev, format!("queues/rx-{queue}/rps_flow_cnt"))
+            }
+            Target::XpsCpus { netdev, queue } => (netdev, format!("queues/tx-{queue}/xps_cpus")),
+            Target::NapiDeferHardIrqs { netdev } => (netdev, "napi_defer_hard_irqs".into()),
+            Target::GroFlushTimeout { netdev } => (netdev, "gro_flush_timeout".into()),
+            Target::Threaded { netdev } => (netdev, "threaded".into()),
+            Target::Mtu { netdev } => (netdev, "mtu".into()),
+            _ => continue,
+        };
+        let _ = writeln!(lines, "{}/{file}={}", folder(netdev), text_of(change));
+    }
+    lines
+}
+
+fn folder(netdev: &NetdevIdentity) -> String {
+    match &netdev.device_path {
+        Some(path) => format!("/sys{path}/net/*"),
+        None => format!("/sys/class/net/{}", netdev.name),
+    }
+}
+
+/// One plugin instance per interrupt: tuned knows interrupts by number only.
+fn irqs(plan: &Plan) -> String {
+    let default = plan.changes.iter().find(|change| change.target == Target::DefaultSmpAffinity);
+    let interrupts = interrupts(plan);
+    let mut text = String::new();
+    if default.is_none() && interrupts.is_empty() {
+        return text;
+    }
+    text.push_str(
+        "\n# Plugin irq, by number: export this file again after a change of driver or queue\n\
+         # count, and after a boot that numbers interrupts differently. A profile that uses\n\
+         # plugin scheduler needs irq_process=false there.\n",
+    );
+    if let Some((cpus, change)) = default.and_then(|it| Some((cpus_of(&it.new)?, it))) {
+        let _ = writeln!(
+            text,
+            "# {}\n[irq_default]\ntype=irq\ndevices=DEFAULT\naffinity={cpus}",
+            one_line(&change.reason)
+        );
+    }
+    for it in interrupts {
+        let (irq, cpus) = (it.irq, it.cpus);
+        let _ = writeln!(text, "# {}: {}", it.action, one_line(it.why));
+        let _ = writeln!(text, "[irq_{irq}]\ntype=irq\ndevices=irq{irq}\naffinity={cpus}");
+    }
+    text
+}
+
+fn cpus_of(value: &Value) -> Option<&netsilo_model::machine::cpuset::CpuSet> {
+    match value {
+        Value::Cpus(cpus) => Some(cpus),
+        _ => None,
+    }
+}
+
+/// ethtool settings that this format does not include.
+fn is_left_out(target: &Target) -> bool {
+    target.is_of_ethtool() && !matches!(target, Target::Offload { .. })
+}
+
+fn kthread(target: &Target) -> Option<&str> {
+    match target {
+        Target::NapiThread { comm, .. } => Some(comm),
+        _ => None,
+    }
+}

@@ -1,0 +1,249 @@
+//! Steers the flows of a listening port to chosen rx queues by rules of the device: an ntuple rule
+//! for one queue, a rule that leads to an RSS context for several.
+//!
+//! The operator names each worker's port: the eBPF counters do not record ports.
+
+use std::fmt;
+use std::str::FromStr;
+
+use netsilo_model::change::{FlowRule, NTUPLE_FILTER, Steer, Target, Value};
+use netsilo_model::machine::as_text::as_text;
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::attribution::Protocol;
+use netsilo_model::snapshot::ethtool::FlowType;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Cause, Goal, Plan};
+
+/// A port, and the rx queues for its flows (`443/tcp=2-3`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Steering {
+    /// The port of this host.
+    pub port: u16,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The rx queues, as a set of numbers; not empty.
+    pub queues: CpuSet,
+}
+
+/// A text that does not parse as a [`Steering`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}`: write a port, its protocol and rx queues, like 443/tcp=2-3")]
+pub struct SteeringError(String);
+
+impl FromStr for Steering {
+    type Err = SteeringError;
+
+    fn from_str(text: &str) -> Result<Self, SteeringError> {
+        let parsed = || {
+            let (flows, queues) = text.split_once('=')?;
+            let (port, protocol) = flows.split_once('/')?;
+            let protocol = match protocol {
+                "tcp" => Protocol::Tcp,
+                "udp" => Protocol::Udp,
+                _ => return None,
+            };
+            let port = port.parse().ok().filter(|port| *port != 0)?;
+            let queues = CpuSet::parse_list(queues).ok().filter(|queues| !queues.is_empty())?;
+            Some(Self { port, protocol, queues })
+        };
+        parsed().ok_or_else(|| SteeringError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Steering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}={}", self.port, self.word(), self.queues)
+    }
+}
+
+as_text!(Steering);
+
+impl Steering {
+    fn word(&self) -> &'static str {
+        match self.protocol {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        }
+    }
+
+    fn flows(&self) -> [FlowType; 2] {
+        match self.protocol {
+            Protocol::Tcp => [FlowType::Tcp4, FlowType::Tcp6],
+            Protocol::Udp => [FlowType::Udp4, FlowType::Udp6],
+        }
+    }
+}
+
+/// Whether a netdev's driver can steer flows: the offload is on, or can be switched on.
+pub(super) fn can_steer(netdev: &Netdev) -> bool {
+    let feature = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
+    feature.is_some_and(|feature| feature.active || !feature.fixed())
+}
+
+/// Adds the flow rules, the RSS contexts that they lead to, and the offload that enables them.
+pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    for netdev in netdevs {
+        for steering in &goal.steer {
+            let subject = format!("{} {steering}", netdev.name);
+            let queues = netdev.rx_queues.len();
+            if !can_steer(netdev) {
+                let driver = netdev.driver.as_deref().unwrap_or("its driver");
+                plan.refuse(
+                    &subject,
+                    Cause::NoSuchKnob,
+                    format!("{driver} supports no flow rules; --rfs moves flows in software"),
+                );
+            } else if steering.queues.highest().is_some_and(|queue| queue.0 as usize >= queues) {
+                let reason = format!(
+                    "it has {queues} rx queues: choose from 0 to {}",
+                    queues.saturating_sub(1)
+                );
+                plan.refuse(&subject, Cause::OutOfRange, reason);
+            } else {
+                rules(netdev, steering, plan);
+            }
+        }
+    }
+}
+
+fn rules(netdev: &Netdev, steering: &Steering, plan: &mut Plan) {
+    let identity = || NetdevIdentity::of(netdev);
+    let switch_on = |plan: &mut Plan, target: Target, old: bool, reason: String| {
+        if !plan.changes.iter().any(|change| change.target == target) {
+            plan.set(target, Value::Switch(old), Value::Switch(true), reason);
+        }
+    };
+    let active = netdev
+        .ethtool
+        .as_ref()
+        .and_then(|ethtool| ethtool.feature(NTUPLE_FILTER))
+        .is_some_and(|it| it.active);
+    let offload = Target::Offload { netdev: identity(), feature: NTUPLE_FILTER.into() };
+    switch_on(plan, offload, active, "flow rules need it".into());
+    let to = match steering.queues.single() {
+        Some(queue) => Steer::Queue(queue.0),
+        None => {
+            let context =
+                Target::RssContext { netdev: identity(), queues: steering.queues.clone() };
+            switch_on(
+                plan,
+                context,
+                false,
+                format!("spreads flows over queues {} only", steering.queues),
+            );
+            Steer::Queues(steering.queues.clone())
+        }
+    };
+    for flow in steering.flows() {
+        let rule = FlowRule::to_port(flow, steering.port, to.clone());
+        let reason = format!(
+            "flows to port {} arrive on rx queues {}, as requested",
+            steering.port, steering.queues
+        );
+        switch_on(plan, Target::NtupleRule { netdev: identity(), rule }, false, reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::change::ordered;
+    use netsilo_model::machine::reading::Part;
+    use netsilo_model::snapshot::ethtool::Feature;
+    use netsilo_model::snapshot::netdev::RxQueue;
+
+    /// A netdev with four queues whose driver can steer flows, or cannot.
+    fn netdev(available: bool) -> Netdev {
+        let feature = Feature {
+            name: NTUPLE_FILTER.into(),
+            available,
+            requested: false,
+            active: false,
+            never_changed: false,
+        };
+        let absent = r#"{"absent":"not asked"}"#;
+        let parts = [
+            "driver",
+            "channels",
+            "rings",
+            "coalesce",
+            "features",
+            "rss",
+            "rx_rings",
+            "ntuple_rules",
+            "link",
+            "stats",
+        ];
+        let parts: Vec<String> = parts.iter().map(|part| format!("\"{part}\":{absent}")).collect();
+        let mut ethtool: netsilo_model::snapshot::ethtool::Ethtool =
+            serde_json::from_str(&format!("{{{},\"flow_hash\":{{}}}}", parts.join(","))).unwrap();
+        ethtool.features = Part::Value(vec![feature]);
+        let rx_queues = (0..4).map(|index| RxQueue { index, ..RxQueue::default() }).collect();
+        Netdev {
+            name: "eth0".into(),
+            driver: Some("ice".into()),
+            ethtool: Some(ethtool),
+            rx_queues,
+            ..Netdev::default()
+        }
+    }
+
+    fn planned(netdev: &Netdev, texts: &[&str]) -> Plan {
+        let goal = Goal {
+            steer: texts.iter().map(|steering| steering.parse().unwrap()).collect(),
+            ..Goal::default()
+        };
+        let mut plan = Plan::default();
+        steer(&[netdev], &goal, &mut plan);
+        Plan { changes: ordered(plan.changes), ..plan }
+    }
+
+    #[test]
+    fn one_queue_needs_a_rule_and_several_need_an_rss_context() {
+        let plan = planned(&netdev(true), &["443/tcp=2-3", "53/udp=0"]);
+        let targets: Vec<String> =
+            plan.changes.iter().map(|change| change.target.to_string()).collect();
+        assert_eq!(
+            targets,
+            [
+                "eth0 rx-ntuple-filter",
+                "eth0 rss context over queues 2-3",
+                "eth0 rule tcp4 dst-port 443 queues 2-3",
+                "eth0 rule tcp6 dst-port 443 queues 2-3",
+                "eth0 rule udp4 dst-port 53 action 0",
+                "eth0 rule udp6 dst-port 53 action 0",
+            ]
+        );
+        assert!(
+            plan.changes.iter().all(|change| change.new == Value::Switch(true))
+                && plan.refusals.is_empty()
+        );
+    }
+
+    #[test]
+    fn a_driver_without_rules_and_a_missing_queue_are_refused() {
+        let plan = planned(&netdev(false), &["443/tcp=2"]);
+        assert_eq!(
+            plan.refusals[0].reason,
+            "ice supports no flow rules; --rfs moves flows in software"
+        );
+        let plan = planned(&netdev(true), &["443/tcp=3-4"]);
+        assert_eq!(
+            (plan.refusals[0].reason.as_str(), plan.changes.len()),
+            ("it has 4 rx queues: choose from 0 to 3", 0)
+        );
+    }
+
+    #[test]
+    fn a_steering_parses_what_it_prints() {
+        for text in ["443/tcp=2-3", "53/udp=0"] {
+            assert_eq!(text.parse::<Steering>().unwrap().to_string(), text);
+        }
+        for bad in ["443", "443/tcp", "443/tcp=", "0/tcp=1", "443/sctp=1", "tcp/443=1"] {
+            assert!(bad.parse::<Steering>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,530 @@
+//! The one value that every view renders (table, JSON, TUI, HTML); views compute nothing.
+//!
+//! Units end the names: `_per_s` per second, `_s` seconds, `_mbps` Mbit/s; shares are 0..=1. CPU
+//! sets are kernel lists (`"0-3,8"`). Unknown is `null`, never 0. The schema number grows when a
+//! field is removed or changes its meaning; new fields may appear at any time.
+
+pub mod rss;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netsilo_model::derive::forwarding::ForwardTotals;
+use netsilo_model::derive::rates::{CpuRates, Rates, Shares, rates};
+use netsilo_model::derive::silo::{Elsewhere, Locality, Silo, Silos, silos};
+use netsilo_model::derive::stages::Stages;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::topology::{NodeId, Topology};
+use netsilo_model::snapshot::attribution::{Attribution, Hook, Source};
+use netsilo_model::snapshot::host::{Gap, Snapshot, Writer};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
+use serde::{Deserialize, Serialize};
+
+/// The schema number that this version writes.
+pub const SCHEMA: u32 = 1;
+
+/// The state and rates of a host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Schema number of this structure.
+    pub schema: u32,
+    /// The machine.
+    pub machine: MachineLine,
+    /// Time between the two snapshots.
+    pub elapsed_s: f64,
+    /// How polls and consumers were counted.
+    pub attribution: AttributionLine,
+    /// Network devices with their rx queues.
+    pub netdevs: Vec<NetdevLine>,
+    /// Online CPUs.
+    pub cpus: Vec<CpuLine>,
+    /// The host as a whole.
+    pub totals: Totals,
+    /// Where receive work spends its time; `None` when not requested.
+    #[serde(default)]
+    pub stages: Option<Stages>,
+    /// Settings of the network stack as a whole.
+    pub settings: SettingsLine,
+    /// Other programs that write the same knobs.
+    pub writers: Vec<Writer>,
+    /// Reads that failed, with the reason.
+    pub gaps: Vec<Gap>,
+    /// Notes for the user, as sentences.
+    pub notes: Vec<String>,
+}
+
+/// The machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineLine {
+    /// Host name.
+    pub hostname: String,
+    /// Kernel release.
+    pub release: String,
+    /// Online CPUs.
+    pub online: CpuSet,
+    /// Present CPUs that are offline.
+    pub offline: CpuSet,
+    /// CPUs isolated at boot or by a cpuset partition.
+    pub isolated: CpuSet,
+    /// CPUs without a periodic tick.
+    pub nohz_full: CpuSet,
+    /// Number of cores with an online CPU.
+    pub cores: usize,
+    /// Online CPUs of each last-level cache.
+    pub llcs: Vec<CpuSet>,
+    /// Number of NUMA nodes with CPUs.
+    pub nodes: usize,
+}
+
+/// How polls and consumers were counted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct AttributionLine {
+    /// The method of counting.
+    pub source: Source,
+    /// Length of the window, in seconds.
+    pub elapsed_s: f64,
+    /// Attached for this window only; then bytes are a lower bound.
+    pub windowed: bool,
+    /// Events lost because a table was full.
+    pub lost_events: u64,
+    /// Each hook: attached, or the reason why not.
+    pub hooks: Vec<Hook>,
+}
+
+/// A network device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct NetdevLine {
+    /// Interface name.
+    pub name: String,
+    /// Interface index.
+    pub ifindex: u32,
+    /// Driver.
+    pub driver: Option<String>,
+    /// Bus address.
+    pub bus: Option<String>,
+    /// NUMA node.
+    pub node: Option<NodeId>,
+    /// Link speed in Mbit/s.
+    pub speed_mbps: Option<u32>,
+    /// Administratively up.
+    pub up: bool,
+    /// Carrier.
+    pub carrier: Option<bool>,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// The bond, bridge or team of which it is a port.
+    pub master: Option<String>,
+    /// Threaded NAPI: 0 off, 1 on, 2 busy polling.
+    pub threaded: Option<u32>,
+    /// `rx_packets` of its statistics.
+    pub rx_packets_per_s: Option<f64>,
+    /// `rx_bytes` of its statistics.
+    pub rx_bytes_per_s: Option<f64>,
+    /// `tx_packets` of its statistics.
+    pub tx_packets_per_s: Option<f64>,
+    /// `rx_dropped` of its statistics.
+    pub rx_dropped_per_s: Option<f64>,
+    /// `rx_missed_errors` of its statistics: the NIC had no free buffer.
+    pub rx_missed_errors_per_s: Option<f64>,
+    /// Interrupts of the device that belong to no queue (configuration, link).
+    pub other_irqs: Vec<Irq>,
+    /// Transmit queues that have an interrupt of their own.
+    pub tx_irqs: Vec<TxIrqLine>,
+    /// One silo per rx queue.
+    pub queues: Vec<Silo>,
+}
+
+/// The completion interrupt of a tx queue that shares it with no rx queue.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TxIrqLine {
+    /// The tx queue.
+    pub queue: u32,
+    /// Its interrupt.
+    pub irq: Irq,
+    /// Requested CPUs.
+    pub requested: Option<CpuSet>,
+    /// Effective CPUs.
+    pub effective: Option<CpuSet>,
+    /// Interrupts per second on all CPUs.
+    pub interrupts_per_s: Option<f64>,
+}
+
+/// A CPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuLine {
+    /// CPU number.
+    pub cpu: CpuId,
+    /// SMT siblings, including this CPU.
+    pub core: CpuSet,
+    /// NUMA node.
+    pub node: Option<NodeId>,
+    /// Shares of time, sampled at clock ticks.
+    pub shares: Option<Shares>,
+    /// Measured share of device interrupts; `None` when not measured.
+    pub true_irq: Option<f64>,
+    /// Measured share of softirqs.
+    pub true_softirq: Option<f64>,
+    /// Measured share of call-function IPIs.
+    pub true_ipi: Option<f64>,
+    /// NET_RX softirqs raised per second.
+    pub net_rx_per_s: Option<f64>,
+    /// Call-function IPIs received per second; `None` when not counted separately.
+    pub ipis_per_s: Option<f64>,
+    /// `CAL` of `/proc/interrupts` per second: these IPIs and scheduler wakeups, except on CPUs
+    /// that poll in idle.
+    pub cal_per_s: Option<f64>,
+    /// Packets processed per second.
+    pub processed_per_s: Option<f64>,
+    /// Packets dropped per second because the backlog was full.
+    pub dropped_per_s: Option<f64>,
+    /// Times per second that polling stopped with work left; not a drop.
+    pub time_squeeze_per_s: Option<f64>,
+    /// Times per second that another CPU steered packets here (RPS).
+    pub received_rps_per_s: Option<f64>,
+    /// Queues that this CPU polls (`eth0 rx-3`), in the order of the silos.
+    pub polls: Vec<String>,
+    /// Names of the consumers that read on this CPU, most bytes first.
+    pub readers: Vec<String>,
+}
+
+/// The host as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Payload bytes read per second, from all sources; `None` when consumers were not counted.
+    pub bytes_per_s: Option<f64>,
+    /// Packets polled from queues per second; `None` when polls were not counted.
+    pub packets_per_s: Option<f64>,
+    /// Interrupts of rx queues per second.
+    pub interrupts_per_s: f64,
+    /// Locality of all bytes that a queue received.
+    pub locality: Locality,
+    /// Data that no NIC received.
+    pub local: Elsewhere,
+    /// Data from a NIC of another network namespace.
+    pub foreign: Elsewhere,
+    /// Data whose queue was not found.
+    pub unresolved: Elsewhere,
+    /// Share of the read bytes whose queue was not found.
+    pub unresolved_share: Option<f64>,
+    /// Forwarded packets; the other totals exclude them.
+    #[serde(default)]
+    pub forwarded: ForwardTotals,
+}
+
+/// Settings of the network stack as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingsLine {
+    /// `/proc/irq/default_smp_affinity`.
+    pub default_smp_affinity: Option<CpuSet>,
+    /// `net.core.rps_sock_flow_entries`.
+    pub rps_sock_flow_entries: Option<u32>,
+    /// `net.core.rps_default_mask`.
+    pub rps_default_mask: Option<CpuSet>,
+}
+
+impl Report {
+    /// Computes the report of an observation.
+    pub fn of(observation: &Observation) -> Self {
+        let Observation { before, after, attribution } = observation;
+        let rates = rates(before, after);
+        let silos = silos(observation, &rates);
+        let mut work = work_by_cpu(&silos);
+        let mut line =
+            |cpu| cpu_line(cpu, after, &rates, attribution, work.remove(&cpu).unwrap_or_default());
+        Self {
+            schema: SCHEMA,
+            machine: machine(after),
+            elapsed_s: rates.elapsed.as_secs_f64(),
+            attribution: AttributionLine {
+                source: attribution.source,
+                elapsed_s: attribution.elapsed.as_secs_f64(),
+                windowed: attribution.windowed,
+                lost_events: attribution.lost_events,
+                hooks: attribution.hooks.clone(),
+            },
+            cpus: after.topology.online.iter().map(&mut line).collect(),
+            totals: totals(&silos, attribution),
+            stages: attribution
+                .stages
+                .as_ref()
+                .map(|stages| Stages::of(stages, attribution.elapsed.as_secs_f64())),
+            settings: SettingsLine {
+                default_smp_affinity: after.default_smp_affinity.clone(),
+                rps_sock_flow_entries: after.net.rps_sock_flow_entries,
+                rps_default_mask: after.net.rps_default_mask.clone(),
+            },
+            writers: after.writers.clone(),
+            gaps: after.gaps.clone(),
+            notes: netsilo_model::derive::notes::notes(observation, &rates, &silos),
+            netdevs: after
+                .netdevs
+                .iter()
+                .map(|netdev| netdev_line(netdev, after, &rates, &silos))
+                .collect(),
+        }
+    }
+}
+
+fn machine(snapshot: &Snapshot) -> MachineLine {
+    let topology = &snapshot.topology;
+    let present: CpuSet = topology.cpus.keys().copied().collect();
+    MachineLine {
+        hostname: snapshot.machine.hostname.clone(),
+        release: snapshot.machine.release.clone(),
+        online: topology.online.clone(),
+        offline: present.minus(&topology.online),
+        isolated: topology.isolated.clone(),
+        nohz_full: topology.nohz_full.clone(),
+        cores: cores(topology),
+        llcs: topology.llc_groups(),
+        nodes: topology.nodes.values().filter(|node| !node.cpus.is_empty()).count(),
+    }
+}
+
+/// Cores with at least one online CPU.
+pub(crate) fn cores(topology: &Topology) -> usize {
+    let first = |cpu: &CpuId| topology.core_of(*cpu).and(&topology.online).lowest() == Some(*cpu);
+    topology.online.iter().filter(first).count()
+}
+
+fn netdev_line(netdev: &Netdev, snapshot: &Snapshot, rates: &Rates, silos: &Silos) -> NetdevLine {
+    let statistic = |name: &str| rates.netdevs.get(&netdev.name)?.get(name).copied();
+    let rx_irqs: BTreeSet<Irq> =
+        netdev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
+    let tx_irqs = netdev.tx_queues.iter().filter_map(|tx| Some((tx.index, tx.irq.as_ref()?.to)));
+    let own_tx: Vec<(u32, Irq)> = tx_irqs.filter(|(_, irq)| !rx_irqs.contains(irq)).collect();
+    let tx_irqs: BTreeSet<Irq> = own_tx.iter().map(|(_, irq)| *irq).collect();
+    let of_queue = |irq: &Irq| rx_irqs.contains(irq) || tx_irqs.contains(irq);
+    NetdevLine {
+        name: netdev.name.clone(),
+        ifindex: netdev.ifindex,
+        driver: netdev.driver.clone(),
+        bus: netdev.bus.clone(),
+        node: netdev.node,
+        speed_mbps: netdev.speed_mbps,
+        up: netdev.up,
+        carrier: netdev.carrier,
+        mtu: netdev.mtu,
+        master: netdev.master.clone(),
+        threaded: netdev.threaded,
+        rx_packets_per_s: statistic("rx_packets"),
+        rx_bytes_per_s: statistic("rx_bytes"),
+        tx_packets_per_s: statistic("tx_packets"),
+        rx_dropped_per_s: statistic("rx_dropped"),
+        rx_missed_errors_per_s: statistic("rx_missed_errors"),
+        other_irqs: netdev.irqs.iter().filter(|irq| !of_queue(irq)).copied().collect(),
+        tx_irqs: own_tx.iter().map(|(queue, irq)| tx_irq(*queue, *irq, snapshot, rates)).collect(),
+        queues: silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).cloned().collect(),
+    }
+}
+
+fn tx_irq(queue: u32, irq: Irq, snapshot: &Snapshot, rates: &Rates) -> TxIrqLine {
+    let state = snapshot.irqs.get(&irq);
+    TxIrqLine {
+        queue,
+        irq,
+        requested: state.and_then(|s| s.requested.clone()),
+        effective: state.and_then(|s| s.effective.clone()),
+        interrupts_per_s: rates.irqs.get(&irq).map(|rates| rates.total_per_s),
+    }
+}
+
+fn cpu_line(
+    cpu: CpuId,
+    snapshot: &Snapshot,
+    rates: &Rates,
+    attribution: &Attribution,
+    work: Work<'_>,
+) -> CpuLine {
+    let elapsed = attribution.elapsed.as_secs_f64();
+    let time = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
+    let share = |nanoseconds: u64| (nanoseconds as f64 / 1e9 / elapsed).min(1.0);
+    let none = CpuRates::default();
+    let rates = rates.cpus.get(&cpu).unwrap_or(&none);
+    let softnet = rates.softnet.unwrap_or_default();
+    CpuLine {
+        cpu,
+        core: snapshot.topology.core_of(cpu),
+        node: snapshot.topology.cpus.get(&cpu).and_then(|cpu| cpu.node),
+        shares: rates.shares,
+        true_irq: time.map(|time| share(time.hardirq_ns)),
+        true_softirq: time.map(|time| share(time.softirq_ns())),
+        true_ipi: time.map(|time| share(time.ipi_ns)),
+        net_rx_per_s: rates.net_rx_per_s,
+        ipis_per_s: time.map(|time| time.ipis as f64 / elapsed),
+        cal_per_s: rates.cal_per_s,
+        processed_per_s: softnet.processed_per_s,
+        dropped_per_s: softnet.dropped_per_s,
+        time_squeeze_per_s: softnet.time_squeeze_per_s,
+        received_rps_per_s: softnet.received_rps_per_s,
+        polls: work.polls,
+        readers: heaviest_first(work.readers),
+    }
+}
+
+/// The receive work of a CPU.
+#[derive(Default)]
+struct Work<'a> {
+    polls: Vec<String>,
+    /// Bytes per second by name.
+    readers: BTreeMap<&'a str, f64>,
+}
+
+fn work_by_cpu(silos: &Silos) -> BTreeMap<CpuId, Work<'_>> {
+    let mut work: BTreeMap<CpuId, Work<'_>> = BTreeMap::new();
+    for silo in &silos.queues {
+        // Without poll counts, a queue counts as polled on the CPUs that take its interrupt.
+        let interrupted =
+            silo.interrupts_per_s.iter().flatten().filter(|_| silo.packets_per_s.is_none());
+        let cpus: BTreeSet<CpuId> =
+            silo.polls.keys().chain(interrupted.map(|(cpu, _)| cpu)).copied().collect();
+        for cpu in cpus {
+            work.entry(cpu).or_default().polls.push(silo.label());
+        }
+    }
+    let elsewhere =
+        [&silos.local, &silos.foreign, &silos.unresolved].into_iter().flat_map(|e| &e.consumers);
+    for consumer in silos.queues.iter().flat_map(|silo| &silo.consumers).chain(elsewhere) {
+        for (cpu, share) in &consumer.cpus {
+            *work.entry(*cpu).or_default().readers.entry(&consumer.comm).or_default() +=
+                share * consumer.bytes_per_s;
+        }
+    }
+    work
+}
+
+fn heaviest_first(readers: BTreeMap<&str, f64>) -> Vec<String> {
+    let mut readers: Vec<(&str, f64)> = readers.into_iter().collect();
+    readers.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    readers.into_iter().map(|(comm, _)| comm.to_owned()).collect()
+}
+
+fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
+    let by_queue: f64 = silos.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
+    let elsewhere = [&silos.local, &silos.foreign, &silos.unresolved]
+        .map(|e| e.bytes_per_s)
+        .iter()
+        .sum::<f64>();
+    let counted = attribution.source != Source::None && !attribution.elapsed.is_zero();
+    let bytes = counted.then_some(by_queue + elsewhere);
+    let polled = silos.queues.iter().filter_map(|silo| silo.packets_per_s);
+    let mut seen = BTreeSet::new();
+    let interrupts =
+        silos.queues.iter().filter(|silo| silo.irq.as_ref().is_some_and(|irq| seen.insert(irq.to)));
+    Totals {
+        bytes_per_s: bytes,
+        packets_per_s: (polled.clone().count() > 0).then(|| polled.sum()),
+        interrupts_per_s: interrupts
+            .flat_map(|silo| silo.interrupts_per_s.iter().flatten())
+            .map(|(_, rate)| rate)
+            .sum(),
+        locality: silos.locality(),
+        local: silos.local.clone(),
+        foreign: silos.foreign.clone(),
+        unresolved: silos.unresolved.clone(),
+        forwarded: silos.forwarded.clone(),
+        unresolved_share: bytes
+            .filter(|bytes| *bytes > 0.0)
+            .map(|bytes| silos.unresolved.bytes_per_s / bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::machine::topology::Distance;
+    use netsilo_model::snapshot::host::WriterKnob;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+
+    fn scene() -> Scene {
+        let queue = |irq, cpu, bytes_per_s| SceneQueue {
+            irq: Some(irq),
+            cpus: CpuSet::of(CpuId(0)),
+            packets_per_s: 1000,
+            load: 0.2,
+            readers: vec![Reader {
+                comm: "redis".into(),
+                cpu: CpuId(cpu),
+                bytes_per_s,
+                ..Reader::default()
+            }],
+            ..SceneQueue::default()
+        };
+        let netdev = SceneNetdev {
+            name: "eth0".into(),
+            driver: "igb".into(),
+            config_irq: Some(29),
+            queues: vec![queue(30, 0, 300), queue(31, 3, 100)],
+            ..SceneNetdev::default()
+        };
+        let busy = vec![Busy { cpus: CpuSet::of(CpuId(3)), usr: 0.5 }];
+        Scene {
+            grid: Grid { l2s: 2, threads: 2, ..Grid::default() },
+            busy,
+            netdevs: vec![netdev],
+            ..Scene::default()
+        }
+    }
+
+    #[test]
+    fn a_report_lists_polled_queues_and_readers_of_each_cpu() {
+        let report = Report::of(&scene().observation());
+        assert_eq!(report.cpus[0].polls, ["eth0 rx-0", "eth0 rx-1"]);
+        assert_eq!(report.cpus[0].readers, ["redis"]);
+        assert_eq!(report.cpus[0].true_softirq, Some(0.4));
+        assert_eq!(report.cpus[3].shares.unwrap().usr, 0.5);
+        assert_eq!(report.netdevs[0].other_irqs, [Irq(29)]);
+        assert_eq!(report.machine.cores, 2);
+    }
+
+    #[test]
+    fn total_locality_weights_queues_by_bytes() {
+        let totals = Report::of(&scene().observation()).totals;
+        assert_eq!(totals.bytes_per_s, Some(400.0));
+        assert_eq!(
+            totals.locality.shares,
+            [(Distance::SameCpu, 0.75), (Distance::Llc, 0.25)].into()
+        );
+        assert_eq!(totals.unresolved_share, Some(0.0));
+    }
+
+    #[test]
+    fn a_machine_with_one_cpu_has_nothing_to_place() {
+        let scene = Scene { grid: Grid::default(), ..scene() };
+        let notes = Report::of(&scene.observation()).notes;
+        assert_eq!(notes[0], "nothing to place: one cpu, 2 rx queues; all receive work runs there");
+    }
+
+    #[test]
+    fn other_writers_and_missing_attribution_are_notes() {
+        let writer =
+            Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
+        let scene = Scene { writers: vec![writer], without_bpf: true, ..scene() };
+        let report = Report::of(&scene.observation());
+        let expected = [
+            "consumers unknown: nothing was counted",
+            "irqbalance (pid 812) is running and changes irq affinity",
+        ];
+        assert_eq!(report.notes, expected);
+        assert_eq!((report.totals.bytes_per_s, report.totals.packets_per_s), (None, None));
+    }
+
+    #[test]
+    fn an_xdp_program_gives_a_note() {
+        let mut observation = scene().observation();
+        observation.after.netdevs[0].xdp = Some(netsilo_model::snapshot::netdev::Xdp::Driver);
+        let notes = Report::of(&observation).notes;
+        let expected = "eth0: an XDP program is attached; packets that XDP \
+                        redirects, answers or drops are not counted";
+        assert_eq!(notes, [expected]);
+    }
+
+    #[test]
+    fn a_report_survives_json() {
+        let report = Report::of(&scene().observation());
+        let json = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+    }
+}

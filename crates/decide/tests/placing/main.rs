@@ -1,0 +1,197 @@
+//! Placement on topologies of real and regular machines: near the optimum, and within the rules.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod exact;
+mod problems;
+#[path = "../../../sys/tests/trees/hwloc.rs"]
+mod trees;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use netsilo_decide::place::model::Model;
+use netsilo_decide::place::{AlgorithmName, Suggestion, suggest};
+use netsilo_model::cost::solver;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::Topology;
+use netsilo_model::synthetic::grid::Grid;
+use problems::{Work, gap, total};
+
+/// All topologies of the fixtures, and some regular ones.
+static TOPOLOGIES: LazyLock<Vec<(String, Topology)>> = LazyLock::new(|| {
+    let names = std::fs::read_dir(trees::fixtures())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> =
+        names.filter_map(|name| Some(name.strip_suffix(".tar.bz2")?.to_owned())).collect();
+    names.sort();
+    assert!(names.len() >= 11, "the fixtures of the real machines are missing");
+    let real = names.into_iter().map(|name| (name.clone(), trees::read(&name)));
+    let grids = [
+        Grid { l2s: 4, ..Grid::default() },
+        Grid { nodes: 2, l2s: 4, threads: 2, ..Grid::default() },
+        Grid { nodes: 2, llcs: 4, l2s: 4, threads: 2, siblings_apart: true, ..Grid::default() },
+    ];
+    real.chain(grids.map(|grid| (format!("{grid:?}"), grid.topology()))).collect()
+});
+
+/// The CPU of each vector after the suggestions.
+fn placed(work: &Work, suggestions: &[Suggestion]) -> Vec<Option<CpuId>> {
+    work.vectors.iter().zip(suggestions).map(|(vector, it)| it.cpu().or(vector.present)).collect()
+}
+
+#[test]
+fn the_solver_is_within_half_a_per_cent_of_the_optimum_on_average_and_three_at_worst() {
+    let mut gaps: Vec<(f64, String)> = Vec::new();
+    for (name, topology) in TOPOLOGIES.iter() {
+        for seed in 0..16 {
+            let (vectors, cpus) = [(3, 8), (4, 8), (5, 6), (6, 6)][seed as usize % 4];
+            let work = Work::new(topology, seed, vectors, cpus);
+            let room = work.room(topology);
+            let model = Model::of(&room, &work.vectors);
+            let found: Vec<usize> =
+                solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
+            let spread = suggest(AlgorithmName::Spread, &room, &work.vectors);
+            let spread: Vec<usize> = placed(&work, &spread)
+                .into_iter()
+                .map(|cpu| model.cpus.binary_search(&cpu.unwrap()).unwrap())
+                .collect();
+            let best = exact::solve(&model.problem);
+            let [found, spread, best] = [found, spread, best].map(|at| total(&model.problem, &at));
+            assert!(
+                best <= found + 1e3 && best <= spread + 1e3,
+                "{name} {seed}: not the optimum: {best} {found} {spread}"
+            );
+            gaps.push((gap(found, best, spread), format!("{name}, seed {seed}")));
+        }
+    }
+    gaps.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mean = gaps.iter().map(|(gap, _)| gap).sum::<f64>() / gaps.len() as f64;
+    let (worst, where_) = gaps.last().unwrap();
+    assert!(gaps.len() >= 100);
+    gaps.iter().rev().take(6).for_each(|g| eprintln!("{g:?}"));
+    assert!(mean <= 0.005 && *worst <= 0.03, "mean {mean:.4}, worst {worst:.4} ({where_})");
+}
+
+#[test]
+fn every_algorithm_places_on_allowed_cpus_only_and_then_settles() {
+    for (name, topology) in TOPOLOGIES.iter() {
+        for seed in 0..if topology.cpus.len() > 64 { 2 } else { 8 } {
+            let cpus = topology.housekeeping().len();
+            let mut work = Work::new(topology, 100 + seed, 1 + seed as usize * 2, cpus);
+            for algorithm in AlgorithmName::ALL {
+                let suggestions = suggest(*algorithm, &work.room(topology), &work.vectors);
+                assert_eq!(suggestions.len(), work.vectors.len());
+                for cpu in suggestions.iter().filter_map(Suggestion::cpu) {
+                    assert!(
+                        topology.housekeeping().contains(cpu),
+                        "{algorithm} on {name}, seed {seed}: cpu {cpu}"
+                    );
+                }
+                let at = placed(&work, &suggestions);
+                let before: Vec<Option<CpuId>> =
+                    work.vectors.iter().map(|vector| vector.present).collect();
+                work.vectors.iter_mut().zip(&at).for_each(|(vector, at)| vector.present = *at);
+                let again = suggest(*algorithm, &work.room(topology), &work.vectors);
+                let moved =
+                    again.iter().find(|suggestion| matches!(suggestion, Suggestion::Move(..)));
+                assert!(
+                    moved.is_none(),
+                    "{algorithm} on {name}, seed {seed}, is not settled: {moved:?}"
+                );
+                work.vectors.iter_mut().zip(before).for_each(|(vector, at)| vector.present = at);
+            }
+        }
+    }
+}
+
+/// No core has two queues of half a CPU or more while another is free.
+///
+/// The rule is for algorithms that place by load; `rfs-max-weight`, `same-cpu` and `driver-hint`
+/// follow fixed targets, and `dedicated` packs on purpose.
+#[test]
+fn no_two_heavy_queues_share_a_core_while_a_free_one_is_on_the_same_llc() {
+    for (name, topology) in TOPOLOGIES.iter() {
+        for seed in 0..if topology.cpus.len() > 64 { 2 } else { 12 } {
+            let cpus = topology.housekeeping().len();
+            let mut work = Work::new(topology, 200 + seed, 8, cpus);
+            for (index, vector) in work.vectors.iter_mut().enumerate() {
+                vector.load = [0.5, 0.6, 0.05][index % 3];
+                vector.feeds.clear();
+            }
+            for algorithm in
+                [AlgorithmName::Auto, AlgorithmName::NearConsumer, AlgorithmName::LeastLoaded]
+            {
+                let room = work.room(topology);
+                let suggestions = suggest(algorithm, &room, &work.vectors);
+                let at = placed(&work, &suggestions);
+                let mut cores: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
+                for (index, cpu) in
+                    at.iter().enumerate().filter_map(|(index, cpu)| Some((index, (*cpu)?)))
+                {
+                    cores.entry(topology.core_of(cpu).lowest().unwrap()).or_default().push(index);
+                }
+                let taken: CpuSet = at.iter().flatten().copied().collect();
+                let readers: CpuSet =
+                    work.vectors.iter().flat_map(|vector| vector.read_on.keys().copied()).collect();
+                for (core, on_it) in &cores {
+                    let heavy = on_it.iter().filter(|index| work.vectors[**index].load >= 0.5);
+                    let moved =
+                        on_it.iter().any(|index| work.vectors[*index].present != at[*index]);
+                    let busier = |cpu: CpuId| work.busy[&cpu] > 0.15;
+                    let near = topology.llc_of(*core).and(&topology.housekeeping());
+                    let free = near.iter().find(|cpu| {
+                        let core = topology.core_of(*cpu).and(&topology.online);
+                        let slow = topology.cpus[cpu].kind
+                            != topology.cpus[&core.lowest().unwrap()].kind
+                            || topology.cpus[cpu].kind
+                                == netsilo_model::machine::topology::CoreKind::Efficiency
+                            || topology.cpus[cpu].capacity.is_some_and(|capacity| capacity < 1024);
+                        !core.intersects(&taken)
+                            && !core.intersects(&readers)
+                            && !core.iter().any(busier)
+                            && !slow
+                    });
+                    assert!(
+                        heavy.count() < 2 || !moved || free.is_none(),
+                        "{algorithm} on {name}, seed {seed}: \
+                         two heavy queues on the core of cpu {core}, \
+                         while cpu {free:?} is free"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A machine of two equal halves: a placement and its mirror image cost the same.
+#[test]
+fn symmetric_work_costs_the_same_on_either_side() {
+    let topology = &Grid { nodes: 2, l2s: 4, threads: 2, ..Grid::default() }.topology();
+    let mirror = |cpu: CpuId| CpuId((cpu.0 + 8) % 16);
+    for seed in 0..24 {
+        let mut work = Work::new(topology, 300 + seed, 5, 16);
+        let here = work.room(topology);
+        let model = Model::of(&here, &work.vectors);
+        let cost = |model: &Model| {
+            let at: Vec<usize> =
+                solver::solve(&model.problem).into_iter().map(Option::unwrap).collect();
+            total(&model.problem, &at)
+        };
+        let one = cost(&model);
+        for vector in &mut work.vectors {
+            vector.present = vector.present.map(mirror);
+            vector.read_on =
+                vector.read_on.iter().map(|(cpu, bytes)| (mirror(*cpu), *bytes)).collect();
+            vector.node =
+                vector.node.map(|node| netsilo_model::machine::topology::NodeId(1 - node.0));
+        }
+        work.busy = work.busy.iter().map(|(cpu, busy)| (mirror(*cpu), *busy)).collect();
+        let other = cost(&Model::of(&work.room(topology), &work.vectors));
+        assert!(
+            (one - other).abs() <= one * 0.01 + 1e3,
+            "seed {seed}: {one} on one side, {other} on the other"
+        );
+    }
+}

@@ -1,0 +1,496 @@
+//! The server: a control connection per client, each in a thread, and the workers that serve its
+//! load.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_sys::transaction::kernel::set_thread_cpus;
+use netsilo_trial::traffic::{InstancesAs, Served, Spec, Test, Totals};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{Shutdown, shutdown, sockopt};
+
+use crate::answer::{self, Job};
+use crate::board::Board;
+use crate::control::{CLIENT_LINE, Lines, Reply, Request, VERSION};
+use crate::make::Maker;
+use crate::side::{Before, Hurry};
+use crate::socket::{PATIENCE, allow_many_sockets};
+use crate::work::Work;
+
+/// Maximum concurrent clients.
+const CLIENTS: usize = 16;
+
+/// Stack size of a worker in bytes; there may be thousands.
+const STACK: usize = 128 << 10;
+
+/// A datagram stream is over when nothing arrives for this long.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// The address and the options of a server.
+#[derive(Debug, Clone, Copy)]
+pub struct Bind {
+    /// Address of the control connection and the data.
+    pub address: SocketAddr,
+    /// CPU time used for each request, in microseconds.
+    pub work_usecs: u64,
+    /// Number of threads for multiplexed instances.
+    pub workers: usize,
+    /// Each worker runs on this CPU only.
+    pub pinned: Option<CpuId>,
+}
+
+/// Why the server did not start or has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The port is taken.
+    #[error("{0} is in use: another server runs there, or choose another --port")]
+    InUse(SocketAddr),
+    /// The address cannot be bound.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// Waiting for clients failed.
+    #[error("cannot wait for clients: {0}")]
+    Wait(io::Error),
+}
+
+/// An event at a server.
+#[derive(Debug)]
+pub enum Event {
+    /// A client's load has begun.
+    Began(SocketAddr, Box<Spec>),
+    /// A client's load has ended, with the server's totals.
+    Served(SocketAddr, Totals),
+    /// A client was refused, or left before its load ended.
+    Ended(SocketAddr, String),
+    /// A requested load is being generated against this address.
+    Making(SocketAddr, Box<Spec>),
+    /// The requested load has ended, with the client's totals.
+    Made(SocketAddr, Totals),
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    bind: Bind,
+    work: Work,
+    maker: Option<Maker>,
+}
+
+impl Server {
+    /// Binds the address and listens.
+    pub fn bind(bind: Bind) -> Result<Self, ServeError> {
+        allow_many_sockets();
+        let Bind { address, .. } = bind;
+        let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ServeError::InUse(address),
+            _ => ServeError::Bind { address, source },
+        })?;
+        listener.set_nonblocking(true).map_err(ServeError::Wait)?;
+        Ok(Self { listener, work: Work::new(bind.work_usecs), bind, maker: None })
+    }
+
+    /// Also generates loads, against the requesting machine or one of these addresses.
+    #[must_use]
+    pub fn making(self, also_against: Vec<IpAddr>) -> Self {
+        Self { maker: Some(Maker::new(also_against)), ..self }
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves clients until stopped; `tell` is called from several threads.
+    pub fn serve(
+        &self,
+        stop: &AtomicBool,
+        tell: &(dyn Fn(Event) + Sync),
+    ) -> Result<(), ServeError> {
+        let clients = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            while !stop.load(Ordering::Relaxed) {
+                let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+                match poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&wait)) {
+                    Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+                    Ok(_) => {}
+                    Err(error) => return Err(ServeError::Wait(error.into())),
+                }
+                // ignore a client that has disconnected already
+                let Ok((stream, from)) = self.listener.accept() else { continue };
+                let clients = &clients;
+                scope.spawn(move || {
+                    let busy = clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS;
+                    if let Err(why) = self.client(stream, from, busy, stop, tell) {
+                        tell(Event::Ended(from, why));
+                    }
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            Ok(())
+        })
+    }
+
+    /// Serves a client until it disconnects.
+    fn client(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+        busy: bool,
+        stop: &AtomicBool,
+        tell: &(dyn Fn(Event) + Sync),
+    ) -> Result<(), String> {
+        let text = |error: io::Error| error.to_string();
+        stream.set_nonblocking(false).map_err(text)?;
+        sockopt::set_socket_keepalive(&stream, true).map_err(|error| error.to_string())?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(text)?;
+        let mut lines = Lines::new(stream, CLIENT_LINE).map_err(text)?;
+        let mut session = Session { server: self, from, stop, run: None };
+        let welcomed =
+            |request: &Request| matches!(request, Request::Hello { version: VERSION }) && !busy;
+        let first = next_request(&mut lines, stop, Some(PATIENCE))?;
+        match first {
+            Some(request) if welcomed(&request) => {
+                lines.say(&Reply::Welcome { version: VERSION }).map_err(text)?;
+            }
+            Some(_) if busy => {
+                return refuse(
+                    &mut lines,
+                    format!("{CLIENTS} clients are connected: try again later"),
+                );
+            }
+            Some(Request::Hello { version }) => {
+                return refuse(
+                    &mut lines,
+                    format!(
+                        "this server speaks version {VERSION}, not {version}: \
+                         use the same netsilo on both ends"
+                    ),
+                );
+            }
+            Some(_) => return refuse(&mut lines, "the first request must be the version".into()),
+            None => return Ok(()),
+        }
+        while let Some(request) = next_request(&mut lines, stop, None)? {
+            let reply = session.answer(request, &mut lines, tell);
+            match reply {
+                Ok(Some(reply)) => lines.say(&reply).map_err(text)?,
+                Ok(None) => {}
+                Err(why) => return refuse(&mut lines, why),
+            }
+        }
+        match session.run {
+            Some(_) => Err("disconnected before the end".into()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refuse(lines: &mut Lines, why: String) -> Result<(), String> {
+    let _ = lines.say(&Reply::Refused { why: why.clone() });
+    Err(why)
+}
+
+/// The next request; `None` when the client has disconnected or the server must stop.
+fn next_request(
+    lines: &mut Lines,
+    stop: &AtomicBool,
+    timeout: Option<Duration>,
+) -> Result<Option<Request>, String> {
+    let began = Instant::now();
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        if timeout.is_some_and(|timeout| began.elapsed() > timeout) {
+            return Err("sent nothing".into());
+        }
+        let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        if lines.has_more()
+            || matches!(
+                poll(&mut [PollFd::new(lines.stream(), PollFlags::IN)], Some(&wait)),
+                Ok(1..)
+            )
+        {
+            lines.stream().set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
+            return match lines.hear() {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    let _ = refuse(lines, format!("invalid request: {error}"));
+                    Err(format!("invalid request: {error}"))
+                }
+                other => other.map_err(|error| error.to_string()),
+            };
+        }
+    }
+}
+
+/// The session of one client.
+struct Session<'a> {
+    server: &'a Server,
+    from: SocketAddr,
+    stop: &'a AtomicBool,
+    run: Option<Running>,
+}
+
+/// A load that is being served.
+struct Running {
+    board: Arc<Board>,
+    workers: Vec<JoinHandle<()>>,
+    /// Datagram sockets in which workers block.
+    sockets: Vec<Arc<UdpSocket>>,
+    streams: Vec<Weak<TcpStream>>,
+    spec: Spec,
+    pinned: Option<CpuId>,
+    before: Option<(Before, Totals)>,
+    served: Served,
+    /// Priority of the thread that reads requests, which thousands of workers would starve.
+    hurry: Option<Hurry>,
+}
+
+impl Session<'_> {
+    /// The reply, unless it was sent already; an error ends the session.
+    fn answer(
+        &mut self,
+        request: Request,
+        lines: &mut Lines,
+        tell: &(dyn Fn(Event) + Sync),
+    ) -> Result<Option<Reply>, String> {
+        let text = |error: io::Error| error.to_string();
+        match (request, &mut self.run) {
+            (Request::Prepare(spec), None) => {
+                spec.check()?;
+                let run = self
+                    .prepare(&spec, lines)
+                    .map_err(|error| format!("cannot serve this load: {error}"))?;
+                self.run.insert(run).go();
+                tell(Event::Began(self.from, spec));
+                Ok(None)
+            }
+            (Request::Begin { bpf }, Some(run)) => {
+                let before = Before::take(bpf).map_err(|error| error.to_string())?;
+                run.before = Some((before, run.board.totals()));
+                Ok(Some(Reply::Begun))
+            }
+            (Request::End, Some(run)) => {
+                let Some((before, totals)) = run.before.take() else {
+                    return Err("no load is running".into());
+                };
+                run.served.counted = run.board.totals().since(&totals);
+                run.served.side = before.end().map_err(|error| error.to_string())?;
+                Ok(Some(Reply::Ended))
+            }
+            (Request::Stop, run) => {
+                let Some(run) = run.take() else { return Err("no load is running".into()) };
+                let served = run.end(self.stop).map_err(text)?;
+                tell(Event::Served(self.from, served.totals));
+                Ok(Some(Reply::Done(Box::new(served))))
+            }
+            (Request::Make(order), None) => {
+                let Some(maker) = &self.server.maker else {
+                    return Err(
+                        "this server generates no loads: start it without --only-answer".into()
+                    );
+                };
+                maker.make(&order, self.from.ip(), lines, self.stop, tell)?;
+                Ok(None)
+            }
+            (Request::Hello { .. } | Request::Prepare(_) | Request::Make(_), _) | (_, None) => {
+                Err("this request is out of order".into())
+            }
+        }
+    }
+
+    /// Opens the sockets, replies to the client, accepts its connections, and starts the workers,
+    /// which wait.
+    fn prepare(&self, spec: &Spec, lines: &mut Lines) -> io::Result<Running> {
+        let here = lines.stream().local_addr()?.ip();
+        let client = self.from.ip();
+        // as the client's are; one connection per request leaves no thread to block in it
+        let each = spec.instances_as != InstancesAs::Multiplexed && spec.test != Test::TcpCrr;
+        let count =
+            if each { spec.instances } else { self.server.bind.workers.min(spec.instances) };
+        let instances_as = if each { InstancesAs::Threads } else { InstancesAs::Multiplexed };
+        let work = self.server.work;
+        let served = Served {
+            instances_as: Some(instances_as),
+            workers: count,
+            work_usecs: self.server.bind.work_usecs,
+            ..Served::default()
+        };
+        let board = Arc::new(Board::new(count)?);
+        let mut run = Running {
+            board,
+            workers: Vec::new(),
+            sockets: Vec::new(),
+            streams: Vec::new(),
+            spec: spec.clone(),
+            pinned: self.server.bind.pinned,
+            before: None,
+            served,
+            hurry: None,
+        };
+        if spec.test.is_udp() {
+            let open = |_| UdpSocket::bind((here, 0)).map(Arc::new);
+            run.sockets = (0..count).map(open).collect::<io::Result<_>>()?;
+            for (n, socket) in run.sockets.clone().into_iter().enumerate() {
+                run.start(n, work, client, move |job| answer::udp(&socket, job))?;
+            }
+            let ports = run
+                .sockets
+                .iter()
+                .map(|socket| Ok(socket.local_addr()?.port()))
+                .collect::<io::Result<_>>()?;
+            lines.say(&Reply::Ready { ports, instances_as })?;
+            return Ok(run);
+        }
+        let listener = TcpListener::bind((here, 0))?;
+        lines.say(&Reply::Ready { ports: vec![listener.local_addr()?.port()], instances_as })?;
+        listener.set_nonblocking(true)?;
+        if spec.test == Test::TcpCrr {
+            for n in 0..count {
+                let listener = listener.try_clone()?;
+                run.start(n, work, client, move |job| {
+                    // the client reports a failure here
+                    let _ = answer::tcp_many(Vec::new(), Some(&listener), job);
+                })?;
+            }
+            return Ok(run);
+        }
+        let mut streams: Vec<Vec<Arc<TcpStream>>> = (0..count).map(|_| Vec::new()).collect();
+        for n in 0..spec.instances {
+            let stream = Arc::new(self.accept(&listener, client)?);
+            run.streams.push(Arc::downgrade(&stream));
+            streams[n % count].push(stream);
+        }
+        for (n, mut streams) in streams.into_iter().enumerate() {
+            run.start(n, work, client, move |job| match streams.pop() {
+                Some(stream) if each => answer::tcp(stream, job),
+                last => {
+                    streams.extend(last);
+                    let _ = answer::tcp_many(streams, None, job);
+                }
+            })?;
+        }
+        Ok(run)
+    }
+
+    /// Accepts the client's next data connection.
+    fn accept(&self, listener: &TcpListener, client: IpAddr) -> io::Result<TcpStream> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Ok((stream, from)) = listener.accept()
+                && from.ip() == client
+            {
+                stream.set_nonblocking(false)?;
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            if Instant::now() > until || self.stop.load(Ordering::Relaxed) {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the client did not open its connections",
+                ));
+            }
+            let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&wait));
+        }
+    }
+}
+
+impl Running {
+    /// Starts a thread that counts in its row.
+    fn start(
+        &mut self,
+        row: usize,
+        work: Work,
+        client: IpAddr,
+        serve: impl FnOnce(&Job<'_>) + Send + 'static,
+    ) -> io::Result<()> {
+        let (board, spec, pinned) = (Arc::clone(&self.board), self.spec.clone(), self.pinned);
+        let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(
+            move || {
+                if let Some(cpu) = pinned
+                    && set_thread_cpus(0, &CpuSet::of(cpu)).is_err()
+                {
+                    // the client notices that no response comes
+                    return;
+                }
+                board.wait();
+                if let Some(row) = board.rows().get(row) {
+                    serve(&Job::new(&spec, work, client, &board, row));
+                }
+            },
+        )?;
+        self.workers.push(worker);
+        Ok(())
+    }
+
+    /// Lets the workers begin all at once: running workers would leave little time to start the
+    /// others.
+    fn go(&mut self) {
+        self.board.go();
+        self.hurry = Hurry::new();
+    }
+
+    /// Waits for data in flight, stops the workers, and sums up.
+    fn end(mut self, stop: &AtomicBool) -> io::Result<Served> {
+        if !self.sockets.is_empty() {
+            let mut before = None;
+            while before != Some(self.board.totals().datagrams_received)
+                && !stop.load(Ordering::Relaxed)
+            {
+                before = Some(self.board.totals().datagrams_received);
+                thread::sleep(QUIET);
+            }
+        }
+        let mut served = std::mem::take(&mut self.served);
+        self.stop_workers();
+        served.totals = self.board.totals();
+        Ok(served)
+    }
+
+    /// Stops the workers.
+    ///
+    /// A client closes its connections before it sends Stop, which ends the workers that block in
+    /// one; after [`PATIENCE`] the rest is shut down.
+    fn stop_workers(&mut self) {
+        self.board.stop();
+        self.wake(false);
+        let until = Instant::now() + PATIENCE;
+        while self.workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.wake(true);
+        self.workers.drain(..).for_each(|worker| drop(worker.join()));
+    }
+
+    /// Wakes workers that block in datagram sockets, and optionally in connections.
+    fn wake(&self, connections: bool) {
+        for socket in &self.sockets {
+            // Fails with ENOTCONN, but wakes the blocked threads nevertheless (`inet_shutdown`).
+            let _ = shutdown(socket, Shutdown::Both);
+        }
+        for stream in self.streams.iter().filter(|_| connections).filter_map(Weak::upgrade) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // the client left early, or its workers have ended already
+        self.board.stop();
+        self.board.go();
+        self.wake(true);
+    }
+}

@@ -1,0 +1,5 @@
+//! ROOMDOC
+
+pub mod encode;
+pub mod rule;
+pub mod settings;

@@ -1,0 +1,6 @@
+//! ROOMDOC
+
+pub mod calibration;
+pub mod problem;
+pub mod solver;
+pub mod weights;

@@ -1,0 +1,157 @@
+//! The assignment problem: which CPU processes which vector, and what each choice costs in
+//! CPU-nanoseconds per second.
+//!
+//! The cost of a placement is the sum of
+//! - the cost of each vector on its CPU, independent of the other vectors ([`Problem::fixed`]: data
+//!   carried to its readers, wakeups sent to them, lines fetched from the device's node, slow
+//!   cores);
+//! - the cost of crowding a CPU ([`pressure`]) or two hardware threads of one core ([`SMT_LOSS`]);
+//! - the cost of packets that one vector hands to another ([`Pair`]: forwarding);
+//! - the cost of moving ([`Item::moving`]).
+//!
+//! [`netsilo_decide::place`] builds the problem of a host; [`solver`] finds a placement.
+
+#[cfg(test)]
+mod tests;
+
+use crate::cost::weights::ByDistance;
+use crate::machine::topology::Distance;
+
+/// CPU-nanoseconds in one second of one CPU.
+pub const SECOND_NS: f64 = 1e9;
+
+/// Crowding costs of a CPU: each pair is a busy share of its time and the extra cost per further
+/// share above it.
+///
+/// - Above 25%, polls sometimes wait for each other and for the application; above 50%, often.
+/// - Above 80%, added work takes the same amount of time from an application that needs it.
+/// - Above 100%, the time does not exist: packets wait in the ring and are lost.
+pub const CROWDED: [(f64, f64); 4] = [(0.25, 0.05), (0.50, 0.30), (0.80, 0.65), (1.0, 3.0)];
+
+/// Work lost while both hardware threads of a core are busy: together they do 1.25 times the work
+/// of one thread, not 2 times.
+pub const SMT_LOSS: f64 = 0.75;
+
+/// Cost of crowding at this busy share of a CPU, in shares of a CPU.
+pub fn pressure(busy: f64) -> f64 {
+    CROWDED.iter().map(|(from, slope)| slope * (busy - from).max(0.0)).sum()
+}
+
+/// Extra crowding cost per further share of busy time.
+pub fn slope(busy: f64) -> f64 {
+    CROWDED.iter().filter(|(from, _)| busy >= *from).map(|(_, slope)| slope).sum()
+}
+
+/// A CPU; two CPUs share a level if they have the same number for it.
+#[derive(Debug, Clone, Default)]
+pub struct Place {
+    /// Numbers of its core, level 2 cache, last-level cache and node.
+    pub levels: [u32; 4],
+    /// Share of its time taken by other work than the items.
+    pub busy: f64,
+    /// Time for the same work relative to the fastest CPU, at least 1.
+    pub slowdown: f64,
+}
+
+/// Something to place.
+#[derive(Debug, Clone, Default)]
+pub struct Item {
+    /// Load, as a share of the fastest CPU's time.
+    pub load: f64,
+    /// Index of its present place.
+    pub home: Option<usize>,
+    /// Cost of leaving its present place, in ns/s.
+    pub moving: f64,
+}
+
+/// Packets that one item hands to another.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair {
+    /// The item that receives the packets.
+    pub from: usize,
+    /// The item that completes their transmission.
+    pub to: usize,
+    /// Cost by the distance between the two items, in ns/s.
+    pub cost: ByDistance,
+}
+
+/// The places, the items and the costs.
+#[derive(Debug, Clone, Default)]
+pub struct Problem {
+    /// The CPUs.
+    pub places: Vec<Place>,
+    /// The items to place.
+    pub items: Vec<Item>,
+    /// Cost of each item on each CPU, independent of other items, in ns/s, item by item; infinite
+    /// where the item may not be.
+    ///
+    /// Seven digits (`f32`) suffice: this is the largest table of all.
+    pub fixed: Vec<f32>,
+    /// Pairs of items that hand packets on.
+    pub pairs: Vec<Pair>,
+}
+
+impl Problem {
+    /// Cost of an item on a CPU, independent of other items, in ns/s.
+    pub fn fixed(&self, item: usize, place: usize) -> f64 {
+        self.fixed[item * self.places.len() + place].into()
+    }
+
+    /// Share of a CPU's time that an item takes on this place.
+    pub fn load(&self, item: usize, place: usize) -> f64 {
+        self.items[item].load * self.places[place].slowdown
+    }
+
+    /// Distance between two places.
+    pub fn distance(&self, a: usize, b: usize) -> Distance {
+        const LEVELS: [Distance; 4] = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node];
+        if a == b {
+            return Distance::SameCpu;
+        }
+        let shared =
+            self.places[a].levels.iter().zip(self.places[b].levels).position(|(x, y)| *x == y);
+        shared.map_or(Distance::Remote, |level| LEVELS[level])
+    }
+
+    /// Cost of a placement in ns/s, without moving costs; infinite if an item is where it may not
+    /// be.
+    pub fn cost(&self, at: &[usize]) -> f64 {
+        let mut busy: Vec<f64> = self.places.iter().map(|place| place.busy).collect();
+        let mut cost = 0.0;
+        for (item, place) in at.iter().enumerate() {
+            cost += self.fixed(item, *place);
+            busy[*place] += self.load(item, *place);
+        }
+        for (place, now) in self.places.iter().zip(&busy) {
+            cost += (pressure(*now) - pressure(place.busy)) * SECOND_NS;
+        }
+        for core in self.cores() {
+            for (i, a) in core.iter().enumerate() {
+                for b in &core[i + 1..] {
+                    let before = self.places[*a].busy * self.places[*b].busy;
+                    cost += (busy[*a] * busy[*b] - before) * SMT_LOSS * SECOND_NS;
+                }
+            }
+        }
+        let pair = |pair: &Pair| pair.cost.at(self.distance(at[pair.from], at[pair.to]));
+        cost + self.pairs.iter().map(pair).sum::<f64>()
+    }
+
+    /// Cost of moving all items from their present places, in ns/s.
+    pub fn moving(&self, at: &[usize]) -> f64 {
+        let moved = |(item, place): (&Item, &usize)| {
+            item.home.filter(|home| home != place).map(|_| item.moving)
+        };
+        self.items.iter().zip(at).filter_map(moved).sum()
+    }
+
+    /// The CPUs of each core.
+    pub fn cores(&self) -> Vec<Vec<usize>> {
+        let mut cores: std::collections::BTreeMap<u32, Vec<usize>> =
+            std::collections::BTreeMap::new();
+        for (place, Place { levels: [core, ..], .. }) in self.places.iter().enumerate() {
+            cores.entry(*core).or_default().push(place);
+        }
+        cores.into_values().collect()
+    }
+}

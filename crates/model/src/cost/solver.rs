@@ -1,0 +1,422 @@
+//! Finds a placement of nearly least cost, by local search from the present placement and from an
+//! empty one.
+//!
+//! A step moves one item to its best place or exchanges two items. Once no step gains, the search
+//! holds each item in turn at its next best places and lets the others settle again, as far as
+//! [`WORK`] allows. Nothing is random, so the same problem has the same answer. The answer is
+//! stable: solved again with everything where the answer put it, nothing moves, because the solver
+//! repeats from its own answer until it finds no better one.
+
+use std::borrow::Cow;
+
+use crate::cost::problem::{Pair, Problem, SECOND_NS, SMT_LOSS, pressure, slope};
+
+/// Least gain of a step (ns/s), so that rounding never decides.
+const LEAST: f64 = 1.0;
+
+/// A placement built from an empty one must be cheaper by this share than the one reached from the
+/// present placement.
+const REBUILD_GAIN: f64 = 0.01;
+
+/// Most restarts from the solver's own answer.
+const ROUNDS: usize = 4;
+
+/// Most rounds of one local search; it ends earlier when no step gains.
+const SWEEPS: usize = 32;
+
+/// Approximate limit on price computations for holding items elsewhere; large problems skip that
+/// step.
+const WORK: usize = 20_000;
+
+/// Number of places at which an item is held.
+const HOLDS: usize = 4;
+
+/// Solves the problem: a place for each item; `None` for an item without an allowed place.
+pub fn solve(problem: &Problem) -> Vec<Option<usize>> {
+    let items = problem.items.len();
+    let (problem, map) = without_unplaceable_items(problem);
+    let mut rebuilt = None;
+    let mut homes: Vec<Option<usize>> = problem.items.iter().map(|item| item.home).collect();
+    let mut best = search(&problem, &homes, &mut rebuilt);
+    for _ in 0..ROUNDS {
+        let reached: Vec<Option<usize>> = best.iter().copied().map(Some).collect();
+        if homes == reached {
+            break;
+        }
+        homes = reached;
+        best = search(&problem, &homes, &mut rebuilt);
+    }
+    let mut places = vec![None; items];
+    for (item, place) in map.into_iter().zip(best) {
+        places[item] = Some(place);
+    }
+    places
+}
+
+/// Gain of each item at its place compared with its home (ns/s), with all other items where they
+/// are.
+pub fn gains(problem: &Problem, at: &[Option<usize>]) -> Vec<Option<f64>> {
+    let mut search = Search::new(problem, None);
+    for (item, place) in at.iter().enumerate() {
+        place.iter().for_each(|place| search.put(item, *place));
+    }
+    let mut gain = |(item, place): (usize, &Option<usize>)| {
+        let (place, home) = ((*place)?, problem.items[item].home?);
+        search.leave(item);
+        let gain = search.price(item, home) - search.price(item, place);
+        search.put(item, place);
+        gain.is_finite().then_some(gain)
+    };
+    at.iter().enumerate().map(&mut gain).collect()
+}
+
+/// Returns the problem without items that have no allowed place, and the indices of the remaining
+/// items.
+fn without_unplaceable_items(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>) {
+    let width = problem.places.len();
+    let row = |item: usize| &problem.fixed[item * width..(item + 1) * width];
+    let placeable: Vec<usize> = (0..problem.items.len())
+        .filter(|item| row(*item).iter().any(|cost| cost.is_finite()))
+        .collect();
+    if placeable.len() == problem.items.len() {
+        return (Cow::Borrowed(problem), placeable);
+    }
+    let number = |item: usize| placeable.iter().position(|known| *known == item);
+    let pair = |pair: &Pair| Some(Pair { from: number(pair.from)?, to: number(pair.to)?, ..*pair });
+    let reduced = Problem {
+        places: problem.places.clone(),
+        items: placeable.iter().map(|item| problem.items[*item].clone()).collect(),
+        fixed: placeable.iter().flat_map(|item| row(*item)).copied().collect(),
+        pairs: problem.pairs.iter().filter_map(pair).collect(),
+    };
+    (Cow::Owned(reduced), placeable)
+}
+
+/// Finds the best placement without regard to moving costs.
+fn from_nothing(problem: &Problem) -> Vec<usize> {
+    let mut search = Search::new(problem, None);
+    search.put_in_order(&search.heaviest_first());
+    search.descend();
+    search.at
+}
+
+/// Returns the better of two local searches: from `homes`, and from a placement built from nothing.
+///
+/// `rebuilt` caches the placement built from nothing.
+fn search(
+    problem: &Problem,
+    homes: &[Option<usize>],
+    rebuilt: &mut Option<Vec<usize>>,
+) -> Vec<usize> {
+    let mut home = Search::new(problem, Some(homes));
+    let empty = home.clone();
+    home.put_at_homes(homes);
+    home.descend();
+    let stay = home.total();
+    let enough = stay - (REBUILD_GAIN * stay).max(LEAST);
+    if empty.least() >= enough {
+        return home.at;
+    }
+    let rebuilt = rebuilt.get_or_insert_with(|| from_nothing(problem));
+    if home.at == *rebuilt {
+        return home.at;
+    }
+    let mut other = empty;
+    rebuilt.iter().enumerate().for_each(|(item, place)| other.put(item, *place));
+    other.descend();
+    if other.total() < enough { other.at } else { home.at }
+}
+
+/// A placement that the local search improves.
+#[derive(Clone)]
+struct Search<'a> {
+    problem: &'a Problem,
+    /// Home of each item, if moving costs count.
+    homes: Option<&'a [Option<usize>]>,
+    /// Number of allowed places, summed over all items.
+    choices: usize,
+    at: Vec<usize>,
+    busy: Vec<f64>,
+    /// Crowding cost of the first share of load added to each CPU, including its slowdown (ns/s).
+    crowd: Vec<f64>,
+    /// The other CPUs of each CPU's core.
+    siblings: Vec<Vec<usize>>,
+    /// The pairs of each item.
+    pairs: Vec<Vec<Pair>>,
+}
+
+const NOWHERE: usize = usize::MAX;
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem, homes: Option<&'a [Option<usize>]>) -> Self {
+        let mut siblings = vec![Vec::new(); problem.places.len()];
+        for core in problem.cores().iter().filter(|core| core.len() > 1) {
+            for place in core {
+                siblings[*place] = core.iter().copied().filter(|other| other != place).collect();
+            }
+        }
+        let mut pairs = vec![Vec::new(); problem.items.len()];
+        for pair in problem.pairs.iter().filter(|pair| pair.from != pair.to) {
+            pairs[pair.from].push(*pair);
+            pairs[pair.to].push(*pair);
+        }
+        let busy = problem.places.iter().map(|place| place.busy).collect();
+        let crowd = vec![0.0; problem.places.len()];
+        let choices = problem.fixed.iter().filter(|cost| cost.is_finite()).count();
+        let mut search = Self {
+            problem,
+            homes,
+            choices,
+            at: vec![NOWHERE; problem.items.len()],
+            busy,
+            crowd,
+            siblings,
+            pairs,
+        };
+        (0..problem.places.len()).for_each(|place| search.update_crowd(place));
+        search
+    }
+
+    fn update_crowd(&mut self, place: usize) {
+        let beside: f64 = self.siblings[place].iter().map(|other| self.busy[*other]).sum();
+        let first = slope(self.busy[place]) + SMT_LOSS * beside;
+        self.crowd[place] = first * self.problem.places[place].slowdown * SECOND_NS;
+    }
+
+    fn add_load(&mut self, place: usize, load: f64) {
+        self.busy[place] += load;
+        self.update_crowd(place);
+        for other in 0..self.siblings[place].len() {
+            self.update_crowd(self.siblings[place][other]);
+        }
+    }
+
+    /// Lower bound of the cost of any placement, computed while no item is placed.
+    ///
+    /// Each item counts at its cheapest place as if it were alone; items already there only make
+    /// the next one more expensive.
+    fn least(&self) -> f64 {
+        let cheapest = |item: usize| {
+            let prices = self
+                .row(item)
+                .zip(&self.crowd)
+                .map(|(alone, crowd)| alone + crowd * self.problem.items[item].load);
+            prices.fold(f64::INFINITY, f64::min)
+        };
+        (0..self.at.len()).map(cheapest).sum()
+    }
+
+    /// Cost of the placement, beyond the crowding that exists without the items.
+    fn total(&self) -> f64 {
+        let alone: f64 =
+            self.at.iter().enumerate().map(|(item, place)| self.alone(item, *place)).sum();
+        let crowd: f64 = self.busy.iter().map(|busy| pressure(*busy)).sum();
+        let beside = |(place, busy): (usize, &f64)| {
+            busy * self.siblings[place].iter().map(|at| self.busy[*at]).sum::<f64>()
+        };
+        // Each pair is counted from both ends.
+        let beside: f64 = self.busy.iter().enumerate().map(beside).sum::<f64>() / 2.0;
+        let pair =
+            |pair: &Pair| pair.cost.at(self.problem.distance(self.at[pair.from], self.at[pair.to]));
+        let pairs: f64 = self.pairs.iter().flatten().map(pair).sum::<f64>() / 2.0;
+        alone + (crowd + SMT_LOSS * beside) * SECOND_NS + pairs
+    }
+
+    fn put(&mut self, item: usize, place: usize) {
+        self.at[item] = place;
+        self.add_load(place, self.problem.load(item, place));
+    }
+
+    fn leave(&mut self, item: usize) -> usize {
+        let place = std::mem::replace(&mut self.at[item], NOWHERE);
+        self.add_load(place, -self.problem.load(item, place));
+        place
+    }
+
+    /// Cost of an item on a place, independent of other items, including the move from its home.
+    fn alone(&self, item: usize, place: usize) -> f64 {
+        let (home, way) = self.way(item);
+        self.problem.fixed(item, place) + if place == home { 0.0 } else { way }
+    }
+
+    /// [`Self::alone`] for all places.
+    fn row(&self, item: usize) -> impl Iterator<Item = f64> {
+        let width = self.busy.len();
+        let (home, way) = self.way(item);
+        let row = self.problem.fixed[item * width..(item + 1) * width].iter().enumerate();
+        row.map(move |(place, cost)| f64::from(*cost) + if place == home { 0.0 } else { way })
+    }
+
+    /// The item's home, and the cost of leaving it.
+    fn way(&self, item: usize) -> (usize, f64) {
+        match self.homes.and_then(|homes| homes[item]) {
+            Some(home) => (home, self.problem.items[item].moving),
+            None => (NOWHERE, 0.0),
+        }
+    }
+
+    /// Full cost of adding an item that is not placed.
+    fn price(&self, item: usize, place: usize) -> f64 {
+        let load = self.problem.load(item, place);
+        let crowd = pressure(self.busy[place] + load) - pressure(self.busy[place]);
+        let core: f64 = self.siblings[place].iter().map(|other| self.busy[*other]).sum();
+        let pair = |pair: &Pair| {
+            let other = self.at[if pair.from == item { pair.to } else { pair.from }];
+            if other == NOWHERE { 0.0 } else { pair.cost.at(self.problem.distance(place, other)) }
+        };
+        let pairs: f64 = self.pairs[item].iter().map(pair).sum();
+        self.alone(item, place) + (crowd + SMT_LOSS * load * core) * SECOND_NS + pairs
+    }
+
+    /// Returns the best place for an item that is not placed, with its price; `at` if no place is
+    /// better.
+    fn best(&self, item: usize, at: Option<usize>) -> (usize, f64) {
+        let mut best =
+            at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
+        let load = self.problem.items[item].load;
+        for (place, (alone, crowd)) in self.row(item).zip(&self.crowd).enumerate() {
+            // Each item present makes the next one more expensive, and pairs only add cost.
+            if alone + crowd * load < best.1 - LEAST {
+                let price = self.price(item, place);
+                if price < best.1 - LEAST {
+                    best = (place, price);
+                }
+            }
+        }
+        best
+    }
+
+    fn put_at_homes(&mut self, homes: &[Option<usize>]) {
+        let mut order = self.heaviest_first();
+        order.retain(|item| match homes[*item] {
+            Some(home) if self.problem.fixed(*item, home).is_finite() => {
+                self.put(*item, home);
+                false
+            }
+            _ => true,
+        });
+        self.put_in_order(&order);
+    }
+
+    fn put_in_order(&mut self, order: &[usize]) {
+        for item in order {
+            let (place, _) = self.best(*item, None);
+            self.put(*item, place);
+        }
+    }
+
+    fn heaviest_first(&self) -> Vec<usize> {
+        let items = &self.problem.items;
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by(|a, b| items[*b].load.total_cmp(&items[*a].load).then(a.cmp(b)));
+        order
+    }
+
+    /// Takes steps until none gains.
+    fn descend(&mut self) {
+        // Work to hold one item at each place.
+        let mut work = 2 * HOLDS * self.descend_but(NOWHERE);
+        let mut total = self.total();
+        let mut order = self.heaviest_first();
+        // When one item finds an improvement, all others are tried again.
+        let mut calm = 0;
+        while calm < order.len() && work < WORK {
+            let item = order.remove(0);
+            order.push(item);
+            calm += 1;
+            for place in self.next_best(item) {
+                let mut other = self.clone();
+                other.leave(item);
+                other.put(item, place);
+                work += other.descend_but(item) + other.descend_but(NOWHERE);
+                let now = other.total();
+                if now < total - LEAST {
+                    (*self, total, calm) = (other, now, 0);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Returns the next best places for an item, with all others where they are.
+    fn next_best(&mut self, item: usize) -> Vec<usize> {
+        let from = self.leave(item);
+        let places = (0..self.problem.places.len()).filter(|place| *place != from);
+        let mut prices: Vec<(f64, usize)> =
+            places.map(|place| (self.price(item, place), place)).collect();
+        self.put(item, from);
+        prices.retain(|(price, _)| price.is_finite());
+        prices.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        prices.into_iter().take(HOLDS).map(|(_, place)| place).collect()
+    }
+
+    /// Takes steps with all items but one until none gains; returns the approximate number of price
+    /// computations.
+    fn descend_but(&mut self, held: usize) -> usize {
+        let sweep = self.at.len() * self.at.len() + self.choices;
+        for sweeps in 1..=SWEEPS {
+            if !(self.moves(held) | self.exchanges(held)) {
+                return sweeps * sweep;
+            }
+        }
+        SWEEPS * sweep
+    }
+
+    /// Moves each item to its best place.
+    fn moves(&mut self, held: usize) -> bool {
+        let mut moved = false;
+        for item in (0..self.at.len()).filter(|item| *item != held) {
+            let from = self.leave(item);
+            let (to, _) = self.best(item, Some(from));
+            self.put(item, to);
+            moved |= from != to;
+        }
+        moved
+    }
+
+    /// Exchanges two items where that gains.
+    fn exchanges(&mut self, held: usize) -> bool {
+        let mut moved = false;
+        // Cost that each item adds now: an upper bound of what it adds while another item is away.
+        let mut adds: Vec<f64> = (0..self.at.len()).map(|item| self.adds(item)).collect();
+        for a in (0..self.at.len()).filter(|item| *item != held) {
+            for b in (a + 1..self.at.len()).filter(|item| *item != held) {
+                let (x, y) = (self.at[a], self.at[b]);
+                let least = self.alone(a, y) + self.alone(b, x);
+                if x != y && least < adds[a] + adds[b] - LEAST && self.try_both(a, y, b, x) {
+                    moved = true;
+                    (adds[a], adds[b]) = (self.adds(a), self.adds(b));
+                }
+            }
+        }
+        moved
+    }
+
+    /// Cost that an item adds where it is.
+    fn adds(&mut self, item: usize) -> f64 {
+        let place = self.leave(item);
+        let price = self.price(item, place);
+        self.put(item, place);
+        price
+    }
+
+    /// Moves two items to two places, if that gains.
+    fn try_both(&mut self, a: usize, to_a: usize, b: usize, to_b: usize) -> bool {
+        let (x, y) = (self.at[a], self.at[b]);
+        self.leave(b);
+        let b_before = self.price(b, y);
+        self.leave(a);
+        let before = b_before + self.price(a, x);
+        let a_after = self.price(a, to_a);
+        self.put(a, to_a);
+        let after = a_after + self.price(b, to_b);
+        if after < before - LEAST {
+            self.put(b, to_b);
+            return true;
+        }
+        self.leave(a);
+        self.put(a, x);
+        self.put(b, y);
+        false
+    }
+}

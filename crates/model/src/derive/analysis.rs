@@ -1,0 +1,173 @@
+//! FILEDOC
+
+use std::collections::BTreeMap;
+
+use crate::machine::cpuset::CpuId;
+
+use crate::change::Value;
+use crate::change::{Change, Target};
+use crate::cost::weights::Costs;
+use crate::derive::rates::Rates;
+use crate::derive::silo::Silos;
+use crate::machine::reading::Part;
+use crate::snapshot::audit::{Audit, Connection, NetdevAudit, Qdisc};
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::Netdev;
+use crate::snapshot::observation::Observation;
+use crate::snapshot::stage_samples::Stage;
+
+/// All that a family may look at.
+#[derive(Debug, Clone, Copy)]
+pub struct Analysis<'a> {
+    /// What was read and counted.
+    pub observation: &'a Observation,
+    /// Its rates.
+    pub rates: &'a Rates,
+    /// Its silos.
+    pub silos: &'a Silos,
+    /// The weights of the cost model.
+    pub costs: &'a Costs,
+}
+
+impl<'a> Analysis<'a> {
+    /// The later snapshot.
+    pub fn after(&self) -> &'a Snapshot {
+        &self.observation.after
+    }
+
+    /// The audits of both snapshots.
+    pub fn audits(&self) -> Option<(&'a Audit, &'a Audit)> {
+        Some((self.observation.before.audit.as_ref()?, self.observation.after.audit.as_ref()?))
+    }
+
+    /// The audit's data on a netdev.
+    pub fn audit_of(&self, netdev: &Netdev) -> Option<&'a NetdevAudit> {
+        self.observation.after.audit.as_ref()?.netdevs.get(&netdev.name)
+    }
+
+    /// Netdevs that are up and do not lack a carrier.
+    pub fn running(&self) -> impl Iterator<Item = &'a Netdev> {
+        self.observation
+            .after
+            .netdevs
+            .iter()
+            .filter(|netdev| netdev.up && netdev.carrier != Some(false))
+    }
+
+    /// A statistic of a netdev, per second.
+    pub fn rate(&self, netdev: &Netdev, statistic: &str) -> Option<f64> {
+        self.rates.netdevs.get(&netdev.name)?.get(statistic).copied()
+    }
+
+    /// The rate per second of a counter that grew by this in the interval; 0 for an empty interval.
+    pub fn per_s(&self, growth: u64) -> f64 {
+        let seconds = self.rates.elapsed.as_secs_f64();
+        if seconds > 0.0 { growth as f64 / seconds } else { 0.0 }
+    }
+
+    /// The growth of the driver counters whose names fit, by name, without those that did not grow.
+    pub fn driver_counters(
+        &self,
+        netdev: &Netdev,
+        fits: impl Fn(&str) -> bool,
+    ) -> BTreeMap<&'a str, u64> {
+        let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
+        let old = self.observation.before.netdevs.iter().find(same);
+        let new = self.observation.after.netdevs.iter().find(same);
+        let mut grown = BTreeMap::new();
+        let Some((old, new)) = old.and_then(stats).zip(new.and_then(stats)) else { return grown };
+        if old.len() != new.len() {
+            return grown;
+        }
+        // Names may repeat. Their positions are stable while the list keeps its length.
+        for ((name, before), (again, after)) in old.iter().zip(new) {
+            if name == again && fits(name) && after > before {
+                let sum: &mut u64 = grown.entry(again.as_str()).or_default();
+                *sum = sum.saturating_add(after - before);
+            }
+        }
+        grown
+    }
+
+    /// The queueing disciplines of a netdev that exist in both snapshots: before and after.
+    pub fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
+        let Some((Part::Value(old), Part::Value(new))) =
+            self.audits().map(|(old, new)| (&old.qdiscs, &new.qdiscs))
+        else {
+            return Vec::new();
+        };
+        let same = |new: &Qdisc, old: &&Qdisc| {
+            (old.ifindex, old.handle, old.parent) == (new.ifindex, new.handle, new.parent)
+                && old.kind == new.kind
+        };
+        let own = new.iter().filter(|qdisc| qdisc.ifindex == netdev.ifindex);
+        own.filter_map(|new| Some((old.iter().find(|old| same(new, old))?, new))).collect()
+    }
+
+    /// Connections that exist in both snapshots: before and after.
+    pub fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
+        let Some((Part::Value(old), Part::Value(new))) =
+            self.audits().map(|(old, new)| (&old.connections, &new.connections))
+        else {
+            return Vec::new();
+        };
+        let old: BTreeMap<u64, &Connection> =
+            old.kept.iter().map(|old| (old.cookie, old)).collect();
+        new.kept.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
+    }
+
+    /// The share of a CPU's time in softirqs, and its source: measured, else by clock ticks.
+    pub fn softirq(&self, cpu: CpuId) -> Option<(f64, &'static str)> {
+        let attribution = &self.observation.attribution;
+        let elapsed = attribution.elapsed.as_secs_f64();
+        if let Some(time) = attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0) {
+            return Some((
+                (time.softirq_ns() as f64 / 1e9 / elapsed).min(1.0),
+                "irq:softirq_entry, softirq_exit",
+            ));
+        }
+        Some((self.rates.cpus.get(&cpu)?.shares?.softirq, "/proc/stat"))
+    }
+
+    /// The CPUs that poll a netdev's queues, with the share of their time in softirqs.
+    pub fn polling(&self, netdev: &Netdev) -> BTreeMap<CpuId, f64> {
+        let silos = self.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
+        let polled = silos.flat_map(|silo| silo.polls.keys());
+        polled.filter_map(|cpu| Some((*cpu, self.softirq(*cpu)?.0))).collect()
+    }
+
+    /// The share of the receive work's samples in these stages; `None` below [`ENOUGH_SAMPLES`].
+    pub fn stages(&self, wanted: &[Stage]) -> Option<f64> {
+        let samples = self
+            .observation
+            .attribution
+            .stages
+            .as_ref()
+            .filter(|samples| samples.refused.is_none())?;
+        let all = || samples.cpus.values().flatten();
+        let total = sum(all().map(|(_, count)| *count));
+        let of_wanted =
+            sum(all().filter(|(stage, _)| wanted.contains(stage)).map(|(_, count)| *count));
+        (total >= ENOUGH_SAMPLES).then(|| of_wanted as f64 / total as f64)
+    }
+
+    /// The change of a knob to a value; empty when the knob is missing or already has the value.
+    pub fn change(&self, target: Target, new: Value, reason: &str) -> Vec<Change> {
+        match target.value_in(self.after()) {
+            Some(old) if old != new => vec![Change { target, old, new, reason: reason.to_owned() }],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Minimum number of samples: the error of a share from fewer may exceed a tenth.
+const ENOUGH_SAMPLES: u64 = 100;
+
+/// A saturating sum: the counters of a bundle may have any value.
+pub fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
+
+fn stats(netdev: &Netdev) -> Option<&[(String, u64)]> {
+    netdev.ethtool.as_ref()?.stats.value().map(Vec::as_slice)
+}

@@ -1,0 +1,156 @@
+//! Notes for the user of a report, as sentences.
+
+use crate::derive::rates::Rates;
+use crate::derive::silo::Silos;
+use crate::machine::words::plural;
+use crate::snapshot::attribution::{Attribution, Hook, Source};
+use crate::snapshot::host::{Snapshot, WriterKnob};
+use crate::snapshot::netdev::Netdev;
+use crate::snapshot::observation::Observation;
+
+/// The smallest unresolved share of the bytes that gives a note.
+const UNRESOLVED_WORTH_SAYING: f64 = 0.01;
+
+/// The notes for an observation.
+pub fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> Vec<String> {
+    let after = &observation.after;
+    let mut notes = Vec::new();
+    notes.extend(nothing_to_show(after));
+    if rates.elapsed.is_zero() {
+        notes.push("no rates: the two snapshots have the same time or different boots".into());
+    }
+    notes.extend(attribution(&observation.attribution));
+    notes.extend(unresolved(silos));
+    notes.extend(after.netdevs.iter().filter_map(unknown_interrupts));
+    notes.extend(redirecting(after));
+    notes.extend(after.writers.iter().map(|writer| {
+        let knobs: Vec<&str> = writer.writes.iter().map(|knob| knob_name(*knob)).collect();
+        format!("{} (pid {}) is running and changes {}", writer.name, writer.pid, knobs.join(", "))
+    }));
+    notes.extend(after.gaps.iter().map(|gap| format!("could not read {}: {}", gap.what, gap.why)));
+    notes
+}
+
+/// The user's name for what another program writes.
+pub fn knob_name(knob: WriterKnob) -> &'static str {
+    match knob {
+        WriterKnob::IrqAffinity => "irq affinity",
+        WriterKnob::Rps => "rps",
+        WriterKnob::Xps => "xps",
+        WriterKnob::LaterDevices => "settings of devices when they appear, not now",
+        WriterKnob::Sysctls => "network sysctls",
+    }
+}
+
+fn nothing_to_show(snapshot: &Snapshot) -> Option<String> {
+    let placeable = |netdev: &&Netdev| netdev.rx_queues.iter().any(|queue| queue.irq.is_some());
+    let queues = || {
+        snapshot
+            .netdevs
+            .iter()
+            .filter(placeable)
+            .map(|netdev| netdev.rx_queues.len())
+            .sum::<usize>()
+    };
+    let cpus = snapshot.topology.online.len();
+    if cpus <= 1 {
+        return Some(format!(
+            "nothing to place: one cpu, {}; all receive work runs there",
+            plural(queues(), "rx queue")
+        ));
+    }
+    match queues() {
+        0 => Some("nothing to place: no netdev has an rx queue with a known interrupt".into()),
+        1 => Some(format!(
+            "one rx queue on {cpus} cpus: its interrupt can be moved, but only RPS can spread \
+             its work"
+        )),
+        _ => None,
+    }
+}
+
+fn attribution(attribution: &Attribution) -> Vec<String> {
+    let mut notes = Vec::new();
+    match attribution.source {
+        Source::None => notes.push("consumers unknown: nothing was counted".into()),
+        Source::SockDiag => notes.push(
+            "consumers by sock_diag: TCP only, their cpus are samples, polls are not counted"
+                .into(),
+        ),
+        Source::Bpf if attribution.windowed => {
+            notes.push(
+                "counted in a window: the first event of a socket sets its baseline, \
+                 bytes are a lower bound"
+                    .into(),
+            );
+        }
+        Source::Bpf => {}
+    }
+    notes.extend(questions(attribution).into_iter().filter_map(refusal));
+    if attribution.lost_events > 0 {
+        notes
+            .push(format!("{} events were lost because a table was full", attribution.lost_events));
+    }
+    notes
+}
+
+/// The hooks by question, the best hook of each question first.
+fn questions(attribution: &Attribution) -> Vec<Vec<&Hook>> {
+    let mut questions: Vec<Vec<&Hook>> = Vec::new();
+    for hook in &attribution.hooks {
+        match questions.iter_mut().find(|hooks| hooks[0].question == hook.question) {
+            Some(hooks) => hooks.push(hook),
+            None => questions.push(vec![hook]),
+        }
+    }
+    questions
+}
+
+/// Why a question is unanswered or answered by a lesser hook; `None` if the best hook runs.
+fn refusal(hooks: Vec<&Hook>) -> Option<String> {
+    let best = hooks.first()?;
+    let why = best.refused.as_ref()?;
+    Some(match hooks.iter().find(|hook| hook.refused.is_none()) {
+        Some(lesser) => format!(
+            "{} counted by {} because {} is unavailable: {why}",
+            best.question, lesser.hook, best.hook
+        ),
+        None => format!("{} not counted: {} is unavailable: {why}", best.question, best.hook),
+    })
+}
+
+fn unresolved(silos: &Silos) -> Option<String> {
+    let queues: f64 = silos.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
+    let all =
+        queues + silos.local.bytes_per_s + silos.foreign.bytes_per_s + silos.unresolved.bytes_per_s;
+    let share = silos.unresolved.bytes_per_s / all;
+    (share >= UNRESOLVED_WORTH_SAYING)
+        .then(|| format!("the queue of {:.0}% of the bytes read was not found", share * 100.0))
+}
+
+/// Netdevs with XDP: packets that XDP takes reach no hook except the poll's.
+fn redirecting(snapshot: &Snapshot) -> Option<String> {
+    let with_xdp = snapshot.netdevs.iter().filter(|netdev| netdev.xdp.is_some());
+    let names: Vec<&str> = with_xdp.map(|netdev| netdev.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: an XDP program is attached; packets that XDP redirects, answers or drops are \
+             not counted",
+            names.join(", ")
+        )
+    })
+}
+
+/// A note for a device with interrupts and queues but without a known mapping between them.
+fn unknown_interrupts(netdev: &Netdev) -> Option<String> {
+    let unknown = netdev.rx_queues.iter().filter(|queue| queue.irq.is_none()).count();
+    let worth = !netdev.irqs.is_empty() && netdev.up && unknown > 0;
+    worth.then(|| {
+        let driver = netdev.driver.as_deref().unwrap_or("unknown driver");
+        format!(
+            "{}: the interrupt of {} is unknown ({driver})",
+            netdev.name,
+            plural(unknown, "rx queue")
+        )
+    })
+}

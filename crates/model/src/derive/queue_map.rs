@@ -1,0 +1,265 @@
+//! Maps NAPIs to queues, and consumption to the queue that it arrived on: by netdev netlink, or by
+//! observation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::machine::ids::NapiId;
+use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Resolved};
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
+
+/// The queue or device that counted work belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Home {
+    /// An rx queue, by the netdev's position in the snapshot and the queue's index.
+    Queue(usize, u32),
+    /// A NAPI with an unknown queue, by its netdev's position in the snapshot.
+    Napi(usize, NapiId),
+    /// Received through no NIC.
+    Local,
+    /// A netdev of another network namespace.
+    Foreign,
+    /// Not found.
+    Unresolved,
+}
+
+/// The mapping between NAPIs and queues.
+#[derive(Debug)]
+pub struct Join<'a> {
+    snapshot: &'a Snapshot,
+    /// The netdev of each NAPI, by its position in the snapshot.
+    devices: BTreeMap<NapiId, usize>,
+    /// NAPIs that polled netdevs of other network namespaces.
+    foreign: BTreeSet<NapiId>,
+    /// All rx queues, by their netdev's position in the snapshot.
+    rx_queues: BTreeSet<(usize, u32)>,
+    /// The queue of each NAPI.
+    queues: BTreeMap<NapiId, (usize, u32, Edge<NapiId>)>,
+    /// The most certain NAPI of each queue, by interface index.
+    napis: BTreeMap<(u32, u32), Edge<NapiId>>,
+    /// All homes, in the order of the silos.
+    homes: Vec<Home>,
+}
+
+impl<T> Edge<T> {
+    /// An edge to something else with the same source and confidence.
+    pub fn with<U>(self, to: U) -> Edge<U> {
+        Edge { to, source: self.source, confidence: self.confidence }
+    }
+}
+
+impl<'a> Join<'a> {
+    /// Builds the mapping from a snapshot and the counts of the observation.
+    pub fn of(snapshot: &'a Snapshot, attribution: &Attribution) -> Self {
+        let mut join = Self {
+            snapshot,
+            devices: BTreeMap::new(),
+            foreign: BTreeSet::new(),
+            rx_queues: BTreeSet::new(),
+            queues: BTreeMap::new(),
+            napis: BTreeMap::new(),
+            homes: Vec::new(),
+        };
+        let queues = || {
+            snapshot
+                .netdevs
+                .iter()
+                .enumerate()
+                .flat_map(|(at, dev)| dev.rx_queues.iter().map(move |q| (at, q.index)))
+        };
+        join.rx_queues = queues().collect();
+        join.add_settings();
+        join.add_polls(&attribution.polls);
+        join.add_packets(attribution);
+        join.add_only_queues();
+        for (at, index, edge) in join.queues.values() {
+            let sure = join
+                .napis
+                .entry((snapshot.netdevs[*at].ifindex, *index))
+                .or_insert_with(|| edge.clone());
+            if edge.confidence >= sure.confidence {
+                *sure = edge.clone();
+            }
+        }
+        join.homes = queues().map(|(at, index)| Home::Queue(at, index)).collect();
+        let queueless = join.devices.iter().filter(|(napi, _)| !join.queues.contains_key(napi));
+        let polled: BTreeSet<NapiId> =
+            attribution.polls.iter().filter(|p| p.packets > 0).map(|p| p.napi).collect();
+        let homeless = queueless
+            .filter(|(napi, _)| polled.contains(napi))
+            .map(|(napi, at)| Home::Napi(*at, *napi));
+        join.homes.extend(homeless.collect::<BTreeSet<_>>());
+        join
+    }
+
+    /// Adds what netdev netlink reports: the NAPIs of each netdev and, on newer kernels, of each
+    /// queue.
+    fn add_settings(&mut self) {
+        for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
+            self.devices.extend(
+                netdev.napis.iter().filter(|napi| napi.id.0 != 0).map(|napi| (napi.id, at)),
+            );
+            for queue in &netdev.rx_queues {
+                if let Some(edge) = &queue.napi {
+                    self.devices.insert(edge.to, at);
+                    self.queues.insert(edge.to, (at, queue.index, edge.clone()));
+                }
+            }
+        }
+    }
+
+    /// Adds the devices of polls.
+    ///
+    /// A poll names its device within the device's network namespace; names and indexes repeat in
+    /// other namespaces.
+    fn add_polls(&mut self, polls: &[Poll]) {
+        let own = self.snapshot.machine.netns;
+        for poll in polls
+            .iter()
+            .filter(|poll| poll.napi.0 != 0 && !self.devices.contains_key(&poll.napi))
+            .collect::<Vec<_>>()
+        {
+            let here = own == 0 || poll.netns == 0 || own == poll.netns;
+            let is_device = |dev: &Netdev| dev.ifindex == poll.ifindex && dev.name == poll.netdev;
+            match self.snapshot.netdevs.iter().position(is_device).filter(|_| here) {
+                Some(at) => _ = self.devices.insert(poll.napi, at),
+                None => _ = self.foreign.insert(poll.napi),
+            }
+        }
+    }
+
+    /// Adds queues from packets: a packet records its rx queue, and its NAPI belongs to that queue.
+    ///
+    /// If one NAPI has packets of several queues (it changed hands, or a socket changed queues
+    /// between two packets), the queue with most bytes is used. Approximate rows count only without
+    /// exact ones.
+    fn add_packets(&mut self, attribution: &Attribution) {
+        let read = attribution
+            .consumption
+            .iter()
+            .map(|row| (row.napi, row.rx_queue, row.bytes, row.approximate));
+        let forwarded =
+            attribution.forwarded.iter().map(|row| (row.napi, row.rx_queue, row.bytes, false));
+        let mut votes: BTreeMap<NapiId, BTreeMap<u32, (u64, u64)>> = BTreeMap::new();
+        for (napi, queue, bytes, is_approximate) in read.chain(forwarded) {
+            let (Some(napi), Some(queue)) = (napi, queue) else { continue };
+            let (exact, approximate) = votes.entry(napi).or_default().entry(queue).or_default();
+            let votes = if is_approximate { approximate } else { exact };
+            *votes = votes.saturating_add(bytes);
+        }
+        for (napi, votes) in votes
+            .into_iter()
+            .filter(|(napi, _)| !self.queues.contains_key(napi))
+            .collect::<Vec<_>>()
+        {
+            let Some(&at) = self.devices.get(&napi) else { continue };
+            let most = votes
+                .into_iter()
+                .filter(|(queue, _)| self.has_queue(at, *queue))
+                .max_by_key(|(queue, bytes)| (*bytes, std::cmp::Reverse(*queue)));
+            let Some((queue, (exact, _))) = most else { continue };
+            let confidence = if exact > 0 { Confidence::Certain } else { Confidence::Guess };
+            self.queues.insert(
+                napi,
+                (at, queue, Edge { to: napi, source: EdgeSource::Observed, confidence }),
+            );
+        }
+    }
+
+    /// Adds NAPIs of devices with one rx queue: a polled NAPI belongs to that queue.
+    fn add_only_queues(&mut self) {
+        let unknown = self.devices.iter().filter(|(napi, _)| !self.queues.contains_key(napi));
+        for (napi, at) in unknown.map(|(napi, at)| (*napi, *at)).collect::<Vec<_>>() {
+            if let [only] = self.snapshot.netdevs[at].rx_queues.as_slice() {
+                let edge =
+                    Edge { to: napi, source: EdgeSource::Observed, confidence: Confidence::Named };
+                self.queues.insert(napi, (at, only.index, edge));
+            }
+        }
+    }
+
+    /// The NAPI of a queue.
+    pub fn napi_of(&self, netdev: &Netdev, queue: &RxQueue) -> Option<Edge<NapiId>> {
+        queue.napi.clone().or_else(|| self.napis.get(&(netdev.ifindex, queue.index)).cloned())
+    }
+
+    /// NAPIs that polled packets and whose queue is unknown, with their netdev.
+    pub fn queueless(&self) -> impl Iterator<Item = (&'a Netdev, Edge<NapiId>)> + '_ {
+        let snapshot = self.snapshot;
+        self.homes.iter().filter_map(move |home| match home {
+            Home::Napi(at, napi) => {
+                let edge = Edge {
+                    to: *napi,
+                    source: EdgeSource::Observed,
+                    confidence: Confidence::Certain,
+                };
+                Some((&snapshot.netdevs[*at], edge))
+            }
+            _ => None,
+        })
+    }
+
+    /// The home of the silo at this position.
+    pub fn home_at(&self, index: usize) -> Home {
+        self.homes.get(index).copied().unwrap_or(Home::Unresolved)
+    }
+
+    /// Polls by queue or NAPI.
+    pub fn polls_by_home<'p>(&self, attribution: &'p Attribution) -> BTreeMap<Home, Vec<&'p Poll>> {
+        let mut polls: BTreeMap<Home, Vec<&Poll>> = BTreeMap::new();
+        for poll in &attribution.polls {
+            if let Some(home) = self.home_of_napi(poll.napi) {
+                polls.entry(home).or_default().push(poll);
+            }
+        }
+        polls
+    }
+
+    /// The queue or NAPI on which a consumption's data arrived.
+    pub fn home_of(&self, row: &Consumption) -> Home {
+        if row.resolved == Resolved::Local {
+            return Home::Local;
+        }
+        self.home_of_packets(row.napi, row.rx_queue)
+    }
+
+    /// The queue or NAPI on which forwarded packets arrived.
+    pub fn home_of_forwarded(&self, row: &Forwarded) -> Home {
+        self.home_of_packets(row.napi, row.rx_queue)
+    }
+
+    fn home_of_packets(&self, napi: Option<NapiId>, queue: Option<u32>) -> Home {
+        let by_napi = napi.and_then(|napi| match self.home_of_napi(napi)? {
+            Home::Napi(at, _) if queue.is_some_and(|queue| self.has_queue(at, queue)) => {
+                Some(Home::Queue(at, queue?))
+            }
+            home => Some(home),
+        });
+        match (by_napi, napi) {
+            (Some(home), _) => home,
+            (None, Some(napi)) if self.foreign.contains(&napi) => Home::Foreign,
+            _ => self.by_queue_number(queue).unwrap_or(Home::Unresolved),
+        }
+    }
+
+    /// Resolves a queue number alone: unambiguous if only one netdev with interrupts has that
+    /// queue.
+    fn by_queue_number(&self, queue: Option<u32>) -> Option<Home> {
+        let queue = queue?;
+        let mut devices = (0..self.snapshot.netdevs.len())
+            .filter(|at| !self.snapshot.netdevs[*at].irqs.is_empty());
+        let only = devices.next().filter(|_| devices.next().is_none())?;
+        self.has_queue(only, queue).then_some(Home::Queue(only, queue))
+    }
+
+    fn has_queue(&self, at: usize, queue: u32) -> bool {
+        self.rx_queues.contains(&(at, queue))
+    }
+
+    fn home_of_napi(&self, napi: NapiId) -> Option<Home> {
+        match self.queues.get(&napi) {
+            Some((at, queue, _)) => Some(Home::Queue(*at, *queue)),
+            None => Some(Home::Napi(*self.devices.get(&napi)?, napi)),
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! Silos: an rx queue with its interrupt, NAPI, CPUs and consumers. [`crate::derive::queue_map`] maps NAPIs to
+//! queues.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::derive::forwarding::{self, ForwardShare, ForwardTotals};
+use crate::derive::queue_map::{Home, Join};
+use crate::derive::rates::Rates;
+use crate::derive::reader_spread::Concentration;
+use crate::derive::wakeups::Wakeups;
+use crate::machine::cpuset::{CpuId, CpuSet};
+use crate::machine::ids::{Irq, NapiId};
+use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Protocol, Source};
+use crate::snapshot::host::{Snapshot, Writable};
+use crate::snapshot::netdev::{Edge, Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
+use crate::snapshot::observation::Observation;
+
+pub use crate::derive::locality::Locality;
+
+/// All silos of a host, and the traffic that belongs to none of them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Silos {
+    /// Ordered by netdev, then queue; NAPIs with an unknown queue come last.
+    pub queues: Vec<Silo>,
+    /// Data received through no NIC: loopback, or between namespaces of this machine.
+    pub local: Elsewhere,
+    /// Data received through a NAPI of a netdev outside netsilo's network namespace.
+    pub foreign: Elsewhere,
+    /// Data whose queue was not found.
+    pub unresolved: Elsewhere,
+    /// All forwarded traffic.
+    pub forwarded: ForwardTotals,
+}
+
+/// One rx queue, or one NAPI with an unknown queue, and all that belongs to it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Silo {
+    /// The device.
+    pub netdev: NetdevIdentity,
+    /// The rx queue; `None` for a NAPI of the device with an unknown queue.
+    pub queue: Option<u32>,
+    /// Its interrupt; `None` if unknown.
+    pub irq: Option<Edge<Irq>>,
+    /// Action names of the interrupt.
+    pub actions: Vec<String>,
+    /// Other queues that share the interrupt (`rx-1`, `tx-0`).
+    pub shares_irq_with: Vec<String>,
+    /// Requested affinity of the interrupt.
+    pub requested: Option<CpuSet>,
+    /// Effective affinity; it follows `requested` at the next interrupt.
+    pub effective: Option<CpuSet>,
+    /// Whether the interrupt can be moved; `None` if unknown.
+    pub writable: Option<Writable>,
+    /// Its NAPI instance.
+    pub napi: Option<Edge<NapiId>>,
+    /// The NAPI's kthread, if threaded.
+    pub kthread: Option<NapiThread>,
+    /// Packets per second returned by its polls; `None` if polls were not counted.
+    pub packets_per_s: Option<f64>,
+    /// Polls by CPU.
+    pub polls: BTreeMap<CpuId, PollRate>,
+    /// Share of the bytes by the CPU that ran the protocol; with RPS this differs from the polling
+    /// CPU.
+    pub protocol_cpus: BTreeMap<CpuId, f64>,
+    /// Interrupts per second by CPU; `None` if unknown.
+    pub interrupts_per_s: Option<BTreeMap<CpuId, f64>>,
+    /// Softirq time of the polling CPU.
+    pub softirq: Option<SoftirqShare>,
+    /// Estimated share of each CPU's time that polling this queue takes.
+    ///
+    /// It is the CPU's NET_RX time (%sys if threaded) in proportion to packets, or to interrupts if
+    /// polls were not counted.
+    pub own_share: BTreeMap<CpuId, f64>,
+    /// Bytes of payload read per second; `None` if consumers were not counted.
+    pub bytes_per_s: Option<f64>,
+    /// Share of the bytes whose queue is only probably this one.
+    pub approximate_share: f64,
+    /// Consumers that read the queue, heaviest first.
+    pub consumers: Vec<ConsumerShare>,
+    /// Egress queues of packets that are forwarded instead of read, heaviest first.
+    #[serde(default)]
+    pub forwards: Vec<ForwardShare>,
+    /// Distances from the CPU that ran the protocol to the reading CPU.
+    pub locality: Locality,
+    /// Share of the data that is read in one place; `None` if it is not read.
+    #[serde(default)]
+    pub concentration: Option<Concentration>,
+    /// `rps_cpus`; empty means off.
+    pub rps_cpus: Option<CpuSet>,
+    /// `rps_flow_cnt`; 0 means off.
+    pub rps_flow_cnt: Option<u32>,
+    /// `xps_cpus` of the tx queue of the same number.
+    pub xps_cpus: Option<CpuSet>,
+    /// The user of the queue: AF_XDP, io_uring or a lease.
+    pub leased: Option<String>,
+}
+
+/// Polls of one queue on one CPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct PollRate {
+    pub polls_per_s: f64,
+    pub packets_per_s: f64,
+}
+
+/// Softirq time of the CPU that polls a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SoftirqShare {
+    /// The polling CPU.
+    pub cpu: CpuId,
+    /// Share of its time in all softirqs.
+    pub share: f64,
+    /// Whether it was measured at entry and exit; otherwise sampled at clock ticks.
+    pub measured: bool,
+}
+
+/// The reads of one thread group.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ConsumerShare {
+    /// Thread group id.
+    pub tgid: u32,
+    /// Its name (`comm`).
+    pub comm: String,
+    /// Its cgroup.
+    pub cgroup: Option<String>,
+    /// Bytes of payload read per second.
+    pub bytes_per_s: f64,
+    /// Share of all bytes of the queue.
+    pub share: f64,
+    /// Share of its own bytes by reading CPU.
+    pub cpus: BTreeMap<CpuId, f64>,
+    /// The protocols that it reads.
+    pub protocols: Vec<Protocol>,
+    /// Wakeups per second of its sleeping threads by the softirq or the NAPI's kthread; `None` if
+    /// wakeups were not counted.
+    ///
+    /// These are its wakeups by the CPU that runs the queue's protocol, divided in proportion to
+    /// reads if that CPU runs it for several queues.
+    #[serde(default)]
+    pub wakeups_per_s: Option<f64>,
+    /// Wakeups per second by the CPU where the thread slept.
+    #[serde(default)]
+    pub wakeups_on: BTreeMap<CpuId, f64>,
+}
+
+/// Data that was read but belongs to no queue.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// Bytes of payload read per second.
+    pub bytes_per_s: f64,
+    /// Consumers that read it, heaviest first.
+    pub consumers: Vec<ConsumerShare>,
+}
+
+impl Silo {
+    /// Name in reports: `eth0 rx-3`, or `eth0 napi 8197` if the queue is unknown.
+    pub fn label(&self) -> String {
+        match (self.queue, &self.napi) {
+            (Some(queue), _) => format!("{} rx-{queue}", self.netdev.name),
+            (None, Some(napi)) => format!("{} napi {}", self.netdev.name, napi.to),
+            (None, None) => self.netdev.name.clone(),
+        }
+    }
+
+    /// Whether any packet arrived.
+    pub fn has_traffic(&self) -> bool {
+        let polled = self.packets_per_s.is_some_and(|rate| rate > 0.0);
+        let read = self.bytes_per_s.is_some_and(|rate| rate > 0.0);
+        let interrupted = self.packets_per_s.is_none()
+            && self.interrupts_per_s.iter().flatten().any(|(_, rate)| *rate > 0.0);
+        polled || read || interrupted || !self.forwards.is_empty()
+    }
+
+    /// Bytes per second by reading CPU.
+    pub fn read_on(&self) -> BTreeMap<CpuId, f64> {
+        let mut cpus = BTreeMap::new();
+        for consumer in &self.consumers {
+            for (cpu, share) in &consumer.cpus {
+                *cpus.entry(*cpu).or_default() += share * consumer.bytes_per_s;
+            }
+        }
+        cpus
+    }
+}
+
+/// Builds all silos of an observation.
+pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
+    let Observation { after, attribution, .. } = observation;
+    let join = Join::of(after, attribution);
+    let polled = join.polls_by_home(attribution);
+    let index = Index::of(after);
+    let mut queues: Vec<Silo> = Vec::new();
+    for netdev in &after.netdevs {
+        queues.extend(
+            netdev.rx_queues.iter().map(|queue| settings(after, netdev, queue, &join, &index)),
+        );
+    }
+    queues.extend(join.queueless().map(|(netdev, napi)| Silo {
+        netdev: NetdevIdentity::of(netdev),
+        kthread: index.thread_of(netdev, napi.to),
+        napi: Some(napi),
+        ..Silo::default()
+    }));
+    let (read, [local, foreign, unresolved]) = consumption_by_home(attribution, &join);
+    let (sent, of_no_queue) = forwarded_by_home(attribution, &join);
+    let wakeups = Wakeups::of(attribution);
+    let per_cpu = PerCpu::of(rates, attribution);
+    let seconds = attribution.elapsed.as_secs_f64();
+    for (index, silo) in queues.iter_mut().enumerate() {
+        let home = join.home_at(index);
+        measure(silo, polled.get(&home).map_or(&[][..], Vec::as_slice), &per_cpu);
+        let rows = read.get(&home).map_or(&[][..], Vec::as_slice);
+        consume(silo, rows, after, attribution);
+        silo.consumers = consumers(rows, seconds, &wakeups);
+        silo.concentration = Concentration::of(&silo.read_on(), &after.topology);
+        let rows = sent.get(&home).map_or(&[][..], Vec::as_slice);
+        silo.forwards = forwarding::shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
+    }
+    let elsewhere = |rows: Vec<&Consumption>| Elsewhere {
+        bytes_per_s: per_s(total(&rows), seconds),
+        consumers: consumers(&rows, seconds, &wakeups),
+    };
+    own_shares(&mut queues, &per_cpu);
+    Silos {
+        queues,
+        local: elsewhere(local),
+        foreign: elsewhere(foreign),
+        unresolved: elsewhere(unresolved),
+        forwarded: forwarding::totals(&attribution.forwarded, &of_no_queue, seconds),
+    }
+}
+
+/// The time of each CPU, as far as it is known.
+struct PerCpu<'a> {
+    rates: &'a Rates,
+    attribution: &'a Attribution,
+    /// Packets polled on each CPU, of all devices; `None` if polls were not counted.
+    packets: Option<BTreeMap<CpuId, u64>>,
+}
+
+impl<'a> PerCpu<'a> {
+    fn of(rates: &'a Rates, attribution: &'a Attribution) -> Self {
+        let packets = counts_polls(attribution).then(|| {
+            let mut packets = BTreeMap::new();
+            for poll in &attribution.polls {
+                let sum: &mut u64 = packets.entry(poll.cpu).or_default();
+                *sum = sum.saturating_add(poll.packets);
+            }
+            packets
+        });
+        Self { rates, attribution, packets }
+    }
+
+    fn measured_share(
+        &self,
+        cpu: CpuId,
+        nanoseconds: impl Fn(&crate::snapshot::attribution::CpuTime) -> u64,
+    ) -> Option<f64> {
+        let elapsed = self.attribution.elapsed.as_secs_f64();
+        let time = self.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0)?;
+        Some((nanoseconds(time) as f64 / 1e9 / elapsed).min(1.0))
+    }
+
+    fn softirq(&self, cpu: CpuId) -> Option<SoftirqShare> {
+        if let Some(share) = self.measured_share(cpu, |time| time.softirq_ns()) {
+            return Some(SoftirqShare { cpu, share, measured: true });
+        }
+        let share = self.rates.cpus.get(&cpu)?.shares?.softirq;
+        Some(SoftirqShare { cpu, share, measured: false })
+    }
+
+    /// Share of the CPU's time in which it polls NAPIs.
+    fn polling(&self, cpu: CpuId, threaded: bool) -> Option<f64> {
+        let ticks = || self.rates.cpus.get(&cpu)?.shares;
+        if threaded {
+            return Some(ticks()?.sys);
+        }
+        self.measured_share(cpu, |time| time.net_rx_ns).or_else(|| Some(ticks()?.softirq))
+    }
+}
+
+/// Whether polls were counted; an empty list may also mean that no packet arrived.
+fn counts_polls(attribution: &Attribution) -> bool {
+    attribution.source == Source::Bpf
+        && attribution
+            .hooks
+            .iter()
+            .all(|hook| !hook.hook.ends_with("napi_poll") || hook.refused.is_none())
+}
+
+/// Indexes for lookups per queue, so that thousands of queues need no scans.
+struct Index<'a> {
+    /// The queues of each interrupt; `true` for rx.
+    announced: BTreeMap<Irq, Vec<(&'a Netdev, bool, u32)>>,
+    /// NAPIs by interface index and id.
+    napis: BTreeMap<(u32, NapiId), &'a Napi>,
+    /// Tx queues by interface index and number.
+    tx_queues: BTreeMap<(u32, u32), &'a TxQueue>,
+}
+
+impl<'a> Index<'a> {
+    fn of(snapshot: &'a Snapshot) -> Self {
+        let mut announced: BTreeMap<Irq, Vec<(&Netdev, bool, u32)>> = BTreeMap::new();
+        for netdev in &snapshot.netdevs {
+            let rx = netdev.rx_queues.iter().map(|rx| (&rx.irq, true, rx.index));
+            let tx = netdev.tx_queues.iter().map(|tx| (&tx.irq, false, tx.index));
+            for (irq, is_rx, queue) in rx.chain(tx) {
+                if let Some(irq) = irq {
+                    announced.entry(irq.to).or_default().push((netdev, is_rx, queue));
+                }
+            }
+        }
+        let netdevs = || snapshot.netdevs.iter();
+        let napis =
+            netdevs().flat_map(|dev| dev.napis.iter().map(|napi| ((dev.ifindex, napi.id), napi)));
+        let tx =
+            netdevs().flat_map(|dev| dev.tx_queues.iter().map(|tx| ((dev.ifindex, tx.index), tx)));
+        Self { announced, napis: napis.collect(), tx_queues: tx.collect() }
+    }
+
+    fn thread_of(&self, netdev: &Netdev, napi: NapiId) -> Option<NapiThread> {
+        self.napis.get(&(netdev.ifindex, napi)).filter(|_| napi.0 != 0)?.thread.clone()
+    }
+
+    /// Other queues of the same interrupt; those of other devices include the device name.
+    fn sharers(&self, netdev: &Netdev, queue: &RxQueue, irq: Irq) -> Vec<String> {
+        let all = self.announced.get(&irq).map_or(&[][..], Vec::as_slice);
+        let others = all.iter().filter(|(other, is_rx, index)| {
+            !(other.ifindex == netdev.ifindex && *is_rx && *index == queue.index)
+        });
+        let label = |(other, is_rx, index): &(&Netdev, bool, u32)| {
+            let device = if other.ifindex == netdev.ifindex {
+                String::new()
+            } else {
+                format!("{} ", other.name)
+            };
+            format!("{device}{}-{index}", if *is_rx { "rx" } else { "tx" })
+        };
+        others.map(label).collect()
+    }
+}
+
+/// Builds a silo from the queue's settings in the snapshot.
+fn settings(
+    snapshot: &Snapshot,
+    netdev: &Netdev,
+    queue: &RxQueue,
+    join: &Join<'_>,
+    index: &Index<'_>,
+) -> Silo {
+    let napi = join.napi_of(netdev, queue);
+    let by_napi = || {
+        let edge = napi.clone()?;
+        let irq = index.napis.get(&(netdev.ifindex, edge.to))?.irq?;
+        Some(edge.with(irq))
+    };
+    let irq = queue.irq.clone().or_else(by_napi);
+    let state = irq.as_ref().and_then(|irq| snapshot.irqs.get(&irq.to));
+    Silo {
+        netdev: NetdevIdentity::of(netdev),
+        queue: Some(queue.index),
+        actions: state.map(|s| s.actions.clone()).unwrap_or_default(),
+        shares_irq_with: irq
+            .as_ref()
+            .map(|irq| index.sharers(netdev, queue, irq.to))
+            .unwrap_or_default(),
+        requested: state.and_then(|s| s.requested.clone()),
+        effective: state.and_then(|s| s.effective.clone()),
+        writable: state.map(|s| s.writable.clone()),
+        kthread: napi.as_ref().and_then(|napi| index.thread_of(netdev, napi.to)),
+        irq,
+        napi,
+        rps_cpus: queue.rps_cpus.clone(),
+        rps_flow_cnt: queue.rps_flow_cnt,
+        xps_cpus: index
+            .tx_queues
+            .get(&(netdev.ifindex, queue.index))
+            .and_then(|tx| tx.xps_cpus.clone()),
+        leased: queue.leased.clone(),
+        ..Silo::default()
+    }
+}
+
+/// Adds the rates of polls and interrupts by CPU.
+fn measure(silo: &mut Silo, polls: &[&Poll], per_cpu: &PerCpu<'_>) {
+    let seconds = per_cpu.attribution.elapsed.as_secs_f64();
+    for poll in polls {
+        let rate = silo.polls.entry(poll.cpu).or_default();
+        rate.polls_per_s += per_s(poll.polls, seconds);
+        rate.packets_per_s += per_s(poll.packets, seconds);
+    }
+    // Without a known NAPI the queue's packets are unknown: another NAPI may have polled it.
+    let known = per_cpu.packets.is_some() && silo.napi.is_some();
+    silo.packets_per_s = known.then(|| silo.polls.values().map(|rate| rate.packets_per_s).sum());
+    let irq = silo.irq.as_ref().and_then(|irq| per_cpu.rates.irqs.get(&irq.to));
+    silo.interrupts_per_s = irq.map(|rates| rates.per_s.clone());
+    silo.softirq = polling_cpu(silo).and_then(|cpu| per_cpu.softirq(cpu));
+}
+
+/// The CPU that polls the queue most: by polls, then by interrupts, then by settings.
+fn polling_cpu(silo: &Silo) -> Option<CpuId> {
+    let polled = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s)));
+    let interrupted =
+        || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
+    polled.or_else(interrupted).or_else(|| silo.effective.as_ref()?.single())
+}
+
+/// The key with the greatest weight, the lowest among equals; `None` if all weights are 0.
+pub fn heaviest<K: Ord + Copy>(weights: impl Iterator<Item = (K, f64)>) -> Option<K> {
+    let heavier = |best: Option<(K, f64)>, (key, weight): (K, f64)| match best {
+        Some((lowest, most)) if weight < most || (weight == most && lowest < key) => {
+            Some((lowest, most))
+        }
+        _ if weight > 0.0 => Some((key, weight)),
+        best => best,
+    };
+    weights.fold(None, heavier).map(|(key, _)| key)
+}
+
+/// Divides each CPU's polling time among the queues polled there.
+fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
+    let seconds = per_cpu.attribution.elapsed.as_secs_f64();
+    let mut interrupts: BTreeMap<CpuId, f64> = BTreeMap::new();
+    for (cpu, rate) in queues.iter().flat_map(|silo| silo.interrupts_per_s.iter().flatten()) {
+        *interrupts.entry(*cpu).or_default() += rate;
+    }
+    for silo in queues.iter_mut() {
+        let of_all = |part: f64, all: f64| if all > 0.0 { (part / all).min(1.0) } else { 0.0 };
+        let parts: Vec<(CpuId, f64)> = match (&per_cpu.packets, silo.packets_per_s) {
+            (Some(packets), Some(_)) => {
+                let all = |cpu| per_s(packets.get(&cpu).copied().unwrap_or(0), seconds);
+                silo.polls
+                    .iter()
+                    .map(|(cpu, rate)| (*cpu, of_all(rate.packets_per_s, all(*cpu))))
+                    .collect()
+            }
+            _ => {
+                let all = |cpu| interrupts.get(&cpu).copied().unwrap_or(0.0);
+                let rates = silo.interrupts_per_s.iter().flatten();
+                rates.map(|(cpu, rate)| (*cpu, of_all(*rate, all(*cpu)))).collect()
+            }
+        };
+        let threaded = silo.kthread.is_some();
+        silo.own_share = parts
+            .into_iter()
+            .filter_map(|(cpu, part)| Some((cpu, part * per_cpu.polling(cpu, threaded)?)))
+            .collect();
+    }
+}
+
+/// Groups consumption by queue, and separately what was local, foreign and unresolved.
+fn consumption_by_home<'a>(
+    attribution: &'a Attribution,
+    join: &Join<'_>,
+) -> (BTreeMap<Home, Vec<&'a Consumption>>, [Vec<&'a Consumption>; 3]) {
+    let (mut read, mut elsewhere) = (BTreeMap::new(), [const { Vec::new() }; 3]);
+    for row in &attribution.consumption {
+        match join.home_of(row) {
+            Home::Local => elsewhere[0].push(row),
+            Home::Foreign => elsewhere[1].push(row),
+            Home::Unresolved => elsewhere[2].push(row),
+            home => read.entry(home).or_insert_with(Vec::new).push(row),
+        }
+    }
+    (read, elsewhere)
+}
+
+/// Groups forwarded traffic by the queue of arrival, and separately what arrived on no queue of
+/// this host.
+fn forwarded_by_home<'a>(
+    attribution: &'a Attribution,
+    join: &Join<'_>,
+) -> (BTreeMap<Home, Vec<&'a Forwarded>>, Vec<&'a Forwarded>) {
+    let (mut sent, mut of_no_queue) = (BTreeMap::new(), Vec::new());
+    for row in &attribution.forwarded {
+        match join.home_of_forwarded(row) {
+            home @ (Home::Queue(..) | Home::Napi(..)) => {
+                sent.entry(home).or_insert_with(Vec::new).push(row)
+            }
+            _ => of_no_queue.push(row),
+        }
+    }
+    (sent, of_no_queue)
+}
+
+/// Adds the bytes read from the queue, and their locality.
+fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribution: &Attribution) {
+    let seconds = attribution.elapsed.as_secs_f64();
+    let bytes = total(rows);
+    silo.bytes_per_s =
+        (attribution.source != Source::None && seconds > 0.0).then(|| per_s(bytes, seconds));
+    let polled_on = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s)));
+    let share = |row: &Consumption| if bytes > 0 { row.bytes as f64 / bytes as f64 } else { 0.0 };
+    silo.locality.bytes_per_s = per_s(bytes, seconds);
+    for row in rows {
+        silo.approximate_share += if row.approximate { share(row) } else { 0.0 };
+        match row.protocol_cpu.or(row.poll_cpu).or(polled_on) {
+            Some(cpu) => {
+                let distance = snapshot.topology.distance(cpu, row.consumer_cpu);
+                *silo.protocol_cpus.entry(cpu).or_default() += share(row);
+                *silo.locality.shares.entry(distance).or_default() += share(row);
+            }
+            None => silo.locality.unknown += share(row),
+        }
+    }
+}
+
+fn consumers(rows: &[&Consumption], seconds: f64, wakeups: &Wakeups) -> Vec<ConsumerShare> {
+    let mut by_consumer: BTreeMap<_, Vec<&Consumption>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.bytes > 0) {
+        by_consumer.entry(&row.consumer).or_default().push(row);
+    }
+    let all = total(rows).max(1) as f64;
+    let mut consumers: Vec<(u64, ConsumerShare)> = by_consumer
+        .into_iter()
+        .map(|(consumer, rows)| {
+            let bytes = total(&rows);
+            let mut cpus = BTreeMap::new();
+            for row in &rows {
+                *cpus.entry(row.consumer_cpu).or_default() += row.bytes as f64 / bytes as f64;
+            }
+            let mut protocols: Vec<Protocol> = rows.iter().map(|row| row.protocol).collect();
+            protocols.sort_unstable();
+            protocols.dedup();
+            let wakeups_on = wakeups.of_reads(&rows);
+            let share = ConsumerShare {
+                tgid: consumer.tgid,
+                comm: consumer.comm.clone(),
+                cgroup: consumer.cgroup.clone(),
+                bytes_per_s: per_s(bytes, seconds),
+                share: bytes as f64 / all,
+                cpus,
+                protocols,
+                wakeups_per_s: wakeups.counted.then(|| wakeups_on.values().sum()),
+                wakeups_on,
+            };
+            (bytes, share)
+        })
+        .collect();
+    consumers.sort_by_key(|(bytes, consumer)| (std::cmp::Reverse(*bytes), consumer.tgid));
+    consumers.into_iter().map(|(_, consumer)| consumer).collect()
+}
+
+fn total(rows: &[&Consumption]) -> u64 {
+    rows.iter().fold(0, |sum, row| sum.saturating_add(row.bytes))
+}
+
+fn per_s(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests;

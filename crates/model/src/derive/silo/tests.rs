@@ -1,0 +1,242 @@
+//! Tests of silos, on scenes.
+
+use std::time::Duration;
+
+use super::*;
+use crate::derive::rates::rates;
+use crate::machine::topology::Distance;
+use crate::snapshot::attribution::{Consumer, Resolved};
+use crate::snapshot::netdev::EdgeSource;
+use crate::synthetic::grid::Grid;
+use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+
+fn set(text: &str) -> CpuSet {
+    CpuSet::parse_list(text).unwrap()
+}
+
+/// A 2 x 2 x 2 machine; two queues of a virtio device on cpu 0, the first one read on cpus 2 and 5.
+fn scene() -> Scene {
+    let queue = |irq| SceneQueue { irq: Some(irq), cpus: set("0"), ..SceneQueue::default() };
+    let reader = |comm: &str, cpu, bytes_per_s| Reader {
+        comm: comm.into(),
+        cpu: CpuId(cpu),
+        bytes_per_s,
+        ..Reader::default()
+    };
+    let readers = vec![reader("redis", 2, 750), reader("iperf", 5, 250)];
+    let first = SceneQueue { packets_per_s: 300, load: 0.3, readers, ..queue(30) };
+    let queues = vec![first, SceneQueue { packets_per_s: 100, load: 0.1, ..queue(32) }];
+    let netdev = SceneNetdev {
+        name: "eth0".into(),
+        driver: "virtio_net".into(),
+        queues,
+        ..SceneNetdev::default()
+    };
+    Scene {
+        grid: Grid { nodes: 2, l2s: 2, threads: 2, ..Grid::default() },
+        netdevs: vec![netdev],
+        ..Scene::default()
+    }
+}
+
+fn silos_of(observation: &Observation) -> Silos {
+    silos(observation, &rates(&observation.before, &observation.after))
+}
+
+#[test]
+fn a_queue_knows_its_consumers_heaviest_first_and_how_far_they_are() {
+    let silo = &silos_of(&scene().observation()).queues[0];
+    assert_eq!(silo.bytes_per_s, Some(1000.0));
+    let consumers: Vec<_> = silo.consumers.iter().map(|c| (c.comm.as_str(), c.share)).collect();
+    assert_eq!(consumers, [("redis", 0.75), ("iperf", 0.25)]);
+    assert_eq!(silo.locality.shares, [(Distance::Llc, 0.75), (Distance::Remote, 0.25)].into());
+    assert_eq!(silo.read_on(), [(CpuId(2), 750.0), (CpuId(5), 250.0)].into());
+}
+
+#[test]
+fn a_cpus_polling_time_is_divided_by_packets() {
+    let silos = silos_of(&scene().observation());
+    let own: Vec<f64> = silos.queues.iter().map(|silo| silo.own_share[&CpuId(0)]).collect();
+    assert!((own[0] - 0.3).abs() < 1e-9 && (own[1] - 0.1).abs() < 1e-9, "{own:?}");
+    assert_eq!(
+        silos.queues[0].softirq,
+        Some(SoftirqShare { cpu: CpuId(0), share: 0.4, measured: true })
+    );
+}
+
+#[test]
+fn without_ebpf_interrupts_stand_for_packets_and_consumers_are_unknown() {
+    let silos = silos_of(&Scene { without_bpf: true, ..scene() }.observation());
+    let silo = &silos.queues[0];
+    assert_eq!((silo.packets_per_s, silo.bytes_per_s), (None, None));
+    assert!(silo.has_traffic());
+    assert!((silo.own_share[&CpuId(0)] - 0.3).abs() < 1e-3, "{:?}", silo.own_share);
+    assert!(!silo.softirq.unwrap().measured);
+}
+
+#[test]
+fn a_napi_belongs_to_the_queue_of_its_packets() {
+    let mut scene = scene();
+    scene.netdevs[0].napis_unknown = true;
+    let silos = silos_of(&scene.observation());
+    let napi = silos.queues[0].napi.clone().unwrap();
+    assert_eq!((napi.to, napi.source), (NapiId(8193), EdgeSource::Observed));
+    assert_eq!(silos.queues[1].packets_per_s, None, "nothing was read, so its napi is not known");
+    assert_eq!(silos.queues[2].label(), "eth0 napi 8194");
+    assert_eq!(silos.queues[2].packets_per_s, Some(100.0));
+}
+
+#[test]
+fn local_foreign_and_unresolved_data_belongs_to_no_silo() {
+    let mut observation = scene().observation();
+    let row = |napi, resolved, bytes| Consumption {
+        napi,
+        rx_queue: None,
+        resolved,
+        poll_cpu: None,
+        protocol_cpu: None,
+        consumer_cpu: CpuId(1),
+        consumer: Consumer { tgid: 7, comm: "x".into(), cgroup: None, netns: 0 },
+        protocol: Protocol::Udp,
+        bytes,
+        events: 1,
+        approximate: false,
+        connected: None,
+    };
+    let foreign = Poll { napi: NapiId(9999), netns: 1, ..observation.attribution.polls[0].clone() };
+    observation.attribution.polls.push(foreign);
+    observation.attribution.consumption.extend([
+        row(None, Resolved::Local, 10),
+        row(None, Resolved::Unresolved, 20),
+        row(Some(NapiId(9999)), Resolved::Direct, 30),
+    ]);
+    let silos = silos_of(&observation);
+    let elsewhere = [&silos.local, &silos.unresolved, &silos.foreign].map(|e| e.bytes_per_s);
+    assert_eq!(elsewhere, [1.0, 2.0, 3.0]);
+    assert_eq!(
+        silos.queues.len(),
+        2,
+        "a device of the same name and index in another namespace is not ours"
+    );
+    assert_eq!(silos.queues[0].bytes_per_s, Some(1000.0));
+}
+
+#[test]
+fn locality_starts_at_the_cpu_that_ran_the_protocol() {
+    let mut scene = scene();
+    scene.netdevs[0].queues[0].rps_cpus = Some(set("3"));
+    let silo = &silos_of(&scene.observation()).queues[0];
+    assert_eq!(silo.polls.keys().copied().collect::<CpuSet>(), set("0"));
+    assert_eq!(silo.protocol_cpus.keys().copied().collect::<CpuSet>(), set("3"));
+    assert_eq!(silo.locality.shares[&Distance::Smt], 0.75);
+}
+
+#[test]
+fn queues_of_one_interrupt_name_each_other() {
+    let mut scene = scene();
+    scene.netdevs[0].queues[1].irq = Some(30);
+    let silos = silos_of(&scene.observation());
+    assert_eq!(silos.queues[0].shares_irq_with, ["rx-1", "tx-0", "tx-1"]);
+}
+
+#[test]
+fn a_device_without_known_interrupts_still_has_silos() {
+    let mut scene = scene();
+    scene.netdevs[0].queues[0].irq = None;
+    let silo = &silos_of(&scene.observation()).queues[0];
+    assert_eq!(
+        (silo.irq.clone(), silo.writable.clone(), silo.interrupts_per_s.clone()),
+        (None, None, None)
+    );
+}
+
+#[test]
+fn a_window_of_no_length_has_no_rates() {
+    let mut observation = scene().observation();
+    observation.attribution.elapsed = Duration::ZERO;
+    let silo = &silos_of(&observation).queues[0];
+    assert_eq!(silo.bytes_per_s, None);
+    assert!(silo.own_share.values().all(|share| share.is_finite()));
+}
+
+#[test]
+fn wakeups_are_counted_by_the_cpu_where_the_reader_slept() {
+    let mut scene = scene();
+    scene.netdevs[0].queues[0].wakeups_per_s = 400;
+    let silo = &silos_of(&scene.observation()).queues[0];
+    let woken: Vec<_> =
+        silo.consumers.iter().map(|c| (c.wakeups_per_s, c.wakeups_on.clone())).collect();
+    let expected =
+        [(Some(300.0), [(CpuId(2), 300.0)].into()), (Some(100.0), [(CpuId(5), 100.0)].into())];
+    assert_eq!(woken, expected);
+}
+
+#[test]
+fn uncounted_wakeups_are_absent_and_not_zero() {
+    let silo = &silos_of(&scene().observation()).queues[0];
+    assert_eq!(silo.consumers[0].wakeups_per_s, None);
+}
+
+#[test]
+fn queues_of_one_cpu_share_a_readers_wakeups_by_its_reads() {
+    let mut scene = scene();
+    scene.netdevs[0].queues[0].wakeups_per_s = 400;
+    scene.netdevs[0].queues[1].readers =
+        vec![Reader { comm: "redis".into(), cpu: CpuId(2), bytes_per_s: 1, ..Reader::default() }];
+    let mut observation = scene.observation();
+    let reads =
+        observation.attribution.consumption.iter_mut().filter(|row| row.consumer.comm == "redis");
+    reads.zip([200, 100]).for_each(|(row, events)| row.events = events);
+    let silos = silos_of(&observation);
+    let woken = [0, 1].map(|queue| silos.queues[queue].consumers[0].wakeups_per_s);
+    assert_eq!(woken, [Some(200.0), Some(100.0)]);
+}
+
+/// A scene whose second queue forwards unread packets to a second device.
+fn forwarding() -> Scene {
+    let mut scene = scene();
+    let forward = |queue, packets_per_s| SceneForward {
+        to: "eth1".into(),
+        queue,
+        packets_per_s,
+        bytes_per_s: packets_per_s * 100,
+    };
+    scene.netdevs[0].queues[1].forwards = vec![forward(0, 20), forward(3, 60)];
+    scene.netdevs.push(SceneNetdev { name: "eth1".into(), ..SceneNetdev::default() });
+    scene
+}
+
+#[test]
+fn a_queue_knows_where_its_packets_leave_heaviest_first() {
+    let silos = silos_of(&forwarding().observation());
+    let forwards = &silos.queues[1].forwards;
+    let labels: Vec<_> = forwards.iter().map(|to| (to.label(), to.share, to.cpu)).collect();
+    assert_eq!(labels, [("eth1 tx-3".into(), 0.6, CpuId(0)), ("eth1 tx-0".into(), 0.2, CpuId(0))]);
+    assert_eq!((silos.forwarded.packets_per_s, silos.forwarded.bytes_per_s), (80.0, 8000.0));
+    assert_eq!((silos.queues[0].forwards.len(), silos.forwarded.from_no_queue.len()), (0, 0));
+}
+
+#[test]
+fn a_napi_belongs_to_the_queue_of_its_forwarded_packets() {
+    let mut scene = forwarding();
+    scene.netdevs[0].napis_unknown = true;
+    let silos = silos_of(&scene.observation());
+    let napis: Vec<_> =
+        silos.queues.iter().map(|silo| silo.napi.clone().map(|napi| napi.to)).collect();
+    assert_eq!(napis, [Some(NapiId(8193)), Some(NapiId(8194))]);
+    assert_eq!(silos.queues[1].packets_per_s, Some(100.0));
+}
+
+#[test]
+fn packets_of_a_container_are_forwarded_from_no_queue() {
+    let mut observation = forwarding().observation();
+    let row = Forwarded {
+        napi: None,
+        rx_queue: None,
+        packets: 200,
+        ..observation.attribution.forwarded[0].clone()
+    };
+    observation.attribution.forwarded.push(row);
+    let forwarded = silos_of(&observation).forwarded;
+    assert_eq!((forwarded.packets_per_s, forwarded.from_no_queue[0].share), (100.0, 0.2));
+}

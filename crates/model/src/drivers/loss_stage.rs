@@ -1,0 +1,102 @@
+//! FILEDOC
+
+use serde::{Deserialize, Serialize};
+
+/// A stage of the receive path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Frames arrived damaged.
+    Wire,
+    /// The NIC's own buffer was full.
+    Nic,
+    /// The receive ring had no free descriptor, or the driver had no buffer for it.
+    Ring,
+    /// An XDP program dropped the packet on purpose.
+    Xdp,
+    /// The backlog of a CPU was full (RPS, loopback, veth).
+    Backlog,
+    /// NET_RX stopped with work left: the packets were late, not lost.
+    Squeeze,
+    /// IP, fragment reassembly or checksum validation dropped the packet.
+    Protocol,
+    /// The queue of a listening socket was full.
+    Listen,
+    /// The buffer of a socket was full.
+    Socket,
+}
+
+impl Place {
+    /// All stages, in the order of the receive path.
+    pub const ALL: [Self; 9] = [
+        Self::Wire,
+        Self::Nic,
+        Self::Ring,
+        Self::Xdp,
+        Self::Backlog,
+        Self::Squeeze,
+        Self::Protocol,
+        Self::Listen,
+        Self::Socket,
+    ];
+
+    /// The label as printed in the ledger.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Wire => "wire: damaged frames",
+            Self::Nic => "NIC: buffer full",
+            Self::Ring => "ring: no free descriptor",
+            Self::Xdp => "XDP: dropped on purpose",
+            Self::Backlog => "backlog full",
+            Self::Squeeze => "squeeze: late, not lost",
+            Self::Protocol => "protocol",
+            Self::Listen => "listen queue full",
+            Self::Socket => "socket buffer full",
+        }
+    }
+
+    /// Whether packets counted at this stage are lost unintentionally.
+    pub fn loses(self) -> bool {
+        !matches!(self, Self::Xdp | Self::Squeeze)
+    }
+
+    /// The next step for losses of `subject` at this stage; empty for a stage that loses nothing.
+    pub fn next(self, subject: &str) -> String {
+        match self {
+            Self::Wire => {
+                format!(
+                    "{subject}: frames arrive damaged: check cable, transceiver and switch port"
+                )
+            }
+            Self::Nic | Self::Ring => {
+                format!(
+                    "{subject}: find the cpus that poll it (netsilo why {subject}), then run \
+                     netsilo plan --fix nic-drops:{subject}"
+                )
+            }
+            Self::Backlog => {
+                format!(
+                    "{subject}: find what fills its backlog (netsilo why {subject}), then run \
+                     netsilo plan --fix backlog-overflow:{subject}"
+                )
+            }
+            Self::Protocol => {
+                "the protocol counters show the reason: see netsilo explain protocol-drops"
+                    .to_owned()
+            }
+            Self::Listen => {
+                format!(
+                    "{subject}: connections arrive faster than they are accepted: see netsilo \
+                     explain listen-overflow"
+                )
+            }
+            Self::Socket => {
+                format!(
+                    "{subject}: packets arrive faster than they are read: see netsilo explain \
+                     socket-buffer-overflow"
+                )
+            }
+            Self::Xdp | Self::Squeeze => String::new(),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The knobs of each driver by kernel version: `data/drivers.toml`, rendered as `docs/drivers.md`.
+//!
+//! The table lists what a driver *can* support, from kernel sources. `Ethtool` has what a device
+//! reports now. The table covers what a query cannot show without a write attempt, and advice about
+//! other kernels.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// The embedded table.
+const SHIPPED: &str = include_str!("drivers.toml");
+
+/// The table of all drivers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drivers {
+    /// One entry per driver.
+    pub driver: Vec<Driver>,
+}
+
+/// The knobs of one driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Driver {
+    /// Name, as ethtool shows it.
+    pub name: String,
+    /// Source file and `struct ethtool_ops`.
+    pub source: String,
+    /// Whether its RSS hash includes UDP ports; `None` when not investigated.
+    pub udp_ports: Option<UdpPorts>,
+    /// Source of that fact.
+    pub udp_source: Option<String>,
+    /// Knobs by kernel version, oldest first; an examined version without an entry equals the
+    /// previous one.
+    pub kernel: Vec<Knobs>,
+}
+
+/// Whether a driver's RSS hash includes UDP ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UdpPorts {
+    /// By default.
+    ByDefault,
+    /// After `rx-flow-hash udp4 sdfn`.
+    OnRequest,
+    /// Not possible.
+    Never,
+}
+
+/// The knobs of a driver from one kernel version on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Knobs {
+    /// The oldest examined version with these knobs.
+    pub since: String,
+    /// The supported knobs.
+    pub knobs: BTreeSet<Knob>,
+    /// The supported parameters of `ethtool -C`.
+    pub coalesce: BTreeSet<String>,
+}
+
+/// A knob that a driver may support.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Knob {
+    /// Number of channels (`ethtool -L`).
+    Channels,
+    /// Ring sizes (`ethtool -G`).
+    Rings,
+    /// Interrupt moderation (`ethtool -C`).
+    Coalesce,
+    /// Interrupt moderation per queue.
+    CoalescePerQueue,
+    /// RSS indirection table (`ethtool -X`).
+    RssTable,
+    /// Reports its RSS key.
+    RssKey,
+    /// Can set the fields of the RSS hash (`ethtool -N ... rx-flow-hash`).
+    FlowHash,
+    /// Flow steering rules (`ethtool -N`).
+    Ntuple,
+    /// More than one RSS context.
+    RssContexts,
+    /// A hash that is equal in both directions.
+    SymmetricHash,
+    /// Accelerated RFS (`ndo_rx_flow_steer`).
+    Arfs,
+    /// Large receive offload.
+    Lro,
+    /// GRO in hardware.
+    HwGro,
+    /// Byte queue limits.
+    Bql,
+    /// Reports the interrupt of each NAPI.
+    NapiIrq,
+}
+
+impl Knob {
+    /// All knobs.
+    pub const ALL: [Self; 15] = [
+        Self::Channels,
+        Self::Rings,
+        Self::Coalesce,
+        Self::CoalescePerQueue,
+        Self::RssTable,
+        Self::RssKey,
+        Self::FlowHash,
+        Self::Ntuple,
+        Self::RssContexts,
+        Self::SymmetricHash,
+        Self::Arfs,
+        Self::Lro,
+        Self::HwGro,
+        Self::Bql,
+        Self::NapiIrq,
+    ];
+
+    /// The name in the data file and on the page.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Channels => "channels",
+            Self::Rings => "rings",
+            Self::Coalesce => "coalesce",
+            Self::CoalescePerQueue => "coalesce-per-queue",
+            Self::RssTable => "rss-table",
+            Self::RssKey => "rss-key",
+            Self::FlowHash => "flow-hash",
+            Self::Ntuple => "ntuple",
+            Self::RssContexts => "rss-contexts",
+            Self::SymmetricHash => "symmetric-hash",
+            Self::Arfs => "arfs",
+            Self::Lro => "lro",
+            Self::HwGro => "hw-gro",
+            Self::Bql => "bql",
+            Self::NapiIrq => "napi-irq",
+        }
+    }
+}
+
+impl Drivers {
+    /// The embedded table; a test checks that it parses.
+    pub fn shipped() -> Self {
+        toml::from_str(SHIPPED).unwrap_or_default()
+    }
+
+    /// The entry of a driver.
+    pub fn find(&self, name: &str) -> Option<&Driver> {
+        self.driver.iter().find(|driver| driver.name == name)
+    }
+
+    /// The knobs of a driver on a kernel release (`6.12.48+deb12-amd64`); `None` on a kernel older
+    /// than all examined ones.
+    pub fn knobs(&self, driver: &str, release: &str) -> Option<&Knobs> {
+        let running = version(release)?;
+        self.find(driver)?
+            .kernel
+            .iter()
+            .rfind(|knobs| version(&knobs.since).is_some_and(|since| since <= running))
+    }
+
+    /// Whether a driver is known to lack a knob on this kernel; false when unknown.
+    pub fn lacks(&self, driver: &str, release: &str, knob: Knob) -> bool {
+        self.knobs(driver, release).is_some_and(|knobs| !knobs.knobs.contains(&knob))
+    }
+
+    /// Whether `ethtool -C` supports this parameter (`adaptive-rx`) on this kernel.
+    pub fn takes(&self, driver: &str, release: &str, parameter: &str) -> bool {
+        self.knobs(driver, release).is_some_and(|knobs| knobs.coalesce.contains(parameter))
+    }
+
+    /// The tables of `docs/drivers.md`, as markdown.
+    pub fn tables(&self) -> String {
+        let mut text =
+            format!("| driver | kernel | {} |\n", Knob::ALL.map(Knob::label).join(" | "));
+        let _ = writeln!(text, "|---|---|{}", "---|".repeat(Knob::ALL.len()));
+        for (driver, knobs) in self.rows() {
+            let marks = Knob::ALL.map(|knob| if knobs.knobs.contains(&knob) { "yes" } else { "" });
+            let _ = writeln!(text, "| {} | {} | {} |", driver.name, knobs.since, marks.join(" | "));
+        }
+        let _ = writeln!(
+            text,
+            "\n## Parameters of `ethtool -C`\n| driver | kernel | parameters |\n|---|---|---|"
+        );
+        for (driver, knobs) in self.rows().filter(|(_, knobs)| !knobs.coalesce.is_empty()) {
+            let parameters: Vec<&str> = knobs.coalesce.iter().map(String::as_str).collect();
+            let _ =
+                writeln!(text, "| {} | {} | {} |", driver.name, knobs.since, parameters.join(", "));
+        }
+        let _ = writeln!(
+            text,
+            "\n## UDP ports in the RSS hash\n| driver | ports | source |\n|---|---|---|"
+        );
+        for driver in &self.driver {
+            let Some(ports) = driver.udp_ports else { continue };
+            let ports = match ports {
+                UdpPorts::ByDefault => "by default",
+                UdpPorts::OnRequest => "after `rx-flow-hash udp4 sdfn`",
+                UdpPorts::Never => "never",
+            };
+            let source = driver.udp_source.as_deref().unwrap_or("-");
+            let _ = writeln!(text, "| {} | {ports} | `{source}` |", driver.name);
+        }
+        let _ = writeln!(text, "\n## Sources\n| driver | source |\n|---|---|");
+        for driver in &self.driver {
+            let _ = writeln!(text, "| {} | `{}` |", driver.name, driver.source);
+        }
+        text
+    }
+
+    fn rows(&self) -> impl Iterator<Item = (&Driver, &Knobs)> {
+        self.driver.iter().flat_map(|driver| driver.kernel.iter().map(move |knobs| (driver, knobs)))
+    }
+}
+
+/// Major and minor version of a release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let (major, rest) = release.split_once('.')?;
+    let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_table_parses_without_duplicates() {
+        let drivers: Drivers = toml::from_str(SHIPPED).unwrap();
+        let names: BTreeSet<&str> =
+            drivers.driver.iter().map(|driver| driver.name.as_str()).collect();
+        assert!(names.len() > 30 && names.len() == drivers.driver.len());
+        for driver in &drivers.driver {
+            let versions: Vec<_> =
+                driver.kernel.iter().map(|knobs| version(&knobs.since).unwrap()).collect();
+            assert!(!versions.is_empty() && versions.is_sorted(), "{}", driver.name);
+            assert_eq!(driver.udp_ports.is_some(), driver.udp_source.is_some(), "{}", driver.name);
+        }
+    }
+
+    #[test]
+    fn the_newest_entry_up_to_the_kernel_counts() {
+        let drivers = Drivers::shipped();
+        let knobs = |driver, release| &drivers.knobs(driver, release).unwrap().knobs;
+        assert!(!knobs("bnxt_en", "6.1.0-40-amd64").contains(&Knob::RssContexts));
+        assert!(knobs("bnxt_en", "6.12.48+deb12-amd64").contains(&Knob::RssContexts));
+        assert!(
+            knobs("igb", "6.18.3").contains(&Knob::FlowHash)
+                && !knobs("igb", "6.18.3").contains(&Knob::NapiIrq)
+        );
+        assert!(knobs("igb", "7.3-rc1").contains(&Knob::NapiIrq));
+    }
+
+    #[test]
+    fn an_unknown_driver_or_kernel_lacks_nothing() {
+        let drivers = Drivers::shipped();
+        assert_eq!(drivers.knobs("igb", "5.10.0"), None);
+        assert!(
+            !drivers.lacks("igb", "5.10.0", Knob::Lro)
+                && !drivers.lacks("no_such", "6.12", Knob::Lro)
+        );
+        assert!(
+            drivers.lacks("igb", "6.12", Knob::Lro) && !drivers.lacks("vmxnet3", "6.12", Knob::Lro)
+        );
+        assert!(
+            drivers.takes("mlx5_core", "6.1", "adaptive-rx")
+                && !drivers.takes("igb", "6.1", "adaptive-rx")
+        );
+    }
+
+    #[test]
+    fn the_page_ends_with_the_tables() {
+        let page = include_str!("../../../../docs/drivers.md");
+        let tables = Drivers::shipped().tables();
+        assert!(page.ends_with(&tables), "docs/drivers.md must end with:\n{tables}");
+    }
+}

@@ -1,0 +1,191 @@
+//! CPU topology: core, L2, last-level cache and node of each CPU, and the distance between two
+//! CPUs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::cpuset::{CpuId, CpuSet};
+
+/// A NUMA node, by its kernel number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The CPUs of a machine and what they share.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// One entry per present CPU; offline CPUs have what the kernel still reports.
+    pub cpus: BTreeMap<CpuId, Cpu>,
+    /// `nr_cpu_ids`: the width of the kernel's masks (highest possible CPU + 1).
+    pub nr_cpu_ids: u32,
+    /// CPUs that run now.
+    pub online: CpuSet,
+    /// CPUs that can ever come online.
+    pub possible: CpuSet,
+    /// `isolcpus=` and isolated cpuset partitions (`/sys/devices/system/cpu/isolated`).
+    pub isolated: CpuSet,
+    /// `nohz_full=` (`/sys/devices/system/cpu/nohz_full`).
+    pub nohz_full: CpuSet,
+    /// CPUs and distances of each NUMA node (SLIT; 10 is local); empty if the kernel shows none.
+    pub nodes: BTreeMap<NodeId, Node>,
+}
+
+/// A NUMA node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its CPUs; empty for a memory-only node.
+    pub cpus: CpuSet,
+    /// Distance to each online node in ascending order of node number (`node*/distance`).
+    pub distances: Vec<u32>,
+}
+
+/// One logical CPU.
+///
+/// Shared levels are stored as sets, not as identifiers: `core_id` and cache `id` repeat across
+/// packages and are absent on some machines. The sets always exist, as a CPU shares with itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// CPUs of the same core, itself included (`topology/core_cpus_list`).
+    pub siblings: CpuSet,
+    /// CPUs under the same level 2 data or unified cache, itself included.
+    pub l2: CpuSet,
+    /// CPUs under the same last-level cache, itself included.
+    pub llc: CpuSet,
+    /// CPUs of the same package (socket), itself included.
+    pub package: CpuSet,
+    /// NUMA node; `None` if the kernel has no NUMA or does not report it.
+    pub node: Option<NodeId>,
+    /// Relative capacity on asymmetric machines (`cpu_capacity`, 1024 is the fastest).
+    pub capacity: Option<u32>,
+    /// The kind of core on a hybrid machine.
+    pub kind: CoreKind,
+}
+
+/// The kind of core on hybrid machines (`/sys/devices/cpu_core/cpus`,
+/// `/sys/devices/cpu_atom/cpus`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum CoreKind {
+    /// All cores are equal, as far as the kernel reports.
+    #[default]
+    Uniform,
+    /// A fast core of a hybrid machine.
+    Performance,
+    /// A slow core of a hybrid machine.
+    Efficiency,
+}
+
+/// Distance between two CPUs, ordered nearest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Distance {
+    /// The same logical CPU.
+    SameCpu,
+    /// Another hardware thread of the same core.
+    Smt,
+    /// Another core under the same level 2 cache.
+    L2,
+    /// Another core under the same last-level cache.
+    Llc,
+    /// The same NUMA node (or the same package, where the kernel shows no nodes).
+    Node,
+    /// Another node.
+    Remote,
+}
+
+impl Distance {
+    /// All distances, nearest first.
+    pub const ALL: [Self; 6] =
+        [Self::SameCpu, Self::Smt, Self::L2, Self::Llc, Self::Node, Self::Remote];
+
+    /// Name in reports.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::SameCpu => "same cpu",
+            Self::Smt => "smt",
+            Self::L2 => "l2",
+            Self::Llc => "llc",
+            Self::Node => "node",
+            Self::Remote => "remote",
+        }
+    }
+}
+
+impl Topology {
+    /// Distance between two CPUs; a CPU outside the topology is remote from all others.
+    pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
+        if a == b {
+            return Distance::SameCpu;
+        }
+        let (Some(cpu), Some(other)) = (self.cpus.get(&a), self.cpus.get(&b)) else {
+            return Distance::Remote;
+        };
+        let same_node = match (cpu.node, other.node) {
+            (Some(x), Some(y)) => x == y,
+            _ => cpu.package.contains(b),
+        };
+        if cpu.siblings.contains(b) {
+            Distance::Smt
+        } else if cpu.l2.contains(b) {
+            Distance::L2
+        } else if cpu.llc.contains(b) {
+            Distance::Llc
+        } else if same_node {
+            Distance::Node
+        } else {
+            Distance::Remote
+        }
+    }
+
+    /// Isolated or tickless CPUs, which take work only if the operator names them.
+    pub fn set_apart(&self) -> CpuSet {
+        self.isolated.or(&self.nohz_full)
+    }
+
+    /// The online CPUs of each last-level cache, in the order of their lowest CPU.
+    pub fn llc_groups(&self) -> Vec<CpuSet> {
+        let mut groups: Vec<CpuSet> = Vec::new();
+        for cpu in self.online.iter().filter(|cpu| self.cpus.contains_key(cpu)) {
+            if !groups.iter().any(|group| group.contains(cpu)) {
+                groups.push(self.llc_of(cpu));
+            }
+        }
+        groups
+    }
+
+    /// The online CPUs of a node; none when there is no such node.
+    pub fn node_cpus(&self, node: NodeId) -> CpuSet {
+        self.nodes.get(&node).map(|node| node.cpus.and(&self.online)).unwrap_or_default()
+    }
+
+    /// The online CPUs under the same last-level cache, without the CPU itself and its SMT
+    /// siblings.
+    pub fn near(&self, cpu: CpuId) -> CpuSet {
+        self.llc_of(cpu).minus(&self.core_of(cpu))
+    }
+
+    /// The CPUs of the same core, the CPU itself included.
+    pub fn core_of(&self, cpu: CpuId) -> CpuSet {
+        self.cpus.get(&cpu).map_or_else(|| CpuSet::of(cpu), |cpu| cpu.siblings.clone())
+    }
+
+    /// The online CPUs under the same last-level cache, the CPU itself included.
+    pub fn llc_of(&self, cpu: CpuId) -> CpuSet {
+        self.cpus.get(&cpu).map(|cpu| cpu.llc.and(&self.online)).unwrap_or_default()
+    }
+
+    /// CPUs that may take work by default: online, not isolated, not tickless.
+    pub fn housekeeping(&self) -> CpuSet {
+        self.online.minus(&self.set_apart())
+    }
+}

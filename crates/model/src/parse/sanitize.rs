@@ -1,0 +1,180 @@
+//! Escapes control characters in names from outside.
+//!
+//! Processes and bundles choose their names freely. A name must not control a terminal or forge a
+//! line of output, so control characters are escaped before any other code sees the name.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::machine::reading::Part;
+use crate::snapshot::attribution::Attribution;
+use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev::{EdgeSource, Netdev};
+
+/// Whether a character is a control or format character: moves the cursor, starts an escape
+/// sequence, ends a line, is invisible, or changes the text direction.
+pub fn is_unseen(c: char) -> bool {
+    let format = matches!(
+        c,
+        '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2069}'
+            | '\u{feff}'
+    );
+    c.is_control() || format
+}
+
+/// The text with such characters escaped (`\u{1b}`, `\n`).
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unseen) {
+        return Cow::Borrowed(text);
+    }
+    let written_out =
+        |c: char| -> String { if is_unseen(c) { c.escape_default().collect() } else { c.into() } };
+    Cow::Owned(text.chars().map(written_out).collect())
+}
+
+fn escape(text: &mut String) {
+    if let Cow::Owned(visible) = visible(text) {
+        *text = visible;
+    }
+}
+
+fn escape_all<'a>(texts: impl IntoIterator<Item = &'a mut String>) {
+    texts.into_iter().for_each(escape);
+}
+
+impl Snapshot {
+    /// Escapes control characters in all names.
+    ///
+    /// A device with such a name cannot be found under the escaped name, so netsilo never writes
+    /// its settings.
+    pub fn tame_names(&mut self) {
+        let machine = &mut self.machine;
+        escape_all([
+            &mut machine.hostname,
+            &mut machine.release,
+            &mut machine.boot_id,
+            &mut machine.cmdline,
+        ]);
+        for state in self.irqs.values_mut() {
+            escape_all(state.actions.iter_mut().chain([&mut state.chip]));
+        }
+        self.netdevs.iter_mut().for_each(escape_netdev);
+        escape_all(self.writers.iter_mut().map(|writer| &mut writer.name));
+        let sockets = self.losing_sockets.iter_mut().flatten();
+        escape_all(sockets.filter_map(|socket| Some(&mut socket.holder.as_mut()?.comm)));
+        escape_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));
+        if let Some(audit) = &mut self.audit {
+            let netdevs = std::mem::take(&mut audit.netdevs);
+            audit.netdevs = netdevs
+                .into_iter()
+                .map(|(name, netdev)| (visible(&name).into_owned(), netdev))
+                .collect::<BTreeMap<_, _>>();
+            if let Part::Value(connections) = &mut audit.connections {
+                escape_all(
+                    connections.kept.iter_mut().filter_map(|connection| connection.netdev.as_mut()),
+                );
+            }
+            if let Part::Value(qdiscs) = &mut audit.qdiscs {
+                escape_all(qdiscs.iter_mut().map(|qdisc| &mut qdisc.kind));
+            }
+        }
+    }
+}
+
+fn escape_netdev(netdev: &mut Netdev) {
+    escape(&mut netdev.name);
+    let optional = [
+        &mut netdev.device_path,
+        &mut netdev.driver,
+        &mut netdev.bus,
+        &mut netdev.mac,
+        &mut netdev.master,
+    ];
+    escape_all(optional.into_iter().flatten());
+    escape_all(netdev.napis.iter_mut().filter_map(|napi| Some(&mut napi.thread.as_mut()?.comm)));
+    escape_all(netdev.rx_queues.iter_mut().filter_map(|queue| queue.leased.as_mut()));
+    let rx = netdev.rx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
+    let tx = netdev.tx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
+    escape_all(rx.chain(tx).filter_map(|edge| match &mut edge.source {
+        EdgeSource::ActionName(pattern) => Some(pattern),
+        _ => None,
+    }));
+    let Some(ethtool) = &mut netdev.ethtool else { return };
+    if let Part::Value(driver) = &mut ethtool.driver {
+        escape(&mut driver.driver);
+        escape_all(
+            [&mut driver.version, &mut driver.fw_version, &mut driver.bus_info]
+                .into_iter()
+                .flatten(),
+        );
+    }
+    if let Part::Value(features) = &mut ethtool.features {
+        escape_all(features.iter_mut().map(|feature| &mut feature.name));
+    }
+    if let Part::Value(stats) = &mut ethtool.stats {
+        escape_all(stats.iter_mut().map(|(name, _)| name));
+    }
+}
+
+impl Attribution {
+    /// Escapes control characters in all names.
+    pub fn tame_names(&mut self) {
+        for consumption in &mut self.consumption {
+            escape(&mut consumption.consumer.comm);
+            escape_all(&mut consumption.consumer.cgroup);
+        }
+        escape_all(self.polls.iter_mut().map(|poll| &mut poll.netdev));
+        escape_all(self.flows.iter_mut().map(|flow| &mut flow.netdev));
+        escape_all(self.forwarded.iter_mut().map(|forwarded| &mut forwarded.egress));
+        escape_all(self.hooks.iter_mut().filter_map(|hook| hook.refused.as_mut()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synthetic::scene::Scene;
+
+    #[test]
+    fn terminal_control_characters_are_escaped() {
+        assert_eq!(visible("nginx: worker"), "nginx: worker");
+        assert_eq!(visible("\u{1b}[2J\u{9b}31m"), "\\u{1b}[2J\\u{9b}31m");
+        assert_eq!(visible("a\nok: eth0\tb\r\u{7f}"), "a\\nok: eth0\\tb\\r\\u{7f}");
+        assert_eq!(visible("txt.\u{202e}exe\u{200b}"), "txt.\\u{202e}exe\\u{200b}");
+        assert!(matches!(visible("größe-服务"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn no_name_in_an_observation_keeps_a_control_character() {
+        let scene = r#"{ "grid": { "l2s": 2 },
+            "netdevs": [{ "name": "eth\u001b[1m", "driver": "igb\u0007", "threaded": true,
+            "queues": [{ "irq": 41, "cpus": "0", "packets_per_s": 900, "load": 0.1,
+                "leased": "AF\u0008XDP",
+                "readers": [{ "comm": "evil\nok: machine", "cpu": 1, "bytes_per_s": 9000 }],
+                "forwards": [{ "to": "tap\u009b2J", "queue": 0, "packets_per_s": 60,
+                    "bytes_per_s": 900 }] }] }],
+            "writers": [{ "name": "irq\u001bbalance", "pid": 7, "writes": [] }] }"#;
+        let scene: Scene = serde_json::from_str(scene).unwrap();
+        let mut observation = scene.observation();
+        observation.attribution.consumption[0].consumer.cgroup = Some("/a\r/b".into());
+        observation.before.tame_names();
+        observation.after.tame_names();
+        observation.attribution.tame_names();
+        let json = serde_json::to_value(&observation).unwrap();
+        fn check(value: &serde_json::Value) {
+            match value {
+                serde_json::Value::String(text) => assert!(!text.contains(is_unseen), "{text:?}"),
+                serde_json::Value::Array(values) => values.iter().for_each(check),
+                serde_json::Value::Object(map) => {
+                    assert!(map.keys().all(|key| !key.contains(is_unseen)));
+                    map.values().for_each(check);
+                }
+                _ => {}
+            }
+        }
+        check(&json);
+        assert_eq!(observation.attribution.consumption[0].consumer.comm, "evil\\nok: machine");
+    }
+}

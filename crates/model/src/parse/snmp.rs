@@ -1,0 +1,90 @@
+//! `/proc/net/snmp`, `/proc/net/netstat` (`net/ipv4/proc.c`) and `/proc/net/snmp6`
+//! (`net/ipv6/proc.c`): protocol counters of one network namespace, with the names that `nstat`
+//! uses (`UdpRcvbufErrors`, `TcpExtListenDrops`).
+
+use std::collections::BTreeMap;
+
+use crate::parse::ParseError;
+
+/// Parses `snmp` or `netstat`: pairs of lines, names then values, each starting with the protocol
+/// and a colon.
+///
+/// A negative value is not a counter (`Tcp: MaxConn` is -1) and is left out.
+pub fn snmp(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
+    let mut counters = BTreeMap::new();
+    let mut lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
+    while let Some((names, at)) = lines.next() {
+        let Some((values, line)) = lines.next() else {
+            return Err(ParseError::new(at + 1, 1, "no line of values after the line of names"));
+        };
+        let (mut names, mut words) = (crate::parse::words(names), crate::parse::words(values));
+        let protocol = names.next().map_or("", |(_, word)| word);
+        let begun = words.next().map_or("", |(_, word)| word);
+        let Some(prefix) = protocol.strip_suffix(':').filter(|_| protocol == begun) else {
+            let what = format!("expected the values of {protocol:?}, found {begun:?}");
+            return Err(ParseError::new(line, 1, what));
+        };
+        for (_, name) in names {
+            let Some(word) = words.next() else {
+                return Err(ParseError::new(
+                    line,
+                    values.len() + 1,
+                    format!("no value of {prefix}{name}"),
+                ));
+            };
+            // an unsigned long, or a long where -1 has a special meaning
+            if !word.1.starts_with('-') {
+                counters.insert(format!("{prefix}{name}"), crate::parse::decimal(line, word)?);
+            }
+        }
+    }
+    Ok(counters)
+}
+
+/// Parses `snmp6`: a name and a value on each line.
+pub fn snmp6(text: &str) -> Result<BTreeMap<String, u64>, ParseError> {
+    let counter = |(line, number): (&str, usize)| {
+        let mut words = crate::parse::words(line);
+        let (_, name) = words.next()?;
+        let value = words
+            .next()
+            .ok_or_else(|| ParseError::new(number, line.len() + 1, format!("no value of {name}")));
+        Some(value.and_then(|word| Ok((name.to_owned(), crate::parse::decimal(number, word)?))))
+    };
+    text.lines().zip(1..).filter_map(counter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_nstat() {
+        let text = "Ip: Forwarding InDiscards\nIp: 2 7\nTcp: MaxConn InSegs\nTcp: -1 12\n";
+        let read = snmp(text).unwrap();
+        assert_eq!((read["IpForwarding"], read["IpInDiscards"], read["TcpInSegs"]), (2, 7, 12));
+        assert!(!read.contains_key("TcpMaxConn"), "-1 is no count");
+        let netstat = snmp("TcpExt: ListenOverflows ListenDrops\nTcpExt: 3 5 9\n").unwrap();
+        assert_eq!((netstat["TcpExtListenOverflows"], netstat["TcpExtListenDrops"]), (3, 5));
+        let v6 = snmp6("Udp6RcvbufErrors                \t4\nIp6InReceives 9\n").unwrap();
+        assert_eq!(v6["Udp6RcvbufErrors"], 4);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let message = |text| snmp(text).unwrap_err().to_string();
+        assert_eq!(
+            message("Udp: InErrors\n"),
+            "line 2 column 1: no line of values after the line of names"
+        );
+        assert_eq!(
+            message("Udp: InErrors\nTcp: 1\n"),
+            "line 2 column 1: expected the values of \"Udp:\", found \"Tcp:\""
+        );
+        assert_eq!(message("Udp: A B\nUdp: 1\n"), "line 2 column 7: no value of UdpB");
+        assert_eq!(
+            snmp6("Ip6InReceives\n").unwrap_err().to_string(),
+            "line 1 column 14: no value of Ip6InReceives"
+        );
+    }
+}

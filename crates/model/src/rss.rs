@@ -1,0 +1,6 @@
+//! ROOMDOC
+
+pub mod load;
+pub mod model;
+pub mod rebalance;
+pub mod toeplitz;

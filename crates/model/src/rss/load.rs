@@ -1,0 +1,166 @@
+//! Load of each entry of a netdev's indirection table, from the flows that arrived.
+
+use std::collections::BTreeMap;
+
+use crate::rss::model::{Calibrated, flows_of};
+use crate::rss::rebalance::queue_loads;
+use crate::snapshot::flow::Flow;
+use crate::snapshot::netdev::Netdev;
+use crate::snapshot::observation::Observation;
+
+/// Most packets counted per entry and observation (about 10^12), so that the sum over a table never
+/// overflows, whatever a bundle contains.
+const MAX_PACKETS: u64 = 1 << 40;
+
+/// The load of a netdev's indirection table, in packets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableLoad {
+    /// The rx queue of each entry.
+    pub table: Vec<u32>,
+    /// Packets of each entry.
+    pub load: Vec<u64>,
+    /// Packets that followed the table: their entry is known, and its queue received them.
+    pub packets: u64,
+    /// Packets with an unknown entry, or received by another queue than their entry's.
+    pub outside: u64,
+    /// Packets of flows without room in the flow table.
+    pub missed: u64,
+    /// Flows that followed the table.
+    pub flows: usize,
+    /// Packets of the heaviest of these flows, and its entry.
+    pub heaviest: Option<(u64, usize)>,
+}
+
+impl TableLoad {
+    /// Computes the load by the NIC's hash or, without one, by the predicted hash of the addresses;
+    /// the error is the reason why there is none.
+    pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
+        let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
+        let table = rss.map(|rss| rss.indirection.clone()).filter(|table| !table.is_empty());
+        let table = table.ok_or("it shows no indirection table")?;
+        let before = observation.before.netdevs.iter().find(|dev| dev.ifindex == netdev.ifindex);
+        let before = before.and_then(|dev| dev.ethtool.as_ref()?.rss.value());
+        if before.is_some_and(|before| Some(before) != rss) {
+            return Err("its table or key changed during the observation".into());
+        }
+        let flows: Vec<&Flow> = flows_of(observation, netdev).collect();
+        let hashes = flows.iter().any(|flow| flow.hash.is_some());
+        let calibrated = if hashes { None } else { Calibrated::of(observation, netdev).ok() };
+        let entries = table.len();
+        let entry_of = |flow: &Flow| match (flow.hash, &calibrated) {
+            (Some(hash), _) => Some(hash as usize % entries),
+            // Packets that a NIC does not hash use entry 0.
+            (None, _) if hashes => Some(0),
+            (None, Some(calibrated)) => Some(
+                calibrated.model.predict(flow.outer, flow.ends, flow.fragments).ok()?.entry
+                    as usize,
+            ),
+            (None, None) => None,
+        };
+        let mut found = Self {
+            load: vec![0; table.len()],
+            packets: 0,
+            outside: 0,
+            missed: observation.attribution.flows_missed,
+            flows: 0,
+            heaviest: None,
+            table,
+        };
+        for flow in &flows {
+            let entry =
+                entry_of(flow).filter(|entry| flow.queue == found.table.get(*entry).copied());
+            found.add(entry, flow.packets);
+        }
+        Ok(found)
+    }
+
+    fn add(&mut self, entry: Option<usize>, packets: u64) {
+        let Some(entry) = entry else {
+            self.outside = self.outside.saturating_add(packets);
+            return;
+        };
+        self.load[entry] = self.load[entry].saturating_add(packets).min(MAX_PACKETS);
+        self.packets = self.packets.saturating_add(packets);
+        self.flows += 1;
+        if self.heaviest.is_none_or(|(most, _)| packets > most) {
+            self.heaviest = Some((packets, entry));
+        }
+    }
+
+    /// Packets of each queue in the table, by the table.
+    pub fn queues(&self) -> BTreeMap<u32, u64> {
+        queue_loads(&self.table, &self.load).into_iter().collect()
+    }
+
+    /// Number of equally loaded entries with the same unevenness (2 to the power of the load's
+    /// entropy); `None` without load.
+    pub fn entries_in_effect(&self) -> Option<f64> {
+        let total = self.packets as f64;
+        let shares = self.load.iter().filter(|load| **load > 0).map(|load| *load as f64 / total);
+        let entropy: f64 = shares.map(|share| -share * share.log2()).sum();
+        (self.packets > 0).then(|| entropy.exp2())
+    }
+
+    /// Ratio of the heaviest queue's load to the mean of all queues; `None` without load.
+    pub fn skew(&self) -> Option<f64> {
+        let queues = self.queues();
+        let most = *queues.values().max()?;
+        (self.packets > 0).then(|| most as f64 * queues.len() as f64 / self.packets as f64)
+    }
+
+    /// Whether the load is complete: at most a tenth of the packets did not follow the table or
+    /// were not counted.
+    pub fn is_whole(&self) -> bool {
+        let (inside, outside) = (self.packets as f64, self.outside as f64 + self.missed as f64);
+        self.packets > 0 && outside * 10.0 <= inside + outside
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::reading::Part;
+    use crate::snapshot::ethtool::{Ethtool, Rss};
+    use crate::snapshot::flow::Outer;
+
+    fn loaded(table: &[u32], flows: Vec<Flow>) -> Result<TableLoad, String> {
+        let rss = Rss { function: None, key: None, indirection: table.to_vec(), input_xfrm: 0 };
+        let ethtool = Ethtool { rss: Part::Value(rss), ..Ethtool::untold("not asked") };
+        let netdev = Netdev { ifindex: 2, ethtool: Some(ethtool), ..Netdev::default() };
+        let mut observation = Observation::default();
+        observation.attribution.flows = flows;
+        observation.after.netdevs = vec![netdev.clone()];
+        TableLoad::of(&observation, &netdev)
+    }
+
+    fn flow(hash: Option<u32>, queue: u32, packets: u64) -> Flow {
+        Flow { ifindex: 2, outer: Outer::Tcp, hash, queue: Some(queue), packets, ..Flow::default() }
+    }
+
+    #[test]
+    fn packets_count_for_the_entry_of_their_hash_if_its_queue_received_them() {
+        let table = [0, 1, 2, 3];
+        let found =
+            loaded(&table, vec![flow(Some(5), 1, 60), flow(Some(9), 1, 20), flow(Some(6), 3, 4)])
+                .unwrap();
+        assert_eq!((found.load.as_slice(), found.outside), ([0, 80, 0, 0].as_slice(), 4));
+        assert_eq!((found.flows, found.heaviest, found.is_whole()), (2, Some((60, 1)), true));
+        assert_eq!((found.skew(), found.entries_in_effect()), (Some(4.0), Some(1.0)));
+    }
+
+    #[test]
+    fn packets_without_a_hash_use_entry_0_if_the_nic_reports_hashes() {
+        let found = loaded(&[2, 1], vec![flow(None, 2, 7), flow(Some(1), 1, 1)]).unwrap();
+        assert_eq!(found.load, [7, 1]);
+        let silent = loaded(&[2, 1], vec![flow(None, 2, 7)]).unwrap();
+        assert_eq!((silent.outside, silent.is_whole()), (7, false));
+        assert!(loaded(&[], vec![]).unwrap_err().contains("no indirection table"));
+    }
+
+    #[test]
+    fn an_even_load_uses_all_entries() {
+        let found =
+            loaded(&[0, 1, 2, 3], (0..4).map(|hash| flow(Some(hash), hash, 10)).collect()).unwrap();
+        assert_eq!((found.skew(), found.entries_in_effect()), (Some(1.0), Some(4.0)));
+    }
+}

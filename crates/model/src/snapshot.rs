@@ -1,0 +1,16 @@
+//! ROOMDOC
+
+pub mod attribution;
+pub mod audit;
+pub mod consumer;
+pub mod ethtool;
+pub mod event;
+pub mod flow;
+pub mod host;
+pub mod netdev;
+pub mod netdev_genl;
+pub mod observation;
+pub mod runqueue;
+pub mod sockets;
+pub mod stage_samples;
+pub mod thread_time;

@@ -1,0 +1,245 @@
+//! Which CPU polled each NAPI and which consumer read its data, counted over a window by the eBPF
+//! programs or, without them, by sock_diag.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::cpuset::CpuId;
+use crate::machine::ids::NapiId;
+use crate::snapshot::flow::Flow;
+use crate::snapshot::runqueue::RunqueueLatency;
+use crate::snapshot::stage_samples::StageSamples;
+
+/// The counts of one window.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attribution {
+    /// The method of counting.
+    pub source: Source,
+    /// Time during which the hooks were attached.
+    pub elapsed: Duration,
+    /// Whether the hooks were attached for this window only. Then the first event of each socket
+    /// only sets its baseline, so bytes are a lower bound.
+    pub windowed: bool,
+    /// NAPI polls by instance and CPU.
+    pub polls: Vec<Poll>,
+    /// Bytes read, by queue, CPUs and consumer.
+    pub consumption: Vec<Consumption>,
+    /// Wakeups of sleeping threads by receive work, by thread group and CPUs.
+    #[serde(default)]
+    pub wakeups: Vec<Wakeup>,
+    /// Forwarded packets, by ingress queue and egress device.
+    #[serde(default)]
+    pub forwarded: Vec<Forwarded>,
+    /// Flows and the rx queue of each; empty when not requested.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<Flow>,
+    /// Packets (after GRO) of flows that did not fit into that table.
+    #[serde(default)]
+    pub flows_missed: u64,
+    /// Where receive work spends its time; `None` when not requested.
+    #[serde(default)]
+    pub stages: Option<StageSamples>,
+    /// How long threads that read sockets waited for a CPU; `None` when not requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runqueue_latency: Option<RunqueueLatency>,
+    /// Measured interrupt time per CPU; empty when it could not be measured.
+    pub cpu_time: BTreeMap<CpuId, CpuTime>,
+    /// Each hook: attached, or the reason why not.
+    pub hooks: Vec<Hook>,
+    /// Events lost because a table was full.
+    pub lost_events: u64,
+}
+
+/// The method of counting an attribution.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Not counted; `hooks` has the reasons.
+    #[default]
+    None,
+    /// By eBPF programs in the kernel.
+    Bpf,
+    /// By sock_diag byte counters and `pidfd_getfd`: TCP only, CPUs sampled.
+    SockDiag,
+}
+
+/// Polls of one NAPI instance on one CPU.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Poll {
+    /// The NAPI instance; 0 for instances without an id (transmit, backlog), which `ifindex` and
+    /// `netns` distinguish.
+    pub napi: NapiId,
+    /// Name of its device, in the network namespace of the device; empty for the backlog (RPS,
+    /// veth, loopback).
+    pub netdev: String,
+    /// Interface index of its device, in that namespace.
+    pub ifindex: u32,
+    /// Inode number of that namespace (`/proc/<pid>/ns/net`), 0 when unknown.
+    pub netns: u32,
+    /// The CPU that polled.
+    pub cpu: CpuId,
+    /// Number of polls.
+    pub polls: u64,
+    /// Packets that the polls returned (an LRO or hardware-GRO aggregate counts as one).
+    pub packets: u64,
+}
+
+/// Bytes of one queue that one consumer read on one CPU.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Consumption {
+    /// The NAPI instance that received the data; `None` when unresolved.
+    pub napi: Option<NapiId>,
+    /// The rx queue that the driver recorded in the packet; `None` when it recorded none (veth) or
+    /// unresolved.
+    pub rx_queue: Option<u32>,
+    /// How NAPI instance and queue were found.
+    pub resolved: Resolved,
+    /// The CPU that polled the packets; `None` when only [`Attribution::polls`] has it.
+    pub poll_cpu: Option<CpuId>,
+    /// The CPU that ran the protocol (`sk_incoming_cpu`); under RPS it differs from the polling
+    /// CPU.
+    pub protocol_cpu: Option<CpuId>,
+    /// The CPU on which the consumer called read.
+    pub consumer_cpu: CpuId,
+    /// The consumer.
+    pub consumer: Consumer,
+    /// Transport.
+    pub protocol: Protocol,
+    /// Bytes of payload read.
+    pub bytes: u64,
+    /// Number of reads.
+    pub events: u64,
+    /// The byte count is exact, but the queue may belong to another packet of the same socket.
+    pub approximate: bool,
+    /// Whether the UDP socket is connected; RFS steers only connected sockets. `None` for TCP or
+    /// when not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connected: Option<bool>,
+}
+
+/// How often receive work (the NET_RX softirq or a NAPI kthread) on one CPU woke a sleeping thread.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Wakeup {
+    /// The woken thread group; kernel threads are not counted.
+    pub tgid: u32,
+    /// The CPU that ran the receive work.
+    pub waker_cpu: CpuId,
+    /// The CPU on which the thread went to sleep, and wakes unless the scheduler moves it.
+    pub sleeper_cpu: CpuId,
+    /// Number of wakeups.
+    pub count: u64,
+}
+
+/// Packets received and queued for sending on a device, not read by a local socket.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Forwarded {
+    /// The NAPI instance that received them; `None` when no NIC received them (a container sent
+    /// them) or when unknown.
+    pub napi: Option<NapiId>,
+    /// The rx queue that the driver recorded.
+    pub rx_queue: Option<u32>,
+    /// The CPU that polled them.
+    pub poll_cpu: CpuId,
+    /// The CPU that queued them for sending; under RPS it differs from the polling CPU.
+    pub xmit_cpu: CpuId,
+    /// Name of the egress device, in its network namespace. A bond or VLAN and the device below it
+    /// each count the packet.
+    pub egress: String,
+    /// Interface index of the egress device, in that namespace.
+    pub egress_ifindex: u32,
+    /// Inode number of that namespace.
+    pub egress_netns: u32,
+    /// The tx queue.
+    pub tx_queue: u32,
+    /// Packets on the wire: a large packet counts as its segments.
+    pub packets: u64,
+    /// Bytes with link-layer headers.
+    pub bytes: u64,
+}
+
+/// A thread group that reads sockets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Consumer {
+    /// Thread group id, in the initial pid namespace.
+    pub tgid: u32,
+    /// Its name (`/proc/<tgid>/comm`).
+    pub comm: String,
+    /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` when it exited before the lookup.
+    pub cgroup: Option<String>,
+    /// Inode number of its network namespace, 0 when unknown.
+    pub netns: u32,
+}
+
+/// A transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the names are complete")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// How the NAPI instance and queue of a consumption were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resolved {
+    /// The socket or packet contains them.
+    Direct,
+    /// By the packet's hash, recorded at the NIC (a veth clears the NAPI id).
+    FlowHash,
+    /// By the packet's addresses and ports, recorded at a NIC that gives no hash.
+    FiveTuple,
+    /// Computed: the Toeplitz hash of the addresses and ports, looked up in the NIC's indirection
+    /// table.
+    Toeplitz,
+    /// No NIC received it (loopback, or between namespaces of this machine).
+    Local,
+    /// Not found.
+    Unresolved,
+}
+
+/// Time that one CPU spent in interrupts, measured at entry and exit, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTime {
+    /// In the NET_RX softirq.
+    pub net_rx_ns: u64,
+    /// In the NET_TX softirq.
+    pub net_tx_ns: u64,
+    /// In all other softirqs.
+    pub other_softirq_ns: u64,
+    /// In handlers of device interrupts.
+    pub hardirq_ns: u64,
+    /// In call-function inter-processor interrupts.
+    pub ipi_ns: u64,
+    /// Runs of the NET_RX softirq.
+    pub net_rx_runs: u64,
+    /// Device interrupts.
+    pub hardirqs: u64,
+    /// Call-function inter-processor interrupts received.
+    pub ipis: u64,
+}
+
+impl CpuTime {
+    /// All softirq time.
+    pub fn softirq_ns(&self) -> u64 {
+        self.net_rx_ns.saturating_add(self.net_tx_ns).saturating_add(self.other_softirq_ns)
+    }
+
+    /// All time taken from tasks: softirqs, interrupts, IPIs.
+    pub fn interrupted_ns(&self) -> u64 {
+        self.softirq_ns().saturating_add(self.hardirq_ns).saturating_add(self.ipi_ns)
+    }
+}
+
+/// A kernel hook used for counting.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Hook {
+    /// The quantity that it measures (`napi polls`, `tcp bytes`, `udp bytes`, `softirq time`, ...).
+    pub question: String,
+    /// The attach point (`tp_btf/napi_poll`).
+    pub hook: String,
+    /// Why it is not attached; `None` when it is.
+    pub refused: Option<String>,
+}

@@ -1,0 +1,31 @@
+//! FILEDOC
+
+use crate::machine::cpuset::CpuSet;
+
+/// A thread of a consumer, as observed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thread {
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Thread name.
+    pub comm: String,
+    /// Start time in clock ticks after boot.
+    pub start_time: u64,
+    /// CPUs where the thread may run.
+    pub cpus: CpuSet,
+    /// Whether the kernel refuses to move it (`PF_NO_SETAFFINITY`).
+    pub bound: bool,
+}
+
+/// A cgroup of a consumer, as observed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroup {
+    /// Path below the root of the cgroup hierarchy.
+    pub path: String,
+    /// `cpuset.cpus`; empty if the cgroup inherits its parent's CPUs.
+    pub cpus: CpuSet,
+    /// `cpuset.cpus.effective` of its parent: the most that the cgroup can have.
+    pub open: CpuSet,
+}

@@ -1,0 +1,212 @@
+//! A [`Snapshot`]: everything read from a host at one moment, without conclusions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::counts::Counts;
+use crate::machine::cpuset::{CpuId, CpuSet};
+use crate::machine::ids::Irq;
+use crate::machine::topology::{NodeId, Topology};
+use crate::snapshot::netdev::Netdev;
+use crate::snapshot::sockets::LosingSocket;
+use crate::snapshot::thread_time::ThreadTime;
+
+/// Everything read from a host at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The machine and its boot.
+    pub machine: Machine,
+    /// Time since boot when the counters were read (CLOCK_BOOTTIME).
+    pub at: Duration,
+    /// CPUs, caches and nodes; snapshots share it until a CPU goes online or offline.
+    pub topology: Arc<Topology>,
+    /// Device interrupts: all, or only those of netdevs when `other_vectors` is not empty.
+    pub irqs: BTreeMap<Irq, IrqState>,
+    /// Number of interrupts left out of `irqs`, by their single effective CPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub other_vectors: BTreeMap<CpuId, usize>,
+    /// Rows of the architecture in `/proc/interrupts` (`CAL`, `RES`, ...), counts per CPU; empty
+    /// for a row whose counts were not read.
+    pub arch_interrupts: BTreeMap<String, BTreeMap<CpuId, u64>>,
+    /// `/proc/irq/default_smp_affinity`.
+    pub default_smp_affinity: Option<CpuSet>,
+    /// Counters per online CPU.
+    pub cpus: BTreeMap<CpuId, CpuCounters>,
+    /// Network devices of netsilo's own network namespace.
+    pub netdevs: Vec<Netdev>,
+    /// Settings of the network stack as a whole.
+    pub net: NetSettings,
+    /// Other programs that write the same knobs and run now.
+    pub writers: Vec<Writer>,
+    /// Protocol counters of netsilo's own network namespace since its creation, with the names of
+    /// `nstat`; empty when not read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub protocols: BTreeMap<String, u64>,
+    /// Sockets of that namespace that have dropped something; `None` when not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub losing_sockets: Option<Vec<LosingSocket>>,
+    /// Run and wait time of each `ksoftirqd/<cpu>` since boot; empty when not read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,
+    /// Reads that failed, with the reason.
+    pub gaps: Vec<Gap>,
+    /// Links, queueing disciplines, limits, connections, power; only a full read fills it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<crate::snapshot::audit::Audit>,
+}
+
+/// The identity of a machine and its boot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Host name.
+    pub hostname: String,
+    /// Kernel release (`uname -r`).
+    pub release: String,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// Kernel command line, for `isolcpus`, `nohz_full`, `threadirqs`.
+    pub cmdline: String,
+    /// Inode number of the network namespace of the netdevs, 0 when unknown.
+    #[serde(default)]
+    pub netns: u32,
+    /// Whether the machine is a guest of a hypervisor; `None` when unknown.
+    #[serde(default)]
+    pub virtual_machine: Option<bool>,
+}
+
+/// A read that failed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Gap {
+    /// The file, ioctl or netlink request.
+    pub what: String,
+    /// The reason, with the errno's name if there is one.
+    pub why: String,
+}
+
+/// A device interrupt.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IrqState {
+    /// Names registered by the drivers that share the interrupt (`virtio0-input.0`), in order.
+    pub actions: Vec<String>,
+    /// Interrupt controller and hardware number as printed (`PCI-MSIX-0000:00:04.0 1-edge`).
+    pub chip: String,
+    /// Interrupts taken, by CPU; zeros are left out.
+    pub counts: BTreeMap<CpuId, u64>,
+    /// `smp_affinity`: the requested CPUs.
+    pub requested: Option<CpuSet>,
+    /// `effective_affinity`: the CPUs in force (usually one); on x86 it changes only with the next
+    /// interrupt.
+    pub effective: Option<CpuSet>,
+    /// `affinity_hint`: the driver's suggestion; `None` when empty.
+    pub hint: Option<CpuSet>,
+    /// `node`: the NUMA node of the device; `None` for -1.
+    pub node: Option<NodeId>,
+    /// Whether user space can write the affinity.
+    pub writable: Writable,
+}
+
+/// Whether a knob can be written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Writable {
+    /// User space can write it.
+    #[default]
+    Yes,
+    /// The kernel manages it and refuses writes (`IRQD_AFFINITY_MANAGED`).
+    Managed,
+    /// The interrupt controller cannot set the affinity (`IRQD_NO_BALANCING`, or no
+    /// `irq_set_affinity`), or the interrupt is per-CPU.
+    Unsupported,
+}
+
+/// Counters of one CPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuCounters {
+    /// `/proc/stat`, in USER_HZ ticks (1/100 s).
+    pub stat: CpuStat,
+    /// `/proc/softirqs`: softirqs raised, by vector name.
+    pub softirqs: Counts,
+    /// `/proc/net/softnet_stat`.
+    pub softnet: Option<Softnet>,
+}
+
+/// One CPU's line of `/proc/stat`, in USER_HZ ticks (1/100 s).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "names of the kernel")]
+pub struct CpuStat {
+    pub user: u64,
+    pub nice: u64,
+    pub system: u64,
+    pub idle: u64,
+    pub iowait: u64,
+    pub irq: u64,
+    pub softirq: u64,
+    pub steal: u64,
+    /// Also counted in `user`.
+    pub guest: u64,
+    /// Also counted in `nice`.
+    pub guest_nice: u64,
+}
+
+/// One CPU's line of `/proc/net/softnet_stat` (`net/core/net-procfs.c:softnet_seq_show`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Softnet {
+    /// Packets taken by a NAPI poll or from the backlog.
+    pub processed: u32,
+    /// Packets dropped because the backlog was full.
+    pub dropped: u32,
+    /// Times that `net_rx_action` stopped with work left (budget or time exhausted); not a drop.
+    pub time_squeeze: u32,
+    /// Times that another CPU woke this CPU to process RPS packets.
+    pub received_rps: u32,
+    /// Times that a flow exceeded its limit (`flow_limit_count`).
+    pub flow_limit_count: u32,
+    /// Packets in the backlog now (`input_queue` + `process_queue`); `None` before 5.10.
+    pub backlog_len: Option<u32>,
+    /// Its part in `input_queue`; `None` before 6.2 (15 columns).
+    pub input_qlen: Option<u32>,
+    /// Its part in `process_queue`; `None` before 6.2.
+    pub process_qlen: Option<u32>,
+}
+
+/// Settings of the network stack as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetSettings {
+    /// `net.core.rps_sock_flow_entries`: 0 means that RFS is off.
+    pub rps_sock_flow_entries: Option<u32>,
+    /// `net.core.rps_default_mask` (6.6 and later).
+    pub rps_default_mask: Option<CpuSet>,
+    /// Other sysctls that the audit reads (`net.core.netdev_budget`, ...), by name, as printed.
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// Another program that writes the same knobs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Writer {
+    /// Name (`irqbalance`).
+    pub name: String,
+    /// Process id.
+    pub pid: u32,
+    /// The knobs that it may write.
+    pub writes: Vec<WriterKnob>,
+}
+
+/// A kind of knob that another program writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriterKnob {
+    /// `/proc/irq/*/smp_affinity`.
+    IrqAffinity,
+    /// `rps_cpus` and RFS.
+    Rps,
+    /// `xps_cpus`.
+    Xps,
+    /// Any of these once, at boot or when a device or container appears; reported, but no conflict
+    /// now.
+    LaterDevices,
+    /// `net.core` and `net.ipv4` sysctls that the audit reads (budgets, backlog, socket buffers).
+    Sysctls,
+}

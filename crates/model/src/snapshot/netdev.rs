@@ -1,0 +1,202 @@
+//! FILEDOC
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::cpuset::{CpuId, CpuSet};
+use crate::machine::ids::{Irq, NapiId};
+use crate::machine::topology::NodeId;
+
+/// A network device.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Netdev {
+    /// Interface name.
+    pub name: String,
+    /// Interface index, unique in its network namespace.
+    pub ifindex: u32,
+    /// Device path below `/sys` (`/devices/pci0000:00/0000:00:04.0/virtio1`), stable across
+    /// reboots; `None` for virtual devices.
+    pub device_path: Option<String>,
+    /// Driver (`virtio_net`); for virtual devices the kind from rtnetlink or ethtool (`veth`,
+    /// `bridge`); `None` if neither names one.
+    pub driver: Option<String>,
+    /// Bus address (`0000:00:04.0`).
+    pub bus: Option<String>,
+    /// Hardware address.
+    pub mac: Option<String>,
+    /// NUMA node of the device; `None` for -1. For virtio: the node of the parent PCI device.
+    pub node: Option<NodeId>,
+    /// Link speed in Mbit/s; `None` when unknown.
+    pub speed_mbps: Option<u32>,
+    /// Administratively up (`IFF_UP`).
+    pub up: bool,
+    /// Carrier; `None` when the device is down.
+    pub carrier: Option<bool>,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// The bond, bridge or team of which it is a port.
+    pub master: Option<String>,
+    /// Receive queues, by index.
+    pub rx_queues: Vec<RxQueue>,
+    /// Transmit queues, by index.
+    pub tx_queues: Vec<TxQueue>,
+    /// All interrupts of the device (`device/msi_irqs`, of the parent device for virtio), including
+    /// configuration vectors.
+    pub irqs: Vec<Irq>,
+    /// NAPI instances, from netdev netlink or from kthreads.
+    pub napis: Vec<Napi>,
+    /// `/sys/class/net/<dev>/threaded`: 0, 1 or 2 (busy poll); `None` when the kernel has no such
+    /// file.
+    pub threaded: Option<u32>,
+    /// `/sys/class/net/<dev>/napi_defer_hard_irqs`: empty polls before the interrupt is enabled
+    /// again; 0 means at once.
+    #[serde(default)]
+    pub napi_defer_hard_irqs: Option<u32>,
+    /// `/sys/class/net/<dev>/gro_flush_timeout`, in nanoseconds; 0 means that GRO flushes at the
+    /// end of each poll.
+    #[serde(default)]
+    pub gro_flush_timeout: Option<u64>,
+    /// `/sys/class/net/<dev>/statistics/*`.
+    pub statistics: BTreeMap<String, u64>,
+    /// Settings and statistics from ethtool.
+    pub ethtool: Option<crate::snapshot::ethtool::Ethtool>,
+    /// Where an XDP program is attached, which may take packets before the stack sees them; `None`
+    /// without a known program.
+    #[serde(default)]
+    pub xdp: Option<Xdp>,
+}
+
+/// Where an XDP program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Xdp {
+    /// In the driver's poll.
+    Driver,
+    /// In the stack, after the driver.
+    Generic,
+    /// In the device.
+    Hardware,
+    /// In several of these places.
+    Several,
+}
+
+/// A receive queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RxQueue {
+    /// Index, as in `queues/rx-<index>`.
+    pub index: u32,
+    /// The interrupt that announces its packets.
+    pub irq: Option<Edge<Irq>>,
+    /// The NAPI instance that polls it.
+    pub napi: Option<Edge<NapiId>>,
+    /// `rps_cpus`: empty means that RPS is off.
+    pub rps_cpus: Option<CpuSet>,
+    /// `rps_flow_cnt`: 0 means that RFS is off.
+    pub rps_flow_cnt: Option<u32>,
+    /// Holder of the queue (AF_XDP, io_uring or a lease); netsilo must not change such a queue.
+    #[serde(default)]
+    pub leased: Option<String>,
+    /// The CPU to which the queue's VMBus channel is bound (netvsc has no interrupts of its own).
+    #[serde(default)]
+    pub vmbus_cpu: Option<CpuId>,
+}
+
+/// A transmit queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TxQueue {
+    /// Index, as in `queues/tx-<index>`.
+    pub index: u32,
+    /// The interrupt that announces its completions.
+    pub irq: Option<Edge<Irq>>,
+    /// The NAPI instance that polls its completions.
+    pub napi: Option<Edge<NapiId>>,
+    /// `xps_cpus`; `None` where the device has no XPS (one queue).
+    pub xps_cpus: Option<CpuSet>,
+    /// `xps_rxqs`, as a set of rx queue numbers.
+    pub xps_rxqs: Option<CpuSet>,
+}
+
+/// A NAPI instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Napi {
+    /// Id; 0 for an instance without one (virtio's transmit NAPIs).
+    pub id: NapiId,
+    /// Interrupt, if the driver reports it.
+    pub irq: Option<Irq>,
+    /// Kthread, when threaded.
+    pub thread: Option<NapiThread>,
+}
+
+/// The kthread of a threaded NAPI, `napi/<dev>-<id>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NapiThread {
+    /// Process id.
+    pub pid: u32,
+    /// Name; the kernel cuts it to 15 bytes.
+    pub comm: String,
+    /// Start time in clock ticks after boot; identifies the process together with the pid.
+    pub start_time: u64,
+    /// The CPUs on which it may run.
+    pub cpus: CpuSet,
+}
+
+/// A link between two objects, with source and confidence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edge<T> {
+    /// The linked object.
+    pub to: T,
+    /// The source of the link.
+    pub source: EdgeSource,
+    /// How reliable the link is.
+    pub confidence: Confidence,
+}
+
+/// The source of an edge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EdgeSource {
+    /// netdev generic netlink (`queue-get`, `napi-get`).
+    NetdevGenl,
+    /// The action's name in `/proc/interrupts`, and the driver pattern that it matched.
+    ActionName(String),
+    /// `/sys/bus/vmbus/devices/*/channels`.
+    VmbusChannel,
+    /// The device has one interrupt only.
+    OnlyIrq,
+    /// Observed by eBPF: this NAPI polled packets of this queue.
+    Observed,
+}
+
+/// How reliable an edge is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// The name matches, but the driver does not guarantee that its number is the queue.
+    Guess,
+    /// The driver's documented name, on a device that owns the interrupt.
+    Named,
+    /// Reported by the kernel or observed.
+    Certain,
+}
+
+/// What a network device is recognised by.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NetdevIdentity {
+    /// Interface name.
+    pub name: String,
+    /// Device path below `/sys`; `None` for virtual devices.
+    pub device_path: Option<String>,
+}
+
+impl NetdevIdentity {
+    /// What this netdev is recognised by.
+    pub fn of(netdev: &Netdev) -> Self {
+        Self { name: netdev.name.clone(), device_path: netdev.device_path.clone() }
+    }
+
+    /// Whether this is it: the same name on the same device.
+    pub fn is(&self, netdev: &Netdev) -> bool {
+        self.name == netdev.name && self.device_path == netdev.device_path
+    }
+}

@@ -1,0 +1,14 @@
+//! FILEDOC
+
+use serde::{Deserialize, Serialize};
+
+/// Run and wait time of a thread since its start (`schedstat`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadTime {
+    /// Nanoseconds on a CPU.
+    pub run_ns: u64,
+    /// Nanoseconds runnable while waiting for a CPU.
+    pub wait_ns: u64,
+    /// Number of times that it got a CPU.
+    pub runs: u64,
+}

@@ -1,0 +1,5 @@
+//! ROOMDOC
+
+pub mod arrivals;
+pub mod grid;
+pub mod scene;

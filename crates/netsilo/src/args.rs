@@ -1,0 +1,3 @@
+//! ROOMDOC
+
+pub(crate) mod look;

@@ -1,0 +1,183 @@
+//! What to observe: this machine or a bundle, for how long, with which eBPF programs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::bpf::tracer::Options;
+use netsilo_sys::bundle;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::{Counting, Observer};
+
+/// Default observation time.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+/// Default observation time for findings: losses and bursts are rarer than packets.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Longest time between two checks of a stop flag.
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
+
+/// This machine, or a bundle of another one.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct From {
+    /// Read this bundle (from `netsilo capture`) instead of this machine
+    #[arg(long, value_name = "BUNDLE")]
+    from: Option<PathBuf>,
+}
+
+impl From {
+    /// Returns the bundle's observation; `None` for this machine.
+    pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
+        self.from
+            .as_ref()
+            .map(|path| bundle::open(path).context("cannot use the bundle"))
+            .transpose()
+    }
+
+    /// Returns the topology of the machine or bundle.
+    pub(crate) fn topology(&self) -> Result<Topology> {
+        match self.bundle()? {
+            Some(observation) => Ok(Arc::unwrap_or_clone(observation.after.topology)),
+            None => netsilo_sys::read::topology::topology(&Root::live())
+                .context("cannot read this machine's cpus"),
+        }
+    }
+}
+
+/// How this machine is observed.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Live {
+    /// Time to observe (500ms, 2s, 1m) [default: 1s; check: 5s]
+    #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    interval: Option<Duration>,
+    /// Attach eBPF only for this long at the end of each interval: costs less, but byte counts are
+    /// lower bounds
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = humantime::parse_duration,
+        conflicts_with = "no_bpf"
+    )]
+    window: Option<Duration>,
+    /// Observe without eBPF: attribute TCP only, by sock_diag
+    #[arg(long)]
+    no_bpf: bool,
+}
+
+impl Live {
+    /// Makes one observation with these eBPF programs.
+    pub(crate) fn observe_with(&self, options: Options) -> Result<Observation> {
+        self.each(options, |observation| Ok((observation, false)))
+    }
+
+    /// Returns the same options with a default observation time.
+    pub(crate) fn unless_told(&self, interval: Duration) -> Self {
+        Self { interval: self.interval.or(Some(interval)), ..self.clone() }
+    }
+
+    /// Makes observations until `use_it` returns false.
+    fn each<T>(
+        &self,
+        options: Options,
+        mut use_it: impl FnMut(Observation) -> Result<(T, bool)>,
+    ) -> Result<T> {
+        let root = Root::live();
+        let mut observer = Observer::start_with(&root, self.counting(), options)?;
+        let interval = self.interval.unwrap_or(INTERVAL);
+        loop {
+            let observation = observer.next(&root, interval, pass_time)?;
+            let (value, again) = use_it(observation)?;
+            if !again {
+                return Ok(value);
+            }
+        }
+    }
+
+    fn counting(&self) -> Counting {
+        match self.window {
+            Some(length) => Counting::Windows(length),
+            None if self.no_bpf => Counting::WithoutBpf,
+            None => Counting::Continuous,
+        }
+    }
+}
+
+/// What to observe: a bundle or this machine.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Look {
+    #[command(flatten)]
+    from: From,
+    #[command(flatten)]
+    live: Live,
+}
+
+impl Look {
+    /// Whether a bundle is observed.
+    pub(crate) fn is_bundle(&self) -> bool {
+        self.from.from.is_some()
+    }
+
+    /// Makes one observation.
+    pub(crate) fn observe(&self) -> Result<Observation> {
+        self.observe_with(Options::default())
+    }
+
+    /// Makes one observation with these eBPF programs.
+    pub(crate) fn observe_with(&self, options: Options) -> Result<Observation> {
+        self.each(options, |observation| Ok((observation, false)))
+    }
+
+    /// Returns the same options with a default observation time.
+    pub(crate) fn unless_told(&self, interval: Duration) -> Self {
+        Self { live: self.live.unless_told(interval), ..self.clone() }
+    }
+
+    /// Makes observations until `use_it` returns false; a bundle holds one.
+    pub(crate) fn each<T>(
+        &self,
+        options: Options,
+        mut use_it: impl FnMut(Observation) -> Result<(T, bool)>,
+    ) -> Result<T> {
+        match self.from.bundle()? {
+            Some(observation) => Ok(use_it(observation)?.0),
+            None => self.live.each(options, use_it),
+        }
+    }
+}
+
+/// Waits; above two seconds a bar on stderr shows the time left.
+pub(crate) fn pass_time(length: Duration) {
+    if length <= Duration::from_secs(2) {
+        return sleep(length);
+    }
+    let bar = ProgressBar::new(length.as_millis() as u64).with_message("observing");
+    bar.set_style(
+        ProgressStyle::with_template("{msg} {wide_bar} {eta}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
+    let start = Instant::now();
+    while let Some(left) = length.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+        sleep(left.min(Duration::from_millis(100)));
+        bar.set_position(start.elapsed().as_millis() as u64);
+    }
+    bar.finish_and_clear();
+}
+
+/// Waits until `time` has passed or `stop` is set.
+pub(crate) fn pass(time: Duration, stop: &AtomicBool) {
+    let until = Instant::now() + time;
+    while !stop.load(Ordering::Relaxed) {
+        let Some(left) =
+            until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        else {
+            return;
+        };
+        sleep(left.min(LOOK));
+    }
+}

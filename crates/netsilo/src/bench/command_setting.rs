@@ -1,0 +1,249 @@
+//! A setting given as a command: netsilo runs the command once, reads what it changed, undoes the
+//! changes, and later writes them itself.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use netsilo_model::change::{Change, SYSCTLS, Target, Value, only_read, ordered};
+use netsilo_model::snapshot::host::Snapshot;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::transaction::apply::expect_any;
+use netsilo_sys::transaction::kernel::Kernel;
+use netsilo_sys::transaction::knob;
+use netsilo_sys::transaction::record::By;
+use netsilo_sys::transaction::undo::{Which, undo};
+use netsilo_trial::experiment::Setting;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::args::look::LOOK;
+use crate::bench::experiment::Made;
+use crate::tell::exit::{Exit, Stop};
+use crate::tell::out;
+use crate::temporary_changes::complete;
+
+/// Folder of the network stack's sysctls.
+const SYSCTL_NET: &str = "/proc/sys/net";
+
+/// A named command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Peer {
+    name: String,
+    command: String,
+}
+
+impl FromStr for Peer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text
+            .split_once('=')
+            .filter(|(name, command)| !name.is_empty() && !command.trim().is_empty());
+        let (name, command) = parts.ok_or("write NAME=COMMAND")?;
+        Ok(Self { name: name.to_owned(), command: command.to_owned() })
+    }
+}
+
+/// Every value that is read from this machine.
+struct Settings {
+    knobs: BTreeMap<Target, Value>,
+    others: BTreeMap<String, String>,
+}
+
+impl Peer {
+    /// Runs the command, reads what it changes, and undoes it. Meanwhile the journal holds the
+    /// previous value of every knob, so `netsilo undo` can restore it in any case.
+    pub(super) fn learn(&self, made: &Made<'_>) -> Result<Setting> {
+        let Self { name, command } = self;
+        out::note(&format!("{name}: running its command once to read what it changes"));
+        let (root, kernel) = (Root::live(), made.place.kernel()?);
+        let dir = std::path::absolute(made.place.state_dir())
+            .context("cannot make the path of the state folder absolute")?;
+        let (first, before) = (look(&root, &kernel)?, look(&root, &kernel)?);
+        let targets = before.knobs.keys().cloned().collect();
+        let reason = format!("before the command of {name}");
+        let transaction = expect_any(&kernel, &dir, targets, &reason)?;
+        let ran = self.run(made);
+        let after = look(&root, &kernel);
+        let undone =
+            undo(&kernel, &dir, Which::Only(transaction), false, By::Undo, &mut |_, _| {})?;
+        complete(&undone)?;
+        ran?;
+        let after = after?;
+        let back = look(&root, &kernel)?;
+        let lost = difference(&before.others, &back.others, &first.others);
+        if !lost.is_empty() {
+            let todo = "its knobs are restored, but netsilo cannot restore these; do it yourself";
+            let message = format!(
+                "{name}: its command changes values that netsilo has no knob for:\n{lost}{todo}"
+            );
+            return Err(Stop(Exit::Refused, message).into());
+        }
+        for (target, was) in &before.knobs {
+            let is = back.knobs.get(target);
+            ensure!(
+                is == Some(was),
+                "{name}: {target} was {was} and has another value after undoing its command"
+            );
+        }
+        let changes = changes(&before.knobs, &after.knobs, name);
+        refuse_void(name, &changes)?;
+        ensure!(
+            !changes.is_empty(),
+            "{name}: its command changes nothing that netsilo reads: {command}"
+        );
+        Ok(Setting {
+            name: name.clone(),
+            what: format!("what `{command}` changes"),
+            changes,
+            command: Some(command.clone()),
+        })
+    }
+
+    fn run(&self, made: &Made<'_>) -> Result<()> {
+        let mut command = Command::new("sh");
+        // its own process group, so that all processes it starts end with it
+        command
+            .args(["-c", &self.command])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .process_group(0);
+        let mut child = command.spawn().context("cannot start sh")?;
+        let status = loop {
+            if made.stop.load(Ordering::Relaxed) {
+                end(&mut child);
+                bail!("interrupted: nothing remains written");
+            }
+            match child.try_wait().context("cannot wait for the command")? {
+                Some(status) => break status,
+                None => sleep(LOOK),
+            }
+        };
+        // background processes of the command would keep writing
+        end(&mut child);
+        ensure!(
+            status.success(),
+            "{}: its command failed ({status}); its changes are undone: {}",
+            self.name,
+            self.command
+        );
+        Ok(())
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+    let _ = child.wait();
+}
+
+/// Reads all values; a knob that cannot be read is left out.
+fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
+    let snapshot: Snapshot =
+        netsilo_sys::snapshot(root).context("cannot read this machine's settings")?;
+    let value =
+        |target: Target| knob::read(kernel, &target).ok().map(|reading| (target, reading.value));
+    let knobs = Target::all_in(&snapshot).into_iter().filter_map(value).collect();
+    let mut others = only_read(&snapshot);
+    sysctls(root, SYSCTL_NET, &mut others);
+    Ok(Settings { knobs, others })
+}
+
+/// Reads all sysctls below a folder that netsilo does not write.
+fn sysctls(root: &Root, folder: &str, all: &mut BTreeMap<String, String>) {
+    let names = root.list(folder).unwrap_or_default();
+    for name in names {
+        let path = format!("{folder}/{name}");
+        let sysctl = path.trim_start_matches("/proc/sys/").replace('/', ".");
+        let ours = SYSCTLS.contains(&sysctl.as_str()) || sysctl.starts_with("net.core.rps_");
+        match root.read(&path) {
+            Ok(text) if !ours => {
+                all.insert(sysctl, text.trim().to_owned());
+            }
+            Ok(_) => {}
+            Err(_) => sysctls(root, &path, all),
+        }
+    }
+}
+
+/// Lists values that differ, one per line, without those that already differed between the two
+/// reads before the command.
+fn difference(
+    before: &BTreeMap<String, String>,
+    after: &BTreeMap<String, String>,
+    first: &BTreeMap<String, String>,
+) -> String {
+    let mut text = String::new();
+    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    for name in names {
+        let (was, is) = (before.get(name), after.get(name));
+        if was != is && first.get(name) == was {
+            let shown = |it: Option<&String>| it.map_or("absent", String::as_str).to_owned();
+            let _ = writeln!(text, "  {name} was {} and is {}", shown(was), shown(is));
+        }
+    }
+    text
+}
+
+fn changes(
+    before: &BTreeMap<Target, Value>,
+    after: &BTreeMap<Target, Value>,
+    name: &str,
+) -> Vec<Change> {
+    let changed = before.iter().filter_map(|(target, old)| {
+        let new = after.get(target).filter(|new| *new != old)?;
+        let (target, old, new) = (target.clone(), old.clone(), new.clone());
+        Some(Change { target, old, new, reason: format!("the command of {name} sets it") })
+    });
+    ordered(changed.collect())
+}
+
+fn refuse_void(name: &str, changes: &[Change]) -> Result<()> {
+    let targets = || changes.iter().map(|change| &change.target);
+    match targets().find_map(|by| Some((by, targets().find(|other| by.voids(other))?))) {
+        None => Ok(()),
+        Some((by, void)) => {
+            bail!(
+                "{name}: its command sets {by}, which resets its own change of {void}: \
+                 split it into two commands"
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_and_command_are_split_at_the_first_equals_sign() {
+        let peer: Peer = "tuned=sysctl -w net.core.rmem_max=1".parse().unwrap();
+        assert_eq!(
+            (peer.name.as_str(), peer.command.as_str()),
+            ("tuned", "sysctl -w net.core.rmem_max=1")
+        );
+        assert!(
+            "tuned".parse::<Peer>().is_err()
+                && "=x".parse::<Peer>().is_err()
+                && "x= ".parse::<Peer>().is_err()
+        );
+    }
+
+    #[test]
+    fn values_that_change_by_themselves_are_no_difference() {
+        let map = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+        };
+        let first = map(&[("a", "1"), ("b", "1")]);
+        let before = map(&[("a", "1"), ("b", "2")]);
+        let after = map(&[("a", "9"), ("b", "3"), ("c", "1")]);
+        assert_eq!(
+            difference(&before, &after, &first),
+            "  a was 1 and is 9\n  c was absent and is 1\n"
+        );
+    }
+}

@@ -1,0 +1,496 @@
+//! `netsilo run`, the daemon: in each window it observes, lets the controller decide, writes the
+//! decisions and reports them.
+//!
+//! This shell decides nothing: decisions are made in core, writes in sys.
+
+mod advice;
+pub(crate) mod config;
+mod metrics;
+mod publish;
+mod reconcile;
+mod write;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use netsilo_decide::control::{Controller, Decision, LogEntry, LogKind, WriteOutcome};
+use netsilo_decide::plan::Plan;
+use netsilo_model::change::Change;
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::cost::store::{self, COSTS_DIR};
+use netsilo_sys::daemon::events::Events;
+use netsilo_sys::daemon::hints::Hints;
+use netsilo_sys::daemon::instance::{Instance, InstanceError};
+use netsilo_sys::daemon::self_cost::own_cost;
+use netsilo_sys::daemon::waiter::{Waiter, Woken};
+use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::Observer;
+use netsilo_sys::transaction::kernel::{Kernel as _, Live};
+use netsilo_sys::transaction::record::By;
+use netsilo_sys::transaction::undo::{Which, undo};
+use sd_notify::NotifyState;
+
+use crate::daemon::advice::Advice;
+use crate::daemon::config::{Config, Metrics};
+use crate::daemon::metrics::ReadBytes;
+use crate::daemon::publish::{Board, MetricsServer, Shown, StatusSocket};
+use crate::daemon::reconcile::Reconcile;
+use crate::daemon::write::Stopped;
+use crate::tell::exit::Exit;
+use crate::verbs::apply::{Place, count, say};
+use crate::verbs::status::{self, AttributionStatus, ConfigStatus, Mode, Status, Totals};
+
+/// How many decisions the status holds.
+const LOG: usize = 100;
+
+/// Arguments of `netsilo run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Configuration file, or folder with netsilo.toml and conf.d/*.toml [default: /etc/netsilo if
+    /// it exists]
+    #[arg(short, long, value_name = "FILE|DIR")]
+    config: Option<PathBuf>,
+    /// Write no knob; only publish hints for another balancer
+    #[arg(long)]
+    hints_only: bool,
+    /// Folder where netsilo calibrate stores its measurement
+    #[arg(long, value_name = "DIR", default_value = COSTS_DIR, hide = true)]
+    costs_dir: PathBuf,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl Args {
+    /// Loads the configuration; without --config the default folder need not exist.
+    fn load(&self) -> Result<Config> {
+        let mut config = match &self.config {
+            Some(path) => config::load(path)?,
+            None => config::load_if_there(Path::new(config::CONFIG_DIR))?,
+        };
+        config.hints_only |= self.hints_only;
+        Ok(config)
+    }
+
+    /// Returns the weights measured on this machine, or the defaults; adds a note if stored ones
+    /// cannot be used.
+    fn costs(&self, root: &Root, notes: &mut Vec<String>) -> Costs {
+        match store::machine(root) {
+            Ok(machine) => {
+                let loaded = store::load(&self.costs_dir, &machine);
+                notes.extend(loaded.note);
+                loaded.costs
+            }
+            Err(error) => {
+                notes.push(format!("using default weights: {error}"));
+                Costs::default()
+            }
+        }
+    }
+}
+
+/// Runs until a signal ends the daemon.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let config = args.load()?;
+    let dir = std::path::absolute(args.place.state_dir())
+        .context("cannot make the path of the state folder absolute")?;
+    let mut notes = Vec::new();
+    let instance = match Instance::take(&dir) {
+        Ok(instance) => Some(instance),
+        Err(InstanceError::State(error)) if error.is_permission() => {
+            notes.push(format!("no journal, hints and status: {error}"));
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut daemon = Daemon::start(args, config, dir, instance.is_some(), notes)?;
+    let end = daemon.follow();
+    let restored = daemon.end();
+    end?;
+    Ok(restored)
+}
+
+/// The daemon's state.
+struct Daemon<'a> {
+    args: &'a Args,
+    config: Config,
+    dir: PathBuf,
+    root: Root,
+    kernel: Live,
+    controller: Controller,
+    costs: Costs,
+    observer: Observer,
+    waiter: Waiter,
+    beat: Heartbeat,
+    reconcile: Reconcile,
+    advice: Advice,
+    hints: Option<Hints>,
+    status: Status,
+    log: VecDeque<LogEntry>,
+    read: ReadBytes,
+    board: Board,
+    metrics: Option<MetricsServer>,
+    _socket: Option<StatusSocket>,
+}
+
+impl<'a> Daemon<'a> {
+    /// Starts the daemon; `has_state` tells whether it can write to the state folder.
+    fn start(
+        args: &'a Args,
+        config: Config,
+        dir: PathBuf,
+        has_state: bool,
+        mut notes: Vec<String>,
+    ) -> Result<Self> {
+        let (kernel, root) = (args.place.kernel()?, args.place.root()?);
+        let mut mode = Mode::Placing;
+        if has_state {
+            match write::recover(&kernel, &dir) {
+                Ok(words) => notes.extend(words),
+                Err(error) => notes.push(format!("{error:#}")),
+            }
+        } else {
+            mode = Mode::ObserveOnly("no state folder to write a journal to; run as root".into());
+        }
+        // Listen before the first snapshot, so that no event in between is missed.
+        let listener = if root.is_live() {
+            Events::listen().map_err(|e| notes.push(format!("no kernel events: {e}"))).ok()
+        } else {
+            None
+        };
+        if listener.as_ref().is_some_and(|listener| !listener.hears_ethtool()) {
+            notes.push(
+                "the kernel does not announce changes of channels and rings (ethtool netlink, 5.7)"
+                    .into(),
+            );
+        }
+        let waiter = Waiter::new(listener).context("cannot handle signals")?;
+        let observer = Observer::start_light(&root, config.counting())?;
+        let board = Board::default();
+        let socket = has_state
+            .then(|| StatusSocket::open(&dir.join(status::SOCKET), board.clone()))
+            .transpose()?;
+        let mut daemon = Self {
+            args,
+            controller: Controller::new(config.policy()),
+            costs: args.costs(&root, &mut notes),
+            status: first_status(&kernel, mode, notes),
+            config,
+            dir,
+            root,
+            kernel,
+            observer,
+            waiter,
+            beat: Heartbeat::new(),
+            reconcile: Reconcile::default(),
+            advice: Advice::default(),
+            hints: None,
+            log: VecDeque::new(),
+            read: ReadBytes::default(),
+            board,
+            metrics: None,
+            _socket: socket,
+        };
+        daemon.configured(has_state)?;
+        for note in &daemon.status.notes {
+            say(note);
+        }
+        daemon.publish(Duration::ZERO);
+        tell_systemd(&[NotifyState::Ready]);
+        Ok(daemon)
+    }
+
+    /// Applies the configuration, except the controller's part.
+    fn configured(&mut self, has_state: bool) -> Result<()> {
+        if !matches!(self.status.mode, Mode::ObserveOnly(_)) {
+            self.status.mode = if self.config.hints_only { Mode::HintsOnly } else { Mode::Placing };
+        }
+        self.status.config = ConfigStatus {
+            files: self.config.files.clone(),
+            interval: self.config.interval,
+            error: None,
+        };
+        if !self.config.hints || !has_state {
+            self.hints = None;
+        } else if self.hints.is_none() {
+            self.hints = Some(Hints::new(&self.dir).context("cannot publish hints")?);
+        }
+        let address = match self.config.metrics {
+            Metrics::Off => None,
+            Metrics::At(address) => Some(address),
+        };
+        if self.metrics.as_ref().map(|server| server.address) != address {
+            self.metrics = None;
+            self.metrics = address
+                .map(|address| MetricsServer::open(address, self.board.clone()))
+                .transpose()?;
+        }
+        Ok(())
+    }
+
+    /// Runs one window after another until a signal ends the daemon.
+    fn follow(&mut self) -> Result<()> {
+        loop {
+            let length = self.reconcile.window(self.config.interval);
+            let started = Instant::now();
+            let Self { observer, waiter, beat, root, reconcile, .. } = self;
+            let seen = observer.next(root, length, |time| {
+                waiter.pass(time, beat.pulse(), &mut || beat.beat(), &|event| {
+                    reconcile.matters(root, event)
+                });
+            });
+            let Woken { stop, reload, events } = self.waiter.take();
+            if stop {
+                return Ok(());
+            }
+            if reload {
+                self.reload()?;
+            }
+            let now = self.kernel.now();
+            for event in &events {
+                self.controller.note_event(now, event);
+            }
+            self.status.totals.events += events.len() as u64;
+            if reload || events.iter().any(|event| self.reconcile.matters(&self.root, event)) {
+                self.observer.invalidate();
+            }
+            let is_usable =
+                !self.reconcile.disturbs(&self.root, &events, now, self.config.interval) && !reload;
+            match seen {
+                Ok(observation) => {
+                    if is_usable {
+                        self.decide(&observation, started.elapsed());
+                    }
+                    self.observer.keep(observation);
+                }
+                Err(_) if !is_usable => {}
+                // A device disappeared while it was read: observe again.
+                Err(error) => {
+                    self.note(format!("cannot observe: {:#}", anyhow::Error::new(error)));
+                    self.observer = Observer::start_light(&self.root, self.config.counting())?;
+                }
+            }
+        }
+    }
+
+    /// Handles one window: decides, writes, publishes.
+    fn decide(&mut self, observation: &Observation, window: Duration) {
+        let goal = self.config.goal(&observation.after.netdevs, &self.costs);
+        if self.controller.policy().goal != goal {
+            self.controller.set_goal(goal);
+        }
+        self.reconcile.know(&observation.after.netdevs);
+        let now = self.kernel.now();
+        let decision = self.controller.tick(now, observation);
+        for entry in &decision.log {
+            self.decided(entry.clone());
+        }
+        self.write(&decision, now);
+        self.advice.take(&decision.plan.placements, &decision.writes.changes);
+        if let Some(hints) = &mut self.hints {
+            match hints.publish(&self.advice.hints(), observation.after.topology.nr_cpu_ids) {
+                Ok(files) => self.status.totals.hints += files as u64,
+                Err(error) => self.note(format!("cannot publish hints: {error}")),
+            }
+        }
+        self.tell(observation, decision);
+        self.read.add(&self.status.locality, window.as_secs_f64());
+        self.publish(window);
+    }
+
+    /// Writes the decided changes and reports the results to the controller.
+    fn write(&mut self, decision: &Decision, now: Duration) {
+        let reverts = decision.revert.iter().cloned();
+        let changes: Vec<Change> = reverts.chain(decision.writes.changes.iter().cloned()).collect();
+        if changes.is_empty() || self.status.mode != Mode::Placing {
+            return;
+        }
+        let batch = write::write(&self.kernel, &self.dir, changes);
+        let done = |outcome: &WriteOutcome| matches!(outcome, WriteOutcome::InForce(_));
+        self.status.totals.changes +=
+            batch.outcomes.iter().filter(|(_, outcome)| done(outcome)).count() as u64;
+        match batch.stopped {
+            Some(Stopped::NoPermission(why)) => {
+                self.note(format!("only observing from now on: {why}"));
+                self.status.mode = Mode::ObserveOnly(why);
+            }
+            Some(Stopped::NotNow(why)) => self.note(format!("not written now: {why}")),
+            None => {}
+        }
+        self.controller.wrote(now, &batch.outcomes);
+    }
+
+    /// Records a decision in the log and the totals, and prints it.
+    fn decided(&mut self, entry: LogEntry) {
+        say(status::words(&entry));
+        let totals = &mut self.status.totals;
+        match entry.kind {
+            LogKind::Revert => totals.reverts += 1,
+            LogKind::Reapply => totals.reapplied += 1,
+            LogKind::Refused => totals.refused += 1,
+            LogKind::Yield => totals.yielded += 1,
+            _ => {}
+        }
+        if self.log.len() == LOG {
+            self.log.pop_front();
+        }
+        self.log.push_back(entry);
+    }
+
+    /// Prints and keeps a note of the daemon's own; skips a repetition of the last one.
+    fn note(&mut self, note: String) {
+        if self.status.notes.last() != Some(&note) {
+            say(&note);
+            self.status.notes.push(note);
+            let excess = self.status.notes.len().saturating_sub(20);
+            self.status.notes.drain(..excess);
+        }
+    }
+
+    /// Updates the status with a window.
+    fn tell(&mut self, observation: &Observation, decision: Decision) {
+        let Decision { plan, state, conflicts, held, trials, locality, .. } = decision;
+        let Plan { changes, refusals, advice, placements, .. } = plan;
+        let status = &mut self.status;
+        let attribution = &observation.attribution;
+        status.windows += 1;
+        status.attribution = AttributionStatus {
+            source: attribution.source,
+            refused: attribution
+                .hooks
+                .iter()
+                .filter(|hook| hook.refused.is_some())
+                .cloned()
+                .collect(),
+        };
+        status.locality = locality;
+        (status.placements, status.advice) = (placements, advice);
+        (status.state, status.conflicts, status.held, status.refusals) =
+            (state, conflicts, held, refusals);
+        status.pending = changes;
+        if let Some(result) = trials.into_iter().next_back() {
+            status.verification = Some(result);
+        }
+    }
+
+    /// Publishes the status for readers of the socket, the metrics and systemd.
+    fn publish(&mut self, window: Duration) {
+        let status = &mut self.status;
+        status.at = self.kernel.now();
+        status.own = own_cost();
+        status.log = self.log.iter().cloned().collect();
+        self.board.put(Shown { status: status.clone(), read: self.read.clone(), window });
+        let changes = count(status.totals.changes as usize, "write");
+        tell_systemd(&[NotifyState::Status(&format!("{:?}, {changes}", status.state))]);
+    }
+
+    /// Reads the configuration again; an invalid one changes nothing.
+    fn reload(&mut self) -> Result<()> {
+        match self.args.load() {
+            Ok(config) => {
+                let counting_changes = config.counting() != self.config.counting();
+                let metrics = std::mem::replace(&mut self.config, config).metrics;
+                if let Err(error) = self.configured(self._socket.is_some()) {
+                    // For example, the port is taken: keep the old metrics server, apply the rest.
+                    self.config.metrics = metrics;
+                    self.note(format!("{error:#}"));
+                }
+                let mut notes = Vec::new();
+                self.costs = self.args.costs(&self.root, &mut notes);
+                notes.into_iter().for_each(|note| self.note(note));
+                self.controller.reconfigure(self.config.policy());
+                if counting_changes {
+                    self.observer = Observer::start_light(&self.root, self.config.counting())?;
+                }
+                self.status.totals.reloads += 1;
+                say("configuration reloaded");
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                say(format_args!("configuration not reloaded, the old one stays: {error}"));
+                self.status.config.error = Some(error);
+                self.status.totals.bad_reloads += 1;
+            }
+        }
+        self.publish(Duration::ZERO);
+        Ok(())
+    }
+
+    /// Keeps or restores the settings, as configured.
+    fn end(self) -> Exit {
+        tell_systemd(&[NotifyState::Stopping]);
+        if !self.config.restore_on_exit || self.status.mode != Mode::Placing {
+            return Exit::Ok;
+        }
+        match undo(&self.kernel, &self.dir, Which::Daemons, false, By::Daemon, &mut |_, _| {}) {
+            Ok(undone) => {
+                let knobs: usize = undone.iter().map(|it| it.knobs.len()).sum();
+                say(format_args!("{} restored", count(knobs, "knob")));
+                let complete = undone.iter().all(|it| it.is_complete());
+                if complete { Exit::Ok } else { Exit::RestoreIncomplete }
+            }
+            Err(error) => {
+                say(format_args!("not restored: {error}; run `netsilo undo`"));
+                Exit::RestoreIncomplete
+            }
+        }
+    }
+}
+
+fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
+    Status {
+        schema: status::SCHEMA,
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        started: kernel.now(),
+        at: kernel.now(),
+        windows: 0,
+        mode,
+        state: Default::default(),
+        config: ConfigStatus::default(),
+        attribution: AttributionStatus::default(),
+        locality: Default::default(),
+        placements: Vec::new(),
+        pending: Vec::new(),
+        held: Vec::new(),
+        conflicts: Vec::new(),
+        refusals: Vec::new(),
+        advice: Vec::new(),
+        verification: None,
+        log: Vec::new(),
+        notes,
+        totals: Totals::default(),
+        own: own_cost(),
+    }
+}
+
+/// Notifies systemd; does nothing without systemd.
+fn tell_systemd(states: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(states);
+}
+
+/// The notifications that systemd's watchdog expects.
+struct Heartbeat {
+    every: Option<Duration>,
+    last: Instant,
+}
+
+impl Heartbeat {
+    fn new() -> Self {
+        Self { every: sd_notify::watchdog_enabled().map(|limit| limit / 3), last: Instant::now() }
+    }
+
+    /// Returns the longest wait between two notifications.
+    fn pulse(&self) -> Duration {
+        self.every.unwrap_or(Duration::from_secs(3600))
+    }
+
+    fn beat(&mut self) {
+        if self.every.is_some_and(|every| self.last.elapsed() >= every) {
+            self.last = Instant::now();
+            tell_systemd(&[NotifyState::Watchdog]);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The daemon's configuration: defaults overridden by each file in turn, and the goal that results
+//! for a host.
+
+mod file;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use netsilo_decide::control::Policy;
+use netsilo_decide::plan::{Goal, Override};
+use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_sys::observe::Counting;
+
+use file::Yield;
+pub(crate) use file::{Metrics, Window};
+
+/// Default folder of the configuration.
+pub(crate) const CONFIG_DIR: &str = "/etc/netsilo";
+
+/// The configuration, with defaults filled in.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Config {
+    /// Length of a cycle.
+    pub(crate) interval: Duration,
+    /// The part of each cycle in which eBPF is attached.
+    pub(crate) window: Window,
+    /// Whether eBPF is used at all.
+    pub(crate) bpf: bool,
+    /// Whether hints are published.
+    pub(crate) hints: bool,
+    /// Whether hints are the only output: no knob is written.
+    pub(crate) hints_only: bool,
+    /// Whether the daemon restores settings when it exits.
+    pub(crate) restore_on_exit: bool,
+    /// Where metrics are served.
+    pub(crate) metrics: Metrics,
+    /// The files that were read, in order.
+    pub(crate) files: Vec<PathBuf>,
+    costs: Option<Costs>,
+    manage: bool,
+    policy: Policy,
+    netdevs: Vec<file::Netdev>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(10),
+            window: Window::Last(Duration::from_secs(1)),
+            bpf: true,
+            hints: true,
+            hints_only: false,
+            restore_on_exit: false,
+            metrics: Metrics::Off,
+            files: Vec::new(),
+            costs: None,
+            manage: true,
+            policy: Policy::default(),
+            netdevs: Vec::new(),
+        }
+    }
+}
+
+/// Reads one file, or a folder's `netsilo.toml` and then its `conf.d/*.toml` by name.
+pub(crate) fn load(path: &Path) -> Result<Config> {
+    let mut config = Config::default();
+    for file in files(path)? {
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        config.take(file::parse(&text, &file)?);
+        config.files.push(file);
+    }
+    config.check()?;
+    Ok(config)
+}
+
+/// Reads the configuration like [`load`]; the defaults if the path does not exist.
+pub(crate) fn load_if_there(path: &Path) -> Result<Config> {
+    if path.try_exists().is_ok_and(|there| !there) { Ok(Config::default()) } else { load(path) }
+}
+
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    let kind =
+        std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    if !kind.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let main = path.join("netsilo.toml");
+    let mut files = if main.exists() { vec![main] } else { Vec::new() };
+    let more = path.join("conf.d");
+    if more.is_dir() {
+        let entries =
+            std::fs::read_dir(&more).with_context(|| format!("cannot list {}", more.display()))?;
+        let mut names =
+            entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
+        names.retain(|name| name.extension().is_some_and(|extension| extension == "toml"));
+        names.sort();
+        files.append(&mut names);
+    }
+    Ok(files)
+}
+
+/// Replaces `value` if there is a new one.
+fn set<T>(value: &mut T, new: Option<T>) {
+    if let Some(new) = new {
+        *value = new;
+    }
+}
+
+impl Config {
+    /// Overrides values with those of one more file.
+    fn take(&mut self, file: file::File) {
+        set(&mut self.interval, file.interval);
+        set(&mut self.window, file.window);
+        set(&mut self.bpf, file.bpf);
+        set(&mut self.hints, file.hints);
+        set(&mut self.hints_only, file.hints_only);
+        set(&mut self.restore_on_exit, file.restore_on_exit);
+        set(&mut self.metrics, file.metrics);
+        let costs = file.costs.map(|costs| Costs { source: CostSource::Configured, ..costs });
+        self.costs = costs.or(self.costs.take());
+        self.take_goal(file.goal);
+        self.take_controller(file.controller);
+        self.netdevs.extend(file.netdev);
+    }
+
+    fn take_goal(&mut self, new: file::Goal) {
+        let goal = &mut self.policy.goal;
+        set(&mut self.manage, new.manage);
+        set(&mut goal.algorithm, new.algorithm);
+        set(&mut goal.exclude, new.exclude);
+        set(&mut goal.irqs, new.irqs);
+        set(&mut goal.even_if_owned, new.even_if_owned);
+        goal.cpus = new.cpus.or(goal.cpus.take());
+        goal.rps = new.rps.or(goal.rps.take());
+        goal.rfs = new.rfs.or(goal.rfs);
+        goal.arfs = new.arfs.or(goal.arfs);
+        goal.xps = new.xps.or(goal.xps);
+        goal.default_smp_affinity = new.default_smp_affinity.or(goal.default_smp_affinity.take());
+        goal.rps_default_mask = new.rps_default_mask.or(goal.rps_default_mask.take());
+    }
+
+    fn take_controller(&mut self, new: file::Controller) {
+        let policy = &mut self.policy;
+        set(&mut policy.min_gain, new.min_gain);
+        set(&mut policy.dwell, new.dwell);
+        set(&mut policy.calm, new.calm);
+        set(&mut policy.hold_off, new.hold_off);
+        set(&mut policy.hold_off_most, new.hold_off_most);
+        set(&mut policy.changes_per_minute, new.changes_per_minute);
+        set(&mut policy.verify_windows, new.verify_windows);
+        set(&mut policy.worse_by, new.worse_by);
+        let how_long = |leave| match leave {
+            Yield::Forever => None,
+            Yield::For(time) => Some(time),
+        };
+        set(&mut policy.yield_for, new.yield_for.map(how_long));
+    }
+
+    /// Checks what involves more than one key.
+    fn check(&self) -> Result<()> {
+        if let Window::Last(window) = self.window {
+            let shown = humantime::format_duration;
+            anyhow::ensure!(
+                window <= self.interval,
+                "window ({}) is longer than interval ({}): shorten it, or set it to \"always\"",
+                shown(window),
+                shown(self.interval)
+            );
+        }
+        if let Some(wrong) = self.costs.as_ref().and_then(|costs| costs.check().err()) {
+            anyhow::bail!("costs: {wrong}");
+        }
+        let Policy { hold_off, hold_off_most, .. } = &self.policy;
+        anyhow::ensure!(
+            hold_off <= hold_off_most,
+            "controller.hold-off is longer than controller.hold-off-most"
+        );
+        anyhow::ensure!(
+            self.hints || !self.hints_only,
+            "hints-only without hints writes nothing: set hints = true"
+        );
+        Ok(())
+    }
+
+    /// Returns how eBPF is attached in each cycle.
+    pub(crate) fn counting(&self) -> Counting {
+        match self.window {
+            _ if !self.bpf => Counting::WithoutBpf,
+            Window::Always => Counting::Continuous,
+            Window::Last(length) => Counting::Windows(length),
+        }
+    }
+
+    /// Returns the controller's policy, before any netdev is known.
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy.clone()
+    }
+
+    /// Returns the goal for these netdevs, with the configured weights, or else `costs`.
+    pub(crate) fn goal(&self, netdevs: &[host::Netdev], costs: &Costs) -> Goal {
+        let costs = self.costs.as_ref().unwrap_or(costs);
+        let overrides = netdevs.iter().flat_map(|netdev| self.overrides(netdev)).collect();
+        Goal { overrides, costs: costs.clone(), ..self.policy.goal.clone() }
+    }
+
+    /// Overrides for one netdev: the last rule that matches it counts. Its queues come first,
+    /// because the first matching override counts.
+    fn overrides(&self, netdev: &host::Netdev) -> Vec<Override> {
+        let all =
+            Override { netdev: netdev.name.clone(), leave: !self.manage, ..Override::default() };
+        let Some(rule) = self.netdevs.iter().rev().find(|rule| rule.fits(netdev)) else {
+            return if self.manage { Vec::new() } else { vec![all] };
+        };
+        let leave = !rule.manage.unwrap_or(true);
+        let all = Override { algorithm: rule.algorithm, cpus: rule.cpus.clone(), leave, ..all };
+        let queues = rule.queue.iter().rev().map(|queue| Override {
+            queues: Some(queue.queues.clone()),
+            algorithm: queue.algorithm.or(all.algorithm),
+            cpus: queue.cpus.clone().or(all.cpus.clone()),
+            leave: queue.manage.map_or(all.leave, |manage| !manage),
+            ..all.clone()
+        });
+        queues.chain([all.clone()]).collect()
+    }
+}
+
+impl file::Netdev {
+    /// Whether a netdev meets all conditions of the rule.
+    fn fits(&self, netdev: &host::Netdev) -> bool {
+        let fits = |pattern: &Option<glob::Pattern>, text: Option<&str>| {
+            pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text)))
+        };
+        fits(&self.name, Some(&netdev.name))
+            && fits(&self.driver, netdev.driver.as_deref())
+            && fits(&self.path, netdev.device_path.as_deref())
+            && self.mac.as_ref().is_none_or(|mac| {
+                netdev.mac.as_ref().is_some_and(|it| it.eq_ignore_ascii_case(mac))
+            })
+    }
+}

@@ -1,0 +1,245 @@
+//! Tests of the configuration.
+
+use netsilo_decide::plan::AlgorithmName;
+use netsilo_model::machine::cpuset::CpuSet;
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    let mut config = Config::default();
+    config.take(file::parse(text, Path::new("netsilo.toml")).map_err(|bad| bad.to_string())?);
+    config.check().map_err(|error| error.to_string())?;
+    Ok(config)
+}
+
+fn refusal(text: &str) -> String {
+    parse(text).unwrap_err()
+}
+
+fn set(list: &str) -> CpuSet {
+    CpuSet::parse_list(list).unwrap()
+}
+
+fn eth0() -> Netdev {
+    Netdev {
+        name: "eth0".into(),
+        driver: Some("virtio_net".into()),
+        mac: Some("52:54:00:ab:cd:00".into()),
+        device_path: Some("/devices/pci0000:00/0000:00:04.0/virtio1".into()),
+        ..Netdev::default()
+    }
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_line_and_the_nearest_one() {
+    insta::assert_snapshot!(
+        refusal("\nintervall = \"1s\"\n"),
+        @"netsilo.toml:2: unknown key intervall; did you mean interval?"
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\nirqs = true\nalgoritm = \"spread\"\n"),
+        @"netsilo.toml:3: unknown key algoritm; did you mean algorithm?"
+    );
+    insta::assert_snapshot!(
+        refusal("[[netdev]]\nname = \"a\"\n[[netdev.queue]]\nqueues = \"1\"\ncpu = \"1\"\n"),
+        @"netsilo.toml:5: unknown key cpu; did you mean cpus?"
+    );
+    insta::assert_snapshot!(
+        refusal("[[netdev]]\nname = \"a\"\ncolour = 1\n"),
+        @"netsilo.toml:3: unknown key colour; known are name, mac, driver, path, manage, \
+         algorithm, cpus, queue"
+    );
+}
+
+#[test]
+fn an_invalid_value_is_refused_with_its_line() {
+    insta::assert_snapshot!(
+        refusal("interval = \"10 parsecs\""),
+        @"netsilo.toml:1: \"10 parsecs\": unknown time unit \"parsecs\", supported units: ns, \
+         us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations)"
+    );
+    insta::assert_snapshot!(
+        refusal("interval = \"1ms\""),
+        @r#"netsilo.toml:1: "1ms": choose between 1s and 1h"#
+    );
+    insta::assert_snapshot!(
+        refusal("interval = 10"),
+        @"netsilo.toml:1: invalid type: integer `10`, expected a string"
+    );
+    insta::assert_snapshot!(
+        refusal("bpf = 1"),
+        @"netsilo.toml:1: invalid type: integer `1`, expected a boolean"
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\n\ncpus = \"3-1\""),
+        @r#"netsilo.toml:3: "3-1": range runs backwards at column 1 of "3-1""#
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\nalgorithm = \"magic\"").split("known").next().unwrap(),
+        @r#"netsilo.toml:2: "magic": "#
+    );
+    insta::assert_snapshot!(
+        refusal("[goal]\nrfs = -1"),
+        @r#"netsilo.toml:2: write a number of entries (32768) or "off""#
+    );
+    insta::assert_snapshot!(
+        refusal("metrics = \"9798\""),
+        @r#"netsilo.toml:1: "9798": write off, or an address like 127.0.0.1:9798"#
+    );
+    insta::assert_snapshot!(
+        refusal("[[netdev]]\nmac = \"52:54\""),
+        @r#"netsilo.toml:2: "52:54": write a hardware address like 52:54:00:12:34:56"#
+    );
+    insta::assert_snapshot!(
+        refusal("hints = true\n[[netdev]]\ncpus = \"1\""),
+        @"netsilo.toml:2: a [[netdev]] needs a condition: name, mac, driver or path"
+    );
+    insta::assert_snapshot!(refusal("x"), @"netsilo.toml:1: key with no value, expected `=`");
+    insta::assert_snapshot!(
+        refusal("[[netdev]]\nname = \"a\"\n[[netdev.queue]]\ncpus = \"1\""),
+        @"netsilo.toml:3: missing field `queues`"
+    );
+}
+
+#[test]
+fn contradictory_keys_are_refused() {
+    insta::assert_snapshot!(
+        refusal("interval = \"2s\"\nwindow = \"5s\""),
+        @r#"window (5s) is longer than interval (2s): shorten it, or set it to "always""#
+    );
+    insta::assert_snapshot!(
+        refusal("hints = false\nhints-only = true"),
+        @"hints-only without hints writes nothing: set hints = true"
+    );
+}
+
+#[test]
+fn later_files_win_key_by_key_and_rules_add_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write(
+        "netsilo.toml",
+        "interval = \"20s\"\n[goal]\ncpus = \"0-3\"\nrfs = 4096\n\
+         [[netdev]]\nname = \"eth*\"\ncpus = \"1\"",
+    );
+    write("conf.d/20-late.toml", "[goal]\ncpus = \"4\"\n[[netdev]]\nname = \"eth0\"\ncpus = \"2\"");
+    write("conf.d/10-early.toml", "interval = \"30s\"\n[goal]\ncpus = \"5\"");
+    write("conf.d/README", "no toml");
+    let config = load(dir.path()).unwrap();
+    let names: Vec<_> =
+        config.files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["netsilo.toml", "10-early.toml", "20-late.toml"]);
+    assert_eq!(
+        (config.interval, &config.policy.goal.cpus, config.policy.goal.rfs),
+        (Duration::from_secs(30), &Some(set("4")), Some(4096))
+    );
+    assert_eq!(config.overrides(&eth0())[0].cpus, Some(set("2")));
+    write("conf.d/30-bad.toml", "interval = \"1s\"\n\nwindo = \"1s\"");
+    let error = load(dir.path()).unwrap_err().to_string();
+    assert!(error.ends_with("30-bad.toml:3: unknown key windo; did you mean window?"), "{error}");
+    assert!(load(&dir.path().join("nowhere")).is_err());
+    assert_eq!(load_if_there(&dir.path().join("nowhere")).unwrap(), Config::default());
+}
+
+#[test]
+fn a_rule_matches_by_name_mac_driver_and_path_and_all_must_match() {
+    let fits =
+        |rule: &str| !parse(&format!("[[netdev]]\n{rule}")).unwrap().overrides(&eth0()).is_empty();
+    for rule in [
+        "name = \"eth*\"",
+        "mac = \"52:54:00:AB:CD:00\"",
+        "driver = \"virtio_*\"",
+        "path = \"*/0000:00:04.0/*\"",
+    ] {
+        assert!(fits(rule), "{rule}");
+        assert!(
+            !fits(&format!("{rule}\nname = \"ens5\"").replacen("name = \"eth*\"\n", "", 1)),
+            "{rule}"
+        );
+    }
+    assert!(
+        !fits("driver = \"igb\"")
+            && !fits("mac = \"52:54:00:ab:cd:01\"")
+            && !fits("path = \"/devices/platform/*\"")
+    );
+}
+
+#[test]
+fn a_queue_rule_overrides_its_netdev_and_the_last_rule_counts() {
+    let config = parse(
+        "[[netdev]]\nname = \"eth0\"\nmanage = false\n\
+         [[netdev]]\nname = \"e*\"\nalgorithm = \"spread\"\ncpus = \"0-3\"\n\
+         [[netdev.queue]]\nqueues = \"0-1\"\ncpus = \"7\"\n\
+         [[netdev.queue]]\nqueues = \"2\"\nmanage = false",
+    );
+    let overrides = config.unwrap().overrides(&eth0());
+    let rules = overrides.iter().map(|it| {
+        (
+            it.queues.as_ref().map(CpuSet::to_string),
+            it.algorithm,
+            it.cpus.as_ref().map(CpuSet::to_string),
+            it.leave,
+        )
+    });
+    let spread = Some(AlgorithmName::Spread);
+    assert_eq!(
+        rules.collect::<Vec<_>>(),
+        [
+            (Some("2".into()), spread, Some("0-3".into()), true),
+            (Some("0-1".into()), spread, Some("7".into()), false),
+            (None, spread, Some("0-3".into()), false),
+        ]
+    );
+}
+
+#[test]
+fn unmanaged_netdevs_are_left_alone() {
+    let leaves = |text: &str| {
+        parse(text).unwrap().overrides(&eth0()).iter().map(|it| it.leave).collect::<Vec<_>>()
+    };
+    assert_eq!(leaves("[goal]\nmanage = false"), [true]);
+    assert_eq!(leaves("[goal]\nmanage = false\n[[netdev]]\ndriver = \"virtio_net\""), [false]);
+    assert_eq!(leaves("[[netdev]]\nname = \"eth0\"\nmanage = false"), [true]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_panics_and_every_error_names_an_existing_line(
+        lines in proptest::collection::vec(
+            concat!(
+                "(interval|window|bpf|metrics|\\[goal\\]|\\[\\[netdev\\]\\]|cpus|rfs|name|x)",
+                "( = (\"[0-9a-z\\-,:]{0,6}\"|[0-9]{1,12}|true))?",
+            ),
+            0..6,
+        )
+    ) {
+        let text = lines.join("\n");
+        if let Err(bad) = file::parse(&text, Path::new("f")) {
+            assert!(bad.line.is_none_or(|line| line <= lines.len().max(1)), "{bad} in {text}");
+        }
+    }
+}
+
+#[test]
+fn configured_weights_override_measured_ones() {
+    let six = |remote: &str| {
+        format!("same_cpu = 0\nsmt = 1\nl2 = 2\nllc = 3\nnode = 4\nremote = {remote}\n")
+    };
+    let config = parse(&format!("[costs.line_ns]\n{}", six("500"))).unwrap();
+    let costs = config.goal(&[], &Costs::of_a_guest()).costs;
+    assert_eq!((costs.line_ns.remote, costs.ipi_ns), (500.0, Costs::default().ipi_ns));
+    assert_eq!(costs.source, CostSource::Configured);
+    assert_eq!(Config::default().goal(&[], &Costs::of_a_guest()).costs, Costs::of_a_guest());
+    insta::assert_snapshot!(
+        refusal(&format!("[costs.line_ns]\n{}", six("-5"))),
+        @"costs: line_ns of remote is -5: give a number from 0 to 1000000000"
+    );
+    insta::assert_snapshot!(
+        refusal("[costs.line_ns]\nremotte = 5"),
+        @"netsilo.toml:2: unknown key remotte; did you mean remote?"
+    );
+}

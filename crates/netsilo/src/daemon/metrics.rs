@@ -1,0 +1,187 @@
+//! The daemon's metrics in the Prometheus text format: base units, and labels with a fixed set of
+//! values.
+
+use std::sync::atomic::AtomicU64;
+
+use netsilo_decide::control::ControllerState;
+use netsilo_model::machine::topology::Distance;
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::verbs::status::{Mode, Status};
+
+type Float = Gauge<f64, AtomicU64>;
+type Seconds = Counter<f64, AtomicU64>;
+type ByLabel = Family<Vec<(&'static str, &'static str)>, Float>;
+type BytesByLabel = Family<Vec<(&'static str, &'static str)>, Seconds>;
+
+/// Bytes read since the start, by distance.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ReadBytes(BytesByLabel);
+
+impl ReadBytes {
+    /// Adds the bytes of a window of this many seconds.
+    pub(crate) fn add(&self, locality: &netsilo_model::derive::silo::Locality, seconds: f64) {
+        let bytes = locality.bytes_per_s * seconds;
+        for distance in Distance::ALL {
+            let share = locality.shares.get(&distance).copied().unwrap_or(0.0);
+            self.0.get_or_create(&vec![("distance", word(distance))]).inc_by(bytes * share);
+        }
+        self.0.get_or_create(&vec![("distance", "unknown")]).inc_by(bytes * locality.unknown);
+    }
+}
+
+fn word(distance: Distance) -> &'static str {
+    match distance {
+        Distance::SameCpu => "same_cpu",
+        other => other.label(),
+    }
+}
+
+const STATES: [(&str, ControllerState); 5] = [
+    ("observing", ControllerState::Observing),
+    ("settling", ControllerState::Settling),
+    ("verifying", ControllerState::Verifying),
+    ("hold_off", ControllerState::HoldOff),
+    ("settled", ControllerState::Settled),
+];
+
+/// Renders all metrics as text.
+pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64) -> String {
+    let mut registry = Registry::default();
+    let mut gauge = |name: &str, help: &str, value: f64| {
+        let gauge = Float::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    };
+    let mode = |mode: bool| f64::from(u8::from(mode));
+    gauge(
+        "netsilo_placing",
+        "Whether the daemon writes knobs (not hints only, not observe only)",
+        mode(status.mode == Mode::Placing),
+    );
+    gauge(
+        "netsilo_config_reload_success",
+        "Whether the newest configuration was accepted",
+        mode(status.config.error.is_none()),
+    );
+    gauge(
+        "netsilo_vectors",
+        "Interrupts and NAPI kthreads with a placement",
+        status.placements.len() as f64,
+    );
+    let elsewhere = status.placements.iter().filter(|placement| placement.moves).count();
+    gauge(
+        "netsilo_vectors_elsewhere",
+        "Interrupts and NAPI kthreads that are not at their placement",
+        elsewhere as f64,
+    );
+    gauge(
+        "netsilo_pending_changes",
+        "Changes that are planned and not in force",
+        status.pending.len() as f64,
+    );
+    gauge("netsilo_held_changes", "Changes that are planned and held", status.held.len() as f64);
+    gauge(
+        "netsilo_conflicts",
+        "Knobs left alone because another program wrote them",
+        status.conflicts.len() as f64,
+    );
+    gauge(
+        "netsilo_window_duration_seconds",
+        "Length of the last observation window",
+        last_window_seconds,
+    );
+    gauge(
+        "process_resident_memory_bytes",
+        "Memory of this process in RAM",
+        status.own.resident_bytes.unwrap_or(0) as f64,
+    );
+    let state = ByLabel::default();
+    for (name, this) in STATES {
+        state.get_or_create(&vec![("state", name)]).set(mode(status.state == this));
+    }
+    registry.register("netsilo_state", "1 for the current state of the controller", state);
+    registry.register(
+        "netsilo_read_bytes",
+        "Bytes read, by distance between the CPU of the protocol work and the reader's CPU",
+        read.0.clone(),
+    );
+    let mut counter = |name: &str, help: &str, value: f64| {
+        let counter = Seconds::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    };
+    let totals = &status.totals;
+    counter("netsilo_windows", "Observation windows completed", status.windows as f64);
+    counter(
+        "netsilo_changes",
+        "Knobs written, including reverts and reapplied changes",
+        totals.changes as f64,
+    );
+    counter(
+        "netsilo_reverts",
+        "Changes reverted because they made it worse",
+        totals.reverts as f64,
+    );
+    counter(
+        "netsilo_reapplied",
+        "Changes written again after a device reset (drift)",
+        totals.reapplied as f64,
+    );
+    counter("netsilo_refused", "Writes that the kernel refused", totals.refused as f64);
+    counter(
+        "netsilo_yielded",
+        "Times a knob was left alone because another program wrote it",
+        totals.yielded as f64,
+    );
+    counter(
+        "netsilo_kernel_events",
+        "Kernel events about netdevs, channels, rings, CPUs and suspends",
+        totals.events as f64,
+    );
+    counter("netsilo_hint_writes", "Hint files written or removed", totals.hints as f64);
+    counter(
+        "netsilo_config_reloads",
+        "Configurations accepted after the start",
+        totals.reloads as f64,
+    );
+    counter(
+        "netsilo_config_reload_failures",
+        "Configurations rejected after the start",
+        totals.bad_reloads as f64,
+    );
+    counter(
+        "process_cpu_seconds",
+        "CPU time of this process, user and system",
+        status.own.cpu.as_secs_f64(),
+    );
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode_registry(&mut text, &registry);
+    plain(&text)
+}
+
+/// Converts OpenMetrics, where a counter's family lacks the `_total` of its samples and a help text
+/// ends with a full stop, to the older text format that promtool checks and every version of
+/// Prometheus reads.
+fn plain(text: &str) -> String {
+    let counters: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut plain = String::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        match words.as_slice() {
+            ["#", kind, name, rest] if counters.contains(name) => {
+                plain += &format!("# {kind} {name}_total {rest}\n")
+            }
+            _ => plain += &format!("{line}\n"),
+        }
+    }
+    plain
+}

@@ -1,0 +1,110 @@
+//! After a kernel event a short window starts at once, to restore soon what a driver has reset.
+
+use std::collections::BTreeSet;
+
+#[cfg(test)]
+use std::path::Path;
+use std::time::Duration;
+
+use netsilo_model::snapshot::event::Event;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_sys::files::root::Root;
+
+/// Length of the window after an event: drivers announce one reset in several steps.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// Time since which events keep coming, and the netdevs whose events matter.
+#[derive(Debug, Default)]
+pub(crate) struct Reconcile {
+    since: Option<Duration>,
+    devices: BTreeSet<String>,
+}
+
+impl Reconcile {
+    /// Returns the length of the next window.
+    pub(crate) fn window(&self, interval: Duration) -> Duration {
+        if self.since.is_some() { SHORT.min(interval) } else { interval }
+    }
+
+    /// Remembers the netdevs of a window that have a device.
+    pub(crate) fn know(&mut self, netdevs: &[Netdev]) {
+        let on_a_device = netdevs.iter().filter(|netdev| netdev.device_path.is_some());
+        self.devices = on_a_device.map(|netdev| netdev.name.clone()).collect();
+    }
+
+    /// Whether the window in which these events came must be discarded.
+    ///
+    /// Windows are discarded for no longer than one interval, so that a link that flaps forever
+    /// does not stop observation of the others.
+    pub(crate) fn disturbs(
+        &mut self,
+        root: &Root,
+        events: &[Event],
+        now: Duration,
+        interval: Duration,
+    ) -> bool {
+        if !events.iter().any(|event| self.matters(root, event)) {
+            self.since = None;
+            return false;
+        }
+        let since = *self.since.get_or_insert(now);
+        let may_discard = now.saturating_sub(since) <= interval;
+        if !may_discard {
+            self.since = None;
+        }
+        may_discard
+    }
+
+    /// Whether an event can move interrupts: netdevs without a device have none, and those of
+    /// containers come and go all the time.
+    pub(crate) fn matters(&self, root: &Root, event: &Event) -> bool {
+        let on_a_device = |name: &String| {
+            self.devices.contains(name)
+                || root.path(&format!("/sys/class/net/{name}/device")).exists()
+        };
+        match event {
+            Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => on_a_device(name),
+            Event::NetdevAdded(name) | Event::NetdevRemoved(name) => on_a_device(name),
+            Event::Renamed { from, to } => on_a_device(from) || on_a_device(to),
+            Event::CpuOnline(_) | Event::CpuOffline(_) | Event::Resumed => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window_after(events: &[Event], at: u64, reconcile: &mut Reconcile) -> (bool, Duration) {
+        let interval = Duration::from_secs(10);
+        let root = Root::at(Path::new("/nonexistent-for-this-test")).unwrap_or(Root::live());
+        let disturbed = reconcile.disturbs(&root, events, Duration::from_secs(at), interval);
+        (disturbed, reconcile.window(interval))
+    }
+
+    #[test]
+    fn a_device_event_starts_short_windows_until_events_stop() {
+        let mut reconcile = Reconcile::default();
+        reconcile.know(&[Netdev {
+            name: "ens5".into(),
+            device_path: Some("/devices/x".into()),
+            ..Netdev::default()
+        }]);
+        let (down, veth) =
+            ([Event::LinkDown("ens5".into())], [Event::NetdevAdded("veth-9a".into())]);
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
+        assert_eq!(window_after(&veth, 100, &mut reconcile), (false, long));
+        assert_eq!(window_after(&down, 101, &mut reconcile), (true, short));
+        assert_eq!(window_after(&down, 102, &mut reconcile), (true, short));
+        assert_eq!(window_after(&[], 103, &mut reconcile), (false, long));
+    }
+
+    #[test]
+    fn a_flapping_link_does_not_stop_observation() {
+        let mut reconcile = Reconcile::default();
+        let resumed = [Event::Resumed];
+        let observed =
+            (100..150).filter(|at| !window_after(&resumed, *at, &mut reconcile).0).count();
+        assert!(observed >= 4, "{observed}");
+    }
+}

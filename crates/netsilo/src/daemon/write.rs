@@ -1,0 +1,115 @@
+//! Writes what the controller decided, through the same transaction as `apply`, and returns the
+//! result of each write.
+
+use std::path::Path;
+use std::time::Duration;
+
+use netsilo_decide::control::WriteOutcome;
+use netsilo_model::change::{Change, Target};
+use netsilo_sys::transaction::apply::{ApplyError, Drift, Options, WriteError, apply_for};
+use netsilo_sys::transaction::journal;
+use netsilo_sys::transaction::kernel::Kernel;
+use netsilo_sys::transaction::knob::KnobError;
+use netsilo_sys::transaction::record::{By, Origin};
+use netsilo_sys::transaction::undo::{Which, undo};
+
+/// The results of a batch of writes.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Result of each knob; a knob without a result was not tried.
+    pub(crate) outcomes: Vec<(Target, WriteOutcome)>,
+    /// Why the batch ended early.
+    pub(crate) stopped: Option<Stopped>,
+}
+
+/// Why a batch ended early.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    /// A privilege is missing.
+    NoPermission(String),
+    /// A later window may try again.
+    NotNow(String),
+}
+
+/// Writes changes as one transaction of the daemon; as more than one if some knobs fail and the
+/// others must be written without them.
+pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -> Batch {
+    let mut batch = Batch::default();
+    while !changes.is_empty() {
+        let before = batch.outcomes.len();
+        let mut options =
+            Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+        match apply_for(Origin::Daemon, kernel, dir, &changes, &mut options, &mut |_| {}) {
+            Ok(applied) => {
+                let settled = |target: &Target| {
+                    applied.settled.iter().find(|(it, _)| it == target).map(|(_, value)| value)
+                };
+                for change in &changes {
+                    let value = settled(&change.target).unwrap_or(&change.new).clone();
+                    batch.outcomes.push((change.target.clone(), WriteOutcome::InForce(value)));
+                }
+                for (target, now) in applied.overwritten {
+                    batch.outcomes.retain(|(it, _)| *it != target);
+                    batch.outcomes.push((target, WriteOutcome::Overwritten(now)));
+                }
+                return batch;
+            }
+            Err(ApplyError::Drifted(drifts)) => {
+                batch.outcomes.extend(drifts.into_iter().map(drifted))
+            }
+            Err(ApplyError::Restored { why: WriteError::Knob(error), .. }) => {
+                batch.outcomes.push(refused(&error))
+            }
+            Err(error) => {
+                batch.stopped = Some(stopped(&error));
+                return batch;
+            }
+        }
+        // Retry without the failed knobs; each round drops at least one.
+        changes.retain(|change| {
+            !batch.outcomes[before..].iter().any(|(target, _)| *target == change.target)
+        });
+        if batch.outcomes.len() == before {
+            return batch;
+        }
+    }
+    batch
+}
+
+fn drifted(drift: Drift) -> (Target, WriteOutcome) {
+    match drift {
+        Drift::Changed { target, now, .. } => (target, WriteOutcome::Overwritten(now)),
+        Drift::Unreadable(error) => refused(&error),
+    }
+}
+
+fn refused(error: &KnobError) -> (Target, WriteOutcome) {
+    let written =
+        if error.is_gone() { WriteOutcome::Gone } else { WriteOutcome::Refused(error.to_string()) };
+    (error.target().clone(), written)
+}
+
+fn stopped(error: &ApplyError) -> Stopped {
+    match error {
+        ApplyError::NoPermission(_) => Stopped::NoPermission(error.to_string()),
+        ApplyError::Journal(journal) if journal.is_permission() => {
+            Stopped::NoPermission(error.to_string())
+        }
+        _ => Stopped::NotNow(error.to_string()),
+    }
+}
+
+/// Restores a transaction that an earlier writer left unfinished, unless its guard will; returns a
+/// description of what was done.
+pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Option<String>> {
+    let transactions =
+        journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    let unfinished =
+        transactions.iter().find(|it| it.is_unfinished() && it.awaits_confirmation().is_none());
+    let Some(id) = unfinished.map(|it| it.id) else { return Ok(None) };
+    let undone = undo(kernel, dir, Which::Only(id), false, By::Daemon, &mut |_, _| {})?;
+    let left: Vec<String> =
+        undone.iter().flat_map(|it| it.failures()).map(ToString::to_string).collect();
+    let words = format!("transaction {id} was left unfinished and is restored");
+    Ok(Some(if left.is_empty() { words } else { format!("{words}, except {}", left.join(", ")) }))
+}

@@ -1,0 +1,4 @@
+//! ROOMDOC
+
+pub(crate) mod exit;
+pub(crate) mod out;

@@ -1,0 +1,124 @@
+//! Exit codes (`docs/exit-codes.md`), and the single place that prints an error.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Error, Result};
+use netsilo_sys::cost::store::StoreError;
+use netsilo_sys::daemon::instance::InstanceError;
+use netsilo_sys::transaction::apply::ApplyError;
+use netsilo_sys::transaction::guard::ConfirmError;
+use netsilo_sys::transaction::journal::JournalError;
+
+/// How a verb ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// 0: done, or nothing to do.
+    Ok,
+    /// 1: refused or failed for a printed reason; nothing was changed.
+    Refused,
+    /// 2: the command line makes no sense; clap uses this code too.
+    Usage,
+    /// 3: `status` found no daemon.
+    NotRunning,
+    /// 10: `plan --detailed-exitcode` has changes to make.
+    ChangesPending,
+    /// 11: `check` has a finding at least as severe as `--fail-on`.
+    Findings,
+    /// 20: a write failed and everything was restored.
+    FailedAndRestored,
+    /// 21: something could not be restored.
+    RestoreIncomplete,
+    /// 30: another program owns these settings.
+    OtherOwner,
+    /// 77: a privilege is missing.
+    NoPermission,
+}
+
+impl Exit {
+    fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Refused => 1,
+            Self::Usage => 2,
+            Self::NotRunning => 3,
+            Self::ChangesPending => 10,
+            Self::Findings => 11,
+            Self::FailedAndRestored => 20,
+            Self::RestoreIncomplete => 21,
+            Self::OtherOwner => 30,
+            Self::NoPermission => 77,
+        }
+    }
+
+    /// Returns the code of an error, by what the caller may do next.
+    fn of(error: &Error) -> Self {
+        if let Some(Stop(exit, _)) = error.downcast_ref() {
+            return *exit;
+        }
+        let journal = |error: &JournalError| {
+            if error.is_permission() { Self::NoPermission } else { Self::Refused }
+        };
+        if let Some(error) = error.downcast_ref::<JournalError>() {
+            return journal(error);
+        }
+        if let Some(ConfirmError::Journal(error)) = error.downcast_ref() {
+            return journal(error);
+        }
+        if let Some(InstanceError::State(error)) = error.downcast_ref() {
+            return journal(error);
+        }
+        if let Some(error) = error.downcast_ref::<StoreError>() {
+            return if error.is_permission() { Self::NoPermission } else { Self::Refused };
+        }
+        match error.downcast_ref::<ApplyError>() {
+            Some(ApplyError::Journal(error)) => journal(error),
+            Some(ApplyError::NoPermission(_)) => Self::NoPermission,
+            Some(ApplyError::Restored { .. }) => Self::FailedAndRestored,
+            Some(ApplyError::Incomplete { .. }) => Self::RestoreIncomplete,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// A message with the exit code to end with.
+#[derive(Debug)]
+pub(crate) struct Stop(pub(crate) Exit, pub(crate) String);
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.1)
+    }
+}
+
+impl std::error::Error for Stop {}
+
+/// Returns the process's exit code; prints an error with its causes on stderr.
+pub(crate) fn code(result: Result<Exit>) -> ExitCode {
+    let exit = result.unwrap_or_else(|error| {
+        // Printing may fail if the terminal is gone; the exit code stays the same.
+        let _ = writeln!(std::io::stderr(), "netsilo: {}", in_words(&error));
+        Exit::of(&error)
+    });
+    ExitCode::from(exit.code())
+}
+
+/// Joins the error and its causes; skips a cause that the message already ends with.
+fn in_words(error: &Error) -> String {
+    error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |words, cause| {
+        if words.ends_with(&cause) { words } else { format!("{words}: {cause}") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_cause_at_the_end_of_the_message_is_not_repeated() {
+        let cause = std::io::Error::other("no space left");
+        let error = anyhow::Error::new(cause).context("writing a: no space left");
+        let error = Err::<(), _>(error).context("cannot capture").unwrap_err();
+        assert_eq!(super::in_words(&error), "cannot capture: writing a: no space left");
+    }
+}

@@ -1,0 +1,165 @@
+//! `netsilo export`: the current plan in the format of other programs.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use netsilo_decide::plan::Plan;
+use netsilo_decide::plan::export::{self, File};
+
+use crate::tell::exit::Exit;
+use crate::tell::out;
+use crate::verbs::apply;
+use crate::verbs::plan::PlanArgs;
+
+/// Arguments of `netsilo export`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Format to export
+    #[arg(value_enum, value_name = "FORMAT")]
+    format: Format,
+    /// With irqbalance-policy: let irqbalance balance on the nodes in netsilo's hints instead of
+    /// leaving interrupts alone
+    #[arg(long)]
+    suggest: bool,
+    /// Export the plan in this file, as printed by `netsilo plan --json`, instead of making one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Look"])]
+    plan: Option<PathBuf>,
+    /// Write the files to this folder instead of printing them
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    make: PlanArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Policy script for irqbalance --policyscript
+    IrqbalancePolicy,
+    /// Files for /etc/systemd/network
+    SystemdLink,
+    /// Profile for tuned
+    Tuned,
+    /// Shell script that writes only values that differ
+    Script,
+}
+
+/// Makes or reads a plan and exports it.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if args.suggest && args.format != Format::IrqbalancePolicy {
+        let why = "--suggest needs the format irqbalance-policy";
+        return Err(crate::tell::exit::Stop(Exit::Usage, why.into()).into());
+    }
+    // The --suggest script reads the hints and needs no plan.
+    let files = if args.suggest {
+        vec![export::irqbalance_suggest()]
+    } else {
+        render(args.format, &plan(args)?)
+    };
+    match &args.dir {
+        Some(dir) => write(dir, &files)?,
+        None => out::text(&joined(&files))?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn plan(args: &Args) -> Result<Plan> {
+    match &args.plan {
+        Some(path) => apply::load(path),
+        None => args.make.plan(),
+    }
+}
+
+fn render(format: Format, plan: &Plan) -> Vec<File> {
+    match format {
+        Format::IrqbalancePolicy => vec![export::irqbalance_policy(plan)],
+        Format::SystemdLink => {
+            let (files, beyond) = export::systemd_link(plan);
+            beyond
+                .iter()
+                .for_each(|what| out::note(&format!("not possible in .link files: {what}")));
+            files
+        }
+        Format::Tuned => vec![export::tuned(plan)],
+        Format::Script => vec![export::script(plan)],
+    }
+}
+
+/// Joins the files; with their names if there is more than one.
+fn joined(files: &[File]) -> String {
+    match files {
+        [] => "# the plan has no change that .link files can express\n".into(),
+        [only] => only.text.clone(),
+        all => all.iter().map(|file| format!("# ---- {}\n{}\n", file.name, file.text)).collect(),
+    }
+}
+
+fn write(dir: &Path, files: &[File]) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    for file in files {
+        let path = dir.join(&file.name);
+        let context = || format!("cannot write {}", path.display());
+        fs::write(&path, &file.text).with_context(context)?;
+        let mode = if file.executable { 0o755 } else { 0o644 };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).with_context(context)?;
+        out::note(&format!("wrote {}", path.display()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// All formats of a plan as golden text.
+    ///
+    /// Without reasons, which belong to the algorithms and change with them.
+    pub(crate) fn all(plan: &Plan) -> String {
+        let mut plan = plan.clone();
+        plan.placements.iter_mut().for_each(|it| it.basis = "because".into());
+        plan.changes.iter_mut().for_each(|it| it.reason = "because".into());
+        let (links, beyond) = export::systemd_link(&plan);
+        let files = [export::script(&plan), export::irqbalance_policy(&plan), export::tuned(&plan)];
+        let beyond: String =
+            beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect();
+        beyond
+            + &files
+                .into_iter()
+                .chain(links)
+                .map(|file| format!("==== {}\n{}", file.name, own_lines(&file.text)))
+                .collect::<String>()
+    }
+
+    /// Cuts off the script's functions, which are the same in every script.
+    fn own_lines(text: &str) -> &str {
+        text.rsplit_once("cannot be moved to cpus $3\"\n    fi\n}\n\n").map_or(text, |(_, own)| own)
+    }
+
+    fn accepts(program: &str, arguments: &[&str], file: &File) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(&file.name);
+        fs::write(&path, &file.text).unwrap();
+        match std::process::Command::new(program).args(arguments).arg(&path).output() {
+            Ok(output) => {
+                let output_text = String::from_utf8_lossy(&output.stdout).into_owned()
+                    + &String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{program} on {}: {output_text}", file.name);
+            }
+            Err(e) if std::env::var_os("NETSILO_NO_SKIP").is_none() => {
+                println!("SKIPPED: {program}: {e}")
+            }
+            Err(e) => panic!("{program}: {e}"),
+        }
+    }
+
+    /// Checks that dash accepts the scripts and shellcheck has no complaint.
+    pub(crate) fn checked(plan: &Plan) {
+        for file in
+            [export::script(plan), export::irqbalance_policy(plan), export::irqbalance_suggest()]
+        {
+            accepts("dash", &["-n"], &file);
+            accepts("shellcheck", &["--shell=sh"], &file);
+        }
+    }
+}

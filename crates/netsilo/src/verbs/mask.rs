@@ -1,0 +1,182 @@
+//! `netsilo mask`: a set of CPUs in each notation that the kernel uses, for writing its files by
+//! hand.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, bail};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
+use netsilo_model::machine::topology::{NodeId, Topology};
+use serde::Serialize;
+
+use crate::args::look::From;
+use crate::tell::exit::{Exit, Stop};
+use crate::tell::out;
+
+/// Arguments of `netsilo mask`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// CPU list (0-3,40) or mask (ff, 0x0f, 0100,0000000f); digits alone are a list
+    #[arg(value_name = "LIST|MASK", required_unless_present_any = ["llc", "node", "near"])]
+    cpus: Option<String>,
+    /// CPUs of each last-level cache, or of the last-level cache of CPU
+    #[arg(long, value_name = "CPU", num_args = 0..=1, group = "place", conflicts_with = "cpus")]
+    llc: Option<Option<String>>,
+    /// CPUs of each NUMA node, or of node N
+    #[arg(long, value_name = "N", num_args = 0..=1, group = "place", conflicts_with = "cpus")]
+    node: Option<Option<u32>>,
+    /// CPUs that share the last-level cache of CPU, except those of its own core
+    #[arg(long, value_name = "CPU", group = "place", conflicts_with = "cpus")]
+    near: Option<String>,
+    /// Width of the mask in CPUs [default: this machine's CPUs, or more if needed]
+    #[arg(
+        long,
+        value_name = "CPUS",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CPUS))
+    )]
+    width: Option<u32>,
+    #[command(flatten)]
+    from: From,
+    /// Print the sets as JSON
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// A set of CPUs in each notation.
+#[derive(Debug, Serialize)]
+struct Spelled {
+    what: String,
+    count: usize,
+    list: String,
+    mask: String,
+    hex: String,
+}
+
+/// Prints the sets that the arguments select.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let topology = args.from.topology()?;
+    let sets = sets(args, &topology)?;
+    let width = args.width.unwrap_or(topology.nr_cpu_ids);
+    let spelled: Vec<_> = sets.into_iter().map(|(what, cpus)| spell(what, &cpus, width)).collect();
+    if args.json {
+        out::json(&spelled)?;
+    } else {
+        out::text(&render(&spelled))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn sets(args: &Args, topology: &Topology) -> Result<Vec<(String, CpuSet)>> {
+    if let Some(text) = &args.cpus {
+        let read = CpuSet::parse_user(text, args.width.unwrap_or(MAX_CPUS));
+        let (cpus, _) = read.map_err(|error| Stop(Exit::Usage, error.to_string()))?;
+        let missing = cpus.minus(&topology.possible);
+        if !missing.is_empty() && args.width.is_none() {
+            out::note(&format!("this machine has cpus {}, not {missing}", topology.possible));
+        }
+        return Ok(vec![(format!("cpus {cpus}"), cpus)]);
+    }
+    if let Some(cpu) = &args.llc {
+        return match cpu {
+            Some(cpu) => {
+                let (cpu, place) = present(cpu, topology)?;
+                Ok(vec![(format!("llc of cpu {cpu}"), place.llc.clone())])
+            }
+            None => Ok(topology
+                .llc_groups()
+                .into_iter()
+                .enumerate()
+                .map(|(i, c)| (format!("llc {i}"), c))
+                .collect()),
+        };
+    }
+    if let Some(node) = args.node {
+        return match node {
+            Some(n) => match topology.nodes.get(&NodeId(n)) {
+                Some(node) if !node.cpus.is_empty() => {
+                    Ok(vec![(format!("node {n}"), node.cpus.clone())])
+                }
+                Some(_) => bail!("node {n} has memory but no cpus"),
+                None => {
+                    bail!("there is no node {n} on this machine; it has {}", known_nodes(topology))
+                }
+            },
+            None if topology.nodes.is_empty() => bail!("this machine reports no nodes"),
+            None => Ok(topology
+                .nodes
+                .iter()
+                .map(|(n, node)| (format!("node {n}"), node.cpus.clone()))
+                .collect()),
+        };
+    }
+    let near = args.near.as_deref().unwrap_or_default();
+    let (cpu, _) = present(near, topology)?;
+    let cpus = topology.near(cpu);
+    if cpus.is_empty() {
+        bail!(
+            "no other core shares the last-level cache of cpu {cpu}; \
+             `netsilo mask --node` shows its node"
+        );
+    }
+    Ok(vec![(format!("near cpu {cpu}"), cpus)])
+}
+
+/// Returns the CPU that `cpu5` or `5` names, and its topology.
+fn present<'t>(
+    text: &str,
+    topology: &'t Topology,
+) -> Result<(CpuId, &'t netsilo_model::machine::topology::Cpu)> {
+    let number = text.strip_prefix("cpu").unwrap_or(text);
+    let cpu =
+        CpuId(number.parse().with_context(|| format!("{text:?} is not a cpu; write 5 or cpu5"))?);
+    let place = topology.cpus.get(&cpu).with_context(|| {
+        format!(
+            "there is no cpu {cpu} on this machine; it has {}",
+            topology.cpus.keys().copied().collect::<CpuSet>()
+        )
+    })?;
+    Ok((cpu, place))
+}
+
+fn known_nodes(topology: &Topology) -> String {
+    if topology.nodes.is_empty() {
+        return "none".to_owned();
+    }
+    topology.nodes.keys().map(NodeId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn spell(what: String, cpus: &CpuSet, width: u32) -> Spelled {
+    let mask = cpus.to_mask(width);
+    let digits: String = mask.chars().filter(|c| *c != ',').collect();
+    let digits = digits.trim_start_matches('0');
+    let hex = format!("0x{}", if digits.is_empty() { "0" } else { digits });
+    Spelled { what, count: cpus.len(), list: cpus.to_string(), mask, hex }
+}
+
+fn render(sets: &[Spelled]) -> String {
+    let mut text = String::new();
+    for set in sets {
+        let Spelled { what, count, list, mask, hex } = set;
+        let plural = if *count == 1 { "cpu" } else { "cpus" };
+        let _ = writeln!(text, "{what}: {count} {plural}");
+        let _ = writeln!(text, "  list  {list:<26}  smp_affinity_list, cpuset.cpus, taskset -c");
+        let _ = writeln!(text, "  mask  {mask:<26}  smp_affinity, rps_cpus, xps_cpus");
+        let _ = writeln!(text, "  hex   {hex:<26}  taskset");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_notation_names_the_same_cpus() {
+        let cpus = CpuSet::parse_list("0-3,40").unwrap();
+        insta::assert_snapshot!(render(&[spell("cpus 0-3,40".into(), &cpus, 48)]), @"
+        cpus 0-3,40: 5 cpus
+          list  0-3,40                      smp_affinity_list, cpuset.cpus, taskset -c
+          mask  0100,0000000f               smp_affinity, rps_cpus, xps_cpus
+          hex   0x1000000000f               taskset
+        ");
+    }
+}

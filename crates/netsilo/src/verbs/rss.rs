@@ -1,0 +1,117 @@
+//! `netsilo rss`: predicts the rx queue of a flow, and shows how RSS spreads flows.
+
+use anyhow::Result;
+use netsilo_decide::report::rss::{netdev_rss, where_is};
+use netsilo_model::snapshot::flow::Asked;
+use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::bpf::tracer::Options;
+
+use crate::args::look;
+use crate::tell::exit::{Exit, Stop};
+use crate::tell::out;
+use crate::views;
+
+/// Arguments of `netsilo rss`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Predict the rx queue of a flow; refuse if current traffic contradicts the model
+    Where(Where),
+    /// Show hash, key, fields and indirection table, how well current flows match the model, and
+    /// how evenly they load the queues
+    Show(Show),
+}
+
+#[derive(Debug, clap::Args)]
+struct Where {
+    /// Flow as it arrives, sender first: 10.0.0.1:40000-10.0.0.2:443/tcp,
+    /// [2001:db8::1]:53-[2001:db8::2]:53/udp
+    #[arg(value_name = "FLOW")]
+    flow: Asked,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Show {
+    /// Also list the flows, heaviest first
+    #[arg(long)]
+    flows: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Show only this netdev [default: all that have an indirection table]
+    #[arg(long, value_name = "NAME")]
+    netdev: Option<String>,
+    #[command(flatten)]
+    observe: observe::Look,
+    /// Print the result as JSON
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Observes and prints.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    match &args.verb {
+        Verb::Where(args) => predict(args),
+        Verb::Show(args) => show(args),
+    }
+}
+
+fn predict(args: &Where) -> Result<Exit> {
+    let observation = args.common.observe.observe_with(Options::for_findings())?;
+    let netdevs = args.common.netdevs(&observation)?;
+    let places: Vec<_> =
+        netdevs.iter().map(|netdev| where_is(&observation, netdev, args.flow)).collect();
+    match args.common.json {
+        true => out::json(&places)?,
+        false => out::text(&views::rss::places(&places))?,
+    }
+    let is_known = places.iter().any(|place| place.predicted.is_some() || place.seen_on.is_some());
+    Ok(if is_known { Exit::Ok } else { Exit::Refused })
+}
+
+fn show(args: &Show) -> Result<Exit> {
+    let observation = args.common.observe.observe_with(Options::for_findings())?;
+    let netdevs = args.common.netdevs(&observation)?;
+    let shown: Vec<_> = netdevs.iter().map(|netdev| netdev_rss(&observation, netdev)).collect();
+    match args.common.json {
+        true => out::json(&shown)?,
+        false => out::text(&views::rss::shown(&shown, args.flows))?,
+    }
+    Ok(Exit::Ok)
+}
+
+impl Common {
+    /// Returns the named netdev, or all that have an indirection table.
+    fn netdevs<'a>(&self, observation: &'a Observation) -> Result<Vec<&'a Netdev>> {
+        let all = observation.after.netdevs.iter();
+        let has_table = |netdev: &Netdev| {
+            let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
+            rss.is_some_and(|rss| !rss.indirection.is_empty())
+        };
+        let found: Vec<&Netdev> = match &self.netdev {
+            Some(name) => all.filter(|netdev| netdev.name == *name).collect(),
+            None => all.filter(|netdev| has_table(netdev)).collect(),
+        };
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let why = match &self.netdev {
+            Some(name) => format!("there is no netdev {name}; `ip link` lists them"),
+            None => {
+                "no netdev has an indirection table: --netdev shows the reason for one".to_owned()
+            }
+        };
+        Err(Stop(Exit::Refused, why).into())
+    }
+}

@@ -1,0 +1,34 @@
+//! `netsilo why`: explains what put work on a CPU.
+
+use anyhow::Result;
+use netsilo_decide::judge::why::{Subject, why};
+
+use crate::args::look::{self, CHECK_INTERVAL};
+use crate::tell::exit::Exit;
+use crate::tell::out;
+use crate::views;
+
+/// Arguments of `netsilo why`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// CPU (cpu3), interrupt (irq27), netdev (eth0) or rx queue (eth0/rx-3 or eth0 rx-3) to explain
+    #[arg(required = true, num_args = 1..=2, value_name = "SUBJECT")]
+    subject: Vec<String>,
+    #[command(flatten)]
+    observe: observe::Look,
+    /// Print the explanation as JSON
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Observes, explains and prints.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let subject: Subject = args.subject.join(" ").parse()?;
+    let answer = why(&args.observe.unless_told(CHECK_INTERVAL).observe()?, &subject)?;
+    if args.json {
+        out::json(&answer)?;
+    } else {
+        out::text(&views::why::render(&answer))?;
+    }
+    Ok(Exit::Ok)
+}

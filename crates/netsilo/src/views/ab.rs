@@ -1,0 +1,174 @@
+//! A comparison of `ab` as text.
+
+use std::fmt::Write as _;
+
+use netsilo_stats::Estimate;
+use netsilo_stats::sequential::Stop;
+use netsilo_stats::steadiness::Steadiness;
+use netsilo_trial::comparison::{Comparison, Scale, Verdict};
+
+use crate::verbs::ab::Told;
+use crate::verbs::apply::count as plural;
+use crate::views::units;
+
+/// Renders the verdict, its numbers, and what weakens it.
+pub(super) fn render(told: &Told<'_>) -> String {
+    let Told { comparison, question, .. } = told;
+    let mut text = format!("A {}, B {}: {}\n", told.a, told.b, told.measured);
+    if let Some((a, b)) = comparison.medians {
+        let number = if told.unit.is_some() { units::nanoseconds } else { number };
+        let _ = writeln!(text, "  median        A {}, B {}", number(a), number(b));
+    }
+    let _ = writeln!(text, "  {}", verdict(comparison, question.scale));
+    let _ = writeln!(text, "  {}", stopped(told));
+    if let Some(bootstrap) = comparison.bootstrap {
+        let _ = writeln!(
+            text,
+            "  bootstrap interval of these pairs, as for a fixed number of pairs: {}",
+            interval(&bootstrap, question.scale)
+        );
+    }
+    for (name, steadiness) in [("A", &comparison.a), ("B", &comparison.b)] {
+        for note in notes(name, steadiness) {
+            let _ = writeln!(text, "  note: {note}");
+        }
+    }
+    if !comparison.far_off.is_empty() {
+        let pairs: Vec<String> = comparison.far_off.iter().map(|n| (n + 1).to_string()).collect();
+        let _ = writeln!(text, "  note: outlier: the difference of pair {}", pairs.join(", "));
+    }
+    text
+}
+
+/// The verdict in one line: `B is 9.8% higher (+9.1% .. +10.4%, 95%): better`.
+pub(super) fn verdict(comparison: &Comparison, scale: Scale) -> String {
+    let Some(change) = comparison.change else {
+        return "no difference shown: too few pairs for an interval".into();
+    };
+    let interval = interval(&change, scale);
+    let sure = (1.0 - comparison.doubt) * 100.0;
+    let size = size(change.value.abs(), scale);
+    let higher = if change.value > 0.0 { "higher" } else { "lower" };
+    match comparison.verdict {
+        Verdict::NoDifferenceShown => format!("no difference shown ({interval}, {sure:.0}%)"),
+        Verdict::Better => format!("B is {size} {higher} ({interval}, {sure:.0}%): better"),
+        Verdict::Worse => format!("B is {size} {higher} ({interval}, {sure:.0}%): worse"),
+    }
+}
+
+/// The interval of the pairs measured so far.
+pub(super) fn so_far(comparison: &Comparison, scale: Scale) -> String {
+    comparison.change.map_or_else(String::new, |change| interval(&change, scale))
+}
+
+fn stopped(told: &Told<'_>) -> String {
+    let Told { comparison, question, .. } = told;
+    let pairs = plural(comparison.pairs.len(), "pair");
+    if told.interrupted {
+        return format!(
+            "interrupted after {pairs}; the interval uses the first {}",
+            comparison.pairs_used
+        );
+    }
+    let most = question.rules.most;
+    match comparison.stop {
+        Some(Stop::Clear) => format!("stopped after {pairs}: clear"),
+        Some(Stop::Alike) => {
+            let matters = size(question.rules.matters, question.scale);
+            format!("stopped after {pairs}: any difference is below {matters}")
+        }
+        Some(Stop::Hopeless) => {
+            format!("stopped after {pairs}: all {most} would not show a difference")
+        }
+        Some(Stop::Used) | None => format!("all {pairs} used"),
+    }
+}
+
+fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(drift) = steadiness.drift {
+        notes.push(format!(
+            "{name} drifted by {:+.1}% from the first pair to the last",
+            drift * 100.0
+        ));
+    }
+    if let Some(alike) = steadiness.neighbours_alike {
+        notes.push(format!("{name} is autocorrelated: neighbouring pairs are alike ({alike:.2})"));
+    }
+    if !steadiness.outliers.is_empty() {
+        let pairs: Vec<String> = steadiness.outliers.iter().map(|n| (n + 1).to_string()).collect();
+        notes.push(format!("{name} has an outlier in pair {}", pairs.join(", ")));
+    }
+    notes
+}
+
+fn interval(estimate: &Estimate, scale: Scale) -> String {
+    match scale {
+        Scale::Ratio => format!("{:+.1}% .. {:+.1}%", estimate.low * 100.0, estimate.high * 100.0),
+        Scale::Difference => format!("{:+.3} .. {:+.3}", estimate.low, estimate.high),
+    }
+}
+
+fn size(value: f64, scale: Scale) -> String {
+    match scale {
+        Scale::Ratio => format!("{:.1}%", value * 100.0),
+        Scale::Difference => format!("{value:.3}"),
+    }
+}
+
+/// Three significant digits, also below 1.
+fn number(value: f64) -> String {
+    if value.abs() < 1.0 { format!("{value:.3}") } else { units::count(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_stats::sequential::Rules;
+    use netsilo_trial::comparison::{Better, Pair, Question};
+
+    use super::*;
+    use crate::verbs::ab::Setting;
+
+    fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> String {
+        let pairs: Vec<Pair> =
+            (0..n).map(|n| Pair { a: values(n).0, b: values(n).1, b_first: n % 3 == 0 }).collect();
+        let question = Question {
+            rules: Rules::default(),
+            scale: Scale::Ratio,
+            better: Better::Higher,
+            seed: 1,
+        };
+        let comparison = question.compare(&pairs);
+        let (a, b, measured) =
+            (&Setting::None, &Setting::Plan(None), "netsilo bench run".to_owned());
+        render(&Told {
+            version: 1,
+            a,
+            b,
+            measured,
+            unit: None,
+            question,
+            interrupted,
+            comparison: &comparison,
+        })
+    }
+
+    #[test]
+    fn a_clear_difference_and_what_speaks_against_it() {
+        let values = |n: usize| {
+            (1e5 + 4000.0 * n as f64, if n == 5 { 9e5 } else { 1.2e5 + 4100.0 * n as f64 })
+        };
+        insta::assert_snapshot!(told(values, 8, false));
+    }
+
+    #[test]
+    fn no_difference_shown_says_how_large_one_may_be() {
+        let values = |n: usize| (100.0 + (n * 7 % 5) as f64, 100.0 + (n * 3 % 5) as f64);
+        insta::assert_snapshot!(format!(
+            "{}\n{}\n{}",
+            told(values, 60, false),
+            told(values, 9, true),
+            told(values, 2, false)
+        ));
+    }
+}

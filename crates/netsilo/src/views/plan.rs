@@ -1,0 +1,183 @@
+//! A plan as text: what `apply` will write, why, and what it leaves unchanged.
+
+use std::fmt::Write as _;
+
+use netsilo_decide::plan::Plan;
+use netsilo_model::change::{Change, Interruption, Target};
+
+/// Renders a whole plan.
+pub(crate) fn render(plan: &Plan) -> String {
+    let mut text = String::new();
+    let count = plan.changes.len();
+    let _ = match count {
+        0 if plan.refusals.is_empty() => writeln!(text, "nothing to do"),
+        0 => writeln!(text, "nothing can be done"),
+        1 => writeln!(text, "1 change"),
+        _ => writeln!(text, "{count} changes"),
+    };
+    let knobs: Vec<String> = plan.changes.iter().map(knob).collect();
+    let width = knobs.iter().map(String::len).max().unwrap_or(0);
+    for (change, knob) in plan.changes.iter().zip(&knobs) {
+        let _ = writeln!(text, "  {knob:width$}  {}", change.reason);
+    }
+    for line in interruptions(plan) {
+        let _ = writeln!(text, "{line}");
+    }
+    let unchanged = plan.unchanged.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
+    section(&mut text, "left alone", unchanged);
+    let refused = plan.refusals.iter().map(|it| (it.subject.as_str(), it.reason.as_str()));
+    section(&mut text, "refused", refused);
+    let advice = plan.advice.iter().map(|it| (it.subject.as_str(), it.text.as_str()));
+    section(&mut text, "advice", advice);
+    if let Some(predicted) =
+        plan.predicted.as_ref().filter(|_| plan.placements.iter().any(|it| it.moves))
+    {
+        let share = |ns: u64| format!("{:.1}%", ns as f64 / 1e7);
+        let (before, after) = (share(predicted.before_ns_per_s), share(predicted.after_ns_per_s));
+        let _ = writeln!(
+            text,
+            "expected: {before} -> {after} of a cpu for distance, wakeups and crowding; {}",
+            predicted.distances
+        );
+    }
+    text
+}
+
+/// A change as text: `irq 27 (virtio0-input.1): 0 -> 6`.
+fn knob(change: &Change) -> String {
+    let (old, new) = change.from_to();
+    format!("{}: {old} -> {new}", change.target)
+}
+
+/// Lists, a line each, the changes that interrupt traffic while a plan is applied.
+pub(crate) fn interruptions(plan: &Plan) -> Vec<String> {
+    let of = |kind: Interruption| {
+        let these =
+            plan.changes.iter().filter(|change| change.target.interrupts_traffic() == Some(kind));
+        these.map(|change| change.target.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let mut lines = Vec::new();
+    let channels =
+        plan.changes.iter().any(|change| matches!(change.target, Target::Channels { .. }));
+    let masks_reset =
+        if channels { "; interrupts, RPS and XPS masks of the queues are reset" } else { "" };
+    for (kind, word, why) in [
+        (
+            Interruption::Always,
+            "interrupts traffic",
+            format!(
+                "the driver reinitializes its queues: packets in them are lost, and the link may \
+                 be down for seconds{masks_reset}"
+            ),
+        ),
+        (
+            Interruption::Sometimes,
+            "may interrupt traffic",
+            "some drivers reinitialize themselves".to_owned(),
+        ),
+    ] {
+        let these = of(kind);
+        if !these.is_empty() {
+            lines.push(format!("{word}: {these} ({why})"));
+        }
+    }
+    lines
+}
+
+/// A titled section of subjects with reasons; subjects with the same reason share a line.
+fn section<'a>(text: &mut String, title: &str, rows: impl Iterator<Item = (&'a str, &'a str)>) {
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (subject, reason) in rows {
+        match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, subjects)) => subjects.push(subject),
+            None => by_reason.push((reason, vec![subject])),
+        }
+    }
+    if by_reason.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "{title}");
+    for (reason, subjects) in by_reason {
+        let _ = writeln!(text, "  {}: {reason}", subjects.join(", "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_decide::plan::{Cause, Refusal, Unchanged};
+    use netsilo_model::change::Value;
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::machine::ids::Irq;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+    use super::*;
+
+    #[test]
+    fn changes_that_interrupt_traffic_are_announced() {
+        let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
+        let settings = |text: &str| Value::Settings(text.parse().unwrap());
+        let change =
+            |target, old, new, reason: &str| Change { target, old, new, reason: reason.into() };
+        let channels = Target::Channels { netdev: netdev() };
+        let lro = Target::Offload { netdev: netdev(), feature: "rx-lro".into() };
+        let changes = vec![
+            change(
+                channels,
+                settings("combined=2 other=1"),
+                settings("combined=8 other=1"),
+                "8 cpus share the work",
+            ),
+            change(lro, Value::Switch(true), Value::Switch(false), "it forwards"),
+        ];
+        let lines: Vec<String> =
+            render(&Plan { changes, ..Plan::default() }).lines().map(str::to_owned).collect();
+        assert_eq!(
+            lines,
+            [
+                "2 changes",
+                "  eth0 channels: combined=2 -> combined=8  8 cpus share the work",
+                "  eth0 rx-lro: on -> off                   it forwards",
+                "interrupts traffic: eth0 channels (the driver reinitializes its queues: packets \
+                 in them are lost, and the link may be down for seconds; interrupts, RPS and XPS \
+                 masks of the queues are reset)",
+                "may interrupt traffic: eth0 rx-lro (some drivers reinitialize themselves)",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_change_shows_old_new_and_why() {
+        let cpus = |list| Value::Cpus(CpuSet::parse_list(list).unwrap());
+        let quiet = |queue| Unchanged {
+            subject: format!("eth0 rx-{queue}"),
+            reason: "no traffic seen".into(),
+        };
+        let plan = Plan {
+            changes: vec![Change {
+                target: Target::IrqAffinity {
+                    irq: Irq(27),
+                    action: "virtio0-input.1".into(),
+                    netdev: None,
+                },
+                old: cpus("0"),
+                new: cpus("6"),
+                reason: "rx-1: its consumer runs on cpu 7".into(),
+            }],
+            unchanged: vec![quiet(2), quiet(3)],
+            refusals: vec![Refusal {
+                subject: "irq 30 (nvme0q1)".into(),
+                cause: Cause::ManagedIrq,
+                reason: "the kernel manages its affinity".into(),
+            }],
+            ..Plan::default()
+        };
+        insta::assert_snapshot!(render(&plan), @"
+        1 change
+          irq 27 (virtio0-input.1): 0 -> 6  rx-1: its consumer runs on cpu 7
+        left alone
+          eth0 rx-2, eth0 rx-3: no traffic seen
+        refused
+          irq 30 (nvme0q1): the kernel manages its affinity
+        ");
+    }
+}

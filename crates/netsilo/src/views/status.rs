@@ -1,0 +1,181 @@
+//! The daemon's status as text.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use comfy_table::{ContentArrangement, Table, presets};
+use netsilo_decide::control::{ControllerState, LogEntry};
+use netsilo_model::machine::topology::Distance;
+use netsilo_model::snapshot::attribution::Source;
+
+use crate::verbs::apply::count;
+use crate::verbs::status::{Mode, Status};
+use crate::views::units::{bytes_per_s, percent};
+
+/// How many decisions are shown.
+const DECISIONS: usize = 10;
+
+/// Renders the whole status.
+pub(crate) fn render(status: &Status) -> String {
+    let mut text = head(status);
+    if !status.placements.is_empty() {
+        let _ = writeln!(text, "\n{}", placements(status));
+    }
+    let pending = status.pending.iter().map(|change| {
+        let held = status.held.iter().find(|held| held.target == change.target);
+        let why = held.map_or(&change.reason, |held| &held.why);
+        format!("{}: {} -> {}: {why}", change.target, change.old, change.new)
+    });
+    section(&mut text, "planned, not in force", pending);
+    let conflicts = status.conflicts.iter().map(|it| {
+        format!(
+            "{}: netsilo wrote {}, now it is {}: left to {}, since {} ago",
+            it.target,
+            it.ours,
+            it.theirs,
+            it.writer,
+            ago(status, it.since)
+        )
+    });
+    section(&mut text, "left to others", conflicts);
+    section(
+        &mut text,
+        "refused",
+        status.refusals.iter().map(|it| format!("{}: {}", it.subject, it.reason)),
+    );
+    section(
+        &mut text,
+        "advice",
+        status.advice.iter().map(|it| format!("{}: {}", it.subject, it.text)),
+    );
+    section(
+        &mut text,
+        "last verified",
+        status
+            .verification
+            .iter()
+            .map(|it| format!("{} ago: {}", ago(status, it.written_at), it.words)),
+    );
+    let log = status.log.iter().rev().take(DECISIONS).rev();
+    section(&mut text, "decisions", log.map(|entry| decision(status, entry)));
+    section(&mut text, "notes", status.notes.iter().cloned());
+    text
+}
+
+fn head(status: &Status) -> String {
+    let mode = match &status.mode {
+        Mode::Placing => "writes knobs and hints".to_owned(),
+        Mode::HintsOnly => "hints only".to_owned(),
+        Mode::ObserveOnly(why) => format!("only observes: {why}"),
+    };
+    let up = span(status.at.saturating_sub(status.started));
+    let mut text = format!(
+        "netsilo {} (pid {}), up {up}: {}, {mode}\n",
+        status.version,
+        status.pid,
+        state(status.state)
+    );
+    let config = &status.config;
+    let files: Vec<String> = config.files.iter().map(|file| file.display().to_string()).collect();
+    let files = if files.is_empty() { "defaults".to_owned() } else { files.join(", ") };
+    let _ = writeln!(text, "config: {files}; a window every {}", span(config.interval));
+    if let Some(error) = &config.error {
+        let _ = writeln!(text, "config REJECTED, the previous one stays: {error}");
+    }
+    let totals = &status.totals;
+    let _ = writeln!(
+        text,
+        "totals: {} in {}; {}, {} again after a reset, {} refused, {} left to others",
+        count(totals.changes as usize, "write"),
+        count(status.windows as usize, "window"),
+        count(totals.reverts as usize, "revert"),
+        totals.reapplied,
+        totals.refused,
+        totals.yielded,
+    );
+    let by = match status.attribution.source {
+        Source::Bpf => "eBPF",
+        Source::SockDiag => "sock_diag, TCP only",
+        Source::None => "nothing: consumers unknown",
+    };
+    let locality = &status.locality;
+    let near = |distance: &Distance| {
+        locality
+            .shares
+            .get(distance)
+            .map(|share| format!("{} {}", distance.label(), percent(*share)))
+    };
+    let near: Vec<String> = Distance::ALL.iter().filter_map(near).collect();
+    let near = if near.is_empty() { String::new() } else { format!(": {}", near.join(", ")) };
+    let _ = writeln!(text, "read: {}{near} (by {by})", bytes_per_s(locality.bytes_per_s));
+    let memory = status
+        .own
+        .resident_bytes
+        .map_or(String::new(), |bytes| format!(", {} MB", bytes / 1_000_000));
+    let _ = writeln!(text, "own cost: {:.1} s of CPU{memory}", status.own.cpu.as_secs_f64());
+    text
+}
+
+fn placements(status: &Status) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(["vector", "irq", "cpus", "now", "algorithm", "basis"]);
+    for placement in &status.placements {
+        let irq = placement.irq.map_or_else(|| "-".to_owned(), |irq| irq.to_string());
+        let state = if placement.moves { "elsewhere" } else { "in place" };
+        table.add_row([
+            placement.label.clone(),
+            irq,
+            placement.cpus.to_string(),
+            state.to_owned(),
+            placement.algorithm.to_string(),
+            placement.basis.clone(),
+        ]);
+    }
+    table
+}
+
+fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) {
+    let mut lines = lines.peekable();
+    if lines.peek().is_none() {
+        return;
+    }
+    let _ = writeln!(text, "\n{title}");
+    for line in lines {
+        let _ = writeln!(text, "  {line}");
+    }
+}
+
+fn decision(status: &Status, entry: &LogEntry) -> String {
+    format!("{} ago: {}", ago(status, entry.at), words(entry))
+}
+
+/// A decision in one line.
+pub(crate) fn words(entry: &LogEntry) -> String {
+    let what = serde_json::to_value(entry.kind)
+        .ok()
+        .and_then(|what| what.as_str().map(|what| what.replace('_', " ")));
+    let what = what.unwrap_or_default();
+    match &entry.target {
+        Some(target) => format!("{target}: {what}: {}", entry.why),
+        None => format!("{what}: {}", entry.why),
+    }
+}
+
+fn state(state: ControllerState) -> &'static str {
+    match state {
+        ControllerState::Observing => "observing",
+        ControllerState::Settling => "settling",
+        ControllerState::Verifying => "verifying",
+        ControllerState::HoldOff => "holding off",
+        ControllerState::Settled => "settled",
+    }
+}
+
+fn ago(status: &Status, at: Duration) -> String {
+    span(status.at.saturating_sub(at))
+}
+
+fn span(time: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
+}

@@ -1,0 +1,76 @@
+//! Maps a cgroup id, which is cheap for the kernel to report, to its path.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The cgroup v2 hierarchy.
+pub(crate) struct Cgroups {
+    mount: Option<(PathBuf, File)>,
+}
+
+impl Cgroups {
+    pub(crate) fn new() -> Self {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let mount = mounts.lines().find_map(cgroup2_mount);
+        Self { mount: mount.and_then(|path| Some((path.into(), File::open(path).ok()?))) }
+    }
+
+    /// The cgroup's path from the root of the hierarchy (`/system.slice/x.service`).
+    ///
+    /// `None` if the cgroup is gone or the lookup is not permitted.
+    pub(crate) fn path(&self, id: u64) -> Option<String> {
+        let (path, mount) = self.mount.as_ref()?;
+        path_below(path, &open_by_id(mount.as_fd(), id)?)
+    }
+}
+
+fn cgroup2_mount(line: &str) -> Option<&str> {
+    let mut fields = line.split(' ');
+    let (mount, kind) = (fields.nth(1)?, fields.next()?);
+    (kind == "cgroup2").then_some(mount)
+}
+
+fn path_below(mount: &Path, cgroup: &OwnedFd) -> Option<String> {
+    let path = fs::read_link(format!("/proc/self/fd/{}", cgroup.as_raw_fd())).ok()?;
+    let below = path.strip_prefix(mount).ok()?;
+    Some(format!("/{}", below.display()))
+}
+
+/// `struct file_handle` of `FILEID_KERNFS` (`include/linux/exportfs.h`); its content is the 64-bit
+/// id.
+#[repr(C)]
+struct KernfsHandle {
+    bytes: u32,
+    kind: i32,
+    id: u64,
+}
+
+const FILEID_KERNFS: i32 = 0xfe;
+
+/// Opens a cgroup by its id; needs CAP_DAC_READ_SEARCH.
+fn open_by_id(mount: BorrowedFd<'_>, id: u64) -> Option<OwnedFd> {
+    let mut handle = KernfsHandle { bytes: 8, kind: FILEID_KERNFS, id };
+    let flags = libc::O_PATH | libc::O_CLOEXEC;
+    // SAFETY: the handle has the kernel's layout, its 8 content bytes match its length field, and
+    // it outlives the call.
+    #[allow(unsafe_code)]
+    let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), flags) };
+    // SAFETY: the descriptor was just opened and has no other owner.
+    #[allow(unsafe_code)]
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_v2_mount_is_found_among_others() {
+        assert_eq!(
+            cgroup2_mount("cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0"),
+            Some("/sys/fs/cgroup/unified")
+        );
+        assert_eq!(cgroup2_mount("cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0"), None);
+    }
+}

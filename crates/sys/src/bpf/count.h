@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Hash tables of counters for the programs.
+ *
+ * A table is an array of `cpus * slots` slots, one range of slots per CPU, mapped by user space. A
+ * program hashes its key into its CPU's range and looks at PROBES slots. It adds to the slot with
+ * its key, or takes the first free one; without either, it counts the event as lost. Slots are
+ * never freed: user space replaces the full table with an empty one (TABLE below, an array of
+ * maps), then reads and clears the full one. During that update the kernel waits until no program
+ * uses the old table (maybe_wait_bpf_programs).
+ *
+ * A slot has SLOT_WORDS words: tag (0: free), key, label, two sums. Only one CPU writes it, but
+ * another program may interrupt the writer (fentry can be preempted, TCP and UDP share a table),
+ * hence the atomic claim and sums.
+ *
+ * Define TABLE, the name of the program's table, before including this file.
+ */
+#pragma once
+#include "kernel.h"
+
+enum { PROBES = 4, KEY_WORDS = 5, LABEL_WORDS = 2, SLOT_WORDS = 1 + KEY_WORDS + LABEL_WORDS + 2 };
+
+struct key {
+	u64 word[KEY_WORDS];
+};
+
+struct slot {
+	u64 tag;
+	struct key key;
+	u64 label[LABEL_WORDS];
+	u64 sum[2];
+};
+
+/* Set before loading. */
+const volatile struct {
+	u32 cpus;  /* CPUs that can exist: the highest number + 1. */
+	u32 slots; /* Slots for each CPU, a power of two. */
+	u32 marks; /* Whether threads that read are to be marked. */
+} machine;
+
+/* One entry: the table in use. Its real size is that of the table set before loading. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__array(values, struct {
+		__uint(type, BPF_MAP_TYPE_ARRAY);
+		__uint(max_entries, 1);
+		__uint(map_flags, BPF_F_MMAPABLE);
+		__uint(key_size, sizeof(u32));
+		__uint(value_size, sizeof(struct slot));
+	});
+} TABLE SEC(".maps");
+
+/* One entry: events without a slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} lost SEC(".maps");
+
+static __always_inline void count_lost(void)
+{
+	u32 zero = 0;
+	u64 *events = bpf_map_lookup_elem(&lost, &zero);
+
+	if (events)
+		__sync_fetch_and_add(events, 1);
+}
+
+static __always_inline u64 tag_of(const struct key *key)
+{
+	u64 tag = 0;
+
+#pragma unroll
+	for (int i = 0; i < KEY_WORDS; i++) {
+		tag = (tag ^ key->word[i]) * 0x9e3779b97f4a7c15ull;
+		tag ^= tag >> 32;
+	}
+	return tag ? tag : 1;
+}
+
+static __always_inline bool same_key(const struct key *a, const struct key *b)
+{
+	u64 differ = 0;
+
+#pragma unroll
+	for (int i = 0; i < KEY_WORDS; i++)
+		differ |= a->word[i] ^ b->word[i];
+	return !differ;
+}
+
+/*
+ * The key's slot on this CPU; `*fresh` when it is new and needs its label. NULL (and counted) when
+ * full.
+ */
+static __always_inline struct slot *slot_of(const struct key *key, bool *fresh)
+{
+	u32 zero = 0, cpu = bpf_get_smp_processor_id();
+	void *table = bpf_map_lookup_elem(&TABLE, &zero);
+	u64 tag = tag_of(key);
+
+	*fresh = false;
+	if (!table || cpu >= machine.cpus)
+		goto none;
+#pragma unroll
+	for (u32 i = 0; i < PROBES; i++) {
+		u32 index = cpu * machine.slots + ((tag + i) & (machine.slots - 1));
+		struct slot *slot = bpf_map_lookup_elem(table, &index);
+
+		if (!slot)
+			goto none;
+		if (slot->tag == 0 && __sync_val_compare_and_swap(&slot->tag, 0, tag) == 0) {
+			slot->key = *key;
+			*fresh = true;
+			return slot;
+		}
+		if (slot->tag == tag && same_key(&slot->key, key))
+			return slot;
+	}
+none:
+	count_lost();
+	return NULL;
+}
+
+static __always_inline void add(struct slot *slot, u64 first, u64 second)
+{
+	__sync_fetch_and_add(&slot->sum[0], first);
+	__sync_fetch_and_add(&slot->sum[1], second);
+}

@@ -1,0 +1,221 @@
+//! Decodes the words of `bpf/*.h` into the values of `core::attribution`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::attribution::{
+    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Wakeup,
+};
+
+use crate::bpf::cgroup::Cgroups;
+use crate::bpf::table::{Entry, Mapped};
+
+/// Words of `struct cpu_time` in `bpf/time.h`.
+pub(crate) const TIME_WORDS: usize = 12;
+/// The first words are sums; the rest holds the starts of open intervals.
+pub(crate) const TIME_SUMS: usize = 8;
+
+/// The two halves of a word, upper half first.
+fn halves(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+/// Merges duplicates: a key is in two slots if a program was interrupted while claiming the first.
+fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
+    let mut merged: BTreeMap<(CpuId, [u64; 5]), Entry> = BTreeMap::new();
+    for entry in entries {
+        match merged.get_mut(&(entry.cpu, entry.key)) {
+            Some(earlier) => {
+                earlier.sums[0] += entry.sums[0];
+                earlier.sums[1] += entry.sums[1];
+            }
+            None => _ = merged.insert((entry.cpu, entry.key), entry),
+        }
+    }
+    merged.into_values()
+}
+
+/// Decodes entries of the table of `bpf/polls.bpf.c`.
+pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
+    let poll = |entry: Entry| {
+        let (napi, ifindex) = halves(entry.key[0]);
+        Poll {
+            napi: NapiId(napi),
+            netdev: entry.label,
+            ifindex,
+            netns: entry.key[1] as u32,
+            cpu: entry.cpu,
+            polls: entry.sums[0],
+            packets: entry.sums[1],
+        }
+    };
+    let mut polls: Vec<Poll> = merged(entries).map(poll).collect();
+    polls.sort();
+    polls
+}
+
+/// Decodes entries of the table of `bpf/wakeups.bpf.c`.
+pub(crate) fn wakeups(entries: Vec<Entry>) -> Vec<Wakeup> {
+    let wakeup = |entry: Entry| {
+        let (tgid, sleeper_cpu) = halves(entry.key[0]);
+        Wakeup { tgid, waker_cpu: entry.cpu, sleeper_cpu: CpuId(sleeper_cpu), count: entry.sums[0] }
+    };
+    let mut wakeups: Vec<Wakeup> = merged(entries).map(wakeup).collect();
+    wakeups.sort();
+    wakeups
+}
+
+/// Decodes entries of the table of `bpf/forward.bpf.c`.
+pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
+    let forwarded = |entry: Entry| {
+        let (napi, queue) = halves(entry.key[0]);
+        let (egress_ifindex, egress_netns) = halves(entry.key[1]);
+        let (tx_queue, poll_cpu) = halves(entry.key[2]);
+        Forwarded {
+            napi: (napi != 0).then_some(NapiId(napi)),
+            rx_queue: queue.checked_sub(1),
+            poll_cpu: CpuId(poll_cpu),
+            xmit_cpu: entry.cpu,
+            egress: entry.label,
+            egress_ifindex,
+            egress_netns,
+            tx_queue,
+            packets: entry.sums[0],
+            bytes: entry.sums[1],
+        }
+    };
+    let mut rows: Vec<Forwarded> = merged(entries).map(forwarded).collect();
+    rows.sort();
+    rows
+}
+
+/// Decodes entries of the table of `bpf/reads.h`.
+///
+/// Data of a NAPI that a single CPU polled is attributed to that CPU.
+pub(crate) fn consumption(
+    entries: Vec<Entry>,
+    polls: &[Poll],
+    cgroups: &Cgroups,
+) -> Vec<Consumption> {
+    let mut pollers: BTreeMap<NapiId, BTreeSet<CpuId>> = BTreeMap::new();
+    for poll in polls.iter().filter(|poll| poll.polls > 0) {
+        pollers.entry(poll.napi).or_default().insert(poll.cpu);
+    }
+    let only_poller = |napi| pollers.get(&napi).filter(|cpus| cpus.len() == 1)?.first().copied();
+    let mut paths = BTreeMap::new();
+    let consumed = |entry| {
+        let read = Read::of(entry)?;
+        let cgroup = paths.entry(read.cgroup).or_insert_with(|| cgroups.path(read.cgroup)).clone();
+        Some(read.consumption(cgroup, only_poller))
+    };
+    let mut consumption: Vec<Consumption> = merged(entries).filter_map(consumed).collect();
+    consumption.sort();
+    consumption
+}
+
+/// `struct read` of `bpf/reads.h`, with the reader.
+struct Read {
+    entry: Entry,
+    cgroup: u64,
+    protocol: Protocol,
+    resolved: Resolved,
+}
+
+impl Read {
+    /// `None` for values that our programs never write.
+    fn of(entry: Entry) -> Option<Self> {
+        let [_, resolved, protocol, ..] = entry.key[4].to_le_bytes();
+        let protocol = match protocol {
+            1 => Protocol::Tcp,
+            2 => Protocol::Udp,
+            _ => return None,
+        };
+        let resolved = match resolved {
+            1 => Resolved::Direct,
+            2 => Resolved::FlowHash,
+            3 => Resolved::FiveTuple,
+            4 => Resolved::Local,
+            5 => Resolved::Unresolved,
+            _ => return None,
+        };
+        Some(Self { cgroup: entry.key[0], protocol, resolved, entry })
+    }
+
+    fn consumption(
+        self,
+        cgroup: Option<String>,
+        only_poller: impl Fn(NapiId) -> Option<CpuId>,
+    ) -> Consumption {
+        let (tgid, netns) = halves(self.entry.key[1]);
+        let (napi, queue) = halves(self.entry.key[2]);
+        let (protocol_cpu, poll_cpu) = halves(self.entry.key[3]);
+        let napi = (napi != 0).then_some(NapiId(napi));
+        Consumption {
+            napi,
+            rx_queue: queue.checked_sub(1),
+            resolved: self.resolved,
+            poll_cpu: cpu(poll_cpu).or_else(|| only_poller(napi?)),
+            protocol_cpu: cpu(protocol_cpu),
+            consumer_cpu: self.entry.cpu,
+            consumer: Consumer { tgid, comm: self.entry.label, cgroup, netns },
+            protocol: self.protocol,
+            bytes: self.entry.sums[0],
+            events: self.entry.sums[1],
+            approximate: self.entry.key[4] & 1 == 1,
+            connected: match self.entry.key[4].to_le_bytes()[3] {
+                1 => Some(false),
+                2 => Some(true),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Decodes a CPU number; the programs write -1 for "unknown".
+fn cpu(number: u32) -> Option<CpuId> {
+    i32::try_from(number).ok().map(|_| CpuId(number))
+}
+
+/// Times of each CPU that was interrupted at least once.
+pub(crate) fn cpu_times(times: &Mapped) -> BTreeMap<CpuId, CpuTime> {
+    let cpus = times.words().chunks_exact(TIME_WORDS).enumerate();
+    let time = |(cpu, words): (usize, &[std::sync::atomic::AtomicU64])| {
+        let word = |i: usize| words[i].load(Ordering::Relaxed);
+        let time = CpuTime {
+            net_rx_ns: word(0),
+            net_tx_ns: word(1),
+            other_softirq_ns: word(2),
+            hardirq_ns: word(3),
+            ipi_ns: word(4),
+            net_rx_runs: word(5),
+            hardirqs: word(6),
+            ipis: word(7),
+        };
+        (time != CpuTime::default()).then_some((CpuId(cpu as u32), time))
+    };
+    cpus.filter_map(time).collect()
+}
+
+/// The growth of monotonic sums since the last read.
+pub(crate) fn since(
+    now: &BTreeMap<CpuId, CpuTime>,
+    before: &BTreeMap<CpuId, CpuTime>,
+) -> BTreeMap<CpuId, CpuTime> {
+    let growth = |(cpu, now): (&CpuId, &CpuTime)| {
+        let before = before.get(cpu).copied().unwrap_or_default();
+        let growth = CpuTime {
+            net_rx_ns: now.net_rx_ns - before.net_rx_ns,
+            net_tx_ns: now.net_tx_ns - before.net_tx_ns,
+            other_softirq_ns: now.other_softirq_ns - before.other_softirq_ns,
+            hardirq_ns: now.hardirq_ns - before.hardirq_ns,
+            ipi_ns: now.ipi_ns - before.ipi_ns,
+            net_rx_runs: now.net_rx_runs - before.net_rx_runs,
+            hardirqs: now.hardirqs - before.hardirqs,
+            ipis: now.ipis - before.ipis,
+        };
+        (*cpu, growth)
+    };
+    now.iter().map(growth).collect()
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Which packets are forwarded: from which rx queue, to which device and tx queue?
+ *
+ * A packet has its NAPI id and rx queue at ingress. When it is queued for sending, both fields hold
+ * other values (sender_cpu, tx queue). So ingress (netif_receive_skb: once per packet, also for
+ * packets in lists) records them by the packet's address, and egress (net_dev_queue: before
+ * segmentation) looks them up. A packet that was cloned on the way (a bridge that floods, tcpdump)
+ * has another address: it gets the queue of the last packet on this CPU, if that entered through
+ * the same device. A packet that waited for neighbour resolution leaves without an origin.
+ *
+ * skb_iif separates forwarded packets from local ones. Only a tunnel clears it; such a packet
+ * counts only if ingress recorded it. Devices without hardware count only where packets leave the
+ * kernel (tun, tap); all others lead to a second device or to a reader. Not seen: XDP_REDIRECT,
+ * macvtap, flow offload in hardware.
+ */
+#define TABLE forwards
+#include "count.h"
+#include "napi.h"
+#include <bpf/bpf_tracing.h>
+
+enum { ARRIVALS_BITS = 6 };
+
+struct arrival {
+	u64 skb;
+	u64 net;
+	u32 napi_id; /* 0: a device without NAPI. */
+	u32 queue;   /* rx queue + 1; 0: not recorded. */
+	u32 ifindex;
+	u32 poll_cpu;
+};
+
+/* The last packets that entered on a CPU, each in the slot of its address. */
+struct arrivals {
+	u64 address; /* See address_of(). */
+	struct arrival last;
+	struct arrival by_skb[1 << ARRIVALS_BITS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* One for each CPU: set before loading. */
+	__type(key, u32);
+	__type(value, struct arrivals);
+} arrivals SEC(".maps");
+
+static __always_inline struct arrivals *this_cpu(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&arrivals, &cpu);
+}
+
+/*
+ * The verifier forbids arithmetic on a pointer, but a value read from a map is a number. Bottom
+ * halves are off, so nothing else on this CPU changes it.
+ */
+static __always_inline u64 address_of(struct arrivals *here, const struct sk_buff *skb)
+{
+	volatile u64 *address = &here->address;
+
+	*address = (u64)skb;
+	return *address;
+}
+
+static __always_inline struct arrival *place_of(struct arrivals *here, u64 skb)
+{
+	return &here->by_skb[skb * 0x9e3779b97f4a7c15ull >> (64 - ARRIVALS_BITS)];
+}
+
+SEC("tp_btf/netif_receive_skb")
+int BPF_PROG(forward_enters, struct sk_buff *skb)
+{
+	struct net_device *dev = skb->dev;
+	struct arrivals *here;
+	struct arrival arrival;
+
+	if (!is_physical(dev))
+		return 0;
+	here = this_cpu();
+	if (!here)
+		return 0;
+	arrival.skb = address_of(here, skb);
+	arrival.net = (u64)dev->nd_net.net;
+	arrival.napi_id = skb->napi_id > machine.cpus ? skb->napi_id : 0;
+	arrival.queue = skb->queue_mapping;
+	arrival.ifindex = dev->ifindex;
+	arrival.poll_cpu = skb->alloc_cpu;
+	here->last = arrival;
+	*place_of(here, arrival.skb) = arrival;
+	return 0;
+}
+
+/* Whether the device is a tun or tap, whose packets a process reads. */
+static __always_inline bool is_tun(const struct net_device *dev)
+{
+	const struct rtnl_link_ops *ops = dev->rtnl_link_ops;
+	char kind[4] = "";
+
+	if (!ops)
+		return false;
+	bpf_probe_read_kernel(kind, sizeof(kind), ops->kind);
+	return kind[0] == 't' && kind[1] == 'u' && kind[2] == 'n' && !kind[3];
+}
+
+/*
+ * The number of segments of this packet, and their bytes with all headers, as in
+ * qdisc_pkt_len_init().
+ */
+static __always_inline u32 pieces_of(const struct sk_buff *skb, u64 *bytes)
+{
+	struct skb_shared_info *shared;
+	u32 size, pieces, headers;
+	u8 data_offset;
+
+	*bytes = skb->len;
+	if (!skb->data_len)
+		return 1;
+	shared = (void *)(skb->head + skb->end);
+	size = BPF_CORE_READ(shared, gso_size);
+	if (!size)
+		return 1;
+	headers = skb->transport_header - (u32)(skb->data - skb->head);
+	if (BPF_CORE_READ(shared, gso_type) & (SKB_GSO_TCPV4 | SKB_GSO_TCPV6)) {
+		if (bpf_probe_read_kernel(&data_offset, sizeof(data_offset), skb->head + skb->transport_header + 12))
+			return 1;
+		headers += data_offset >> 4 << 2;
+	} else {
+		headers += 8;
+	}
+	pieces = BPF_CORE_READ(shared, gso_segs);
+	/* Packets from a virtual machine's host do not contain the number of segments. */
+	if (!pieces)
+		pieces = (skb->len - headers + size - 1) / size;
+	*bytes += (u64)(pieces - 1) * headers;
+	return pieces;
+}
+
+static __always_inline void count_forwarded(const struct sk_buff *skb, const struct arrival *from,
+					    const struct net_device *dev)
+{
+	struct key key = {};
+	struct slot *slot;
+	u64 bytes;
+	u32 pieces;
+	bool fresh;
+
+	key.word[1] = (u64)dev->ifindex << 32 | dev->nd_net.net->ns.inum;
+	key.word[2] = (u64)skb->queue_mapping << 32;
+	if (from) {
+		key.word[0] = (u64)from->napi_id << 32 | from->queue;
+		key.word[2] |= from->poll_cpu;
+	} else {
+		key.word[2] |= bpf_get_smp_processor_id();
+	}
+	slot = slot_of(&key, &fresh);
+	if (!slot)
+		return;
+	if (fresh)
+		bpf_probe_read_kernel(slot->label, sizeof(slot->label), &dev->name);
+	pieces = pieces_of(skb, &bytes);
+	add(slot, pieces, bytes);
+}
+
+SEC("tp_btf/net_dev_queue")
+int BPF_PROG(forward_leaves, struct sk_buff *skb)
+{
+	struct net_device *dev = skb->dev;
+	struct arrivals *here;
+	struct arrival *from;
+	u32 iif = skb->skb_iif;
+	u64 address;
+
+	/* A local packet, unless a tunnel sent it. */
+	if (!iif && (skb->sk || (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))))
+		return 0;
+	if (!is_physical(dev) && !is_tun(dev))
+		return 0;
+	here = this_cpu();
+	if (!here)
+		return 0;
+	address = address_of(here, skb);
+	from = place_of(here, address);
+	if (from->skb == address) {
+		from->skb = 0;
+	} else if (!iif) {
+		return 0;
+	} else {
+		from = &here->last;
+		if (from->ifindex != iif || from->net != (u64)dev->nd_net.net)
+			from = NULL;
+	}
+	count_forwarded(skb, from, dev);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The kernel structures that the programs use, with only the fields that they read. libbpf
+ * relocates every access to the field's offset in the running kernel (CO-RE), so no vmlinux.h is
+ * needed and no layout is assumed.
+ */
+#pragma once
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s32 s32;
+typedef _Bool bool;
+enum { false, true };
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+
+/* include/uapi/linux/bpf.h: fixed numbers of the user-space interface. */
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_STACK_TRACE = 7,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+	BPF_MAP_TYPE_SK_STORAGE = 24,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+	BPF_SK_STORAGE_GET_F_CREATE = 1,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+	BPF_F_NO_PREALLOC = 1,
+	BPF_F_MMAPABLE = 1024,
+	BPF_F_INNER_MAP = 4096,
+};
+
+enum { AF_INET = 2, AF_INET6 = 10 };
+enum { SOCK_DGRAM = 2 };
+enum { MSG_PEEK = 2 };
+enum { IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
+enum { ETH_P_IP = 0x0800, ETH_P_8021Q = 0x8100, ETH_P_IPV6 = 0x86dd, ETH_P_8021AD = 0x88a8 };
+enum { TASK_COMM_LEN = 16, IFNAMSIZ = 16 };
+/* include/net/tcp_states.h */
+enum { TCP_ESTABLISHED = 1, TCP_SYN_SENT = 2, TCP_SYN_RECV = 3, TCP_FIN_WAIT1 = 4, TCP_CLOSE = 7, TCP_LAST_ACK = 9 };
+/* include/net/sock.h, enum sock_flags: a FIN (tcp_fin) has arrived. */
+enum { SOCK_DONE = 1 };
+/* include/net/sock.h: no packet of this socket recorded its queue. */
+enum { NO_QUEUE_MAPPING = 0xffff };
+/* include/linux/skbuff.h: skb_shared_info.gso_type. */
+enum { SKB_GSO_TCPV4 = 1 << 0, SKB_GSO_TCPV6 = 1 << 4 };
+/* include/linux/interrupt.h */
+enum { NET_TX_SOFTIRQ = 2, NET_RX_SOFTIRQ = 3 };
+/* include/linux/sched.h: task_struct.flags. */
+enum { PF_KTHREAD = 0x00200000 };
+/* The loopback device is the first of every network namespace (LOOPBACK_IFINDEX). */
+enum { LOOPBACK_IFINDEX = 1 };
+
+#define KERNEL __attribute__((preserve_access_index))
+
+struct ns_common {
+	u32 inum;
+} KERNEL;
+
+struct net {
+	struct ns_common ns;
+} KERNEL;
+
+typedef struct {
+	struct net *net;
+} KERNEL possible_net_t;
+
+struct device {
+	struct device *parent;
+} KERNEL;
+
+struct rtnl_link_ops {
+	const char *kind;
+} KERNEL;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+	char name[IFNAMSIZ];
+	struct device dev;
+	const struct rtnl_link_ops *rtnl_link_ops;
+} KERNEL;
+
+struct napi_struct {
+	struct net_device *dev;
+	u32 napi_id;
+} KERNEL;
+
+struct in6_addr {
+	u8 bytes[16];
+};
+
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	u16 skc_num;
+	u16 skc_family;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+	unsigned long skc_flags;
+	u16 skc_rx_queue_mapping;
+	int skc_incoming_cpu;
+	u32 skc_rxhash;
+} KERNEL;
+
+struct sock {
+	struct sock_common __sk_common;
+	int sk_rx_dst_ifindex;
+	u32 sk_napi_id;
+	struct {
+		int owned;
+	} KERNEL sk_lock;
+	u16 sk_protocol;
+	u16 sk_type;
+} KERNEL;
+
+struct tcp_sock {
+	u32 copied_seq;
+	u32 rcv_nxt;
+	u64 bytes_received;
+} KERNEL;
+
+struct sk_buff {
+	struct net_device *dev;
+	struct sock *sk;
+	u16 queue_mapping;
+	u16 alloc_cpu;
+	int skb_iif;
+	u32 hash;
+	u8 sw_hash : 1;
+	u32 napi_id;
+	__be16 protocol;
+	u16 network_header;
+	u16 transport_header;
+	u32 len, data_len;
+	u32 end; /* An offset from head, on 64 bits. */
+	unsigned char *head;
+	unsigned char *data;
+} KERNEL;
+
+struct skb_shared_info {
+	u16 gso_size, gso_segs;
+	u32 gso_type;
+} KERNEL;
+
+struct thread_info {
+	u32 cpu; /* 5.16, CONFIG_THREAD_INFO_IN_TASK: the CPU that the task runs on, or ran on last. */
+} KERNEL;
+
+struct task_struct {
+	struct thread_info thread_info;
+	u32 flags;
+	s32 tgid;
+	struct task_struct *group_leader;
+	char comm[TASK_COMM_LEN];
+} KERNEL;
+
+/*
+ * Registers at a kprobe (KPROBES: known for this architecture), with the names of bpf_tracing.h: a
+ * kernel interface, not relocated by CO-RE.
+ */
+#if defined(__TARGET_ARCH_x86)
+#define KPROBES
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi;
+	unsigned long orig_rax, rip, cs, eflags, rsp, ss;
+};
+#elif defined(__TARGET_ARCH_arm64)
+#define KPROBES
+struct user_pt_regs {
+	u64 regs[31], sp, pc, pstate;
+};
+#endif
+
+/* Packet headers in wire format. */
+struct ipv4_header {
+	u8 version_ihl, tos;
+	__be16 length, id, fragment;
+	u8 ttl, protocol;
+	u16 checksum;
+	__be32 source, target;
+};
+
+struct ipv6_header {
+	__be32 version_class_label;
+	__be16 length;
+	u8 next, hops;
+	u32 source[4], target[4];
+};

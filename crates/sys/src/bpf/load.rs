@@ -1,0 +1,383 @@
+//! Loads and attaches the eBPF programs, one object per question; explains a hook that cannot run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
+use netsilo_model::snapshot::attribution::Hook;
+use netsilo_model::snapshot::runqueue;
+
+/// An ELF object with the alignment that libelf requires.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+macro_rules! object {
+    ($name:literal) => {{
+        static OBJECT: &Aligned<[u8]> =
+            &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o")));
+        &OBJECT.0
+    }};
+}
+
+/// One compiled `bpf/*.bpf.c` and which of its programs to attach; the others are not loaded.
+pub(crate) struct Source {
+    object: &'static [u8],
+    programs: Vec<Program>,
+    /// Whether its table has half the usual number of slots.
+    pub(crate) half: bool,
+    /// Whether its programs mark reading threads, if [`READERS`] exists.
+    marks_readers: bool,
+}
+
+struct Program {
+    name: &'static str,
+    /// The name in [`Hook::question`].
+    question: &'static str,
+}
+
+/// The map of reading threads: `bpf/runqueue.bpf.c` creates it, the programs that count reads fill
+/// it.
+pub(crate) const READERS: &str = "readers";
+
+/// x86 has tracepoints for each interrupt vector, other architectures one pair for all.
+const IPI_PROGRAMS: &[&str] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+    &[
+        "call_function_entry",
+        "call_function_exit",
+        "call_function_single_entry",
+        "call_function_single_exit",
+    ]
+} else {
+    &["ipi_entry", "ipi_exit"]
+};
+
+impl Source {
+    pub(crate) fn polls() -> Self {
+        Self::new(object!("polls"), "napi polls", &["napi_poll"])
+    }
+
+    pub(crate) fn tcp() -> Self {
+        let programs = &["tcp_begins", "tcp_ends", "tcp_read"];
+        Self { marks_readers: true, ..Self::new(object!("tcp"), "tcp bytes", programs) }
+    }
+
+    /// The variants of `bpf/udp.bpf.c` in order of preference; the first that attaches completely
+    /// is used.
+    pub(crate) fn udp() -> Vec<Self> {
+        let variant = |programs| Self {
+            marks_readers: true,
+            ..Self::new(object!("udp"), "udp bytes", programs)
+        };
+        let mut ladder = vec![variant(&["udp_read", "udp_queued"])];
+        if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+            let kprobes = variant(&["udp_read_kprobe", "udp_queued_kprobe"]);
+            ladder.insert(if preemptible() { 0 } else { 1 }, kprobes);
+        }
+        ladder.push(variant(&["udp_read_length"]));
+        ladder
+    }
+
+    pub(crate) fn flows() -> Self {
+        Self::new(object!("flows"), "flows behind veth", &["flow_enters"])
+    }
+
+    pub(crate) fn arrive() -> Self {
+        Self::new(object!("arrive"), "flows by rx queue", &["flow_arrives"])
+    }
+
+    pub(crate) fn time() -> Self {
+        let mut source =
+            Self::new(object!("time"), "softirq time", &["softirq_entry", "softirq_exit"]);
+        source.add("hardirq time", &["irq_handler_entry", "irq_handler_exit"]);
+        source.add("ipi time", IPI_PROGRAMS);
+        source
+    }
+
+    pub(crate) fn forward() -> Self {
+        let programs = &["forward_enters", "forward_leaves"];
+        Self { half: true, ..Self::new(object!("forward"), "forwarded packets", programs) }
+    }
+
+    /// Depends on the state that `time` keeps; attached by `bpf_stages.rs`.
+    pub(crate) fn stages() -> Self {
+        Self::new(object!("stages"), "stages", &["tick"])
+    }
+
+    /// Depends on the state that `time` keeps.
+    pub(crate) fn wakeups() -> Self {
+        Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &["waking"]) }
+    }
+
+    pub(crate) fn runqueue() -> Self {
+        Self::new(object!("runqueue"), runqueue::QUESTION, &["reader_wakes", "reader_runs"])
+    }
+
+    fn new(object: &'static [u8], question: &'static str, programs: &[&'static str]) -> Self {
+        let mut source = Self { object, programs: Vec::new(), half: false, marks_readers: false };
+        source.add(question, programs);
+        source
+    }
+
+    fn add(&mut self, question: &'static str, programs: &[&'static str]) {
+        self.programs.extend(programs.iter().map(|name| Program { name, question }));
+    }
+
+    /// All hooks, refused for this reason.
+    pub(crate) fn refuse(&self, reason: &str) -> Vec<Hook> {
+        let refused = Some(reason.to_owned());
+        self.programs.iter().map(|program| self.hook(program, refused.clone())).collect()
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        self.programs.iter().map(|program| program.name).collect()
+    }
+
+    fn hook(&self, program: &Program, refused: Option<String>) -> Hook {
+        let section = open(self).ok().and_then(|object| section_of(&object, program.name));
+        let hook = section.unwrap_or_else(|| program.name.to_owned());
+        Hook { question: program.question.to_owned(), hook, refused }
+    }
+}
+
+/// What every object needs to be loaded.
+pub(crate) struct Ground {
+    /// Maps shared between programs and user space, by name.
+    pub(crate) maps: BTreeMap<&'static str, MapHandle>,
+    /// Possible CPUs: the highest number + 1.
+    pub(crate) cpus: u32,
+    /// Slots per CPU of a full table.
+    pub(crate) slots: u32,
+}
+
+/// A loaded object with the state of each of its hooks; dropping it detaches.
+pub(crate) struct Loaded {
+    pub(crate) hooks: Vec<Hook>,
+    programs: Vec<&'static str>,
+    /// Declared before `object`, because links must be dropped first.
+    links: Vec<Link>,
+    object: Option<Object>,
+}
+
+impl Loaded {
+    /// Stands for a source that is not loaded.
+    pub(crate) fn refused(source: &Source, reason: &str) -> Self {
+        nothing(source, reason)
+    }
+
+    /// Whether this program is attached.
+    pub(crate) fn runs(&self, program: &str) -> bool {
+        let hooks = self.programs.iter().zip(&self.hooks);
+        hooks.into_iter().any(|(name, hook)| *name == program && hook.refused.is_none())
+    }
+
+    /// Whether every hook is attached.
+    pub(crate) fn complete(&self) -> bool {
+        self.hooks.iter().all(|hook| hook.refused.is_none())
+    }
+
+    /// A map that the object created.
+    pub(crate) fn map(&self, name: &str) -> Option<MapHandle> {
+        let map = self.object.iter().flat_map(Object::maps).find(|map| map.name() == name)?;
+        MapHandle::try_from(&map).ok()
+    }
+
+    /// Attaches each program that was not refused.
+    pub(crate) fn attach(&mut self) {
+        for (name, hook) in
+            self.programs.iter().zip(&mut self.hooks).filter(|(_, hook)| hook.refused.is_none())
+        {
+            let program = self
+                .object
+                .iter()
+                .flat_map(Object::progs_mut)
+                .find(|program| program.name() == *name);
+            match program.map(|program| program.attach()) {
+                Some(Ok(link)) => self.links.push(link),
+                Some(Err(error)) => hook.refused = Some(reason(&error)),
+                None => {}
+            }
+        }
+    }
+
+    /// Detaches all programs; they stay loaded in the kernel.
+    pub(crate) fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    /// Events that our programs missed because an event interrupted the same program on that CPU.
+    pub(crate) fn missed(&self) -> u64 {
+        let programs = self.object.iter().flat_map(Object::progs);
+        programs
+            .filter(|program| program.autoload())
+            .map(|program| recursion_misses(program.as_fd()))
+            .sum()
+    }
+}
+
+/// Loads the programs of a source that the kernel accepts and attaches them.
+pub(crate) fn load(source: &Source, ground: &Ground) -> Loaded {
+    match try_load(source, &source.names(), ground) {
+        Ok(object) => attached(source, object, BTreeMap::new()),
+        Err(reason) if source.programs.len() == 1 => nothing(source, &reason),
+        Err(_) => load_those_that_run(source, ground),
+    }
+}
+
+/// Loads all of a source's programs without attaching them.
+pub(crate) fn loaded_object(source: &Source, ground: &Ground) -> Result<Object, String> {
+    try_load(source, &source.names(), ground)
+}
+
+/// Uses the first source that attaches completely; the earlier ones only contribute their reasons.
+pub(crate) fn load_first(ladder: &[Source], ground: &Ground) -> Vec<Loaded> {
+    let mut tried = Vec::new();
+    for source in ladder {
+        match try_load(source, &source.names(), ground) {
+            Ok(object) => {
+                let loaded = attached(source, object, BTreeMap::new());
+                if loaded.complete() {
+                    tried.push(loaded);
+                    break;
+                }
+                let reason = loaded.hooks.into_iter().find_map(|hook| hook.refused);
+                tried.push(nothing(source, &reason.unwrap_or_default()));
+            }
+            Err(reason) => tried.push(nothing(source, &reason)),
+        }
+    }
+    tried
+}
+
+fn attached(
+    source: &Source,
+    object: Object,
+    mut refused: BTreeMap<&'static str, String>,
+) -> Loaded {
+    let hooks = source
+        .programs
+        .iter()
+        .map(|program| source.hook(program, refused.remove(program.name)))
+        .collect();
+    let mut loaded =
+        Loaded { hooks, programs: source.names(), links: Vec::new(), object: Some(object) };
+    loaded.attach();
+    loaded
+}
+
+fn nothing(source: &Source, reason: &str) -> Loaded {
+    Loaded { hooks: source.refuse(reason), programs: Vec::new(), links: Vec::new(), object: None }
+}
+
+/// Loads the programs that the kernel accepts.
+///
+/// One refused program fails the load of its whole object, so each is tried alone and the accepted
+/// ones are loaded together.
+fn load_those_that_run(source: &Source, ground: &Ground) -> Loaded {
+    let mut refused = BTreeMap::new();
+    for name in source.names() {
+        if let Err(reason) = try_load(source, &[name], ground) {
+            refused.insert(name, reason);
+        }
+    }
+    let taken: Vec<_> =
+        source.names().into_iter().filter(|name| !refused.contains_key(name)).collect();
+    match try_load(source, &taken, ground) {
+        Ok(object) => attached(source, object, refused),
+        Err(reason) => nothing(source, &reason),
+    }
+}
+
+fn recursion_misses(program: BorrowedFd<'_>) -> u64 {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut bytes = size_of_val(&info) as u32;
+    // SAFETY: the kernel writes at most `bytes` into `info`, and nothing through its pointers,
+    // whose lengths are 0.
+    #[allow(unsafe_code)]
+    let failed =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut bytes) }
+            != 0;
+    if failed { 0 } else { info.recursion_misses }
+}
+
+fn open(source: &Source) -> Result<OpenObject, String> {
+    let object = ObjectBuilder::default().open_memory(source.object);
+    object.map_err(|error| format!("cannot parse the program's object: {error}"))
+}
+
+fn section_of(object: &OpenObject, name: &str) -> Option<String> {
+    let program = object.progs().find(|program| program.name() == name)?;
+    Some(program.section().to_string_lossy().into_owned())
+}
+
+fn try_load(source: &Source, programs: &[&str], ground: &Ground) -> Result<Object, String> {
+    let mut object = open(source)?;
+    for mut program in object.progs_mut() {
+        let wanted = programs.iter().any(|name| program.name() == *name);
+        program.set_autoload(wanted);
+    }
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some(shared) = ground.maps.get(name.as_str()) {
+            map.reuse_fd(shared.as_fd())
+                .map_err(|error| format!("map {name}: {}", reason(&error)))?;
+        } else if name == READERS && source.marks_readers {
+            map.set_autocreate(false).map_err(|error| reason(&error))?;
+        } else if name.ends_with(".rodata")
+            && let Some(constants) = map.initial_value_mut()
+        {
+            let slots = if source.half { ground.slots / 2 } else { ground.slots };
+            let marks = u32::from(ground.maps.contains_key(READERS));
+            // `machine` of bpf/count.h; flows.bpf.c has only its first fields
+            let machine = [ground.cpus, slots, marks].map(u32::to_ne_bytes).concat();
+            constants.iter_mut().zip(machine).for_each(|(to, from)| *to = from);
+        }
+    }
+    object.load().map_err(|error| reason(&error))
+}
+
+/// Explains the kernel's refusal without errno numbers.
+pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
+    let text = format!("{error:#}");
+    let words = if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+        "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
+    } else {
+        match errno(&text) {
+            Some(1) if may_load() => {
+                "this kernel forbids this kind of hook, although netsilo has the privilege"
+            }
+            Some(1) => "no privilege: run as root or with CAP_BPF and CAP_PERFMON",
+            Some(13) => "the kernel's verifier refused the program",
+            Some(2 | 3) => "this kernel has no such hook, or not this kind of hook",
+            Some(22 | 95 | 524) => "this kernel does not allow this kind of hook here",
+            Some(16) => "the hook is busy: another tracer holds it exclusively",
+            Some(12) => "out of memory",
+            _ => "refused by the kernel",
+        }
+    };
+    format!("{words} [{text}]")
+}
+
+/// Whether the kernel itself is preemptible, by debugfs: `none voluntary (full) lazy`.
+fn preemptible() -> bool {
+    let models = fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
+    models.contains("(full)") || models.contains("(lazy)")
+}
+
+/// Whether CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON (`include/uapi/linux/capability.h`), are
+/// effective.
+fn may_load() -> bool {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective =
+        effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let has = |capability: u32| effective >> capability & 1 == 1;
+    has(21) || (has(39) && has(38))
+}
+
+/// The errno, which libbpf-rs keeps only in its text: `... (os error 22)`.
+fn errno(text: &str) -> Option<i32> {
+    let (_, after) = text.rsplit_once("(os error ")?;
+    after.split(')').next()?.parse().ok()
+}

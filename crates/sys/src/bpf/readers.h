@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The threads that read sockets: marked by the programs that count reads, looked up by
+ * `runqueue.bpf.c`, whose object creates the map.
+ */
+#pragma once
+#include "kernel.h"
+
+struct waiting {
+	u64 since; /* When it was made runnable; 0 while it runs or sleeps. */
+	u64 window; /* The window that this was noted in. */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct waiting);
+} readers SEC(".maps");

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Counts a read by consumer, CPU and queue. Shared by the TCP and UDP programs. */
+#pragma once
+#define TABLE reads
+#include "count.h"
+#include "flow.h"
+#include "napi.h"
+#include "readers.h"
+
+enum protocol { TCP = 1, UDP = 2 };
+enum connected { NOT_KNOWN = 0, UNCONNECTED = 1, CONNECTED = 2 };
+
+struct read {
+	u32 napi_id;
+	u32 queue;	  /* rx queue + 1; 0: not recorded. */
+	s32 protocol_cpu; /* -1: not known. */
+	s32 poll_cpu;	  /* -1: not known. */
+	u32 netns;
+	enum protocol protocol;
+	enum resolved resolved;
+	bool approximate;
+	enum connected connected;
+	bool in_kernel; /* Read in a softirq: `current` is a bystander. */
+};
+
+static __always_inline u32 netns_of(const struct sock *sk)
+{
+	return sk->__sk_common.skc_net.net->ns.inum;
+}
+
+/*
+ * Without `marks` the verifier removes this code, and the map is missing. A thread without storage
+ * now is marked at its next read.
+ */
+static __always_inline void mark_reader(void)
+{
+	if (machine.marks)
+		bpf_task_storage_get(&readers, bpf_get_current_task_btf(), NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+static __always_inline void count_read(const struct read *read, u64 bytes)
+{
+	struct key key = {};
+	struct slot *slot;
+	bool fresh;
+
+	if (!read->in_kernel) {
+		mark_reader();
+		key.word[0] = bpf_get_current_cgroup_id();
+		key.word[1] = bpf_get_current_pid_tgid() >> 32 << 32;
+	}
+	key.word[1] |= read->netns;
+	key.word[2] = (u64)read->napi_id << 32 | read->queue;
+	key.word[3] = (u64)(u32)read->protocol_cpu << 32 | (u32)read->poll_cpu;
+	key.word[4] = read->connected << 24 | read->protocol << 16 | read->resolved << 8 | read->approximate;
+	slot = slot_of(&key, &fresh);
+	if (!slot)
+		return;
+	if (fresh && !read->in_kernel) {
+		struct task_struct *task = (void *)bpf_get_current_task();
+
+		BPF_CORE_READ_INTO(&slot->label, task, group_leader, comm);
+	}
+	add(slot, bytes, 1);
+}

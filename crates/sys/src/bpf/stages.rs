@@ -1,0 +1,191 @@
+//! Samples where receive work spends its time, with perf's cpu-clock on each CPU and kallsyms
+//! names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::{fs, io};
+
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use netsilo_model::derive::stages::stage_of;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::parse::kallsyms;
+use netsilo_model::snapshot::attribution::Hook;
+use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
+
+use crate::bpf::load::{Ground, Source, loaded_object, reason};
+
+/// Not a divisor of timers that tick at 100, 250 or 1000 Hz.
+const SAMPLES_PER_S: u32 = 499;
+
+/// The sampling program, attached unless paused.
+pub(crate) struct Sampler {
+    pub(crate) hook: Hook,
+    /// Declared before `object`, because links must be dropped first.
+    links: Vec<Link>,
+    object: Option<Object>,
+}
+
+impl Sampler {
+    /// Loads and attaches; on failure the hook has the reason.
+    pub(crate) fn new(ground: &Ground) -> Self {
+        let (object, refused) = match loaded_object(&Source::stages(), ground) {
+            Ok(object) => (Some(object), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let mut sampler = Self::without(refused);
+        sampler.object = object;
+        sampler.attach();
+        sampler
+    }
+
+    /// A sampler with nothing loaded.
+    pub(crate) fn refused(reason: &str) -> Self {
+        Self::without(Some(reason.to_owned()))
+    }
+
+    fn without(refused: Option<String>) -> Self {
+        let hook = Hook {
+            question: "stages".to_owned(),
+            hook: "perf_event/cpu-clock".to_owned(),
+            refused,
+        };
+        Self { hook, links: Vec::new(), object: None }
+    }
+
+    /// Starts the clocks of all CPUs that are online.
+    pub(crate) fn attach(&mut self) {
+        let program = self.object.iter().flat_map(Object::progs_mut).next();
+        let Some(program) = program.filter(|_| self.hook.refused.is_none()) else { return };
+        let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+        for cpu in CpuSet::parse_list(&online).unwrap_or_default().iter() {
+            let link = match clock(cpu) {
+                Ok(event) => program.attach_perf_event(event).map_err(|error| reason(&error)),
+                Err(error) => Err(format!(
+                    "no perf clock on cpu {cpu}: {error} (kernel.perf_event_paranoid?)"
+                )),
+            };
+            match link {
+                Ok(link) => self.links.push(link),
+                Err(reason) => self.hook.refused = Some(reason),
+            }
+        }
+    }
+
+    /// Stops the clocks.
+    pub(crate) fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    /// The samples since the last call.
+    pub(crate) fn read(&self) -> libbpf_rs::Result<StageSamples> {
+        let mut sampled = StageSamples {
+            per_s: SAMPLES_PER_S,
+            refused: self.hook.refused.clone(),
+            ..StageSamples::default()
+        };
+        let Some(object) = &self.object else { return Ok(sampled) };
+        let map = |name: &str| {
+            object.maps().find(|map| map.name() == name).map(|map| MapHandle::try_from(&map))
+        };
+        let (Some(samples), Some(stacks), Some(lost)) =
+            (map("samples"), map("stacks"), map("samples_lost"))
+        else {
+            return Ok(sampled);
+        };
+        let (stacks, lost) = (stacks?, lost?);
+        let counts = taken(&samples?)?;
+        let known: BTreeSet<u32> = counts.iter().map(|((_, stack), _)| *stack).collect();
+        let stacks: BTreeMap<u32, Vec<u64>> =
+            known.into_iter().filter_map(|id| Some((id, addresses(&stacks, id)?))).collect();
+        sampled.lost = taken_lost(&lost)?;
+        let stages = match stages(&stacks) {
+            Ok(stages) => stages,
+            Err(reason) => {
+                sampled.refused = Some(reason);
+                BTreeMap::new()
+            }
+        };
+        for ((cpu, stack), count) in counts {
+            let stage = stages.get(&stack).copied().unwrap_or(Stage::Other);
+            *sampled.cpus.entry(CpuId(cpu)).or_default().entry(stage).or_default() += count;
+        }
+        Ok(sampled)
+    }
+}
+
+/// Reads and removes the counts, by CPU and stack.
+fn taken(samples: &MapHandle) -> libbpf_rs::Result<Vec<((u32, u32), u64)>> {
+    let keys: Vec<Vec<u8>> = samples.keys().collect();
+    let mut counts = Vec::new();
+    for key in keys {
+        let word = |at: usize| {
+            key.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
+        };
+        let count = samples
+            .lookup_and_delete(&key)?
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(u64::from_ne_bytes);
+        if let (Some(cpu), Some(stack), Some(count)) = (word(0), word(4), count) {
+            counts.push(((cpu, stack), count));
+        }
+    }
+    Ok(counts)
+}
+
+/// Reads and removes a stack, innermost address first.
+fn addresses(stacks: &MapHandle, id: u32) -> Option<Vec<u64>> {
+    let bytes = stacks.lookup(&id.to_ne_bytes(), MapFlags::ANY).ok()??;
+    let _ = stacks.delete(&id.to_ne_bytes());
+    let words =
+        bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_ne_bytes);
+    Some(words.take_while(|address| *address != 0).collect())
+}
+
+fn taken_lost(lost: &MapHandle) -> libbpf_rs::Result<u64> {
+    let zero = 0_u32.to_ne_bytes();
+    let value = lost.lookup(&zero, MapFlags::ANY)?;
+    lost.update(&zero, &0_u64.to_ne_bytes(), MapFlags::ANY)?;
+    Ok(value.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes))
+}
+
+/// The stage of each stack, by kernel function names.
+fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, Stage>, String> {
+    let wanted: BTreeSet<u64> = stacks.values().flatten().copied().collect();
+    if wanted.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let text = fs::read_to_string("/proc/kallsyms")
+        .map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
+    let functions = kallsyms::functions(&text, &wanted).ok_or(
+        "the kernel shows no addresses in /proc/kallsyms: needs CAP_SYSLOG, \
+             or kernel.kptr_restrict below 2",
+    )?;
+    let stage =
+        |stack: &Vec<u64>| stage_of(stack.iter().filter_map(|address| functions.get(address)));
+    Ok(stacks.iter().map(|(id, stack)| (*id, stage(stack))).collect())
+}
+
+/// Opens perf's cpu-clock of one CPU, for all tasks; the caller closes it.
+fn clock(cpu: CpuId) -> io::Result<i32> {
+    let mut attributes = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK),
+        ..Default::default()
+    };
+    attributes.__bindgen_anon_1.sample_freq = u64::from(SAMPLES_PER_S);
+    attributes.set_freq(1);
+    attributes.set_exclude_user(1);
+    let cpu = i32::try_from(cpu.0).map_err(io::Error::other)?;
+    let (pid, group, flags) = (-1, -1, libbpf_sys::PERF_FLAG_FD_CLOEXEC);
+    // SAFETY: the kernel reads `size` bytes of the attributes, which outlive the call, and keeps no
+    // reference.
+    #[allow(unsafe_code)]
+    let fd = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, pid, cpu, group, flags)
+    };
+    if fd < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        i32::try_from(fd).map_err(io::Error::other)
+    }
+}

@@ -1,0 +1,163 @@
+//! Tables that eBPF programs count in, read through a mapping instead of a syscall per slot.
+//!
+//! See `bpf/count.h` for the layout.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use netsilo_model::machine::cpuset::CpuId;
+use rustix::mm::{MapFlags as MmapFlags, ProtFlags};
+
+/// `KEY_WORDS` of `bpf/count.h`.
+const KEY_WORDS: usize = 5;
+/// `SLOT_WORDS` of `bpf/count.h`: tag, key, two words of label, two sums.
+const SLOT_WORDS: usize = 1 + KEY_WORDS + 2 + 2;
+
+/// One slot in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) cpu: CpuId,
+    pub(crate) key: [u64; KEY_WORDS],
+    /// A name of up to 15 bytes: the netdev's or the thread group's.
+    pub(crate) label: String,
+    pub(crate) sums: [u64; 2],
+}
+
+/// Two arrays of slots: the kernel writes one while user space reads the other.
+pub(crate) struct Table {
+    halves: [(MapHandle, Mapped); 2],
+    /// Which half the kernel writes.
+    active: usize,
+    /// The one-entry array of maps through which the programs find that half.
+    current: MapHandle,
+    slots: u32,
+}
+
+impl Table {
+    /// Creates both arrays; each CPU has `slots` slots (a power of two).
+    pub(crate) fn new(cpus: u32, slots: u32) -> libbpf_rs::Result<Self> {
+        let half = || {
+            let bytes = (SLOT_WORDS * 8) as u32;
+            let map = mappable_array("netsilo_slots", bytes, cpus * slots)?;
+            let words = Mapped::new(map.as_fd(), (cpus * slots * bytes) as usize)?;
+            Ok::<_, libbpf_rs::Error>((map, words))
+        };
+        let halves = [half()?, half()?];
+        let mut options = create_options();
+        options.inner_map_fd = halves[0].0.as_fd().as_raw_fd() as u32;
+        let current =
+            MapHandle::create(MapType::ArrayOfMaps, Some("netsilo_current"), 4, 4, 1, &options)?;
+        let table = Self { halves, active: 0, current, slots };
+        table.point_at(0)?;
+        Ok(table)
+    }
+
+    /// The map named `current` in the programs.
+    pub(crate) fn current(&self) -> libbpf_rs::Result<MapHandle> {
+        MapHandle::try_from(&self.current)
+    }
+
+    /// The counts since the last call; waits for an RCU grace period (milliseconds).
+    pub(crate) fn drain(&mut self) -> libbpf_rs::Result<Vec<Entry>> {
+        let full = self.active;
+        self.point_at(1 - full)?;
+        self.active = 1 - full;
+        let words = self.halves[full].1.words();
+        let mut entries = Vec::new();
+        for (index, slot) in words.chunks_exact(SLOT_WORDS).enumerate() {
+            if slot[0].load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let word = |i: usize| slot[i].swap(0, Ordering::Relaxed);
+            entries.push(Entry {
+                cpu: CpuId(index as u32 / self.slots),
+                key: std::array::from_fn(|i| word(1 + i)),
+                label: text([word(1 + KEY_WORDS), word(2 + KEY_WORDS)]),
+                sums: [word(3 + KEY_WORDS), word(4 + KEY_WORDS)],
+            });
+            slot[0].store(0, Ordering::Relaxed);
+        }
+        Ok(entries)
+    }
+
+    /// Switches the array that programs write.
+    ///
+    /// When this returns, no program writes the other array: `maybe_wait_bpf_programs` in the
+    /// kernel.
+    fn point_at(&self, half: usize) -> libbpf_rs::Result<()> {
+        let fd = self.halves[half].0.as_fd().as_raw_fd();
+        self.current.update(&0_u32.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
+    }
+}
+
+/// Creates an array map that user space can mmap.
+pub(crate) fn mappable_array(
+    name: &str,
+    value_bytes: u32,
+    entries: u32,
+) -> libbpf_rs::Result<MapHandle> {
+    let mut options = create_options();
+    options.map_flags = libbpf_sys::BPF_F_MMAPABLE;
+    MapHandle::create(MapType::Array, Some(name), 4, value_bytes, entries, &options)
+}
+
+/// Empty options with the size field that libbpf requires.
+pub(crate) fn create_options() -> libbpf_sys::bpf_map_create_opts {
+    libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    }
+}
+
+/// Decodes a NUL-terminated name in two words.
+fn text(words: [u64; 2]) -> String {
+    let bytes = words.map(u64::to_ne_bytes).concat();
+    let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// A mapped array map, as words that the kernel may change at any time.
+pub(crate) struct Mapped {
+    start: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: only this value owns the mapping, and all accesses are atomic.
+#[allow(unsafe_code)]
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+#[allow(unsafe_code)]
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    pub(crate) fn new(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MmapFlags::SHARED);
+        // SAFETY: a new mapping at an address chosen by the kernel; only `Drop` unmaps it.
+        #[allow(unsafe_code)]
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, map, 0)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, words: bytes / 8 })
+    }
+
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; the kernel
+        // may change it, hence the atomics.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::slice::from_raw_parts(self.start.as_ptr(), self.words)
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length; no reference into it is left. On failure it
+        // stays mapped.
+        #[allow(unsafe_code)]
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.words * 8) };
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * How long is each CPU interrupted, and by what?
+ *
+ * Two clock reads per interrupt and softirq. The time of a device interrupt or IPI during a softirq
+ * is subtracted from the softirq's time. Timer and rescheduling interrupts are not hooked: their
+ * few microseconds count for the interrupted code. On PREEMPT_RT a softirq can be preempted; its
+ * time then includes the preempting task.
+ */
+#include "time.h"
+#include <bpf/bpf_tracing.h>
+
+static __always_inline u64 irqs_ns(const volatile struct cpu_time *time)
+{
+	return time->hardirq_ns + time->ipi_ns;
+}
+
+/*
+ * The time now and the interrupt time at the same moment; reads again if an interrupt comes
+ * between.
+ */
+static __always_inline u64 now_and_irqs(const volatile struct cpu_time *time, u64 *irqs)
+{
+	u64 now;
+
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		*irqs = irqs_ns(time);
+		now = bpf_ktime_get_ns();
+		if (irqs_ns(time) == *irqs)
+			break;
+	}
+	return now;
+}
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(softirq_entry, u32 vector)
+{
+	struct cpu_time *time = this_cpu();
+
+	if (time) {
+		time->softirq = vector;
+		time->softirq_since = now_and_irqs(time, &time->softirq_irqs_ns);
+	}
+	return 0;
+}
+
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(softirq_exit, u32 vector)
+{
+	struct cpu_time *time = this_cpu();
+	u64 now, irqs, spent;
+
+	if (!time || !time->softirq_since)
+		return 0;
+	now = now_and_irqs(time, &irqs);
+	spent = now - time->softirq_since - (irqs - time->softirq_irqs_ns);
+	time->softirq_since = 0;
+	if (vector == NET_RX_SOFTIRQ) {
+		time->net_rx_ns += spent;
+		time->net_rx_runs++;
+	} else if (vector == NET_TX_SOFTIRQ) {
+		time->net_tx_ns += spent;
+	} else {
+		time->other_softirq_ns += spent;
+	}
+	return 0;
+}
+
+static __always_inline void irq_begins(void)
+{
+	struct cpu_time *time = this_cpu();
+
+	if (time)
+		time->irq_since = bpf_ktime_get_ns();
+}
+
+/* Nanoseconds since the interrupt began; 0 when it began before the program was attached. */
+static __always_inline u64 irq_ends(struct cpu_time *time)
+{
+	u64 since = time->irq_since;
+
+	time->irq_since = 0;
+	return since ? bpf_ktime_get_ns() - since : 0;
+}
+
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(irq_handler_entry)
+{
+	irq_begins();
+	return 0;
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(irq_handler_exit)
+{
+	struct cpu_time *time = this_cpu();
+
+	if (time) {
+		time->hardirq_ns += irq_ends(time);
+		time->hardirqs++;
+	}
+	return 0;
+}
+
+static __always_inline void ipi_ends(void)
+{
+	struct cpu_time *time = this_cpu();
+
+	if (time) {
+		time->ipi_ns += irq_ends(time);
+		time->ipis++;
+	}
+}
+
+/*
+ * x86: smp_call_function_many() and smp_call_function_single(); the latter also for each RPS
+ * wakeup.
+ */
+SEC("tp_btf/call_function_entry")
+int BPF_PROG(call_function_entry)
+{
+	irq_begins();
+	return 0;
+}
+
+SEC("tp_btf/call_function_exit")
+int BPF_PROG(call_function_exit)
+{
+	ipi_ends();
+	return 0;
+}
+
+SEC("tp_btf/call_function_single_entry")
+int BPF_PROG(call_function_single_entry)
+{
+	irq_begins();
+	return 0;
+}
+
+SEC("tp_btf/call_function_single_exit")
+int BPF_PROG(call_function_single_exit)
+{
+	ipi_ends();
+	return 0;
+}
+
+/* arm64 and others: one pair of hooks for all kinds of IPI, which differ by a text. */
+static __always_inline bool is_call_function(const char *reason)
+{
+	char text[16] = "";
+
+	bpf_probe_read_kernel_str(text, sizeof(text), reason);
+	return text[0] == 'F' && text[1] == 'u' && text[2] == 'n'; /* "Function call interrupts" */
+}
+
+SEC("tp_btf/ipi_entry")
+int BPF_PROG(ipi_entry, const char *reason)
+{
+	if (is_call_function(reason))
+		irq_begins();
+	return 0;
+}
+
+SEC("tp_btf/ipi_exit")
+int BPF_PROG(ipi_exit, const char *reason)
+{
+	if (is_call_function(reason))
+		ipi_ends();
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Interrupt time and current state of each CPU: written by `time.bpf.c`, read by other programs. */
+#pragma once
+#include "kernel.h"
+
+struct cpu_time {
+	u64 net_rx_ns, net_tx_ns, other_softirq_ns, hardirq_ns, ipi_ns;
+	u64 net_rx_runs, hardirqs, ipis;
+	u64 irq_since;	   /* When the interrupt that runs now began; 0 when none does. */
+	u64 softirq_since; /* The same for the softirq, and what irqs_ns() said then. */
+	u64 softirq_irqs_ns;
+	u64 softirq; /* Which softirq that is, or was. */
+};
+
+/* Shared by all objects that read it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* One for each CPU: set before loading. */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct cpu_time);
+} cpu_times SEC(".maps");
+
+static __always_inline struct cpu_time *this_cpu(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&cpu_times, &cpu);
+}
+
+/*
+ * Whether this CPU runs that softirq now, without a nested device interrupt. Timer interrupts are
+ * not hooked.
+ */
+static __always_inline bool in_softirq(const struct cpu_time *time, u64 vector)
+{
+	return time->softirq_since && time->softirq == vector && !time->irq_since;
+}
+
+/* Whether the task is a kthread that polls a NAPI, `napi/<dev>-<id>`. */
+static __always_inline bool is_napi_thread(const struct task_struct *task)
+{
+	return task->flags & PF_KTHREAD && task->comm[0] == 'n' && task->comm[1] == 'a' && task->comm[2] == 'p' &&
+	       task->comm[3] == 'i' && task->comm[4] == '/';
+}

@@ -1,0 +1,432 @@
+//! Counts in the kernel who polls each NAPI instance and who reads its data.
+//!
+//! The eBPF programs are attached while a [`Tracer`] lives. Every hook is optional: if the kernel
+//! refuses a hook, its answers are missing and [`Attribution::hooks`] has the reason.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::attribution::{
+    Attribution, CpuTime, Hook, Source as AttributionSource,
+};
+
+use crate::bpf::arrived::Arrived;
+use crate::bpf::cgroup::Cgroups;
+use crate::bpf::decode::{
+    TIME_SUMS, TIME_WORDS, consumption, cpu_times, forwarded, polls, since, wakeups,
+};
+use crate::bpf::load::{Ground, Loaded, READERS, Source, load, load_first, reason};
+use crate::bpf::runqueue::Waits;
+use crate::bpf::stages::Sampler;
+use crate::bpf::table::{Mapped, Table, create_options, mappable_array};
+
+/// Which eBPF programs to attach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Softirq, hardirq and IPI time: two clock reads per event. Also enables counting of the
+    /// threads that receive work wakes.
+    pub time: bool,
+    /// The NIC queue of data that arrives through a veth: examines each packet, only if this
+    /// machine has such devices.
+    pub containers: bool,
+    /// Which device forwards data to which: examines each packet, only if this machine is set up to
+    /// forward.
+    pub forwarding: bool,
+    /// Where receive work spends its time: samples stacks on all CPUs. Needs `time`.
+    pub stages: bool,
+    /// Which flows came through which rx queue, with the NIC's hash of each: examines each packet's
+    /// headers.
+    pub arrivals: bool,
+    /// How long threads that read sockets wait for a CPU: examines each wakeup and each context
+    /// switch of every thread.
+    pub runqueue: bool,
+}
+
+impl Options {
+    /// The options for findings and bundles: the default and the flows of each rx queue.
+    pub fn for_findings() -> Self {
+        Self { arrivals: true, ..Self::default() }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            time: true,
+            containers: true,
+            forwarding: true,
+            stages: false,
+            arrivals: false,
+            runqueue: false,
+        }
+    }
+}
+
+/// Why an attached tracer cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the eBPF tables: stop and attach again")]
+pub struct ReadError(#[from] libbpf_rs::Error);
+
+/// eBPF programs in the kernel, attached unless paused; dropping detaches and unloads them.
+pub struct Tracer {
+    options: Options,
+    tables: Option<Tables>,
+    ground: Option<Ground>,
+    loaded: Vec<Loaded>,
+    sampler: Option<Sampler>,
+    /// Whether the program that finds the queue behind a veth is loaded.
+    flows: bool,
+    /// Whether the program that counts forwarded packets is loaded.
+    forward: bool,
+    /// Every hook with its reason, if nothing could be loaded.
+    refused: Vec<Hook>,
+    cgroups: Cgroups,
+    /// When the programs were attached; `None` while paused.
+    since: Option<Instant>,
+    /// Time attached between the last read and the last pause.
+    attached: Duration,
+    windowed: bool,
+    before: Before,
+}
+
+/// How long flows are recorded after a consumer requested its flow, so that rare connections are
+/// matched.
+const DEMAND_LASTS: Duration = Duration::from_secs(60);
+
+/// The tables that the programs count in.
+struct Tables {
+    polls: Table,
+    reads: Table,
+    wakeups: Table,
+    forwards: Table,
+    arrived: Arrived,
+    /// `None` unless [`Options::runqueue`] is set.
+    waits: Option<Waits>,
+    times: Mapped,
+    /// `struct demand` of `bpf/flow.h`.
+    demand: Mapped,
+    /// When a consumer last requested its flow, as of the last check.
+    asked: Instant,
+    /// `bpf/window.h`.
+    window: Mapped,
+    lost: MapHandle,
+}
+
+/// Monotonic sums as of the last read.
+#[derive(Default)]
+struct Before {
+    times: BTreeMap<CpuId, CpuTime>,
+    lost: u64,
+}
+
+impl Tracer {
+    /// Attaches every hook that the kernel allows; [`Attribution::hooks`] has the reasons for the
+    /// others.
+    pub fn attach(options: Options) -> Self {
+        libbpf_rs::set_print(None); // hooks report the reasons
+        let (tables, mut ground, refused) = match Tables::new(options) {
+            Ok((tables, ground)) => (Some(tables), Some(ground), Vec::new()),
+            Err(error) => (None, None, refuse(options, &reason(&error))),
+        };
+        let loaded = ground.as_mut().map_or(Vec::new(), |ground| load_all(options, ground));
+        let sampler = options.stages.then(|| match &ground {
+            Some(ground) if knows_softirqs(&loaded) => Sampler::new(ground),
+            Some(_) => Sampler::refused(NO_SOFTIRQS),
+            None => Sampler::refused("there are no eBPF tables"),
+        });
+        let mut tracer = Self {
+            options,
+            tables,
+            ground,
+            loaded,
+            sampler,
+            flows: false,
+            forward: false,
+            refused,
+            cgroups: Cgroups::new(),
+            since: Some(Instant::now()),
+            attached: Duration::ZERO,
+            windowed: false,
+            before: Before::default(),
+        };
+        if has_virtual_netdev() {
+            tracer.load_flows();
+        }
+        if may_forward() {
+            tracer.load_forward();
+        }
+        tracer.since = Some(Instant::now());
+        tracer
+    }
+
+    fn load_flows(&mut self) {
+        if self.options.containers && !self.flows {
+            self.flows = true;
+            self.load_later(&Source::flows());
+        }
+    }
+
+    fn load_forward(&mut self) {
+        if self.options.forwarding && !self.forward {
+            self.forward = true;
+            self.load_later(&Source::forward());
+        }
+    }
+
+    fn load_later(&mut self, source: &Source) {
+        let Some(ground) = &self.ground else { return };
+        let mut loaded = load(source, ground);
+        if self.since.is_none() {
+            loaded.detach();
+        }
+        self.loaded.push(loaded);
+    }
+
+    /// Each hook, with the reason if it was refused.
+    pub fn hooks(&self) -> Vec<Hook> {
+        let loaded = self.loaded.iter().flat_map(|loaded| &loaded.hooks);
+        let sampler = self.sampler.iter().map(|sampler| &sampler.hook);
+        loaded.chain(&self.refused).chain(sampler).cloned().collect()
+    }
+
+    /// Detaches, so that tracing costs nothing; the programs stay loaded and their counts stay
+    /// readable.
+    pub fn pause(&mut self) {
+        self.sampler.iter_mut().for_each(Sampler::detach);
+        self.loaded.iter_mut().for_each(Loaded::detach);
+        self.attached += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        self.windowed = true;
+    }
+
+    /// Attaches again and starts a new window.
+    ///
+    /// The first read of each socket that is already open sets its baseline.
+    pub fn resume(&mut self) {
+        if self.since.is_some() {
+            return;
+        }
+        if let Some(tables) = &self.tables {
+            tables.begin_window();
+        }
+        self.loaded.iter_mut().for_each(Loaded::attach);
+        self.sampler.iter_mut().for_each(Sampler::attach);
+        self.since = Some(Instant::now());
+    }
+
+    /// The counts since the last call, or since attaching; takes some milliseconds.
+    pub fn read(&mut self) -> Result<Attribution, ReadError> {
+        let mut attribution =
+            Attribution { hooks: self.hooks(), windowed: self.windowed, ..Attribution::default() };
+        if attribution.hooks.iter().any(|hook| hook.refused.is_none()) {
+            attribution.source = AttributionSource::Bpf;
+        }
+        if let Some(tables) = &mut self.tables {
+            attribution.polls = polls(tables.polls.drain()?);
+            attribution.consumption =
+                consumption(tables.reads.drain()?, &attribution.polls, &self.cgroups);
+            attribution.wakeups = wakeups(tables.wakeups.drain()?);
+            let times = cpu_times(&tables.times);
+            attribution.cpu_time = since(&times, &self.before.times);
+            self.before.times = times;
+            let lost = tables.lost()? + self.loaded.iter().map(Loaded::missed).sum::<u64>();
+            attribution.lost_events = lost - self.before.lost;
+            self.before.lost = lost;
+            attribution.forwarded = forwarded(tables.forwards.drain()?);
+            if self.options.arrivals {
+                (attribution.flows, attribution.flows_missed) =
+                    tables.arrived.drain(&attribution.polls)?;
+            }
+            attribution.runqueue_latency = tables.waits.as_mut().map(Waits::drain);
+            if tables.renew_demand() {
+                self.load_flows();
+            }
+            if !self.forward && may_forward() {
+                self.load_forward();
+            }
+        }
+        attribution.stages = self.sampler.as_ref().map(Sampler::read).transpose()?;
+        let now = Instant::now();
+        attribution.elapsed =
+            self.attached + self.since.map_or(Duration::ZERO, |since| now - since);
+        self.attached = Duration::ZERO;
+        self.since = self.since.map(|_| now);
+        Ok(attribution)
+    }
+}
+
+fn load_all(options: Options, ground: &mut Ground) -> Vec<Loaded> {
+    let mut loaded = Vec::new();
+    if options.runqueue {
+        let runqueue = load(&Source::runqueue(), ground);
+        // first, because the programs loaded below mark readers in its map
+        ground.maps.extend(
+            runqueue.map(READERS).filter(|_| runqueue.complete()).map(|readers| (READERS, readers)),
+        );
+        loaded.push(runqueue);
+    }
+    loaded.extend([load(&Source::polls(), ground), load(&Source::tcp(), ground)]);
+    loaded.extend(load_first(&Source::udp(), ground));
+    if options.time {
+        loaded.push(load(&Source::time(), ground));
+        let wakeups = Source::wakeups();
+        loaded.push(if knows_softirqs(&loaded) {
+            load(&wakeups, ground)
+        } else {
+            Loaded::refused(&wakeups, NO_SOFTIRQS)
+        });
+    }
+    if options.arrivals {
+        loaded.push(load(&Source::arrive(), ground));
+    }
+    loaded
+}
+
+const NO_SOFTIRQS: &str = "needs the softirq hooks, which are refused or not requested";
+
+/// Whether both softirq hooks are attached, so that the running softirq of each CPU is known.
+fn knows_softirqs(loaded: &[Loaded]) -> bool {
+    ["softirq_entry", "softirq_exit"]
+        .iter()
+        .all(|hook| loaded.iter().any(|loaded| loaded.runs(hook)))
+}
+
+/// All hooks refused for this reason, for when the tables cannot be created.
+fn refuse(options: Options, reason: &str) -> Vec<Hook> {
+    let mut sources = vec![Source::polls(), Source::tcp(), Source::time(), Source::wakeups()];
+    sources.extend(Source::udp());
+    sources.extend(options.runqueue.then(Source::runqueue));
+    sources.iter().flat_map(|source| source.refuse(reason)).collect()
+}
+
+/// Whether data may arrive through a device without hardware (veth, bridge, tunnel), which loses
+/// the NAPI id.
+fn has_virtual_netdev() -> bool {
+    let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    netdevs
+        .into_iter()
+        .any(|netdev| netdev.file_name() != "lo" && !netdev.path().join("device").exists())
+}
+
+/// Whether packets may be forwarded: routing is on, or a device is a bridge port.
+///
+/// Other network namespaces have their own settings, but their queues are not examined either.
+fn may_forward() -> bool {
+    let on = |path: &str| fs::read_to_string(path).is_ok_and(|value| value.trim() != "0");
+    let routes = ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"]
+        .into_iter()
+        .any(on);
+    let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    routes || netdevs.into_iter().any(|netdev| netdev.path().join("brport").exists())
+}
+
+/// Attaches for one window, waits, and returns the counts.
+///
+/// The first read of a socket that was already open sets its baseline and counts nothing.
+pub fn observe_window(length: Duration, options: Options) -> Result<Attribution, ReadError> {
+    let mut tracer = Tracer::attach(options);
+    std::thread::sleep(length);
+    tracer.pause();
+    tracer.read()
+}
+
+impl Tables {
+    fn new(options: Options) -> libbpf_rs::Result<(Self, Ground)> {
+        let cpus = cpus_possible();
+        let slots = slots(cpus);
+        let polls = Table::new(cpus, slots)?;
+        let reads = Table::new(cpus, slots)?;
+        let wakeups = Table::new(cpus, slots / 2)?;
+        let forwards = Table::new(cpus, slots / 2)?;
+        let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
+        let demand = mappable_array("netsilo_demand", 16, 1)?;
+        let window = mappable_array("netsilo_window", 8, 1)?;
+        let tables = Self {
+            window: Mapped::new(window.as_fd(), 8)?,
+            asked: Instant::now(),
+            demand: Mapped::new(demand.as_fd(), 16)?,
+            times: Mapped::new(times.as_fd(), cpus as usize * TIME_WORDS * 8)?,
+            lost: mappable_array("netsilo_lost", 8, 1)?,
+            polls,
+            reads,
+            wakeups,
+            forwards,
+            arrived: Arrived::new(options.arrivals)?,
+            waits: options.runqueue.then(|| Waits::new(cpus)).transpose()?,
+        };
+        let mut maps = BTreeMap::from([
+            ("polls", tables.polls.current()?),
+            ("reads", tables.reads.current()?),
+            ("wakeups", tables.wakeups.current()?),
+            ("forwards", tables.forwards.current()?),
+            ("arrivals", array("netsilo_arrivals", ARRIVALS_BYTES, cpus)?),
+            ("cpu_times", times),
+            ("lost", MapHandle::try_from(&tables.lost)?),
+            ("virtual_napis", lru("netsilo_virtual", 4, 1, 4096)?),
+            ("flows_by_hash", lru("netsilo_hashes", 4, 8, 65536)?),
+            ("flows_by_tuple", lru("netsilo_tuples", 40, 8, 65536)?),
+            ("flow_demand", demand),
+            ("window", window),
+        ]);
+        maps.extend(tables.arrived.maps()?);
+        maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);
+        tables.begin_window();
+        Ok((tables, Ground { maps, cpus, slots }))
+    }
+
+    /// Forgets intervals that began in an earlier window; call while nothing is attached.
+    fn begin_window(&self) {
+        self.window.words()[0].fetch_add(1, Ordering::Relaxed);
+        self.demand.words()[1].store(1, Ordering::Relaxed);
+        for time in self.times.words().chunks_exact(TIME_WORDS) {
+            time[TIME_SUMS..].iter().for_each(|since| since.store(0, Ordering::Relaxed));
+        }
+    }
+
+    /// Extends flow recording if a consumer requested its flow since the last call; recording ends
+    /// [`DEMAND_LASTS`] after the last request.
+    fn renew_demand(&mut self) -> bool {
+        let [asked, noting] = self.demand.words() else { return false };
+        let asked = asked.swap(0, Ordering::Relaxed) != 0;
+        if asked {
+            self.asked = Instant::now();
+        }
+        noting.store(u64::from(self.asked.elapsed() < DEMAND_LASTS), Ordering::Relaxed);
+        asked
+    }
+
+    fn lost(&self) -> libbpf_rs::Result<u64> {
+        let value = self.lost.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)?;
+        Ok(value.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes))
+    }
+}
+
+/// `struct arrivals` of `bpf/forward.bpf.c`.
+const ARRIVALS_BYTES: u32 = 8 + 32 * (1 + 64);
+
+fn array(name: &str, value: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
+    MapHandle::create(MapType::Array, Some(name), 4, value, entries, &create_options())
+}
+
+fn lru(name: &str, key: u32, value: u32, entries: u32) -> libbpf_rs::Result<MapHandle> {
+    MapHandle::create(MapType::LruHash, Some(name), key, value, entries, &create_options())
+}
+
+/// The highest CPU that can ever be online, plus one.
+fn cpus_possible() -> u32 {
+    let list = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let highest = CpuSet::parse_list(&list).ok().and_then(|cpus| cpus.highest());
+    highest.map_or(1, |cpu| cpu.0 + 1)
+}
+
+/// Slots per CPU of a full table, 80 bytes each.
+///
+/// Two full tables and two of half the slots, each doubled: 480 KB per CPU up to 64 CPUs, 31 MB in
+/// total up to 256.
+fn slots(cpus: u32) -> u32 {
+    (65536 / cpus.next_power_of_two()).clamp(256, 1024)
+}

@@ -1,0 +1,313 @@
+//! Removes addresses and host names from a capture; equal addresses get equal replacements.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::{fs, io};
+
+use netsilo_model::machine::reading::Part;
+use netsilo_model::parse::netdev::address;
+use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
+use netsilo_model::snapshot::audit::Connections;
+use netsilo_model::snapshot::flow::Flow;
+use netsilo_model::snapshot::sockets::LosingSocket;
+
+/// Words of the kernel command line about CPU placement; all others are removed.
+const CMDLINE_WORDS: &[&str] = &[
+    "acpi_irq",
+    "idle",
+    "intel_idle",
+    "irqaffinity",
+    "isolcpus",
+    "kthread_cpus",
+    "maxcpus",
+    "mitigations",
+    "nohz",
+    "nohz_full",
+    "nosmt",
+    "nr_cpus",
+    "pci",
+    "possible_cpus",
+    "preempt",
+    "processor.max_cstate",
+    "rcu_nocbs",
+    "skew_tick",
+    "threadirqs",
+    "tsc",
+];
+
+/// The replacements of a capture.
+#[derive(Debug, Default)]
+pub(crate) struct Redaction {
+    /// Hardware addresses and their replacements, with colons and without, as in `enx0123456789ab`.
+    replaced: BTreeMap<String, String>,
+}
+
+impl Redaction {
+    /// Finds the hardware addresses in the trees of a capture.
+    pub(crate) fn of(dir: &Path) -> io::Result<Self> {
+        let mut found = Vec::new();
+        addresses(dir, &mut found)?;
+        let mut redaction = Self::default();
+        for mac in found {
+            let synthetic = synthetic(redaction.replaced.len() / 2, mac.split(':').count());
+            if mac.split(':').all(|byte| byte == "00" || byte == "ff")
+                || redaction.replaced.contains_key(&mac)
+            {
+                continue;
+            }
+            redaction.replaced.insert(mac.replace(':', ""), synthetic.replace(':', ""));
+            redaction.replaced.insert(mac, synthetic);
+        }
+        Ok(redaction)
+    }
+
+    /// Replaces addresses in a text (a path, a link's target, a small file).
+    pub(crate) fn text(&self, text: &str) -> String {
+        self.replaced.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    }
+
+    /// Redacts a file of a sample (`0/proc/cmdline`).
+    pub(crate) fn file(&self, path: &str, contents: Vec<u8>) -> Vec<u8> {
+        let kernel = path.split_once('/').map_or("", |(_, kernel)| kernel);
+        let text = String::from_utf8_lossy(&contents);
+        match kernel {
+            "proc/sys/kernel/hostname" => b"host\n".to_vec(),
+            "proc/cmdline" => cmdline(&text).into_bytes(),
+            _ if kernel == crate::read::audit::CONNECTIONS => {
+                self.text(&connections(&text)).into_bytes()
+            }
+            crate::read::snapshot::LOSING_SOCKETS => losing_sockets(&contents).unwrap_or_default(),
+            _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
+            _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
+                self.text(&command(&text)).into_bytes()
+            }
+            // device interrupts have netdevs' names, which may have addresses; one scan per address
+            _ if self
+                .replaced
+                .keys()
+                .any(|from| memchr::memmem::find(&contents, from.as_bytes()).is_some()) =>
+            {
+                self.text(&text).into_bytes()
+            }
+            _ => contents,
+        }
+    }
+
+    /// Removes the addresses of flows, and from consumers' names and cgroups whatever looks like an
+    /// address (`sshd@1-192.0.2.1:22-...service`).
+    pub(crate) fn attribution(&self, attribution: &Attribution) -> Attribution {
+        let consumer = |consumer: &Consumer| Consumer {
+            comm: without_addresses(&self.text(&consumer.comm)),
+            cgroup: consumer.cgroup.as_ref().map(|path| without_addresses(&self.text(path))),
+            ..consumer.clone()
+        };
+        let consumption =
+            |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
+        let forwarded =
+            |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
+        let flow = |one: &Flow| Flow { netdev: self.text(&one.netdev), ..one.without_addresses() };
+        Attribution {
+            flows: attribution.flows.iter().map(flow).collect(),
+            consumption: attribution.consumption.iter().map(consumption).collect(),
+            forwarded: attribution.forwarded.iter().map(forwarded).collect(),
+            ..attribution.clone()
+        }
+    }
+}
+
+/// Collects the contents of all files named `address`.
+fn addresses(dir: &Path, found: &mut Vec<String>) -> io::Result<()> {
+    let mut entries: Vec<_> = fs::read_dir(dir)?.collect::<io::Result<_>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            addresses(&entry.path(), found)?;
+        } else if kind.is_file() && entry.file_name() == "address" {
+            let text = String::from_utf8_lossy(&fs::read(entry.path())?).into_owned();
+            found.extend(address(&text).ok().flatten());
+        }
+    }
+    Ok(())
+}
+
+/// The n-th synthetic address, locally administered, of the given length in bytes.
+fn synthetic(n: usize, bytes: usize) -> String {
+    let digits = format!("02{n:0width$x}", width = bytes.saturating_sub(1) * 2);
+    let pairs: Vec<&str> = (0..bytes).filter_map(|at| digits.get(at * 2..at * 2 + 2)).collect();
+    pairs.join(":")
+}
+
+/// Removes network addresses from holders' names; `None` for an unknown format.
+fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
+    let mut read: Part<Vec<LosingSocket>> = serde_json::from_slice(json).ok()?;
+    if let Part::Value(sockets) = &mut read {
+        let holders = sockets.iter_mut().filter_map(|socket| socket.holder.as_mut());
+        holders.for_each(|holder| holder.comm = without_addresses(&holder.comm));
+    }
+    serde_json::to_vec_pretty(&read).ok()
+}
+
+fn cmdline(text: &str) -> String {
+    let keep = |word: &&str| CMDLINE_WORDS.contains(&word.split('=').next().unwrap_or(word));
+    text.split_ascii_whitespace().filter(keep).collect::<Vec<_>>().join(" ") + "\n"
+}
+
+/// Keeps the program, the script and options without values.
+fn command(text: &str) -> String {
+    let keep = |(at, word): (usize, &str)| {
+        (at < 4 || word.starts_with("--") && !word.contains('=')).then(|| word.to_owned())
+    };
+    let words: Vec<String> = text
+        .split('\0')
+        .enumerate()
+        .filter_map(keep)
+        .map(|word| without_addresses(&word))
+        .collect();
+    words.join("\0")
+}
+
+/// Keeps the relevant settings of a `.link` file, without its match section.
+fn link_file(text: &str) -> String {
+    let keep = |line: &&str| {
+        crate::read::knob_owners::LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key))
+    };
+    text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
+}
+
+/// Removes the peers of connections; drops the whole list if it cannot be parsed.
+fn connections(text: &str) -> String {
+    let read = serde_json::from_str(text)
+        .unwrap_or_else(|_| Part::Absent("cannot be parsed to remove addresses".to_owned()));
+    let without = read.map(|mut connections: Connections| {
+        connections.kept.iter_mut().for_each(|connection| connection.peer = None);
+        connections
+    });
+    serde_json::to_string_pretty(&without).unwrap_or_default()
+}
+
+/// Replaces each word of a path that looks like a network address.
+fn without_addresses(text: &str) -> String {
+    let suspicious = |part: &str| {
+        let quad = part
+            .split(|c: char| !c.is_ascii_digit() && c != '.')
+            .any(|w| w.parse::<std::net::Ipv4Addr>().is_ok());
+        let colons = part
+            .split(|c: char| !c.is_ascii_hexdigit() && c != ':')
+            .any(|w| w.matches(':').count() >= 2);
+        quad || colons
+    };
+    let part = |part: &str| match part.split_once('@') {
+        _ if !suspicious(part) => part.to_owned(),
+        Some((name, _)) => format!("{name}@address.service"),
+        None => "address".to_owned(),
+    };
+    text.split('/').map(part).collect::<Vec<_>>().join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(mac: &str) -> Redaction {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("0/sys/devices/x")).unwrap();
+        fs::write(dir.path().join("0/sys/devices/x/address"), format!("{mac}\n")).unwrap();
+        Redaction::of(dir.path()).unwrap()
+    }
+
+    #[test]
+    fn an_address_is_removed_from_files_and_from_derived_names() {
+        let redaction = with("52:54:00:ab:cd:ef");
+        assert_eq!(redaction.text("52:54:00:ab:cd:ef"), "02:00:00:00:00:00");
+        assert_eq!(
+            redaction.text("0/sys/class/net/enx525400abcdef/mtu"),
+            "0/sys/class/net/enx020000000000/mtu"
+        );
+        let row = redaction
+            .file("0/proc/interrupts", b" 30: 1 chip 1-edge enx525400abcdef-rx-0".to_vec());
+        assert_eq!(row, b" 30: 1 chip 1-edge enx020000000000-rx-0");
+        assert_eq!(with("00:00:00:00:00:00").text("00:00:00:00:00:00"), "00:00:00:00:00:00");
+    }
+
+    #[test]
+    fn flows_keep_hash_and_queue_without_addresses() {
+        use netsilo_model::snapshot::flow::{Ends, Outer};
+        let ends =
+            Ends { source: "10.0.0.1:5".parse().unwrap(), target: "10.0.0.2:6".parse().unwrap() };
+        let flow = Flow {
+            hash: Some(7),
+            queue: Some(3),
+            outer: Outer::Udp,
+            ends: Some(ends),
+            ..Flow::default()
+        };
+        let kept = Redaction::default()
+            .attribution(&Attribution { flows: vec![flow.clone()], ..Attribution::default() });
+        assert_eq!(kept.flows, [Flow { ends: None, ..flow }]);
+    }
+
+    #[test]
+    fn the_command_line_keeps_only_cpu_placement() {
+        let kept = cmdline(
+            "BOOT_IMAGE=/vmlinuz root=UUID=1 ip=10.0.0.2 isolcpus=2-3 quiet nohz_full=2-3\n",
+        );
+        assert_eq!(kept, "isolcpus=2-3 nohz_full=2-3\n");
+        let redaction = Redaction::default();
+        assert_eq!(
+            redaction.file("0/proc/sys/kernel/hostname", b"db7.example\n".to_vec()),
+            b"host\n"
+        );
+        let link =
+            b"[Match]\nMACAddress=52:54:00:ab:cd:ef\n[Link]\nReceivePacketSteeringCPUMask=f\n"
+                .to_vec();
+        assert_eq!(
+            redaction.file("1/etc/systemd/network/1.link", link),
+            b"ReceivePacketSteeringCPUMask=f\n"
+        );
+        assert_eq!(
+            redaction.file(
+                "1/proc/812/cmdline",
+                b"/usr/sbin/x\0--a\0b\0--c\0secret\0--flag\0--v=1".to_vec()
+            ),
+            b"/usr/sbin/x\0--a\0b\0--c\0--flag"
+        );
+    }
+
+    #[test]
+    fn connections_keep_their_numbers_without_peers() {
+        let file = r#"{ "value": { "seen": 9, "kept": [
+            { "cookie": 7, "peer": "192.0.2.9:443", "snd_mss": 1448 }
+        ] } }"#;
+        let kept = Redaction::default().file("0/sock_diag/connections.json", file.into());
+        let kept = String::from_utf8(kept).unwrap();
+        assert!(kept.contains("1448") && !kept.contains("192.0.2.9"), "{kept}");
+        let broken = Redaction::default()
+            .file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
+        assert!(String::from_utf8(broken).unwrap().starts_with("{\n  \"absent\""));
+    }
+
+    #[test]
+    fn addresses_are_removed_from_holders_names() {
+        let json = br#"{"value":[{"kind":"udp","port":53,"inode":7,"drops":3,"queued":0,
+            "holder":{"tgid":9,"comm":"dns 192.0.2.7"}}]}"#;
+        let text =
+            String::from_utf8(Redaction::default().file("1/losing_sockets.json", json.to_vec()))
+                .unwrap();
+        assert!(!text.contains("192.0.2.7") && text.contains("\"drops\": 3"), "{text}");
+    }
+
+    #[test]
+    fn addresses_are_removed_from_instance_names() {
+        let path = "/system.slice/system-sshd.slice/sshd@3-192.0.2.7:22-198.51.100.9:40112.service";
+        assert_eq!(without_addresses(path), "/system.slice/system-sshd.slice/sshd@address.service");
+        assert_eq!(
+            without_addresses("/a/sshd@3-2001:db8::1:22-x.service"),
+            "/a/sshd@address.service"
+        );
+        assert_eq!(
+            without_addresses("/user.slice/user-1000.slice/app-1.2.3.scope"),
+            "/user.slice/user-1000.slice/app-1.2.3.scope"
+        );
+    }
+}

@@ -1,0 +1,4 @@
+//! ROOMDOC
+
+pub mod measure;
+pub mod store;

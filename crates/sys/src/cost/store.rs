@@ -1,0 +1,260 @@
+//! Stores the result of `netsilo calibrate` and loads it as cost model weights, on the same machine
+//! only.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use netsilo_model::cost::calibration::{Calibration, MachineIdentity};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::parse::{cpuinfo, scalar};
+use serde::{Deserialize, Serialize};
+
+use crate::files::root::{ReadError, Root};
+
+/// Default folder of the measurement, which survives a reboot, unlike the journal.
+pub const COSTS_DIR: &str = "/var/lib/netsilo";
+
+/// The name of the file.
+const FILE: &str = "costs.json";
+
+/// The version of the file format; other versions are rejected.
+const VERSION: u32 = 1;
+
+/// The contents of the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measurement {
+    /// The version of this format.
+    pub version: u32,
+    /// When it was measured (RFC 3339, UTC).
+    pub when: String,
+    /// The machine that was measured.
+    pub machine: MachineIdentity,
+    /// The measured times.
+    pub measured: Calibration,
+    /// The weights derived from them.
+    pub costs: Costs,
+}
+
+impl Measurement {
+    /// A measurement with the weights derived from it and from the defaults.
+    pub fn new(when: String, machine: MachineIdentity, measured: Calibration) -> Self {
+        let costs = measured.costs(table(&machine), &when, &machine);
+        Self { version: VERSION, when, machine, measured, costs }
+    }
+}
+
+/// The weights for this machine, with a note about their source.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// The weights.
+    pub costs: Costs,
+    /// Why an existing file was not used, or a remark about it.
+    pub note: Option<String>,
+}
+
+/// Why a measurement could not be stored.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {doing} {path}: {source}")]
+pub struct StoreError {
+    doing: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The documented default weights, for this machine or for a virtual one.
+pub fn table(machine: &MachineIdentity) -> Costs {
+    if machine.virtual_machine == Some(true) { Costs::of_a_guest() } else { Costs::default() }
+}
+
+/// The stored measurement of this machine, or the default weights.
+///
+/// A file of another machine, or one that cannot be read, is named in the note and not used.
+pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
+    let path = dir.join(FILE);
+    let unused = |why: String| Loaded {
+        costs: table(machine),
+        note: Some(format!("{} is not used: {why}; run netsilo calibrate", path.display())),
+    };
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Loaded { costs: table(machine), note: None };
+        }
+        Err(e) => return unused(e.to_string()),
+    };
+    let measurement: Measurement = match serde_json::from_slice(&text) {
+        Ok(measurement) => measurement,
+        Err(e) => return unused(e.to_string()),
+    };
+    if measurement.version != VERSION {
+        return unused(format!(
+            "it has version {}, this netsilo reads version {VERSION}",
+            measurement.version
+        ));
+    }
+    match measurement.machine.differs_from(machine) {
+        Some(why) => unused(format!("it was measured on another machine: {why}")),
+        None => Loaded { costs: measurement.costs, note: None },
+    }
+}
+
+/// Stores a measurement in this folder atomically, replacing an earlier one; returns its path.
+pub fn store(dir: &Path, measurement: &Measurement) -> Result<PathBuf, StoreError> {
+    let path = dir.join(FILE);
+    let failed = |doing| {
+        let path = path.clone();
+        move |source| StoreError { doing, path, source }
+    };
+    std::fs::create_dir_all(dir).map_err(failed("create the folder of"))?;
+    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed("write"))?;
+    serde_json::to_writer_pretty(&mut file, measurement).map_err(|e| failed("write")(e.into()))?;
+    io::Write::write_all(&mut file, b"\n").map_err(failed("write"))?;
+    // Temporary files are private; the measurement is not secret.
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    file.as_file().set_permissions(readable).map_err(failed("write"))?;
+    file.as_file().sync_all().map_err(failed("write"))?;
+    file.persist(&path).map_err(|e| failed("write")(e.error))?;
+    Ok(path)
+}
+
+impl StoreError {
+    /// Whether the error is a lack of write permission.
+    pub fn is_permission(&self) -> bool {
+        matches!(
+            self.source.kind(),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+        )
+    }
+}
+
+/// The properties that identify this machine.
+pub fn machine(root: &Root) -> Result<MachineIdentity, ReadError> {
+    let text = root.read("/proc/cpuinfo")?;
+    let cpus = crate::read::topology::topology(root)?.cpus.len();
+    Ok(MachineIdentity {
+        hostname: root.parse("/proc/sys/kernel/hostname", scalar::word)?,
+        cpu_model: cpuinfo::model(&text),
+        cpus,
+        kernel: root.parse("/proc/sys/kernel/osrelease", scalar::word)?,
+        virtual_machine: virtual_machine(root, Some(&text)),
+    })
+}
+
+/// Whether the CPUs are emulated by QEMU (TCG), so that measured times are meaningless.
+///
+/// Detected by the hypervisor signature (leaf 0x40000000, `target/i386/cpu.c:cpu_x86_cpuid`), which
+/// other architectures do not have.
+pub fn is_emulated() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: every 64-bit CPU has the instruction; an unknown leaf returns unrelated data.
+        #[allow(unsafe_code, unused_unsafe, reason = "safe since Rust 1.94")]
+        let leaf = unsafe { std::arch::x86_64::__cpuid(0x4000_0000) };
+        [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes).concat() == b"TCGTCGTCGTCG"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Whether this is a virtual machine, by the CPU flags, else by the firmware's names.
+pub(crate) fn virtual_machine(root: &Root, text: Option<&str>) -> Option<bool> {
+    let word = |file: &str| root.parse(&format!("/sys/class/dmi/id/{file}"), scalar::word).ok();
+    let firmware = || {
+        cpuinfo::virtual_by_firmware(
+            &word("sys_vendor")?,
+            &word("product_name").unwrap_or_default(),
+        )
+    };
+    text.and_then(cpuinfo::virtual_machine).or_else(firmware)
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_model::cost::calibration::{Measured, Wakeup};
+    use netsilo_model::cost::weights::CostSource;
+    use netsilo_model::machine::topology::Distance;
+
+    use super::*;
+
+    fn measurement() -> Measurement {
+        let time = |median_ns| Measured { median_ns, spread_ns: 1.0, pairs: 1, rounds: 5 };
+        let wakeup = |waker| Wakeup { waker: time(waker), latency: time(9.0) };
+        let measured = Calibration {
+            transfer: [(Distance::Llc, time(61.0))].into(),
+            wakeup: [(Distance::SameCpu, wakeup(600.0)), (Distance::Llc, wakeup(2100.0))].into(),
+            interrupted: [(Distance::Llc, time(500.0))].into(),
+        };
+        let machine = MachineIdentity {
+            hostname: "db1".into(),
+            cpu_model: "Some CPU".into(),
+            cpus: 8,
+            kernel: "6.12.1".into(),
+            virtual_machine: Some(true),
+        };
+        Measurement::new("2026-01-02T03:04:05Z".into(), machine, measured)
+    }
+
+    #[test]
+    fn a_stored_measurement_is_loaded_on_the_same_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("lib/netsilo");
+        let measurement = measurement();
+        let path = store(&folder, &measurement).unwrap();
+        assert_eq!(
+            load(&folder, &measurement.machine),
+            Loaded { costs: measurement.costs.clone(), note: None }
+        );
+        assert_eq!((measurement.costs.line_ns.llc, measurement.costs.ipi_ns.llc), (61.0, 2000.0));
+        store(&folder, &measurement).unwrap();
+        let names: Vec<_> =
+            std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(names, [path]);
+    }
+
+    #[test]
+    fn without_a_file_the_default_weights_are_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let guest = measurement().machine;
+        assert_eq!(load(dir.path(), &guest), Loaded { costs: Costs::of_a_guest(), note: None });
+        let metal = MachineIdentity { virtual_machine: Some(false), ..guest };
+        assert_eq!(load(dir.path(), &metal).costs, Costs::default());
+    }
+
+    #[test]
+    fn a_file_of_another_machine_is_reported_and_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = store(dir.path(), &measurement()).unwrap();
+        let other = MachineIdentity { hostname: "db2".into(), ..measurement().machine };
+        let loaded = load(dir.path(), &other);
+        assert_eq!(loaded.costs.source, CostSource::Table);
+        let note = loaded.note.unwrap();
+        let said = format!(
+            "{} is not used: it was measured on another machine: its host name is db1, not db2; \
+             run netsilo calibrate",
+            path.display()
+        );
+        assert_eq!(note, said);
+    }
+
+    #[test]
+    fn a_damaged_or_differently_versioned_file_is_reported_and_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = store(dir.path(), &measurement()).unwrap();
+        let machine = measurement().machine;
+        let later = Measurement { version: 9, ..measurement() };
+        for (text, words) in
+            [("{".to_owned(), "EOF"), (serde_json::to_string(&later).unwrap(), "it has version 9")]
+        {
+            std::fs::write(&path, text).unwrap();
+            let loaded = load(dir.path(), &machine);
+            assert_eq!(loaded.costs.source, CostSource::Table);
+            assert!(loaded.note.unwrap().contains(words));
+        }
+    }
+
+    #[test]
+    fn this_machine_has_a_cpu_with_a_name() {
+        assert!(!machine(&Root::live()).unwrap().cpu_model.is_empty());
+    }
+}

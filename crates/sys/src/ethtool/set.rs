@@ -1,0 +1,419 @@
+//! One setting of a netdev as a text, read and written by `SIOCETHTOOL`, as a knob that is a file
+//! would be.
+//!
+//! Texts are in ethtool's words and whole: what is written is all there is. What ethtool has no
+//! field for is 0.
+
+use std::io;
+
+use netsilo_model::change::ethtool::encode::RssPart;
+use netsilo_model::change::ethtool::rule::Installed;
+use netsilo_model::change::ethtool::{encode, rule as rules};
+use netsilo_model::change::{FlowRule, Key, Settings, Steer, Table};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::parse::ethtool_decode as decode;
+use netsilo_model::snapshot::ethtool::{Feature, FlowType, HashFields, Rss};
+use rustix::io::Errno;
+
+use crate::ethtool::get::{
+    Absence, Device, ETH_SS_FEATURES, ETHTOOL_GCHANNELS, ETHTOOL_GCOALESCE, ETHTOOL_GRINGPARAM,
+    ETHTOOL_GRXCLSRLCNT,
+};
+
+// include/uapi/linux/ethtool.h
+const ETHTOOL_SCOALESCE: u32 = 0x0f;
+const ETHTOOL_SRINGPARAM: u32 = 0x11;
+const ETHTOOL_SRXFH: u32 = 0x2a;
+const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
+const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
+const ETHTOOL_SFEATURES: u32 = 0x3b;
+const ETHTOOL_SCHANNELS: u32 = 0x3d;
+const ETHTOOL_SRSSH: u32 = 0x47;
+/// `ETH_RXFH_CONTEXT_ALLOC`: a new context.
+const NEW_CONTEXT: u32 = u32::MAX;
+/// RSS contexts are looked for up to this number; the kernel gives them out from 1 upwards.
+const CONTEXTS: u32 = 64;
+/// What puts an RSS table back to the driver's own (`ethtool -X <dev> default`).
+pub(crate) const DEFAULT: &str = "default";
+
+/// A setting of a netdev that only an ioctl reaches.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Setting {
+    /// `combined=8 other=1`.
+    Channels,
+    /// The most that the driver accepts of each; never written.
+    MostChannels,
+    /// `rx=256 tx=256`.
+    Rings,
+    /// The most that the driver accepts of each; never written.
+    MostRings,
+    /// `rx-usecs=3`.
+    Coalesce,
+    /// An offload by the kernel's name: `on`, `off`, `off [requested on]`.
+    Offload(String),
+    /// What RSS hashes: `sdfn`, or `none`.
+    FlowHash(FlowType),
+    /// An RSS table, the queue of each bucket; `default` is written for the driver's own.
+    RssTable(u32),
+    /// The RSS key in hexadecimal.
+    RssKey,
+    /// `toeplitz symmetric-xor`.
+    RssHash,
+    /// An RSS context over just these queues: `off`, or `on` and its number.
+    RssContext(CpuSet),
+    /// A flow steering rule: `off`, or `on` and its location.
+    Rule(FlowRule),
+}
+
+fn invalid(why: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_string())
+}
+
+fn unsupported() -> io::Error {
+    Errno::OPNOTSUPP.into()
+}
+
+impl From<Absence> for io::Error {
+    fn from(absence: Absence) -> Self {
+        match absence {
+            Absence::Errno(errno) => errno.into(),
+            Absence::NotSupported | Absence::NoRss => unsupported(),
+            other => invalid(other),
+        }
+    }
+}
+
+/// A netdev of this thread's network namespace.
+fn open(netdev: &str) -> io::Result<Device> {
+    Device::open(netdev).map_err(io::Error::other)
+}
+
+/// The text of a setting, with the line end that a file would have.
+pub(crate) fn get(netdev: &str, setting: &Setting) -> io::Result<String> {
+    let device = open(netdev)?;
+    let text = match setting {
+        Setting::Channels => device.channels()?.settings().to_string(),
+        Setting::MostChannels => device.channels()?.most().to_string(),
+        Setting::Rings => device.rings()?.settings().to_string(),
+        Setting::MostRings => device.rings()?.most().to_string(),
+        Setting::Coalesce => {
+            let bytes = device.get(ETHTOOL_GCOALESCE, &[], decode::COALESCE_LEN)?;
+            decode::coalesce(&bytes).map_err(invalid)?.settings().to_string()
+        }
+        Setting::Offload(name) => said(&device.offload(name)?.0),
+        Setting::FlowHash(flow) => match device.flow_hash(*flow)? {
+            fields if fields.is_empty() => "none".to_owned(),
+            fields => fields.to_string(),
+        },
+        Setting::RssTable(context) => {
+            let table = device.rss_of(*context)?.indirection;
+            if table.is_empty() {
+                return Err(unsupported());
+            }
+            table.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        }
+        Setting::RssKey => Key(device.rss_of(0)?.key.ok_or_else(unsupported)?).to_string(),
+        Setting::RssHash => device.rss_of(0)?.hash_words().ok_or_else(unsupported)?.to_string(),
+        Setting::RssContext(queues) => there(device.context_over(queues)?),
+        Setting::Rule(rule) => there(device.location_of(rule)?),
+    };
+    Ok(text + "\n")
+}
+
+/// Writes a setting; the text is one that [`get`] gave or that says the same.
+pub(crate) fn set(netdev: &str, setting: &Setting, text: &str) -> io::Result<()> {
+    let device = open(netdev)?;
+    let text = text.trim();
+    let settings = || text.parse::<Settings>().map_err(invalid);
+    match setting {
+        Setting::MostChannels | Setting::MostRings => Err(unsupported()),
+        Setting::Channels => {
+            device.send(ETHTOOL_SCHANNELS, &encode::channels(&settings()?).map_err(invalid)?)
+        }
+        Setting::Rings => {
+            device.send(ETHTOOL_SRINGPARAM, &encode::rings(&settings()?).map_err(invalid)?)
+        }
+        Setting::Coalesce => {
+            device.send(ETHTOOL_SCOALESCE, &encode::coalesce(&settings()?).map_err(invalid)?)
+        }
+        Setting::Offload(name) => device.switch(name, text),
+        Setting::FlowHash(flow) => {
+            let letters = if text == "none" { "" } else { text };
+            let fields: HashFields = letters.parse().map_err(invalid)?;
+            device.get(ETHTOOL_SRXFH, &encode::flow_hash(*flow, fields), decode::RXNFC_LEN)?;
+            Ok(())
+        }
+        Setting::RssTable(0) if text == DEFAULT => device.set_rss(0, RssPart::DefaultTable),
+        Setting::RssTable(context) => {
+            let table: Table = text.parse().map_err(invalid)?;
+            device.set_rss(*context, RssPart::Table(&table))
+        }
+        Setting::RssKey => device.set_rss(0, RssPart::Key(&text.parse().map_err(invalid)?)),
+        Setting::RssHash => {
+            let (function, input_xfrm) =
+                Rss::hash_of_words(text).ok_or_else(|| invalid("no such hash function"))?;
+            device
+                .send(ETHTOOL_SRSSH, &encode::rss(0, RssPart::Function(function.bit()), input_xfrm))
+        }
+        Setting::RssContext(queues) => device.set_context(queues, switch(text)?.is_some()),
+        Setting::Rule(rule) => device.set_rule(rule, switch(text)?),
+    }
+}
+
+/// An offload in ethtool's words.
+fn said(feature: &Feature) -> String {
+    let word = |on| if on { "on" } else { "off" };
+    let active = word(feature.active);
+    if feature.requested == feature.active || feature.fixed() {
+        return active.to_owned();
+    }
+    format!("{active} [requested {}]", word(feature.requested))
+}
+
+/// Whether something is there, and under which number.
+fn there(number: Option<u32>) -> String {
+    number.map_or_else(|| "off".to_owned(), |number| format!("on {number}"))
+}
+
+/// What [`there`] says: `None` for off, else the number that was said.
+fn switch(text: &str) -> io::Result<Option<Option<u32>>> {
+    match text.split_once(' ') {
+        None if text == "off" => Ok(None),
+        None if text == "on" => Ok(Some(None)),
+        Some(("on", number)) => number.parse().map(|number| Some(Some(number))).map_err(invalid),
+        _ => Err(invalid(format!("{text:?} is neither on nor off"))),
+    }
+}
+
+impl Device {
+    /// Sends a command that answers nothing of interest.
+    fn send(&self, command: u32, fields: &[u32]) -> io::Result<()> {
+        self.get(command, fields, 4 * (fields.len() + 1))?;
+        Ok(())
+    }
+
+    fn channels(&self) -> io::Result<netsilo_model::snapshot::ethtool::Channels> {
+        decode::channels(&self.get(ETHTOOL_GCHANNELS, &[], decode::CHANNELS_LEN)?).map_err(invalid)
+    }
+
+    fn rings(&self) -> io::Result<netsilo_model::snapshot::ethtool::Rings> {
+        decode::rings(&self.get(ETHTOOL_GRINGPARAM, &[], decode::RINGPARAM_LEN)?).map_err(invalid)
+    }
+
+    /// An offload, its place among all, and how many there are.
+    fn offload(&self, name: &str) -> io::Result<(Feature, usize, usize)> {
+        let names = self.strings(ETH_SS_FEATURES)?;
+        let index = names.iter().position(|known| known == name).ok_or(Errno::NOENT)?;
+        let feature = self
+            .features()?
+            .into_iter()
+            .find(|feature| feature.name == name)
+            .ok_or(Errno::NOENT)?;
+        Ok((feature, index, names.len()))
+    }
+
+    /// Switches an offload, as wanted and as in force; a wish that stays one is taken back.
+    ///
+    /// A text that says what was requested restores just that: its effect is the kernel's to
+    /// decide, as it was before.
+    fn switch(&self, name: &str, text: &str) -> io::Result<()> {
+        let on = |word: &str| match word {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            _ => Err(invalid(format!("{text:?} is neither on nor off"))),
+        };
+        let (before, index, count) = self.offload(name)?;
+        if let Some((_, requested)) = text.split_once(" [requested ") {
+            return self.send(
+                ETHTOOL_SFEATURES,
+                &encode::feature(index, count, on(requested.trim_end_matches(']'))?),
+            );
+        }
+        let wanted = on(text)?;
+        if before.fixed() && before.active != wanted {
+            return Err(unsupported());
+        }
+        self.send(ETHTOOL_SFEATURES, &encode::feature(index, count, wanted))?;
+        if self.offload(name)?.0.active != wanted {
+            self.send(ETHTOOL_SFEATURES, &encode::feature(index, count, before.requested))?;
+            return Err(io::Error::other(
+                "the driver did not follow: another offload or setting stands against it",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Changes a part of RSS and leaves what its input goes through.
+    fn set_rss(&self, context: u32, part: RssPart<'_>) -> io::Result<()> {
+        let input_xfrm = self.rss_of(context)?.input_xfrm;
+        self.send(ETHTOOL_SRSSH, &encode::rss(context, part, input_xfrm))
+    }
+
+    /// All RSS contexts but the netdev's own: their numbers, and the queues that they spread over.
+    fn contexts(&self) -> io::Result<Vec<(u32, CpuSet)>> {
+        let mut all = Vec::new();
+        for context in 1..=CONTEXTS {
+            match self.rss_of(context) {
+                Ok(rss) => all.push((context, rss.indirection.into_iter().map(CpuId).collect())),
+                // Kernels and drivers differ in what they say of a context that is not there.
+                Err(Absence::NotSupported) => return Err(unsupported()),
+                Err(_) => {}
+            }
+        }
+        Ok(all)
+    }
+
+    fn context_over(&self, queues: &CpuSet) -> io::Result<Option<u32>> {
+        Ok(self
+            .contexts()?
+            .into_iter()
+            .find(|(_, over)| over == queues)
+            .map(|(context, _)| context))
+    }
+
+    /// Makes or deletes the context over just these queues.
+    fn set_context(&self, queues: &CpuSet, on: bool) -> io::Result<()> {
+        match (on, self.context_over(queues)?) {
+            (true, Some(_)) | (false, None) => Ok(()),
+            (false, Some(context)) => {
+                self.send(ETHTOOL_SRSSH, &encode::rss(context, RssPart::Delete, 0))
+            }
+            (true, None) => {
+                let queues: Vec<u32> = queues.iter().map(|queue| queue.0).collect();
+                let buckets = self.rss_of(0)?.indirection.len();
+                let by_turns = Table::equal(buckets, queues.len() as u32).0;
+                let table = Table(
+                    by_turns
+                        .into_iter()
+                        .filter_map(|turn| queues.get(turn as usize).copied())
+                        .collect(),
+                );
+                self.send(ETHTOOL_SRSSH, &encode::rss(NEW_CONTEXT, RssPart::Table(&table), 0))
+            }
+        }
+    }
+
+    /// The rules of the netdev.
+    fn rules(&self) -> io::Result<Vec<Installed>> {
+        let count = decode::rule_count(&self.get(ETHTOOL_GRXCLSRLCNT, &[], decode::RXNFC_LEN)?)
+            .map_err(invalid)?;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        // The count lies where a rule's context does; as many locations as it says may follow.
+        let mut bytes =
+            [ETHTOOL_GRXCLSRLALL.to_ne_bytes().to_vec(), vec![0; decode::RXNFC_LEN - 4]].concat();
+        bytes[rules::COUNT..rules::COUNT + 4].copy_from_slice(&count.to_ne_bytes());
+        bytes.resize(decode::RXNFC_LEN + 4 * count as usize, 0);
+        self.exchange(&mut bytes)?;
+        let contexts = self.contexts().unwrap_or_default();
+        let queues = |context| {
+            contexts.iter().find(|(known, _)| *known == context).map(|(_, over)| over.clone())
+        };
+        let mut all = Vec::new();
+        for location in rules::locations(&bytes).unwrap_or_default() {
+            let mut bytes = rules::at(location);
+            bytes[..4].copy_from_slice(&ETHTOOL_GRXCLSRULE.to_ne_bytes());
+            match self.exchange(&mut bytes) {
+                Ok(()) => all.extend(rules::decode(&bytes, queues)),
+                // deleted since
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(all)
+    }
+
+    fn location_of(&self, rule: &FlowRule) -> io::Result<Option<u32>> {
+        let same = |it: &Installed| it.rule.as_ref() == Some(rule);
+        Ok(self.rules()?.into_iter().find(same).map(|installed| installed.location))
+    }
+
+    /// Installs a rule, at a place if one is said; or deletes the one that says just this.
+    fn set_rule(&self, rule: &FlowRule, on: Option<Option<u32>>) -> io::Result<()> {
+        let there = self.location_of(rule)?;
+        match (on, there) {
+            (None, None) | (Some(_), Some(_)) => Ok(()),
+            (None, Some(location)) => {
+                let mut bytes = rules::at(location);
+                bytes[..4].copy_from_slice(&ETHTOOL_SRXCLSRLDEL.to_ne_bytes());
+                Ok(self.exchange(&mut bytes)?)
+            }
+            (Some(place), None) => {
+                let context = match &rule.to {
+                    Steer::Queue(_) => 0,
+                    Steer::Queues(queues) => self.context_over(queues)?.ok_or_else(|| {
+                        io::Error::new(
+                            io::ErrorKind::NotFound,
+                            format!("no rss context over queues {queues}"),
+                        )
+                    })?,
+                };
+                let location = place.map_or_else(|| self.free_location(), Ok)?;
+                let mut bytes = rules::encode(rule, context, location).ok_or(Errno::INVAL)?;
+                bytes[..4].copy_from_slice(&ETHTOOL_SRXCLSRLINS.to_ne_bytes());
+                Ok(self.exchange(&mut bytes)?)
+            }
+        }
+    }
+
+    /// Any place if the driver chooses one, else the last free one: rules that were there before
+    /// win.
+    fn free_location(&self) -> io::Result<u32> {
+        let bytes = self.get(ETHTOOL_GRXCLSRLCNT, &[], decode::RXNFC_LEN)?;
+        let (size, chooses) = rules::table_size(&bytes).ok_or(Errno::INVAL)?;
+        if chooses {
+            return Ok(rules::ANY_LOCATION);
+        }
+        let taken: Vec<u32> =
+            self.rules()?.into_iter().map(|installed| installed.location).collect();
+        // A driver that tells no size gets the first place that is free.
+        let free = |location: &u32| !taken.contains(location);
+        let found = if size == 0 {
+            (0..=taken.len() as u32).find(free)
+        } else {
+            (0..size).rev().find(free)
+        };
+        found.ok_or_else(|| Errno::NOSPC.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offload_that_is_wanted_and_not_in_force_says_both() {
+        let feature = |active, requested| Feature {
+            name: "rx-lro".into(),
+            available: true,
+            requested,
+            active,
+            never_changed: false,
+        };
+        assert_eq!(said(&feature(true, true)), "on");
+        assert_eq!(said(&feature(false, true)), "off [requested on]");
+        assert_eq!(said(&Feature { never_changed: true, ..feature(false, true) }), "off");
+    }
+
+    #[test]
+    fn what_is_there_has_a_number_and_what_is_not_has_none() {
+        assert_eq!((there(None), there(Some(1023))), ("off".to_owned(), "on 1023".to_owned()));
+        assert_eq!(switch("on 1023").unwrap(), Some(Some(1023)));
+        assert_eq!((switch("on").unwrap(), switch("off").unwrap()), (Some(None), None));
+        assert!(switch("on x").is_err() && switch("1").is_err());
+    }
+
+    #[test]
+    fn loopback_tells_its_offloads_and_refuses_what_it_does_not_have() {
+        assert_eq!(get("lo", &Setting::Offload("loopback".into())).unwrap(), "on\n");
+        let errno = |setting| get("lo", &setting).unwrap_err().raw_os_error();
+        assert_eq!(errno(Setting::Channels), Some(libc::EOPNOTSUPP));
+        assert_eq!(errno(Setting::RssTable(0)), Some(libc::EOPNOTSUPP));
+        assert_eq!(errno(Setting::Offload("no-such".into())), Some(libc::ENOENT));
+        let fixed = set("lo", &Setting::Offload("loopback".into()), "off").unwrap_err();
+        assert_eq!(fixed.raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+}

@@ -1,0 +1,6 @@
+//! ROOMDOC
+
+pub mod cache;
+pub mod lines;
+pub mod recorder;
+pub mod root;

@@ -1,0 +1,402 @@
+//! The source of kernel files: the running kernel, a captured tree, or a tree made for a test.
+//!
+//! A tree is a directory with `proc/` and `sys/`. Its `tree.json` has the facts that plain files
+//! cannot hold: the modes of knobs, the errnos of files that could not be read, and the time. A
+//! live root can save everything read through it as such a tree, so that the same readers return
+//! the same values elsewhere.
+
+use std::collections::BTreeMap;
+use std::fs::{DirEntry, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirEntryExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netsilo_model::parse::ParseError;
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::files::recorder::Recorder;
+
+/// Why a kernel file could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The kernel (or the tree) has no such file.
+    #[error("{path}: no such file")]
+    Missing {
+        /// Path on the machine that was read.
+        path: String,
+    },
+    /// Only root may read it.
+    #[error("{path}: permission denied, run as root")]
+    Denied {
+        /// Path on the machine that was read.
+        path: String,
+    },
+    /// The kernel answered with another error.
+    #[error("{path}: {source}")]
+    Io {
+        /// Path on the machine that was read.
+        path: String,
+        /// The error.
+        source: io::Error,
+    },
+    /// The contents are not as expected.
+    #[error("{path}: {source}")]
+    Parse {
+        /// Path on the machine that was read.
+        path: String,
+        /// The position and the problem.
+        source: ParseError,
+    },
+    /// The data could not be saved.
+    #[error("saving {path}: {source}")]
+    Save {
+        /// Path in the tree that is being written.
+        path: String,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+impl ReadError {
+    pub(crate) fn from_io(path: &str, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Missing { path },
+            io::ErrorKind::PermissionDenied => Self::Denied { path },
+            _ => Self::Io { path, source },
+        }
+    }
+
+    /// Whether the kernel has no value: no such file, or one that this device does not support.
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Self::Missing { .. } => true,
+            Self::Io { source, .. } => {
+                let absent =
+                    [Errno::INVAL, Errno::OPNOTSUPP, Errno::NODEV, Errno::NXIO, Errno::SRCH];
+                source
+                    .raw_os_error()
+                    .is_some_and(|errno| absent.iter().any(|e| e.raw_os_error() == errno))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The facts that plain files of a tree cannot hold (`tree.json`).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TreeFacts {
+    /// When it was read, as time since boot.
+    #[serde(default)]
+    pub(crate) at: Option<Duration>,
+    /// Permission bits by path.
+    #[serde(default)]
+    pub(crate) modes: BTreeMap<String, u32>,
+    /// Error numbers by path, of files that exist but could not be read.
+    #[serde(default)]
+    pub(crate) errnos: BTreeMap<String, i32>,
+}
+
+pub(crate) const TREE_FACTS: &str = "tree.json";
+
+/// The source of kernel files.
+#[derive(Debug, Clone)]
+pub struct Root {
+    dir: PathBuf,
+    live: bool,
+    facts: Arc<TreeFacts>,
+    recorder: Option<Arc<Recorder>>,
+}
+
+impl Root {
+    /// The running kernel.
+    pub fn live() -> Self {
+        Self { dir: "/".into(), live: true, facts: Arc::default(), recorder: None }
+    }
+
+    /// A captured or synthetic tree: a directory with `proc/` and `sys/` in it.
+    pub fn at(dir: impl Into<PathBuf>) -> Result<Self, ReadError> {
+        let dir = dir.into();
+        let facts = match std::fs::read(dir.join(TREE_FACTS)) {
+            Ok(json) => serde_json::from_slice(&json).map_err(|e| ReadError::Io {
+                path: TREE_FACTS.to_owned(),
+                source: io::Error::other(e),
+            })?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound && dir.is_dir() => TreeFacts::default(),
+            Err(e) => return Err(ReadError::from_io(&dir.join(TREE_FACTS).to_string_lossy(), e)),
+        };
+        Ok(Self { dir, live: false, facts: Arc::new(facts), recorder: None })
+    }
+
+    /// The same root, saving everything read through it as a tree in `dir`; end with
+    /// [`Recorder::finish`].
+    pub fn recording(&self, dir: &Path) -> Result<(Self, Arc<Recorder>), ReadError> {
+        let recorder = Arc::new(Recorder::new(dir)?);
+        Ok((Self { recorder: Some(Arc::clone(&recorder)), ..self.clone() }, recorder))
+    }
+
+    /// The same root without saving, for searches.
+    pub(crate) fn unrecorded(&self) -> Self {
+        Self { recorder: None, ..self.clone() }
+    }
+
+    /// Whether this is the running kernel, which also answers ioctls and netlink.
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// The file for the kernel's `path` (`/proc/interrupts`) in this root.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.dir.join(path.trim_start_matches('/'))
+    }
+
+    /// Reads a whole file.
+    pub fn read(&self, path: &str) -> Result<String, ReadError> {
+        self.bytes(path, |bytes| String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// Reads a whole file and parses it.
+    pub fn parse<T>(
+        &self,
+        path: &str,
+        parse: impl FnOnce(&str) -> Result<T, ParseError>,
+    ) -> Result<T, ReadError> {
+        self.bytes(path, |bytes| parse(&String::from_utf8_lossy(bytes)))?
+            .map_err(|source| ReadError::Parse { path: path.to_owned(), source })
+    }
+
+    /// As [`Root::parse`]; `None` where the kernel has no value.
+    pub fn optional<T>(
+        &self,
+        path: &str,
+        parse: impl FnOnce(&str) -> Result<T, ParseError>,
+    ) -> Result<Option<T>, ReadError> {
+        match self.parse(path, parse) {
+            Ok(value) => Ok(Some(value)),
+            Err(e) if e.is_absent() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Opens a file for repeated reads; `None` if each read must be saved.
+    pub(crate) fn keep(&self, path: &str) -> Result<Option<File>, ReadError> {
+        if self.recorder.is_some() { Ok(None) } else { self.open(path).map(Some) }
+    }
+
+    /// Names in a directory with their inode numbers; saves nothing.
+    ///
+    /// A different object with the same name has a different number.
+    pub(crate) fn inodes(&self, path: &str) -> Result<Vec<(String, u64)>, ReadError> {
+        let inode = |entry: io::Result<DirEntry>| {
+            entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.ino()))
+        };
+        let listed =
+            std::fs::read_dir(self.path(path)).and_then(|entries| entries.map(inode).collect());
+        let mut inodes: Vec<(String, u64)> = listed.map_err(|e| ReadError::from_io(path, e))?;
+        inodes.sort();
+        Ok(inodes)
+    }
+
+    /// Reads a large file line by line through a bounded buffer.
+    pub fn lines(
+        &self,
+        path: &str,
+        line: impl FnMut(&[u8]) -> Result<(), ParseError>,
+    ) -> Result<(), ReadError> {
+        let mut file = self.open(path)?;
+        let save = self.recorder.as_deref().map(|recorder| recorder.create(path)).transpose()?;
+        crate::files::lines::read_lines(&mut file, save, line).map_err(|error| match error {
+            crate::files::lines::LinesError::Read(source) => ReadError::from_io(path, source),
+            crate::files::lines::LinesError::Save(source) => {
+                ReadError::Save { path: path.to_owned(), source }
+            }
+            crate::files::lines::LinesError::Parse(source) => {
+                ReadError::Parse { path: path.to_owned(), source }
+            }
+        })
+    }
+
+    /// Names in a directory, sorted.
+    pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
+        let error = |e| self.failed(path, e);
+        self.known_failure(path)?;
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(self.path(path)).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if let Some(recorder) = &self.recorder {
+                let kind = entry.file_type().map_err(error)?;
+                recorder.placeholder(&format!("{path}/{name}"), kind)?;
+            }
+            names.push(name);
+        }
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| names.is_empty()) {
+            recorder.directory(path)?;
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The target of a symbolic link, unresolved.
+    pub fn link(&self, path: &str) -> Result<String, ReadError> {
+        self.known_failure(path)?;
+        let target = std::fs::read_link(self.path(path)).map_err(|e| match e.raw_os_error() {
+            // not a link: the tree reproduces this error by itself
+            Some(errno) if errno == Errno::INVAL.raw_os_error() => ReadError::from_io(path, e),
+            _ => self.failed(path, e),
+        })?;
+        let target = target.to_string_lossy().into_owned();
+        if let Some(recorder) = &self.recorder {
+            recorder.link(path, &target)?;
+        }
+        Ok(target)
+    }
+
+    /// The target of a symbolic link as a path on the machine that was read; `path` itself if it is
+    /// not a link.
+    pub fn resolve(&self, path: &str) -> Result<String, ReadError> {
+        match self.link(path) {
+            Ok(target) => Ok(join(path, &target)),
+            Err(ReadError::Io { source, .. })
+                if source.raw_os_error() == Some(Errno::INVAL.raw_os_error()) =>
+            {
+                Ok(path.to_owned())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The permission bits of a file.
+    pub fn mode(&self, path: &str) -> Result<u32, ReadError> {
+        if let Some(mode) = self.facts.modes.get(path) {
+            return Ok(*mode);
+        }
+        let meta = std::fs::metadata(self.path(path)).map_err(|e| self.failed(path, e))?;
+        let mode = meta.permissions().mode() & 0o7777;
+        if let Some(recorder) = &self.recorder {
+            recorder.mode(path, mode);
+        }
+        Ok(mode)
+    }
+
+    /// Time since boot: now, or when the tree was captured.
+    pub fn now(&self) -> Result<Duration, ReadError> {
+        if !self.live {
+            return match self.facts.at {
+                Some(at) => Ok(at),
+                None => Ok(self.optional("/proc/uptime", uptime)?.unwrap_or_default()),
+            };
+        }
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let at =
+            Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0));
+        if let Some(recorder) = &self.recorder {
+            recorder.at(at);
+        }
+        Ok(at)
+    }
+
+    /// The kernel's answer to an ioctl or netlink request: asked when live, else read from the
+    /// tree's `name`.
+    pub(crate) fn answer<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        ask: impl FnOnce() -> T,
+    ) -> Result<Option<T>, ReadError> {
+        let json_error = |e| ReadError::Io { path: name.to_owned(), source: io::Error::other(e) };
+        if !self.live {
+            let Some(json) = self.optional(name, |text| Ok(text.to_owned()))? else {
+                return Ok(None);
+            };
+            return serde_json::from_str(&json).map(Some).map_err(json_error);
+        }
+        let answer = ask();
+        if let Some(recorder) = &self.recorder {
+            let json = serde_json::to_vec_pretty(&answer).map_err(json_error)?;
+            recorder.file(name, &json)?;
+        }
+        Ok(Some(answer))
+    }
+
+    fn open(&self, path: &str) -> Result<File, ReadError> {
+        self.known_failure(path)?;
+        File::open(self.path(path)).map_err(|e| self.failed(path, e))
+    }
+
+    fn bytes<T>(&self, path: &str, take: impl FnOnce(&[u8]) -> T) -> Result<T, ReadError> {
+        let mut file = self.open(path)?;
+        let (mut page, mut large) = ([0; 4096], Vec::new());
+        let contents =
+            read_whole(&mut file, &mut page, &mut large).map_err(|e| self.failed(path, e))?;
+        if let Some(recorder) = &self.recorder {
+            recorder.file(path, contents)?;
+        }
+        Ok(take(contents))
+    }
+
+    /// The error that the file had when the tree was captured, if any.
+    fn known_failure(&self, path: &str) -> Result<(), ReadError> {
+        match self.facts.errnos.get(path) {
+            Some(&errno) => Err(ReadError::from_io(path, io::Error::from_raw_os_error(errno))),
+            None => Ok(()),
+        }
+    }
+
+    fn failed(&self, path: &str, source: io::Error) -> ReadError {
+        if let (Some(recorder), Some(errno)) = (&self.recorder, source.raw_os_error()) {
+            recorder.failed(path, errno);
+        }
+        ReadError::from_io(path, source)
+    }
+}
+
+/// Reads to the end, into `page` if it fits (a sysfs file has at most a page), else into `large`.
+fn read_whole<'a>(
+    file: &mut File,
+    page: &'a mut [u8],
+    large: &'a mut Vec<u8>,
+) -> io::Result<&'a [u8]> {
+    let mut filled = 0;
+    while filled < page.len() {
+        match file.read(&mut page[filled..]) {
+            Ok(0) => return Ok(&page[..filled]),
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    large.extend_from_slice(page);
+    file.read_to_end(large)?;
+    Ok(large)
+}
+
+fn uptime(text: &str) -> Result<Duration, ParseError> {
+    let seconds = text.split_ascii_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+    let valid = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    valid.ok_or_else(|| ParseError {
+        line: 1,
+        column: 1,
+        what: "expected seconds since boot".to_owned(),
+    })
+}
+
+/// The path that `target`, a link at `path`, leads to, without `.` and `..`.
+pub(crate) fn join(path: &str, target: &str) -> String {
+    let start =
+        if target.starts_with('/') { "" } else { path.rsplit_once('/').map_or("", |(dir, _)| dir) };
+    let mut parts: Vec<&str> = start.split('/').filter(|part| !part.is_empty()).collect();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            name => parts.push(name),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}

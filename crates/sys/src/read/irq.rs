@@ -1,0 +1,137 @@
+//! Reads interrupts: `/proc/interrupts`, `/proc/irq/<n>` and, if few are wanted,
+//! `/sys/kernel/irq/<n>`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::parse::interrupts::{Interrupts, Reader, Row};
+use netsilo_model::parse::per_cpu_count::per_cpu_count;
+use netsilo_model::parse::{cpu_lists, irq_debugfs, scalar};
+use netsilo_model::snapshot::host::{IrqState, Writable};
+
+use crate::files::root::{ReadError, Root};
+use crate::read::gaps::Notes;
+
+const DEBUGFS: &str = "/sys/kernel/debug/irq/irqs";
+
+/// Reads `/proc/interrupts`: all rows, or the wanted rows and the architecture's.
+///
+/// CPU hotplug during the read makes the table inconsistent; then it is read once more.
+pub fn interrupts(root: &Root, wanted: Option<&BTreeSet<Irq>>) -> Result<Interrupts, ReadError> {
+    untorn(root, || wanted.map_or_else(Reader::new, Reader::only))
+}
+
+/// Reads all rows of `/proc/interrupts` without their counts.
+pub(crate) fn uncounted(root: &Root) -> Result<Interrupts, ReadError> {
+    untorn(root, Reader::uncounted)
+}
+
+fn untorn<'a>(root: &Root, reader: impl Fn() -> Reader<'a>) -> Result<Interrupts, ReadError> {
+    match interrupts_once(root, reader()) {
+        Err(ReadError::Parse { .. }) if root.is_live() => interrupts_once(root, reader()),
+        read => read,
+    }
+}
+
+fn interrupts_once(root: &Root, mut reader: Reader<'_>) -> Result<Interrupts, ReadError> {
+    let path = "/proc/interrupts";
+    root.lines(path, |line| reader.line(line))?;
+    reader.finish().map_err(|source| ReadError::Parse { path: path.to_owned(), source })
+}
+
+/// The rows of a few interrupts, from `/sys/kernel/irq/<n>`; missing interrupts are skipped.
+///
+/// Cheaper than `/proc/interrupts` on machines with many interrupts: the kernel formats only these.
+pub fn rows(
+    root: &Root,
+    irqs: &BTreeSet<Irq>,
+    possible: &CpuSet,
+) -> Result<BTreeMap<Irq, Row>, ReadError> {
+    let mut rows = BTreeMap::new();
+    for &irq in irqs {
+        let dir = format!("/sys/kernel/irq/{irq}");
+        let word = |name: &str| {
+            Ok(root.optional(&format!("{dir}/{name}"), scalar::word)?.unwrap_or_default())
+        };
+        if let Some(counts) =
+            root.optional(&format!("{dir}/per_cpu_count"), |text| per_cpu_count(text, possible))?
+        {
+            let (chip, hwirq, name, actions) =
+                (word("chip_name")?, word("hwirq")?, word("name")?, word("actions")?);
+            let flow = if name.is_empty() { String::new() } else { format!("-{name}") };
+            let actions =
+                actions.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            rows.insert(irq, Row { counts, chip: format!("{chip} {hwirq}{flow}"), actions });
+        }
+    }
+    Ok(rows)
+}
+
+/// The state of each interrupt that has a row.
+pub(crate) fn irqs(notes: &Notes<'_>, rows: BTreeMap<Irq, Row>) -> BTreeMap<Irq, IrqState> {
+    let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
+    rows.into_iter().map(|(irq, row)| (irq, state(notes, irq, row, debugfs))).collect()
+}
+
+fn state(notes: &Notes<'_>, irq: Irq, row: Row, debugfs: bool) -> IrqState {
+    let file = |name: &str| format!("/proc/irq/{irq}/{name}");
+    let requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
+    // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK; empty until the interrupt's first start
+    let effective = notes
+        .get(&file("effective_affinity_list"), cpu_lists::list)
+        .filter(|cpus| !cpus.is_empty());
+    let hint = notes.get(&file("affinity_hint"), cpu_lists::mask).filter(|cpus| !cpus.is_empty());
+    let node = notes
+        .get(&file("node"), scalar::number_or_none)
+        .flatten()
+        .map(netsilo_model::machine::topology::NodeId);
+    let mode = notes.note(notes.root.mode(&file("smp_affinity_list")));
+    let flags =
+        debugfs.then(|| notes.get(&format!("{DEBUGFS}/{irq}"), irq_debugfs::writable)).flatten();
+    let writable = writable(mode, flags, &row.chip);
+    IrqState {
+        actions: row.actions,
+        chip: row.chip,
+        counts: row.counts,
+        requested,
+        effective,
+        hint,
+        node,
+        writable,
+    }
+}
+
+/// Whether the affinity can be written.
+///
+/// Judged by the mode of `smp_affinity_list` and, where debugfs is mounted, by the flags there.
+/// Since 6.11 `register_irq_proc` makes the file read-only unless `irq_can_set_affinity_usr`, which
+/// is false for a managed interrupt and for one whose controller cannot direct it. Controllers can
+/// direct message-signalled interrupts, so for them read-only means managed. Before 6.11 the mode
+/// carries no information. Without SMP there is no file.
+fn writable(mode: Option<u32>, flags: Option<Writable>, chip: &str) -> Writable {
+    match (mode, flags) {
+        (None, _) => Writable::Unsupported,
+        (_, Some(known @ (Writable::Managed | Writable::Unsupported))) => known,
+        (Some(mode), _) if mode & 0o200 != 0 => Writable::Yes,
+        _ if chip.contains("MSI") => Writable::Managed,
+        _ => Writable::Unsupported,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_only_file_means_managed_if_the_controller_can_direct_the_interrupt() {
+        assert_eq!(writable(Some(0o644), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Yes);
+        assert_eq!(writable(Some(0o444), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Managed);
+        assert_eq!(writable(Some(0o444), None, "IO-APIC 2-edge"), Writable::Unsupported);
+        assert_eq!(
+            writable(Some(0o644), Some(Writable::Managed), "PCI-MSI 1-edge"),
+            Writable::Managed
+        );
+        assert_eq!(writable(None, None, "PCI-MSI 1-edge"), Writable::Unsupported);
+    }
+}

@@ -1,0 +1,133 @@
+//! Finds running programs that write the same knobs as netsilo.
+
+use netsilo_model::snapshot::host::{Writer, WriterKnob};
+
+use crate::files::root::{ReadError, Root};
+use crate::read::gaps::Notes;
+use crate::read::process::Process;
+
+/// How to recognise a program, and the knobs that it writes.
+struct Known {
+    name: &'static str,
+    /// The name of its file.
+    file: &'static str,
+    /// An option of its command line without which it does not write these knobs.
+    option: Option<&'static str>,
+    writes: &'static [WriterKnob],
+}
+
+const KNOWN: &[Known] = &[
+    known("irqbalance", "irqbalance", &[WriterKnob::IrqAffinity]),
+    known("tuned", "tuned", &[WriterKnob::IrqAffinity]),
+    known("bpftune", "bpftune", &[WriterKnob::Sysctls]),
+    // default_smp_affinity and irqbalance's ban list, for pods with `irq-load-balancing.crio.io`
+    known("cri-o", "crio", &[WriterKnob::LaterDevices]),
+    // runs google_set_multiqueue at boot
+    known("google guest agent", "google_guest_agent", &[WriterKnob::LaterDevices]),
+    known(
+        "google_set_multiqueue",
+        "google_set_multiqueue",
+        &[WriterKnob::IrqAffinity, WriterKnob::Xps],
+    ),
+    known(
+        "perftune.py",
+        "perftune.py",
+        &[WriterKnob::IrqAffinity, WriterKnob::Rps, WriterKnob::Xps],
+    ),
+    known("set_irq_affinity", "set_irq_affinity", &[WriterKnob::IrqAffinity, WriterKnob::Xps]),
+    Known {
+        option: Some("--netdev-irq-balance"),
+        ..known("scx_layered", "scx_layered", &[WriterKnob::IrqAffinity])
+    },
+];
+
+const fn known(name: &'static str, file: &'static str, writes: &'static [WriterKnob]) -> Known {
+    Known { name, file, option: None, writes }
+}
+
+/// Settings of systemd `.link` files that make udev write knobs when a device appears.
+pub(crate) const LINK_KEYS: &[&str] = &["IRQAffinityPolicy=", "ReceivePacketSteeringCPUMask="];
+
+/// The folders where systemd reads `.link` files.
+const LINK_DIRS: &[&str] =
+    &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
+
+/// All such programs that are running.
+pub fn running(root: &Root) -> Result<Vec<Writer>, ReadError> {
+    let notes = Notes::new(root);
+    let writers = writers(&notes, &crate::read::process::processes(&notes));
+    notes.finish()?;
+    Ok(writers)
+}
+
+/// All such programs, and udev if its `.link` files write knobs.
+pub(crate) fn writers(notes: &Notes<'_>, processes: &[Process]) -> Vec<Writer> {
+    let mut writers: Vec<Writer> =
+        processes.iter().filter_map(|process| writer(notes, process)).collect();
+    if let Some(udev) =
+        processes.iter().find(|p| p.comm == "systemd-udevd" || p.comm == "(udev-worker)")
+    {
+        writers.extend(link_files(notes, udev));
+    }
+    writers.sort();
+    writers
+}
+
+fn writer(notes: &Notes<'_>, process: &Process) -> Option<Writer> {
+    let interpreted = interpreter(&process.comm);
+    let by_comm = KNOWN.iter().find(|known| is_comm(known.file, &process.comm));
+    if !interpreted && by_comm.is_none() {
+        return None;
+    }
+    let cmdline = format!("/proc/{}/cmdline", process.pid);
+    let words = notes.root.unrecorded().read(&cmdline).unwrap_or_default();
+    let words: Vec<&str> = words.split('\0').collect();
+    // interpreter options may precede the script
+    let mut scripts = words.iter().skip(1).take(3).filter_map(|word| word.rsplit('/').next());
+    let known = by_comm
+        .or_else(|| scripts.find_map(|script| KNOWN.iter().find(|known| known.file == script)))?;
+    if known.option.is_some_and(|option| !words.contains(&option)) {
+        return None;
+    }
+    for path in [format!("/proc/{}/comm", process.pid), cmdline] {
+        notes.get(&path, |_| Ok(()));
+    }
+    Some(Writer { name: known.name.to_owned(), pid: process.pid, writes: known.writes.to_vec() })
+}
+
+/// Whether `comm` is that of a file: the kernel keeps 15 bytes of the name, also for a script with
+/// `#!`.
+fn is_comm(file: &str, comm: &str) -> bool {
+    file == comm || comm.len() == 15 && file.starts_with(comm)
+}
+
+/// Whether this is an interpreter (`python3.11`, `bash`): the script is in the command line.
+fn interpreter(comm: &str) -> bool {
+    let version = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    ["python", "perl", "bash", "sh"].iter().any(|name| comm.strip_prefix(name).is_some_and(version))
+}
+
+fn link_files(notes: &Notes<'_>, udev: &Process) -> Vec<Writer> {
+    let root = notes.root.unrecorded();
+    let mut writers = Vec::new();
+    for dir in LINK_DIRS {
+        let names = root.list(dir).unwrap_or_default();
+        for name in names.iter().filter(|name| name.ends_with(".link")) {
+            let path = format!("{dir}/{name}");
+            let text = root.read(&path).unwrap_or_default();
+            if text
+                .lines()
+                .any(|line| LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key)))
+            {
+                notes.get(&path, |_| Ok(()));
+                notes.get(&format!("/proc/{}/comm", udev.pid), |_| Ok(()));
+                writers.push(Writer {
+                    name: format!("systemd-udevd ({path})"),
+                    pid: udev.pid,
+                    writes: vec![WriterKnob::LaterDevices],
+                });
+            }
+        }
+    }
+    writers
+}

@@ -1,0 +1,150 @@
+//! Sockets of this thread's network namespace that have lost packets.
+//!
+//! UDP sockets from `/proc/net/udp`, listeners from sock_diag. Only sockets with at least one drop
+//! are kept, and only their holders are searched for in `/proc`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
+use netlink_socket2::NetlinkSocket;
+use netsilo_model::parse::net_udp::{UdpSocket, net_udp};
+use netsilo_model::snapshot::sockets::{Holder, LosingSocket, SocketKind};
+
+use crate::files::root::{ReadError, Root};
+use crate::read::sock_owners;
+
+/// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`: the word of `INET_DIAG_SKMEMINFO` that
+/// counts drops.
+const DROPS: usize = 8;
+
+/// Reads the sockets; without listeners where the kernel has no `tcp_diag`.
+pub(crate) fn read() -> Result<Vec<LosingSocket>, ReadError> {
+    let root = Root::live();
+    let mut sockets: Vec<LosingSocket> = Vec::new();
+    for file in ["/proc/net/udp", "/proc/net/udp6"] {
+        let read = root.optional(file, net_udp)?.unwrap_or_default();
+        sockets.extend(read.iter().filter(|socket| socket.drops > 0).map(udp));
+    }
+    sockets.extend(listeners().unwrap_or_default());
+    let inodes: BTreeSet<u32> =
+        sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
+    if !inodes.is_empty() {
+        let proc = Path::new("/proc");
+        let holders =
+            sock_owners::holders(proc, &inodes).map_err(|e| ReadError::from_io("/proc", e))?;
+        for socket in &mut sockets {
+            let tgid = holders.get(&socket.inode).and_then(|fds| fds.keys().next());
+            socket.holder = tgid.and_then(|tgid| holder(&root, *tgid));
+        }
+    }
+    sockets.sort();
+    Ok(sockets)
+}
+
+fn holder(root: &Root, tgid: u32) -> Option<Holder> {
+    let comm =
+        root.parse(&format!("/proc/{tgid}/comm"), netsilo_model::parse::scalar::word).ok()?;
+    Some(Holder { tgid, comm })
+}
+
+fn udp(socket: &UdpSocket) -> LosingSocket {
+    LosingSocket {
+        kind: SocketKind::Udp,
+        port: socket.port,
+        inode: socket.inode,
+        drops: socket.drops,
+        queued: socket.queued,
+        limit: None,
+        holder: None,
+    }
+}
+
+fn listeners() -> io::Result<Vec<LosingSocket>> {
+    let mut netlink = NetlinkSocket::new();
+    let mut sockets = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let header = ReqV2 {
+            family: family as u8,
+            protocol: libc::IPPROTO_TCP as u8,
+            // one bit per attribute, from bit 0: INET_DIAG_SKMEMINFO is attribute 7
+            ext: 1 << 6,
+            states: 1 << TcpState::Listen as u32,
+            ..ReqV2::default()
+        };
+        let mut replies = netlink.request(&inet_diag::Request::new().op_tcp_diag_dump(&header))?;
+        while let Some(reply) = replies.recv() {
+            let (message, attributes) = reply?;
+            sockets.extend(listener(&message, &attributes));
+        }
+    }
+    Ok(sockets)
+}
+
+/// For a listener `rqueue` is the length of its accept queue and `wqueue` the limit
+/// (`net/ipv4/tcp_diag.c:tcp_diag_get_info`).
+fn listener(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<LosingSocket> {
+    let words = attributes.get_skmeminfo().ok()?;
+    let drops = words
+        .chunks_exact(4)
+        .nth(DROPS)
+        .and_then(|word| word.try_into().ok())
+        .map(u32::from_ne_bytes)?;
+    (drops > 0).then(|| LosingSocket {
+        kind: SocketKind::TcpListen,
+        port: message.sockid.sport(),
+        inode: message.inode,
+        drops: drops.into(),
+        queued: message.rqueue,
+        limit: Some(message.wqueue),
+        holder: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, listen, socket_with};
+
+    use super::*;
+
+    fn lost(kind: SocketKind, port: u16) -> Option<LosingSocket> {
+        read().unwrap().into_iter().find(|socket| socket.kind == kind && socket.port == port)
+    }
+
+    #[test]
+    fn an_unread_socket_loses_datagrams_and_we_are_its_holder() {
+        let reader = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = reader.local_addr().unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        while lost(SocketKind::Udp, address.port()).is_none() {
+            for _ in 0..1000 {
+                sender.send_to(&[0; 1024], address).unwrap();
+            }
+        }
+        let socket = lost(SocketKind::Udp, address.port()).unwrap();
+        assert!(socket.queued > 0, "{socket:?}");
+        assert_eq!(socket.holder.map(|holder| holder.tgid), Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_listener_whose_queue_is_full_loses_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listen(&listener, 1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        while lost(SocketKind::TcpListen, address.port()).is_none() {
+            assert!(clients.len() < 1000, "no connection was turned away");
+            let client =
+                socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None)
+                    .unwrap();
+            // in progress, or refused in the end
+            let _ = connect(&client, &address);
+            clients.push(client);
+        }
+        let socket = lost(SocketKind::TcpListen, address.port()).unwrap();
+        assert_eq!(socket.limit, Some(1), "{socket:?}");
+    }
+}

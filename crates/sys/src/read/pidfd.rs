@@ -1,0 +1,57 @@
+//! Reads packet data of another process's socket: `pidfd_getfd` borrows the socket, socket options
+//! answer.
+//!
+//! Needs permission to trace that process (root). The borrowed socket is closed at once.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use netsilo_model::derive::sock_diag::Incoming;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::NapiId;
+use rustix::io::Errno;
+use rustix::net::sockopt::{socket_cookie, socket_incoming_cpu};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+/// A process whose sockets are borrowed.
+pub(crate) struct Process(OwnedFd);
+
+impl Process {
+    /// Opens a process by its thread group id.
+    pub(crate) fn open(tgid: u32) -> Result<Self, Errno> {
+        let pid = i32::try_from(tgid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+        pidfd_open(pid, PidfdFlags::empty()).map(Process)
+    }
+
+    /// Queries its socket `fd`, if that is still the socket with this cookie.
+    pub(crate) fn incoming(&self, fd: i32, cookie: u64) -> Result<Option<Incoming>, Errno> {
+        let socket = pidfd_getfd(&self.0, fd, PidfdGetfdFlags::empty())?;
+        if socket_cookie(&socket)? != cookie {
+            return Ok(None);
+        }
+        let napi = socket_incoming_napi_id(&socket)?;
+        let cpu = socket_incoming_cpu(&socket)?;
+        Ok(Some(Incoming {
+            // 0: no packet came through a NAPI (sk_getsockopt hides ids up to the number of CPUs)
+            napi: (napi != 0).then_some(NapiId(napi)),
+            // -1 before the first packet
+            cpu: i32::try_from(cpu).ok().map(|_| CpuId(cpu)),
+        }))
+    }
+}
+
+/// `SO_INCOMING_NAPI_ID`, which rustix 1.1 lacks.
+#[allow(unsafe_code)]
+fn socket_incoming_napi_id(socket: &OwnedFd) -> Result<u32, Errno> {
+    let mut value: u32 = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let (fd, option) = (socket.as_raw_fd(), libc::SO_INCOMING_NAPI_ID);
+    // SAFETY: `value` and `len` live through the call, and `len` is the size of `value`.
+    let status = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len)
+    };
+    if status == 0 { Ok(value) } else { Err(Errno::from_raw_os_error(errno())) }
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,479 @@
+//! Makes the next snapshot from the last one: reads only what changes without an announcement.
+//!
+//! | read | when |
+//! |---|---|
+//! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs' interrupts; `up`, carrier and the displayed statistics of netdevs with hardware; CPUs of NAPI kthreads | each time |
+//! | other programs, network settings, RPS and XPS, queue leases | once a minute; programs also when an affinity has changed |
+//! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt or kthread has changed |
+//!
+//! Data that is not read is left out (other interrupts, other counters) or has the value last read.
+//! Interrupts are read one by one or as a table, whichever costs less: see [`Counting`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::reading::Part;
+use netsilo_model::parse::per_cpu_count::per_cpu_count;
+use netsilo_model::parse::softirqs::net_softirqs;
+use netsilo_model::parse::softnet_stat::softnet_stat;
+use netsilo_model::parse::stat::stat;
+use netsilo_model::parse::{cpu_lists, netdev as parse, pid_status, scalar};
+use netsilo_model::snapshot::host::{CpuCounters, IrqState, Snapshot};
+use netsilo_model::snapshot::netdev::{NapiThread, Netdev};
+
+use crate::files::cache::{Kept, Room};
+use crate::files::root::{ReadError, Root};
+use crate::read::gaps::Notes;
+use crate::read::netdev::{NET, queues, still_tells};
+use crate::read::process::processes;
+use crate::read::{irq, knob_owners, snapshot};
+
+/// The interval of the slow reads, and so the maximum delay in noticing a change.
+const SLOW: Duration = Duration::from_secs(60);
+
+/// The displayed counters of a netdev.
+const STATISTICS: &[&str] = &[
+    "rx_packets",
+    "rx_bytes",
+    "tx_packets",
+    "tx_bytes",
+    "rx_dropped",
+    "rx_missed_errors",
+    "rx_errors",
+    "tx_dropped",
+];
+
+/// Makes successive snapshots with few reads.
+#[derive(Debug, Default)]
+pub struct Refresher {
+    opened: Option<Opened>,
+    whole: u64,
+}
+
+impl Refresher {
+    /// Makes the next snapshot a full read, after a change that a refresh does not detect.
+    pub fn invalidate(&mut self) {
+        self.opened = None;
+    }
+
+    /// Number of full reads so far.
+    pub fn whole_looks(&self) -> u64 {
+        self.whole
+    }
+
+    /// The first snapshot: a full read, without interrupts that belong to no netdev.
+    pub fn first(&mut self, root: &Root) -> Result<Snapshot, ReadError> {
+        self.opened = None;
+        self.whole += 1;
+        let mut looked = snapshot::uncounted(root)?;
+        let rows = looked.irqs.len() + looked.arch_interrupts.len();
+        leave_out(&mut looked);
+        let mut opened = Opened::of(root, &looked, rows)?;
+        let snapshot = opened.next(root, &looked).map_err(Stale::into_error)?;
+        self.opened = Some(opened);
+        Ok(snapshot)
+    }
+
+    /// The snapshot after `last`, which must be the one that this returned before.
+    pub fn next(&mut self, root: &Root, last: &Snapshot) -> Result<Snapshot, ReadError> {
+        match self.opened.as_mut().map(|opened| opened.next(root, last)) {
+            Some(Ok(snapshot)) => Ok(snapshot),
+            Some(Err(_)) | None => self.first(root),
+        }
+    }
+}
+
+/// Why a snapshot cannot be refreshed.
+enum Stale {
+    /// An object is gone or was replaced.
+    Changed(&'static str),
+    Read(ReadError),
+}
+
+impl From<ReadError> for Stale {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl Stale {
+    fn into_error(self) -> ReadError {
+        match self {
+            Self::Changed(what) => ReadError::from_io(
+                what,
+                std::io::Error::other("changed while being read; read again"),
+            ),
+            Self::Read(error) => error,
+        }
+    }
+}
+
+/// All interrupts of a netdev: those of its queues and the others.
+fn irqs_of(netdev: &Netdev) -> impl Iterator<Item = Irq> + '_ {
+    let rx = netdev.rx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
+    let tx = netdev.tx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
+    let napis = netdev.napis.iter().filter_map(|napi| napi.irq);
+    rx.chain(tx).chain(napis).chain(netdev.irqs.iter().copied())
+}
+
+fn has_hardware(netdev: &Netdev) -> bool {
+    netdev.device_path.is_some() || irqs_of(netdev).next().is_some()
+}
+
+/// Removes values that are not refreshed, so that stale counts are not mistaken for new ones.
+fn leave_out(snapshot: &mut Snapshot) {
+    let wanted: BTreeSet<Irq> = snapshot.netdevs.iter().flat_map(irqs_of).collect();
+    let (kept, others) =
+        std::mem::take(&mut snapshot.irqs).into_iter().partition(|(irq, _)| wanted.contains(irq));
+    let others: BTreeMap<Irq, IrqState> = others;
+    snapshot.irqs = kept;
+    for cpu in others.values().filter_map(|state| state.effective.as_ref()?.single()) {
+        *snapshot.other_vectors.entry(cpu).or_default() += 1;
+    }
+    snapshot.arch_interrupts.values_mut().for_each(BTreeMap::clear);
+    for netdev in &mut snapshot.netdevs {
+        netdev.statistics.clear();
+        if let Some(ethtool) = &mut netdev.ethtool {
+            ethtool.stats = Part::Absent("not read by a refresh".to_owned());
+        }
+    }
+}
+
+/// How interrupts are counted.
+///
+/// Measured on 6.18 with 2 CPUs: each row of `/proc/interrupts` costs 1.4 us, wanted or not; the
+/// two cached files of an interrupt in `/sys/kernel/irq` cost 1.75 us together.
+#[derive(Debug)]
+enum Counting {
+    /// `/sys/kernel/irq/<n>/per_cpu_count`, and `actions` to verify its identity.
+    Each(BTreeMap<Irq, [Kept; 2]>),
+    /// `/proc/interrupts`, only these rows.
+    Table(BTreeSet<Irq>),
+}
+
+impl Counting {
+    fn of(root: &Root, room: &mut Room, snapshot: &Snapshot, rows: usize) -> Self {
+        let wanted = || snapshot.irqs.keys().copied();
+        let mut each = |irq: Irq| {
+            let mut file =
+                |name: &str| room.keep_if_there(root, format!("/sys/kernel/irq/{irq}/{name}"));
+            Some((irq, [file("per_cpu_count")?, file("actions")?]))
+        };
+        let few = snapshot.irqs.len() * 5 <= rows * 4;
+        let files: Option<BTreeMap<Irq, [Kept; 2]>> =
+            if few { wanted().map(&mut each).collect() } else { None };
+        files.map_or_else(|| Self::Table(wanted().collect()), Self::Each)
+    }
+}
+
+/// Files that are read each time.
+#[derive(Debug)]
+struct Opened {
+    room: Room,
+    /// Time of the last slow read.
+    slow: Duration,
+    online: Kept,
+    stat: Kept,
+    softirqs: Kept,
+    softnet: Option<Kept>,
+    /// Netdevs with their inode numbers, which distinguish two of the same name.
+    names: Vec<(String, u64)>,
+    counting: Counting,
+    /// Requested and effective affinity.
+    affinity: BTreeMap<Irq, [Option<Kept>; 2]>,
+    netdevs: Vec<Option<Device>>,
+    threads: BTreeMap<u32, Kept>,
+}
+
+/// Files of a netdev.
+#[derive(Debug)]
+struct Device {
+    dir: String,
+    flags: Option<Kept>,
+    carrier: Option<Kept>,
+    statistics: Vec<(&'static str, Kept)>,
+}
+
+impl Device {
+    fn of(root: &Root, room: &mut Room, netdev: &Netdev) -> Result<Self, ReadError> {
+        let dir = root.resolve(&format!("{NET}/{}", netdev.name))?;
+        let mut file = |name: &str| room.keep_if_there(root, format!("{dir}/{name}"));
+        let (flags, carrier) = (file("flags"), file("carrier"));
+        let statistics = STATISTICS
+            .iter()
+            .filter_map(|name| Some((*name, file(&format!("statistics/{name}"))?)));
+        Ok(Self { flags, carrier, statistics: statistics.collect(), dir: dir.clone() })
+    }
+}
+
+impl Opened {
+    /// `rows`: number of rows in `/proc/interrupts`.
+    fn of(root: &Root, snapshot: &Snapshot, rows: usize) -> Result<Self, ReadError> {
+        let files = 16 + snapshot.irqs.len() * 4 + snapshot.netdevs.len() * (2 + STATISTICS.len());
+        let threads = || {
+            snapshot
+                .netdevs
+                .iter()
+                .flat_map(|netdev| &netdev.napis)
+                .filter_map(|it| it.thread.as_ref())
+        };
+        let mut room = Room::for_files(files + threads().count());
+        let mut file = |path: &str| room.keep(root, path.to_owned());
+        let (online, stat) = (file("/sys/devices/system/cpu/online")?, file("/proc/stat")?);
+        let (softirqs, softnet) = (file("/proc/softirqs")?, file("/proc/net/softnet_stat").ok());
+        let counting = Counting::of(root, &mut room, snapshot, rows);
+        let mut affinity = |irq: Irq| {
+            let mut file = |name: &str| room.keep_if_there(root, format!("/proc/irq/{irq}/{name}"));
+            (irq, [file("smp_affinity_list"), file("effective_affinity_list")])
+        };
+        let affinity = snapshot.irqs.keys().map(|irq| affinity(*irq)).collect();
+        let device = |netdev: &Netdev| {
+            has_hardware(netdev).then(|| Device::of(root, &mut room, netdev)).transpose()
+        };
+        let netdevs = snapshot.netdevs.iter().map(device).collect::<Result<_, _>>()?;
+        let status = |thread: &NapiThread| {
+            Ok((thread.pid, room.keep(root, format!("/proc/{}/status", thread.pid))?))
+        };
+        let threads = threads().map(status).collect::<Result<_, ReadError>>()?;
+        let names = root.inodes(NET)?;
+        let slow = snapshot.at;
+        Ok(Self {
+            room,
+            slow,
+            online,
+            stat,
+            softirqs,
+            softnet,
+            names,
+            counting,
+            affinity,
+            netdevs,
+            threads,
+        })
+    }
+
+    fn next(&mut self, root: &Root, last: &Snapshot) -> Result<Snapshot, Stale> {
+        if self.room.value(root, &self.online, cpu_lists::list)? != last.topology.online {
+            return Err(Stale::Changed("/sys/devices/system/cpu/online"));
+        }
+        if root.inodes(NET)? != self.names {
+            return Err(Stale::Changed(NET));
+        }
+        // counters first and together: rates are computed from `at`
+        let at = root.now()?;
+        let counts = self.counts(root, last)?;
+        let cpus = self.cpus(root, &last.topology.online)?;
+        let irqs = counts
+            .into_iter()
+            .map(|(irq, counts)| self.irq(root, last, irq, counts))
+            .collect::<Result<_, _>>()?;
+        let mut snapshot = Snapshot {
+            audit: None,
+            machine: last.machine.clone(),
+            at,
+            topology: last.topology.clone(),
+            irqs,
+            other_vectors: last.other_vectors.clone(),
+            arch_interrupts: last.arch_interrupts.clone(),
+            default_smp_affinity: last.default_smp_affinity.clone(),
+            cpus,
+            netdevs: last.netdevs.clone(),
+            net: last.net.clone(),
+            writers: last.writers.clone(),
+            gaps: last.gaps.clone(),
+            ..Snapshot::default()
+        };
+        for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
+            refresh_netdev(&mut self.room, root, netdev, device.as_ref(), &self.threads)?;
+        }
+        self.read_slow_values(root, last, &mut snapshot)?;
+        Ok(snapshot)
+    }
+
+    fn counts(
+        &mut self,
+        root: &Root,
+        last: &Snapshot,
+    ) -> Result<BTreeMap<Irq, BTreeMap<CpuId, u64>>, Stale> {
+        const REPLACED: Stale = Stale::Changed("/proc/interrupts");
+        let mut counts = BTreeMap::new();
+        match &self.counting {
+            Counting::Each(files) => {
+                for ((irq, [count, actions]), state) in files.iter().zip(last.irqs.values()) {
+                    let same = |text: &str| {
+                        let names = text.trim().split(',').filter(|name| !name.is_empty());
+                        Ok(names.eq(state.actions.iter().map(String::as_str)))
+                    };
+                    if !self.room.value(root, actions, same)? {
+                        return Err(REPLACED);
+                    }
+                    let possible = &last.topology.possible;
+                    counts.insert(
+                        *irq,
+                        self.room.value(root, count, |text| per_cpu_count(text, possible))?,
+                    );
+                }
+            }
+            Counting::Table(wanted) => {
+                for (irq, row) in irq::interrupts(root, Some(wanted))?.irqs {
+                    if last.irqs.get(&irq).is_none_or(|state| state.actions != row.actions) {
+                        return Err(REPLACED);
+                    }
+                    counts.insert(irq, row.counts);
+                }
+            }
+        }
+        if counts.keys().ne(last.irqs.keys()) { Err(REPLACED) } else { Ok(counts) }
+    }
+
+    fn irq(
+        &mut self,
+        root: &Root,
+        last: &Snapshot,
+        irq: Irq,
+        counts: BTreeMap<CpuId, u64>,
+    ) -> Result<(Irq, IrqState), Stale> {
+        let (Some(state), Some([requested, effective])) =
+            (last.irqs.get(&irq), self.affinity.get(&irq))
+        else {
+            return Err(Stale::Changed("/proc/interrupts"));
+        };
+        let mut cpus = |file: &Option<Kept>| match file {
+            Some(file) => match self.room.value(root, file, cpu_lists::list) {
+                Err(e) if e.is_absent() => Ok(None),
+                read => read.map(Some),
+            },
+            None => Ok(None),
+        };
+        let (requested, effective) =
+            (cpus(requested)?, cpus(effective)?.filter(|cpus| !cpus.is_empty()));
+        // if an interrupt gained or lost its affinity, it is a different interrupt
+        if requested.is_some() != state.requested.is_some() {
+            return Err(Stale::Changed("/proc/irq"));
+        }
+        let state = IrqState {
+            actions: state.actions.clone(),
+            chip: state.chip.clone(),
+            counts,
+            requested,
+            effective,
+            hint: state.hint.clone(),
+            node: state.node,
+            writable: state.writable.clone(),
+        };
+        Ok((irq, state))
+    }
+
+    fn cpus(
+        &mut self,
+        root: &Root,
+        online: &CpuSet,
+    ) -> Result<BTreeMap<CpuId, CpuCounters>, ReadError> {
+        let stats = self.room.table(root, &self.stat, stat)?;
+        let mut softirqs = self.room.table(root, &self.softirqs, net_softirqs)?;
+        let softnet = match &self.softnet {
+            Some(file) => self.room.table(root, file, |text| softnet_stat(text, online))?,
+            None => BTreeMap::new(),
+        };
+        let counters = |(cpu, stat)| {
+            let softirqs = softirqs.remove(&cpu).unwrap_or_default();
+            (cpu, CpuCounters { stat, softirqs, softnet: softnet.get(&cpu).copied() })
+        };
+        Ok(stats.into_iter().map(counters).collect())
+    }
+
+    /// Reads values whose changes are not announced and rare.
+    fn read_slow_values(
+        &mut self,
+        root: &Root,
+        last: &Snapshot,
+        snapshot: &mut Snapshot,
+    ) -> Result<(), Stale> {
+        let due = snapshot.at.saturating_sub(self.slow) >= SLOW;
+        if !due && !moved(last, snapshot) {
+            return Ok(());
+        }
+        // unreadable values are recorded as gaps by the full read
+        let notes = Notes::new(root);
+        snapshot.writers = knob_owners::writers(&notes, &processes(&notes));
+        if due {
+            self.slow = snapshot.at;
+            snapshot.net = snapshot::net_settings(&notes);
+            let genl = snapshot::netdev_genl(&notes);
+            for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
+                let Some(device) = device else { continue };
+                if !refresh_queues(&notes, netdev, &device.dir)
+                    || !still_tells(genl.as_ref(), netdev)
+                {
+                    return Err(Stale::Changed(NET));
+                }
+            }
+        }
+        notes.finish()?;
+        Ok(())
+    }
+}
+
+/// Refreshes a netdev; without hardware only the CPUs of its kthreads.
+fn refresh_netdev(
+    room: &mut Room,
+    root: &Root,
+    netdev: &mut Netdev,
+    device: Option<&Device>,
+    threads: &BTreeMap<u32, Kept>,
+) -> Result<(), Stale> {
+    for thread in netdev.napis.iter_mut().filter_map(|napi| napi.thread.as_mut()) {
+        let status = threads.get(&thread.pid).ok_or(Stale::Changed("napi kthread"))?;
+        thread.cpus = room.value(root, status, pid_status::cpus_allowed)?;
+    }
+    let Some(device) = device else { return Ok(()) };
+    if let Some(flags) = &device.flags {
+        netdev.up = room.value(root, flags, scalar::hexadecimal)? & parse::IFF_UP != 0;
+    }
+    if let Some(carrier) = &device.carrier {
+        netdev.carrier = match room.value(root, carrier, scalar::number::<u32>) {
+            Err(e) if e.is_absent() => None,
+            carrier => Some(carrier? != 0),
+        };
+    }
+    for (name, file) in &device.statistics {
+        netdev.statistics.insert((*name).to_owned(), room.value(root, file, scalar::number)?);
+    }
+    Ok(())
+}
+
+/// Reads the queues' settings again; returns whether the set of queues is unchanged.
+fn refresh_queues(notes: &Notes<'_>, netdev: &mut Netdev, dir: &str) -> bool {
+    let mut now = Netdev::default();
+    queues(notes, dir, &mut now);
+    let same_rx = now
+        .rx_queues
+        .iter()
+        .map(|queue| queue.index)
+        .eq(netdev.rx_queues.iter().map(|queue| queue.index));
+    let same_tx = now
+        .tx_queues
+        .iter()
+        .map(|queue| queue.index)
+        .eq(netdev.tx_queues.iter().map(|queue| queue.index));
+    for (queue, now) in netdev.rx_queues.iter_mut().zip(now.rx_queues) {
+        (queue.rps_cpus, queue.rps_flow_cnt) = (now.rps_cpus, now.rps_flow_cnt);
+    }
+    for (queue, now) in netdev.tx_queues.iter_mut().zip(now.tx_queues) {
+        (queue.xps_cpus, queue.xps_rxqs) = (now.xps_cpus, now.xps_rxqs);
+    }
+    same_rx && same_tx
+}
+
+/// Whether the affinity of an interrupt or kthread changed, possibly by a newly started program.
+fn moved(last: &Snapshot, now: &Snapshot) -> bool {
+    let irqs =
+        |it: &Snapshot| it.irqs.values().map(|state| state.requested.clone()).collect::<Vec<_>>();
+    let threads = |it: &Snapshot| {
+        let napis = it.netdevs.iter().flat_map(|netdev| &netdev.napis);
+        napis.filter_map(|napi| Some(napi.thread.as_ref()?.cpus.clone())).collect::<Vec<_>>()
+    };
+    irqs(last) != irqs(now) || threads(last) != threads(now)
+}

@@ -1,0 +1,227 @@
+//! Takes a [`Snapshot`] of a host through a [`Root`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use netsilo_model::change::SYSCTLS;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::reading::Part;
+use netsilo_model::parse::interrupts::Interrupts;
+use netsilo_model::parse::schedstat::thread_time;
+use netsilo_model::parse::softirqs::softirqs;
+use netsilo_model::parse::softnet_stat::softnet_stat;
+use netsilo_model::parse::stat::stat;
+use netsilo_model::parse::{cpu_lists, scalar, snmp};
+use netsilo_model::snapshot::host::{CpuCounters, Machine, NetSettings, Snapshot};
+use netsilo_model::snapshot::netdev::Xdp;
+use netsilo_model::snapshot::netdev_genl::NetdevGenl;
+use netsilo_model::snapshot::sockets::LosingSocket;
+use netsilo_model::snapshot::thread_time::ThreadTime;
+
+use crate::cost::store;
+use crate::files::root::{ReadError, Root};
+use crate::read::gaps::Notes;
+use crate::read::netdev::{Known, netdevs};
+use crate::read::process::{Process, napi_threads, processes};
+use crate::read::{audit, irq, knob_owners, topology};
+
+/// Reads everything.
+///
+/// Values that a machine may lack are `None`; expected values that could not be read are in `gaps`.
+/// An error means that the CPU topology or its counters are inconsistent, or that the tree cannot
+/// be saved.
+pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
+    look(root, true, || irq::interrupts(root, None))
+}
+
+/// As [`snapshot`], without interrupt counts, drop counters and the audit.
+pub(crate) fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
+    look(root, false, || irq::uncounted(root))
+}
+
+fn look(
+    root: &Root,
+    whole: bool,
+    interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
+) -> Result<Snapshot, ReadError> {
+    let notes = Notes::new(root);
+    let topology = Arc::new(topology::topology(root)?);
+    // counters first and together: rates are computed from `at`
+    let at = root.now()?;
+    let table = wanted(&notes, interrupts())?.unwrap_or_default();
+    let cpus = cpu_counters(&notes, &topology.online)?;
+    let protocols = if whole { protocols(&notes) } else { BTreeMap::new() };
+    let irqs = irq::irqs(&notes, table.irqs);
+    let processes = processes(&notes);
+    let threads = napi_threads(&notes, &processes);
+    let genl = netdev_genl(&notes);
+    let mut netdevs =
+        netdevs(&notes, &Known { irqs: &irqs, threads: &threads, genl: genl.as_ref() });
+    let xdp = xdp(&notes);
+    netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
+    let audit = whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online));
+    let mut snapshot = Snapshot {
+        machine: machine(&notes),
+        at,
+        topology,
+        irqs,
+        other_vectors: BTreeMap::new(),
+        arch_interrupts: table.arch,
+        default_smp_affinity: notes.get("/proc/irq/default_smp_affinity", cpu_lists::mask),
+        cpus,
+        netdevs,
+        net: net_settings(&notes),
+        writers: knob_owners::writers(&notes, &processes),
+        audit,
+        protocols,
+        losing_sockets: if whole { losing_sockets(&notes) } else { None },
+        ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
+        gaps: notes.finish()?,
+    };
+    snapshot.tame_names();
+    Ok(snapshot)
+}
+
+/// A malformed file is an error, an unreadable one a gap.
+fn wanted<T>(notes: &Notes<'_>, read: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match read {
+        Err(e @ ReadError::Parse { .. }) => Err(e),
+        other => Ok(notes.wanted(other)),
+    }
+}
+
+fn cpu_counters(
+    notes: &Notes<'_>,
+    online: &CpuSet,
+) -> Result<BTreeMap<CpuId, CpuCounters>, ReadError> {
+    let stats = wanted(notes, notes.root.parse("/proc/stat", stat))?.unwrap_or_default();
+    let mut softirqs =
+        wanted(notes, notes.root.parse("/proc/softirqs", softirqs))?.unwrap_or_default();
+    let softnet = notes.root.parse("/proc/net/softnet_stat", |text| softnet_stat(text, online));
+    let softnet = wanted(notes, softnet)?.unwrap_or_default();
+    let counters = |(cpu, stat)| {
+        let softirqs = softirqs.remove(&cpu).unwrap_or_default();
+        (cpu, CpuCounters { stat, softirqs, softnet: softnet.get(&cpu).copied() })
+    };
+    Ok(stats.into_iter().map(counters).collect())
+}
+
+fn machine(notes: &Notes<'_>) -> Machine {
+    let word = |path: &str| notes.wanted(notes.root.parse(path, scalar::word)).unwrap_or_default();
+    Machine {
+        hostname: word("/proc/sys/kernel/hostname"),
+        release: word("/proc/sys/kernel/osrelease"),
+        boot_id: word("/proc/sys/kernel/random/boot_id"),
+        cmdline: word("/proc/cmdline"),
+        netns: notes
+            .wanted(notes.root.link("/proc/self/ns/net"))
+            .as_deref()
+            .and_then(netns)
+            .unwrap_or_default(),
+        virtual_machine: store::virtual_machine(
+            notes.root,
+            notes.note(notes.root.read("/proc/cpuinfo")).as_deref(),
+        ),
+    }
+}
+
+/// The inode number in `net:[4026531840]`.
+fn netns(link: &str) -> Option<u32> {
+    link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+pub(crate) fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
+    let ask = || match crate::read::netlink::netdev_genl::read() {
+        Ok(answer) => answer,
+        Err(error) => Part::Absent(error.to_string()),
+    };
+    match notes.note(notes.root.answer("netdev_genl.json", ask)).flatten()? {
+        Part::Value(genl) => Some(genl),
+        Part::Absent(why) => {
+            notes.gap("netdev netlink", why);
+            None
+        }
+    }
+}
+
+fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
+    let answer = notes
+        .note(
+            notes
+                .root
+                .answer("rtnetlink/xdp.json", || Part::from(crate::read::netlink::xdp::read())),
+        )
+        .flatten();
+    match answer {
+        Some(Part::Value(attached)) => attached,
+        Some(Part::Absent(why)) => {
+            notes.gap("XDP programs", why);
+            BTreeMap::new()
+        }
+        None => BTreeMap::new(), // an older bundle without this answer
+    }
+}
+
+/// Protocol counters of this network namespace.
+fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
+    let files = [
+        ("/proc/net/snmp", snmp::snmp as fn(&str) -> _),
+        ("/proc/net/netstat", snmp::snmp),
+        ("/proc/net/snmp6", snmp::snmp6),
+    ];
+    files.into_iter().filter_map(|(file, parse)| notes.get(file, parse)).flatten().collect()
+}
+
+fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
+    let ask = || Part::from(crate::read::losing_sockets::read());
+    match notes.note(notes.root.answer(LOSING_SOCKETS, ask)).flatten()? {
+        Part::Value(sockets) => Some(sockets),
+        Part::Absent(why) => {
+            notes.gap("sockets that lose", why);
+            None
+        }
+    }
+}
+
+/// Times of the ksoftirqd threads; a CPU is missing if its kernel keeps none (`CONFIG_SCHED_INFO`).
+fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, ThreadTime> {
+    let time = |process: &Process| {
+        let cpu = process.comm.strip_prefix("ksoftirqd/")?.parse().ok().map(CpuId)?;
+        // saves `comm` in a captured tree, whose reader searches by name again
+        notes.get(&format!("/proc/{}/comm", process.pid), scalar::word)?;
+        let text =
+            notes.get(&format!("/proc/{}/schedstat", process.pid), |text| Ok(thread_time(text)))?;
+        Some((cpu, text?))
+    };
+    processes.iter().filter_map(time).collect()
+}
+
+/// File name in a bundle.
+pub(crate) const LOSING_SOCKETS: &str = "losing_sockets.json";
+
+/// Sysctls stored as printed, besides those that netsilo may write.
+const READ_ONLY: &[&str] = &[
+    "net.core.netdev_rss_key",
+    "net.core.netdev_tstamp_prequeue",
+    "net.ipv4.ip_forward",
+    "net.ipv4.tcp_adv_win_scale",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.udp_mem",
+    "net.ipv6.conf.all.forwarding",
+];
+
+pub(crate) fn net_settings(notes: &Notes<'_>) -> NetSettings {
+    let value =
+        |name: &str| notes.get(&format!("/proc/sys/{}", name.replace('.', "/")), scalar::word);
+    NetSettings {
+        // only in the initial network namespace
+        rps_sock_flow_entries: notes
+            .get("/proc/sys/net/core/rps_sock_flow_entries", scalar::number),
+        rps_default_mask: notes.get("/proc/sys/net/core/rps_default_mask", cpu_lists::mask),
+        sysctls: SYSCTLS
+            .iter()
+            .chain(READ_ONLY)
+            .filter_map(|name| Some(((*name).to_owned(), value(name)?)))
+            .collect(),
+    }
+}

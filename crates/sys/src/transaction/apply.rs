@@ -1,0 +1,382 @@
+//! Applies a plan as one transaction; the process may die after any line.
+//!
+//! The steps: check that nothing has changed since the plan was made; write the whole plan and the
+//! old values to the journal and sync it; start the guard; for each change write, read back and
+//! record. A failed write restores the earlier ones in reverse order. Progress is reported as
+//! [`Event`]s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+use std::{fmt, io};
+
+use netsilo_model::change::{Change, Target, Value, ordered};
+use netsilo_model::machine::ids::Irq;
+
+use crate::transaction::journal::{Journal, JournalError};
+use crate::transaction::kernel::{Kernel, Place};
+use crate::transaction::knob::{self, KnobError};
+use crate::transaction::record::{By, Entry, Origin};
+use crate::transaction::undo::{Fate, Undone, take_back};
+use crate::transaction::verify::{Arrival, Moved};
+
+/// Options of [`apply`].
+pub struct Options<'a> {
+    /// If set, the guard restores unless confirmed within this time; needs
+    /// [`Options::start_guard`].
+    pub confirm_within: Option<Duration>,
+    /// Starts the guard of a transaction and returns once it is watching; called before the first
+    /// write.
+    pub start_guard: &'a mut dyn FnMut(u64) -> io::Result<()>,
+    /// How long to wait until interrupts arrive on their new CPUs; zero checks once.
+    pub wait: Duration,
+}
+
+/// A step while a plan is applied.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The plan and all old values are on disk.
+    Journalled {
+        /// The transaction's number.
+        transaction: u64,
+    },
+    /// A knob was written.
+    Wrote {
+        /// Index in the plan's changes, from 0.
+        index: usize,
+        /// The change.
+        change: &'a Change,
+        /// The value read back after the write.
+        settled: &'a Value,
+    },
+    /// A write failed; the earlier writes are being restored.
+    Failed(&'a WriteError),
+    /// The result of restoring one knob.
+    Restored(&'a Target, &'a Fate),
+    /// Every change is written; waiting for interrupts to arrive.
+    Waiting {
+        /// Number of interrupts.
+        irqs: usize,
+    },
+    /// An interrupt arrived, or the time limit passed.
+    Arrived(Irq, &'a Arrival),
+}
+
+/// The result of a successful apply.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// The transaction; `None` if there was nothing to write.
+    pub transaction: Option<u64>,
+    /// The knobs written, with the values read back.
+    pub settled: Vec<(Target, Value)>,
+    /// Where each moved interrupt arrived.
+    pub arrivals: Vec<(Irq, Arrival)>,
+    /// Knobs that another program has overwritten since, with their current values.
+    pub overwritten: Vec<(Target, Value)>,
+}
+
+/// Why a plan was not applied.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The journal cannot be used; nothing was written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// An earlier transaction was interrupted.
+    #[error("an earlier apply (transaction {0}) did not finish; run `netsilo undo` first")]
+    Unfinished(u64),
+    /// An earlier transaction waits for its confirmation.
+    #[error(
+        "transaction {0} is waiting for confirmation; run `netsilo confirm` or `netsilo undo` first"
+    )]
+    Unconfirmed(u64),
+    /// The plan names a knob twice.
+    #[error("the plan names {0} twice; make a new plan")]
+    Twice(Box<Target>),
+    /// Values or devices have changed since the plan was made.
+    #[error("{}; nothing was written: make a new plan", list(.0))]
+    Drifted(Vec<Drift>),
+    /// No permission to write.
+    #[error("{0}; nothing was written")]
+    NoPermission(KnobError),
+    /// The guard did not start.
+    #[error("cannot start the guard: {0}; nothing was written")]
+    NoGuard(io::Error),
+    /// A write failed and every earlier write was restored.
+    #[error("{why}; all settings are restored")]
+    Restored {
+        /// What failed.
+        why: WriteError,
+        /// The result for each knob.
+        undone: Undone,
+    },
+    /// A write failed and at least one earlier write could not be restored.
+    #[error("{why}; some settings could not be restored, run `netsilo undo` to try again")]
+    Incomplete {
+        /// What failed.
+        why: WriteError,
+        /// The result for each knob.
+        undone: Undone,
+    },
+}
+
+/// The cause of a failed write.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// A knob.
+    #[error(transparent)]
+    Knob(#[from] KnobError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// A knob that differs from what the plan expects.
+#[derive(Debug)]
+pub enum Drift {
+    /// Its value has changed.
+    Changed {
+        /// The knob.
+        target: Target,
+        /// Its value when the plan was made.
+        planned: Value,
+        /// Its current value.
+        now: Value,
+    },
+    /// It was not found or cannot be read.
+    Unreadable(KnobError),
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed { target, planned, now } => {
+                write!(f, "{target} was {planned} when the plan was made and is {now} now")
+            }
+            Self::Unreadable(e) => e.fmt(f),
+        }
+    }
+}
+
+fn list(drifts: &[Drift]) -> String {
+    drifts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Number of the daemon's transactions that triggers compaction into one.
+const FOLD_AT: usize = 16;
+
+/// Applies changes as one transaction with [`Origin::Operator`].
+pub fn apply(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    changes: &[Change],
+    options: &mut Options<'_>,
+    watch: &mut dyn FnMut(Event<'_>),
+) -> Result<Applied, ApplyError> {
+    apply_for(Origin::Operator, kernel, dir, changes, options, watch)
+}
+
+/// Applies changes as one transaction.
+pub fn apply_for(
+    origin: Origin,
+    kernel: &dyn Kernel,
+    dir: &Path,
+    changes: &[Change],
+    options: &mut Options<'_>,
+    watch: &mut dyn FnMut(Event<'_>),
+) -> Result<Applied, ApplyError> {
+    let mut journal = Journal::open(kernel, dir)?;
+    refuse_on_top(&journal)?;
+    if origin == Origin::Daemon && journal.daemons() >= FOLD_AT {
+        journal.fold(kernel)?;
+    }
+    let writes = check(kernel, changes)?;
+    if writes.is_empty() {
+        return Ok(Applied::default());
+    }
+    let confirm_by = options.confirm_within.map(|within| kernel.now() + within);
+    let entries = writes.iter().map(|write| write.entry.clone()).collect();
+    let transaction = journal.begin(origin, entries, confirm_by)?;
+    watch(Event::Journalled { transaction });
+    if confirm_by.is_some()
+        && let Err(e) = (options.start_guard)(transaction)
+    {
+        journal.undone(transaction, By::Apply)?;
+        return Err(ApplyError::NoGuard(e));
+    }
+    let settled = match write_all(kernel, &mut journal, transaction, &writes, watch) {
+        Ok(settled) => settled,
+        Err(why) => return Err(roll_back(kernel, journal, transaction, why, watch)),
+    };
+    let moved = Moved::note(kernel, settled.iter().filter_map(moved_irq));
+    // No writes after this point, so release the lock: `confirm` and the guard may need it.
+    drop(journal);
+    watch(Event::Waiting { irqs: settled.iter().filter_map(moved_irq).count() });
+    let arrivals =
+        moved.wait(kernel, options.wait, &mut |irq, arrival| watch(Event::Arrived(irq, arrival)));
+    let overwritten =
+        settled.iter().filter_map(|(target, value)| overwritten(kernel, target, value)).collect();
+    Ok(Applied { transaction: Some(transaction), settled, arrivals, overwritten })
+}
+
+/// Records the current values of these knobs before running a command that may write any of them.
+///
+/// Returns the transaction's number. The transaction stays unfinished until it is undone. Entries
+/// are stored in reverse of the write order, so that undo writes them in the order of an apply.
+pub fn expect_any(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    targets: Vec<Target>,
+    reason: &str,
+) -> Result<u64, ApplyError> {
+    let mut journal = Journal::open(kernel, dir)?;
+    refuse_on_top(&journal)?;
+    let as_it_is = |target: Target| {
+        let reading = knob::read(kernel, &target).ok()?;
+        Some((
+            Change {
+                target,
+                old: reading.value.clone(),
+                new: reading.value,
+                reason: reason.to_owned(),
+            },
+            reading.raw,
+        ))
+    };
+    let (changes, raws): (Vec<Change>, Vec<String>) =
+        targets.into_iter().filter_map(as_it_is).unzip();
+    let raws: BTreeMap<Target, String> =
+        changes.iter().map(|change| change.target.clone()).zip(raws).collect();
+    let entry = |Change { target, old, new, reason }: Change| {
+        let old_raw = raws.get(&target).cloned().unwrap_or_default();
+        Entry { target, old, old_raw, settles_as: new.clone(), new, reason, whatever: true }
+    };
+    let entries = ordered(changes).into_iter().rev().map(entry).collect();
+    Ok(journal.begin(Origin::Operator, entries, None)?)
+}
+
+/// The current value if another program has overwritten ours.
+fn overwritten(kernel: &dyn Kernel, target: &Target, settled: &Value) -> Option<(Target, Value)> {
+    let now = knob::read_settled(kernel, target, settled).ok()?.value;
+    (now != *settled).then(|| (target.clone(), now))
+}
+
+/// Refuses to start a transaction on top of one that may still be restored automatically.
+fn refuse_on_top(journal: &Journal) -> Result<(), ApplyError> {
+    for transaction in journal.transactions().iter().filter(|t| t.is_open()) {
+        if transaction.is_unfinished() {
+            return Err(ApplyError::Unfinished(transaction.id));
+        }
+        if transaction.awaits_confirmation().is_some() {
+            return Err(ApplyError::Unconfirmed(transaction.id));
+        }
+    }
+    Ok(())
+}
+
+/// A change that passed the checks and can be written.
+struct Write<'a> {
+    index: usize,
+    change: &'a Change,
+    place: Place,
+    entry: Entry,
+}
+
+/// Checks that the plan still matches the machine and may be written; skips changes with no effect.
+fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>>, ApplyError> {
+    let mut seen = BTreeSet::new();
+    let mut drifts = Vec::new();
+    let mut writes = Vec::new();
+    for (index, change) in changes.iter().enumerate() {
+        let Change { target, old, new, reason } = change;
+        if !seen.insert(target) {
+            return Err(ApplyError::Twice(Box::new(target.clone())));
+        }
+        let now = match knob::read(kernel, target) {
+            Ok(now) if now.value == *old => now,
+            Ok(now) => {
+                drifts.push(Drift::Changed {
+                    target: target.clone(),
+                    planned: old.clone(),
+                    now: now.value,
+                });
+                continue;
+            }
+            Err(e) if e.is_permission() => return Err(ApplyError::NoPermission(e)),
+            Err(e) => {
+                drifts.push(Drift::Unreadable(e));
+                continue;
+            }
+        };
+        let settles_as = knob::settles_as(kernel, target, new);
+        // Writing an equal value has an effect: it flushes the table of rps_sock_flow_entries.
+        if *new == now.value || settles_as == now.value {
+            continue;
+        }
+        knob::may_write(kernel, target, &now.place, new).map_err(ApplyError::NoPermission)?;
+        let (target, reason) = (target.clone(), reason.clone());
+        let entry = Entry {
+            target,
+            old: now.value,
+            old_raw: now.raw,
+            new: new.clone(),
+            settles_as,
+            reason,
+            whatever: false,
+        };
+        writes.push(Write { index, change, place: now.place, entry });
+    }
+    if drifts.is_empty() { Ok(writes) } else { Err(ApplyError::Drifted(drifts)) }
+}
+
+/// Writes, reads back and records the changes one at a time.
+fn write_all(
+    kernel: &dyn Kernel,
+    journal: &mut Journal,
+    transaction: u64,
+    writes: &[Write<'_>],
+    watch: &mut dyn FnMut(Event<'_>),
+) -> Result<Vec<(Target, Value)>, WriteError> {
+    let mut all = Vec::new();
+    for (number, Write { index, change, place, entry }) in writes.iter().enumerate() {
+        knob::write(kernel, &change.target, place, &change.new)?;
+        let after = knob::read_settled(kernel, &change.target, &entry.settles_as)?;
+        journal.wrote(transaction, number, &after.raw)?;
+        watch(Event::Wrote { index: *index, change, settled: &after.value });
+        all.push((change.target.clone(), after.value));
+    }
+    journal.done(transaction)?;
+    Ok(all)
+}
+
+/// Restores the changes written before a failure.
+fn roll_back(
+    kernel: &dyn Kernel,
+    mut journal: Journal,
+    transaction: u64,
+    why: WriteError,
+    watch: &mut dyn FnMut(Event<'_>),
+) -> ApplyError {
+    watch(Event::Failed(&why));
+    // A journal that cannot be appended to must not prevent restoring: undo works without this
+    // record.
+    let _ = journal.failed(transaction, why.to_string());
+    let knobs = journal.transaction(transaction).cloned();
+    let undone = knobs.map_or(Undone { transaction, knobs: Vec::new() }, |knobs| {
+        take_back(kernel, &knobs, &[], &mut |target, fate| watch(Event::Restored(target, fate)))
+    });
+    if undone.is_complete() {
+        let _ = journal.undone(transaction, By::Apply);
+        ApplyError::Restored { why, undone }
+    } else {
+        ApplyError::Incomplete { why, undone }
+    }
+}
+
+fn moved_irq(
+    (target, settled): &(Target, Value),
+) -> Option<(Irq, netsilo_model::machine::cpuset::CpuSet)> {
+    match (target, settled) {
+        (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) => Some((*irq, cpus.clone())),
+        _ => None,
+    }
+}

@@ -1,0 +1,134 @@
+//! Compaction: the daemon's many small transactions become one with the same effect on undo.
+//!
+//! No file access here.
+//!
+//! For each knob, undo is simulated on the knob's current value, from the newest transaction to the
+//! oldest. The resulting value becomes the old value of the compacted entry. So a chain that
+//! another program has interrupted, or an undo that was killed half way, compacts into what undo
+//! would have restored.
+
+use netsilo_model::change::{Target, Value};
+
+use crate::transaction::knob;
+use crate::transaction::record::{Entry, History, Origin, Record, State, Transaction, VERSION};
+
+/// A knob's value and the text it was parsed from.
+pub type Said = (Value, String);
+
+/// Compacts the daemon's transactions of a journal.
+///
+/// Returns `None` if that would not shorten the journal, or if a transaction is unfinished or
+/// awaits confirmation. Operators' transactions are kept unchanged, for `undo --last` and for their
+/// guards. Knobs that are `gone` for good need no undo; `now` reads a knob's current value.
+pub fn fold(
+    history: &History,
+    gone: &dyn Fn(&Target) -> bool,
+    now: &dyn Fn(&Target) -> Option<Said>,
+) -> Option<Vec<Record>> {
+    let boot_id = history.boot_id.clone()?;
+    let open: Vec<&Transaction> = history.transactions.iter().filter(|it| it.is_open()).collect();
+    if open.iter().any(|it| it.is_unfinished() || it.awaits_confirmation().is_some()) {
+        return None;
+    }
+    // A guard may still query the state of its transaction.
+    let asked_for = |it: &&Transaction| !it.is_open() && it.confirm_by.is_some();
+    let mut kept: Vec<Transaction> =
+        history.transactions.iter().filter(asked_for).cloned().collect();
+    let mut from = 0;
+    for group in open.chunk_by(|a, b| a.origin == Origin::Daemon && b.origin == Origin::Daemon) {
+        from += group.len();
+        // The value that undo finds here after it has undone all newer transactions.
+        let found = |target: &Target| {
+            let newer = open[from..]
+                .iter()
+                .flat_map(|it| &it.entries)
+                .find(|entry| entry.target == *target);
+            newer.map(|entry| (entry.old.clone(), entry.old_raw.clone())).or_else(|| now(target))
+        };
+        match group {
+            [only] if only.origin == Origin::Operator => kept.push((*only).clone()),
+            [only] if only.entries.iter().all(|entry| !gone(&entry.target)) => {
+                kept.push((*only).clone())
+            }
+            _ => kept.extend(folded(group, gone, &found)),
+        }
+    }
+    kept.sort_by_key(|transaction| transaction.id);
+    if kept == history.transactions {
+        return None;
+    }
+    let boot = Record::Boot { version: VERSION, boot_id };
+    Some([boot].into_iter().chain(kept.into_iter().flat_map(records)).collect())
+}
+
+/// Merges consecutive finished transactions into one; `None` when there is nothing to undo.
+fn folded(
+    group: &[&Transaction],
+    gone: &dyn Fn(&Target) -> bool,
+    found: &dyn Fn(&Target) -> Option<Said>,
+) -> Option<Transaction> {
+    let mut targets: Vec<&Target> = Vec::new();
+    for entry in group.iter().flat_map(|it| &it.entries) {
+        if !targets.contains(&&entry.target) && !gone(&entry.target) {
+            targets.push(&entry.target);
+        }
+    }
+    let (entries, written): (Vec<Entry>, Vec<Option<String>>) =
+        targets.into_iter().filter_map(|target| entry(group, target, found(target))).unzip();
+    let last = group.last()?;
+    let whole = Transaction { entries, written, ..(*last).clone() };
+    (!whole.entries.is_empty()).then_some(whole)
+}
+
+/// Merges one knob's entries, with the text read back after the last write.
+fn entry(
+    group: &[&Transaction],
+    target: &Target,
+    found: Option<Said>,
+) -> Option<(Entry, Option<String>)> {
+    let steps: Vec<(&Entry, Said)> = group
+        .iter()
+        .flat_map(|it| it.entries.iter().zip(&it.written))
+        .filter(|(entry, _)| entry.target == *target)
+        .filter_map(|(entry, raw)| {
+            Some((entry, (knob::parse(target, raw.as_deref()?).ok()?, raw.clone()?)))
+        })
+        .collect();
+    let (last, ours) = steps.last()?;
+    let known =
+        |value: &Value| steps.iter().any(|(entry, said)| said.0 == *value || entry.old == *value);
+    // A foreign value may become ours again later: then undo starts from the last written value.
+    let start = found.filter(|found| known(&found.0)).unwrap_or_else(|| ours.clone());
+    let mut end = start.clone();
+    for (entry, said) in steps.iter().rev() {
+        if end.0 != entry.old && end.0 == said.0 {
+            end = (entry.old.clone(), entry.old_raw.clone());
+        }
+    }
+    if end.0 == start.0 {
+        return None;
+    }
+    let (new, settles_as) = (start.0.clone(), start.0);
+    let whole = Entry { old: end.0, old_raw: end.1, new, settles_as, ..(*last).clone() };
+    Some((whole, Some(start.1)))
+}
+
+/// The records of a transaction that is complete or undone.
+fn records(transaction: Transaction) -> Vec<Record> {
+    let Transaction { id, pid, origin, confirm_by, entries, written, state } = transaction;
+    let mut records = vec![Record::Begin { transaction: id, pid, origin, confirm_by, entries }];
+    let wrote = |(entry, raw): (usize, Option<String>)| {
+        Some(Record::Wrote { transaction: id, entry, raw: raw? })
+    };
+    records.extend(written.into_iter().enumerate().filter_map(wrote));
+    match state {
+        State::Undone(by) => records.push(Record::Undone { transaction: id, by }),
+        State::Confirmed => records
+            .extend([Record::Done { transaction: id }, Record::Confirmed { transaction: id }]),
+        // Unfinished transactions are never compacted.
+        State::Done | State::Begun | State::Failed => {
+            records.push(Record::Done { transaction: id })
+        }
+    }
+    records
+}

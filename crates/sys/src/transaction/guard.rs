@@ -1,0 +1,286 @@
+//! The guard of `apply --confirm-within`: a process that restores a transaction unless confirmed.
+//!
+//! It must survive everything that a bad placement can break: the terminal, the connection, `apply`
+//! itself. So it runs in its own session, watches before the first write, and depends only on the
+//! kernel and the journal.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::inotify;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, setsid};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::transaction::journal::{self, Journal, JournalError};
+use crate::transaction::kernel::Kernel;
+use crate::transaction::record::{By, State, Transaction};
+use crate::transaction::undo::{self, Undone, Which};
+
+/// The line that the guard prints on its standard output when it is watching.
+const READY: &str = "ready";
+
+/// How long an `apply` may keep writing after the deadline before the guard kills it.
+///
+/// It may be stopped, or blocked by a terminal that accepts no more output.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Delay between two attempts to restore.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Maximum number of attempts to restore.
+const ATTEMPTS: u32 = 50;
+
+/// Why a guard cannot watch or restore.
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The kernel refuses a call that the guard needs.
+    #[error("cannot {doing}: {source}")]
+    Io {
+        /// The operation.
+        doing: &'static str,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// No such transaction awaits confirmation.
+    #[error("the journal has no transaction {0} that awaits confirmation")]
+    NothingToGuard(u64),
+}
+
+fn cannot<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> GuardError {
+    move |source| GuardError::Io { doing, source: source.into() }
+}
+
+/// How a guard's watch ended.
+#[derive(Debug)]
+pub enum End {
+    /// Restored by another process.
+    Confirmed,
+    /// Restored by the guard, possibly incompletely.
+    Undone(By),
+    /// The guard restored it; some of it may be left.
+    Restored(Undone),
+}
+
+/// Starts a guard (this program with its hidden verb) and returns once it is watching.
+pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
+    let log = dir.join("guard.log");
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    let status = child.wait()?;
+    Err(io::Error::other(format!(
+        "it exited with {status}, see {}",
+        dir.join("guard.log").display()
+    )))
+}
+
+/// Watches a transaction until it is confirmed, undone or overdue; restores it when overdue.
+pub fn watch(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    transaction: u64,
+    ready: &mut dyn Write,
+) -> Result<End, GuardError> {
+    // Fails only for a process group leader: a guard started by hand from a terminal.
+    let _ = setsid();
+    let stop = signals().map_err(cannot("take signals"))?;
+    let apply = Apply::parent();
+    let changed = inotify::init(inotify::CreateFlags::CLOEXEC).map_err(cannot("watch files"))?;
+    inotify::add_watch(&changed, dir.join("journal"), inotify::WatchFlags::MODIFY)
+        .map_err(cannot("watch the journal"))?;
+    let awaited = find(kernel, dir, transaction)?.and_then(|t| t.awaits_confirmation());
+    let due = timer(awaited.ok_or(GuardError::NothingToGuard(transaction))?)
+        .map_err(cannot("set a timer"))?;
+    writeln!(ready, "{READY}")
+        .and_then(|()| ready.flush())
+        .map_err(cannot("report that it is watching"))?;
+    loop {
+        // If the journal cannot be read now, it is read again at the deadline, under the lock.
+        match journal::state_of(kernel, dir, transaction) {
+            Ok(Some(State::Confirmed)) => return Ok(End::Confirmed),
+            Ok(Some(State::Undone(by))) => return Ok(End::Undone(by)),
+            _ => {}
+        }
+        if wait([changed.as_fd(), due.as_fd(), stop.as_fd()]).map_err(cannot("wait"))? {
+            return restore(kernel, dir, transaction, apply.as_ref());
+        }
+        drain(&changed).map_err(cannot("read events"))?;
+    }
+}
+
+/// Ignores hang-up and interrupt; SIGTERM makes the guard restore at once, as no one would later.
+fn signals() -> io::Result<OwnedFd> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    signal_hook::low_level::pipe::register(SIGTERM, write)?;
+    for deaf in [SIGHUP, SIGINT] {
+        signal_hook::flag::register(deaf, Arc::new(AtomicBool::new(false)))?;
+    }
+    Ok(read)
+}
+
+/// A timer that expires at a time since boot.
+fn timer(at: Duration) -> rustix::io::Result<OwnedFd> {
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
+    // Zero would disarm the timer: a deadline at boot is due now.
+    let at = at.max(Duration::from_nanos(1));
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let value = Timespec { tv_sec: at.as_secs() as i64, tv_nsec: at.subsec_nanos().into() };
+    rustix::time::timerfd_settime(
+        &timer,
+        TimerfdTimerFlags::ABSTIME,
+        &Itimerspec { it_interval: zero, it_value: value },
+    )?;
+    Ok(timer)
+}
+
+/// Waits for one of the three; true for the timer and the stop signal, which both mean restore.
+fn wait(on: [std::os::fd::BorrowedFd<'_>; 3]) -> rustix::io::Result<bool> {
+    let mut fds = on.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    loop {
+        match poll(&mut fds, None) {
+            Ok(_) => return Ok(fds[1..].iter().any(|fd| !fd.revents().is_empty())),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn drain(events: &OwnedFd) -> rustix::io::Result<()> {
+    let mut buffer = [0u8; 4096];
+    rustix::io::read(events, &mut buffer).map(drop)
+}
+
+/// The `apply` that started this guard.
+struct Apply {
+    pid: Pid,
+    pidfd: OwnedFd,
+}
+
+impl Apply {
+    fn parent() -> Option<Self> {
+        let pid = getppid()?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        Some(Self { pid, pidfd })
+    }
+}
+
+/// Restores, even if `apply` hangs.
+fn restore(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    transaction: u64,
+    apply: Option<&Apply>,
+) -> Result<End, GuardError> {
+    let patient_until = kernel.now() + PATIENCE;
+    let mut attempts = 0;
+    loop {
+        let last = attempts + 1 == ATTEMPTS;
+        match undo::undo(kernel, dir, Which::Only(transaction), false, By::Guard, &mut |_, _| {}) {
+            Ok(mut undone) => match undone.pop() {
+                Some(undone) if undone.is_complete() || last => return Ok(End::Restored(undone)),
+                Some(_) => attempts += 1,
+                None => {
+                    return match journal::state_of(kernel, dir, transaction)? {
+                        Some(State::Undone(by)) => Ok(End::Undone(by)),
+                        _ => Err(GuardError::NothingToGuard(transaction)),
+                    };
+                }
+            },
+            // Wait for another netsilo process, but not for the hung `apply`.
+            Err(JournalError::Busy { pid, .. }) => {
+                let hangs = apply
+                    .filter(|apply| pid == Some(apply.pid.as_raw_nonzero().get().unsigned_abs()));
+                if let Some(apply) = hangs.filter(|_| kernel.now() > patient_until) {
+                    let _ = pidfd_send_signal(&apply.pidfd, Signal::KILL);
+                }
+            }
+            Err(e) if last => return Err(e.into()),
+            Err(_) => attempts += 1,
+        }
+        kernel.pause(RETRY);
+    }
+}
+
+/// The result of a confirmation.
+#[derive(Debug)]
+pub enum Confirmation {
+    /// The transaction is kept; its guard exits.
+    Kept(u64),
+    /// It was confirmed earlier.
+    KeptBefore(u64),
+    /// Too late or already undone: it was restored.
+    Restored(u64, By),
+    /// Too late, and the guard had not restored it: restored now.
+    RestoredNow(Undone),
+    /// No transaction awaits a confirmation.
+    Nothing,
+}
+
+/// Why a transaction was not confirmed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfirmError {
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// It was not written completely.
+    #[error(
+        "transaction {0} was not written completely and cannot be kept; \
+         run `netsilo undo`, or wait for its guard"
+    )]
+    HalfWritten(u64),
+}
+
+/// Keeps the newest transaction that awaits confirmation.
+///
+/// The deadline is enforced even if the guard was killed.
+pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<Confirmation, ConfirmError> {
+    let Some(mut journal) = Journal::open_existing(kernel, dir)? else {
+        return Ok(Confirmation::Nothing);
+    };
+    let Some(newest) = journal.transactions().iter().rev().find(|t| t.confirm_by.is_some()) else {
+        return Ok(Confirmation::Nothing);
+    };
+    let (id, deadline) = (newest.id, newest.confirm_by.unwrap_or_default());
+    match newest.state {
+        State::Confirmed => Ok(Confirmation::KeptBefore(id)),
+        State::Undone(by) => Ok(Confirmation::Restored(id, by)),
+        State::Done if kernel.now() < deadline => {
+            journal.confirmed(id)?;
+            Ok(Confirmation::Kept(id))
+        }
+        _ if kernel.now() < deadline => Err(ConfirmError::HalfWritten(id)),
+        _ => {
+            drop(journal);
+            let mut undone =
+                undo::undo(kernel, dir, Which::Only(id), false, By::Confirm, &mut |_, _| {})?;
+            Ok(undone
+                .pop()
+                .map_or(Confirmation::Restored(id, By::Guard), Confirmation::RestoredNow))
+        }
+    }
+}
+
+fn find(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<Transaction>, JournalError> {
+    let transactions =
+        journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    Ok(transactions.into_iter().find(|t| t.id == id))
+}

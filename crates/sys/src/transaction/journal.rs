@@ -1,0 +1,463 @@
+//! The journal on disk: append-only lines, synced before the first write, one writer at a time.
+//!
+//! The meaning of its lines is in [`crate::transaction::record`]. If netsilo dies at any byte, the next
+//! netsilo can still read the journal.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use netsilo_model::change::Target;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+
+use crate::transaction::compact::fold;
+use crate::transaction::kernel::Kernel;
+use crate::transaction::knob;
+use crate::transaction::record::{
+    BadLine, By, Entry, History, Origin, Record, State, Transaction, VERSION,
+};
+
+/// Default folder of the journal: a tmpfs, which is lost at reboot, as the settings are.
+pub const STATE_DIR: &str = "/run/netsilo";
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// A file or folder cannot be used.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io {
+        /// The operation.
+        doing: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// Another netsilo is writing.
+    #[error(
+        "another netsilo{} is changing settings now (it holds {}); wait until it exits",
+        pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(),
+        path.display()
+    )]
+    Busy {
+        /// The other process, if the lock file has it.
+        pid: Option<u32>,
+        /// The lock.
+        path: PathBuf,
+    },
+    /// A line before the last is damaged.
+    #[error(
+        "{}: {source}; nothing was changed and nothing is lost: repair the line, or move the \
+         file away to go on without undo",
+        path.display()
+    )]
+    Corrupt {
+        /// The journal.
+        path: PathBuf,
+        /// The line.
+        source: BadLine,
+    },
+    /// Other users may write there.
+    #[error(
+        "{} can be written by others than its owner, or is another user's: \
+         give it mode 0700 or choose another --state-dir",
+        path.display()
+    )]
+    Insecure {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+impl JournalError {
+    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { doing, path: path.to_owned(), source }
+    }
+
+    /// Whether the error is a lack of permission.
+    pub fn is_permission(&self) -> bool {
+        let Self::Io { source, .. } = self else { return false };
+        matches!(Errno::from_io_error(source), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+    }
+}
+
+/// The journal of this boot, locked: no other netsilo writes while this value lives.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    history: History,
+    _lock: Lock,
+}
+
+/// A held lock in a state folder.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+/// Unlocks explicitly: a child that was just forked, and has not yet called exec, shares the open
+/// file.
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+impl Journal {
+    /// Opens the journal for writing, or creates it; a journal of another boot is renamed, not
+    /// replayed.
+    pub fn open(kernel: &dyn Kernel, dir: &Path) -> Result<Self, JournalError> {
+        make_dir(dir)?;
+        let path = dir.join("lock");
+        let lock = lock(&path)?.map_err(|pid| JournalError::Busy { pid, path })?;
+        let boot_id = boot_id(kernel)?;
+        let path = dir.join("journal");
+        let mut file = open_file(&path)?;
+        let mut history = load(&mut file, &path)?;
+        if history.boot_id.as_ref().is_some_and(|other| *other != boot_id) {
+            put_aside(&path, &history)?;
+            file = open_file(&path)?;
+            history = History::default();
+        }
+        // Cut off a torn record, so that the next record does not follow its remains.
+        let length = history.whole_bytes as u64;
+        file.set_len(length).map_err(JournalError::io("shorten", &path))?;
+        let mut journal = Self { path, file, length, history, _lock: lock };
+        if journal.history.boot_id.is_none() {
+            journal.append(Record::Boot { version: VERSION, boot_id })?;
+            journal.sync()?;
+        }
+        Ok(journal)
+    }
+
+    /// Opens the journal if it belongs to this boot and has an open transaction.
+    pub fn open_existing(kernel: &dyn Kernel, dir: &Path) -> Result<Option<Self>, JournalError> {
+        match look(kernel, dir)? {
+            Some(_) => Self::open(kernel, dir).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The transactions, oldest first.
+    pub fn transactions(&self) -> &[Transaction] {
+        &self.history.transactions
+    }
+
+    /// A transaction by its number.
+    pub fn transaction(&self, id: u64) -> Option<&Transaction> {
+        self.history.transactions.iter().find(|t| t.id == id)
+    }
+
+    /// Writes a whole plan with the old values to disk and syncs; returns the transaction's number.
+    pub fn begin(
+        &mut self,
+        origin: Origin,
+        entries: Vec<Entry>,
+        confirm_by: Option<Duration>,
+    ) -> Result<u64, JournalError> {
+        let transaction = self.history.next_id();
+        self.append(Record::Begin {
+            transaction,
+            pid: std::process::id(),
+            origin,
+            confirm_by,
+            entries,
+        })?;
+        self.sync()?;
+        Ok(transaction)
+    }
+
+    /// Records the value read back after a write.
+    ///
+    /// Not synced: the record must survive only this process; after a reboot it is useless.
+    pub fn wrote(&mut self, transaction: u64, entry: usize, raw: &str) -> Result<(), JournalError> {
+        self.append(Record::Wrote { transaction, entry, raw: raw.to_owned() })
+    }
+
+    /// Records that all writes are complete.
+    pub fn done(&mut self, transaction: u64) -> Result<(), JournalError> {
+        self.append(Record::Done { transaction })?;
+        self.sync()
+    }
+
+    /// Records that a write failed and restoring begins.
+    pub fn failed(&mut self, transaction: u64, why: String) -> Result<(), JournalError> {
+        self.append(Record::Failed { transaction, why })
+    }
+
+    /// Records that the operator keeps a transaction.
+    pub fn confirmed(&mut self, transaction: u64) -> Result<(), JournalError> {
+        self.append(Record::Confirmed { transaction })?;
+        self.sync()
+    }
+
+    /// Records that a transaction is undone.
+    pub fn undone(&mut self, transaction: u64, by: By) -> Result<(), JournalError> {
+        self.append(Record::Undone { transaction, by })?;
+        self.sync()
+    }
+
+    /// Compacts the daemon's transactions into one, to keep the journal short.
+    ///
+    /// The compacted journal replaces the old one atomically: after a crash one of the two is in
+    /// place.
+    pub fn fold(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
+        // A kthread's pid and start time never return; a netdev or an interrupt may.
+        let gone = |target: &Target| {
+            matches!(target, Target::NapiThread { .. })
+                && knob::read(kernel, target).is_err_and(|e| e.is_gone())
+        };
+        let now = |target: &Target| {
+            knob::read(kernel, target).ok().map(|reading| (reading.value, reading.raw))
+        };
+        let Some(records) = fold(&self.history, &gone, &now) else { return Ok(()) };
+        let new = self.path.with_file_name("journal.new");
+        let mut bytes = Vec::new();
+        let mut history = History::default();
+        for record in records {
+            serde_json::to_writer(&mut bytes, &record)
+                .map_err(|e| JournalError::io("write", &new)(e.into()))?;
+            bytes.push(b'\n');
+            let misfit = |why| JournalError::Corrupt {
+                path: self.path.clone(),
+                source: BadLine { line: 0, why },
+            };
+            history.take(record).map_err(misfit)?;
+        }
+        let mut file = open_file(&new)?;
+        let written =
+            file.set_len(0).and_then(|()| file.write_all(&bytes)).and_then(|()| file.sync_all());
+        written.map_err(JournalError::io("write", &new))?;
+        std::fs::rename(&new, &self.path).map_err(JournalError::io("replace", &self.path))?;
+        sync_dir_of(&self.path)?;
+        (self.file, self.length, self.history) = (file, bytes.len() as u64, history);
+        Ok(())
+    }
+
+    /// Number of transactions of the daemon.
+    pub fn daemons(&self) -> usize {
+        self.history.transactions.iter().filter(|t| t.origin == Origin::Daemon).count()
+    }
+
+    fn append(&mut self, record: Record) -> Result<(), JournalError> {
+        let failed = JournalError::io("append to", &self.path);
+        let mut line = match serde_json::to_vec(&record) {
+            Ok(line) => line,
+            Err(e) => return Err(failed(e.into())),
+        };
+        line.push(b'\n');
+        if let Err(e) = self.file.write_all(&line) {
+            // A full disk may have stored half of the record: cut it off before the next record.
+            let _ = self.file.set_len(self.length);
+            return Err(failed(e));
+        }
+        self.length += line.len() as u64;
+        self.history.take(record).map_err(|why| JournalError::Corrupt {
+            path: self.path.clone(),
+            source: BadLine { line: 0, why },
+        })
+    }
+
+    fn sync(&self) -> Result<(), JournalError> {
+        self.file.sync_all().map_err(JournalError::io("sync", &self.path))?;
+        sync_dir_of(&self.path)
+    }
+}
+
+/// Reads the journal of this boot without a lock; `None` if there is none.
+pub fn look(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalError> {
+    let path = dir.join("journal");
+    let mut file = match File::open(&path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(JournalError::io("open", &path)(e)),
+    };
+    let history = load(&mut file, &path)?;
+    let boot_id = boot_id(kernel)?;
+    Ok(Some(history).filter(|history| history.boot_id == Some(boot_id)))
+}
+
+/// The state of a transaction, without a lock; `None` if the journal does not have it.
+pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State>, JournalError> {
+    let transactions = look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    Ok(transactions.into_iter().find(|t| t.id == id).map(|t| t.state))
+}
+
+fn boot_id(kernel: &dyn Kernel) -> Result<String, JournalError> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let text = kernel.read(path).map_err(JournalError::io("read", Path::new(path)))?;
+    Ok(text.trim().to_owned())
+}
+
+fn load(file: &mut File, path: &Path) -> Result<History, JournalError> {
+    let mut bytes = Vec::new();
+    file.rewind()
+        .and_then(|()| file.read_to_end(&mut bytes))
+        .map_err(JournalError::io("read", path))?;
+    History::replay(&bytes)
+        .map_err(|source| JournalError::Corrupt { path: path.to_owned(), source })
+}
+
+pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
+    match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(JournalError::io("make", dir)(e)),
+    }
+    let metadata = dir.metadata().map_err(JournalError::io("examine", dir))?;
+    let owner = rustix::process::geteuid().as_raw();
+    if metadata.uid() != owner || metadata.mode() & 0o022 != 0 {
+        // Another user's folder: root uses only its own; other users lack permission for this one.
+        return Err(if owner == 0 || metadata.uid() == owner {
+            JournalError::Insecure { path: dir.to_owned() }
+        } else {
+            JournalError::io("use", dir)(io::ErrorKind::PermissionDenied.into())
+        });
+    }
+    Ok(())
+}
+
+fn open_file(path: &Path) -> Result<File, JournalError> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    options.open(path).map_err(JournalError::io("open", path))
+}
+
+/// Takes a lock without waiting and writes our pid into it; otherwise returns the holder's pid.
+pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalError> {
+    let mut file = open_file(path)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            let mut text = String::new();
+            return Ok(Err(file
+                .read_to_string(&mut text)
+                .ok()
+                .and_then(|_| text.trim().parse().ok())));
+        }
+        Err(e) => return Err(JournalError::io("lock", path)(e.into())),
+    }
+    let pid = format!("{}\n", std::process::id());
+    file.set_len(0)
+        .and_then(|()| file.write_all(pid.as_bytes()))
+        .map_err(JournalError::io("write", path))?;
+    Ok(Ok(Lock(file)))
+}
+
+/// Renames the journal of another boot, whose settings were lost at the reboot.
+fn put_aside(path: &Path, history: &History) -> Result<(), JournalError> {
+    let boot_id: String = history
+        .boot_id
+        .iter()
+        .flat_map(|id| id.chars())
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .collect();
+    let closed = path.with_file_name(format!("journal.{boot_id}"));
+    std::fs::rename(path, closed).map_err(JournalError::io("rename", path))?;
+    sync_dir_of(path)
+}
+
+fn sync_dir_of(path: &Path) -> Result<(), JournalError> {
+    let dir = path.parent().unwrap_or(path);
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(JournalError::io("sync", dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::files::root::Root;
+    use crate::transaction::kernel::Live;
+
+    /// A state folder and a kernel with the boot id `boot`.
+    fn host(boot: &str) -> (tempfile::TempDir, PathBuf, Live) {
+        let dir = tempfile::tempdir().unwrap();
+        rename_boot(dir.path(), boot);
+        let state = dir.path().join("run/netsilo");
+        let live = Live::new(Root::at(dir.path()).unwrap());
+        (dir, state, live)
+    }
+
+    fn rename_boot(root: &Path, boot: &str) {
+        let random = root.join("proc/sys/kernel/random");
+        std::fs::create_dir_all(&random).unwrap();
+        std::fs::write(random.join("boot_id"), format!("{boot}\n")).unwrap();
+    }
+
+    #[test]
+    fn the_journal_is_private_to_its_owner() {
+        let (_dir, state, kernel) = host("a");
+        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        assert_eq!((mode(&state), mode(&state.join("journal"))), (0o700, 0o600));
+        std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(Journal::open(&kernel, &state), Err(JournalError::Insecure { .. })));
+    }
+
+    #[test]
+    fn the_second_writer_reports_the_pid_of_the_first() {
+        let (_dir, state, kernel) = host("a");
+        let first = Journal::open(&kernel, &state).unwrap();
+        let error = Journal::open(&kernel, &state).unwrap_err().to_string();
+        let pid = std::process::id();
+        assert!(
+            error.starts_with(&format!("another netsilo (pid {pid}) is changing settings now")),
+            "{error}"
+        );
+        drop(first);
+        Journal::open(&kernel, &state).unwrap();
+    }
+
+    #[test]
+    fn the_journal_of_another_boot_is_renamed_and_kept() {
+        let (dir, state, kernel) = host("a");
+        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
+        let before = std::fs::read(state.join("journal")).unwrap();
+        rename_boot(dir.path(), "b");
+        assert!(Journal::open_existing(&kernel, &state).unwrap().is_none());
+        assert!(Journal::open(&kernel, &state).unwrap().transactions().is_empty());
+        assert_eq!(std::fs::read(state.join("journal.a")).unwrap(), before);
+    }
+
+    #[test]
+    fn a_torn_record_is_cut_off_before_the_next_one() {
+        let (_dir, state, kernel) = host("a");
+        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
+        let path = state.join("journal");
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, [&whole[..], b"{\"record\":\"wro"].concat()).unwrap();
+        Journal::open(&kernel, &state).unwrap().done(1).unwrap();
+        assert_eq!(state_of(&kernel, &state, 1).unwrap(), Some(State::Done));
+    }
+
+    #[test]
+    fn a_damaged_line_before_the_last_is_an_error_and_changes_nothing() {
+        let (_dir, state, kernel) = host("a");
+        Journal::open(&kernel, &state).unwrap().begin(Origin::Operator, Vec::new(), None).unwrap();
+        let path = state.join("journal");
+        let damaged = [b"\xff\xfe\n".as_slice(), &std::fs::read(&path).unwrap()].concat();
+        std::fs::write(&path, &damaged).unwrap();
+        let error = Journal::open(&kernel, &state).unwrap_err().to_string();
+        assert!(error.contains("line 1 is not a journal record"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), damaged);
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_journal_is_not_followed() {
+        let (dir, state, kernel) = host("a");
+        drop(Journal::open(&kernel, &state).unwrap());
+        std::fs::remove_file(state.join("journal")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), state.join("journal")).unwrap();
+        assert!(Journal::open(&kernel, &state).is_err());
+        assert!(!dir.path().join("elsewhere").exists());
+    }
+}

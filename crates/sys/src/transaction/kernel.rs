@@ -1,0 +1,221 @@
+//! The few things that a transaction asks of a kernel, so that tests can put a failing, rounding or
+//! dying one in its place.
+//!
+//! No decisions here: which file, what text and what its failure means is told in [`crate::transaction::knob`].
+
+use std::io;
+use std::time::Duration;
+
+use netsilo_model::machine::cpuset::CpuSet;
+use rustix::fs::Access;
+use rustix::thread::CapabilitySet;
+
+use crate::ethtool::set::{self, Setting};
+use crate::files::root::Root;
+
+/// Where a knob lives.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// A file, by its absolute path on a running system (`/proc/irq/27/smp_affinity`).
+    File(String),
+    /// The CPUs that the thread of this id may run on; its text is a kernel mask.
+    Thread(u32),
+    /// A setting of the netdev of this name that only an ioctl reaches.
+    Ethtool(String, Setting),
+}
+
+/// A capability that a write needs besides the file's mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// None but the file's mode (`/proc/irq`, `/proc/sys`).
+    None,
+    /// `CAP_NET_ADMIN`, which sysfs asks for a netdev's queues (`net/core/net-sysfs.c`).
+    NetAdmin,
+    /// `CAP_SYS_NICE`, to move threads of others.
+    SysNice,
+}
+
+/// What a transaction asks of a kernel.
+pub trait Kernel {
+    /// The text of a file, whole.
+    fn read(&self, path: &str) -> io::Result<String>;
+    /// Where a symbolic link points to.
+    fn read_link(&self, path: &str) -> io::Result<String>;
+    /// The names in a directory.
+    fn names(&self, path: &str) -> io::Result<Vec<String>>;
+    /// A knob's text, byte for byte.
+    fn get(&self, place: &Place) -> io::Result<String>;
+    /// Writes a knob, in one write.
+    fn set(&self, place: &Place, text: &str) -> io::Result<()>;
+    /// Whether this process has the right to write a knob; changes nothing.
+    fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()>;
+    /// Time since boot, suspended time included (CLOCK_BOOTTIME): what deadlines are reckoned in.
+    fn now(&self) -> Duration;
+    /// Lets time pass.
+    fn pause(&self, time: Duration);
+}
+
+/// A real kernel, or a directory tree that looks like one.
+#[derive(Debug, Clone)]
+pub struct Live {
+    root: Root,
+}
+
+impl Live {
+    /// The kernel, or the tree, under this root.
+    pub fn new(root: Root) -> Self {
+        Self { root }
+    }
+
+    fn runs(&self) -> bool {
+        self.root.is_live()
+    }
+}
+
+fn no_threads() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "no thread runs under a directory")
+}
+
+fn no_ioctl() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "no driver answers under a directory")
+}
+
+impl Kernel for Live {
+    fn read(&self, path: &str) -> io::Result<String> {
+        std::fs::read_to_string(self.root.path(path))
+    }
+
+    fn read_link(&self, path: &str) -> io::Result<String> {
+        Ok(std::fs::read_link(self.root.path(path))?.to_string_lossy().into_owned())
+    }
+
+    fn names(&self, path: &str) -> io::Result<Vec<String>> {
+        let entries = std::fs::read_dir(self.root.path(path))?;
+        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn get(&self, place: &Place) -> io::Result<String> {
+        match place {
+            Place::File(path) => self.read(path),
+            Place::Thread(_) if !self.runs() => Err(no_threads()),
+            Place::Ethtool(..) if !self.runs() => Err(no_ioctl()),
+            Place::Ethtool(netdev, setting) => set::get(netdev, setting),
+            Place::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
+        }
+    }
+
+    fn set(&self, place: &Place, text: &str) -> io::Result<()> {
+        match place {
+            // Not created where it is missing, and in one write: a pseudo-file takes each write as
+            // a value of its own.
+            Place::File(path) => {
+                let path = self.root.path(path);
+                let mut options = std::fs::OpenOptions::new();
+                let mut file = options.write(true).truncate(true).open(path)?;
+                let written = io::Write::write(&mut file, text.as_bytes())?;
+                if written == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+            }
+            Place::Ethtool(..) if !self.runs() => Err(no_ioctl()),
+            Place::Ethtool(netdev, setting) => set::set(netdev, setting, text),
+            Place::Thread(_) if !self.runs() => Err(no_threads()),
+            Place::Thread(tid) => {
+                let cpus = CpuSet::parse_mask(text).map_err(io::Error::other)?;
+                set_thread_cpus(*tid, &cpus)
+            }
+        }
+    }
+
+    fn may_set(&self, place: &Place, needs: Capability) -> io::Result<()> {
+        if let Place::File(path) = place {
+            rustix::fs::access(self.root.path(path), Access::WRITE_OK)?;
+        }
+        let wanted = match needs {
+            Capability::None => return Ok(()),
+            Capability::NetAdmin => CapabilitySet::NET_ADMIN,
+            Capability::SysNice => CapabilitySet::SYS_NICE,
+        };
+        let held = rustix::thread::capabilities(None)?.effective;
+        if !self.runs() || held.contains(wanted) {
+            Ok(())
+        } else {
+            Err(rustix::io::Errno::PERM.into())
+        }
+    }
+
+    fn now(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
+/// The mask in a thread's `status`, with the line end that a file would have.
+///
+/// Not from `sched_getaffinity`, which leaves out CPUs that are offline now: undo would then forget
+/// them.
+pub(crate) fn allowed_cpus(status: &str) -> io::Result<String> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"));
+    let mask = mask.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, "no Cpus_allowed in its status")
+    })?;
+    Ok(format!("{}\n", mask.trim()))
+}
+
+/// `sched_setaffinity` at any width; the wrapper of rustix ends at 1024 CPUs.
+pub fn set_thread_cpus(tid: u32, cpus: &CpuSet) -> io::Result<()> {
+    let pid = i32::try_from(tid).map_err(io::Error::other)?;
+    let longs = cpus.highest().map_or(1, |cpu| cpu.0 as usize / 64 + 1);
+    let mut mask = vec![0u64; longs];
+    for cpu in cpus.iter() {
+        mask[cpu.0 as usize / 64] |= 1 << (cpu.0 % 64);
+    }
+    // On 32-bit and big-endian machines the kernel's words are its own unsigned longs: only 64-bit
+    // ones are like ours.
+    const { assert!(size_of::<libc::c_ulong>() == size_of::<u64>()) };
+    // SAFETY: the kernel reads `longs * 8` bytes, which `mask` holds, and keeps no reference to
+    // them.
+    #[allow(unsafe_code)]
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_setaffinity, pid, longs * 8, mask.as_ptr()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_model::machine::cpuset::CpuId;
+
+    use super::*;
+
+    #[test]
+    fn the_mask_of_a_thread_is_that_of_its_status() {
+        let status =
+            "Name:\tnapi/eth0-8193\nCpus_allowed:\t00000000,000000ff\nCpus_allowed_list:\t0-7\n";
+        assert_eq!(allowed_cpus(status).unwrap(), "00000000,000000ff\n");
+        assert!(allowed_cpus("Name:\tx\n").is_err());
+    }
+
+    #[test]
+    fn a_thread_of_our_own_moves_and_comes_back_byte_for_byte() {
+        let kernel = Live::new(Root::live());
+        let place = Place::Thread(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        let before = kernel.get(&place).unwrap();
+        let first = CpuSet::parse_mask(&before).unwrap().lowest().unwrap();
+        kernel.set(&place, &CpuSet::of(first).to_mask(1)).unwrap();
+        assert_eq!(CpuSet::parse_mask(&kernel.get(&place).unwrap()).unwrap(), CpuSet::of(first));
+        kernel.set(&place, &before).unwrap();
+        assert_eq!(kernel.get(&place).unwrap(), before);
+        let error = kernel.set(&place, &CpuSet::of(CpuId(8191)).to_mask(1)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn a_missing_knob_is_not_created() {
+        let dir = tempfile::tempdir().unwrap();
+        let kernel = Live::new(Root::at(dir.path()).unwrap());
+        let error = kernel.set(&Place::File("/proc/irq/1/smp_affinity".into()), "1").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

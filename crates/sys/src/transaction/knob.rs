@@ -1,0 +1,427 @@
+//! From a [`Target`] to the place where it lives, its text and its [`Value`], and the kernel's
+//! refusals in plain words.
+//!
+//! A knob is found by what identifies it (action names, device path, start time), never by its
+//! number alone.
+
+mod find;
+mod refusal;
+mod text;
+
+use std::time::Duration;
+use std::{fmt, io};
+
+use find::find;
+use netsilo_model::change::{Target, Value};
+use refusal::hint;
+use rustix::io::Errno;
+
+use crate::ethtool::set::{DEFAULT, Setting};
+use crate::transaction::kernel::{Capability, Kernel, Place};
+
+pub(crate) use find::CGROUPS;
+pub use text::{may_round_to, parse, render, settles_as};
+
+/// A knob that was found, and what it says now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// Where it lives.
+    pub place: Place,
+    /// Its text, byte for byte.
+    pub raw: String,
+    /// What the text means.
+    pub value: Value,
+}
+
+/// Why a knob cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum KnobError {
+    /// The interrupt, device or thread is not the one that it was.
+    #[error("{target}: {why}")]
+    Gone {
+        /// The knob.
+        target: Box<Target>,
+        /// What is there instead.
+        why: String,
+    },
+    /// The kernel refused, or the file cannot be read.
+    #[error("{target}: cannot {doing}: {source}{hint}")]
+    Refused {
+        /// The knob.
+        target: Box<Target>,
+        /// What was tried.
+        doing: Doing,
+        /// What the kernel answered.
+        source: io::Error,
+        /// What that means here and what to do next, after a colon; may be empty.
+        hint: Hint,
+    },
+    /// The text is not what this knob says.
+    #[error("{target}: {raw:?} is not a value that netsilo understands: {why}")]
+    Unreadable {
+        /// The knob.
+        target: Box<Target>,
+        /// The text.
+        raw: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl KnobError {
+    /// The knob.
+    pub fn target(&self) -> &Target {
+        match self {
+            Self::Gone { target, .. }
+            | Self::Refused { target, .. }
+            | Self::Unreadable { target, .. } => target,
+        }
+    }
+
+    /// Whether it is the right to write that lacks.
+    pub fn is_permission(&self) -> bool {
+        let Self::Refused { source, .. } = self else { return false };
+        matches!(Errno::from_io_error(source), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+    }
+
+    /// Whether the knob, or what it belongs to, is not there any more.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::Gone { .. } => true,
+            Self::Refused { source, .. } => {
+                matches!(
+                    Errno::from_io_error(source),
+                    Some(Errno::NOENT | Errno::NODEV | Errno::SRCH)
+                )
+            }
+            Self::Unreadable { .. } => false,
+        }
+    }
+
+    fn refused(target: &Target, doing: Doing, source: io::Error) -> Self {
+        let hint = Hint(hint(target, &doing, &source).map(str::to_owned));
+        Self::Refused { target: Box::new(target.clone()), doing, source, hint }
+    }
+
+    /// The same of a knob whose driver tells the most that it takes.
+    fn refused_at(
+        kernel: &dyn Kernel,
+        place: &Place,
+        target: &Target,
+        doing: Doing,
+        source: io::Error,
+    ) -> Self {
+        let invalid = Errno::from_io_error(&source) == Some(Errno::INVAL);
+        let mut refused = Self::refused(target, doing, source);
+        if let (Some(most), true, Self::Refused { hint: Hint(hint), .. }) =
+            (most(kernel, place), invalid, &mut refused)
+        {
+            let known = hint.take().map(|hint| format!("; {hint}")).unwrap_or_default();
+            *hint = Some(format!("its driver takes at most {}{known}", most.trim()));
+        }
+        refused
+    }
+
+    fn gone(target: &Target, why: impl Into<String>) -> Self {
+        Self::Gone { target: Box::new(target.clone()), why: why.into() }
+    }
+}
+
+/// What was tried on a knob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Doing {
+    /// Reading it.
+    Read,
+    /// Writing this value.
+    Write(Value),
+    /// Writing back this text.
+    Restore(String),
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read => f.write_str("read"),
+            Self::Write(value) => write!(f, "write {value}"),
+            Self::Restore(raw) => write!(f, "restore {}", raw.trim_end()),
+        }
+    }
+}
+
+/// What a refusal means and what to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hint(Option<String>);
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |hint| write!(f, ": {hint}"))
+    }
+}
+
+/// Finds a knob, makes sure that it is still the same one, and reads it.
+pub fn read(kernel: &dyn Kernel, target: &Target) -> Result<Reading, KnobError> {
+    let place = find(kernel, target)?;
+    let raw =
+        kernel.get(&place).map_err(|source| KnobError::refused(target, Doing::Read, source))?;
+    let value = parse(target, &raw)?;
+    Ok(Reading { place, raw, value })
+}
+
+/// Writes a value in the kernel's own format.
+pub fn write(
+    kernel: &dyn Kernel,
+    target: &Target,
+    place: &Place,
+    value: &Value,
+) -> Result<(), KnobError> {
+    let result = kernel.set(place, &render(target, value));
+    result.map_err(|source| {
+        KnobError::refused_at(kernel, place, target, Doing::Write(value.clone()), source)
+    })
+}
+
+/// The most that the driver takes where it tells.
+fn most(kernel: &dyn Kernel, place: &Place) -> Option<String> {
+    let Place::Ethtool(netdev, setting) = place else { return None };
+    let most = match setting {
+        Setting::Channels => Setting::MostChannels,
+        Setting::Rings => Setting::MostRings,
+        _ => return None,
+    };
+    kernel.get(&Place::Ethtool(netdev.clone(), most)).ok()
+}
+
+/// Writes back a text that the kernel printed, byte for byte; or, where the kernel refuses that,
+/// what is as good.
+///
+/// A cgroup with processes in it cannot lose its set (`validate_change`, ENOSPC): all CPUs of its
+/// parent then. An RSS table that looks like the driver's own is put back by the driver, so that it
+/// makes a new one when its channels change again (`netif_is_rxfh_configured`), which it does for
+/// nobody's table but its own.
+pub fn write_back(
+    kernel: &dyn Kernel,
+    target: &Target,
+    place: &Place,
+    raw: &str,
+) -> Result<(), KnobError> {
+    let own = matches!(target, Target::RssTable { context: 0, .. })
+        && matches!(parse(target, raw), Ok(Value::Table(table)) if table.looks_like_default());
+    if own && kernel.set(place, DEFAULT).is_ok() && kernel.get(place).is_ok_and(|now| now == raw) {
+        return Ok(());
+    }
+    let result = match kernel.set(place, raw) {
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::NOSPC) && raw.trim().is_empty() => {
+            open_cpus(kernel, target).map_or(Err(e), |open| kernel.set(place, &open))
+        }
+        other => other,
+    };
+    result.map_err(|source| {
+        KnobError::refused_at(kernel, place, target, Doing::Restore(raw.to_owned()), source)
+    })
+}
+
+/// Whether a value comes to the same as another one: a cgroup without a set of its own has the CPUs
+/// of its parent.
+pub fn is_as_good(kernel: &dyn Kernel, target: &Target, value: &Value, wanted: &Value) -> bool {
+    let open = || open_cpus(kernel, target).and_then(|open| parse(target, &open).ok());
+    matches!(wanted, Value::Cpus(cpus) if cpus.is_empty()) && open().as_ref() == Some(value)
+}
+
+/// The CPUs that a cgroup's parent has, as the kernel prints them; none for other knobs.
+fn open_cpus(kernel: &dyn Kernel, target: &Target) -> Option<String> {
+    let Target::CgroupCpuset { path } = target else { return None };
+    let parent = path.rsplit_once('/')?.0;
+    kernel.read(&format!("{CGROUPS}{parent}/cpuset.cpus.effective")).ok()
+}
+
+/// Whether this process has the right to write a knob; changes nothing.
+pub fn may_write(
+    kernel: &dyn Kernel,
+    target: &Target,
+    place: &Place,
+    value: &Value,
+) -> Result<(), KnobError> {
+    let result = kernel.may_set(place, needs(target));
+    result.map_err(|source| KnobError::refused(target, Doing::Write(value.clone()), source))
+}
+
+/// How often, a millisecond apart, a knob is read before an unexpected value is believed.
+const LOOKS: u32 = 10;
+
+/// Reads a knob that should say `expected`; another value is believed only when it stays.
+///
+/// While an interrupt is being moved (`irq_move_masked_irq`), `smp_affinity` shows its former value
+/// for a moment: the pending flag is cleared before the mask is copied, and `show_irq_affinity`
+/// takes no lock.
+pub fn read_settled(
+    kernel: &dyn Kernel,
+    target: &Target,
+    expected: &Value,
+) -> Result<Reading, KnobError> {
+    let mut reading = read(kernel, target)?;
+    for _ in 1..LOOKS {
+        if reading.value == *expected {
+            break;
+        }
+        kernel.pause(Duration::from_millis(1));
+        reading = read(kernel, target)?;
+    }
+    Ok(reading)
+}
+
+/// The capability that writing needs besides the file's mode.
+fn needs(target: &Target) -> Capability {
+    match target {
+        Target::IrqAffinity { .. }
+        | Target::DefaultSmpAffinity
+        | Target::RpsSockFlowEntries
+        | Target::RpsDefaultMask
+        | Target::Sysctl { .. }
+        | Target::CgroupCpuset { .. } => Capability::None,
+        Target::NapiThread { .. } | Target::ThreadAffinity { .. } => Capability::SysNice,
+        _ => Capability::NetAdmin,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::machine::ids::Irq;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+    use super::*;
+    use crate::files::root::Root;
+    use crate::transaction::kernel::Live;
+
+    fn irq(irq: u32, action: &str) -> Target {
+        Target::IrqAffinity { irq: Irq(irq), action: action.into(), netdev: None }
+    }
+
+    fn rps(name: &str, device_path: Option<&str>) -> Target {
+        let netdev = NetdevIdentity { name: name.into(), device_path: device_path.map(Into::into) };
+        Target::RpsCpus { netdev, queue: 0 }
+    }
+
+    fn tree(files: &[(&str, &str)], links: &[(&str, &str)]) -> (tempfile::TempDir, Live) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        for (path, to) in links {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(to, path).unwrap();
+        }
+        let live = Live::new(Root::at(dir.path()).unwrap());
+        (dir, live)
+    }
+
+    #[test]
+    fn an_irq_is_its_action_names_and_not_its_number() {
+        let (_dir, kernel) = tree(
+            &[
+                ("sys/kernel/irq/27/actions", "virtio0-input.1\n"),
+                ("proc/irq/27/smp_affinity", "0f\n"),
+            ],
+            &[],
+        );
+        let reading = read(&kernel, &irq(27, "virtio0-input.1")).unwrap();
+        assert_eq!((reading.raw.as_str(), reading.value.to_string()), ("0f\n", "0-3".to_owned()));
+        let message = |target| {
+            let error = read(&kernel, &target).unwrap_err();
+            assert!(error.is_gone());
+            error.to_string()
+        };
+        assert_eq!(
+            message(irq(27, "eth0-rx")),
+            "irq 27 (eth0-rx): this number now belongs to virtio0-input.1"
+        );
+        assert_eq!(message(irq(28, "eth0-rx")), "irq 28 (eth0-rx): no such interrupt any more");
+    }
+
+    #[test]
+    fn a_renamed_netdev_is_found_by_its_device_path() {
+        let device = "sys/devices/pci0000:00/0000:00:03.0/net/ens3/queues/rx-0/rps_cpus";
+        let link = ("sys/class/net/ens3", "../../devices/pci0000:00/0000:00:03.0/net/ens3");
+        let (_dir, kernel) = tree(&[(device, "0\n")], &[link]);
+        let path = Some("/devices/pci0000:00/0000:00:03.0");
+        let reading = read(&kernel, &rps("eth0", path)).unwrap();
+        assert_eq!(reading.place, Place::File("/sys/class/net/ens3/queues/rx-0/rps_cpus".into()));
+        let message = |target| read(&kernel, &target).unwrap_err().to_string();
+        assert_eq!(
+            message(rps("ens3", None)),
+            "ens3 rx-0 rps_cpus: ens3 is another device now (/devices/pci0000:00/0000:00:03.0, not a virtual one)"
+        );
+        assert_eq!(message(rps("veth9", None)), "veth9 rx-0 rps_cpus: no netdev veth9 here");
+        assert_eq!(message(rps("../x", None)), "../x rx-0 rps_cpus: no netdev can have this name");
+    }
+
+    #[test]
+    fn a_thread_is_its_pid_name_and_start_time() {
+        let stat = "70 (napi/a) b-0) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
+        let (_dir, kernel) = tree(
+            &[("proc/70/stat", stat), ("proc/70/comm", "napi/a) b-0\n"), ("proc/71/comm", "x\n")],
+            &[],
+        );
+        assert_eq!(find::thread_identity(&kernel, 70).unwrap(), ("napi/a) b-0".to_owned(), 4242));
+        assert!(find::thread_identity(&kernel, 71).is_err());
+        let ended = Target::NapiThread { pid: 72, comm: "x".into(), start_time: 1 };
+        assert_eq!(
+            read(&kernel, &ended).unwrap_err().to_string(),
+            "kthread x (pid 72): this thread has ended"
+        );
+    }
+
+    #[test]
+    fn refusals_of_the_kernel_say_what_to_do_next() {
+        let message = |target: &Target, value: Value, errno: Errno| {
+            KnobError::refused(target, Doing::Write(value), errno.into()).to_string()
+        };
+        let cpu4 = || Value::Cpus(CpuSet::parse_list("4").unwrap());
+        let managed = message(&irq(27, "x"), cpu4(), Errno::IO);
+        assert!(managed.starts_with("irq 27 (x): cannot write 4: "), "{managed}");
+        assert!(
+            managed.contains("(os error 5): the kernel or its interrupt controller places"),
+            "{managed}"
+        );
+        for (errno, words) in [
+            (Errno::PERM, "leave it out"),
+            (Errno::NOSPC, "about 200 per cpu"),
+            (Errno::INVAL, "none of these cpus is online"),
+            (Errno::OVERFLOW, "beyond the last one"),
+            (Errno::RANGE, "beyond the last one"),
+            (Errno::ACCESS, "run as root"),
+        ] {
+            assert!(message(&irq(27, "x"), cpu4(), errno).contains(words), "{errno}");
+        }
+        assert!(message(&rps("eth0", None), cpu4(), Errno::INVAL).contains("isolcpus"));
+        assert!(message(&rps("eth0", None), cpu4(), Errno::PERM).contains("run as root"));
+        assert!(
+            message(&Target::RpsSockFlowEntries, Value::Count(9), Errno::INVAL).contains("smaller")
+        );
+    }
+
+    #[test]
+    fn the_kernel_rounds_counts_and_takes_isolated_cpus_out_of_rps() {
+        let (_dir, kernel) = tree(
+            &[
+                ("sys/devices/system/cpu/isolated", "2\n"),
+                ("sys/devices/system/cpu/nohz_full", "3\n"),
+            ],
+            &[],
+        );
+        let cpus = |list: &str| Value::Cpus(CpuSet::parse_list(list).unwrap());
+        assert_eq!(
+            settles_as(&kernel, &Target::RpsSockFlowEntries, &Value::Count(1000)),
+            Value::Count(1024)
+        );
+        assert_eq!(
+            settles_as(&kernel, &Target::RpsSockFlowEntries, &Value::Count(0)),
+            Value::Count(0)
+        );
+        assert_eq!(settles_as(&kernel, &rps("eth0", None), &cpus("1-4")), cpus("1,4"));
+        assert_eq!(settles_as(&kernel, &irq(1, "x"), &cpus("1-4")), cpus("1-4"));
+    }
+}

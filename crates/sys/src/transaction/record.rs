@@ -1,0 +1,415 @@
+//! The journal's records, and the transactions that they add up to.
+//!
+//! No file access here.
+
+use std::time::Duration;
+
+use netsilo_model::change::{Target, Value};
+use serde::{Deserialize, Serialize};
+
+/// The version of the records; other versions are rejected.
+pub const VERSION: u32 = 1;
+
+/// One line of the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+pub enum Record {
+    /// The first line: which boot all others belong to.
+    Boot {
+        /// [`VERSION`].
+        version: u32,
+        /// `/proc/sys/kernel/random/boot_id`.
+        boot_id: String,
+    },
+    /// A whole plan with the old values, on disk before the first write.
+    Begin {
+        /// The transaction's number, unique in this journal.
+        transaction: u64,
+        /// The process that writes.
+        pid: u32,
+        /// Who requested it.
+        #[serde(default, skip_serializing_if = "Origin::is_operator")]
+        origin: Origin,
+        /// Restore unless confirmed by this time since boot (CLOCK_BOOTTIME).
+        confirm_by: Option<Duration>,
+        /// The writes, in order.
+        entries: Vec<Entry>,
+    },
+    /// A knob was written; the record has the value read back.
+    Wrote {
+        /// The transaction.
+        transaction: u64,
+        /// Index of the entry.
+        entry: usize,
+        /// The text read back after the write: the kernel rounds some values.
+        raw: String,
+    },
+    /// All writes are complete.
+    Done {
+        /// The transaction.
+        transaction: u64,
+    },
+    /// A write failed; the earlier writes are being restored.
+    Failed {
+        /// The transaction.
+        transaction: u64,
+        /// What failed.
+        why: String,
+    },
+    /// The operator keeps it.
+    Confirmed {
+        /// The transaction.
+        transaction: u64,
+    },
+    /// The values that were still ours are restored; the transaction is over.
+    Undone {
+        /// The transaction.
+        transaction: u64,
+        /// Who restored it.
+        by: By,
+    },
+}
+
+/// One knob of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The knob, with what identifies it.
+    pub target: Target,
+    /// Its value before.
+    pub old: Value,
+    /// Its text before, byte for byte.
+    pub old_raw: String,
+    /// The requested value.
+    pub new: Value,
+    /// The value that the kernel is known to store (rounded counts, RPS sets without isolated
+    /// CPUs).
+    pub settles_as: Value,
+    /// Why, for people.
+    pub reason: String,
+    /// Restore any current value, because another command may write arbitrary values.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whatever: bool,
+}
+
+impl Entry {
+    /// Converts an offload from 0 or 1, which older journals of the same boot may have, to a
+    /// switch.
+    fn of_today(self) -> Self {
+        let today = |value| match value {
+            Value::Count(on) => Value::Switch(on != 0),
+            value => value,
+        };
+        if !matches!(self.target, Target::Offload { .. }) || !matches!(self.old, Value::Count(_)) {
+            return self;
+        }
+        let old = today(self.old);
+        Self {
+            old_raw: format!("{old}\n"),
+            old,
+            new: today(self.new),
+            settles_as: today(self.settles_as),
+            ..self
+        }
+    }
+}
+
+/// Who requested a transaction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// A person or their program: `apply`.
+    #[default]
+    Operator,
+    /// The daemon, whose transactions are compacted into one.
+    Daemon,
+}
+
+impl Origin {
+    fn is_operator(&self) -> bool {
+        *self == Self::Operator
+    }
+}
+
+/// Who restored a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// `apply` itself, after a failure.
+    Apply,
+    /// `undo`.
+    Undo,
+    /// The guard: the transaction was not confirmed in time.
+    Guard,
+    /// `confirm`, which ran too late and found the guard gone.
+    Confirm,
+    /// The daemon, at exit, or at start after a predecessor that was killed while writing.
+    Daemon,
+}
+
+impl std::fmt::Display for By {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Apply => "apply",
+            Self::Undo => "undo",
+            Self::Guard => "its guard",
+            Self::Confirm => "confirm",
+            Self::Daemon => "the daemon",
+        })
+    }
+}
+
+/// One `apply`, as far as recorded in the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transaction {
+    /// Its number.
+    pub id: u64,
+    /// The process that wrote it.
+    pub pid: u32,
+    /// Who requested it.
+    pub origin: Origin,
+    /// Restore unless confirmed by then (CLOCK_BOOTTIME).
+    pub confirm_by: Option<Duration>,
+    /// Its knobs, in the order of writing.
+    pub entries: Vec<Entry>,
+    /// The text read back after each entry's write; `None` if not written.
+    pub written: Vec<Option<String>>,
+    /// Its state.
+    pub state: State,
+}
+
+/// The state of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Writing, or killed while writing.
+    Begun,
+    /// A write failed, and the restore is incomplete or was interrupted.
+    Failed,
+    /// All writes are complete.
+    Done,
+    /// All writes are complete and the operator keeps them.
+    Confirmed,
+    /// It is undone.
+    Undone(By),
+}
+
+impl Transaction {
+    /// Whether some of its values may still be in the kernel.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.state, State::Undone(_))
+    }
+
+    /// Whether its writer was interrupted.
+    pub fn is_unfinished(&self) -> bool {
+        matches!(self.state, State::Begun | State::Failed)
+    }
+
+    /// The deadline for confirmation, while one is awaited.
+    pub fn awaits_confirmation(&self) -> Option<Duration> {
+        if matches!(self.state, State::Undone(_) | State::Confirmed) {
+            None
+        } else {
+            self.confirm_by
+        }
+    }
+}
+
+/// An invalid line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} is not a journal record: {why}")]
+pub struct BadLine {
+    /// Its number, from 1.
+    pub line: usize,
+    /// The problem.
+    pub why: String,
+}
+
+/// The contents of a journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct History {
+    /// The boot that the journal belongs to; `None` before the first line.
+    pub boot_id: Option<String>,
+    /// The transactions, oldest first.
+    pub transactions: Vec<Transaction>,
+    /// Total size of complete lines in bytes.
+    pub whole_bytes: usize,
+    /// Size of the torn record after them in bytes: its writer was killed.
+    pub torn_bytes: usize,
+}
+
+impl History {
+    /// Reads a journal; ignores a last line without a line end.
+    pub fn replay(bytes: &[u8]) -> Result<Self, BadLine> {
+        let whole_bytes = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let mut history =
+            Self { whole_bytes, torn_bytes: bytes.len() - whole_bytes, ..Self::default() };
+        for (number, line) in
+            bytes[..whole_bytes].split_inclusive(|&byte| byte == b'\n').enumerate()
+        {
+            let bad = |why: String| BadLine { line: number + 1, why };
+            let record = serde_json::from_slice(line).map_err(|e| bad(e.to_string()))?;
+            history.take(record).map_err(bad)?;
+        }
+        Ok(history)
+    }
+
+    /// Adds a record.
+    pub fn take(&mut self, record: Record) -> Result<(), String> {
+        match record {
+            Record::Boot { version, .. } if version != VERSION => {
+                return Err(format!("version {version}; this netsilo reads version {VERSION}"));
+            }
+            Record::Boot { .. } if self.boot_id.is_some() => {
+                return Err("a second boot record".into());
+            }
+            Record::Boot { boot_id, .. } => self.boot_id = Some(boot_id),
+            _ if self.boot_id.is_none() => return Err("no boot record precedes it".into()),
+            Record::Begin { transaction: u64::MAX, .. } => {
+                return Err("no transaction number can follow this one".into());
+            }
+            Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
+                let entries: Vec<Entry> = entries.into_iter().map(Entry::of_today).collect();
+                if self.transactions.iter().any(|t| t.id >= id) {
+                    return Err(format!("transaction {id} is not newer than the earlier ones"));
+                }
+                let written = vec![None; entries.len()];
+                self.transactions.push(Transaction {
+                    id,
+                    pid,
+                    origin,
+                    confirm_by,
+                    entries,
+                    written,
+                    state: State::Begun,
+                });
+            }
+            Record::Wrote { transaction, entry, raw } => {
+                let written = self.find(transaction)?.written.get_mut(entry);
+                *written
+                    .ok_or_else(|| format!("transaction {transaction} has no entry {entry}"))? =
+                    Some(raw);
+            }
+            Record::Done { transaction } => self.find(transaction)?.state = State::Done,
+            Record::Failed { transaction, .. } => self.find(transaction)?.state = State::Failed,
+            Record::Confirmed { transaction } => self.find(transaction)?.state = State::Confirmed,
+            Record::Undone { transaction, by } => self.find(transaction)?.state = State::Undone(by),
+        }
+        Ok(())
+    }
+
+    /// The number for the next transaction.
+    pub fn next_id(&self) -> u64 {
+        self.transactions.last().map_or(1, |t| t.id + 1)
+    }
+
+    fn find(&mut self, id: u64) -> Result<&mut Transaction, String> {
+        self.transactions
+            .iter_mut()
+            .find(|t| t.id == id)
+            .ok_or_else(|| format!("transaction {id} has no begin record"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(record: &Record) -> String {
+        serde_json::to_string(record).unwrap() + "\n"
+    }
+
+    fn boot() -> String {
+        line(&Record::Boot { version: VERSION, boot_id: "b".into() })
+    }
+
+    fn begin(transaction: u64) -> String {
+        let entry = Entry {
+            target: Target::RpsSockFlowEntries,
+            old: Value::Count(0),
+            old_raw: "0\n".into(),
+            new: Value::Count(1000),
+            settles_as: Value::Count(1024),
+            reason: "rfs".into(),
+            whatever: false,
+        };
+        line(&Record::Begin {
+            transaction,
+            pid: 7,
+            origin: Origin::Operator,
+            confirm_by: None,
+            entries: vec![entry],
+        })
+    }
+
+    #[test]
+    fn a_torn_last_line_is_ignored() {
+        let wrote = line(&Record::Wrote { transaction: 1, entry: 0, raw: "1024\n".into() });
+        let whole = boot() + &begin(1);
+        let before = History::replay(whole.as_bytes()).unwrap();
+        for cut in 1..wrote.len() {
+            let torn = History::replay((whole.clone() + &wrote[..cut]).as_bytes()).unwrap();
+            assert_eq!((torn.torn_bytes, &torn.transactions), (cut, &before.transactions));
+        }
+        let after = History::replay((whole + &wrote).as_bytes()).unwrap();
+        assert_eq!(
+            (after.torn_bytes, &after.transactions[0].written),
+            (0, &vec![Some("1024\n".into())])
+        );
+    }
+
+    #[test]
+    fn an_invalid_line_is_reported_with_its_number() {
+        let message = |text: String| History::replay(text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(message(begin(1)), "line 1 is not a journal record: no boot record precedes it");
+        assert!(
+            message(boot() + "x\n" + &begin(1))
+                .starts_with("line 2 is not a journal record: expected value")
+        );
+        let done = line(&Record::Done { transaction: 3 });
+        assert_eq!(
+            message(boot() + &done),
+            "line 2 is not a journal record: transaction 3 has no begin record"
+        );
+        assert!(message(boot() + &begin(2) + &begin(2)).contains("not newer"));
+        assert!(
+            message(boot() + &begin(u64::MAX))
+                .ends_with("no transaction number can follow this one")
+        );
+        let other = line(&Record::Boot { version: 9, boot_id: "b".into() });
+        assert_eq!(
+            message(other),
+            "line 1 is not a journal record: version 9; this netsilo reads version 1"
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn damaged_journals_never_panic_and_whole_lines_are_counted(
+            at in 0..400usize,
+            byte: u8,
+            cut in 0..400usize,
+        ) {
+            let done = Record::Done { transaction: 1 };
+            let mut journal = (boot() + &begin(1) + &line(&done)).into_bytes();
+            if let Some(place) = journal.get_mut(at) {
+                *place = byte;
+            }
+            journal.truncate(cut);
+            if let Ok(history) = History::replay(&journal) {
+                assert_eq!(history.whole_bytes + history.torn_bytes, journal.len());
+            }
+        }
+    }
+
+    #[test]
+    fn states_follow_the_records() {
+        let open = |text: &str| {
+            let history = History::replay((boot() + &begin(1) + text).as_bytes()).unwrap();
+            (history.transactions[0].is_open(), history.transactions[0].is_unfinished())
+        };
+        assert_eq!(open(""), (true, true));
+        assert_eq!(open(&line(&Record::Done { transaction: 1 })), (true, false));
+        assert_eq!(open(&line(&Record::Failed { transaction: 1, why: "x".into() })), (true, true));
+        assert_eq!(open(&line(&Record::Confirmed { transaction: 1 })), (true, false));
+        assert_eq!(open(&line(&Record::Undone { transaction: 1, by: By::Guard })), (false, false));
+    }
+}

@@ -1,0 +1,175 @@
+//! Restores exactly the values that are still ours, newest transaction first.
+//!
+//! All errors are collected; restoring never stops at the first one.
+
+use std::path::Path;
+
+use netsilo_model::change::{Target, Value};
+
+use crate::transaction::journal::{Journal, JournalError};
+use crate::transaction::kernel::Kernel;
+use crate::transaction::knob::{self, KnobError};
+use crate::transaction::record::{By, Entry, Origin, Transaction};
+
+/// Which transactions to undo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// All of this boot, back to the values before the first.
+    All,
+    /// The newest one only.
+    Last,
+    /// This one only.
+    Only(u64),
+    /// The daemon's, except those below an operator's transaction.
+    Daemons,
+}
+
+/// The result of restoring one knob.
+#[derive(Debug)]
+pub enum Fate {
+    /// It has its old value again, byte for byte.
+    Restored,
+    /// It has its old value again, but the kernel prints it differently; or it has an equivalent
+    /// value.
+    Reworded(String),
+    /// It had its old value already.
+    WasOld,
+    /// Another program or the driver has changed it since: not touched.
+    Foreign(Value),
+    /// The interrupt, device or thread no longer exists.
+    Gone(KnobError),
+    /// It could not be restored.
+    Failed(KnobError),
+    /// The kernel accepted the old value but still reports this one.
+    Ignored(Value),
+}
+
+impl Fate {
+    /// Whether a value of ours is still in the kernel.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::Ignored(_))
+    }
+}
+
+/// The result of undoing one transaction.
+#[derive(Debug)]
+pub struct Undone {
+    /// Its number.
+    pub transaction: u64,
+    /// The result for each knob, in the order of restoring.
+    pub knobs: Vec<(Target, Fate)>,
+}
+
+impl Undone {
+    /// Whether none of our values is left.
+    pub fn is_complete(&self) -> bool {
+        self.failures().next().is_none()
+    }
+
+    /// The knobs that could not be restored.
+    pub fn failures(&self) -> impl Iterator<Item = &Target> {
+        self.knobs.iter().filter(|(_, fate)| fate.is_failure()).map(|(target, _)| target)
+    }
+}
+
+/// Undoes transactions; an empty result means that there was nothing to undo.
+///
+/// A transaction with a knob that could not be restored stays open, so that the next `undo`
+/// retries. With `forget` it is closed anyway, for example when an old CPU is offline permanently.
+pub fn undo(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    which: Which,
+    forget: bool,
+    by: By,
+    watch: &mut dyn FnMut(&Target, &Fate),
+) -> Result<Vec<Undone>, JournalError> {
+    let Some(mut journal) = Journal::open_existing(kernel, dir)? else {
+        return Ok(Vec::new());
+    };
+    let open = journal.transactions().iter().rev().filter(|t| t.is_open());
+    let chosen: Vec<Transaction> = match which {
+        Which::All => open.cloned().collect(),
+        Which::Last => open.take(1).cloned().collect(),
+        Which::Daemons => open.take_while(|t| t.origin == Origin::Daemon).cloned().collect(),
+        Which::Only(id) => open.filter(|t| t.id == id).cloned().collect(),
+    };
+    let mut all: Vec<Undone> = Vec::new();
+    for transaction in chosen {
+        let stuck: Vec<Target> = all.iter().flat_map(Undone::failures).cloned().collect();
+        let undone = take_back(kernel, &transaction, &stuck, watch);
+        all.push(undone);
+        // Values chain: the value of an older transaction is visible only after all newer ones are
+        // undone.
+        if all.iter().all(Undone::is_complete) || forget {
+            journal.undone(transaction.id, by)?;
+        }
+    }
+    Ok(all)
+}
+
+/// Restores the knobs of one transaction in reverse order, except those stuck at a newer
+/// transaction's value.
+pub(crate) fn take_back(
+    kernel: &dyn Kernel,
+    transaction: &Transaction,
+    stuck: &[Target],
+    watch: &mut dyn FnMut(&Target, &Fate),
+) -> Undone {
+    let mut knobs = Vec::new();
+    for (entry, written) in transaction.entries.iter().zip(&transaction.written).rev() {
+        if stuck.contains(&entry.target) {
+            continue;
+        }
+        let fate = restore(kernel, entry, written.as_deref());
+        watch(&entry.target, &fate);
+        knobs.push((entry.target.clone(), fate));
+    }
+    Undone { transaction: transaction.id, knobs }
+}
+
+/// Restores one knob if its value is still ours.
+fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Fate {
+    let target = &entry.target;
+    let failed = |e: KnobError| if e.is_gone() { Fate::Gone(e) } else { Fate::Failed(e) };
+    let read_back = written.and_then(|raw| knob::parse(target, raw).ok());
+    let now =
+        match knob::read_settled(kernel, target, read_back.as_ref().unwrap_or(&entry.settles_as)) {
+            Ok(now) => now,
+            Err(e) => return failed(e),
+        };
+    if now.value == entry.old {
+        return Fate::WasOld;
+    }
+    if !is_ours(entry, read_back.as_ref(), &now.value) {
+        return Fate::Foreign(now.value);
+    }
+    if let Err(e) = knob::write_back(kernel, target, &now.place, &entry.old_raw) {
+        return failed(e);
+    }
+    match knob::read_settled(kernel, target, &entry.old) {
+        Ok(after) if after.raw == entry.old_raw => Fate::Restored,
+        Ok(after) if after.value == entry.old => Fate::Reworded(after.raw),
+        Ok(after) if knob::is_as_good(kernel, target, &after.value, &entry.old) => {
+            Fate::Reworded(after.raw)
+        }
+        Ok(after) => Fate::Ignored(after.value),
+        Err(e) => failed(e),
+    }
+}
+
+/// Whether we wrote the current value.
+///
+/// It is compared with the value read back, or with the possible values if we were killed before
+/// the read.
+fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
+    match read_back {
+        _ if entry.whatever => true,
+        Some(read_back) => now == read_back,
+        None => {
+            *now == entry.new
+                || *now == entry.settles_as
+                || knob::may_round_to(&entry.target, &entry.new, now)
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Waits until interrupts actually arrive on their new CPUs.
+//!
+//! On x86 a new affinity takes effect with the next interrupt, which still arrives on the old CPU
+//! and is then moved (`irq_move_irq`); until then `effective_affinity` shows the old CPU. So the
+//! interrupt counters are compared; without new interrupts the result is [`Arrival::NoTraffic`].
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::parse::per_cpu_count::per_cpu_count;
+use serde::Serialize;
+
+use crate::transaction::kernel::Kernel;
+
+/// Default time to wait for interrupts.
+pub const LIMIT: Duration = Duration::from_secs(2);
+
+/// The interval between reads of the counters.
+const STEP: Duration = Duration::from_millis(20);
+
+/// Where an interrupt arrived after it was moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arrival {
+    /// On this CPU, one of those requested.
+    Arrived(CpuId),
+    /// No interrupt occurred.
+    NoTraffic,
+    /// Only on this CPU, which was not requested.
+    StillElsewhere(CpuId),
+    /// The counters cannot be read.
+    Unknown(String),
+}
+
+/// Interrupts that were moved, with their counters just after the write.
+#[derive(Debug)]
+pub struct Moved(Vec<MovedIrq>);
+
+#[derive(Debug)]
+struct MovedIrq {
+    irq: Irq,
+    cpus: CpuSet,
+    before: io::Result<BTreeMap<CpuId, u64>>,
+}
+
+impl Moved {
+    /// Records the counters of interrupts and their requested CPUs.
+    pub fn note(kernel: &dyn Kernel, irqs: impl IntoIterator<Item = (Irq, CpuSet)>) -> Self {
+        Self(
+            irqs.into_iter()
+                .map(|(irq, cpus)| MovedIrq { irq, cpus, before: counts(kernel, irq) })
+                .collect(),
+        )
+    }
+
+    /// Waits until each interrupt has arrived on a requested CPU, or the time is over.
+    ///
+    /// `watch` receives each result.
+    pub fn wait(
+        self,
+        kernel: &dyn Kernel,
+        limit: Duration,
+        watch: &mut dyn FnMut(Irq, &Arrival),
+    ) -> Vec<(Irq, Arrival)> {
+        let end = kernel.now() + limit;
+        let mut known: BTreeMap<Irq, Arrival> = BTreeMap::new();
+        loop {
+            let over = kernel.now() >= end;
+            for moved in &self.0 {
+                if known.contains_key(&moved.irq) {
+                    continue;
+                }
+                let arrival = moved.arrival(kernel);
+                if over || matches!(arrival, Arrival::Arrived(_) | Arrival::Unknown(_)) {
+                    watch(moved.irq, &arrival);
+                    known.insert(moved.irq, arrival);
+                }
+            }
+            if known.len() == self.0.len() {
+                return known.into_iter().collect();
+            }
+            kernel.pause(STEP);
+        }
+    }
+}
+
+impl MovedIrq {
+    fn arrival(&self, kernel: &dyn Kernel) -> Arrival {
+        let (before, now) = match (&self.before, counts(kernel, self.irq)) {
+            (Ok(before), Ok(now)) => (before, now),
+            (Err(e), _) => return Arrival::Unknown(e.to_string()),
+            (_, Err(e)) => return Arrival::Unknown(e.to_string()),
+        };
+        // Counters wrap at 32 bits: any difference counts as growth.
+        let grown: CpuSet = now
+            .iter()
+            .filter(|&(cpu, n)| before.get(cpu) != Some(n))
+            .map(|(&cpu, _)| cpu)
+            .collect();
+        match (grown.and(&self.cpus).lowest(), grown.lowest()) {
+            (Some(there), _) => Arrival::Arrived(there),
+            (None, Some(elsewhere)) => Arrival::StillElsewhere(elsewhere),
+            (None, None) => Arrival::NoTraffic,
+        }
+    }
+}
+
+fn counts(kernel: &dyn Kernel, irq: Irq) -> io::Result<BTreeMap<CpuId, u64>> {
+    let possible = kernel.read("/sys/devices/system/cpu/possible")?;
+    let possible = CpuSet::parse_list(&possible).map_err(io::Error::other)?;
+    let text = kernel.read(&format!("/sys/kernel/irq/{irq}/per_cpu_count"))?;
+    per_cpu_count(&text, &possible).map_err(io::Error::other)
+}

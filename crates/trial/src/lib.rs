@@ -1,0 +1,6 @@
+//! ROOMDOC
+
+pub mod comparison;
+pub mod experiment;
+pub mod traffic;
+pub mod workload;

@@ -1,0 +1,579 @@
+//! A load: its specification, its results and their arithmetic. The kernel edge has the sockets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use netsilo_model::derive::rates::Rates;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::attribution::CpuTime;
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of instances: each is a socket, and a client has about 28000 ports.
+pub const MOST_INSTANCES: usize = 20_000;
+
+/// Maximum size of a request, response or send call, in bytes.
+const MOST_BYTES: usize = 16 << 20;
+
+/// Bytes per call that a TCP stream sends, as iperf3 does, and that its reader takes.
+const USUAL_PIECE: usize = 128 << 10;
+
+/// Maximum payload of a UDP datagram over IPv4, in bytes.
+const MOST_DATAGRAM: usize = 65_507;
+
+/// The traffic pattern, with netperf's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Test {
+    /// A request and its response, repeated, on one connection per instance.
+    #[serde(rename = "TCP_RR")]
+    TcpRr,
+    /// The same with datagrams.
+    #[serde(rename = "UDP_RR")]
+    UdpRr,
+    /// One connection per request.
+    #[serde(rename = "TCP_CRR")]
+    TcpCrr,
+    /// As many bytes as possible, one way.
+    #[serde(rename = "TCP_STREAM")]
+    TcpStream,
+    /// The same from a file in memory, by `sendfile`: the sender copies nothing.
+    #[serde(rename = "TCP_SENDFILE")]
+    TcpSendfile,
+    /// Datagrams, as many as possible or at a given rate; lost datagrams stay lost.
+    #[serde(rename = "UDP_STREAM")]
+    UdpStream,
+    /// `UDP_STREAM` with the smallest frames on many flows, to load a machine that forwards.
+    #[serde(rename = "FORWARD")]
+    Forward,
+}
+
+impl Test {
+    /// All tests.
+    pub const ALL: [Self; 7] = [
+        Self::TcpRr,
+        Self::UdpRr,
+        Self::TcpCrr,
+        Self::TcpStream,
+        Self::TcpSendfile,
+        Self::UdpStream,
+        Self::Forward,
+    ];
+
+    /// netperf's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::TcpRr => "TCP_RR",
+            Self::UdpRr => "UDP_RR",
+            Self::TcpCrr => "TCP_CRR",
+            Self::TcpStream => "TCP_STREAM",
+            Self::TcpSendfile => "TCP_SENDFILE",
+            Self::UdpStream => "UDP_STREAM",
+            Self::Forward => "FORWARD",
+        }
+    }
+
+    /// Whether requests get responses.
+    pub fn has_responses(self) -> bool {
+        matches!(self, Self::TcpRr | Self::UdpRr | Self::TcpCrr)
+    }
+
+    /// Whether it sends datagrams.
+    pub fn is_udp(self) -> bool {
+        matches!(self, Self::UdpRr | Self::UdpStream | Self::Forward)
+    }
+
+    /// Whether it sends bytes over TCP, one way.
+    fn is_tcp_stream(self) -> bool {
+        matches!(self, Self::TcpStream | Self::TcpSendfile)
+    }
+
+    /// Whether `MSG_ZEROCOPY` applies: streams from a buffer; `sendfile` copies nothing anyway.
+    pub fn may_zero_copy(self) -> bool {
+        matches!(self, Self::TcpStream | Self::UdpStream)
+    }
+
+    /// Default number of bytes per send call: iperf3's size, a full Ethernet frame, or the minimum.
+    pub fn usual_send_bytes(self) -> usize {
+        match self {
+            Self::UdpStream => 1472,
+            Self::Forward => 18,
+            _ => USUAL_PIECE,
+        }
+    }
+
+    /// Default number of instances.
+    pub fn usual_instances(self) -> usize {
+        if self == Self::Forward { 64 } else { 1 }
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// How an instance runs.
+///
+/// It changes the result: a thread with one connection sleeps and is woken for each response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InstancesAs {
+    /// One process each, as in netperf; threads at the server.
+    Processes,
+    /// One thread each, blocked in its socket.
+    Threads,
+    /// A few threads with many connections each, waiting in epoll.
+    Multiplexed,
+}
+
+impl fmt::Display for InstancesAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Processes => "processes",
+            Self::Threads => "threads",
+            Self::Multiplexed => "multiplexed",
+        })
+    }
+}
+
+/// The specification of a load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// The traffic pattern.
+    pub test: Test,
+    /// Number of instances; each has one outstanding request.
+    pub instances: usize,
+    /// How instances run.
+    pub instances_as: InstancesAs,
+    /// Number of client threads when instances are multiplexed.
+    pub workers: usize,
+    /// Length of a request, in bytes.
+    pub request_bytes: usize,
+    /// Length of a response, in bytes.
+    pub response_bytes: usize,
+    /// Bytes per send call of a stream.
+    pub send_bytes: usize,
+    /// Maximum bytes per read call of a TCP stream's reader.
+    #[serde(default = "usual_piece", skip_serializing_if = "is_usual_piece")]
+    pub recv_bytes: usize,
+    /// Whether a stream sends with `MSG_ZEROCOPY`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub zero_copy: bool,
+    /// Datagrams per second, all instances together; `None` for as many as possible.
+    pub rate_per_s: Option<f64>,
+    /// Time after which a UDP request counts as lost.
+    pub lost_after: Duration,
+    /// Whether a lost UDP request is sent again; otherwise the next request follows.
+    pub resend: bool,
+    /// Run time before counting starts.
+    pub warm_up: Duration,
+    /// Run time while counting.
+    pub duration: Duration,
+}
+
+impl Spec {
+    /// The default specification of a test, for this duration.
+    pub fn usual(test: Test, duration: Duration) -> Self {
+        Self {
+            test,
+            instances: test.usual_instances(),
+            instances_as: InstancesAs::Threads,
+            workers: 1,
+            request_bytes: 1,
+            response_bytes: 1,
+            send_bytes: test.usual_send_bytes(),
+            recv_bytes: USUAL_PIECE,
+            zero_copy: false,
+            rate_per_s: None,
+            lost_after: Duration::from_millis(200),
+            resend: false,
+            warm_up: Duration::from_millis(200),
+            duration,
+        }
+    }
+
+    /// Checks a specification, which may come from an untrusted peer.
+    ///
+    /// Errors are messages for the user.
+    pub fn check(&self) -> Result<(), String> {
+        let most = if self.test.is_udp() { MOST_DATAGRAM } else { MOST_BYTES };
+        let within = |what: &str, value: usize, most: usize| {
+            if (1..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!("{what} must be 1 to {most}, not {value}"))
+            }
+        };
+        within("instances", self.instances, MOST_INSTANCES)?;
+        within("workers", self.workers, 1024)?;
+        if self.test.has_responses() {
+            within("request bytes", self.request_bytes, most)?;
+            within("response bytes", self.response_bytes, most)?;
+        } else {
+            within("send bytes", self.send_bytes, most)?;
+            within("recv bytes", self.recv_bytes, USUAL_PIECE)?;
+        }
+        if self.recv_bytes != USUAL_PIECE && !self.test.is_tcp_stream() {
+            return Err(format!(
+                "recv bytes are for TCP_STREAM and TCP_SENDFILE, not for {}",
+                self.test
+            ));
+        }
+        if self.zero_copy && !self.test.may_zero_copy() {
+            return Err(format!(
+                "zero copy is for TCP_STREAM and UDP_STREAM, not for {}",
+                self.test
+            ));
+        }
+        let day = Duration::from_secs(24 * 60 * 60);
+        if self.duration.is_zero() || self.duration > day || self.warm_up > day {
+            return Err("a run must last at most one day".into());
+        }
+        if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&self.lost_after) {
+            return Err("the loss timeout must be 1ms to 60s".into());
+        }
+        if self.rate_per_s.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
+            return Err("the rate must be more than 0 datagrams per second".into());
+        }
+        Ok(())
+    }
+}
+
+/// The counts of one end. The client sends requests and receives responses, the server the reverse.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Totals {
+    /// Requests; the client counts each once, however often it sent the request.
+    pub requests: u64,
+    /// Responses to requests.
+    pub responses: u64,
+    /// Requests given up without a response in time.
+    pub lost: u64,
+    /// Requests sent again.
+    pub resent: u64,
+    /// Responses after the request counted as lost, or to no known request.
+    pub late: u64,
+    /// Bytes passed to the kernel.
+    pub sent_bytes: u64,
+    /// Bytes taken from the kernel.
+    pub received_bytes: u64,
+    /// Datagrams passed to the kernel.
+    pub datagrams_sent: u64,
+    /// Datagrams taken from the kernel.
+    pub datagrams_received: u64,
+    /// Send calls with `MSG_ZEROCOPY`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zerocopy_sends: u64,
+    /// Of these, sends whose completion the kernel has reported.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zerocopy_completed: u64,
+    /// Of these, sends that the kernel copied nevertheless.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zerocopy_copied: u64,
+}
+
+fn usual_piece() -> usize {
+    USUAL_PIECE
+}
+
+fn is_usual_piece(bytes: &usize) -> bool {
+    *bytes == USUAL_PIECE
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.responses += other.responses;
+        self.lost += other.lost;
+        self.resent += other.resent;
+        self.late += other.late;
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
+        self.datagrams_sent += other.datagrams_sent;
+        self.datagrams_received += other.datagrams_received;
+        self.zerocopy_sends += other.zerocopy_sends;
+        self.zerocopy_completed += other.zerocopy_completed;
+        self.zerocopy_copied += other.zerocopy_copied;
+    }
+}
+
+impl Totals {
+    /// The increase since earlier totals.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(earlier.requests),
+            responses: self.responses.saturating_sub(earlier.responses),
+            lost: self.lost.saturating_sub(earlier.lost),
+            resent: self.resent.saturating_sub(earlier.resent),
+            late: self.late.saturating_sub(earlier.late),
+            sent_bytes: self.sent_bytes.saturating_sub(earlier.sent_bytes),
+            received_bytes: self.received_bytes.saturating_sub(earlier.received_bytes),
+            datagrams_sent: self.datagrams_sent.saturating_sub(earlier.datagrams_sent),
+            datagrams_received: self.datagrams_received.saturating_sub(earlier.datagrams_received),
+            zerocopy_sends: self.zerocopy_sends.saturating_sub(earlier.zerocopy_sends),
+            zerocopy_completed: self.zerocopy_completed.saturating_sub(earlier.zerocopy_completed),
+            zerocopy_copied: self.zerocopy_copied.saturating_sub(earlier.zerocopy_copied),
+        }
+    }
+}
+
+/// Response times from before the request was sent until the response was read, in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Number of responses.
+    pub count: u64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// Maximum.
+    pub max_ns: u64,
+    /// Percentiles by percent (`50`, `99.9`), to three digits.
+    pub percentiles_ns: BTreeMap<String, u64>,
+    /// The histogram in HdrHistogram's interchange format (V2, deflated, base64).
+    pub histogram: String,
+}
+
+/// The state of one end's machine while counting.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Side {
+    /// Host name.
+    pub hostname: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Boot id: two ends with the same one share their CPUs.
+    pub boot_id: String,
+    /// Kernel counters as rates: CPU times, softirqs, IPIs, softnet, interrupts, netdevs.
+    pub rates: Rates,
+    /// Measured interrupt times and counts, if eBPF was allowed.
+    pub true_times: BTreeMap<CpuId, CpuTime>,
+    /// Length of that measurement.
+    pub true_elapsed: Duration,
+    /// Context switches of the machine per second.
+    pub context_switches_per_s: Option<f64>,
+    /// All interrupts of the machine per second, including inter-processor ones and timers.
+    pub interrupts_per_s: Option<f64>,
+    /// CPU time of this end's netsilo and its processes, in CPUs.
+    pub own_cpus: f64,
+    /// Peak memory of this end's netsilo process since its start, in bytes (VmHWM), without its
+    /// child processes.
+    pub peak_bytes: Option<u64>,
+}
+
+impl Side {
+    /// Number of busy CPUs, counting all work of the machine; `None` without ticks.
+    pub fn busy_cpus(&self) -> Option<f64> {
+        let shares: Vec<f64> =
+            self.rates.cpus.values().filter_map(|cpu| Some(cpu.shares?.busy())).collect();
+        (!shares.is_empty()).then(|| shares.iter().sum())
+    }
+}
+
+/// The server's part of one run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Served {
+    /// How its workers run; as requested if the server supports it.
+    pub instances_as: Option<InstancesAs>,
+    /// Number of threads.
+    pub workers: usize,
+    /// CPU time spent per request, in microseconds.
+    pub work_usecs: u64,
+    /// Totals of the whole run, including warm-up.
+    pub totals: Totals,
+    /// Totals while counting.
+    pub counted: Totals,
+    /// The server's machine.
+    pub side: Side,
+}
+
+/// The result of a load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Format version.
+    pub version: u32,
+    /// The requested load.
+    pub spec: Spec,
+    /// The server's address.
+    pub address: String,
+    /// Counting time, in seconds.
+    pub seconds: f64,
+    /// The client's totals of the whole run: each request was answered or lost.
+    pub totals: Totals,
+    /// The client's totals while counting.
+    pub counted: Totals,
+    /// Transactions in each second; for streams, bytes sent.
+    pub per_second: Vec<u64>,
+    /// Response times.
+    pub latency: Option<Latency>,
+    /// The client's machine.
+    pub client: Side,
+    /// The server.
+    pub server: Served,
+}
+
+/// Key figures of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Requests answered per second.
+    pub transactions_per_s: Option<f64>,
+    /// Bytes that arrived at the server, per second.
+    pub bytes_per_s: f64,
+    /// Datagrams that arrived at the server, per second.
+    pub datagrams_per_s: Option<f64>,
+    /// Share of datagrams or requests that were lost.
+    pub lost: Option<f64>,
+    /// CPU time per transaction on the client's and the server's machine, in nanoseconds; counts
+    /// all work on them.
+    pub cpu_ns_per_transaction: Option<(f64, f64)>,
+    /// CPU seconds per gigabyte (10^9 bytes) that arrived, likewise.
+    pub cpu_s_per_gigabyte: Option<(f64, f64)>,
+}
+
+impl Run {
+    /// Computes the key figures.
+    pub fn figures(&self) -> Figures {
+        let per_s = |count: u64| count as f64 / self.seconds;
+        let test = self.spec.test;
+        let streams_udp = test.is_udp() && !test.has_responses();
+        let share = |lost: u64, of: u64| (of > 0).then(|| lost as f64 / of as f64);
+        let lost = if streams_udp {
+            let arrived = self.server.totals.datagrams_received;
+            share(self.totals.datagrams_sent.saturating_sub(arrived), self.totals.datagrams_sent)
+        } else {
+            share(self.totals.lost, self.totals.requests).filter(|_| test == Test::UdpRr)
+        };
+        let busy = self.client.busy_cpus().zip(self.server.side.busy_cpus());
+        let each = |per_s: f64, unit: f64| {
+            busy.filter(|_| per_s > 0.0)
+                .map(|(client, server)| (client / per_s * unit, server / per_s * unit))
+        };
+        let bytes_per_s = per_s(self.server.counted.received_bytes);
+        let transactions_per_s = test.has_responses().then(|| per_s(self.counted.responses));
+        Figures {
+            transactions_per_s,
+            bytes_per_s,
+            datagrams_per_s: streams_udp.then(|| per_s(self.server.counted.datagrams_received)),
+            lost,
+            cpu_ns_per_transaction: transactions_per_s.and_then(|rate| each(rate, 1e9)),
+            cpu_s_per_gigabyte: if test.has_responses() { None } else { each(bytes_per_s, 1e9) },
+        }
+    }
+
+    /// Whether both ends ran on one machine and so share their CPU times.
+    pub fn is_on_one_machine(&self) -> bool {
+        self.client.boot_id == self.server.side.boot_id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::derive::rates::{CpuRates, Shares};
+
+    #[test]
+    fn a_spec_from_a_peer_is_checked() {
+        let usual = Spec::usual(Test::UdpRr, Duration::from_secs(1));
+        assert_eq!(usual.check(), Ok(()));
+        let wrong = |change: fn(&mut Spec)| {
+            let mut spec = usual.clone();
+            change(&mut spec);
+            spec.check().unwrap_err()
+        };
+        assert_eq!(wrong(|it| it.instances = 0), "instances must be 1 to 20000, not 0");
+        assert_eq!(
+            wrong(|it| it.request_bytes = 65_508),
+            "request bytes must be 1 to 65507, not 65508"
+        );
+        assert_eq!(wrong(|it| it.duration = Duration::MAX), "a run must last at most one day");
+        assert_eq!(
+            wrong(|it| it.lost_after = Duration::ZERO),
+            "the loss timeout must be 1ms to 60s"
+        );
+        assert_eq!(
+            wrong(|it| it.rate_per_s = Some(f64::NAN)),
+            "the rate must be more than 0 datagrams per second"
+        );
+        assert_eq!(wrong(|it| it.response_bytes = 0), "response bytes must be 1 to 65507, not 0");
+        let of_streams = "recv bytes are for TCP_STREAM and TCP_SENDFILE, not for UDP_RR";
+        assert_eq!(wrong(|it| it.recv_bytes = 1024), of_streams);
+        assert_eq!(
+            wrong(|it| it.zero_copy = true),
+            "zero copy is for TCP_STREAM and UDP_STREAM, not for UDP_RR"
+        );
+    }
+
+    fn side(usr: f64) -> Side {
+        let shares = Some(Shares { usr, idle: 1.0 - usr, ..Shares::default() });
+        let cpus =
+            (0..2).map(|cpu| (CpuId(cpu), CpuRates { shares, ..CpuRates::default() })).collect();
+        Side { rates: Rates { cpus, ..Rates::default() }, ..Side::default() }
+    }
+
+    fn run(test: Test) -> Run {
+        Run {
+            version: 1,
+            spec: Spec::usual(test, Duration::from_secs(2)),
+            address: "192.0.2.1:12870".into(),
+            seconds: 2.0,
+            totals: Totals {
+                requests: 1010,
+                responses: 1000,
+                lost: 10,
+                datagrams_sent: 800,
+                ..Totals::default()
+            },
+            counted: Totals { responses: 500, ..Totals::default() },
+            per_second: vec![250, 250],
+            latency: None,
+            client: side(0.5),
+            server: Served {
+                totals: Totals { datagrams_received: 600, ..Totals::default() },
+                counted: Totals {
+                    received_bytes: 4_000_000_000,
+                    datagrams_received: 500,
+                    ..Totals::default()
+                },
+                side: side(0.25),
+                ..Served::default()
+            },
+        }
+    }
+
+    #[test]
+    fn each_test_has_its_own_figures() {
+        let request = run(Test::UdpRr).figures();
+        assert_eq!((request.transactions_per_s, request.lost), (Some(250.0), Some(10.0 / 1010.0)));
+        assert_eq!(
+            (request.cpu_ns_per_transaction, request.cpu_s_per_gigabyte),
+            (Some((4e6, 2e6)), None)
+        );
+        let stream = run(Test::UdpStream).figures();
+        assert_eq!((stream.datagrams_per_s, stream.lost), (Some(250.0), Some(0.25)));
+        assert_eq!(
+            (stream.transactions_per_s, stream.cpu_s_per_gigabyte),
+            (None, Some((0.5, 0.25)))
+        );
+        assert_eq!(
+            (run(Test::TcpRr).figures().lost, run(Test::TcpStream).figures().lost),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn a_run_round_trips_through_json() {
+        let run = run(Test::TcpCrr);
+        let text = serde_json::to_string(&run).unwrap();
+        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
+        assert!(
+            text.contains("\"TCP_CRR\"") && !text.contains("zero"),
+            "fields that were not requested are left out: {text}"
+        );
+    }
+}
