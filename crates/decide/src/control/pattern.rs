@@ -8,6 +8,7 @@ use std::time::Duration;
 use netsilo_model::derive::rates::{CpuRates, Rates};
 use netsilo_model::derive::silo::Silos;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::subject::Subject;
 
 /// Packets per second that differ by more than this factor.
 const PACKETS: f64 = 1.3;
@@ -26,7 +27,7 @@ const UNREST: usize = 6;
 pub(super) struct Pattern {
     online: CpuSet,
     user: BTreeMap<CpuId, f64>,
-    queues: BTreeMap<String, Queue>,
+    queues: BTreeMap<Subject, Queue>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -56,8 +57,8 @@ pub(super) struct WorkloadHistory {
     pattern: Option<Pattern>,
     /// Windows since the change.
     windows_since: u32,
-    /// When the readers of a queue moved, by the label of its silo; no longer ago than a calm.
-    readers_moved: BTreeMap<String, Vec<Duration>>,
+    /// When the readers of a queue moved, by its silo; no longer ago than a calm.
+    readers_moved: BTreeMap<Subject, Vec<Duration>>,
 }
 
 impl WorkloadHistory {
@@ -66,8 +67,8 @@ impl WorkloadHistory {
         let changed = self.pattern.as_ref().is_none_or(|before| pattern.differs(before));
         self.windows_since = if changed { 0 } else { self.windows_since.saturating_add(1) };
         if changed {
-            for label in self.pattern.iter().flat_map(|before| pattern.read_elsewhere(before)) {
-                self.readers_moved.entry(label.clone()).or_default().push(now);
+            for silo in self.pattern.iter().flat_map(|before| pattern.read_elsewhere(before)) {
+                self.readers_moved.entry(silo.clone()).or_default().push(now);
             }
             self.pattern = Some(pattern.clone());
         }
@@ -83,8 +84,8 @@ impl WorkloadHistory {
     }
 
     /// What the workload does for the knobs of a silo.
-    pub(super) fn seen_from(&self, label: Option<&str>) -> Workload {
-        let moved = label.and_then(|label| self.readers_moved.get(label));
+    pub(super) fn seen_from(&self, silo: Option<&Subject>) -> Workload {
+        let moved = silo.and_then(|silo| self.readers_moved.get(silo));
         match self.windows_since {
             _ if moved.is_some_and(|times| times.len() > UNREST) => Workload::Unrest,
             0 => Workload::Changed,
@@ -103,7 +104,7 @@ impl Pattern {
             let mut read_on = silo.read_on();
             let all: f64 = read_on.values().sum();
             read_on.values_mut().for_each(|bytes| *bytes /= all);
-            (silo.label(), Queue { packets: silo.packets_per_s.unwrap_or_default(), read_on })
+            (silo.subject(), Queue { packets: silo.packets_per_s.unwrap_or_default(), read_on })
         });
         Self {
             online: online.clone(),
@@ -117,8 +118,8 @@ impl Pattern {
         let user = |(cpu, share): (&CpuId, &f64)| {
             other.user.get(cpu).is_none_or(|before| (share - before).abs() > USER_TIME)
         };
-        let queue = |(label, queue): (&String, &Queue)| {
-            other.queues.get(label).is_none_or(|before| queue.differs(before))
+        let queue = |(silo, queue): (&Subject, &Queue)| {
+            other.queues.get(silo).is_none_or(|before| queue.differs(before))
         };
         self.online != other.online
             || self.queues.len() != other.queues.len()
@@ -127,9 +128,9 @@ impl Pattern {
     }
 
     /// The queues whose readers are elsewhere than in the other pattern.
-    fn read_elsewhere<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a String> {
-        let moved = |label: &&String| {
-            other.queues.get(*label).is_some_and(|before| self.queues[*label].moved(before))
+    fn read_elsewhere<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a Subject> {
+        let moved = |silo: &&Subject| {
+            other.queues.get(*silo).is_some_and(|before| self.queues[*silo].moved(before))
         };
         self.queues.keys().filter(moved)
     }

@@ -57,7 +57,7 @@ impl Controller {
         target: &Target,
         change: Option<&'p Change>,
     ) -> Planned<'p> {
-        let workload = self.workload.seen_from(window.label(target).as_deref());
+        let workload = self.workload.seen_from(window.subject(target).as_ref());
         let knob = self.knobs.get(target);
         let before = knob.and_then(Knob::wanted).zip(change);
         let same =

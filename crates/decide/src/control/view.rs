@@ -12,6 +12,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::subject::Subject;
 
 /// A window: what was observed, what is derived from it, and its silos by knob.
 pub(super) struct Window<'a> {
@@ -81,9 +82,9 @@ impl<'a> Window<'a> {
         Some(self.silo(target)?.irq.as_ref()?.to)
     }
 
-    /// The label of the silo that a knob belongs to.
-    pub(super) fn label(&self, target: &Target) -> Option<String> {
-        Some(self.silo(target)?.label())
+    /// The subject of the silo that a knob belongs to.
+    pub(super) fn subject(&self, target: &Target) -> Option<Subject> {
+        Some(self.silo(target)?.subject())
     }
 
     /// The rx queue of the silo that a knob belongs to.

@@ -1,5 +1,6 @@
 //! Findings on busy polling and on interrupt deferral.
 
+use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -61,7 +62,7 @@ fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
     Some(Finding {
         id: FindingId::BusyPollNoRoom,
         severity: Severity::Info,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: "readers busy-poll, but the cpus that receive and read have almost no idle time"
             .into(),
         evidence,
@@ -131,7 +132,7 @@ fn half_on(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::DeferralHalfOn,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "interrupt deferral is configured without its timer, so interrupts are not deferred"
             .into(),
         evidence,

@@ -1,6 +1,7 @@
 //! Findings from verdicts: remedies that would help where a CPU is saturated, and settings that are
 //! on and hurt.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, Target, Value};
@@ -15,7 +16,7 @@ use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable, verdicts}
 const USELESS: f64 = 0.9;
 
 pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let mut by_netdev: BTreeMap<String, Vec<Verdict>> = BTreeMap::new();
+    let mut by_netdev: BTreeMap<Subject, Vec<Verdict>> = BTreeMap::new();
     for verdict in verdicts(seen) {
         by_netdev.entry(verdict.subject.clone()).or_default().push(verdict);
     }
@@ -176,7 +177,7 @@ fn rfs_useless(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RfsUseless,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "RFS is on, but nearly all traffic is UDP that it cannot steer".into(),
         evidence: vec![bytes],
         remedies: vec![Remedy {

@@ -1,5 +1,6 @@
 //! Findings on uneven queue load: what another indirection table can fix, and what no table can.
 
+use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::change::{Change, Table, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::load::TableLoad;
@@ -101,7 +102,7 @@ fn table_skew(
     Finding {
         id: FindingId::RssTableSkew,
         severity: severity(seen, silo),
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "rx-{queue} receives {skew:.1} times the mean of the queues: the table does not suit \
              these flows"
@@ -144,7 +145,7 @@ fn elephant(netdev: &Netdev, load: &TableLoad) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RssElephant,
         severity: Severity::Info,
-        subject: format!("{} rx-{queue}", netdev.name),
+        subject: Subject::Queue(netdev.name.clone(), queue),
         title: format!(
             "one flow is {parts:.1} times a queue's fair share: neither a table nor RPS can split \
              it"

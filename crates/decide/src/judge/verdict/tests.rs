@@ -32,7 +32,7 @@ fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> 
     let seen = Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() };
     verdicts(&seen)
         .into_iter()
-        .map(|verdict| ((verdict.subject.clone(), verdict.remedy), verdict))
+        .map(|verdict| ((verdict.subject.to_string(), verdict.remedy), verdict))
         .collect()
 }
 

@@ -1,5 +1,6 @@
 //! Findings on RPS that steers packets to the polling CPU, and on RFS with one table missing.
 
+use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::{Silo, heaviest};
@@ -32,7 +33,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RpsToItself,
         severity: Severity::Warning,
-        subject: silo.label(),
+        subject: silo.subject(),
         title: format!("RPS steers all packets to cpu {target}, which already polls them"),
         evidence: vec![
             Evidence::new(
@@ -117,7 +118,7 @@ fn half_on(seen: &Analysis<'_>) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RfsHalfOn,
         severity: Severity::Info,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: half.into(),
         evidence,
         remedies: vec![Remedy {

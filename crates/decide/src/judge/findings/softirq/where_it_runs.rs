@@ -1,6 +1,7 @@
 //! Findings on interrupts outside their requested affinity, queues that share a core, and receive
 //! work on isolated or tickless CPUs.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::Change;
@@ -68,7 +69,7 @@ fn elsewhere(seen: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
     Some(Finding {
         id: FindingId::IrqNotWhereAsked,
         severity: Severity::Warning,
-        subject: silo.label(),
+        subject: silo.subject(),
         title: format!("its irq {irq} is requested on {requested} but arrives on {cpus}"),
         evidence,
         remedies: vec![Remedy {
@@ -166,7 +167,7 @@ fn crowd(
     Finding {
         id: FindingId::QueuesShareCore,
         severity: Severity::Warning,
-        subject: format!("cpu{}", core.lowest().unwrap_or_default()),
+        subject: Subject::Cpu(core.lowest().unwrap_or_default()),
         title: format!(
             "{} busy queues are polled on core {core}, while {free} cores poll none",
             queues.len()
