@@ -40,7 +40,7 @@ fn every_case_plans_as_recorded() {
             prepend_module_to_snapshot => false,
             omit_expression => true,
         }, {
-            insta::assert_snapshot!("plan", plan_view::render(&first));
+            insta::assert_snapshot!("plan", views::plan::render(&first));
         });
         let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
         assert_eq!(
@@ -110,7 +110,7 @@ fn every_finding_fires_and_almost_does_not() {
             prepend_module_to_snapshot => false,
             omit_expression => true,
         }, {
-            insta::assert_snapshot!("fires", check_view::render(&found));
+            insta::assert_snapshot!("fires", views::check::render(&found));
             insta::assert_json_snapshot!("fires-json", found.findings);
         });
         let almost = Host::found(&case.join("almost.json"), *id);

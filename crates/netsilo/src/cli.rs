@@ -57,7 +57,7 @@ enum Verb {
     /// Print a set of CPUs in each notation that the kernel uses
     Mask(mask::Args),
     /// Run the daemon: observe, decide, place and verify in each cycle
-    Run(run::Args),
+    Run(daemon::Args),
     /// Show what the daemon does, and why
     Status(status::Args),
     /// Check the daemon's configuration

@@ -337,7 +337,7 @@ fn default_folder(kind: Kind) -> PathBuf {
 
 /// Describes this machine for the run's record.
 fn machine(seen: &Observation) -> Result<Machine> {
-    let identity = costs::machine(&Root::live()).context("cannot identify this machine")?;
+    let identity = store::machine(&Root::live()).context("cannot identify this machine")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
         let driver = netdev.driver.as_deref().unwrap_or("driver unknown");

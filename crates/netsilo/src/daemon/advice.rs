@@ -38,9 +38,15 @@ impl Advice {
         }
     }
 
-    /// Returns the placements in order of interrupt.
-    pub(crate) fn placements(&self) -> Vec<Placement> {
-        self.0.values().cloned().collect()
+    /// The hints, by interrupt.
+    pub(crate) fn hints(&self) -> Vec<Hint> {
+        let hint = |(irq, placement): (&Irq, &Placement)| Hint {
+            irq: *irq,
+            cpus: placement.cpus.clone(),
+            algorithm: placement.algorithm.as_str(),
+            reason: placement.basis.clone(),
+        };
+        self.0.iter().map(hint).collect()
     }
 }
 
@@ -98,7 +104,7 @@ mod tests {
         let basis = |text: &str| Placement { basis: text.into(), ..placement("5", false) };
         assert_eq!(cpus_after(basis("33% busy"), &[]), "5");
         advice.take(&[basis("34% busy")], &[]);
-        assert_eq!(advice.placements()[0].basis, "33% busy", "the basis of the decision");
+        assert_eq!(advice.hints()[0].reason, "33% busy", "the basis of the decision");
         advice.take(&[], &[]);
         assert!(advice.hints().is_empty());
     }

@@ -203,7 +203,7 @@ impl Config {
     }
 
     /// Returns the goal for these netdevs, with the configured weights, or else `costs`.
-    pub(crate) fn goal(&self, netdevs: &[host::Netdev], costs: &Costs) -> Goal {
+    pub(crate) fn goal(&self, netdevs: &[Netdev], costs: &Costs) -> Goal {
         let costs = self.costs.as_ref().unwrap_or(costs);
         let overrides = netdevs.iter().flat_map(|netdev| self.overrides(netdev)).collect();
         Goal { overrides, costs: costs.clone(), ..self.policy.goal.clone() }
@@ -211,7 +211,7 @@ impl Config {
 
     /// Overrides for one netdev: the last rule that matches it counts. Its queues come first,
     /// because the first matching override counts.
-    fn overrides(&self, netdev: &host::Netdev) -> Vec<Override> {
+    fn overrides(&self, netdev: &Netdev) -> Vec<Override> {
         let all =
             Override { netdev: netdev.name.clone(), leave: !self.manage, ..Override::default() };
         let Some(rule) = self.netdevs.iter().rev().find(|rule| rule.fits(netdev)) else {
@@ -232,7 +232,7 @@ impl Config {
 
 impl file::Netdev {
     /// Whether a netdev meets all conditions of the rule.
-    fn fits(&self, netdev: &host::Netdev) -> bool {
+    fn fits(&self, netdev: &Netdev) -> bool {
         let fits = |pattern: &Option<glob::Pattern>, text: Option<&str>| {
             pattern.as_ref().is_none_or(|pattern| text.is_some_and(|text| pattern.matches(text)))
         };

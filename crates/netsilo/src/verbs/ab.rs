@@ -118,15 +118,15 @@ fn percent(text: &str) -> Result<f64, String> {
 
 /// The result of a comparison as JSON.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
-    version: u32,
-    a: &'a Setting,
-    b: &'a Setting,
-    measured: String,
+pub(crate) struct Told<'a> {
+    pub(crate) version: u32,
+    pub(crate) a: &'a Setting,
+    pub(crate) b: &'a Setting,
+    pub(crate) measured: String,
     /// Unit of the measured numbers: `ns`, or `None` when unknown.
-    unit: Option<&'static str>,
-    question: Question,
-    interrupted: bool,
+    pub(crate) unit: Option<&'static str>,
+    pub(crate) question: Question,
+    pub(crate) interrupted: bool,
     #[serde(flatten)]
     pub(crate) comparison: &'a Comparison,
 }
@@ -307,7 +307,7 @@ pub(crate) fn verified(comparison: Option<&Comparison>) -> (String, bool) {
         return ("not verified: nothing is received, so nothing can be compared".into(), true);
     };
     let words =
-        format!("CPU time per received megabyte: {}", view::verdict(comparison, Scale::Ratio));
+        format!("CPU time per received megabyte: {}", views::ab::verdict(comparison, Scale::Ratio));
     (words, comparison.verdict != Verdict::Worse)
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::text(&render(&measurement))?;
     }
     if !args.dry_run {
-        let path = costs::store(&args.costs_dir, &measurement)?;
+        let path = store::store(&args.costs_dir, &measurement)?;
         out::note(&format!("stored in {}: plan, apply and run use it now", path.display()));
     }
     Ok(Exit::Ok)
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 /// Measures this machine for about this long, with a progress bar above two seconds.
 pub(crate) fn measure(time: Duration) -> Result<Measurement> {
     let root = Root::live();
-    let machine = costs::machine(&root).context("cannot identify this machine")?;
+    let machine = store::machine(&root).context("cannot identify this machine")?;
     let topology = topology::topology(&root).context("cannot read this machine's cpus")?;
     let cpus = measure::usable_cpus(&topology)?;
     let bar = progress(time);

@@ -14,7 +14,7 @@ use crate::views;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    observe: observe::Look,
+    observe: look::Look,
     /// Exit with 11 if a finding is at least this severe: info, warning, critical
     #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = severity)]
     fail_on: Severity,

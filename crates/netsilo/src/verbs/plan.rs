@@ -196,8 +196,8 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
 /// Returns the weights measured on this machine, or the defaults; prints a note if stored ones
 /// cannot be used.
 fn measured(dir: &Path) -> Result<Costs> {
-    let machine = costs::machine(&Root::live()).context("cannot identify this machine")?;
-    let loaded = costs::load(dir, &machine);
+    let machine = store::machine(&Root::live()).context("cannot identify this machine")?;
+    let loaded = store::load(dir, &machine);
     if let Some(note) = &loaded.note {
         out::note(note);
     }

@@ -53,7 +53,7 @@ struct Common {
     #[arg(long, value_name = "NAME")]
     netdev: Option<String>,
     #[command(flatten)]
-    observe: observe::Look,
+    observe: look::Look,
     /// Print the result as JSON
     #[arg(short, long)]
     json: bool,

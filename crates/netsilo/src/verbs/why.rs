@@ -16,7 +16,7 @@ pub(crate) struct Args {
     #[arg(required = true, num_args = 1..=2, value_name = "SUBJECT")]
     subject: Vec<String>,
     #[command(flatten)]
-    observe: observe::Look,
+    observe: look::Look,
     /// Print the explanation as JSON
     #[arg(short, long)]
     json: bool,

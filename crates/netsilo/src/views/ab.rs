@@ -12,7 +12,7 @@ use crate::verbs::apply::count as plural;
 use crate::views::units;
 
 /// Renders the verdict, its numbers, and what weakens it.
-pub(super) fn render(told: &Told<'_>) -> String {
+pub(crate) fn render(told: &Told<'_>) -> String {
     let Told { comparison, question, .. } = told;
     let mut text = format!("A {}, B {}: {}\n", told.a, told.b, told.measured);
     if let Some((a, b)) = comparison.medians {
@@ -41,7 +41,7 @@ pub(super) fn render(told: &Told<'_>) -> String {
 }
 
 /// The verdict in one line: `B is 9.8% higher (+9.1% .. +10.4%, 95%): better`.
-pub(super) fn verdict(comparison: &Comparison, scale: Scale) -> String {
+pub(crate) fn verdict(comparison: &Comparison, scale: Scale) -> String {
     let Some(change) = comparison.change else {
         return "no difference shown: too few pairs for an interval".into();
     };
@@ -57,7 +57,7 @@ pub(super) fn verdict(comparison: &Comparison, scale: Scale) -> String {
 }
 
 /// The interval of the pairs measured so far.
-pub(super) fn so_far(comparison: &Comparison, scale: Scale) -> String {
+pub(crate) fn so_far(comparison: &Comparison, scale: Scale) -> String {
     comparison.change.map_or_else(String::new, |change| interval(&change, scale))
 }
 
