@@ -124,7 +124,7 @@ fn placements(status: &Status) -> Table {
         let irq = placement.irq.map_or_else(|| "-".to_owned(), |irq| irq.to_string());
         let state = if placement.moves { "elsewhere" } else { "in place" };
         table.add_row([
-            placement.label.clone(),
+            placement.label.to_string(),
             irq,
             placement.cpus.to_string(),
             state.to_owned(),
