@@ -187,10 +187,12 @@ fn crowd(
 /// Receive work on an isolated or tickless CPU.
 fn set_apart(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     let topology = &seen.observation.after.topology;
-    let what = match (topology.isolated.contains(load.cpu), topology.nohz_full.contains(load.cpu)) {
-        (true, _) => "isolated",
-        (_, true) => "tickless (nohz_full)",
-        _ => return None,
+    let (what, source) = if topology.isolated.contains(load.cpu) {
+        ("isolated", "/sys/devices/system/cpu/isolated")
+    } else if topology.nohz_full.contains(load.cpu) {
+        ("tickless (nohz_full)", "/sys/devices/system/cpu/nohz_full")
+    } else {
+        return None;
     };
     if load.queues.is_empty() {
         return None;
@@ -200,15 +202,7 @@ fn set_apart(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
         plan.changes.into_iter().filter(|change| moves_one_of(change, &load.queues)).collect();
     let labels: Vec<String> = load.queues.iter().map(|silo| silo.label()).collect();
     let mut evidence: Vec<Evidence> = load.queues.iter().map(|silo| own(silo, load.cpu)).collect();
-    evidence.push(Evidence::new(
-        "cpu type",
-        Measure::Text(what.into()),
-        if what == "isolated" {
-            "/sys/devices/system/cpu/isolated"
-        } else {
-            "/sys/devices/system/cpu/nohz_full"
-        },
-    ));
+    evidence.push(Evidence::new("cpu type", Measure::Text(what.into()), source));
     evidence.extend(load.evidence());
     let interrupted = load.receiving();
     Some(Finding {
