@@ -277,9 +277,9 @@ impl Controller {
                 VerdictResult::Worse => What::Revert,
             };
             if what == What::Revert {
-                let back = trial.changes.iter().rev().map(|change| Change {
-                    reason: format!("taken back: {} ({})", verdict.words, change.reason),
-                    ..change.inverse()
+                let back = trial.changes.iter().rev().map(|change| {
+                    let reason = format!("taken back: {} ({})", verdict.words, change.reason);
+                    change.inverse().because(reason)
                 });
                 self.to_revert.extend(back);
             }
@@ -521,14 +521,14 @@ fn wait_for_interrupts(decided: &mut Verdicts<'_>, view: &View<'_>) {
     let moves = moves.filter_map(|(change, _)| view.queue(&change.target));
     let moving: BTreeSet<String> = moves.map(|(netdev, _)| netdev).collect();
     for (change, hold) in decided.iter_mut().filter(|(_, hold)| hold.is_none()) {
-        if let Target::XpsCpus { netdev, .. } = &change.target {
-            *hold = moving.contains(&netdev.name).then_some(Hold::Waits);
+        if let Target::XpsCpus(knob) = &change.target {
+            *hold = moving.contains(&knob.netdev.name).then_some(Hold::Waits);
         }
     }
 }
 
 fn is_xps(target: &Target) -> bool {
-    matches!(target, Target::XpsCpus { .. })
+    matches!(target, Target::XpsCpus(_))
 }
 
 /// What a move gains by the cost model, in CPU-nanoseconds per second; `None` where another

@@ -17,7 +17,7 @@ pub use tuned::tuned;
 
 use std::collections::BTreeMap;
 
-use crate::change::{Change, NetdevIdentity, Target, Value};
+use crate::change::{NetdevIdentity, Target, Value};
 use crate::cpuset::CpuSet;
 use crate::host::Irq;
 use crate::plan::Plan;
@@ -56,31 +56,13 @@ fn interrupts(plan: &Plan) -> Vec<Interrupt<'_>> {
     }
     // A plan that was made by hand, or by an earlier netsilo, has changes only.
     for change in &plan.changes {
-        if let (Target::IrqAffinity { irq, action, netdev }, Value::Cpus(cpus)) =
-            (&change.target, &change.new)
-        {
-            let known =
-                Interrupt { irq: *irq, action, netdev: netdev.as_ref(), cpus, why: &change.reason };
-            all.entry(*irq).or_insert(known);
+        if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
+            let (irq, action, netdev) = (knob.irq, &knob.action, knob.netdev.as_ref());
+            let known = Interrupt { irq, action, netdev, cpus, why: &change.reason };
+            all.entry(irq).or_insert(known);
         }
     }
     all.into_values().collect()
-}
-
-/// The number as the kernel keeps it: flow counts are rounded up to a power of two, 0 stays 0.
-fn rounded(count: u32) -> u32 {
-    if count == 0 { 0 } else { count.checked_next_power_of_two().unwrap_or(count) }
-}
-
-/// A new value as its file takes it.
-fn text_of(change: &Change) -> String {
-    match (&change.target, &change.new) {
-        (_, Value::Cpus(cpus)) => cpus.to_mask(1),
-        (Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries, Value::Count(count)) => {
-            rounded(*count).to_string()
-        }
-        (_, other) => other.to_string(),
-    }
 }
 
 /// A text on one line, for a comment.
@@ -88,15 +70,10 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A text as one word of a shell, whatever is in it.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::NTUPLE_FILTER;
+    use crate::change::{Change, NTUPLE_FILTER, knobs, quoted};
 
     #[test]
     fn a_name_with_anything_in_it_is_one_word_of_the_shell() {
@@ -107,13 +84,12 @@ mod tests {
 
     #[test]
     fn steering_by_the_driver_is_switched_in_each_format_and_a_consumer_in_none() {
-        let change =
-            |target, new| Change { target, old: Value::Count(0), new, reason: "because".into() };
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
-        let pinned = Target::CgroupCpuset { path: "/web.slice".into() };
+        let ntuple = knobs::Offload { netdev, feature: NTUPLE_FILTER.into() };
+        let pinned = knobs::CgroupCpuset { path: "/web.slice".into() };
         let changes = vec![
-            change(Target::Offload { netdev, feature: NTUPLE_FILTER.into() }, Value::Switch(true)),
-            change(pinned, Value::Cpus(CpuSet::first(2))),
+            Change::new(ntuple, false, true, "because"),
+            Change::new(pinned, CpuSet::new(), CpuSet::first(2), "because"),
         ];
         let plan = Plan { changes, ..Plan::default() };
         let texts = [script(&plan).text, systemd_link(&plan).0[0].text.clone(), tuned(&plan).text];
@@ -124,10 +100,5 @@ mod tests {
         ]) {
             assert!(text.contains(wanted) && !text.contains("web.slice"), "{text}");
         }
-    }
-
-    #[test]
-    fn counts_are_written_as_the_kernel_keeps_them() {
-        assert_eq!([0, 1000, 1024, u32::MAX].map(rounded), [0, 1024, 1024, u32::MAX]);
     }
 }

@@ -1,7 +1,7 @@
 //! Which CPUs a consumer may run on, when the operator restricts it: from what was found to a
 //! [`Plan`].
 
-use crate::change::{Change, Target, Value};
+use crate::change::{Change, Knob, knobs};
 use crate::cpuset::CpuSet;
 use crate::plan::{Cause, Plan, Refusal, Unchanged};
 use crate::topology::Topology;
@@ -42,17 +42,17 @@ pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Pl
     }
     for thread in threads {
         let Thread { pid, tid, ref comm, start_time, .. } = *thread;
-        let target = Target::ThreadAffinity { pid, tid, comm: comm.clone(), start_time };
+        let knob = knobs::ThreadAffinity { pid, tid, comm: comm.clone(), start_time };
         if thread.bound {
             let reason =
                 "the kernel binds this thread to its cpus (PF_NO_SETAFFINITY); leave it out".into();
             plan.refusals.push(Refusal {
-                subject: target.to_string(),
+                subject: knob.name(),
                 cause: Cause::NoAffinitySupport,
                 reason,
             });
         } else {
-            pin(&mut plan, target, &thread.cpus, cpus);
+            pin(&mut plan, knob, &thread.cpus, cpus);
         }
     }
     plan
@@ -64,34 +64,25 @@ pub fn pin_cgroup(topology: &Topology, cgroup: &Cgroup, cpus: &CpuSet) -> Plan {
     if refuse_offline(topology, cpus, &mut plan) {
         return plan;
     }
-    let target = Target::CgroupCpuset { path: cgroup.path.clone() };
+    let knob = knobs::CgroupCpuset { path: cgroup.path.clone() };
     let closed = cpus.minus(&cgroup.open);
     if closed.is_empty() {
-        pin(&mut plan, target, &cgroup.cpus, cpus);
+        pin(&mut plan, knob, &cgroup.cpus, cpus);
     } else {
         let reason =
             format!("its parent has cpus {} and not {closed}; choose among those", cgroup.open);
-        plan.refusals.push(Refusal {
-            subject: target.to_string(),
-            cause: Cause::EmptyMask,
-            reason,
-        });
+        plan.refusals.push(Refusal { subject: knob.name(), cause: Cause::EmptyMask, reason });
     }
     plan
 }
 
-fn pin(plan: &mut Plan, target: Target, old: &CpuSet, new: &CpuSet) {
+fn pin(plan: &mut Plan, knob: impl Knob<Value = CpuSet>, old: &CpuSet, new: &CpuSet) {
     if old == new {
         let reason = "it has these cpus already".into();
-        plan.unchanged.push(Unchanged { subject: target.to_string(), reason });
+        plan.unchanged.push(Unchanged { subject: knob.name(), reason });
     } else {
         let reason = format!("asked for: it keeps to cpus {new}");
-        plan.changes.push(Change {
-            target,
-            old: Value::Cpus(old.clone()),
-            new: Value::Cpus(new.clone()),
-            reason,
-        });
+        plan.changes.push(Change::new(knob, old.clone(), new.clone(), reason));
     }
 }
 
@@ -113,6 +104,7 @@ fn refuse_offline(topology: &Topology, cpus: &CpuSet, plan: &mut Plan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::Value;
     use crate::grid::Grid;
 
     fn set(list: &str) -> CpuSet {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use steer::{Steering, SteeringError};
 
 pub use crate::algorithm::AlgorithmName;
-use crate::change::{Change, NetdevIdentity, Target, Value, ordered};
+use crate::change::{Change, Knob, NetdevIdentity, ordered};
 use crate::cost::Costs;
 use crate::cpuset::CpuSet;
 use crate::diagnose::Seen;
@@ -173,9 +173,9 @@ pub struct Plan {
 
 impl Plan {
     /// Adds a change, if it is one.
-    fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
+    fn set<K: Knob>(&mut self, knob: K, old: K::Value, new: K::Value, reason: String) {
         if old != new {
-            self.changes.push(Change { target, old, new, reason });
+            self.changes.push(Change::new(knob, old, new, reason));
         }
     }
 

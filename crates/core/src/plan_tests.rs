@@ -8,7 +8,7 @@ use proptest::sample::{select, subsequence};
 
 use super::*;
 use crate::algorithm::IDLE_BELOW;
-use crate::change::apply_to;
+use crate::change::{Target, Value, apply_to, knobs};
 use crate::cpuset::CpuId;
 use crate::grid::Grid;
 use crate::host::{Irq, IrqState, Writable};
@@ -220,7 +220,7 @@ proptest! {
             prop_assert_eq!(change.target.value_in(&observation.after), Some(change.old.clone()));
             prop_assert_ne!(&change.old, &change.new);
             prop_assert!(!change.reason.is_empty());
-            if let (Target::IrqAffinity { .. } | Target::NapiThread { .. }, Value::Cpus(cpus)) = (&change.target, &change.new) {
+            if let (Target::IrqAffinity(_) | Target::NapiThread(_), Value::Cpus(cpus)) = (&change.target, &change.new) {
                 prop_assert_eq!(cpus.len(), 1);
                 prop_assert!(cpus.is_subset(&allowed) && cpus.is_subset(&topology.online) && !cpus.intersects(&topology.isolated));
             }
@@ -256,8 +256,8 @@ proptest! {
         let mut again = plan(&observation, &goal).changes;
         let threaded = scene.netdevs.iter().any(|netdev| netdev.threaded);
         let follows = |target: &Target| match target {
-            Target::NapiThread { .. } => false,
-            Target::IrqAffinity { irq, .. } => threaded || irq.0 >= FIRST_TX_IRQ,
+            Target::NapiThread(_) => false,
+            Target::IrqAffinity(knobs::IrqAffinity { irq, .. }) => threaded || irq.0 >= FIRST_TX_IRQ,
             _ => true,
         };
         again.retain(|change| !follows(&change.target) && first.changes.iter().any(|moved| moved.target == change.target));
@@ -272,8 +272,8 @@ proptest! {
         let plan = plan(&observation, &goal);
         let after = apply_to(&observation.after, &plan.changes);
         let moved: BTreeSet<CpuId> = plan.changes.iter().filter_map(|change| match (&change.target, &change.new) {
-            (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) if irq.0 < FIRST_TX_IRQ => cpus.single(),
-            (Target::NapiThread { .. }, Value::Cpus(cpus)) => cpus.single(),
+            (Target::IrqAffinity(knobs::IrqAffinity { irq, .. }), Value::Cpus(cpus)) if irq.0 < FIRST_TX_IRQ => cpus.single(),
+            (Target::NapiThread(_), Value::Cpus(cpus)) => cpus.single(),
             _ => None,
         }).map(|cpu| topology.core_of(cpu).lowest().unwrap()).collect();
         let placed = placed(&observation, &after);
@@ -326,7 +326,10 @@ fn several_queues_of_one_interrupt_make_one_change() {
     let goal = Goal { algorithm: AlgorithmName::RfsMaxWeight, ..Goal::default() };
     let plan =
         plan(&Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation(), &goal);
-    assert!(matches!(plan.changes[0].target, Target::IrqAffinity { irq: Irq(30), .. }));
+    assert!(matches!(
+        plan.changes[0].target,
+        Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(30), .. })
+    ));
     assert_eq!(plan.changes.len(), 1);
     assert_eq!(plan.changes[0].new, Value::Cpus(CpuSet::of(CpuId(4))), "the heaviest decides");
 }

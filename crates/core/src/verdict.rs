@@ -20,7 +20,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::{Change, Target, Value};
+use crate::change::{Change, Knob};
 use crate::cpuset::CpuSet;
 use crate::diagnose::{Evidence, Gain, Measure, Seen};
 use crate::host::Netdev;
@@ -334,18 +334,16 @@ impl Verdict {
     }
 
     /// What would be written too: another value of one knob of the snapshot, where it has the knob.
-    fn writes(
+    fn writes<K: Knob>(
         mut self,
         work: &Work<'_>,
-        target: Target,
-        edit: impl FnOnce(&Value) -> Option<Value>,
+        knob: K,
+        edit: impl FnOnce(&K::Value) -> Option<K::Value>,
         reason: &str,
     ) -> Self {
-        let old = target.value_in(&work.seen.observation.after);
-        let change = old.and_then(|old| {
-            Some(Change { new: edit(&old)?, target, old, reason: reason.to_owned() })
-        });
-        self.changes.extend(change.filter(|change| change.new != change.old));
+        let after = &work.seen.observation.after;
+        let new = knob.value_in(after).and_then(|old| edit(&old));
+        self.changes.extend(new.and_then(|new| Change::of(after, knob, new, reason)));
         self
     }
 

@@ -5,14 +5,17 @@
 //! `cases/check/<id>/` belongs to a finding: `fires.json` and `almost.json` each hold a host as a
 //! [`Scene`] and, for what a scene cannot say, a JSON Patch (RFC 6902) on its observation. The
 //! first has the finding, as `fires.snap` prints it; the second has not, by a little.
+//!
+//! `cases/knobs/<kind>/` belongs to a knob: `knob.json` holds a change of it and the kernel's text of
+//! the old value; `knob.snap` shows the change as a plan and in all export formats.
 
 use std::fs;
 use std::path::Path;
 
-use netsilo_core::change::apply_to;
+use netsilo_core::change::{Change, apply_to, knobs};
 use netsilo_core::cost::Costs;
 use netsilo_core::diagnose::{Check, FindingId, check};
-use netsilo_core::plan::{Goal, plan};
+use netsilo_core::plan::{Goal, Plan, plan};
 use netsilo_core::scene::Scene;
 
 use crate::{check_view, plan_view};
@@ -65,6 +68,26 @@ fn plans_are_exported_as_they_were() {
         let plan = plan(&scene.observation(), &read(&case.join("goal.json")));
         insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
             insta::assert_snapshot!("export", crate::export::tests::all(&plan));
+        });
+        crate::export::tests::checked(&plan);
+    }
+}
+
+/// `cases/knobs/<kind>/knob.json`, as far as it is printed.
+#[derive(serde::Deserialize)]
+struct KnobCase {
+    change: Change,
+}
+
+#[test]
+fn every_knob_is_shown_and_exported_as_it_was() {
+    for kind in knobs::kinds() {
+        let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases/knobs").join(kind);
+        let KnobCase { change } = read(&case.join("knob.json"));
+        let plan = Plan { changes: vec![change], ..Plan::default() };
+        let text = plan_view::render(&plan) + &crate::export::tests::of_knob(&plan);
+        insta::with_settings!({ snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true }, {
+            insta::assert_snapshot!("knob", text);
         });
         crate::export::tests::checked(&plan);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netsilo_core::change::{Target, Value};
+use netsilo_core::change::{Change, Target, Value};
 use serde::{Deserialize, Serialize};
 
 /// The version of the records; another one is not understood.
@@ -90,13 +90,35 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// An offload was 0 or 1 once: a journal of the same boot may still say so.
+    /// A change that is about to be written over this text, and the value that the kernel will
+    /// make of it.
+    pub fn new(change: &Change, old_raw: String, settles_as: Value) -> Self {
+        Self {
+            target: change.target.clone(),
+            old: change.old.clone(),
+            old_raw,
+            new: change.new.clone(),
+            settles_as,
+            reason: change.reason.clone(),
+            whatever: false,
+        }
+    }
+
+    /// Refuses values of a type that the knob does not take.
+    fn checked(self) -> Result<Self, String> {
+        for value in [&self.old, &self.new, &self.settles_as] {
+            self.target.check(value).map_err(|e| e.to_string())?;
+        }
+        Ok(self)
+    }
+
+    /// Earlier versions wrote an offload as 0 or 1: a journal of the same boot may still have it.
     fn of_today(self) -> Self {
         let today = |value| match value {
             Value::Count(on) => Value::Switch(on != 0),
             value => value,
         };
-        if !matches!(self.target, Target::Offload { .. }) || !matches!(self.old, Value::Count(_)) {
+        if !matches!(self.target, Target::Offload(_)) || !matches!(self.old, Value::Count(_)) {
             return self;
         }
         let old = today(self.old);
@@ -264,7 +286,8 @@ impl History {
                 return Err("no transaction could follow this one".into());
             }
             Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
-                let entries: Vec<Entry> = entries.into_iter().map(Entry::of_today).collect();
+                let today = entries.into_iter().map(|entry| entry.of_today().checked());
+                let entries = today.collect::<Result<Vec<Entry>, String>>()?;
                 if self.transactions.iter().any(|t| t.id >= id) {
                     return Err(format!("transaction {id} is not newer than those before"));
                 }
@@ -308,6 +331,8 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_core::change::knobs;
+
     use super::*;
 
     fn line(record: &Record) -> String {
@@ -320,7 +345,7 @@ mod tests {
 
     fn begin(transaction: u64) -> String {
         let entry = Entry {
-            target: Target::RpsSockFlowEntries,
+            target: knobs::RpsSockFlowEntries.into(),
             old: Value::Count(0),
             old_raw: "0\n".into(),
             new: Value::Count(1000),
@@ -335,6 +360,16 @@ mod tests {
             confirm_by: None,
             entries: vec![entry],
         })
+    }
+
+    #[test]
+    fn a_value_that_the_knob_does_not_take_is_refused() {
+        let wrong = begin(1).replace(r#""new":{"count":1000}"#, r#""new":{"cpus":"0-3"}"#);
+        assert_eq!(
+            History::replay((boot() + &wrong).as_bytes()).unwrap_err().to_string(),
+            "line 2 is not a journal record: rps_sock_flow_entries: the knob `rps_sock_flow_entries` takes a value of type \
+             `count`, not `cpus`"
+        );
     }
 
     #[test]

@@ -336,7 +336,7 @@ impl Knob {
     pub(super) fn wanted_before(&self, target: &Target, old: Value) -> Option<Change> {
         if let Some(lost) = self.lost.as_ref().filter(|lost| self.is_reset() && **lost != old) {
             let reason = "it was there before".to_owned();
-            return Some(Change { target: target.clone(), old, new: lost.clone(), reason });
+            return Change::untyped(target.clone(), old, lost.clone(), reason).ok();
         }
         self.want.as_ref().map(|want| &want.change).filter(|change| change.old == old).cloned()
     }

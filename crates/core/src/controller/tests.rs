@@ -8,6 +8,7 @@ use proptest::sample::select;
 
 use super::simulate::{Scheduler, World};
 use super::*;
+use crate::change::knobs;
 use crate::cpuset::{CpuId, CpuSet};
 use crate::grid::Grid;
 use crate::host::{Irq, WriterKnob};
@@ -136,10 +137,12 @@ fn the_random_machines_have_all_kinds_of_knobs_that_are_placed() {
             .map(Irq)
             .collect();
         kinds.extend(world.made.iter().map(|made| match &made.target {
-            Target::IrqAffinity { irq, .. } if tx.contains(irq) => "tx interrupt",
-            Target::IrqAffinity { .. } => "interrupt",
-            Target::NapiThread { .. } => "kthread",
-            Target::XpsCpus { .. } => "xps",
+            Target::IrqAffinity(knobs::IrqAffinity { irq, .. }) if tx.contains(irq) => {
+                "tx interrupt"
+            }
+            Target::IrqAffinity(_) => "interrupt",
+            Target::NapiThread(_) => "kthread",
+            Target::XpsCpus(_) => "xps",
             other => panic!("{other}"),
         }));
     }
@@ -377,11 +380,10 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     world.shift();
     let decision = world.steps(HOUR);
     assert_eq!(decision.conflicts.len(), 1);
-    assert!(
-        world.made[made..]
-            .iter()
-            .all(|made| !matches!(made.target, Target::IrqAffinity { irq: Irq(30), .. }))
-    );
+    assert!(world.made[made..].iter().all(|made| !matches!(
+        made.target,
+        Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(30), .. })
+    )));
     let policy = world.controller.policy().clone();
     world.controller.reconfigure(policy);
     world.scene.netdevs[0].queues[0].readers[0].cpu = CpuId(6);

@@ -45,8 +45,8 @@ impl<'a> View<'a> {
     /// The silo that a knob belongs to; knobs of one silo are decided as one.
     pub(super) fn unit(&self, target: &Target) -> Option<usize> {
         match target {
-            Target::IrqAffinity { irq, .. } => self.by_irq.get(irq).copied(),
-            Target::NapiThread { pid, .. } => self.by_thread.get(pid).copied(),
+            Target::IrqAffinity(knob) => self.by_irq.get(&knob.irq).copied(),
+            Target::NapiThread(knob) => self.by_thread.get(&knob.pid).copied(),
             _ => None,
         }
     }
@@ -86,8 +86,8 @@ impl<'a> View<'a> {
     pub(super) fn cpu(&self, target: &Target) -> Option<CpuId> {
         let asked = cpu_of(&target.value_in(self.after)?);
         let in_force = || match target {
-            Target::IrqAffinity { irq, .. } => {
-                self.after.irqs.get(irq)?.effective.as_ref()?.single()
+            Target::IrqAffinity(knob) => {
+                self.after.irqs.get(&knob.irq)?.effective.as_ref()?.single()
             }
             _ => None,
         };

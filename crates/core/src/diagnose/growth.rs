@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::audit::{Audit, Connection, NetdevAudit, Qdisc};
-use crate::change::{Change, Target, Value};
+use crate::change::{Change, Knob};
 use crate::cpuset::CpuId;
 use crate::host::{Netdev, Snapshot};
 use crate::part::Part;
@@ -136,12 +136,9 @@ impl<'a> Seen<'a> {
         (total >= ENOUGH_SAMPLES).then(|| of_wanted as f64 / total as f64)
     }
 
-    /// What takes a knob to a value, if it is there and has another one.
-    pub(super) fn change(&self, target: Target, new: Value, reason: &str) -> Vec<Change> {
-        match target.value_in(self.after()) {
-            Some(old) if old != new => vec![Change { target, old, new, reason: reason.to_owned() }],
-            _ => Vec::new(),
-        }
+    /// The change of a knob to a value, if the knob exists and has another value.
+    pub(super) fn change<K: Knob>(&self, knob: K, new: K::Value, reason: &str) -> Vec<Change> {
+        Change::of(self.after(), knob, new, reason).into_iter().collect()
     }
 }
 

@@ -7,7 +7,7 @@ mod reader;
 use super::ledger::{Ledger, Place, ledger};
 use super::softirq::Load;
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use crate::change::{Change, Target, Value};
+use crate::change::{Change, Words, knobs};
 use crate::cpuset::CpuId;
 
 /// All of the family.
@@ -23,10 +23,7 @@ pub(super) fn find(seen: &Seen<'_>) -> Vec<Finding> {
 
 /// A sysctl to another value; nothing where it was not read or has it.
 fn sysctl(seen: &Seen<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
-    let target = Target::Sysctl { name: name.to_owned() };
-    let new = Value::words(&new.to_string());
-    let old = target.value_in(&seen.observation.after).filter(|old| *old != new);
-    old.map(|old| Change { target, old, new, reason: reason.to_owned() }).into_iter().collect()
+    seen.change(knobs::Sysctl { name: name.to_owned() }, Words::new(&new.to_string()), reason)
 }
 
 /// The first number of a sysctl.

@@ -3,7 +3,7 @@
 use super::growth::{all_well, setting, sum};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::attribution::Protocol;
-use crate::change::{Change, NetdevIdentity, Target, Value};
+use crate::change::{Change, NetdevIdentity, knobs};
 use crate::ethtool::Feature;
 use crate::host::Netdev;
 use crate::stages::Stage;
@@ -42,8 +42,8 @@ fn is_on(netdev: &Netdev, name: &str) -> bool {
 }
 
 fn switch(seen: &Seen<'_>, netdev: &Netdev, feature: &str, on: bool, reason: &str) -> Vec<Change> {
-    let target = Target::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
-    seen.change(target, Value::Switch(on), reason)
+    let knob = knobs::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
+    seen.change(knob, on, reason)
 }
 
 fn state(feature: &str, on: bool) -> Evidence {

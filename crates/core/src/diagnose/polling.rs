@@ -3,7 +3,7 @@
 use super::growth::setting;
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::audit::NapiSettings;
-use crate::change::{Change, NetdevIdentity, Target, Value};
+use crate::change::{Change, NetdevIdentity, Words, knobs};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::Netdev;
 
@@ -35,8 +35,8 @@ fn busy_poll(seen: &Seen<'_>) -> Option<Finding> {
         return None;
     }
     let off = |name: &&str| {
-        let target = Target::Sysctl { name: (*name).to_owned() };
-        seen.change(target, Value::words("0"), "readers poll in time that nobody has to spare")
+        let knob = knobs::Sysctl { name: (*name).to_owned() };
+        seen.change(knob, Words::new("0"), "readers poll in time that nobody has to spare")
     };
     let mut evidence: Vec<Evidence> =
         on.iter().map(|name| setting("microseconds that readers poll", sysctls[*name].trim(), *name)).collect();
@@ -88,8 +88,8 @@ fn half_on(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     evidence.extend(count("napis with irq_suspend_timeout alone", suspend));
     let changes: Vec<Change> = match by_netdev {
         true => {
-            let target = Target::NapiDeferHardIrqs { netdev: NetdevIdentity::of(netdev) };
-            seen.change(target, Value::Count(0), "without gro_flush_timeout it does nothing")
+            let knob = knobs::NapiDeferHardIrqs { netdev: NetdevIdentity::of(netdev) };
+            seen.change(knob, 0, "without gro_flush_timeout it does nothing")
         }
         false => Vec::new(),
     };

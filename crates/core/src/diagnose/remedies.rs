@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use crate::change::{Change, NetdevIdentity, Target, Value};
+use crate::change::{Change, NetdevIdentity, knobs};
 use crate::host::Netdev;
 use crate::verdict::{Outcome, RemedyName, Verdict, unsteerable, verdicts};
 
@@ -104,9 +104,9 @@ fn remedy(verdict: &Verdict, what: &str, cost: Option<&str>) -> Remedy {
 fn rfs_useless(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = unsteerable(seen, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &crate::host::RxQueue| {
-        let old = Value::Count(queue.rps_flow_cnt.filter(|count| *count > 0)?);
-        let target = Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-        Some(Change { target, old, new: Value::Count(0), reason: "RFS off: it steers nothing that arrives here".into() })
+        let old = queue.rps_flow_cnt.filter(|count| *count > 0)?;
+        let knob = knobs::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+        Some(Change::new(knob, old, 0, "RFS off: it steers nothing that arrives here"))
     };
     let bytes = Evidence::new("bytes read by unconnected UDP sockets", Measure::Share(share), "eBPF (udp reads)");
     Some(Finding {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use crate::change::{Change, Key, NetdevIdentity, Target, Value};
+use crate::change::{Change, Key, NetdevIdentity, Words, knobs};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::ethtool::{Ethtool, FlowType, HashFields, Rss};
 use crate::flow::{Flow, Outer};
@@ -135,12 +135,8 @@ pub(super) fn rps(seen: &Seen<'_>, netdev: &Netdev, queue: u32, why: &str) -> Re
         return remedy(Gain::Nothing(format!("no cpu that shares a cache with cpu {cpu} has idle time")), Vec::new());
     }
     let old = netdev.rx_queues.iter().find(|rx| rx.index == queue).and_then(|rx| rx.rps_cpus.clone());
-    let change = old.map(|old| Change {
-        target: Target::RpsCpus { netdev: NetdevIdentity::of(netdev), queue },
-        old: Value::Cpus(old),
-        new: Value::Cpus(cpus),
-        reason: why.to_owned(),
-    });
+    let knob = knobs::RpsCpus { netdev: NetdevIdentity::of(netdev), queue };
+    let change = old.map(|old| Change::new(knob, old, cpus, why));
     remedy(Gain::Unknown("how many flows are inside, and what an interrupt costs here, was not measured".into()), change.into_iter().collect())
 }
 
@@ -164,12 +160,8 @@ pub(super) fn fields(netdev: &Netdev, flow_type: FlowType) -> Option<HashFields>
 pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> Option<Change> {
     let old = fields(netdev, flow_type).filter(|fields| !fields.contains(HashFields::PORTS))?;
     let fixed = netdev.driver.as_deref().is_some_and(|driver| FIXED_FIELDS.contains(&driver));
-    (!fixed).then(|| Change {
-        target: Target::FlowHash { netdev: NetdevIdentity::of(netdev), flow_type },
-        old: Value::Fields(old),
-        new: Value::Fields(HashFields::ADDRESSES_AND_PORTS),
-        reason: reason.to_owned(),
-    })
+    let knob = knobs::FlowHash { netdev: NetdevIdentity::of(netdev), flow_type };
+    (!fixed).then(|| Change::new(knob, old, HashFields::ADDRESSES_AND_PORTS, reason))
 }
 
 fn udp_on_one_queue(seen: &Seen<'_>, netdev: &Netdev, flow_type: FlowType) -> Option<Finding> {
@@ -286,12 +278,7 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
     let told: Option<Vec<Ethtool>> = netdevs.iter().map(ethtool).collect();
     let rss: Option<Vec<&Rss>> = told.as_ref().and_then(|told| told.iter().map(|told| told.rss.value()).collect());
     let drivers_can = netdevs.iter().all(|dev| dev.driver.as_deref().is_some_and(|driver| SYMMETRIC.contains(&driver)));
-    let change = |netdev: &Netdev, target: Target, old: Option<Value>, new: Value| Change {
-        target,
-        old: old.unwrap_or_else(|| new.clone()),
-        new,
-        reason: format!("both directions of a connection have one hash on {}", netdev.name),
-    };
+    let reason = |netdev: &Netdev| format!("both directions of a connection have one hash on {}", netdev.name);
     let Some(rss) = rss.filter(|rss| rss.windows(2).all(|two| two[0].indirection == two[1].indirection)) else {
         return vec![Remedy {
             what: "give all these netdevs one indirection table, then one key that is the same both ways".into(),
@@ -304,9 +291,10 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
     };
     let identity = |netdev: &Netdev| NetdevIdentity::of(netdev);
     let (what, cost, changes): (_, _, Vec<Change>) = if drivers_can {
-        let words = Value::words("toeplitz symmetric-xor");
+        let new = Words::new("toeplitz symmetric-xor");
         let one = |(netdev, rss): (&&Netdev, &&Rss)| {
-            change(netdev, Target::RssHash { netdev: identity(netdev) }, rss.hash_words(), words.clone())
+            let old = rss.hash_words().unwrap_or_else(|| new.clone());
+            Change::new(knobs::RssHash { netdev: identity(netdev) }, old, new.clone(), reason(netdev))
         };
         let cost = "source and destination are xored: fewer different hashes";
         ("hash both directions alike: ethtool -X DEV xfrm symmetric-xor", cost, netdevs.iter().zip(&rss).map(one).collect())
@@ -314,8 +302,8 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
         let one = |(netdev, rss): (&&Netdev, &&Rss)| {
             let old = rss.key.clone()?;
             let new = [0x6d, 0x5a].repeat(old.len().div_ceil(2))[..old.len()].to_vec();
-            let target = Target::RssKey { netdev: identity(netdev) };
-            Some(change(netdev, target, Some(Value::Key(Key(old))), Value::Key(Key(new))))
+            let knob = knobs::RssKey { netdev: identity(netdev) };
+            Some(Change::new(knob, Key(old), Key(new), reason(netdev)))
         };
         let all: Option<Vec<Change>> = netdevs.iter().zip(&rss).map(one).collect();
         let cost = "such a key gives 16 bits of hash, and senders can reckon which queue they load";

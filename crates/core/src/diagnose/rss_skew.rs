@@ -3,7 +3,7 @@
 
 use super::rss::{SOURCE, relief, severity, silo_of};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
-use crate::change::{Change, NetdevIdentity, Table, Target, Value};
+use crate::change::{Change, NetdevIdentity, Table, knobs};
 use crate::host::Netdev;
 use crate::rss_load::TableLoad;
 use crate::rss_table::{Balanced, balance};
@@ -68,15 +68,15 @@ fn table_skew(seen: &Seen<'_>, netdev: &Netdev, load: &TableLoad, balanced: &Bal
         relieved * 100.0
     );
     let mean = load.packets as f64 / load.queues().len().max(1) as f64;
-    let change = Change {
-        target: Target::RssTable { netdev: NetdevIdentity::of(netdev), context: 0 },
-        old: Value::Table(Table(load.table.clone())),
-        new: Value::Table(Table(balanced.table.clone())),
-        reason: format!(
+    let change = Change::new(
+        knobs::RssTable { netdev: NetdevIdentity::of(netdev), context: 0 },
+        Table(load.table.clone()),
+        Table(balanced.table.clone()),
+        format!(
             "{moved} entries moved: the heaviest queue gets {:.1} times the mean instead of {skew:.1}",
             balanced.after as f64 / mean
         ),
-    };
+    );
     Finding {
         id: FindingId::RssTableSkew,
         severity: severity(seen, silo),

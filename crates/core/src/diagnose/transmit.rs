@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::growth::{all_well, setting, sum};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::audit::Qdisc;
-use crate::change::{NetdevIdentity, Settings, Target, Value};
+use crate::change::{NetdevIdentity, Settings, knobs};
 use crate::cpuset::CpuSet;
 use crate::drivers::{Drivers, Knob};
 use crate::host::{Netdev, TxQueue};
@@ -240,13 +240,13 @@ fn ring_stops(seen: &Seen<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Fin
     let mut remedies = Vec::new();
     if let (Some(ring), Some(rings)) = (larger, ethtool.rings.value()) {
         let size = ring.current.saturating_mul(2).min(ring.max);
-        let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
         let new: Settings = rings.settings().with("tx", size);
         let gain = Gain::Unknown("whether it is bursts that a larger ring takes is not seen".into());
         let mut remedy = Remedy::new(format!("a tx ring of {size}"), gain)
             .costs("the driver sets its rings up anew; more waits in the ring, where no discipline sees it")
             .not_when("the link is full: a larger ring only makes packets wait longer")
-            .by(seen.change(target, Value::Settings(new), "the ring was full"));
+            .by(seen.change(knob, new, "the ring was full"));
         remedy.interrupts_traffic = true;
         remedies.push(remedy);
     }
@@ -318,11 +318,11 @@ fn completions_far(seen: &Seen<'_>, netdev: &Netdev) -> Option<Finding> {
     let mut changes = Vec::new();
     for (queue, irq, _, senders, _) in &queues {
         let state = seen.after().irqs.get(irq)?;
-        let target = Target::IrqAffinity { irq: *irq, action: state.actions.join(","), netdev: Some(NetdevIdentity::of(netdev)) };
+        let knob = knobs::IrqAffinity { irq: *irq, action: state.actions.join(","), netdev: Some(NetdevIdentity::of(netdev)) };
         let online = senders.and(&topology.online);
         if let Some(cpu) = online.lowest().filter(|_| state.writable == crate::host::Writable::Yes) {
             let reason = format!("tx-{queue} is sent through by cpus {senders}");
-            changes.extend(seen.change(target, Value::Cpus(CpuSet::of(cpu)), &reason));
+            changes.extend(seen.change(knob, CpuSet::of(cpu), &reason));
         }
     }
     Some(Finding {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::growth::{all_well, setting, sum};
 use super::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::audit::Connection;
-use crate::change::{Target, Value};
+use crate::change::{Words, knobs};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::host::{Netdev, WriterKnob};
 
@@ -62,8 +62,8 @@ fn subject(connection: &Connection) -> String {
 
 /// Doubles the most that a buffer may take.
 fn doubled(seen: &Seen<'_>, name: &str, [least, default, most]: [u64; 3], reason: &str) -> Vec<crate::change::Change> {
-    let target = Target::Sysctl { name: name.to_owned() };
-    seen.change(target, Value::words(&format!("{least} {default} {}", most.saturating_mul(2))), reason)
+    let knob = knobs::Sysctl { name: name.to_owned() };
+    seen.change(knob, Words::new(&format!("{least} {default} {}", most.saturating_mul(2))), reason)
 }
 
 /// Receivers whose window is full, whose buffer is as large as `tcp_rmem` lets it be.
@@ -256,7 +256,7 @@ fn containers(seen: &Seen<'_>) -> Option<Finding> {
     if veths < 2 || (most as f64) < 0.9 * all as f64 || softirq < 0.5 || room.is_empty() {
         return None;
     }
-    let change = seen.change(Target::RpsDefaultMask, Value::Cpus(room.clone()), "containers made later share their receive work");
+    let change = seen.change(knobs::RpsDefaultMask, room.clone(), "containers made later share their receive work");
     Some(Finding {
         id: FindingId::ContainersOnOneCpu,
         severity: Severity::Info,

@@ -3,7 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::{File, interrupts, quoted};
+use super::{File, interrupts};
+use crate::change::quoted;
 use crate::plan::Plan;
 
 const NAME: &str = "netsilo-irqbalance-policy";

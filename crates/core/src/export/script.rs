@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{File, interrupts, one_line, quoted, text_of};
-use crate::change::{Change, Interruption, NetdevIdentity, Target, Value, sysctl_path};
+use super::{File, interrupts, one_line};
+use crate::change::{Change, Interruption, Location, NetdevIdentity, Value, quoted};
 use crate::plan::Plan;
 
 /// What the script does before and after the plan's own lines.
@@ -30,18 +30,16 @@ pub fn script(plan: &Plan) -> File {
 
 /// The lines of one change: why, and what; or that it is left out.
 fn lines(change: &Change) -> String {
-    match line(change) {
-        Some(line) => format!("# {}\n{line}\n", one_line(&change.reason)),
-        // They belong to what runs now, and to no device; interrupts were said before.
-        None if matches!(
-            change.target,
-            Target::IrqAffinity { .. }
-                | Target::ThreadAffinity { .. }
-                | Target::CgroupCpuset { .. }
-        ) =>
-        {
-            String::new()
+    let location = change.target.location();
+    let line = match location {
+        // Interrupts have lines of their own; consumers belong to no device.
+        Location::Irq { .. } | Location::Cgroup(_) | Location::Thread { comm: None, .. } => {
+            return String::new();
         }
+        _ => line(change, &location),
+    };
+    match line {
+        Some(line) => format!("# {}\n{line}\n", one_line(&change.reason)),
         None => format!(
             "# left out, ethtool has no words for it that can be said twice: {}\n",
             change.target
@@ -49,119 +47,63 @@ fn lines(change: &Change) -> String {
     }
 }
 
-fn line(change: &Change) -> Option<String> {
+fn line(change: &Change, location: &Location<'_>) -> Option<String> {
     let what = quoted(&change.target.to_string());
-    let value = text_of(change);
-    let path = |netdev: &NetdevIdentity| quoted(netdev.device_path.as_deref().unwrap_or_default());
-    let queue = |netdev: &NetdevIdentity, file: &str| {
-        format!("queue {} {} {file} {value} {what}", quoted(&netdev.name), path(netdev))
+    let value = change.settled_text();
+    let device = |netdev: &NetdevIdentity| {
+        let path = netdev.device_path.as_deref().unwrap_or_default();
+        format!("{} {}", quoted(&netdev.name), quoted(path))
     };
-    let setting = |netdev: &NetdevIdentity, file: &str| {
-        format!("setting {} {} {file} {value} {what}", quoted(&netdev.name), path(netdev))
-    };
-    let ethtool = |netdev: &NetdevIdentity, option: &str, arguments: &str| {
-        format!("device {} {} {what} {option} {arguments}", quoted(&netdev.name), path(netdev))
-    };
-    Some(match &change.target {
-        Target::DefaultSmpAffinity => format!("put /proc/irq/default_smp_affinity {value} {what}"),
-        Target::RpsSockFlowEntries => {
-            format!("put /proc/sys/net/core/rps_sock_flow_entries {value} {what}")
+    Some(match location {
+        Location::File(path) if matches!(change.new, Value::Words(_)) => {
+            format!("put {path} {} {what}", quoted(&value))
         }
-        Target::RpsDefaultMask => format!("put /proc/sys/net/core/rps_default_mask {value} {what}"),
-        Target::Sysctl { name } => format!("put {} {} {what}", sysctl_path(name)?, quoted(&value)),
-        Target::RpsCpus { netdev, queue: n } => queue(netdev, &format!("rx-{n}/rps_cpus")),
-        Target::RpsFlowCnt { netdev, queue: n } => queue(netdev, &format!("rx-{n}/rps_flow_cnt")),
-        Target::XpsCpus { netdev, queue: n } => queue(netdev, &format!("tx-{n}/xps_cpus")),
-        Target::NapiDeferHardIrqs { netdev } => setting(netdev, "napi_defer_hard_irqs"),
-        Target::GroFlushTimeout { netdev } => setting(netdev, "gro_flush_timeout"),
-        Target::Mtu { netdev } => setting(netdev, "mtu"),
-        Target::Threaded { netdev } => setting(netdev, "threaded"),
-        Target::NapiThread { comm, .. } => {
-            format!("kthread {} {value} '{}'", quoted(comm), change.new)
-        }
-        Target::Offload { netdev, feature } => {
-            ethtool(netdev, "-K", &format!("{} {value}", quoted(feature)))
-        }
-        Target::Channels { netdev } => ethtool(netdev, "-L", &arguments(change)?),
-        Target::Rings { netdev } => ethtool(netdev, "-G", &arguments(change)?),
-        Target::Coalesce { netdev } => ethtool(netdev, "-C", &arguments(change)?),
-        Target::FlowHash { netdev, flow_type } => match &change.new {
-            Value::Fields(fields) if !fields.is_empty() => {
-                ethtool(netdev, "-N", &format!("rx-flow-hash {flow_type} {fields}"))
-            }
-            _ => return None,
+        Location::File(path) => format!("put {path} {value} {what}"),
+        Location::Netdev { netdev, file } => match file.strip_prefix("queues/") {
+            Some(file) => format!("queue {} {file} {value} {what}", device(netdev)),
+            None => format!("setting {} {file} {value} {what}", device(netdev)),
         },
-        Target::RssTable { netdev, context: 0 } => match &change.new {
-            Value::Table(table) => ethtool(netdev, "-X", &table.as_ethtool()?),
-            _ => return None,
-        },
-        Target::RssKey { netdev } => ethtool(netdev, "-X", &format!("hkey {value}")),
-        Target::RssHash { netdev } => match value.split_once(' ') {
-            None => ethtool(netdev, "-X", &format!("hfunc {}", quoted(&value))),
-            Some((function, xfrm)) => {
-                ethtool(netdev, "-X", &format!("hfunc {} xfrm {}", quoted(function), quoted(xfrm)))
-            }
-        },
-        // A rule or a context would be there once more with each run.
-        Target::RssTable { .. } | Target::RssContext { .. } | Target::NtupleRule { .. } => {
-            return None;
+        Location::Ethtool { netdev, .. } => {
+            format!("device {} {what} {}", device(netdev), change.ethtool()?)
         }
-        Target::IrqAffinity { .. }
-        | Target::ThreadAffinity { .. }
-        | Target::CgroupCpuset { .. } => return None,
+        Location::Thread { comm, .. } => {
+            format!("kthread {} {value} '{}'", quoted((*comm)?), change.new)
+        }
+        Location::Irq { .. } | Location::Cgroup(_) | Location::Refused(_) => return None,
     })
-}
-
-/// The settings that change, as ethtool takes them: `rx 4096 tx 512`.
-fn arguments(change: &Change) -> Option<String> {
-    let (Value::Settings(old), Value::Settings(new)) = (&change.old, &change.new) else {
-        return None;
-    };
-    let words = new.unlike(old).to_string();
-    Some(
-        words
-            .split(' ')
-            .map(|word| quoted(&word.replacen('=', " ", 1)).replace(' ', "' '"))
-            .collect::<Vec<_>>()
-            .join(" "),
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{FlowRule, Table};
+    use crate::change::{FlowRule, Table, Words, knobs};
 
     #[test]
     fn remedies_are_said_in_ethtools_words_and_what_has_none_is_named() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
-        let settings = |text: &str| Value::Settings(text.parse().unwrap());
-        let change = |target, old, new| Change { target, old, new, reason: "because".into() };
+        let settings = |text: &str| text.parse().unwrap();
         let rule: FlowRule = "tcp4 dst-port 443 action 3".parse().unwrap();
-        let table = |queues: &[u32]| Value::Table(Table(queues.to_vec()));
-        let rss = || Target::RssTable { netdev: netdev(), context: 0 };
-        let sysctl = Target::Sysctl { name: "net.ipv4.tcp_rmem".into() };
-        let none = || Value::Words(String::new());
+        let table = |queues: &[u32]| Table(queues.to_vec());
+        let rss = || knobs::RssTable { netdev: netdev(), context: 0 };
+        let sysctl = knobs::Sysctl { name: "net.ipv4.tcp_rmem".into() };
+        let rmem = Words::new("4096 131072 6291456");
+        let coalesce = settings("adaptive-rx=on rx-usecs=3");
+        let defer = knobs::NapiDeferHardIrqs { netdev: netdev() };
+        let steer = knobs::NtupleRule { netdev: netdev(), rule };
+        let (few, many) = (settings("rx=256 tx=256"), settings("rx=4096 tx=256"));
         let changes = vec![
-            change(sysctl, none(), Value::words("4096 131072 6291456")),
-            change(
-                Target::Coalesce { netdev: netdev() },
+            Change::new(sysctl, Words::default(), rmem, "because"),
+            Change::new(
+                knobs::Coalesce { netdev: netdev() },
                 settings("rx-usecs=3"),
-                settings("adaptive-rx=on rx-usecs=3"),
+                coalesce,
+                "because",
             ),
-            change(rss(), none(), table(&[0, 0, 0, 1])),
-            change(rss(), none(), table(&[1, 0, 1, 1])),
-            change(Target::NapiDeferHardIrqs { netdev: netdev() }, none(), Value::Count(3)),
-            change(
-                Target::NtupleRule { netdev: netdev(), rule },
-                Value::Switch(false),
-                Value::Switch(true),
-            ),
-            change(
-                Target::Rings { netdev: netdev() },
-                settings("rx=256 tx=256"),
-                settings("rx=4096 tx=256"),
-            ),
+            Change::new(rss(), Table::default(), table(&[0, 0, 0, 1]), "because"),
+            Change::new(rss(), Table::default(), table(&[1, 0, 1, 1]), "because"),
+            Change::new(defer, 0, 3, "because"),
+            Change::new(steer, false, true, "because"),
+            Change::new(knobs::Rings { netdev: netdev() }, few, many, "because"),
         ];
         let text = script(&Plan { changes, ..Plan::default() }).text;
         let lines: Vec<&str> =

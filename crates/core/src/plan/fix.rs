@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Cause, Plan};
-use crate::change::{Change, held_back, ordered};
+use crate::change::{held_back, ordered};
 use crate::diagnose::{Check, Finding, FindingId, UnknownFinding};
 use crate::host::Snapshot;
 
@@ -112,10 +112,10 @@ fn mend_one(plan: &mut Plan, finding: &Finding) {
     };
     for change in &remedy.changes {
         match plan.changes.iter().find(|known| known.target == change.target) {
-            None => plan.changes.push(Change {
-                reason: format!("{}: {}", finding.id, change.reason),
-                ..change.clone()
-            }),
+            None => {
+                let reason = format!("{}: {}", finding.id, change.reason);
+                plan.changes.push(change.clone().because(reason));
+            }
             Some(known) if known.new == change.new => {}
             Some(known) => {
                 let reason = format!(
@@ -131,7 +131,7 @@ fn mend_one(plan: &mut Plan, finding: &Finding) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{NetdevIdentity, Target, Value};
+    use crate::change::{Change, NetdevIdentity, Value, knobs};
     use crate::cpuset::{CpuId, CpuSet};
     use crate::diagnose::ledger::Ledger;
     use crate::diagnose::{Gain, Remedy, Severity};
@@ -159,8 +159,7 @@ mod tests {
     }
 
     fn to(entries: u32) -> Change {
-        let (target, old) = (Target::RpsSockFlowEntries, Value::Count(0));
-        Change { target, old, new: Value::Count(entries), reason: "r".into() }
+        Change::new(knobs::RpsSockFlowEntries, 0, entries, "r")
     }
 
     fn checked(findings: Vec<Finding>) -> Check {
@@ -182,17 +181,10 @@ mod tests {
     #[test]
     fn what_new_channels_would_make_void_waits_for_the_next_plan() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
-        let (old, reason) = (Value::Settings("combined=1".parse().unwrap()), String::new());
-        let new = Value::Settings("combined=4".parse().unwrap());
-        let channels = Change {
-            target: Target::Channels { netdev: netdev() },
-            old,
-            new,
-            reason: reason.clone(),
-        };
-        let target = Target::RpsCpus { netdev: netdev(), queue: 0 };
-        let (old, new) = (Value::Cpus(CpuSet::new()), Value::Cpus(CpuSet::of(CpuId(1))));
-        let rps = Change { target, old, new, reason };
+        let (old, new) = ("combined=1".parse().unwrap(), "combined=4".parse().unwrap());
+        let channels = Change::new(knobs::Channels { netdev: netdev() }, old, new, "");
+        let knob = knobs::RpsCpus { netdev: netdev(), queue: 0 };
+        let rps = Change::new(knob, CpuSet::new(), CpuSet::of(CpuId(1)), "");
         let check =
             checked(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
         let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);

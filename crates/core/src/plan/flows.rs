@@ -1,7 +1,7 @@
 //! Moving flows instead of interrupts: aRFS, and what to do where every queue feeds every worker.
 
 use crate::attribution::Protocol;
-use crate::change::{NTUPLE_FILTER, NetdevIdentity, Target, Value};
+use crate::change::{NTUPLE_FILTER, NetdevIdentity, knobs};
 use crate::concentration::Concentration;
 use crate::diagnose::Seen;
 use crate::host::{Netdev, Snapshot};
@@ -67,11 +67,11 @@ pub(super) fn arfs(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut
                         "aRFS off: the device's hash chooses the queue of each flow".to_owned()
                     }
                 };
-                let target = Target::Offload {
+                let knob = knobs::Offload {
                     netdev: NetdevIdentity::of(netdev),
                     feature: NTUPLE_FILTER.into(),
                 };
-                plan.set(target, Value::Switch(feature.active), Value::Switch(on), reason);
+                plan.set(knob, feature.active, on, reason);
             }
         }
     }

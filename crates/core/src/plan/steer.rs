@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::as_text::as_text;
 use crate::attribution::Protocol;
-use crate::change::{FlowRule, NTUPLE_FILTER, NetdevIdentity, Steer, Target, Value};
+use crate::change::{FlowRule, Knob, NTUPLE_FILTER, NetdevIdentity, Steer, Target, knobs};
 use crate::cpuset::CpuSet;
 use crate::ethtool::FlowType;
 use crate::host::Netdev;
@@ -112,22 +112,17 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
 
 fn rules(netdev: &Netdev, wish: &Steering, plan: &mut Plan) {
     let identity = || NetdevIdentity::of(netdev);
-    let switched_on = |plan: &mut Plan, target: Target, old: bool, reason: String| {
-        if !plan.changes.iter().any(|change| change.target == target) {
-            plan.set(target, Value::Switch(old), Value::Switch(true), reason);
-        }
-    };
     let active = netdev
         .ethtool
         .as_ref()
         .and_then(|ethtool| ethtool.feature(NTUPLE_FILTER))
         .is_some_and(|it| it.active);
-    let offload = Target::Offload { netdev: identity(), feature: NTUPLE_FILTER.into() };
+    let offload = knobs::Offload { netdev: identity(), feature: NTUPLE_FILTER.into() };
     switched_on(plan, offload, active, "rules for flows need it".into());
     let to = match wish.queues.single() {
         Some(queue) => Steer::Queue(queue.0),
         None => {
-            let context = Target::RssContext { netdev: identity(), queues: wish.queues.clone() };
+            let context = knobs::RssContext { netdev: identity(), queues: wish.queues.clone() };
             switched_on(
                 plan,
                 context,
@@ -143,14 +138,22 @@ fn rules(netdev: &Netdev, wish: &Steering, plan: &mut Plan) {
             "flows to port {} come through rx queues {}, as asked for",
             wish.port, wish.queues
         );
-        switched_on(plan, Target::NtupleRule { netdev: identity(), rule }, false, reason);
+        switched_on(plan, knobs::NtupleRule { netdev: identity(), rule }, false, reason);
+    }
+}
+
+/// Adds a change to on, unless the plan has it already.
+fn switched_on(plan: &mut Plan, knob: impl Knob<Value = bool>, old: bool, reason: String) {
+    let target: Target = knob.clone().into();
+    if !plan.changes.iter().any(|change| change.target == target) {
+        plan.set(knob, old, true, reason);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::ordered;
+    use crate::change::{Value, ordered};
     use crate::ethtool::Feature;
     use crate::host::RxQueue;
     use crate::part::Part;

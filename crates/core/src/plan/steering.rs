@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::change::{NetdevIdentity, Target, Value};
+use crate::change::{NetdevIdentity, knobs};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::diagnose::Seen;
 use crate::host::{Irq, Netdev, Snapshot, TxQueue, WriterKnob};
@@ -28,12 +28,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
             {
                 let reason =
                     format!("interrupts to come are set up on cpus {cpus}; those that exist stay");
-                plan.set(
-                    Target::DefaultSmpAffinity,
-                    Value::Cpus(old.clone()),
-                    Value::Cpus(cpus.clone()),
-                    reason,
-                );
+                plan.set(knobs::DefaultSmpAffinity, old.clone(), cpus.clone(), reason);
             }
             Some(_) => {}
         }
@@ -49,12 +44,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
             (Some(old), Some((new, note))) => {
                 let reason =
                     format!("queues of devices to come begin with RPS {}{note}", on_or_off(&new));
-                plan.set(
-                    Target::RpsDefaultMask,
-                    Value::Cpus(old.clone()),
-                    Value::Cpus(new),
-                    reason,
-                );
+                plan.set(knobs::RpsDefaultMask, old.clone(), new, reason);
             }
             (Some(_), None) => {}
         }
@@ -135,14 +125,9 @@ pub(super) fn rps(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut 
                     "it has no rps_cpus: this kernel is without RPS".into(),
                 ),
                 (Some(old), None) => {
-                    let target =
-                        Target::RpsCpus { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-                    changes.set(
-                        target,
-                        Value::Cpus(old.clone()),
-                        Value::Cpus(cpus.clone()),
-                        reason.clone(),
-                    );
+                    let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                    let knob = knobs::RpsCpus { netdev, queue };
+                    changes.set(knob, old.clone(), cpus.clone(), reason.clone());
                 }
             }
         }
@@ -183,7 +168,7 @@ pub(super) fn rfs(seen: &Seen<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut 
             "RFS: one entry per flow says on which cpu it is read; {wanted} rounded up to a power of two as the kernel does"
         ),
     };
-    changes.set(Target::RpsSockFlowEntries, Value::Count(old), Value::Count(entries), table);
+    changes.set(knobs::RpsSockFlowEntries, old, entries, table);
     for netdev in netdevs {
         let verdict = if entries == 0 { String::new() } else { said(verdict::rfs(seen, netdev)) };
         flow_counts(netdev, entries, &verdict, &mut changes);
@@ -220,9 +205,8 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
                         format!("RFS: its part of {entries} entries, {queues}{verdict}")
                     }
                 };
-                let target =
-                    Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-                plan.set(target, Value::Count(old), Value::Count(share), reason);
+                let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                plan.set(knobs::RpsFlowCnt { netdev, queue }, old, share, reason);
             }
         }
     }
@@ -282,8 +266,8 @@ pub(super) fn xps(
                 }
                 (Xps::Near, None) => "where its completions arrive is not known".to_owned(),
             };
-            let target = Target::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
-            changes.set(target, Value::Cpus(old.clone()), Value::Cpus(new), reason);
+            let knob = knobs::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
+            changes.set(knob, old.clone(), new, reason);
         }
     }
     let what_to_do = |_: &str| "stop it, or change XPS in its configuration".to_owned();

@@ -4,7 +4,7 @@
 use super::wall::add;
 use super::work::Work;
 use super::{Effect, Outcome, Range, RemedyName, Verdict, percent};
-use crate::change::{NetdevIdentity, Target, Value};
+use crate::change::{NetdevIdentity, Settings, knobs};
 use crate::cpuset::CpuSet;
 use crate::diagnose::{Evidence, Measure};
 use crate::drivers::Drivers;
@@ -83,16 +83,9 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
         }
         _ => return verdict,
     };
-    let edit = |old: &Value| match old {
-        Value::Settings(settings) => Some(Value::Settings(settings.clone().with(name, value))),
-        _ => None,
-    };
-    verdict.writes(
-        work,
-        Target::Coalesce { netdev: NetdevIdentity::of(work.netdev) },
-        edit,
-        &reason,
-    )
+    let edit = |settings: &Settings| Some(settings.clone().with(name, value));
+    let knob = knobs::Coalesce { netdev: NetdevIdentity::of(work.netdev) };
+    verdict.writes(work, knob, edit, &reason)
 }
 
 /// Fewer interrupts by polling from a timer.
@@ -119,19 +112,14 @@ pub(super) fn deferral(work: &Work<'_>) -> Verdict {
         return verdict;
     };
     let netdev = || NetdevIdentity::of(work.netdev);
-    let at_least = |least: u32| {
-        move |old: &Value| match old {
-            Value::Count(count) => Some(Value::Count(least.max(*count))),
-            _ => None,
-        }
-    };
+    let at_least = |least: u32| move |count: &u32| Some(least.max(*count));
     let reason = format!(
         "the timer polls each {wait} us, in which {ENOUGH:.0} packets come at the present rate"
     );
     let empty = format!("the interrupt stays off until {EMPTY_POLLS} polls in a row find nothing");
     verdict
-        .writes(work, Target::GroFlushTimeout { netdev: netdev() }, at_least(wait * 1000), &reason)
-        .writes(work, Target::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
+        .writes(work, knobs::GroFlushTimeout { netdev: netdev() }, at_least(wait * 1000), &reason)
+        .writes(work, knobs::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
 }
 
 fn coalesce<'a>(work: &Work<'a>) -> Option<&'a Coalesce> {

@@ -4,7 +4,7 @@ use super::steer::rps_is_on;
 use super::wall::FULL;
 use super::work::Work;
 use super::{Outcome, RemedyName, Verdict, percent};
-use crate::change::{NetdevIdentity, Target, Value};
+use crate::change::{NetdevIdentity, Settings, Words, knobs};
 use crate::diagnose::{Evidence, Gain, Measure};
 use crate::host::Netdev;
 
@@ -49,17 +49,14 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
                 "bursts overflow it, and the cpu that polls it has time: {} of {} descriptors",
                 limit.current, limit.max
             );
-            let edit = |old: &Value| match old {
-                Value::Settings(rings) => Some(Value::Settings(
-                    rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)),
-                )),
-                _ => None,
+            let edit = |rings: &Settings| {
+                Some(rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)))
             };
-            let target = Target::Rings { netdev: NetdevIdentity::of(work.netdev) };
+            let knob = knobs::Rings { netdev: NetdevIdentity::of(work.netdev) };
             let verdict = Verdict::new(work, remedy, Outcome::Help, because)
                 .bound(losses(lost))
                 .reasons(reasons);
-            verdict.writes(work, target, edit, "twice the ring holds twice the burst").not_when(
+            verdict.writes(work, knob, edit, "twice the ring holds twice the burst").not_when(
                 "the data should stay in the cache (a ring larger than what the device may write there), or latency counts more than loss",
             )
         }
@@ -115,18 +112,13 @@ pub(super) fn budget(work: &Work<'_>) -> Verdict {
             "runs end with work left while packets are lost, and the cpu that polls has time",
         )
         .bound(losses(lost))
-        .writes(work, Target::Sysctl { name: BUDGET.into() }, twice, "runs end with work left")
+        .writes(work, knobs::Sysctl { name: BUDGET.into() }, twice, "runs end with work left")
         .not_when("applications on that cpu need to run soon: they wait for the end of each run")
     }
 }
 
-fn twice(old: &Value) -> Option<Value> {
-    match old {
-        Value::Words(words) => {
-            Some(Value::Words(words.parse::<u32>().ok()?.checked_mul(2)?.to_string()))
-        }
-        _ => None,
-    }
+fn twice(old: &Words) -> Option<Words> {
+    Some(Words::new(&old.as_str().parse::<u32>().ok()?.checked_mul(2)?.to_string()))
 }
 
 /// Readers that spin for packets: it takes CPU time for latency, and latency is not measured here.

@@ -7,7 +7,7 @@ use super::wall::{Loads, add};
 use super::work::{Sight, Work};
 use super::{Effect, Outcome, RemedyName, Verdict, percent};
 use crate::attribution::Protocol;
-use crate::change::{NetdevIdentity, Target, Value};
+use crate::change::{NetdevIdentity, Settings, knobs};
 use crate::cpuset::{CpuId, CpuSet};
 use crate::diagnose::{Evidence, Gain, Measure};
 use crate::ethtool::{FlowType, HashFields, Limit};
@@ -166,17 +166,14 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
     if outcome != Outcome::Help {
         return verdict;
     }
-    let edit = |old: &Value| match old {
-        Value::Settings(channels) => {
-            let name = if channels.get("combined") > 0 { "combined" } else { "rx" };
-            Some(Value::Settings(channels.clone().with(name, wanted)))
-        }
-        _ => None,
+    let edit = |channels: &Settings| {
+        let name = if channels.get("combined") > 0 { "combined" } else { "rx" };
+        Some(channels.clone().with(name, wanted))
     };
     verdict
         .writes(
             work,
-            Target::Channels { netdev: NetdevIdentity::of(work.netdev) },
+            knobs::Channels { netdev: NetdevIdentity::of(work.netdev) },
             edit,
             "one queue for each cpu that can poll",
         )
@@ -219,9 +216,9 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
     if verdict.outcome != Outcome::Help {
         return verdict;
     }
-    let on = |_: &Value| Some(Value::Count(1));
     let reason = "its interrupts cannot be moved, kthreads go where there is room";
-    verdict.writes(work, Target::Threaded { netdev: NetdevIdentity::of(work.netdev) }, on, reason)
+    let knob = knobs::Threaded { netdev: NetdevIdentity::of(work.netdev) };
+    verdict.writes(work, knob, |_| Some(1), reason)
 }
 
 /// The work of each queue, each put on the CPU that then has least to do.

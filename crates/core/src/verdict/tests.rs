@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::change::Value;
 use crate::cost::Costs;
 use crate::cpuset::CpuId;
 use crate::flow::{Flow, Outer};

@@ -196,7 +196,7 @@ fn changes(
     let changed = before.iter().filter_map(|(target, old)| {
         let new = after.get(target).filter(|new| *new != old)?;
         let (target, old, new) = (target.clone(), old.clone(), new.clone());
-        Some(Change { target, old, new, reason: format!("as the command of {name} does") })
+        Change::untyped(target, old, new, format!("as the command of {name} does")).ok()
     });
     ordered(changed.collect())
 }

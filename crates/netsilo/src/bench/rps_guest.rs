@@ -2,7 +2,7 @@
 //! help or hurt?
 
 use anyhow::{Context as _, Result};
-use netsilo_core::change::{Change, NetdevIdentity, Target, Value};
+use netsilo_core::change::{Change, NetdevIdentity, knobs};
 use netsilo_core::experiment::{Kind, Load, Setting};
 use netsilo_core::host::Netdev;
 use netsilo_core::load::Test;
@@ -77,9 +77,9 @@ fn queues<'a>(netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
         let combined = channels.combined.filter(|combined| combined.current < combined.max)?;
         let old = channels.settings();
         let new = old.clone().with("combined", combined.max);
-        let target = Target::Channels { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Channels { netdev: NetdevIdentity::of(netdev) };
         let reason = format!("{} queues in place of {}", combined.max, combined.current);
-        Some(Change { target, old: Value::Settings(old), new: Value::Settings(new), reason })
+        Some(Change::new(knob, old, new, reason))
     };
     let changes = netdevs.filter_map(more).collect();
     let what = "as many queues as the device has".into();

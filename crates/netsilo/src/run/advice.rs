@@ -16,7 +16,9 @@ impl Advice {
     /// are to move now.
     pub(crate) fn take(&mut self, placements: &[Placement], writes: &[Change]) {
         let moves_now = |irq: Irq| {
-            writes.iter().any(|change| matches!(&change.target, Target::IrqAffinity { irq: it, .. } if *it == irq))
+            writes.iter().any(
+                |change| matches!(&change.target, Target::IrqAffinity(knob) if knob.irq == irq),
+            )
         };
         let of = |irq: Irq| placements.iter().any(|placement| placement.irq == Some(irq));
         self.0.retain(|irq, _| of(*irq));
@@ -42,7 +44,7 @@ impl Advice {
 
 #[cfg(test)]
 mod tests {
-    use netsilo_core::change::{NetdevIdentity, Value};
+    use netsilo_core::change::{NetdevIdentity, knobs};
     use netsilo_core::cpuset::CpuSet;
     use netsilo_core::plan::AlgorithmName;
 
@@ -73,14 +75,9 @@ mod tests {
             advice.take(&[placement], writes);
             advice.placements()[0].cpus.to_string()
         };
-        let target =
-            Target::IrqAffinity { irq: Irq(27), action: "virtio0-input.0".into(), netdev: None };
-        let write = Change {
-            target,
-            old: Value::Cpus(set("1")),
-            new: Value::Cpus(set("3")),
-            reason: String::new(),
-        };
+        let knob =
+            knobs::IrqAffinity { irq: Irq(27), action: "virtio0-input.0".into(), netdev: None };
+        let write = Change::new(knob, set("1"), set("3"), "");
         assert_eq!(cpus_after(placement("1", true), &[]), "1", "new");
         assert_eq!(cpus_after(placement("2", true), &[]), "1", "wanted only");
         assert_eq!(cpus_after(placement("3", true), &[write]), "3", "decided");

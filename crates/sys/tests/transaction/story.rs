@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netsilo_core::change::Target;
+use netsilo_core::change::{Target, knobs};
 use netsilo_core::cpuset::CpuId;
 use netsilo_core::host::Irq;
 use netsilo_sys::apply::{self, ApplyError, Drift, Options};
@@ -70,7 +70,7 @@ fn a_plan_that_is_out_of_date_writes_nothing_and_names_all_that_moved() {
 fn an_equal_value_is_never_written() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
-    let entries = || change(&kernel, Target::RpsSockFlowEntries, Value::Count(1000));
+    let entries = || change(&kernel, Target::from(knobs::RpsSockFlowEntries), Value::Count(1000));
     apply(&kernel, &[entries()]).unwrap();
     kernel.take_written();
     // 1000 becomes 1024 in the kernel, which it is already: writing it would flush the table.
@@ -189,8 +189,11 @@ fn a_netdev_that_was_renamed_since_is_restored_under_its_new_name() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
-    apply(&kernel, &[change(&kernel, Target::RpsCpus { netdev: eth0(), queue: 0 }, cpus("1"))])
-        .unwrap();
+    apply(
+        &kernel,
+        &[change(&kernel, Target::RpsCpus(knobs::RpsCpus { netdev: eth0(), queue: 0 }), cpus("1"))],
+    )
+    .unwrap();
     let net = dir.path().join("sys/class/net");
     std::fs::rename(net.join("eth0"), net.join("lan0")).unwrap();
     assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
@@ -330,6 +333,6 @@ fn a_thread_whose_number_was_given_away_is_left_alone() {
     let undone = undo(&kernel, Which::All).unwrap();
     assert!(matches!(undone[0].knobs[..], [(_, Fate::Gone(_))]), "{undone:?}");
     assert_eq!(std::fs::read_to_string(dir.path().join("proc/81/cpus")).unwrap(), "0c\n");
-    let strange = Target::CgroupCpuset { path: "/../../tmp".into() };
+    let strange = Target::CgroupCpuset(knobs::CgroupCpuset { path: "/../../tmp".into() });
     assert!(netsilo_sys::knob::read(&kernel, &strange).unwrap_err().is_gone());
 }

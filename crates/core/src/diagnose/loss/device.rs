@@ -1,7 +1,7 @@
 //! Packets that a NIC or its ring had no room for.
 
 use super::{all_of, grown};
-use crate::change::{Change, NetdevIdentity, Target, Value};
+use crate::change::{Change, Knob, NetdevIdentity, knobs};
 use crate::diagnose::ledger::{Ledger, Place};
 use crate::diagnose::softirq::{Load, spread};
 use crate::diagnose::nic_counters;
@@ -98,8 +98,8 @@ fn larger_ring(seen: &Seen<'_>, netdev: &Netdev, ring: Option<Limit>, lost: u64,
 }
 
 fn rings(seen: &Seen<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
-    let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
-    let Some(Value::Settings(old)) = target.value_in(&seen.observation.after) else { return Vec::new() };
-    let new = Value::Settings(old.clone().with("rx", wanted));
-    vec![Change { target, old: Value::Settings(old), new, reason: reason.to_owned() }]
+    let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
+    let Some(old) = knob.value_in(&seen.observation.after) else { return Vec::new() };
+    let new = old.clone().with("rx", wanted);
+    vec![Change::new(knob, old, new, reason)]
 }

@@ -1,6 +1,6 @@
 //! RPS that hands packets to the CPU that has them, and RFS of which one half is missing.
 
-use crate::change::{Change, NetdevIdentity, Target, Value};
+use crate::change::{Change, NetdevIdentity, knobs};
 use crate::cpuset::CpuSet;
 use crate::diagnose::{Evidence, Finding, FindingId, Gain, Measure, Remedy, Seen, Severity};
 use crate::silo::{Silo, heaviest};
@@ -22,7 +22,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
     }
     let netdev: NetdevIdentity = silo.netdev.clone();
     let queue = silo.queue?;
-    let (old, new) = (Value::Cpus(CpuSet::of(target)), Value::Cpus(CpuSet::new()));
+    let (old, new) = (CpuSet::of(target), CpuSet::new());
     let reason = format!("{} is polled on cpu {target}, the only one that RPS hands its packets to", silo.label());
     Some(Finding {
         id: FindingId::RpsToItself,
@@ -42,7 +42,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
             },
             cost: None,
             not_when: Some("its interrupt is about to move elsewhere, and RPS shall keep the protocol here".into()),
-            changes: vec![Change { target: Target::RpsCpus { netdev, queue }, old, new, reason }],
+            changes: vec![Change::new(knobs::RpsCpus { netdev, queue }, old, new, reason)],
             interrupts_traffic: false,
         }],
     })
@@ -89,9 +89,9 @@ fn half_on(seen: &Seen<'_>) -> Option<Finding> {
 
 fn off(silos: &[&Silo]) -> Vec<Change> {
     let change = |silo: &&Silo| {
-        let target = Target::RpsFlowCnt { netdev: silo.netdev.clone(), queue: silo.queue? };
-        let reason = "no flow table for the machine: RFS does nothing".to_owned();
-        Some(Change { target, old: Value::Count(silo.rps_flow_cnt?), new: Value::Count(0), reason })
+        let knob = knobs::RpsFlowCnt { netdev: silo.netdev.clone(), queue: silo.queue? };
+        let reason = "no flow table for the machine: RFS does nothing";
+        Some(Change::new(knob, silo.rps_flow_cnt?, 0, reason))
     };
     silos.iter().filter_map(change).collect()
 }
