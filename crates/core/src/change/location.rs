@@ -73,6 +73,8 @@ pub enum Setting {
     MostRings,
     /// `rx-usecs=3`.
     Coalesce,
+    /// One number of [`Setting::Coalesce`] by its name there; a write keeps the others.
+    CoalesceNumber(&'static str),
     /// An offload by the kernel's name: `on`, `off`, `off [requested on]`.
     Offload(String),
     /// What RSS hashes: `sdfn`, or `none`.

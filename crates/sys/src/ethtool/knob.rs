@@ -67,10 +67,8 @@ pub(crate) fn get(netdev: &str, setting: &Setting) -> io::Result<String> {
         Setting::MostChannels => device.channels()?.most().to_string(),
         Setting::Rings => device.rings()?.settings().to_string(),
         Setting::MostRings => device.rings()?.most().to_string(),
-        Setting::Coalesce => {
-            let bytes = device.get(ETHTOOL_GCOALESCE, &[], decode::COALESCE_LEN)?;
-            decode::coalesce(&bytes).map_err(invalid)?.settings().to_string()
-        }
+        Setting::Coalesce => device.coalesce()?.to_string(),
+        Setting::CoalesceNumber(name) => device.coalesce()?.get(name).to_string(),
         Setting::Offload(name) => offload_text(&device.offload(name)?.0),
         Setting::FlowHash(flow) => match device.flow_hash(*flow)? {
             fields if fields.is_empty() => "none".to_owned(),
@@ -104,8 +102,10 @@ pub(crate) fn set(netdev: &str, setting: &Setting, text: &str) -> io::Result<()>
         Setting::Rings => {
             device.send(ETHTOOL_SRINGPARAM, &encode::rings(&settings()?).map_err(invalid)?)
         }
-        Setting::Coalesce => {
-            device.send(ETHTOOL_SCOALESCE, &encode::coalesce(&settings()?).map_err(invalid)?)
+        Setting::Coalesce => device.set_coalesce(&settings()?),
+        Setting::CoalesceNumber(name) => {
+            let number = text.parse().map_err(invalid)?;
+            device.set_coalesce(&device.coalesce()?.with(name, number))
         }
         Setting::Offload(name) => device.switch(name, text),
         Setting::FlowHash(flow) => {
@@ -169,6 +169,15 @@ impl Device {
 
     fn rings(&self) -> io::Result<netsilo_core::ethtool::Rings> {
         decode::rings(&self.get(ETHTOOL_GRINGPARAM, &[], decode::RINGPARAM_LEN)?).map_err(invalid)
+    }
+
+    fn coalesce(&self) -> io::Result<Settings> {
+        let bytes = self.get(ETHTOOL_GCOALESCE, &[], decode::COALESCE_LEN)?;
+        Ok(decode::coalesce(&bytes).map_err(invalid)?.settings())
+    }
+
+    fn set_coalesce(&self, settings: &Settings) -> io::Result<()> {
+        self.send(ETHTOOL_SCOALESCE, &encode::coalesce(settings).map_err(invalid)?)
     }
 
     /// An offload, its index among all, and how many there are.
@@ -382,6 +391,7 @@ mod tests {
         let errno = |setting| get("lo", &setting).unwrap_err().raw_os_error();
         assert_eq!(errno(Setting::Channels), Some(libc::EOPNOTSUPP));
         assert_eq!(errno(Setting::RssTable(0)), Some(libc::EOPNOTSUPP));
+        assert_eq!(errno(Setting::CoalesceNumber("rx-usecs")), Some(libc::EOPNOTSUPP));
         assert_eq!(errno(Setting::Offload("no-such".into())), Some(libc::ENOENT));
         let fixed = set("lo", &Setting::Offload("loopback".into()), "off").unwrap_err();
         assert_eq!(fixed.raw_os_error(), Some(libc::EOPNOTSUPP));
