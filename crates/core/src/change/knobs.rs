@@ -90,6 +90,7 @@ knobs! {
     Rings,
     Mtu,
     Coalesce,
+    TxUsecs,
     FlowHash,
     RssTable,
     RssKey,

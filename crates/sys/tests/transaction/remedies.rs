@@ -66,6 +66,13 @@ fn all() -> Vec<Row> {
             |seed| settings(format!("rx-usecs={} rx-frames={}", 4 + small(seed), small(seed))),
             |seed| format!("rx-usecs={}\n", large(seed)),
         ),
+        ethtool(
+            knobs::TxUsecs { netdev: eth0() },
+            "0\n",
+            trimmed,
+            |seed| small(seed).into(),
+            |seed| format!("{}\n", large(seed)),
+        ),
         sysfs(knobs::NapiDeferHardIrqs { netdev: eth0() }, "0\n"),
         sysfs(knobs::GroFlushTimeout { netdev: eth0() }, "0\n"),
         ethtool(

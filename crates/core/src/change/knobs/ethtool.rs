@@ -6,7 +6,7 @@ use super::{ethtools, netdevs};
 use crate::change::knob::{Errno, Knob, Row, put, quoted};
 use crate::change::location::{Location, Setting};
 use crate::change::order::{Interruption, Step, Traffic};
-use crate::change::{NetdevIdentity, Settings};
+use crate::change::{NetdevIdentity, Settings, Target};
 use crate::ethtool;
 use crate::host::Snapshot;
 use crate::part::Part;
@@ -209,6 +209,56 @@ impl Knob for Coalesce {
 
     fn ethtool(&self, old: &Settings, new: &Settings) -> Option<String> {
         Some(format!("-C {}", arguments(old, new)))
+    }
+}
+
+/// How long after a frame was sent the device raises the interrupt of its completion
+/// (`ethtool -C <dev> tx-usecs`), in microseconds.
+///
+/// A number of [`Coalesce`] that can be planned alone: the other numbers may change meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TxUsecs {
+    /// The device.
+    pub netdev: NetdevIdentity,
+}
+
+impl Knob for TxUsecs {
+    type Value = u32;
+
+    const ROW: &'static Row = &Row {
+        kind: "tx_usecs",
+        value: "microseconds; not together with `coalesce`, which sets it too",
+        place: "`ethtool -C DEV tx-usecs`",
+        undo: "writes back; the other numbers stay as they are",
+        ..*Coalesce::ROW
+    };
+
+    fn name(&self) -> String {
+        format!("{} tx-usecs", self.netdev.name)
+    }
+
+    fn location(&self) -> Location<'_> {
+        Location::Ethtool { netdev: &self.netdev, setting: Setting::CoalesceNumber("tx-usecs") }
+    }
+
+    fn value_in(&self, snapshot: &Snapshot) -> Option<u32> {
+        Some(ethtool(snapshot, &self.netdev)?.coalesce.value()?.tx_coalesce_usecs)
+    }
+
+    fn set_in(&self, snapshot: &mut Snapshot, usecs: u32) {
+        if let Some(Part::Value(coalesce)) =
+            ethtool_mut(snapshot, &self.netdev).map(|it| &mut it.coalesce)
+        {
+            coalesce.tx_coalesce_usecs = usecs;
+        }
+    }
+
+    fn is_void_after(&self, other: &Target) -> bool {
+        matches!(other, Target::Coalesce(coalesce) if coalesce.netdev == self.netdev)
+    }
+
+    fn ethtool(&self, _: &u32, usecs: &u32) -> Option<String> {
+        Some(format!("-C 'tx-usecs' '{usecs}'"))
     }
 }
 

@@ -212,6 +212,7 @@ fn changes_are_made_in_the_order_of_the_steps() {
             "threaded",
             "offload",
             "coalesce",
+            "tx_usecs",
             "napi_defer_hard_irqs",
             "gro_flush_timeout",
             "rss_key",
@@ -242,7 +243,10 @@ fn some_changes_stop_traffic_and_channels_make_others_void() {
         those.map(|it| it.change.target.row().kind).collect::<Vec<_>>()
     };
     assert_eq!(stops(Some(Interruption::Always)), ["channels", "rings"]);
-    assert_eq!(stops(Some(Interruption::Sometimes)), ["offload", "mtu", "coalesce", "rss_hash"]);
+    assert_eq!(
+        stops(Some(Interruption::Sometimes)),
+        ["offload", "mtu", "coalesce", "tx_usecs", "rss_hash"]
+    );
     let (_, void) = held_back(cases.iter().map(|case| case.change.clone()).collect());
     let void: Vec<&str> = void.iter().map(|change| change.target.row().kind).collect();
     let expected = [
@@ -250,6 +254,7 @@ fn some_changes_stop_traffic_and_channels_make_others_void() {
         "rps_cpus",
         "rps_flow_cnt",
         "xps_cpus",
+        "tx_usecs",
         "rss_table",
         "rss_context",
         "ntuple_rule",
