@@ -10,7 +10,7 @@ pub mod pin;
 mod placement;
 pub mod selection;
 
-use netsilo_model::change::{Change, Target, Value, ordered};
+use netsilo_model::change::{Change, Knob, ordered};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::rates::{Rates, rates};
@@ -181,9 +181,9 @@ pub struct Plan {
 
 impl Plan {
     /// Adds a change, if the new value differs from the old one.
-    pub(crate) fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
+    pub(crate) fn set<K: Knob>(&mut self, knob: K, old: K::Value, new: K::Value, reason: String) {
         if old != new {
-            self.changes.push(Change { target, old, new, reason });
+            self.changes.push(Change::new(knob, old, new, reason));
         }
     }
 

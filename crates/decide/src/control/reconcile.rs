@@ -59,11 +59,11 @@ impl Controller {
 /// The program on this machine that likely wrote such a knob.
 pub(super) fn likely_owner(owners: &[Writer], target: &Target) -> String {
     let kind = match target {
-        Target::IrqAffinity { .. } | Target::DefaultSmpAffinity => Some(WriterKnob::IrqAffinity),
-        Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } => Some(WriterKnob::Rps),
-        Target::RpsSockFlowEntries | Target::RpsDefaultMask => Some(WriterKnob::Rps),
-        Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-        Target::Sysctl { .. } => Some(WriterKnob::Sysctls),
+        Target::IrqAffinity(_) | Target::DefaultSmpAffinity(_) => Some(WriterKnob::IrqAffinity),
+        Target::RpsCpus(_) | Target::RpsFlowCnt(_) => Some(WriterKnob::Rps),
+        Target::RpsSockFlowEntries(_) | Target::RpsDefaultMask(_) => Some(WriterKnob::Rps),
+        Target::XpsCpus(_) => Some(WriterKnob::Xps),
+        Target::Sysctl(_) => Some(WriterKnob::Sysctls),
         _ => None,
     };
     let owners =

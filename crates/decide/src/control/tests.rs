@@ -9,7 +9,7 @@ use proptest::sample::select;
 use super::simulate::{Scheduler, World};
 use super::*;
 use crate::plan::{AlgorithmName, Xps};
-use netsilo_model::change::Value;
+use netsilo_model::change::{Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::WriterKnob;
@@ -138,10 +138,12 @@ fn the_random_machines_have_all_kinds_of_knobs_that_are_placed() {
             .map(Irq)
             .collect();
         kinds.extend(world.made.iter().map(|made| match &made.target {
-            Target::IrqAffinity { irq, .. } if tx.contains(irq) => "tx interrupt",
-            Target::IrqAffinity { .. } => "interrupt",
-            Target::NapiThread { .. } => "kthread",
-            Target::XpsCpus { .. } => "xps",
+            Target::IrqAffinity(knobs::IrqAffinity { irq, .. }) if tx.contains(irq) => {
+                "tx interrupt"
+            }
+            Target::IrqAffinity(_) => "interrupt",
+            Target::NapiThread(_) => "kthread",
+            Target::XpsCpus(_) => "xps",
             other => panic!("{other}"),
         }));
     }
@@ -379,11 +381,10 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     world.shift();
     let decision = world.steps(HOUR);
     assert_eq!(decision.conflicts.len(), 1);
-    assert!(
-        world.made[made..]
-            .iter()
-            .all(|made| !matches!(made.target, Target::IrqAffinity { irq: Irq(30), .. }))
-    );
+    assert!(world.made[made..].iter().all(|made| !matches!(
+        made.target,
+        Target::IrqAffinity(knobs::IrqAffinity { irq: Irq(30), .. })
+    )));
     let policy = world.controller.policy().clone();
     world.controller.reconfigure(policy);
     world.scene.netdevs[0].queues[0].readers[0].cpu = CpuId(6);

@@ -5,7 +5,7 @@ mod device;
 mod reader;
 
 use netsilo_model::snapshot::subject::Subject;
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::machine::cpuset::CpuId;
@@ -28,10 +28,7 @@ pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
 
 /// Changes a sysctl; empty when it was not read or already has the value.
 fn sysctl(seen: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
-    let target = Target::Sysctl { name: name.to_owned() };
-    let new = Value::words(&new.to_string());
-    let old = target.value_in(&seen.observation.after).filter(|old| *old != new);
-    old.map(|old| Change { target, old, new, reason: reason.to_owned() }).into_iter().collect()
+    seen.change(knobs::Sysctl { name: name.to_owned() }, Words::new(&new.to_string()), reason)
 }
 
 /// The first number in a sysctl.

@@ -1,7 +1,7 @@
 //! Findings on offloads that the traffic would benefit from, and on LRO where it must be off.
 
 use netsilo_model::snapshot::subject::{Direction, Subject};
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::Feature;
@@ -52,9 +52,8 @@ fn is_on(netdev: &Netdev, name: &str) -> bool {
 }
 
 fn switch(seen: &Analysis<'_>, netdev: &Netdev, feature: &str, on: bool, reason: &str) -> Vec<Change> {
-    let target =
-        Target::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
-    seen.change(target, Value::Switch(on), reason)
+    let knob = knobs::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
+    seen.change(knob, on, reason)
 }
 
 fn state(feature: &str, on: bool) -> Evidence {

@@ -4,7 +4,7 @@
 use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::Connection;
@@ -82,8 +82,8 @@ fn doubled(
     [min, default, max]: [u64; 3],
     reason: &str,
 ) -> Vec<netsilo_model::change::Change> {
-    let target = Target::Sysctl { name: name.to_owned() };
-    seen.change(target, Value::words(&format!("{min} {default} {}", max.saturating_mul(2))), reason)
+    let knob = knobs::Sysctl { name: name.to_owned() };
+    seen.change(knob, Words::new(&format!("{min} {default} {}", max.saturating_mul(2))), reason)
 }
 
 /// Receivers whose window is full and whose buffer has reached the maximum of `tcp_rmem`.
@@ -342,8 +342,8 @@ fn containers(seen: &Analysis<'_>) -> Option<Finding> {
         return None;
     }
     let change = seen.change(
-        Target::RpsDefaultMask,
-        Value::Cpus(room.clone()),
+        knobs::RpsDefaultMask,
+        room.clone(),
         "spread the receive work of containers created later",
     );
     Some(Finding {

@@ -1,6 +1,7 @@
 //! Tests of the model against published experiments (sources in `docs/verdicts.md`), and
 //! properties that hold for any host.
 
+use netsilo_model::change::Value;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

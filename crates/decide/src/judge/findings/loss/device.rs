@@ -1,7 +1,7 @@
 //! Findings on packets that a NIC or its receive ring could not hold.
 
 use netsilo_model::snapshot::subject::Subject;
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Knob as _, Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::Place;
@@ -151,10 +151,8 @@ fn larger_ring(
 }
 
 fn rings(seen: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
-    let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
-    let Some(Value::Settings(old)) = target.value_in(&seen.observation.after) else {
-        return Vec::new();
-    };
-    let new = Value::Settings(old.clone().with("rx", wanted));
-    vec![Change { target, old: Value::Settings(old), new, reason: reason.to_owned() }]
+    let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
+    let Some(old) = knob.value_in(&seen.observation.after) else { return Vec::new() };
+    let new = old.clone().with("rx", wanted);
+    vec![Change::new(knob, old, new, reason)]
 }
