@@ -10,7 +10,7 @@ pub mod pin;
 mod placement;
 pub mod selection;
 
-use netsilo_model::change::{Change, Target, Value, ordered};
+use netsilo_model::change::{Change, Knob, ordered};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::rates::{Rates, rates};
@@ -20,6 +20,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 pub use flow_rules::{Steering, SteeringError};
@@ -180,14 +181,14 @@ pub struct Plan {
 
 impl Plan {
     /// Adds a change, if the new value differs from the old one.
-    pub(crate) fn set(&mut self, target: Target, old: Value, new: Value, reason: String) {
+    pub(crate) fn set<K: Knob>(&mut self, knob: K, old: K::Value, new: K::Value, reason: String) {
         if old != new {
-            self.changes.push(Change { target, old, new, reason });
+            self.changes.push(Change::new(knob, old, new, reason));
         }
     }
 
-    pub(crate) fn leave(&mut self, subject: &str, reason: &str) {
-        self.unchanged.push(Unchanged { subject: subject.to_owned(), reason: reason.to_owned() });
+    pub(crate) fn leave(&mut self, subject: &(impl ToString + ?Sized), reason: &str) {
+        self.unchanged.push(Unchanged { subject: subject.to_string(), reason: reason.to_owned() });
     }
 
     /// Adds a refusal, unless the plan has the same one already.
@@ -203,7 +204,7 @@ impl Plan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// Name in reports (`eth0 rx-3`).
-    pub label: String,
+    pub label: Subject,
     /// The device.
     pub netdev: NetdevIdentity,
     /// The interrupt; `None` for a NAPI kthread with an unknown interrupt.

@@ -1,9 +1,10 @@
 //! The modules of a workspace, and the file that each path names.
 //!
-//! A path names the file of its longest prefix that is a module: `crate::plan::Goal` names
+//! A file in a module's folder is a child of that module, also where a macro declares it. A path
+//! names the file of its longest prefix that is a module: `crate::plan::Goal` names
 //! `plan.rs` also where `plan.rs` takes `Goal` from a child by `pub use`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::source::{self, Path};
 
@@ -85,6 +86,15 @@ pub fn references(sources: &Sources) -> Result<Vec<Reference>, String> {
     Ok(found)
 }
 
+/// The names of the Rust files directly in a folder.
+fn beside(sources: &Sources, folder: &str) -> impl Iterator<Item = String> {
+    let start = format!("{folder}/");
+    let inside =
+        sources.range(start.clone()..).take_while(move |(path, _)| path.starts_with(&start));
+    let name = |path: &str| path[folder.len() + 1..].strip_suffix(".rs").map(str::to_owned);
+    inside.filter_map(move |(path, _)| name(path)).filter(|name| !name.contains('/'))
+}
+
 /// Whether a file below `src` is a program of its own: `bin/x.rs`.
 fn is_program(file: &str) -> bool {
     file.strip_prefix("bin/").is_some_and(|name| !name.contains('/'))
@@ -129,7 +139,12 @@ impl Tree {
                 .collect(),
             paths: (imports.map(|import| &import.path)).chain(&module.paths).cloned().collect(),
         });
-        for name in &module.files {
+        let mut names: BTreeSet<_> = module.files.iter().cloned().collect();
+        // Beside a root are files of other roots too.
+        if parent.is_some() {
+            names.extend(beside(sources, below));
+        }
+        for name in names.iter().filter(|name| *name != "mod" && !module.tests.contains(name)) {
             let plain = format!("{below}/{name}.rs");
             let path =
                 if sources.contains_key(&plain) { plain } else { format!("{below}/{name}/mod.rs") };
@@ -236,6 +251,20 @@ mod tests {
                 "a/src/x/y.rs:1 -> a/src/x.rs: super::X",
                 "a/src/x/z/w.rs:1 -> a/src/x/y.rs: super::super::y",
             ]
+        );
+    }
+
+    #[test]
+    fn files_of_modules_that_a_macro_declares_but_not_those_for_tests() {
+        assert_eq!(
+            found(&[
+                ("a/src/lib.rs", "mod x;"),
+                ("a/src/x.rs", "all! { One in one; }\n#[cfg(test)]\nmod tests;"),
+                ("a/src/x/one.rs", "use super::X;"),
+                ("a/src/x/tests.rs", "use super::X;"),
+                ("a/src/xy.rs", "use crate::x::X;"),
+            ]),
+            ["a/src/x/one.rs:1 -> a/src/x.rs: super::X"]
         );
     }
 

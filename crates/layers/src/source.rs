@@ -30,6 +30,8 @@ pub struct Import {
 pub struct Module {
     /// Modules with a file of their own: `mod name;`.
     pub files: Vec<String>,
+    /// Modules with a file of their own that are for tests only.
+    pub tests: Vec<String>,
     /// Modules within this file: `mod name { .. }`.
     pub inline: Vec<(String, Module)>,
     /// What `use` lines import, also within functions.
@@ -78,7 +80,13 @@ fn scan(tokens: &[TokenTree], module: &mut Module) {
                 if hash.as_char() == '#' && attribute.delimiter() == Delimiter::Bracket =>
             {
                 if for_tests(attribute.stream()) {
-                    node(rest)
+                    let length = node(rest);
+                    if let [.., TokenTree::Ident(word), TokenTree::Ident(name), _] = &rest[..length]
+                        && word == "mod"
+                    {
+                        module.tests.push(plain(&name.to_string()));
+                    }
+                    length
                 } else {
                     attribute_paths(attribute.stream(), module);
                     2
@@ -390,6 +398,7 @@ mod tests {
         assert_eq!(imports("#[cfg(test)]\nuse crate::{a, b};\nuse crate::c;"), ["3 c = crate::c"]);
         let module = read("#[cfg(test)] mod tests;\nmod a;\npub mod r#b;").unwrap();
         assert_eq!(module.files, ["a", "b"]);
+        assert_eq!(module.tests, ["tests"]);
     }
 
     #[test]

@@ -6,7 +6,11 @@
 //! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. The finding
 //! appears in the first, as printed in `fires.snap`, and narrowly not in the second.
 //!
-//! Each algorithm has a case, each finding a folder, and no folder lacks a file or has another one.
+//! `cases/knobs/<kind>/` belongs to a knob: `knob.json` holds a change of it and the kernel's text
+//! of the old value; `knob.snap` shows the change as a plan and in all export formats.
+//!
+//! Each algorithm has a case, each finding and each knob a folder, and no folder lacks a file or
+//! has another one.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,8 +19,8 @@ use std::path::{Path, PathBuf};
 use crate::views;
 use netsilo_decide::judge::findings::{Check, FindingId, check};
 use netsilo_decide::place::AlgorithmName;
-use netsilo_decide::plan::{Goal, plan};
-use netsilo_model::change::apply_to;
+use netsilo_decide::plan::{Goal, Plan, plan};
+use netsilo_model::change::{Change, apply_to, knobs};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::synthetic::scene::Scene;
 
@@ -30,19 +34,20 @@ fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases")
 }
 
-/// The entries of a folder, by name; without `check/` and without what insta has not accepted yet.
+/// The entries of a folder, by name, without files that `cargo insta review` still has to accept.
 fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("cannot read {}: {error}", folder.display()));
     let mut names: BTreeSet<_> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.retain(|name| name != "check" && !name.ends_with(".snap.new"));
+    names.retain(|name| !name.ends_with(".snap.new"));
     names
 }
 
-/// The folders of plans.
+/// The folders of plans: all but those of findings and knobs.
 fn plans() -> Vec<PathBuf> {
-    names(&cases()).iter().map(|name| cases().join(name)).collect()
+    let names = names(&cases()).into_iter().filter(|name| name != "check" && name != "knobs");
+    names.map(|name| cases().join(name)).collect()
 }
 
 #[test]
@@ -55,14 +60,19 @@ fn no_case_lacks_a_file_or_has_another_one() {
         wrong.extend(files.difference(&present).map(|file| told("missing", file)));
         wrong.extend(present.difference(&files).map(|file| told("not part of a case", file)));
     };
-    for name in names(&cases()) {
+    for case in plans() {
         let plan = ["before.json", "goal.json", "plan.snap", "export.snap"];
-        let exported = EXPORTED.contains(&name.as_str());
-        expect(&cases().join(&name), &plan[..if exported { 4 } else { 3 }]);
+        let exported = EXPORTED.iter().any(|name| case.ends_with(name));
+        expect(&case, &plan[..if exported { 4 } else { 3 }]);
     }
     let ids: Vec<_> = FindingId::ALL.iter().map(|id| id.as_str()).collect();
     expect(&cases().join("check"), &ids);
-    for id in names(&cases().join("check")) {
+    let kinds = knobs::kinds();
+    expect(&cases().join("knobs"), &kinds);
+    for kind in kinds {
+        expect(&cases().join("knobs").join(kind), &["knob.json", "knob.snap"]);
+    }
+    for id in ids {
         let files = ["almost.json", "fires.json", "fires.snap", "fires-json.snap"];
         expect(&cases().join("check").join(id), &files);
     }
@@ -120,6 +130,28 @@ fn every_export_is_as_recorded() {
             omit_expression => true,
         }, {
             insta::assert_snapshot!("export", crate::verbs::export::tests::all(&plan));
+        });
+        crate::verbs::export::tests::checked(&plan);
+    }
+}
+
+/// `cases/knobs/<kind>/knob.json`, without the parts that are not printed.
+#[derive(serde::Deserialize)]
+struct KnobCase {
+    change: Change,
+}
+
+#[test]
+fn every_knob_is_shown_and_exported_as_it_was() {
+    for kind in knobs::kinds() {
+        let case = cases().join("knobs").join(kind);
+        let KnobCase { change } = read(&case.join("knob.json"));
+        let plan = Plan { changes: vec![change], ..Plan::default() };
+        let text = views::plan::render(&plan) + &crate::verbs::export::tests::of_knob(&plan);
+        insta::with_settings!({
+            snapshot_path => &case, prepend_module_to_snapshot => false, omit_expression => true
+        }, {
+            insta::assert_snapshot!("knob", text);
         });
         crate::verbs::export::tests::checked(&plan);
     }

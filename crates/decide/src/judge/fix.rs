@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use netsilo_model::change::{Change, held_back, ordered};
+use netsilo_model::change::{held_back, ordered};
 use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::findings::{Check, Finding, FindingId, UnknownFinding};
 use crate::plan::{Cause, Plan};
@@ -15,7 +16,7 @@ pub struct Mend {
     /// The id.
     pub id: FindingId,
     /// The subject; `None` matches all.
-    pub subject: Option<String>,
+    pub subject: Option<Subject>,
 }
 
 /// Parses `udp-one-queue` or `udp-one-queue:eth0`; in a subject, `/` stands for a space
@@ -26,14 +27,17 @@ impl FromStr for Mend {
     fn from_str(text: &str) -> Result<Self, UnknownFinding> {
         let (id, subject) =
             text.split_once(':').map_or((text, None), |(id, subject)| (id, Some(subject)));
-        Ok(Self { id: id.parse()?, subject: subject.map(|subject| subject.replace('/', " ")) })
+        let unknown = |_| UnknownFinding::new(text);
+        let subject = subject.map(|subject| subject.replace('/', " ").parse().map_err(unknown));
+        Ok(Self { id: id.parse()?, subject: subject.transpose()? })
     }
 }
 
 impl fmt::Display for Mend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.id)?;
-        self.subject.iter().try_for_each(|subject| write!(f, ":{}", subject.replace(' ', "/")))
+        let slashed = |subject: &Subject| subject.to_string().replace(' ', "/");
+        self.subject.iter().try_for_each(|subject| write!(f, ":{}", slashed(subject)))
     }
 }
 
@@ -114,10 +118,10 @@ fn fix_finding(plan: &mut Plan, finding: &Finding) {
     };
     for change in &remedy.changes {
         match plan.changes.iter().find(|known| known.target == change.target) {
-            None => plan.changes.push(Change {
-                reason: format!("{}: {}", finding.id, change.reason),
-                ..change.clone()
-            }),
+            None => {
+                let reason = format!("{}: {}", finding.id, change.reason);
+                plan.changes.push(change.clone().because(reason));
+            }
             Some(known) if known.new == change.new => {}
             Some(known) => {
                 let reason = format!(
@@ -133,13 +137,14 @@ fn fix_finding(plan: &mut Plan, finding: &Finding) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::evidence::{Gain, Remedy};
-    use crate::judge::findings::Severity;
-    use crate::judge::ledger::Ledger;
-    use netsilo_model::change::{Target, Value};
+    use netsilo_model::change::{Change, Value, knobs};
     use netsilo_model::machine::cpuset::{CpuId, CpuSet};
     use netsilo_model::snapshot::host::{Writer, WriterKnob};
     use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+    use crate::judge::evidence::{Gain, Remedy};
+    use crate::judge::findings::Severity;
+    use crate::judge::ledger::Ledger;
 
     fn finding(subject: &str, changes: Vec<Change>) -> Finding {
         let remedy = Remedy {
@@ -155,7 +160,7 @@ mod tests {
         Finding {
             id: FindingId::FarFromConsumers,
             severity: Severity::Warning,
-            subject: subject.into(),
+            subject: subject.parse().unwrap(),
             title,
             evidence,
             remedies,
@@ -163,8 +168,7 @@ mod tests {
     }
 
     fn to(entries: u32) -> Change {
-        let (target, old) = (Target::RpsSockFlowEntries, Value::Count(0));
-        Change { target, old, new: Value::Count(entries), reason: "r".into() }
+        Change::new(knobs::RpsSockFlowEntries, 0, entries, "r")
     }
 
     fn check_with(findings: Vec<Finding>) -> Check {
@@ -186,17 +190,10 @@ mod tests {
     #[test]
     fn changes_that_new_channels_make_void_wait_for_the_next_plan() {
         let netdev = || NetdevIdentity { name: "eth0".into(), device_path: None };
-        let (old, reason) = (Value::Settings("combined=1".parse().unwrap()), String::new());
-        let new = Value::Settings("combined=4".parse().unwrap());
-        let channels = Change {
-            target: Target::Channels { netdev: netdev() },
-            old,
-            new,
-            reason: reason.clone(),
-        };
-        let target = Target::RpsCpus { netdev: netdev(), queue: 0 };
-        let (old, new) = (Value::Cpus(CpuSet::new()), Value::Cpus(CpuSet::of(CpuId(1))));
-        let rps = Change { target, old, new, reason };
+        let (old, new) = ("combined=1".parse().unwrap(), "combined=4".parse().unwrap());
+        let channels = Change::new(knobs::Channels { netdev: netdev() }, old, new, "");
+        let knob = knobs::RpsCpus { netdev: netdev(), queue: 0 };
+        let rps = Change::new(knob, CpuSet::new(), CpuSet::of(CpuId(1)), "");
         let check =
             check_with(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);
         let plan = fix(&check, &[mend("far-from-consumers")], &Snapshot::default(), false);
@@ -216,7 +213,10 @@ mod tests {
         for text in ["far-from-consumers", "far-from-consumers:eth0/rx-3"] {
             assert_eq!(mend(text).to_string(), text);
         }
-        assert_eq!(mend("far-from-consumers:eth0/rx-3").subject.as_deref(), Some("eth0 rx-3"));
+        assert_eq!(
+            mend("far-from-consumers:eth0/rx-3").subject,
+            Some(Subject::Queue("eth0".into(), 3))
+        );
         assert!("nonsense:eth0".parse::<Mend>().is_err());
     }
 

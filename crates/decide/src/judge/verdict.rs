@@ -17,6 +17,8 @@ mod rps_in_force;
 mod tests;
 mod work;
 
+use netsilo_model::change::{Change, Knob};
+use netsilo_model::snapshot::subject::Subject;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -24,7 +26,6 @@ use serde::{Deserialize, Serialize};
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::plan::{Goal, plan_of};
 use bottleneck::{Limit, Loads, Wall};
-use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -44,7 +45,7 @@ pub struct Verdict {
     /// The remedy.
     pub remedy: RemedyName,
     /// The netdev.
-    pub subject: String,
+    pub subject: Subject,
     /// The predicted effect.
     pub outcome: Outcome,
     /// The reason, in one line.
@@ -321,7 +322,7 @@ impl Verdict {
         };
         Self {
             remedy,
-            subject: work.netdev.name.clone(),
+            subject: Subject::Netdev(work.netdev.name.clone()),
             outcome,
             because,
             bound,
@@ -340,18 +341,16 @@ impl Verdict {
     }
 
     /// Adds the change of one knob, if the snapshot has the knob and `edit` yields another value.
-    fn writes(
+    fn writes<K: Knob>(
         mut self,
         work: &Work<'_>,
-        target: Target,
-        edit: impl FnOnce(&Value) -> Option<Value>,
+        knob: K,
+        edit: impl FnOnce(&K::Value) -> Option<K::Value>,
         reason: &str,
     ) -> Self {
-        let old = target.value_in(&work.seen.observation.after);
-        let change = old.and_then(|old| {
-            Some(Change { new: edit(&old)?, target, old, reason: reason.to_owned() })
-        });
-        self.changes.extend(change.filter(|change| change.new != change.old));
+        let after = &work.seen.observation.after;
+        let new = knob.value_in(after).and_then(|old| edit(&old));
+        self.changes.extend(new.and_then(|new| Change::of(after, knob, new, reason)));
         self
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::knobs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -30,12 +30,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
                 if selection::usable(&snapshot.topology, "default_smp_affinity", cpus, plan) =>
             {
                 let reason = format!("new interrupts start on cpus {cpus}; existing ones stay");
-                plan.set(
-                    Target::DefaultSmpAffinity,
-                    Value::Cpus(old.clone()),
-                    Value::Cpus(cpus.clone()),
-                    reason,
-                );
+                plan.set(knobs::DefaultSmpAffinity, old.clone(), cpus.clone(), reason);
             }
             Some(_) => {}
         }
@@ -51,12 +46,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
             (Some(old), Some((new, note))) => {
                 let reason =
                     format!("queues of new devices start with RPS {}{note}", on_or_off(&new));
-                plan.set(
-                    Target::RpsDefaultMask,
-                    Value::Cpus(old.clone()),
-                    Value::Cpus(new),
-                    reason,
-                );
+                plan.set(knobs::RpsDefaultMask, old.clone(), new, reason);
             }
             (Some(_), None) => {}
         }
@@ -139,14 +129,9 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
                     "it has no rps_cpus: this kernel has no RPS".into(),
                 ),
                 (Some(old), None) => {
-                    let target =
-                        Target::RpsCpus { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-                    changes.set(
-                        target,
-                        Value::Cpus(old.clone()),
-                        Value::Cpus(cpus.clone()),
-                        reason.clone(),
-                    );
+                    let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                    let knob = knobs::RpsCpus { netdev, queue };
+                    changes.set(knob, old.clone(), cpus.clone(), reason.clone());
                 }
             }
         }
@@ -189,7 +174,7 @@ pub(super) fn rfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
              rounded up to a power of two, as the kernel does"
         ),
     };
-    changes.set(Target::RpsSockFlowEntries, Value::Count(old), Value::Count(entries), table);
+    changes.set(knobs::RpsSockFlowEntries, old, entries, table);
     for netdev in netdevs {
         let verdict =
             if entries == 0 { String::new() } else { verdict_note(verdict::rfs(seen, netdev)) };
@@ -227,9 +212,8 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
                         format!("RFS: its share of {entries} entries, {queues}{verdict}")
                     }
                 };
-                let target =
-                    Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-                plan.set(target, Value::Count(old), Value::Count(share), reason);
+                let (netdev, queue) = (NetdevIdentity::of(netdev), queue.index);
+                plan.set(knobs::RpsFlowCnt { netdev, queue }, old, share, reason);
             }
         }
     }
@@ -292,8 +276,8 @@ pub(super) fn xps(
                 }
                 (Xps::Near, None) => "the cpu of its completions is not known".to_owned(),
             };
-            let target = Target::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
-            changes.set(target, Value::Cpus(old.clone()), Value::Cpus(new), reason);
+            let knob = knobs::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
+            changes.set(knob, old.clone(), new, reason);
         }
     }
     let advice = |_: &str| "stop it, or change XPS in its configuration".to_owned();

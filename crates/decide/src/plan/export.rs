@@ -12,7 +12,7 @@ mod tuned;
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
@@ -58,31 +58,13 @@ fn interrupts(plan: &Plan) -> Vec<Interrupt<'_>> {
     }
     // Plans written by hand or by an earlier netsilo have only changes.
     for change in &plan.changes {
-        if let (Target::IrqAffinity { irq, action, netdev }, Value::Cpus(cpus)) =
-            (&change.target, &change.new)
-        {
-            let known =
-                Interrupt { irq: *irq, action, netdev: netdev.as_ref(), cpus, why: &change.reason };
-            all.entry(*irq).or_insert(known);
+        if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
+            let (irq, action, netdev) = (knob.irq, &knob.action, knob.netdev.as_ref());
+            let known = Interrupt { irq, action, netdev, cpus, why: &change.reason };
+            all.entry(irq).or_insert(known);
         }
     }
     all.into_values().collect()
-}
-
-/// The count as the kernel stores it: flow counts are rounded up to a power of two, 0 stays 0.
-fn rounded(count: u32) -> u32 {
-    if count == 0 { 0 } else { count.checked_next_power_of_two().unwrap_or(count) }
-}
-
-/// The new value in the format of its file.
-fn text_of(change: &Change) -> String {
-    match (&change.target, &change.new) {
-        (_, Value::Cpus(cpus)) => cpus.to_mask(1),
-        (Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries, Value::Count(count)) => {
-            rounded(*count).to_string()
-        }
-        (_, other) => other.to_string(),
-    }
 }
 
 /// Joins a text into one line, for a comment.
@@ -90,15 +72,10 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Quotes any text as one shell word.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::NTUPLE_FILTER;
+    use netsilo_model::change::{Change, NTUPLE_FILTER, knobs, quoted};
 
     #[test]
     fn any_name_becomes_one_shell_word() {
@@ -109,13 +86,12 @@ mod tests {
 
     #[test]
     fn each_format_switches_flow_steering_and_none_pins_a_consumer() {
-        let change =
-            |target, new| Change { target, old: Value::Count(0), new, reason: "because".into() };
         let netdev = NetdevIdentity { name: "eth0".into(), device_path: None };
-        let pinned = Target::CgroupCpuset { path: "/web.slice".into() };
+        let ntuple = knobs::Offload { netdev, feature: NTUPLE_FILTER.into() };
+        let pinned = knobs::CgroupCpuset { path: "/web.slice".into() };
         let changes = vec![
-            change(Target::Offload { netdev, feature: NTUPLE_FILTER.into() }, Value::Switch(true)),
-            change(pinned, Value::Cpus(CpuSet::first(2))),
+            Change::new(ntuple, false, true, "because"),
+            Change::new(pinned, CpuSet::new(), CpuSet::first(2), "because"),
         ];
         let plan = Plan { changes, ..Plan::default() };
         let texts = [script(&plan).text, systemd_link(&plan).0[0].text.clone(), tuned(&plan).text];
@@ -126,10 +102,5 @@ mod tests {
         ]) {
             assert!(text.contains(wanted) && !text.contains("web.slice"), "{text}");
         }
-    }
-
-    #[test]
-    fn counts_are_rounded_as_the_kernel_rounds_them() {
-        assert_eq!([0, 1000, 1024, u32::MAX].map(rounded), [0, 1024, 1024, u32::MAX]);
     }
 }

@@ -13,12 +13,12 @@ impl Plan {
     /// Used for a saved plan: another program may have started since.
     pub fn owners<'w>(&self, writers: &'w [Writer]) -> Vec<&'w Writer> {
         let knob = |change: &Change| match change.target {
-            Target::IrqAffinity { .. } => Some(WriterKnob::IrqAffinity),
-            Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
+            Target::IrqAffinity(_) => Some(WriterKnob::IrqAffinity),
+            Target::RpsCpus(_) | Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => {
                 Some(WriterKnob::Rps)
             }
-            Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-            Target::Sysctl { .. } => Some(WriterKnob::Sysctls),
+            Target::XpsCpus(_) => Some(WriterKnob::Xps),
+            Target::Sysctl(_) => Some(WriterKnob::Sysctls),
             _ => None,
         };
         let written: Vec<WriterKnob> = self.changes.iter().filter_map(knob).collect();
@@ -48,9 +48,9 @@ pub(super) fn add_unless_owned(
     let names: Vec<String> =
         owners.iter().map(|writer| format!("{} (pid {})", writer.name, writer.pid)).collect();
     if goal.even_if_owned {
-        let warned = |change: Change| Change {
-            reason: format!("{}; {} may revert it", change.reason, names.join(", ")),
-            ..change
+        let warned = |change: Change| {
+            let reason = format!("{}; {} may revert it", change.reason, names.join(", "));
+            change.because(reason)
         };
         plan.changes.extend(changes.into_iter().map(warned));
         return false;
@@ -70,7 +70,8 @@ pub(super) fn add_unless_owned(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::Value;
+    use netsilo_model::change::knobs;
+    use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
 
     #[test]
@@ -78,21 +79,17 @@ mod tests {
         let writer = |name: &str, knob| Writer { name: name.into(), pid: 812, writes: vec![knob] };
         let writers =
             [writer("irqbalance", WriterKnob::IrqAffinity), writer("other", WriterKnob::Xps)];
-        let change = |target| Change {
-            target,
-            old: Value::Count(0),
-            new: Value::Count(1),
-            reason: String::new(),
-        };
-        let irq = Target::IrqAffinity { irq: Irq(27), action: "x".into(), netdev: None };
+        let (none, two) = (CpuSet::new, || CpuSet::first(2));
+        let irq = knobs::IrqAffinity { irq: Irq(27), action: "x".into(), netdev: None };
+        let default = Change::new(knobs::DefaultSmpAffinity, none(), two(), "");
         let mut plan = Plan {
-            changes: vec![change(irq), change(Target::DefaultSmpAffinity)],
+            changes: vec![Change::new(irq, none(), two(), ""), default.clone()],
             ..Plan::default()
         };
         assert_eq!(plan.owners(&writers), [&writers[0]]);
         plan.even_if_owned = true;
         assert!(plan.owners(&writers).is_empty());
-        plan = Plan { changes: vec![change(Target::DefaultSmpAffinity)], ..Plan::default() };
+        plan = Plan { changes: vec![default], ..Plan::default() };
         assert!(plan.owners(&writers).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Target, Value, knobs};
 use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::rates::Rates;
 use netsilo_model::derive::silo::{Silo, Silos};
@@ -12,6 +12,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, Writable, WriterKnob};
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity, RxQueue};
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::model::Model;
 use crate::place::{AlgorithmName, Room, Suggestion, Vector, suggest};
@@ -82,9 +83,8 @@ pub(super) fn place(
     }
     changes.extend(follow(after, netdevs, &settled, plan));
     for change in accept(after, goal, changes, plan) {
-        if let (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) = (&change.target, &change.new)
-        {
-            places.extend(cpus.single().map(|cpu| (*irq, cpu)));
+        if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
+            places.extend(cpus.single().map(|cpu| (knob.irq, cpu)));
         }
     }
     places
@@ -125,7 +125,14 @@ impl<'a> VectorRules<'a> {
             return None;
         }
         vector.pool = match other.and_then(|other| other.cpus.as_ref()) {
-            Some(cpus) if !selection::usable(&snapshot.topology, &vector.label, cpus, plan) => {
+            Some(cpus)
+                if !selection::usable(
+                    &snapshot.topology,
+                    &vector.label.to_string(),
+                    cpus,
+                    plan,
+                ) =>
+            {
                 return None;
             }
             Some(cpus) => cpus.minus(&self.goal.exclude),
@@ -398,7 +405,13 @@ impl Group<'_> {
     }
 
     /// The changes that put the group on a CPU.
-    fn changes(&self, snapshot: &Snapshot, cpu: CpuId, label: &str, reason: &str) -> Vec<Change> {
+    fn changes(
+        &self,
+        snapshot: &Snapshot,
+        cpu: CpuId,
+        label: &Subject,
+        reason: &str,
+    ) -> Vec<Change> {
         let reason = format!("{label}: {reason}");
         let threads: Vec<&NapiThread> =
             self.silos.iter().filter_map(|silo| silo.kthread.as_ref()).collect();
@@ -408,22 +421,27 @@ impl Group<'_> {
         let mut changes: Vec<Change> =
             self.interrupt_to_kthread(snapshot, cpu, label).into_iter().collect();
         changes.extend(threads.into_iter().filter_map(|thread| {
-            let target = Target::NapiThread {
+            let knob = knobs::NapiThread {
                 pid: thread.pid,
                 comm: thread.comm.clone(),
                 start_time: thread.start_time,
             };
-            let (old, new) = (Value::Cpus(thread.cpus.clone()), Value::Cpus(CpuSet::of(cpu)));
+            let (old, new) = (thread.cpus.clone(), CpuSet::of(cpu));
             let reason =
                 format!("{reason}; its NAPI is threaded, so this kthread does the polling");
-            (old != new).then_some(Change { target, old, new, reason })
+            (old != new).then(|| Change::new(knob, old, new, reason))
         }));
         changes
     }
 
     /// The change that puts the interrupt of a threaded NAPI on the kthread's CPU: it only wakes
     /// the kthread, and on the same CPU that needs no IPI.
-    fn interrupt_to_kthread(&self, snapshot: &Snapshot, cpu: CpuId, label: &str) -> Option<Change> {
+    fn interrupt_to_kthread(
+        &self,
+        snapshot: &Snapshot,
+        cpu: CpuId,
+        label: &Subject,
+    ) -> Option<Change> {
         let writable = snapshot.irqs.get(&self.irq?)?.writable == Writable::Yes;
         let reason = format!(
             "{label}: its interrupt only wakes the NAPI's kthread, on the same cpu without an ipi"
@@ -465,13 +483,12 @@ fn affinity(
     reason: String,
 ) -> Option<Change> {
     let state = snapshot.irqs.get(&irq)?;
-    let (old, new) = (Value::Cpus(state.requested.clone()?), Value::Cpus(CpuSet::of(cpu)));
-    let target = Target::IrqAffinity {
+    let knob = knobs::IrqAffinity {
         irq,
         action: state.actions.join(","),
         netdev: Some(NetdevIdentity::of(netdev)),
     };
-    (old != new).then_some(Change { target, old, new, reason })
+    Change::of(snapshot, knob, CpuSet::of(cpu), reason)
 }
 
 /// Adds the interrupts of tx queues that have their own: each follows the rx queue of the same
@@ -519,10 +536,10 @@ const MOST_BANS: usize = 8;
 /// interrupt changes.
 fn accept(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>, plan: &mut Plan) -> Vec<Change> {
     let (irqs, threads): (Vec<Change>, Vec<Change>) =
-        changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity { .. }));
+        changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity(_)));
     plan.changes.extend(threads);
-    let bans = irqs.iter().filter_map(|change| match change.target {
-        Target::IrqAffinity { irq, .. } => Some(format!("--banirq={irq}")),
+    let bans = irqs.iter().filter_map(|change| match &change.target {
+        Target::IrqAffinity(knob) => Some(format!("--banirq={}", knob.irq)),
         _ => None,
     });
     let bans: Vec<String> = bans.collect();

@@ -197,7 +197,7 @@ fn changes(
     let changed = before.iter().filter_map(|(target, old)| {
         let new = after.get(target).filter(|new| *new != old)?;
         let (target, old, new) = (target.clone(), old.clone(), new.clone());
-        Some(Change { target, old, new, reason: format!("the command of {name} sets it") })
+        Change::untyped(target, old, new, format!("the command of {name} sets it")).ok()
     });
     ordered(changed.collect())
 }

@@ -2,7 +2,7 @@
 //! service that keeps the CPUs busy.
 
 use anyhow::{Context as _, Result};
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_trial::experiment::{Kind, Load, Setting};
 use netsilo_trial::traffic::Test;
@@ -82,9 +82,9 @@ fn queues<'a>(netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
         let combined = channels.combined.filter(|combined| combined.current < combined.max)?;
         let old = channels.settings();
         let new = old.clone().with("combined", combined.max);
-        let target = Target::Channels { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Channels { netdev: NetdevIdentity::of(netdev) };
         let reason = format!("{} queues instead of {}", combined.max, combined.current);
-        Some(Change { target, old: Value::Settings(old), new: Value::Settings(new), reason })
+        Some(Change::new(knob, old, new, reason))
     };
     let changes = netdevs.filter_map(more).collect();
     let what = "as many queues as the device supports".into();

@@ -2,7 +2,7 @@
 //! offloads, MTUs, socket buffers, one sender or two.
 
 use anyhow::Result;
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, Knob as _, Value, Words, knobs};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_trial::experiment::{Kind, Load, Setting};
@@ -134,12 +134,12 @@ fn offload<'a>(
             if feature.never_changed || !feature.available {
                 continue;
             }
-            let target = Target::Offload {
+            let knob = knobs::Offload {
                 netdev: NetdevIdentity::of(netdev),
                 feature: feature.name.clone(),
             };
-            let (old, new) = (Value::Switch(feature.active), Value::Switch(!feature.active));
-            changes.push(Change { target, old, new, reason: format!("{name} toggled") });
+            let reason = format!("{name} toggled");
+            changes.push(Change::new(knob, feature.active, !feature.active, reason));
         }
     }
     // one direction only: if any feature is on, switch those off; otherwise switch all on
@@ -157,11 +157,9 @@ fn offload<'a>(
 
 /// The setting with this MTU.
 fn mtu<'a>(bytes: u32, netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
-    let change = |netdev: &Netdev| Change {
-        target: Target::Mtu { netdev: NetdevIdentity::of(netdev) },
-        old: Value::Count(netdev.mtu),
-        new: Value::Count(bytes),
-        reason: format!("frames of up to {bytes} bytes"),
+    let change = |netdev: &Netdev| {
+        let knob = knobs::Mtu { netdev: NetdevIdentity::of(netdev) };
+        Change::new(knob, netdev.mtu, bytes, format!("frames of up to {bytes} bytes"))
     };
     let changes = netdevs.map(change).filter(|change| change.old != change.new).collect();
     let what = format!("an MTU of {bytes} bytes on this machine");
@@ -171,18 +169,14 @@ fn mtu<'a>(bytes: u32, netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Sett
 /// The setting that limits TCP socket buffers to `most` bytes.
 fn buffers(most: u32, snapshot: &Snapshot) -> Option<Setting> {
     let change = |name: &str| {
-        let target = Target::Sysctl { name: name.into() };
-        let Some(Value::Words(old)) = target.value_in(snapshot) else { return None };
-        let numbers: Vec<u64> = old.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let knob = knobs::Sysctl { name: name.into() };
+        let old = knob.value_in(snapshot)?;
+        let numbers: Vec<u64> =
+            old.as_str().split(' ').filter_map(|word| word.parse().ok()).collect();
         let [least, usual, _] = numbers[..] else { return None };
         let most = u64::from(most);
-        let new = Value::Words(format!("{} {} {most}", least.min(most), usual.min(most)));
-        Some(Change {
-            target,
-            old: Value::Words(old),
-            new,
-            reason: format!("buffers up to {most} bytes"),
-        })
+        let new = Words::new(&format!("{} {} {most}", least.min(most), usual.min(most)));
+        Some(Change::new(knob, old, new, format!("buffers up to {most} bytes")))
     };
     let changes =
         ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"].into_iter().filter_map(change).collect();

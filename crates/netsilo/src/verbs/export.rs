@@ -118,7 +118,7 @@ pub(crate) mod tests {
     pub(crate) fn all(plan: &Plan) -> String {
         let mut plan = plan.clone();
         plan.placements.iter_mut().for_each(|it| it.basis = "because".into());
-        plan.changes.iter_mut().for_each(|it| it.reason = "because".into());
+        plan.changes.iter_mut().for_each(|it| *it = it.clone().because("because"));
         let (links, beyond) = export::systemd_link(&plan);
         let files = [export::script(&plan), export::irqbalance_policy(&plan), export::tuned(&plan)];
         let beyond: String =
@@ -129,6 +129,23 @@ pub(crate) mod tests {
                 .chain(links)
                 .map(|file| format!("==== {}\n{}", file.name, own_lines(&file.text)))
                 .collect::<String>()
+    }
+
+    /// The lines that a change adds to each format.
+    pub(crate) fn of_knob(plan: &Plan) -> String {
+        let (links, beyond) = export::systemd_link(plan);
+        let lines = |file: &export::File, without: &str| {
+            let common: Vec<&str> = without.lines().collect();
+            let own = own_lines(&file.text)
+                .lines()
+                .filter(|line| !line.is_empty() && !common.contains(line));
+            own.map(|line| format!("{}: {line}\n", file.name)).collect::<String>()
+        };
+        let nothing = Plan::default();
+        lines(&export::script(plan), &export::script(&nothing).text)
+            + &lines(&export::tuned(plan), &export::tuned(&nothing).text)
+            + &links.iter().map(|link| lines(link, "")).collect::<String>()
+            + &beyond.iter().map(|what| format!("not in .link files: {what}\n")).collect::<String>()
     }
 
     /// Cuts off the script's functions, which are the same in every script.

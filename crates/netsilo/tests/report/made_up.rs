@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares, SoftnetRates};
 use netsilo_model::derive::silo::{ConsumerShare, PollRate, Silo, Silos};
 use netsilo_model::derive::stages::Stages;
@@ -70,12 +70,9 @@ fn machine(times_mean_nothing: Option<&str>) -> Machine {
 
 pub(crate) fn experiment(times_mean_nothing: Option<&str>) -> Experiment {
     let netdev = NetdevIdentity { name: "eth0".into(), ..NetdevIdentity::default() };
-    let change = Change {
-        target: Target::RpsCpus { netdev, queue: 0 },
-        old: Value::Cpus(CpuSet::parse_list("0").unwrap()),
-        new: Value::Cpus(CpuSet::parse_list("0-7").unwrap()),
-        reason: "all CPUs take part".into(),
-    };
+    let knob = knobs::RpsCpus { netdev, queue: 0 };
+    let cpus = |list| CpuSet::parse_list(list).unwrap();
+    let change = Change::new(knob, cpus("0"), cpus("0-7"), "all CPUs take part");
     let setting = |name: &str| Setting {
         name: name.into(),
         what: format!("what {name} does"),

@@ -233,12 +233,7 @@ pub fn expect_any(
     let as_it_is = |target: Target| {
         let reading = knob::read(kernel, &target).ok()?;
         Some((
-            Change {
-                target,
-                old: reading.value.clone(),
-                new: reading.value,
-                reason: reason.to_owned(),
-            },
+            Change::untyped(target, reading.value.clone(), reading.value, reason).ok()?,
             reading.raw,
         ))
     };
@@ -246,9 +241,9 @@ pub fn expect_any(
         targets.into_iter().filter_map(as_it_is).unzip();
     let raws: BTreeMap<Target, String> =
         changes.iter().map(|change| change.target.clone()).zip(raws).collect();
-    let entry = |Change { target, old, new, reason }: Change| {
-        let old_raw = raws.get(&target).cloned().unwrap_or_default();
-        Entry { target, old, old_raw, settles_as: new.clone(), new, reason, whatever: true }
+    let entry = |change: Change| {
+        let old_raw = raws.get(&change.target).cloned().unwrap_or_default();
+        Entry { whatever: true, ..Entry::new(&change, old_raw, change.new.clone()) }
     };
     let entries = ordered(changes).into_iter().rev().map(entry).collect();
     Ok(journal.begin(Origin::Operator, entries, None)?)
@@ -287,7 +282,7 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
     let mut drifts = Vec::new();
     let mut writes = Vec::new();
     for (index, change) in changes.iter().enumerate() {
-        let Change { target, old, new, reason } = change;
+        let (target, old, new) = (&change.target, &change.old, &change.new);
         if !seen.insert(target) {
             return Err(ApplyError::Twice(Box::new(target.clone())));
         }
@@ -307,22 +302,13 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
                 continue;
             }
         };
-        let settles_as = knob::settles_as(kernel, target, new);
+        let settles_as = knob::settles_as(kernel, change);
         // Writing an equal value has an effect: it flushes the table of rps_sock_flow_entries.
         if *new == now.value || settles_as == now.value {
             continue;
         }
-        knob::may_write(kernel, target, &now.place, new).map_err(ApplyError::NoPermission)?;
-        let (target, reason) = (target.clone(), reason.clone());
-        let entry = Entry {
-            target,
-            old: now.value,
-            old_raw: now.raw,
-            new: new.clone(),
-            settles_as,
-            reason,
-            whatever: false,
-        };
+        knob::may_write(kernel, change, &now.place).map_err(ApplyError::NoPermission)?;
+        let entry = Entry::new(change, now.raw, settles_as);
         writes.push(Write { index, change, place: now.place, entry });
     }
     if drifts.is_empty() { Ok(writes) } else { Err(ApplyError::Drifted(drifts)) }
@@ -338,7 +324,7 @@ fn write_all(
 ) -> Result<Vec<(Target, Value)>, WriteError> {
     let mut all = Vec::new();
     for (number, Write { index, change, place, entry }) in writes.iter().enumerate() {
-        knob::write(kernel, &change.target, place, &change.new)?;
+        knob::write(kernel, change, place)?;
         let after = knob::read_settled(kernel, &change.target, &entry.settles_as)?;
         journal.wrote(transaction, number, &after.raw)?;
         watch(Event::Wrote { index: *index, change, settled: &after.value });
@@ -376,7 +362,7 @@ fn moved_irq(
     (target, settled): &(Target, Value),
 ) -> Option<(Irq, netsilo_model::machine::cpuset::CpuSet)> {
     match (target, settled) {
-        (Target::IrqAffinity { irq, .. }, Value::Cpus(cpus)) => Some((*irq, cpus.clone())),
+        (Target::IrqAffinity(knob), Value::Cpus(cpus)) => Some((knob.irq, cpus.clone())),
         _ => None,
     }
 }

@@ -207,7 +207,7 @@ impl Journal {
     pub fn fold(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
         // A kthread's pid and start time never return; a netdev or an interrupt may.
         let gone = |target: &Target| {
-            matches!(target, Target::NapiThread { .. })
+            matches!(target, Target::NapiThread(_))
                 && knob::read(kernel, target).is_err_and(|e| e.is_gone())
         };
         let now = |target: &Target| {

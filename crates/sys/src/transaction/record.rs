@@ -2,9 +2,9 @@
 //!
 //! No file access here.
 
+use netsilo_model::change::{Change, Target, Value};
 use std::time::Duration;
 
-use netsilo_model::change::{Target, Value};
 use serde::{Deserialize, Serialize};
 
 /// The version of the records; other versions are rejected.
@@ -92,6 +92,28 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// A change that is about to be written over this text, and the value that the kernel will
+    /// make of it.
+    pub fn new(change: &Change, old_raw: String, settles_as: Value) -> Self {
+        Self {
+            target: change.target.clone(),
+            old: change.old.clone(),
+            old_raw,
+            new: change.new.clone(),
+            settles_as,
+            reason: change.reason.clone(),
+            whatever: false,
+        }
+    }
+
+    /// Refuses values of a type that the knob does not take.
+    fn checked(self) -> Result<Self, String> {
+        for value in [&self.old, &self.new, &self.settles_as] {
+            self.target.check(value).map_err(|e| e.to_string())?;
+        }
+        Ok(self)
+    }
+
     /// Converts an offload from 0 or 1, which older journals of the same boot may have, to a
     /// switch.
     fn of_today(self) -> Self {
@@ -99,7 +121,7 @@ impl Entry {
             Value::Count(on) => Value::Switch(on != 0),
             value => value,
         };
-        if !matches!(self.target, Target::Offload { .. }) || !matches!(self.old, Value::Count(_)) {
+        if !matches!(self.target, Target::Offload(_)) || !matches!(self.old, Value::Count(_)) {
             return self;
         }
         let old = today(self.old);
@@ -267,7 +289,8 @@ impl History {
                 return Err("no transaction number can follow this one".into());
             }
             Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
-                let entries: Vec<Entry> = entries.into_iter().map(Entry::of_today).collect();
+                let today = entries.into_iter().map(|entry| entry.of_today().checked());
+                let entries = today.collect::<Result<Vec<Entry>, String>>()?;
                 if self.transactions.iter().any(|t| t.id >= id) {
                     return Err(format!("transaction {id} is not newer than the earlier ones"));
                 }
@@ -311,6 +334,8 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_model::change::knobs;
+
     use super::*;
 
     fn line(record: &Record) -> String {
@@ -323,7 +348,7 @@ mod tests {
 
     fn begin(transaction: u64) -> String {
         let entry = Entry {
-            target: Target::RpsSockFlowEntries,
+            target: knobs::RpsSockFlowEntries.into(),
             old: Value::Count(0),
             old_raw: "0\n".into(),
             new: Value::Count(1000),
@@ -338,6 +363,16 @@ mod tests {
             confirm_by: None,
             entries: vec![entry],
         })
+    }
+
+    #[test]
+    fn a_value_that_the_knob_does_not_take_is_refused() {
+        let wrong = begin(1).replace(r#""new":{"count":1000}"#, r#""new":{"cpus":"0-3"}"#);
+        assert_eq!(
+            History::replay((boot() + &wrong).as_bytes()).unwrap_err().to_string(),
+            "line 2 is not a journal record: rps_sock_flow_entries: the knob \
+             `rps_sock_flow_entries` takes a value of type `count`, not `cpus`"
+        );
     }
 
     #[test]

@@ -169,7 +169,7 @@ fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
         None => {
             *now == entry.new
                 || *now == entry.settles_as
-                || knob::may_round_to(&entry.target, &entry.new, now)
+                || entry.target.may_round_to(&entry.new, now)
         }
     }
 }

@@ -7,21 +7,14 @@ use netsilo_model::change::Change;
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_sys::transaction::undo::{Fate, Which};
 
-use super::fake::Death;
-use super::fake::Fake;
-use super::fake::Knobs;
-use super::fake::apply;
-use super::fake::change;
-use super::fake::cpus;
-use super::fake::everything;
-use super::fake::fold;
-use super::fake::follow;
-use super::fake::irq;
-use super::fake::tempdir;
-use super::fake::undo;
+use super::fake::{
+    Death, Fake, Knobs, apply, change, cpus, everything, fold, follow, irq, targets, tempdir, undo,
+};
 
 /// Number of writes in the plan of everything.
-const WRITES: usize = 32;
+fn all_writes() -> usize {
+    targets().len()
+}
 
 #[test]
 fn the_plan_of_everything_touches_everything() {
@@ -29,7 +22,7 @@ fn the_plan_of_everything_touches_everything() {
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
     apply(&kernel, &everything(&kernel)).unwrap();
-    assert_eq!(kernel.writes.get(), WRITES);
+    assert_eq!(kernel.writes.get(), all_writes());
     assert!(kernel.knobs().iter().all(|(path, now)| before[path] != *now));
     let undone = undo(&kernel, Which::All).unwrap();
     assert!(undone[0].knobs.iter().all(|(_, fate)| matches!(fate, Fate::Restored)));
@@ -38,7 +31,7 @@ fn the_plan_of_everything_touches_everything() {
 
 #[test]
 fn every_failing_write_is_restored_byte_for_byte() {
-    for failing in 0..WRITES {
+    for failing in 0..all_writes() {
         for errno in [libc::EIO, libc::ENOSPC, libc::EPERM] {
             let dir = tempdir();
             let kernel = Fake::new(dir.path());
@@ -63,7 +56,7 @@ fn every_failing_write_is_restored_byte_for_byte() {
 
 #[test]
 fn a_failed_restore_is_reported_and_can_be_retried() {
-    for failing in 1..WRITES {
+    for failing in 1..all_writes() {
         for failing_restore in failing + 1..=2 * failing {
             let dir = tempdir();
             let kernel = Fake::new(dir.path());
@@ -170,7 +163,7 @@ fn death_at_any_write_or_byte_of_undo_is_undone() {
     apply(&kernel, &everything(&kernel)).unwrap();
     let applied = (kernel.knobs(), std::fs::read(kernel.journal()).unwrap());
     let writes = kernel.writes.get();
-    for number in writes..writes + WRITES {
+    for number in writes..writes + all_writes() {
         for death in [Death::Before(number), Death::After(number)] {
             kernel.set_knobs(&applied.0);
             std::fs::write(kernel.journal(), &applied.1).unwrap();
@@ -284,7 +277,7 @@ fn child_that_is_killed() {
 #[test]
 fn a_real_kill_at_every_write_is_undone() {
     use std::os::unix::process::ExitStatusExt;
-    for number in 0..WRITES {
+    for number in 0..all_writes() {
         for after in [false, true] {
             let dir = tempdir();
             let kernel = Fake::new(dir.path());

@@ -76,7 +76,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// A value that netsilo writes: CPUs 0 to 4, counts below 2000.
 fn ours(target: &Target, seed: u32) -> Value {
     match target {
-        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => Value::Count(1 + seed % 2000),
+        Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => Value::Count(1 + seed % 2000),
         _ if remedies::ours(target, seed).is_some() => remedies::ours(target, seed).unwrap(),
         _ => Value::Cpus(CpuSet::parse_mask(&format!("{:x}", 1 + seed % 31)).unwrap()),
     }
@@ -85,11 +85,11 @@ fn ours(target: &Target, seed: u32) -> Value {
 /// The text of a value that netsilo never writes.
 fn foreign(target: &Target, seed: u32) -> String {
     match target {
-        Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
+        Target::RpsFlowCnt(_) | Target::RpsSockFlowEntries(_) => {
             format!("{}\n", 1 << (12 + seed % 8))
         }
         _ if remedies::foreign(target, seed).is_some() => remedies::foreign(target, seed).unwrap(),
-        Target::CgroupCpuset { .. } => {
+        Target::CgroupCpuset(_) => {
             format!("{}\n", CpuSet::parse_mask(&format!("{:x}", 0x20 | (seed % 32))).unwrap())
         }
         _ => format!("{:x}\n", 0x20 | (seed % 32)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netsilo_model::change::Target;
+use netsilo_model::change::{Target, knobs};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_sys::transaction::apply::{self, ApplyError, Drift, Options};
@@ -80,7 +80,7 @@ fn an_outdated_plan_writes_nothing_and_reports_every_difference() {
 fn an_equal_value_is_never_written() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
-    let entries = || change(&kernel, Target::RpsSockFlowEntries, Value::Count(1000));
+    let entries = || change(&kernel, Target::from(knobs::RpsSockFlowEntries), Value::Count(1000));
     apply(&kernel, &[entries()]).unwrap();
     kernel.take_written();
     // The kernel rounds 1000 to 1024, the current value: writing it would flush the table.
@@ -199,8 +199,11 @@ fn a_renamed_netdev_is_restored_under_its_new_name() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let before = kernel.knobs();
-    apply(&kernel, &[change(&kernel, Target::RpsCpus { netdev: eth0(), queue: 0 }, cpus("1"))])
-        .unwrap();
+    apply(
+        &kernel,
+        &[change(&kernel, Target::RpsCpus(knobs::RpsCpus { netdev: eth0(), queue: 0 }), cpus("1"))],
+    )
+    .unwrap();
     let net = dir.path().join("sys/class/net");
     std::fs::rename(net.join("eth0"), net.join("lan0")).unwrap();
     assert!(matches!(undo(&kernel, Which::All).unwrap()[0].knobs[..], [(_, Fate::Restored)]));
@@ -340,6 +343,6 @@ fn a_reused_thread_id_is_not_touched() {
     let undone = undo(&kernel, Which::All).unwrap();
     assert!(matches!(undone[0].knobs[..], [(_, Fate::Gone(_))]), "{undone:?}");
     assert_eq!(std::fs::read_to_string(dir.path().join("proc/81/cpus")).unwrap(), "0c\n");
-    let strange = Target::CgroupCpuset { path: "/../../tmp".into() };
+    let strange = Target::CgroupCpuset(knobs::CgroupCpuset { path: "/../../tmp".into() });
     assert!(netsilo_sys::transaction::knob::read(&kernel, &strange).unwrap_err().is_gone());
 }

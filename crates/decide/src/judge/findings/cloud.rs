@@ -1,5 +1,6 @@
 //! Findings on limits set by a cloud or a hypervisor: allowances, queues, accelerated networking.
 
+use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::Netdev;
 
@@ -65,7 +66,7 @@ fn allowance(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::CloudAllowance,
         severity: Severity::Critical,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "the instance exceeds its allowance of {}: the provider queues or drops packets",
             limits.join(" and ")
@@ -97,7 +98,7 @@ fn one_queue(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::VirtioOneQueue,
         severity: Severity::Warning,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("the hypervisor offers only one queue, which keeps cpu{cpu} busy"),
         evidence: vec![
             setting("VIRTIO_NET_F_MQ", "not offered", "device/features"),
@@ -139,7 +140,7 @@ fn without_vf(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::NetvscWithoutVf,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "it has no virtual function: all packets pass through the hypervisor's switch"
             .into(),
         evidence: vec![

@@ -1,6 +1,7 @@
 //! Findings on offloads that the traffic would benefit from, and on LRO where it must be off.
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::subject::{Direction, Subject};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::Feature;
@@ -51,9 +52,8 @@ fn is_on(netdev: &Netdev, name: &str) -> bool {
 }
 
 fn switch(seen: &Analysis<'_>, netdev: &Netdev, feature: &str, on: bool, reason: &str) -> Vec<Change> {
-    let target =
-        Target::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
-    seen.change(target, Value::Switch(on), reason)
+    let knob = knobs::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
+    seen.change(knob, on, reason)
 }
 
 fn state(feature: &str, on: bool) -> Evidence {
@@ -90,7 +90,7 @@ fn lro_forwarding(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::LroForwarding,
         severity: Severity::Critical,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "LRO is on while the netdev forwards or bridges: merged packets are dropped or \
                 altered"
             .into(),
@@ -129,7 +129,7 @@ fn gro_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::GroOff,
         severity: Severity::Warning,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "GRO is off: each TCP segment passes through the stack separately".into(),
         evidence: vec![
             state(GRO, false),
@@ -205,7 +205,7 @@ fn segmentation_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::SegmentationOff,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "the cpu segments large data into packets, which the device could do".into(),
         evidence,
         remedies: vec![
@@ -219,7 +219,7 @@ fn segmentation_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 fn rx_checksum_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const CHECKSUM: &str = "rx-checksum";
     let (packets, size) = stream(seen, netdev, "rx").filter(|_| could_be_on(netdev, CHECKSUM))?;
-    Some(checksum(seen, netdev, &[CHECKSUM], "received", [packets, size]))
+    Some(checksum(seen, netdev, &[CHECKSUM], Direction::Rx, [packets, size]))
 }
 
 /// The device computes no transmit checksum, but could.
@@ -228,16 +228,20 @@ fn tx_checksum_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (packets, size) = stream(seen, netdev, "tx")?;
     let could: Vec<&str> = CHECKSUMS.into_iter().filter(|name| could_be_on(netdev, name)).collect();
     let none_on = CHECKSUMS.iter().all(|name| !is_on(netdev, name));
-    (none_on && !could.is_empty()).then(|| checksum(seen, netdev, &could, "sent", [packets, size]))
+    (none_on && !could.is_empty()).then(|| checksum(seen, netdev, &could, Direction::Tx, [packets, size]))
 }
 
 fn checksum(
     seen: &Analysis<'_>,
     netdev: &Netdev,
     off: &[&str],
-    which: &str,
+    direction: Direction,
     [packets, size]: [f64; 2],
 ) -> Finding {
+    let which = match direction {
+        Direction::Rx => "received",
+        Direction::Tx => "sent",
+    };
     let mut evidence: Vec<Evidence> = off.iter().map(|name| state(name, false)).collect();
     evidence.push(Evidence::new(
         format!("packets {which}"),
@@ -252,7 +256,7 @@ fn checksum(
     Finding {
         id: FindingId::ChecksumOff,
         severity: Severity::Info,
-        subject: format!("{} {}", netdev.name, if which == "sent" { "tx" } else { "rx" }),
+        subject: Subject::Direction(netdev.name.clone(), direction),
         title: format!(
             "the cpu computes the checksum of each packet {which}, which the device could do"
         ),

@@ -1,5 +1,6 @@
 //! Findings on placement: the interrupts and kthreads that `plan` would move, by the cost model.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, Target};
@@ -31,11 +32,12 @@ fn far(seen: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan
         seen.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
     let gain =
         placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
-    let queues: Vec<&str> = placements.iter().map(|placement| placement.label.as_str()).collect();
+    let queues: Vec<String> =
+        placements.iter().map(|placement| placement.label.to_string()).collect();
     let mut evidence: Vec<Evidence> = distances(&silos);
     evidence.extend(placements.iter().map(|placement| {
         Evidence::new(
-            &placement.label,
+            placement.label.to_string(),
             Measure::Text(placement.basis.clone()),
             "the cost model (docs/placing.md)",
         )
@@ -44,7 +46,7 @@ fn far(seen: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan
     Finding {
         id: FindingId::FarFromConsumers,
         severity: Severity::Warning,
-        subject: netdev.to_owned(),
+        subject: Subject::Netdev(netdev.to_owned()),
         title: format!("{} would cost less on other cpus", queues.join(", ")),
         evidence,
         remedies: vec![Remedy {
@@ -74,12 +76,8 @@ fn far(seen: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan
 /// Whether a change moves an interrupt of these placements, or the kthread of one of these queues.
 fn belongs(change: &Change, placements: &[&Placement], silos: &[&Silo]) -> bool {
     match &change.target {
-        Target::IrqAffinity { irq, .. } => {
-            placements.iter().any(|placement| placement.irq == Some(*irq))
-        }
-        Target::NapiThread { pid, .. } => {
-            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == *pid))
-        }
+        Target::IrqAffinity(knob) => placements.iter().any(|placement| placement.irq == Some(knob.irq)),
+        Target::NapiThread(knob) => silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == knob.pid)),
         _ => false,
     }
 }
@@ -110,7 +108,7 @@ fn placed_well(seen: &Analysis<'_>) -> Option<Finding> {
     (!silos.is_empty()).then(|| Finding {
         id: FindingId::PlacedWell,
         severity: Severity::Ok,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: "the cost model finds no better place for receive work".into(),
         evidence: distances(&silos),
         remedies: Vec::new(),

@@ -1,6 +1,7 @@
 //! Findings on busy polling and on interrupt deferral.
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::subject::Subject;
+use netsilo_model::change::{Change, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::NapiSettings;
@@ -46,8 +47,8 @@ fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
         return None;
     }
     let off = |name: &&str| {
-        let target = Target::Sysctl { name: (*name).to_owned() };
-        seen.change(target, Value::words("0"), "the cpus have no idle time for busy polling")
+        let knob = knobs::Sysctl { name: (*name).to_owned() };
+        seen.change(knob, Words::new("0"), "the cpus have no idle time for busy polling")
     };
     let mut evidence: Vec<Evidence> = on
         .iter()
@@ -61,7 +62,7 @@ fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
     Some(Finding {
         id: FindingId::BusyPollNoRoom,
         severity: Severity::Info,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: "readers busy-poll, but the cpus that receive and read have almost no idle time"
             .into(),
         evidence,
@@ -119,19 +120,15 @@ fn half_on(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     evidence.extend(count("napis with irq_suspend_timeout alone", suspend));
     let changes: Vec<Change> = match by_netdev {
         true => {
-            let target = Target::NapiDeferHardIrqs { netdev: NetdevIdentity::of(netdev) };
-            seen.change(
-                target,
-                Value::Count(0),
-                "without gro_flush_timeout this setting has no effect",
-            )
+            let knob = knobs::NapiDeferHardIrqs { netdev: NetdevIdentity::of(netdev) };
+            seen.change(knob, 0, "without gro_flush_timeout this setting has no effect")
         }
         false => Vec::new(),
     };
     Some(Finding {
         id: FindingId::DeferralHalfOn,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "interrupt deferral is configured without its timer, so interrupts are not deferred"
             .into(),
         evidence,

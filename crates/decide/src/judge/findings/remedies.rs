@@ -1,9 +1,10 @@
 //! Findings from verdicts: remedies that would help where a CPU is saturated, and settings that are
 //! on and hurt.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
@@ -15,7 +16,7 @@ use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable, verdicts}
 const USELESS: f64 = 0.9;
 
 pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let mut by_netdev: BTreeMap<String, Vec<Verdict>> = BTreeMap::new();
+    let mut by_netdev: BTreeMap<Subject, Vec<Verdict>> = BTreeMap::new();
     for verdict in verdicts(seen) {
         by_netdev.entry(verdict.subject.clone()).or_default().push(verdict);
     }
@@ -159,14 +160,9 @@ fn remedy(verdict: &Verdict, what: &str, cost: Option<&str>) -> Remedy {
 fn rfs_useless(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = unsteerable(seen, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
-        let old = Value::Count(queue.rps_flow_cnt.filter(|count| *count > 0)?);
-        let target = Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
-        Some(Change {
-            target,
-            old,
-            new: Value::Count(0),
-            reason: "RFS off: it can steer almost none of the traffic".into(),
-        })
+        let old = queue.rps_flow_cnt.filter(|count| *count > 0)?;
+        let knob = knobs::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+        Some(Change::new(knob, old, 0, "RFS off: it can steer almost none of the traffic"))
     };
     let bytes = Evidence::new(
         "bytes read by unconnected UDP sockets",
@@ -176,7 +172,7 @@ fn rfs_useless(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RfsUseless,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "RFS is on, but nearly all traffic is UDP that it cannot steer".into(),
         evidence: vec![bytes],
         remedies: vec![Remedy {

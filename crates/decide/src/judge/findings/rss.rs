@@ -1,9 +1,10 @@
 //! Findings on a NIC's hash: UDP on one queue because ports are not hashed, and the two directions
 //! of a connection on different CPUs.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_model::change::{Change, Key, Target, Value};
+use netsilo_model::change::{Change, Key, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -160,12 +161,8 @@ pub(super) fn rps(seen: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &str) -
     }
     let old =
         netdev.rx_queues.iter().find(|rx| rx.index == queue).and_then(|rx| rx.rps_cpus.clone());
-    let change = old.map(|old| Change {
-        target: Target::RpsCpus { netdev: NetdevIdentity::of(netdev), queue },
-        old: Value::Cpus(old),
-        new: Value::Cpus(cpus),
-        reason: why.to_owned(),
-    });
+    let knob = knobs::RpsCpus { netdev: NetdevIdentity::of(netdev), queue };
+    let change = old.map(|old| Change::new(knob, old, cpus, why));
     remedy(
         Gain::Unknown(
             "the number of inner flows and the cost of an interrupt were not measured".into(),
@@ -198,12 +195,8 @@ pub(super) fn fields(netdev: &Netdev, flow_type: FlowType) -> Option<HashFields>
 pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> Option<Change> {
     let old = fields(netdev, flow_type).filter(|fields| !fields.contains(HashFields::PORTS))?;
     let fixed = netdev.driver.as_deref().is_some_and(|driver| FIXED_FIELDS.contains(&driver));
-    (!fixed).then(|| Change {
-        target: Target::FlowHash { netdev: NetdevIdentity::of(netdev), flow_type },
-        old: Value::Fields(old),
-        new: Value::Fields(HashFields::ADDRESSES_AND_PORTS),
-        reason: reason.to_owned(),
-    })
+    let knob = knobs::FlowHash { netdev: NetdevIdentity::of(netdev), flow_type };
+    (!fixed).then(|| Change::new(knob, old, HashFields::ADDRESSES_AND_PORTS, reason))
 }
 
 fn udp_on_one_queue(seen: &Analysis<'_>, netdev: &Netdev, flow_type: FlowType) -> Option<Finding> {
@@ -255,7 +248,7 @@ fn udp_on_one_queue(seen: &Analysis<'_>, netdev: &Netdev, flow_type: FlowType) -
     Some(Finding {
         id: FindingId::UdpOneQueue,
         severity: severity(seen, silo),
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "{} flows of {flow_type} share a queue: rx-{} receives {:.0}% of the packets because \
              ports are not hashed",
@@ -329,11 +322,14 @@ fn asymmetric(seen: &Analysis<'_>) -> Option<Finding> {
     }
     let used: BTreeSet<usize> = pairs.iter().flatten().map(|(at, _)| *at).collect();
     let used: Vec<&Netdev> = used.into_iter().filter_map(|at| netdevs.get(at)).collect();
-    let names: Vec<&str> = used.iter().map(|netdev| netdev.name.as_str()).collect();
+    let names = used.iter().map(|netdev| netdev.name.clone());
     Some(Finding {
         id: FindingId::RssAsymmetric,
         severity: Severity::Info,
-        subject: names.join(" "),
+        subject: match names.len() {
+            1 => names.map(Subject::Netdev).next().unwrap_or(Subject::Machine),
+            _ => Subject::Netdevs(names.collect()),
+        },
         title: "the two directions of forwarded connections are processed on different cpus".into(),
         evidence: vec![
             Evidence::new(
@@ -371,11 +367,8 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
     let drivers_can = netdevs
         .iter()
         .all(|dev| dev.driver.as_deref().is_some_and(|driver| SYMMETRIC.contains(&driver)));
-    let change = |netdev: &Netdev, target: Target, old: Option<Value>, new: Value| Change {
-        target,
-        old: old.unwrap_or_else(|| new.clone()),
-        new,
-        reason: format!("both directions of a connection have the same hash on {}", netdev.name),
+    let reason = |netdev: &Netdev| {
+        format!("both directions of a connection have the same hash on {}", netdev.name)
     };
     let Some(rss) =
         rss.filter(|rss| rss.windows(2).all(|two| two[0].indirection == two[1].indirection))
@@ -392,14 +385,10 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
     };
     let identity = |netdev: &Netdev| NetdevIdentity::of(netdev);
     let (what, cost, changes): (_, _, Vec<Change>) = if drivers_can {
-        let words = Value::words("toeplitz symmetric-xor");
+        let new = Words::new("toeplitz symmetric-xor");
         let one = |(netdev, rss): (&&Netdev, &&Rss)| {
-            change(
-                netdev,
-                Target::RssHash { netdev: identity(netdev) },
-                rss.hash_words(),
-                words.clone(),
-            )
+            let old = rss.hash_words().unwrap_or_else(|| new.clone());
+            Change::new(knobs::RssHash { netdev: identity(netdev) }, old, new.clone(), reason(netdev))
         };
         let cost = "source and destination are XORed, which yields fewer different hashes";
         (
@@ -411,8 +400,8 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
         let one = |(netdev, rss): (&&Netdev, &&Rss)| {
             let old = rss.key.clone()?;
             let new = [0x6d, 0x5a].repeat(old.len().div_ceil(2))[..old.len()].to_vec();
-            let target = Target::RssKey { netdev: identity(netdev) };
-            Some(change(netdev, target, Some(Value::Key(Key(old))), Value::Key(Key(new))))
+            let knob = knobs::RssKey { netdev: identity(netdev) };
+            Some(Change::new(knob, Key(old), Key(new), reason(netdev)))
         };
         let all: Option<Vec<Change>> = netdevs.iter().zip(&rss).map(one).collect();
         let cost =

@@ -1,6 +1,7 @@
 //! Findings on uneven queue load: what another indirection table can fix, and what no table can.
 
-use netsilo_model::change::{Change, Table, Target, Value};
+use netsilo_model::snapshot::subject::Subject;
+use netsilo_model::change::{Change, Table, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::load::TableLoad;
 use netsilo_model::rss::rebalance::{Balanced, balance};
@@ -88,20 +89,20 @@ fn table_skew(
         relieved * 100.0
     );
     let mean = load.packets as f64 / load.queues().len().max(1) as f64;
-    let change = Change {
-        target: Target::RssTable { netdev: NetdevIdentity::of(netdev), context: 0 },
-        old: Value::Table(Table(load.table.clone())),
-        new: Value::Table(Table(balanced.table.clone())),
-        reason: format!(
+    let change = Change::new(
+        knobs::RssTable { netdev: NetdevIdentity::of(netdev), context: 0 },
+        Table(load.table.clone()),
+        Table(balanced.table.clone()),
+        format!(
             "{moved} entries moved: the heaviest queue gets {:.1} times the mean instead of \
              {skew:.1}",
             balanced.after as f64 / mean
         ),
-    };
+    );
     Finding {
         id: FindingId::RssTableSkew,
         severity: severity(seen, silo),
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "rx-{queue} receives {skew:.1} times the mean of the queues: the table does not suit \
              these flows"
@@ -144,7 +145,7 @@ fn elephant(netdev: &Netdev, load: &TableLoad) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RssElephant,
         severity: Severity::Info,
-        subject: format!("{} rx-{queue}", netdev.name),
+        subject: Subject::Queue(netdev.name.clone(), queue),
         title: format!(
             "one flow is {parts:.1} times a queue's fair share: neither a table nor RPS can split \
              it"

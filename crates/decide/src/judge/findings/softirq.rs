@@ -3,6 +3,7 @@
 mod steering;
 mod where_it_runs;
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
 use netsilo_model::change::{Change, Target};
@@ -64,8 +65,8 @@ impl<'a> Load<'a> {
         Self { cpu, split: CpuSplit::of(seen.observation, seen.rates, cpu), queues }
     }
 
-    pub(super) fn subject(&self) -> String {
-        format!("cpu{}", self.cpu)
+    pub(super) fn subject(&self) -> Subject {
+        Subject::Cpu(self.cpu)
     }
 
     /// Names of the netdevs whose queues are polled on this CPU.
@@ -174,7 +175,7 @@ pub(super) fn spread(seen: &Analysis<'_>, load: &Load<'_>) -> Remedy {
     let goes = |silo: &&&Silo| {
         plan.placements
             .iter()
-            .any(|it| it.label == silo.label() && it.moves && !it.cpus.contains(load.cpu))
+            .any(|it| it.label == silo.subject() && it.moves && !it.cpus.contains(load.cpu))
     };
     let leaving: Vec<&Silo> = load.queues.iter().filter(goes).copied().collect();
     let moved: f64 = leaving.iter().filter_map(|silo| silo.own_share.get(&load.cpu)).sum();
@@ -229,12 +230,8 @@ pub(super) fn plan_for(seen: &Analysis<'_>, netdevs: Vec<String>) -> Plan {
 /// Whether a change moves the interrupt or the kthread of one of these queues.
 pub(super) fn moves_one_of(change: &Change, silos: &[&Silo]) -> bool {
     match &change.target {
-        Target::IrqAffinity { irq, .. } => {
-            silos.iter().any(|silo| silo.irq.as_ref().is_some_and(|edge| edge.to == *irq))
-        }
-        Target::NapiThread { pid, .. } => {
-            silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == *pid))
-        }
+        Target::IrqAffinity(knob) => silos.iter().any(|silo| silo.irq.as_ref().is_some_and(|edge| edge.to == knob.irq)),
+        Target::NapiThread(knob) => silos.iter().any(|silo| silo.kthread.as_ref().is_some_and(|it| it.pid == knob.pid)),
         _ => false,
     }
 }
@@ -248,7 +245,7 @@ fn calm(load: &[Load<'_>]) -> Option<Finding> {
     (busiest.receiving() < OVERLOADED).then(|| Finding {
         id: FindingId::SoftirqCalm,
         severity: Severity::Ok,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: format!(
             "no cpu is overloaded by receive work: cpu {} does the most, {:.0}% of its time",
             busiest.cpu,

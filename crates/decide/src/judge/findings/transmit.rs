@@ -1,8 +1,9 @@
 //! Findings on the transmit path: queueing disciplines, full rings, XPS, completion interrupts.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
-use netsilo_model::change::{Settings, Target, Value};
+use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::table::{Drivers, Knob};
 use netsilo_model::machine::cpuset::CpuSet;
@@ -122,7 +123,7 @@ fn drops(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::QdiscDrops,
         severity: if share >= CRITICAL_LOSS { Severity::Critical } else { Severity::Warning },
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("{} drops packets", kinds.join(" and ")),
         evidence,
         remedies: vec![
@@ -159,7 +160,7 @@ fn requeues(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::QdiscRequeues,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "packets are requeued because the tx ring is full or the tx queue is locked".into(),
         evidence: vec![
             Evidence::new(
@@ -194,7 +195,7 @@ fn one_lock(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::QdiscOneLock,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("all {queues} tx queues share one {} and its lock", new.kind),
         evidence: vec![
             setting("discipline on the device", new.kind.clone(), "tc qdisc"),
@@ -228,7 +229,7 @@ fn timeouts(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     (all > 0).then(|| Finding {
         id: FindingId::TxTimeouts,
         severity: Severity::Critical,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("tx queue {queues} stalled until the transmit watchdog fired"),
         evidence: vec![Evidence::new("timeouts", Measure::Count(all), "queues/tx-*/tx_timeout")],
         remedies: vec![Remedy::new(
@@ -281,7 +282,7 @@ fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option
     let mut remedies = Vec::new();
     if let (Some(ring), Some(rings)) = (larger, ethtool.rings.value()) {
         let size = ring.current.saturating_mul(2).min(ring.max);
-        let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
+        let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
         let new: Settings = rings.settings().with("tx", size);
         let gain = Gain::Unknown(
             "netsilo cannot see whether bursts that a larger ring could hold fill the ring".into(),
@@ -292,7 +293,7 @@ fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option
                  discipline controls them",
             )
             .not_when("the link is full: a larger ring only makes packets wait longer")
-            .by(seen.change(target, Value::Settings(new), "the ring was full"));
+            .by(seen.change(knob, new, "the ring was full"));
         remedy.interrupts_traffic = true;
         remedies.push(remedy);
     }
@@ -304,7 +305,7 @@ fn ring_stops(seen: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option
     Some(Finding {
         id: FindingId::TxRingStops,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "its tx ring fills up and stops the tx queue".into(),
         evidence,
         remedies,
@@ -330,7 +331,7 @@ fn xps_gaps(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::XpsGaps,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("XPS assigns no tx queue to cpus {missing}"),
         evidence: vec![
             setting("cpus with a tx queue", covered.to_string(), "queues/tx-*/xps_cpus"),
@@ -373,7 +374,7 @@ fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let mut changes = Vec::new();
     for (queue, irq, _, senders, _) in &queues {
         let state = seen.after().irqs.get(irq)?;
-        let target = Target::IrqAffinity {
+        let knob = knobs::IrqAffinity {
             irq: *irq,
             action: state.actions.join(","),
             netdev: Some(NetdevIdentity::of(netdev)),
@@ -382,13 +383,13 @@ fn completions_far(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         if let Some(cpu) = online.lowest().filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes)
         {
             let reason = format!("cpus {senders} send through tx-{queue}");
-            changes.extend(seen.change(target, Value::Cpus(CpuSet::of(cpu)), &reason));
+            changes.extend(seen.change(knob, CpuSet::of(cpu), &reason));
         }
     }
     Some(Finding {
         id: FindingId::CompletionsFar,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("{} of its tx queues complete far from the cpus that send", queues.len()),
         evidence: vec![
             setting(

@@ -1,9 +1,10 @@
 //! Findings on settings of the network stack that limit connections, and on programs that write
 //! the same settings.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
-use netsilo_model::change::{Target, Value};
+use netsilo_model::change::{Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::Connection;
@@ -70,8 +71,8 @@ impl<'a> HeldUp<'a> {
     }
 }
 
-fn subject(connection: &Connection) -> String {
-    connection.netdev.clone().unwrap_or_else(|| "machine".into())
+fn subject(connection: &Connection) -> Subject {
+    connection.netdev.clone().map_or(Subject::Machine, Subject::Netdev)
 }
 
 /// Doubles the maximum size of a buffer.
@@ -81,8 +82,8 @@ fn doubled(
     [min, default, max]: [u64; 3],
     reason: &str,
 ) -> Vec<netsilo_model::change::Change> {
-    let target = Target::Sysctl { name: name.to_owned() };
-    seen.change(target, Value::words(&format!("{min} {default} {}", max.saturating_mul(2))), reason)
+    let knob = knobs::Sysctl { name: name.to_owned() };
+    seen.change(knob, Words::new(&format!("{min} {default} {}", max.saturating_mul(2))), reason)
 }
 
 /// Receivers whose window is full and whose buffer has reached the maximum of `tcp_rmem`.
@@ -294,18 +295,11 @@ fn several_writers(seen: &Analysis<'_>) -> Vec<Finding> {
         .filter(|(_, writers)| writers.iter().any(|(name, _)| *name != writers[0].0));
     several
         .map(|(knob, writers)| {
-            let what = match knob {
-                WriterKnob::IrqAffinity => "affinity of interrupts",
-                WriterKnob::Rps => "RPS",
-                WriterKnob::Xps => "XPS",
-                WriterKnob::LaterDevices => "later devices",
-                WriterKnob::Sysctls => "sysctls",
-            };
             let names: Vec<&str> = writers.iter().map(|(name, _)| *name).collect();
             Finding {
                 id: FindingId::SeveralWriters,
                 severity: Severity::Info,
-                subject: what.to_owned(),
+                subject: Subject::Settings(knob),
                 title: format!("{} write the same settings", names.join(" and ")),
                 evidence: writers
                     .iter()
@@ -348,14 +342,14 @@ fn containers(seen: &Analysis<'_>) -> Option<Finding> {
         return None;
     }
     let change = seen.change(
-        Target::RpsDefaultMask,
-        Value::Cpus(room.clone()),
+        knobs::RpsDefaultMask,
+        room.clone(),
         "spread the receive work of containers created later",
     );
     Some(Finding {
         id: FindingId::ContainersOnOneCpu,
         severity: Severity::Info,
-        subject: format!("cpu{cpu}"),
+        subject: Subject::Cpu(cpu),
         title: format!(
             "this cpu does the receive work of {veths} veths, while cpus that share its cache are \
              idle"

@@ -1,6 +1,7 @@
 //! Tests of the model against published experiments (sources in `docs/verdicts.md`), and
 //! properties that hold for any host.
 
+use netsilo_model::change::Value;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -32,7 +33,7 @@ fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> 
     let seen = Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() };
     verdicts(&seen)
         .into_iter()
-        .map(|verdict| ((verdict.subject.clone(), verdict.remedy), verdict))
+        .map(|verdict| ((verdict.subject.to_string(), verdict.remedy), verdict))
         .collect()
 }
 

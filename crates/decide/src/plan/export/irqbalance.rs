@@ -1,10 +1,11 @@
 //! Policy scripts for `irqbalance --policyscript`: keys as in irqbalance(1) 1.9.2 (`ban`,
 //! `balance_level`, `numa_node`).
 
+use netsilo_model::change::quoted;
 use std::fmt::Write as _;
 
 use crate::plan::Plan;
-use crate::plan::export::{File, interrupts, quoted};
+use crate::plan::export::{File, interrupts};
 
 const NAME: &str = "netsilo-irqbalance-policy";
 

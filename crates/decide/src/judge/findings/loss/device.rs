@@ -1,6 +1,7 @@
 //! Findings on packets that a NIC or its receive ring could not hold.
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::subject::Subject;
+use netsilo_model::change::{Knob as _, Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::Place;
@@ -20,13 +21,13 @@ pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
 fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
     let places = [Place::Nic, Place::Ring];
     let of = |place: Place| {
-        ledger.stage(place).and_then(|stage| stage.by_subject().get(netdev.name.as_str()).copied())
+        ledger.stage(place).and_then(|stage| stage.by_subject().get(&Subject::Netdev(netdev.name.clone())).copied())
     };
     // A NIC that waits for a descriptor drops what its own buffer cannot hold: both stages may
     // count the same packets.
     let lost = places.into_iter().filter_map(of).max()?;
     let mut evidence: Vec<Evidence> =
-        places.into_iter().flat_map(|place| grown(ledger, place, &netdev.name)).collect();
+        places.into_iter().flat_map(|place| grown(ledger, place, &Subject::Netdev(netdev.name.clone()))).collect();
     let ring = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
     evidence.extend(ring.map(|ring| {
         let text = format!("{} of at most {}", ring.current, ring.max);
@@ -61,7 +62,7 @@ fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Findin
     Some(Finding {
         id: FindingId::NicDrops,
         severity: Severity::Critical,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: match full {
             Some(load) => format!(
                 "{lost} packets dropped by the NIC or its ring: {}, which polls it, has no idle \
@@ -150,10 +151,8 @@ fn larger_ring(
 }
 
 fn rings(seen: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
-    let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
-    let Some(Value::Settings(old)) = target.value_in(&seen.observation.after) else {
-        return Vec::new();
-    };
-    let new = Value::Settings(old.clone().with("rx", wanted));
-    vec![Change { target, old: Value::Settings(old), new, reason: reason.to_owned() }]
+    let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
+    let Some(old) = knob.value_in(&seen.observation.after) else { return Vec::new() };
+    let new = old.clone().with("rx", wanted);
+    vec![Change::new(knob, old, new, reason)]
 }
