@@ -4,8 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use netsilo_trial::traffic::Run;
 
+use crate::client::{ANSWER, Control};
 use crate::control::{Order, Reply, Request};
-use crate::run::{ANSWER, Control, LoadError, Watch};
+use crate::error::LoadError;
+use crate::tick::Watch;
 
 /// This machine's address on the path to the server, at which the server can reach it.
 pub fn here(server: SocketAddr) -> Result<IpAddr, LoadError> {

@@ -7,7 +7,7 @@ use netsilo_trial::traffic::{InstancesAs, Run, Served, Spec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::run::Tick;
+use crate::tick::Tick;
 
 /// The version of the protocol; other versions are rejected.
 pub const VERSION: u32 = 1;

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::control::{Lines, Order, Reply};
+use crate::event::Event;
 use crate::run::{Options, run};
-use crate::serve::Event;
 
 /// Maximum concurrent loads: two senders of one experiment.
 const AT_ONCE: usize = 2;

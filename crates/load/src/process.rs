@@ -12,7 +12,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::board::Board;
-use crate::run::{Share, work};
+use crate::share::{Share, work};
 use crate::socket::Socket;
 use crate::tally::{Latencies, Tally};
 

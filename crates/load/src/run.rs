@@ -1,28 +1,26 @@
 //! The client: agrees on a load with a server, generates it, and collects the counts of both.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::ops::ControlFlow;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use netsilo_trial::traffic::{InstancesAs, Run, Side, Spec, Test, Totals};
-use serde::{Deserialize, Serialize};
+use netsilo_trial::traffic::{InstancesAs, Run, Side, Spec, Totals};
 
 use crate::board::Board;
-use crate::control::{Lines, Reply, Request, SERVER_LINE, VERSION};
+use crate::client::Control;
+use crate::control::{Reply, Request};
+use crate::error::LoadError;
 use crate::process::Instance;
+use crate::share::{Share, work};
 use crate::side::{Before, Hurry};
-use crate::socket::{PATIENCE, Socket, allow_many_sockets};
+use crate::socket::{Socket, allow_many_sockets};
 use crate::tally::{Latencies, Tally};
-use crate::{crr, rr, stream, zero_copy};
+use crate::tick::{Tick, Watch};
 
 /// Stack size of a worker in bytes; there may be thousands.
 const STACK: usize = 96 << 10;
-
-/// Timeout for a server's reply: it takes snapshots, and waits for data in flight.
-pub(super) const ANSWER: Duration = Duration::from_secs(60);
 
 /// Options of a run that are not part of the load.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,66 +28,6 @@ pub struct Options {
     /// Measure hardirq and softirq times with eBPF, at both ends.
     pub bpf: bool,
 }
-
-/// Progress, about once a second and when counting begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tick {
-    /// Time counted so far; `None` while warming up.
-    pub counted: Option<Duration>,
-    /// Transactions, or bytes sent, in the last second.
-    pub last_second: u64,
-}
-
-/// Why there is no result.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The load is invalid.
-    #[error("{0}")]
-    Spec(String),
-    /// No server answers at the address.
-    #[error("no server at {address} ({source}): start one there with `netsilo bench serve`")]
-    NoServer {
-        /// The address.
-        address: SocketAddr,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The other end is not a netsilo server.
-    #[error("{0} is not a `netsilo bench serve` server; check the port")]
-    Stranger(SocketAddr),
-    /// The server refuses.
-    #[error("the server refuses: {0}")]
-    Refused(String),
-    /// The server closed the connection.
-    #[error("the server has closed the control connection")]
-    Gone,
-    /// The control connection failed.
-    #[error("cannot talk to the server: {0}")]
-    Control(io::Error),
-    /// Sockets, threads or processes could not be created.
-    #[error("cannot start instance {instance}: {source}")]
-    Start {
-        /// Its number, from 1.
-        instance: usize,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// `watch` returned break.
-    #[error("interrupted")]
-    Interrupted,
-    /// A data connection failed.
-    #[error("the load failed: {0}")]
-    Broken(String),
-    /// This machine's counters cannot be read.
-    #[error("cannot read this machine's counters: {0}")]
-    Side(#[from] netsilo_sys::files::root::ReadError),
-    /// Shared memory could not be created.
-    #[error("cannot create the counters: {0}")]
-    Board(io::Error),
-}
-
-/// Receives the progress of a load; break ends the load.
-pub type Watch<'a> = dyn FnMut(Tick) -> ControlFlow<()> + 'a;
 
 /// Generates a load and measures it.
 pub fn run(
@@ -137,53 +75,6 @@ pub fn run(
         client: counted.client,
         server: *served,
     })
-}
-
-/// The client's end of the control connection.
-pub(super) struct Control {
-    pub(super) lines: Lines,
-    server: SocketAddr,
-}
-
-impl Control {
-    pub(super) fn connect(server: SocketAddr) -> Result<Self, LoadError> {
-        let stream = TcpStream::connect_timeout(&server, PATIENCE)
-            .map_err(|source| LoadError::NoServer { address: server, source })?;
-        stream.set_read_timeout(Some(ANSWER)).map_err(LoadError::Control)?;
-        let mut control =
-            Self { lines: Lines::new(stream, SERVER_LINE).map_err(LoadError::Control)?, server };
-        match control.ask(&Request::Hello { version: VERSION })? {
-            Reply::Welcome { version: VERSION } => Ok(control),
-            _ => Err(LoadError::Stranger(server)),
-        }
-    }
-
-    fn prepare(&mut self, spec: &Spec) -> Result<Vec<u16>, LoadError> {
-        match self.ask(&Request::Prepare(Box::new(spec.clone())))? {
-            Reply::Ready { ports, .. } if !ports.is_empty() => Ok(ports),
-            _ => Err(LoadError::Stranger(self.server)),
-        }
-    }
-
-    fn ask(&mut self, request: &Request) -> Result<Reply, LoadError> {
-        let said = self.lines.say(request);
-        let reply = self.hear()?;
-        said.map(|()| reply).map_err(LoadError::Control)
-    }
-
-    /// The server's next reply.
-    pub(super) fn hear(&mut self) -> Result<Reply, LoadError> {
-        match self.lines.hear() {
-            Ok(Some(Reply::Refused { why })) => Err(LoadError::Refused(why)),
-            Ok(Some(reply)) => Ok(reply),
-            Ok(None) => Err(LoadError::Gone),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Err(LoadError::Stranger(self.server))
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(LoadError::Gone),
-            Err(error) => Err(LoadError::Control(error)),
-        }
-    }
 }
 
 /// The counts of the measured interval.
@@ -346,34 +237,4 @@ fn processes(
         children_cpu += told.cpu;
     }
     Ok(Finished { counted: counted?, children_cpu })
-}
-
-/// One thread's part of a load.
-pub(super) struct Share {
-    /// Target of its requests, if each opens a connection.
-    pub(super) to: SocketAddr,
-    pub(super) instances: usize,
-    /// One per instance, or empty.
-    pub(super) sockets: Vec<Socket>,
-}
-
-/// Runs one thread's part of a load until it is stopped.
-pub(super) fn work(share: Share, spec: &Spec, tally: &mut Tally<'_>) -> io::Result<()> {
-    let Share { to, instances, sockets } = share;
-    let many = spec.instances_as == InstancesAs::Multiplexed;
-    if spec.zero_copy {
-        return zero_copy::stream(sockets, spec, tally);
-    }
-    match (spec.test, sockets.as_slice()) {
-        (Test::TcpCrr, _) if many => crr::many(to, instances, spec, tally),
-        (Test::TcpCrr, _) => crr::one(to, spec, tally),
-        (Test::UdpStream | Test::Forward, all) => stream::udp(all, spec, tally),
-        (Test::TcpRr, [Socket::Tcp(stream)]) if !many => rr::tcp(stream, spec, tally),
-        (Test::UdpRr, [Socket::Udp(socket)]) if !many => rr::udp(socket, spec, tally),
-        (Test::TcpRr | Test::UdpRr, _) => rr::many(sockets, spec, tally),
-        (Test::TcpStream | Test::TcpSendfile, [Socket::Tcp(stream)]) if !many => {
-            stream::tcp(stream, spec, tally)
-        }
-        (Test::TcpStream | Test::TcpSendfile, _) => stream::tcp_many(sockets, spec, tally),
-    }
 }

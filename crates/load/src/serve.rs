@@ -17,6 +17,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 use crate::answer::{self, Job};
 use crate::board::Board;
 use crate::control::{CLIENT_LINE, Lines, Reply, Request, VERSION};
+use crate::event::Event;
 use crate::make::Maker;
 use crate::side::{Before, Hurry};
 use crate::socket::{PATIENCE, allow_many_sockets};
@@ -61,21 +62,6 @@ pub enum ServeError {
     /// Waiting for clients failed.
     #[error("cannot wait for clients: {0}")]
     Wait(io::Error),
-}
-
-/// An event at a server.
-#[derive(Debug)]
-pub enum Event {
-    /// A client's load has begun.
-    Began(SocketAddr, Box<Spec>),
-    /// A client's load has ended, with the server's totals.
-    Served(SocketAddr, Totals),
-    /// A client was refused, or left before its load ended.
-    Ended(SocketAddr, String),
-    /// A requested load is being generated against this address.
-    Making(SocketAddr, Box<Spec>),
-    /// The requested load has ended, with the client's totals.
-    Made(SocketAddr, Totals),
 }
 
 /// A server that listens.

@@ -8,7 +8,8 @@ use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::{cpu_lists, pid_status, scalar};
 use netsilo_model::snapshot::consumer::{Cgroup, Thread};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::transaction::knob::CGROUPS;
 
 /// Maximum readings of the threads; two consecutive ones must agree.

@@ -8,7 +8,8 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 
 use crate::bpf::tracer::{self, Tracer};
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::netlink::sock_diag;
 use crate::read::refresh::Refresher;
 use crate::read::snapshot::snapshot;

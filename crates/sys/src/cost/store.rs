@@ -9,7 +9,8 @@ use netsilo_model::cost::weights::Costs;
 use netsilo_model::parse::{cpuinfo, scalar};
 use serde::{Deserialize, Serialize};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 
 /// Default folder of the measurement, which survives a reboot, unlike the journal.
 pub const COSTS_DIR: &str = "/var/lib/netsilo";

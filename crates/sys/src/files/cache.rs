@@ -11,7 +11,8 @@ use std::os::unix::fs::FileExt;
 use netsilo_model::parse::ParseError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 
 /// Larger than any file that holds one value (`seq_file` and sysfs start with a page).
 const PAGE: usize = 4096;

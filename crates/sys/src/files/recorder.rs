@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::files::root::{ReadError, TREE_FACTS, TreeFacts};
+use crate::files::error::ReadError;
+use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
 
 /// Writes a tree.
 #[derive(Debug)]

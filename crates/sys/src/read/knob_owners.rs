@@ -2,7 +2,8 @@
 
 use netsilo_model::snapshot::host::{Writer, WriterKnob};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::gaps::Notes;
 use crate::read::process::Process;
 

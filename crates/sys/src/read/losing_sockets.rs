@@ -12,7 +12,8 @@ use netlink_socket2::NetlinkSocket;
 use netsilo_model::parse::net_udp::{UdpSocket, net_udp};
 use netsilo_model::snapshot::sockets::{Holder, LosingSocket, SocketKind};
 
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::sock_owners;
 
 /// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`: the word of `INET_DIAG_SKMEMINFO` that

@@ -24,7 +24,8 @@ use netsilo_model::snapshot::host::{CpuCounters, IrqState, Snapshot};
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev};
 
 use crate::files::cache::{Kept, Room};
-use crate::files::root::{ReadError, Root};
+use crate::files::error::ReadError;
+use crate::files::root::Root;
 use crate::read::gaps::Notes;
 use crate::read::netdev::{NET, queues, still_tells};
 use crate::read::process::processes;
