@@ -28,6 +28,7 @@ use netsilo_sys::daemon::self_cost::own_cost;
 use netsilo_sys::daemon::waiter::{Waiter, Woken};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::Observer;
+use netsilo_sys::read::machine::machine_identity;
 use netsilo_sys::transaction::kernel::{Kernel as _, Live};
 use netsilo_sys::transaction::record::By;
 use netsilo_sys::transaction::undo::{Which, undo};
@@ -77,7 +78,7 @@ impl Args {
     /// Returns the weights measured on this machine, or the defaults; adds a note if stored ones
     /// cannot be used.
     fn costs(&self, root: &Root, notes: &mut Vec<String>) -> Costs {
-        match store::machine(root) {
+        match machine_identity(root) {
             Ok(machine) => {
                 let loaded = store::load(&self.costs_dir, &machine);
                 notes.extend(loaded.note);

@@ -13,9 +13,9 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
-use netsilo_sys::cost::store;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::read::machine::{is_emulated, machine_identity};
 use netsilo_sys::transaction::knob;
 use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
@@ -337,7 +337,7 @@ fn default_folder(kind: Kind) -> PathBuf {
 
 /// Describes this machine for the run's record.
 fn machine(seen: &Observation) -> Result<Machine> {
-    let identity = store::machine(&Root::live()).context("cannot identify this machine")?;
+    let identity = machine_identity(&Root::live()).context("cannot identify this machine")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
         let driver = netdev.driver.as_deref().unwrap_or("driver unknown");
@@ -349,7 +349,7 @@ fn machine(seen: &Observation) -> Result<Machine> {
         cpus: seen.after.topology.online.len() as u32,
         netdevs: netdevs.collect(),
         counted: Vec::new(),
-        times_mean_nothing: store::is_emulated().then(|| "its CPUs are emulated".into()),
+        times_mean_nothing: is_emulated().then(|| "its CPUs are emulated".into()),
         model: Some(identity.cpu_model).filter(|model| !model.is_empty()),
     })
 }

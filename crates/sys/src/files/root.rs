@@ -15,7 +15,7 @@ use std::time::Duration;
 use netsilo_model::parse::ParseError;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::files::error::ReadError;
 use crate::files::recorder::Recorder;

@@ -18,10 +18,10 @@ use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::sockets::LosingSocket;
 use netsilo_model::snapshot::thread_time::ThreadTime;
 
-use crate::cost::store;
 use crate::files::error::ReadError;
 use crate::files::root::Root;
 use crate::read::gaps::Notes;
+use crate::read::machine::virtual_machine;
 use crate::read::netdev::{Known, netdevs};
 use crate::read::process::{Process, napi_threads, processes};
 use crate::read::{audit, irq, knob_owners, topology};
@@ -119,7 +119,7 @@ fn machine(notes: &Notes<'_>) -> Machine {
             .as_deref()
             .and_then(netns)
             .unwrap_or_default(),
-        virtual_machine: store::virtual_machine(
+        virtual_machine: virtual_machine(
             notes.root,
             notes.note(notes.root.read("/proc/cpuinfo")).as_deref(),
         ),
