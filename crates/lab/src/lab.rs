@@ -1,5 +1,6 @@
 //! A booted guest with its peers.
 
+use crate::address;
 use crate::cache::Cache;
 use crate::command::Shown;
 use crate::emulator;
@@ -10,7 +11,7 @@ use crate::guest::Job;
 use crate::initrd;
 use crate::kernels;
 use crate::kernels::Image;
-use crate::note;
+use crate::message::note;
 use crate::output::Output;
 use crate::qemu;
 use crate::qmp::Qmp;
@@ -151,21 +152,22 @@ impl Lab {
         })
     }
 
-    /// Runs a shell command in the guest to its end, for at most [`crate::RUN_TIMEOUT`].
+    /// Runs a shell command in the guest to its end, for at most [`crate::time::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
-        self.run_for(command, crate::RUN_TIMEOUT)
+        self.run_for(command, crate::time::RUN_TIMEOUT)
     }
 
     /// Runs a shell command in the guest to its end; after `timeout` kills it and returns an error.
     pub fn run_for(&self, command: &str, timeout: Duration) -> Result<Output> {
         let output = self.spawn(command)?.wait(timeout);
-        output.with_context(|| format!("in the guest: {}", crate::one_line(command)))
+        output.with_context(|| format!("in the guest: {}", crate::message::one_line(command)))
     }
 
     /// Runs a shell command in the guest and returns its standard output; an error if it fails.
     pub fn sh(&self, command: &str) -> Result<String> {
         let done = self.run(command)?.ok();
-        let done = done.with_context(|| format!("in the guest: {}", crate::one_line(command)))?;
+        let done =
+            done.with_context(|| format!("in the guest: {}", crate::message::one_line(command)))?;
         Ok(done.text().into_owned())
     }
 
@@ -177,7 +179,7 @@ impl Lab {
             let output = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
             format!(
                 "in the guest: {}: invalid JSON, exit status {status}: {output}",
-                crate::one_line(command)
+                crate::message::one_line(command)
             )
         })
     }
@@ -199,12 +201,12 @@ impl Lab {
 
     /// Returns the address of `eth<nic>`, in a /24 shared with its peer.
     pub fn guest_address(nic: u8) -> Ipv4Addr {
-        Ipv4Addr::new(10, 77, nic, 2)
+        address::guest(nic)
     }
 
     /// Returns the address of the peer of `eth<nic>`.
     pub fn peer_address(nic: u8) -> Ipv4Addr {
-        Ipv4Addr::new(10, 77, nic, 1)
+        address::peer(nic)
     }
 
     /// Connects or disconnects the cable of `eth<nic>`.

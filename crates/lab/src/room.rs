@@ -87,9 +87,9 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Runs a shell command to its end, for at most [`crate::RUN_TIMEOUT`].
+    /// Runs a shell command to its end, for at most [`crate::time::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
-        self.run_for(command, crate::RUN_TIMEOUT)
+        self.run_for(command, crate::time::RUN_TIMEOUT)
     }
 
     /// Runs a shell command to its end; after `timeout` kills it and returns an error.
@@ -166,7 +166,7 @@ impl PeerJob {
     /// Terminates the command and returns its output.
     pub fn stop(self) -> Result<Output> {
         self.signal(Signal::TERM)?;
-        self.wait(crate::STOP_TIMEOUT)
+        self.wait(crate::time::STOP_TIMEOUT)
     }
 
     fn output(&self) -> String {

@@ -1,8 +1,8 @@
 //! Taps and peers on the host's side, names and addresses in the guest.
 
+use crate::address;
 use crate::command::Shown;
 use crate::command::output;
-use crate::lab::Lab;
 use crate::qemu::mac;
 use crate::room::Peer;
 use crate::room::Room;
@@ -29,7 +29,7 @@ pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
     let mut peers = Vec::new();
     for index in 0..spec.nics.len() {
         let netns = format!("peer{index}");
-        let address = Lab::peer_address(u8::try_from(index)?);
+        let address = address::peer(u8::try_from(index)?);
         script += &format!(
             "ip netns add {netns}\n\
              ip link set tap{index} netns {netns}\n\
@@ -66,7 +66,7 @@ pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
         }
     }
     for index in 0..u8::try_from(spec.nics.len()).unwrap_or(u8::MAX) {
-        let address = Lab::guest_address(index);
+        let address = address::guest(index);
         script +=
             &format!("ip address add {address}/24 dev eth{index}; ip link set eth{index} up\n");
     }

@@ -1,9 +1,9 @@
 //! Sends an exact number of bytes on each of several flows.
 
-use super::PATIENCE;
-use super::Proto;
-use super::socket;
-use super::udp;
+use crate::traffic::proto::Proto;
+use crate::traffic::socket;
+use crate::traffic::socket::PATIENCE;
+use crate::traffic::udp;
 use anyhow::{Context, Result};
 use clap::Args;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};

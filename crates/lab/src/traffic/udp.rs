@@ -3,11 +3,11 @@
 //! An empty datagram opens a flow, and after data ends it. The consumer answers each with an empty
 //! one, so that the producer can repeat a lost one. Empty datagrams add nothing to byte counts.
 
-use super::PATIENCE;
-use super::consume::Consume;
-use super::consume::ConsumedSocket;
-use super::consume::Mode;
-use super::socket;
+use crate::traffic::consume_args::Consume;
+use crate::traffic::consume_args::Mode;
+use crate::traffic::consumed::ConsumedSocket;
+use crate::traffic::socket;
+use crate::traffic::socket::PATIENCE;
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, recvfrom};
 use std::collections::HashMap;
@@ -164,7 +164,7 @@ impl Receiver {
     }
 
     fn receive_many(&mut self) -> Result<bool> {
-        let received = super::recvmmsg::receive(&self.socket)?;
+        let received = crate::traffic::recvmmsg::receive(&self.socket)?;
         for (length, from) in &received {
             self.take(*length, *from)?;
         }

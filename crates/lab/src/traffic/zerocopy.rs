@@ -1,6 +1,6 @@
 //! `TCP_ZEROCOPY_RECEIVE`: whole pages are mapped, other bytes are copied.
 
-use super::consume::ConsumedSocket;
+use crate::traffic::consumed::ConsumedSocket;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

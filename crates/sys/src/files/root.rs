@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use netsilo_model::parse::ParseError;
 use rustix::io::Errno;
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::files::error::ReadError;
 use crate::files::recorder::Recorder;
