@@ -101,7 +101,7 @@ impl Root {
     }
 
     /// Opens a file for repeated reads; `None` if each read must be saved.
-    pub(crate) fn keep(&self, path: &str) -> Result<Option<File>, ReadError> {
+    pub(crate) fn open_for_cache(&self, path: &str) -> Result<Option<File>, ReadError> {
         if self.recorder.is_some() { Ok(None) } else { self.open(path).map(Some) }
     }
 
