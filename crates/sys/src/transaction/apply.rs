@@ -162,7 +162,7 @@ fn list(drifts: &[Drift]) -> String {
 }
 
 /// Number of the daemon's transactions that triggers compaction into one.
-const FOLD_AT: usize = 16;
+const COMPACT_AT: usize = 16;
 
 /// Applies changes as one transaction with [`Origin::Operator`].
 pub fn apply(
@@ -186,8 +186,8 @@ pub fn apply_for(
 ) -> Result<Applied, ApplyError> {
     let mut journal = Journal::open(kernel, dir)?;
     refuse_on_top(&journal)?;
-    if origin == Origin::Daemon && journal.daemons() >= FOLD_AT {
-        journal.fold(kernel)?;
+    if origin == Origin::Daemon && journal.daemons() >= COMPACT_AT {
+        journal.compact(kernel)?;
     }
     let writes = check(kernel, changes)?;
     if writes.is_empty() {

@@ -13,7 +13,7 @@ use netsilo_model::change::Target;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::transaction::compact::fold;
+use crate::transaction::compact;
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob;
 use crate::transaction::record::{
@@ -204,7 +204,7 @@ impl Journal {
     ///
     /// The compacted journal replaces the old one atomically: after a crash one of the two is in
     /// place.
-    pub fn fold(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
+    pub fn compact(&mut self, kernel: &dyn Kernel) -> Result<(), JournalError> {
         // A kthread's pid and start time never return; a netdev or an interrupt may.
         let gone = |target: &Target| {
             matches!(target, Target::NapiThread { .. })
@@ -213,7 +213,7 @@ impl Journal {
         let now = |target: &Target| {
             knob::read(kernel, target).ok().map(|reading| (reading.value, reading.raw))
         };
-        let Some(records) = fold(&self.history, &gone, &now) else { return Ok(()) };
+        let Some(records) = compact::compact(&self.history, &gone, &now) else { return Ok(()) };
         let new = self.path.with_file_name("journal.new");
         let mut bytes = Vec::new();
         let mut history = History::default();

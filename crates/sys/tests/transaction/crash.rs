@@ -12,9 +12,9 @@ use super::fake::Fake;
 use super::fake::Knobs;
 use super::fake::apply;
 use super::fake::change;
+use super::fake::compact;
 use super::fake::cpus;
 use super::fake::everything;
-use super::fake::fold;
 use super::fake::follow;
 use super::fake::irq;
 use super::fake::tempdir;
@@ -199,21 +199,21 @@ fn death_at_any_byte_of_compaction_is_undone() {
         .unwrap();
     }
     let (now, old) = (kernel.knobs(), std::fs::read(kernel.journal()).unwrap());
-    fold(&kernel).unwrap();
-    let folded = std::fs::read(kernel.journal()).unwrap();
-    assert!(folded.len() < old.len(), "{} -> {}", old.len(), folded.len());
+    compact(&kernel).unwrap();
+    let compacted = std::fs::read(kernel.journal()).unwrap();
+    assert!(compacted.len() < old.len(), "{} -> {}", old.len(), compacted.len());
     let new = kernel.state().join("journal.new");
-    for cut in 0..=folded.len() {
+    for cut in 0..=compacted.len() {
         kernel.set_knobs(&now);
         std::fs::write(kernel.journal(), &old).unwrap();
-        std::fs::write(&new, &folded[..cut]).unwrap();
+        std::fs::write(&new, &compacted[..cut]).unwrap();
         undo(&kernel, Which::All).unwrap();
         assert_eq!(kernel.knobs(), before, "after a crash with {cut} bytes of the new journal");
     }
     kernel.set_knobs(&now);
-    std::fs::write(kernel.journal(), &folded).unwrap();
+    std::fs::write(kernel.journal(), &compacted).unwrap();
     follow(&kernel, &[change(&kernel, irq(27), cpus("6"))]).unwrap();
-    fold(&kernel).unwrap();
+    compact(&kernel).unwrap();
     undo(&kernel, Which::Last).unwrap();
     assert_eq!(
         kernel.knobs()[std::path::Path::new("proc/irq/28/smp_affinity")],
@@ -240,7 +240,7 @@ fn an_undo_that_died_half_way_is_finished_after_compaction() {
         kernel.death.set(Some(Death::After(number)));
         assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, Which::All))).is_err());
         kernel.death.set(None);
-        fold(&kernel).unwrap();
+        compact(&kernel).unwrap();
         undo(&kernel, Which::All).unwrap();
         assert_eq!(kernel.knobs(), before, "died after write {number}");
     }

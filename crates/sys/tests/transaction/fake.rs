@@ -392,8 +392,8 @@ pub(crate) fn follow(kernel: &Fake, changes: &[Change]) -> Result<Applied, Apply
     apply::apply_for(Origin::Daemon, kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 
-pub(crate) fn fold(kernel: &Fake) -> Result<(), JournalError> {
-    Journal::open(kernel, &kernel.state())?.fold(kernel)
+pub(crate) fn compact(kernel: &Fake) -> Result<(), JournalError> {
+    Journal::open(kernel, &kernel.state())?.compact(kernel)
 }
 
 pub(crate) fn undo(kernel: &Fake, which: Which) -> Result<Vec<Undone>, JournalError> {

@@ -11,7 +11,7 @@ use super::fake::Death;
 use super::fake::Fake;
 use super::fake::apply;
 use super::fake::change;
-use super::fake::fold;
+use super::fake::compact;
 use super::fake::follow;
 use super::fake::targets;
 use super::fake::tempdir;
@@ -32,7 +32,7 @@ enum Step {
         mishap: Mishap,
     },
     /// The daemon's transactions are compacted.
-    Fold,
+    Compact,
     /// Another program writes a knob.
     Foreign {
         knob: usize,
@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (any::<bool>(), knobs, mishap())
             .prop_map(|(daemon, knobs, mishap)| Step::Apply { daemon, knobs, mishap }),
-        2 => Just(Step::Fold),
+        2 => Just(Step::Compact),
         2 => (any::<bool>(), mishap()).prop_map(|(last, mishap)| Step::Undo { last, mishap }),
         1 => (0..targets().len(), any::<u32>())
             .prop_map(|(knob, seed)| Step::Foreign { knob, seed }),
@@ -145,7 +145,7 @@ proptest! {
         let mut expected: Vec<_> = targets.iter().map(read).collect();
         for step in steps {
             match step {
-                Step::Fold => fold(&kernel).unwrap(),
+                Step::Compact => compact(&kernel).unwrap(),
                 Step::Apply { daemon, mut knobs, mishap } => {
                     knobs.sort();
                     knobs.dedup_by_key(|knob| knob.0);
