@@ -7,7 +7,7 @@ use netsilo_model::change::Change;
 use netsilo_sys::transaction::apply::{Options, apply};
 use netsilo_sys::transaction::kernel::Live;
 use netsilo_sys::transaction::record::By;
-use netsilo_sys::transaction::undo::{Undone, Which, undo};
+use netsilo_sys::transaction::undo::{UndoScope, Undone, undo};
 
 use crate::tell::exit::{Exit, Stop};
 use crate::verbs::apply::Place;
@@ -50,7 +50,7 @@ impl<'a> Switch<'a> {
     /// Restores everything; returns whether anything was written.
     pub(crate) fn take_back(&mut self) -> Result<bool> {
         let Some(transaction) = self.transaction.take() else { return Ok(false) };
-        let which = Which::Only(transaction);
+        let which = UndoScope::Only(transaction);
         let undone =
             undo(&self.kernel, self.place.state_dir(), which, false, By::Undo, &mut |_, _| {})?;
         complete(&undone)?;

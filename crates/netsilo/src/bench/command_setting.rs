@@ -17,7 +17,7 @@ use netsilo_sys::transaction::apply::expect_any;
 use netsilo_sys::transaction::kernel::Kernel;
 use netsilo_sys::transaction::knob;
 use netsilo_sys::transaction::record::By;
-use netsilo_sys::transaction::undo::{Which, undo};
+use netsilo_sys::transaction::undo::{UndoScope, undo};
 use netsilo_trial::experiment::Setting;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -71,7 +71,7 @@ impl Peer {
         let ran = self.run(made);
         let after = look(&root, &kernel);
         let undone =
-            undo(&kernel, &dir, Which::Only(transaction), false, By::Undo, &mut |_, _| {})?;
+            undo(&kernel, &dir, UndoScope::Only(transaction), false, By::Undo, &mut |_, _| {})?;
         complete(&undone)?;
         ran?;
         let after = after?;

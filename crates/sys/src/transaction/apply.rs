@@ -17,7 +17,7 @@ use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, Place};
 use crate::transaction::knob::{self, KnobError};
 use crate::transaction::record::{By, Entry, Origin};
-use crate::transaction::undo::{Fate, Undone, take_back};
+use crate::transaction::undo::{RestoreResult, Undone, restore_transaction};
 use crate::transaction::verify::{Arrival, Moved};
 
 /// Options of [`apply`].
@@ -52,7 +52,7 @@ pub enum Event<'a> {
     /// A write failed; the earlier writes are being restored.
     Failed(&'a WriteError),
     /// The result of restoring one knob.
-    Restored(&'a Target, &'a Fate),
+    Restored(&'a Target, &'a RestoreResult),
     /// Every change is written; waiting for interrupts to arrive.
     Waiting {
         /// Number of interrupts.
@@ -362,7 +362,9 @@ fn roll_back(
     let _ = journal.failed(transaction, why.to_string());
     let knobs = journal.transaction(transaction).cloned();
     let undone = knobs.map_or(Undone { transaction, knobs: Vec::new() }, |knobs| {
-        take_back(kernel, &knobs, &[], &mut |target, fate| watch(Event::Restored(target, fate)))
+        restore_transaction(kernel, &knobs, &[], &mut |target, result| {
+            watch(Event::Restored(target, result))
+        })
     });
     if undone.is_complete() {
         let _ = journal.undone(transaction, By::Apply);

@@ -18,7 +18,7 @@ pub type KnobText = (Value, String);
 /// Compacts the daemon's transactions of a journal.
 ///
 /// Returns `None` if that would not shorten the journal, or if a transaction is unfinished or
-/// awaits confirmation. Operators' transactions are unchanged unchanged, for `undo --last` and for their
+/// awaits confirmation. Operators' transactions are kept unchanged, for `undo --last` and for their
 /// guards. Knobs that are `gone` for good need no undo; `now` reads a knob's current value.
 pub fn compact(
     history: &History,

@@ -24,7 +24,7 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use crate::transaction::journal::{self, Journal, JournalError};
 use crate::transaction::kernel::Kernel;
 use crate::transaction::record::{By, State, Transaction};
-use crate::transaction::undo::{self, Undone, Which};
+use crate::transaction::undo::{self, UndoScope, Undone};
 
 /// The line that the guard prints on its standard output when it is watching.
 const READY: &str = "ready";
@@ -194,7 +194,14 @@ fn restore(
     let mut attempts = 0;
     loop {
         let last = attempts + 1 == ATTEMPTS;
-        match undo::undo(kernel, dir, Which::Only(transaction), false, By::Guard, &mut |_, _| {}) {
+        match undo::undo(
+            kernel,
+            dir,
+            UndoScope::Only(transaction),
+            false,
+            By::Guard,
+            &mut |_, _| {},
+        ) {
             Ok(mut undone) => match undone.pop() {
                 Some(undone) if undone.is_complete() || last => return Ok(End::Restored(undone)),
                 Some(_) => attempts += 1,
@@ -271,7 +278,7 @@ pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<Confirmation, ConfirmE
         _ => {
             drop(journal);
             let mut undone =
-                undo::undo(kernel, dir, Which::Only(id), false, By::Confirm, &mut |_, _| {})?;
+                undo::undo(kernel, dir, UndoScope::Only(id), false, By::Confirm, &mut |_, _| {})?;
             Ok(undone
                 .pop()
                 .map_or(Confirmation::Restored(id, By::Guard), Confirmation::RestoredNow))

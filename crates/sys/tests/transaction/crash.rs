@@ -5,7 +5,7 @@ use std::process::Command;
 
 use netsilo_model::change::Change;
 use netsilo_sys::transaction::apply::ApplyError;
-use netsilo_sys::transaction::undo::{Fate, Which};
+use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 
 use super::fake::Death;
 use super::fake::Fake;
@@ -31,8 +31,8 @@ fn the_plan_of_everything_touches_everything() {
     apply(&kernel, &everything(&kernel)).unwrap();
     assert_eq!(kernel.writes.get(), WRITES);
     assert!(kernel.knobs().iter().all(|(path, now)| before[path] != *now));
-    let undone = undo(&kernel, Which::All).unwrap();
-    assert!(undone[0].knobs.iter().all(|(_, fate)| matches!(fate, Fate::Restored)));
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    assert!(undone[0].knobs.iter().all(|(_, result)| matches!(result, RestoreResult::Restored)));
     assert_eq!(kernel.knobs(), before);
 }
 
@@ -51,11 +51,14 @@ fn every_failing_write_is_restored_byte_for_byte() {
                 why.to_string().starts_with(&format!("{}: cannot write", plan[failing].target)),
                 "{why}"
             );
-            let restored =
-                undone.knobs.iter().filter(|(_, fate)| matches!(fate, Fate::Restored)).count();
+            let restored = undone
+                .knobs
+                .iter()
+                .filter(|(_, result)| matches!(result, RestoreResult::Restored))
+                .count();
             assert_eq!(restored, failing);
             assert_eq!(kernel.knobs(), before, "write {failing}");
-            assert!(undo(&kernel, Which::All).unwrap().is_empty(), "nothing is left to undo");
+            assert!(undo(&kernel, UndoScope::All).unwrap().is_empty(), "nothing is left to undo");
             apply(&kernel, &plan).unwrap();
         }
     }
@@ -75,7 +78,8 @@ fn a_failed_restore_is_reported_and_can_be_retried() {
                 .extend([(failing, libc::EIO), (failing_restore, libc::EBUSY)]);
             let error = apply(&kernel, &plan).unwrap_err();
             let ApplyError::Incomplete { undone, .. } = &error else { panic!("{error}") };
-            let left: Vec<_> = undone.knobs.iter().filter(|(_, fate)| fate.is_failure()).collect();
+            let left: Vec<_> =
+                undone.knobs.iter().filter(|(_, result)| result.is_failure()).collect();
             // Restoring is in reverse: the first restore is of the write before the failing one.
             assert_eq!(left.len(), 1);
             assert_eq!(left[0].0, plan[2 * failing - failing_restore].target);
@@ -84,7 +88,7 @@ fn a_failed_restore_is_reported_and_can_be_retried() {
                 1
             );
             assert!(matches!(apply(&kernel, &plan), Err(ApplyError::Unfinished(1))));
-            undo(&kernel, Which::All).unwrap();
+            undo(&kernel, UndoScope::All).unwrap();
             assert_eq!(kernel.knobs(), before);
         }
     }
@@ -116,7 +120,7 @@ fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs)
     for (knobs, journal) in deaths {
         kernel.set_knobs(&knobs);
         std::fs::write(kernel.journal(), &journal).unwrap();
-        let undone = undo(kernel, Which::All).unwrap();
+        let undone = undo(kernel, UndoScope::All).unwrap();
         assert!(undone.iter().all(|t| t.is_complete()));
         assert_eq!(
             kernel.knobs(),
@@ -124,7 +128,7 @@ fn undo_after_each(kernel: &Fake, deaths: Vec<(Knobs, Vec<u8>)>, before: &Knobs)
             "after a crash with {} bytes of journal",
             journal.len()
         );
-        assert!(undo(kernel, Which::All).unwrap().is_empty());
+        assert!(undo(kernel, UndoScope::All).unwrap().is_empty());
     }
 }
 
@@ -176,9 +180,9 @@ fn death_at_any_write_or_byte_of_undo_is_undone() {
             std::fs::write(kernel.journal(), &applied.1).unwrap();
             kernel.writes.set(writes);
             kernel.death.set(Some(death));
-            assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, Which::All))).is_err());
+            assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, UndoScope::All))).is_err());
             kernel.death.set(None);
-            undo(&kernel, Which::All).unwrap();
+            undo(&kernel, UndoScope::All).unwrap();
             assert_eq!(kernel.knobs(), before, "{death:?}");
         }
     }
@@ -207,20 +211,20 @@ fn death_at_any_byte_of_compaction_is_undone() {
         kernel.set_knobs(&now);
         std::fs::write(kernel.journal(), &old).unwrap();
         std::fs::write(&new, &compacted[..cut]).unwrap();
-        undo(&kernel, Which::All).unwrap();
+        undo(&kernel, UndoScope::All).unwrap();
         assert_eq!(kernel.knobs(), before, "after a crash with {cut} bytes of the new journal");
     }
     kernel.set_knobs(&now);
     std::fs::write(kernel.journal(), &compacted).unwrap();
     follow(&kernel, &[change(&kernel, irq(27), cpus("6"))]).unwrap();
     compact(&kernel).unwrap();
-    undo(&kernel, Which::Last).unwrap();
+    undo(&kernel, UndoScope::Last).unwrap();
     assert_eq!(
         kernel.knobs()[std::path::Path::new("proc/irq/28/smp_affinity")],
         b"04\n",
         "the operator's changes stay"
     );
-    undo(&kernel, Which::All).unwrap();
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(kernel.knobs(), before);
 }
 
@@ -238,10 +242,10 @@ fn an_undo_that_died_half_way_is_finished_after_compaction() {
         std::fs::write(kernel.journal(), &journal).unwrap();
         kernel.writes.set(4);
         kernel.death.set(Some(Death::After(number)));
-        assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, Which::All))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| undo(&kernel, UndoScope::All))).is_err());
         kernel.death.set(None);
         compact(&kernel).unwrap();
-        undo(&kernel, Which::All).unwrap();
+        undo(&kernel, UndoScope::All).unwrap();
         assert_eq!(kernel.knobs(), before, "died after write {number}");
     }
 }
@@ -262,7 +266,7 @@ fn the_journal_of_a_long_boot_stays_short() {
         longest = longest.max(kernel.journal_length());
     }
     assert!(longest < 20_000, "{longest} bytes");
-    undo(&kernel, Which::All).unwrap();
+    undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(kernel.knobs(), before);
 }
 
@@ -303,7 +307,7 @@ fn a_real_kill_at_every_write_is_undone() {
                 kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count();
             assert_eq!(written, number + usize::from(after));
             assert!(matches!(apply(&kernel, &everything(&kernel)), Err(ApplyError::Unfinished(1))));
-            undo(&kernel, Which::All).unwrap();
+            undo(&kernel, UndoScope::All).unwrap();
             assert_eq!(kernel.knobs(), before);
         }
     }

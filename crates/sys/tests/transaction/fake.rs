@@ -15,7 +15,7 @@ use netsilo_sys::transaction::apply::{self, Applied, ApplyError, Options};
 use netsilo_sys::transaction::journal::{Journal, JournalError};
 use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
 use netsilo_sys::transaction::record::{By, Origin};
-use netsilo_sys::transaction::undo::{self, Undone, Which};
+use netsilo_sys::transaction::undo::{self, UndoScope, Undone};
 
 use super::remedies;
 
@@ -396,6 +396,6 @@ pub(crate) fn compact(kernel: &Fake) -> Result<(), JournalError> {
     Journal::open(kernel, &kernel.state())?.compact(kernel)
 }
 
-pub(crate) fn undo(kernel: &Fake, which: Which) -> Result<Vec<Undone>, JournalError> {
+pub(crate) fn undo(kernel: &Fake, which: UndoScope) -> Result<Vec<Undone>, JournalError> {
     undo::undo(kernel, &kernel.state(), which, false, By::Undo, &mut |_, _| {})
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use netsilo_model::change::{Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_sys::transaction::undo::Which;
+use netsilo_sys::transaction::undo::UndoScope;
 use proptest::prelude::*;
 
 use super::fake::Death;
@@ -157,7 +157,7 @@ proptest! {
                     with_mishap(&kernel, mishap, || drop(apply(&kernel, &plan)));
                 }
                 Step::Undo { last, mishap } => {
-                    let which = if last { Which::Last } else { Which::All };
+                    let which = if last { UndoScope::Last } else { UndoScope::All };
                     with_mishap(&kernel, mishap, || drop(undo(&kernel, which)));
                 }
                 Step::Foreign { knob, seed } => {
@@ -167,10 +167,10 @@ proptest! {
                 }
             }
         }
-        undo(&kernel, Which::All).unwrap();
+        undo(&kernel, UndoScope::All).unwrap();
         for (target, expected) in targets.iter().zip(expected) {
             prop_assert_eq!(read(target), expected, "{}", target);
         }
-        prop_assert!(undo(&kernel, Which::All).unwrap().is_empty());
+        prop_assert!(undo(&kernel, UndoScope::All).unwrap().is_empty());
     }
 }
