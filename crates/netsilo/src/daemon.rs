@@ -30,7 +30,7 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::Observer;
 use netsilo_sys::read::machine::machine_identity;
 use netsilo_sys::transaction::kernel::{Kernel as _, Live};
-use netsilo_sys::transaction::record::By;
+use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{UndoScope, undo};
 use sd_notify::NotifyState;
 
@@ -426,7 +426,14 @@ impl<'a> Daemon<'a> {
         if !self.config.restore_on_exit || self.status.mode != Mode::Placing {
             return Exit::Ok;
         }
-        match undo(&self.kernel, &self.dir, UndoScope::Daemons, false, By::Daemon, &mut |_, _| {}) {
+        match undo(
+            &self.kernel,
+            &self.dir,
+            UndoScope::Daemons,
+            false,
+            RestoredBy::Daemon,
+            &mut |_, _| {},
+        ) {
             Ok(undone) => {
                 let knobs: usize = undone.iter().map(|it| it.knobs.len()).sum();
                 say(format_args!("{} restored", count(knobs, "knob")));

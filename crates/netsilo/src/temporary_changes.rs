@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use netsilo_model::change::Change;
 use netsilo_sys::transaction::apply::{Options, apply};
 use netsilo_sys::transaction::kernel::Live;
-use netsilo_sys::transaction::record::By;
+use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{UndoScope, Undone, undo};
 
 use crate::tell::exit::{Exit, Stop};
@@ -51,8 +51,14 @@ impl<'a> Switch<'a> {
     pub(crate) fn take_back(&mut self) -> Result<bool> {
         let Some(transaction) = self.transaction.take() else { return Ok(false) };
         let which = UndoScope::Only(transaction);
-        let undone =
-            undo(&self.kernel, self.place.state_dir(), which, false, By::Undo, &mut |_, _| {})?;
+        let undone = undo(
+            &self.kernel,
+            self.place.state_dir(),
+            which,
+            false,
+            RestoredBy::Undo,
+            &mut |_, _| {},
+        )?;
         complete(&undone)?;
         Ok(true)
     }

@@ -13,10 +13,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 use netsilo_model::change::{Change, SYSCTLS, Target, Value, only_read, ordered};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::transaction::apply::expect_any;
+use netsilo_sys::transaction::apply::record_current_values;
 use netsilo_sys::transaction::kernel::Kernel;
 use netsilo_sys::transaction::knob;
-use netsilo_sys::transaction::record::By;
+use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{UndoScope, undo};
 use netsilo_trial::experiment::Setting;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -67,11 +67,17 @@ impl Peer {
         let (first, before) = (look(&root, &kernel)?, look(&root, &kernel)?);
         let targets = before.knobs.keys().cloned().collect();
         let reason = format!("before the command of {name}");
-        let transaction = expect_any(&kernel, &dir, targets, &reason)?;
+        let transaction = record_current_values(&kernel, &dir, targets, &reason)?;
         let ran = self.run(made);
         let after = look(&root, &kernel);
-        let undone =
-            undo(&kernel, &dir, UndoScope::Only(transaction), false, By::Undo, &mut |_, _| {})?;
+        let undone = undo(
+            &kernel,
+            &dir,
+            UndoScope::Only(transaction),
+            false,
+            RestoredBy::Undo,
+            &mut |_, _| {},
+        )?;
         complete(&undone)?;
         ran?;
         let after = after?;

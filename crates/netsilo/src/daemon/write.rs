@@ -10,7 +10,7 @@ use netsilo_sys::transaction::apply::{ApplyError, Drift, Options, WriteError, ap
 use netsilo_sys::transaction::journal;
 use netsilo_sys::transaction::kernel::Kernel;
 use netsilo_sys::transaction::knob::KnobError;
-use netsilo_sys::transaction::record::{By, Origin};
+use netsilo_sys::transaction::record::{Origin, RestoredBy};
 use netsilo_sys::transaction::undo::{UndoScope, undo};
 
 /// The results of a batch of writes.
@@ -106,7 +106,7 @@ pub(crate) fn recover(kernel: &dyn Kernel, dir: &Path) -> anyhow::Result<Option<
     let unfinished =
         transactions.iter().find(|it| it.is_unfinished() && it.awaits_confirmation().is_none());
     let Some(id) = unfinished.map(|it| it.id) else { return Ok(None) };
-    let undone = undo(kernel, dir, UndoScope::Only(id), false, By::Daemon, &mut |_, _| {})?;
+    let undone = undo(kernel, dir, UndoScope::Only(id), false, RestoredBy::Daemon, &mut |_, _| {})?;
     let left: Vec<String> =
         undone.iter().flat_map(|it| it.failures()).map(ToString::to_string).collect();
     let words = format!("transaction {id} was left unfinished and is restored");

@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use netsilo_sys::transaction::guard::{self, Confirmation};
-use netsilo_sys::transaction::record::By;
+use netsilo_sys::transaction::guard::{self, ConfirmResult};
+use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{self, RestoreResult, UndoScope, Undone};
 use serde_json::json;
 
@@ -43,7 +43,7 @@ pub(crate) struct ConfirmArgs {
 pub(crate) fn undo(args: &UndoArgs) -> Result<Exit> {
     let which = if args.last { UndoScope::Last } else { UndoScope::All };
     let (kernel, dir) = (args.place.kernel()?, args.place.state_dir());
-    let all = undo::undo(&kernel, dir, which, args.forget, By::Undo, &mut |_, _| {})?;
+    let all = undo::undo(&kernel, dir, which, args.forget, RestoredBy::Undo, &mut |_, _| {})?;
     if args.json {
         out::json(&as_json(&all))?;
     } else if all.is_empty() {
@@ -69,29 +69,29 @@ pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
         Err(Stop(Exit::Refused, format!("too late: transaction {id} was restored {by}")).into())
     };
     match guard::confirm(&args.place.kernel()?, args.place.state_dir())? {
-        Confirmation::Kept(id) | Confirmation::KeptBefore(id) if args.json => {
+        ConfirmResult::Kept(id) | ConfirmResult::KeptBefore(id) if args.json => {
             out::json(&json!({ "version": 1, "confirmed": id }))?;
         }
-        Confirmation::Kept(id) => {
+        ConfirmResult::Kept(id) => {
             out::text(&format!(
                 "transaction {id} is confirmed; `netsilo undo` can still restore the old values\n"
             ))?;
         }
-        Confirmation::KeptBefore(id) => {
+        ConfirmResult::KeptBefore(id) => {
             out::text(&format!("transaction {id} was already confirmed\n"))?
         }
-        Confirmation::Restored(id, By::Guard | By::Confirm) => {
+        ConfirmResult::Restored(id, RestoredBy::Guard | RestoredBy::Confirm) => {
             return late(id, "when its time ran out");
         }
-        Confirmation::Restored(id, by) => return late(id, &format!("by {by}")),
-        Confirmation::RestoredNow(undone) => {
+        ConfirmResult::Restored(id, by) => return late(id, &format!("by {by}")),
+        ConfirmResult::RestoredNow(undone) => {
             say(report(std::slice::from_ref(&undone)).trim_end());
             if !undone.is_complete() {
                 return Ok(Exit::RestoreIncomplete);
             }
             return late(undone.transaction, "now: its time had run out and its guard was gone");
         }
-        Confirmation::Nothing => {
+        ConfirmResult::Nothing => {
             return Err(Stop(Exit::Refused, "no transaction awaits confirmation".into()).into());
         }
     }

@@ -16,7 +16,7 @@ use netsilo_model::machine::ids::Irq;
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, Place};
 use crate::transaction::knob::{self, KnobError};
-use crate::transaction::record::{By, Entry, Origin};
+use crate::transaction::record::{Entry, Origin, RestoredBy};
 use crate::transaction::undo::{RestoreResult, Undone, restore_transaction};
 use crate::transaction::verify::{Arrival, Moved};
 
@@ -91,7 +91,7 @@ pub enum ApplyError {
     Unconfirmed(u64),
     /// The plan names a knob twice.
     #[error("the plan names {0} twice; make a new plan")]
-    Twice(Box<Target>),
+    DuplicateTarget(Box<Target>),
     /// Values or devices have changed since the plan was made.
     #[error("{}; nothing was written: make a new plan", list(.0))]
     Drifted(Vec<Drift>),
@@ -200,7 +200,7 @@ pub fn apply_for(
     if confirm_by.is_some()
         && let Err(e) = (options.start_guard)(transaction)
     {
-        journal.undone(transaction, By::Apply)?;
+        journal.undone(transaction, RestoredBy::Apply)?;
         return Err(ApplyError::NoGuard(e));
     }
     let settled = match write_all(kernel, &mut journal, transaction, &writes, watch) {
@@ -222,7 +222,7 @@ pub fn apply_for(
 ///
 /// Returns the transaction's number. The transaction stays unfinished until it is undone. Entries
 /// are stored in reverse of the write order, so that undo writes them in the order of an apply.
-pub fn expect_any(
+pub fn record_current_values(
     kernel: &dyn Kernel,
     dir: &Path,
     targets: Vec<Target>,
@@ -289,7 +289,7 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
     for (index, change) in changes.iter().enumerate() {
         let Change { target, old, new, reason } = change;
         if !seen.insert(target) {
-            return Err(ApplyError::Twice(Box::new(target.clone())));
+            return Err(ApplyError::DuplicateTarget(Box::new(target.clone())));
         }
         let now = match knob::read(kernel, target) {
             Ok(now) if now.value == *old => now,
@@ -367,7 +367,7 @@ fn roll_back(
         })
     });
     if undone.is_complete() {
-        let _ = journal.undone(transaction, By::Apply);
+        let _ = journal.undone(transaction, RestoredBy::Apply);
         ApplyError::Restored { why, undone }
     } else {
         ApplyError::Incomplete { why, undone }

@@ -17,7 +17,7 @@ use crate::transaction::compact;
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob;
 use crate::transaction::record::{
-    BadLine, By, Entry, History, Origin, Record, State, Transaction, VERSION,
+    BadLine, Entry, History, Origin, Record, RestoredBy, State, Transaction, VERSION,
 };
 
 /// Default folder of the journal: a tmpfs, which is lost at reboot, as the settings are.
@@ -195,7 +195,7 @@ impl Journal {
     }
 
     /// Records that a transaction is undone.
-    pub fn undone(&mut self, transaction: u64, by: By) -> Result<(), JournalError> {
+    pub fn undone(&mut self, transaction: u64, by: RestoredBy) -> Result<(), JournalError> {
         self.append(Record::Undone { transaction, by })?;
         self.sync()
     }

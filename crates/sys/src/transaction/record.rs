@@ -66,7 +66,7 @@ pub enum Record {
         /// The transaction.
         transaction: u64,
         /// Who restored it.
-        by: By,
+        by: RestoredBy,
     },
 }
 
@@ -133,7 +133,7 @@ impl Origin {
 /// Who restored a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
+pub enum RestoredBy {
     /// `apply` itself, after a failure.
     Apply,
     /// `undo`.
@@ -146,7 +146,7 @@ pub enum By {
     Daemon,
 }
 
-impl std::fmt::Display for By {
+impl std::fmt::Display for RestoredBy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Apply => "apply",
@@ -189,7 +189,7 @@ pub enum State {
     /// All writes are complete and the operator keeps them.
     Confirmed,
     /// It is undone.
-    Undone(By),
+    Undone(RestoredBy),
 }
 
 impl Transaction {
@@ -410,6 +410,9 @@ mod tests {
         assert_eq!(open(&line(&Record::Done { transaction: 1 })), (true, false));
         assert_eq!(open(&line(&Record::Failed { transaction: 1, why: "x".into() })), (true, true));
         assert_eq!(open(&line(&Record::Confirmed { transaction: 1 })), (true, false));
-        assert_eq!(open(&line(&Record::Undone { transaction: 1, by: By::Guard })), (false, false));
+        assert_eq!(
+            open(&line(&Record::Undone { transaction: 1, by: RestoredBy::Guard })),
+            (false, false)
+        );
     }
 }

@@ -9,7 +9,7 @@ use netsilo_model::change::{Target, Value};
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob::{self, KnobError};
-use crate::transaction::record::{By, Entry, Origin, Transaction};
+use crate::transaction::record::{Entry, Origin, RestoredBy, Transaction};
 
 /// UndoScope transactions to undo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub fn undo(
     dir: &Path,
     which: UndoScope,
     forget: bool,
-    by: By,
+    by: RestoredBy,
     watch: &mut dyn FnMut(&Target, &RestoreResult),
 ) -> Result<Vec<Undone>, JournalError> {
     let Some(mut journal) = Journal::open_existing(kernel, dir)? else {

@@ -14,7 +14,7 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::apply::{self, Applied, ApplyError, Options};
 use netsilo_sys::transaction::journal::{Journal, JournalError};
 use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
-use netsilo_sys::transaction::record::{By, Origin};
+use netsilo_sys::transaction::record::{Origin, RestoredBy};
 use netsilo_sys::transaction::undo::{self, UndoScope, Undone};
 
 use super::remedies;
@@ -397,5 +397,5 @@ pub(crate) fn compact(kernel: &Fake) -> Result<(), JournalError> {
 }
 
 pub(crate) fn undo(kernel: &Fake, which: UndoScope) -> Result<Vec<Undone>, JournalError> {
-    undo::undo(kernel, &kernel.state(), which, false, By::Undo, &mut |_, _| {})
+    undo::undo(kernel, &kernel.state(), which, false, RestoredBy::Undo, &mut |_, _| {})
 }

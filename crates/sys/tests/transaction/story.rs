@@ -233,7 +233,7 @@ fn a_knob_that_stays_broken_can_be_forgotten() {
             &kernel.state(),
             UndoScope::All,
             forget,
-            By::Undo,
+            RestoredBy::Undo,
             &mut |_, _| {},
         );
         let failed =
