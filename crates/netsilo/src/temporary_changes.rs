@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netsilo_model::change::Change;
-use netsilo_sys::transaction::apply::{Options, apply};
+use netsilo_sys::transaction::apply::{TransactionOptions, apply};
 use netsilo_sys::transaction::kernel::Live;
 use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{UndoScope, Undone, undo};
@@ -34,8 +34,11 @@ impl<'a> Switch<'a> {
         let dir = std::path::absolute(self.place.state_dir())
             .context("cannot make the path of the state folder absolute")?;
         let mut no_guard = |_| Ok(());
-        let mut options =
-            Options { confirm_within: None, start_guard: &mut no_guard, wait: Duration::ZERO };
+        let mut options = TransactionOptions {
+            confirm_within: None,
+            start_guard: &mut no_guard,
+            wait: Duration::ZERO,
+        };
         let applied = apply(&self.kernel, &dir, changes, &mut options, &mut |_| {})?;
         self.transaction = applied.transaction;
         if let Some((target, now)) = applied.overwritten.first() {

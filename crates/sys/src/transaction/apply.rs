@@ -3,7 +3,7 @@
 //! The steps: check that nothing has changed since the plan was made; write the whole plan and the
 //! old values to the journal and sync it; start the guard; for each change write, read back and
 //! record. A failed write restores the earlier ones in reverse order. Progress is reported as
-//! [`Event`]s.
+//! [`ApplyEvent`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,9 +21,9 @@ use crate::transaction::undo::{RestoreResult, Undone, restore_transaction};
 use crate::transaction::verify::{Arrival, Moved};
 
 /// Options of [`apply`].
-pub struct Options<'a> {
+pub struct TransactionOptions<'a> {
     /// If set, the guard restores unless confirmed within this time; needs
-    /// [`Options::start_guard`].
+    /// [`TransactionOptions::start_guard`].
     pub confirm_within: Option<Duration>,
     /// Starts the guard of a transaction and returns once it is watching; called before the first
     /// write.
@@ -34,7 +34,7 @@ pub struct Options<'a> {
 
 /// A step while a plan is applied.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum ApplyEvent<'a> {
     /// The plan and all old values are on disk.
     Journalled {
         /// The transaction's number.
@@ -169,8 +169,8 @@ pub fn apply(
     kernel: &dyn Kernel,
     dir: &Path,
     changes: &[Change],
-    options: &mut Options<'_>,
-    watch: &mut dyn FnMut(Event<'_>),
+    options: &mut TransactionOptions<'_>,
+    watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> Result<Applied, ApplyError> {
     apply_for(Origin::Operator, kernel, dir, changes, options, watch)
 }
@@ -181,12 +181,12 @@ pub fn apply_for(
     kernel: &dyn Kernel,
     dir: &Path,
     changes: &[Change],
-    options: &mut Options<'_>,
-    watch: &mut dyn FnMut(Event<'_>),
+    options: &mut TransactionOptions<'_>,
+    watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> Result<Applied, ApplyError> {
     let mut journal = Journal::open(kernel, dir)?;
     refuse_on_top(&journal)?;
-    if origin == Origin::Daemon && journal.daemons() >= COMPACT_AT {
+    if origin == Origin::Daemon && journal.daemon_transactions() >= COMPACT_AT {
         journal.compact(kernel)?;
     }
     let writes = check(kernel, changes)?;
@@ -196,7 +196,7 @@ pub fn apply_for(
     let confirm_by = options.confirm_within.map(|within| kernel.now() + within);
     let entries = writes.iter().map(|write| write.entry.clone()).collect();
     let transaction = journal.begin(origin, entries, confirm_by)?;
-    watch(Event::Journalled { transaction });
+    watch(ApplyEvent::Journalled { transaction });
     if confirm_by.is_some()
         && let Err(e) = (options.start_guard)(transaction)
     {
@@ -210,9 +210,9 @@ pub fn apply_for(
     let moved = Moved::note(kernel, settled.iter().filter_map(moved_irq));
     // No writes after this point, so release the lock: `confirm` and the guard may need it.
     drop(journal);
-    watch(Event::Waiting { irqs: settled.iter().filter_map(moved_irq).count() });
-    let arrivals =
-        moved.wait(kernel, options.wait, &mut |irq, arrival| watch(Event::Arrived(irq, arrival)));
+    watch(ApplyEvent::Waiting { irqs: settled.iter().filter_map(moved_irq).count() });
+    let arrivals = moved
+        .wait(kernel, options.wait, &mut |irq, arrival| watch(ApplyEvent::Arrived(irq, arrival)));
     let overwritten =
         settled.iter().filter_map(|(target, value)| overwritten(kernel, target, value)).collect();
     Ok(Applied { transaction: Some(transaction), settled, arrivals, overwritten })
@@ -248,7 +248,15 @@ pub fn record_current_values(
         changes.iter().map(|change| change.target.clone()).zip(raws).collect();
     let entry = |Change { target, old, new, reason }: Change| {
         let old_raw = raws.get(&target).cloned().unwrap_or_default();
-        Entry { target, old, old_raw, settles_as: new.clone(), new, reason, whatever: true }
+        Entry {
+            target,
+            old,
+            old_raw,
+            settles_as: new.clone(),
+            new,
+            reason,
+            restore_any_value: true,
+        }
     };
     let entries = ordered(changes).into_iter().rev().map(entry).collect();
     Ok(journal.begin(Origin::Operator, entries, None)?)
@@ -321,7 +329,7 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
             new: new.clone(),
             settles_as,
             reason,
-            whatever: false,
+            restore_any_value: false,
         };
         writes.push(Write { index, change, place: now.place, entry });
     }
@@ -334,14 +342,14 @@ fn write_all(
     journal: &mut Journal,
     transaction: u64,
     writes: &[Write<'_>],
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> Result<Vec<(Target, Value)>, WriteError> {
     let mut all = Vec::new();
     for (number, Write { index, change, place, entry }) in writes.iter().enumerate() {
         knob::write(kernel, &change.target, place, &change.new)?;
         let after = knob::read_settled(kernel, &change.target, &entry.settles_as)?;
         journal.wrote(transaction, number, &after.raw)?;
-        watch(Event::Wrote { index: *index, change, settled: &after.value });
+        watch(ApplyEvent::Wrote { index: *index, change, settled: &after.value });
         all.push((change.target.clone(), after.value));
     }
     journal.done(transaction)?;
@@ -354,16 +362,16 @@ fn roll_back(
     mut journal: Journal,
     transaction: u64,
     why: WriteError,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(ApplyEvent<'_>),
 ) -> ApplyError {
-    watch(Event::Failed(&why));
+    watch(ApplyEvent::Failed(&why));
     // A journal that cannot be appended to must not prevent restoring: undo works without this
     // record.
     let _ = journal.failed(transaction, why.to_string());
     let knobs = journal.transaction(transaction).cloned();
     let undone = knobs.map_or(Undone { transaction, knobs: Vec::new() }, |knobs| {
         restore_transaction(kernel, &knobs, &[], &mut |target, result| {
-            watch(Event::Restored(target, result))
+            watch(ApplyEvent::Restored(target, result))
         })
     });
     if undone.is_complete() {

@@ -295,7 +295,8 @@ pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<ConfirmResult, Confirm
 }
 
 fn find(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<Transaction>, JournalError> {
-    let transactions =
-        journal::look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    let transactions = journal::read_without_lock(kernel, dir)?
+        .map(|history| history.transactions)
+        .unwrap_or_default();
     Ok(transactions.into_iter().find(|t| t.id == id))
 }

@@ -135,7 +135,7 @@ impl Journal {
 
     /// Opens the journal if it belongs to this boot and has an open transaction.
     pub fn open_existing(kernel: &dyn Kernel, dir: &Path) -> Result<Option<Self>, JournalError> {
-        match look(kernel, dir)? {
+        match read_without_lock(kernel, dir)? {
             Some(_) => Self::open(kernel, dir).map(Some),
             None => Ok(None),
         }
@@ -225,7 +225,7 @@ impl Journal {
                 path: self.path.clone(),
                 source: BadLine { line: 0, why },
             };
-            history.take(record).map_err(misfit)?;
+            history.add_record(record).map_err(misfit)?;
         }
         let mut file = open_file(&new)?;
         let written =
@@ -238,7 +238,7 @@ impl Journal {
     }
 
     /// Number of transactions of the daemon.
-    pub fn daemons(&self) -> usize {
+    pub fn daemon_transactions(&self) -> usize {
         self.history.transactions.iter().filter(|t| t.origin == Origin::Daemon).count()
     }
 
@@ -255,7 +255,7 @@ impl Journal {
             return Err(failed(e));
         }
         self.length += line.len() as u64;
-        self.history.take(record).map_err(|why| JournalError::Corrupt {
+        self.history.add_record(record).map_err(|why| JournalError::Corrupt {
             path: self.path.clone(),
             source: BadLine { line: 0, why },
         })
@@ -268,7 +268,7 @@ impl Journal {
 }
 
 /// Reads the journal of this boot without a lock; `None` if there is none.
-pub fn look(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalError> {
+pub fn read_without_lock(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalError> {
     let path = dir.join("journal");
     let mut file = match File::open(&path) {
         Ok(file) => file,
@@ -282,7 +282,8 @@ pub fn look(kernel: &dyn Kernel, dir: &Path) -> Result<Option<History>, JournalE
 
 /// The state of a transaction, without a lock; `None` if the journal does not have it.
 pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State>, JournalError> {
-    let transactions = look(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
+    let transactions =
+        read_without_lock(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
     Ok(transactions.into_iter().find(|t| t.id == id).map(|t| t.state))
 }
 

@@ -87,14 +87,14 @@ pub struct Entry {
     /// Why, for people.
     pub reason: String,
     /// Restore any current value, because another command may write arbitrary values.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub whatever: bool,
+    #[serde(rename = "whatever", default, skip_serializing_if = "std::ops::Not::not")]
+    pub restore_any_value: bool,
 }
 
 impl Entry {
     /// Converts an offload from 0 or 1, which older journals of the same boot may have, to a
     /// switch.
-    fn of_today(self) -> Self {
+    fn upgrade(self) -> Self {
         let today = |value| match value {
             Value::Count(on) => Value::Switch(on != 0),
             value => value,
@@ -247,13 +247,13 @@ impl History {
         {
             let bad = |why: String| BadLine { line: number + 1, why };
             let record = serde_json::from_slice(line).map_err(|e| bad(e.to_string()))?;
-            history.take(record).map_err(bad)?;
+            history.add_record(record).map_err(bad)?;
         }
         Ok(history)
     }
 
     /// Adds a record.
-    pub fn take(&mut self, record: Record) -> Result<(), String> {
+    pub fn add_record(&mut self, record: Record) -> Result<(), String> {
         match record {
             Record::Boot { version, .. } if version != VERSION => {
                 return Err(format!("version {version}; this netsilo reads version {VERSION}"));
@@ -267,7 +267,7 @@ impl History {
                 return Err("no transaction number can follow this one".into());
             }
             Record::Begin { transaction: id, pid, origin, confirm_by, entries } => {
-                let entries: Vec<Entry> = entries.into_iter().map(Entry::of_today).collect();
+                let entries: Vec<Entry> = entries.into_iter().map(Entry::upgrade).collect();
                 if self.transactions.iter().any(|t| t.id >= id) {
                     return Err(format!("transaction {id} is not newer than the earlier ones"));
                 }
@@ -329,7 +329,7 @@ mod tests {
             new: Value::Count(1000),
             settles_as: Value::Count(1024),
             reason: "rfs".into(),
-            whatever: false,
+            restore_any_value: false,
         };
         line(&Record::Begin {
             transaction,

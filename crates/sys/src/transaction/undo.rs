@@ -165,7 +165,7 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Restore
 /// the read.
 fn is_ours(entry: &Entry, read_back: Option<&Value>, now: &Value) -> bool {
     match read_back {
-        _ if entry.whatever => true,
+        _ if entry.restore_any_value => true,
         Some(read_back) => now == read_back,
         None => {
             *now == entry.new

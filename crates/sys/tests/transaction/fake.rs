@@ -11,7 +11,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::transaction::apply::{self, Applied, ApplyError, Options};
+use netsilo_sys::transaction::apply::{self, Applied, ApplyError, TransactionOptions};
 use netsilo_sys::transaction::journal::{Journal, JournalError};
 use netsilo_sys::transaction::kernel::{Capability, Kernel, Live, Place};
 use netsilo_sys::transaction::record::{Origin, RestoredBy};
@@ -380,15 +380,21 @@ pub(crate) fn everything(kernel: &Fake) -> Vec<Change> {
 }
 
 pub(crate) fn apply(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
-    let mut options =
-        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options = TransactionOptions {
+        confirm_within: None,
+        start_guard: &mut |_| Ok(()),
+        wait: Duration::ZERO,
+    };
     apply::apply(kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 
 /// Applies as the daemon does.
 pub(crate) fn follow(kernel: &Fake, changes: &[Change]) -> Result<Applied, ApplyError> {
-    let mut options =
-        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options = TransactionOptions {
+        confirm_within: None,
+        start_guard: &mut |_| Ok(()),
+        wait: Duration::ZERO,
+    };
     apply::apply_for(Origin::Daemon, kernel, &kernel.state(), changes, &mut options, &mut |_| {})
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use netsilo_model::change::Target;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
-use netsilo_sys::transaction::apply::{self, ApplyError, Drift, Options};
+use netsilo_sys::transaction::apply::{self, ApplyError, Drift, TransactionOptions};
 use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 use netsilo_sys::transaction::verify::Arrival;
 
@@ -221,7 +221,7 @@ fn a_renamed_netdev_is_restored_under_its_new_name() {
 
 #[test]
 fn a_knob_that_stays_broken_can_be_forgotten() {
-    use netsilo_sys::transaction::record::By;
+    use netsilo_sys::transaction::record::RestoredBy;
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     apply(&kernel, &[change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("5"))])
@@ -253,7 +253,8 @@ fn interrupts_that_do_not_arrive_are_reported() {
         .extend([(27, "10,0,0,0,3,0,0,0".to_owned()), (28, "11,0,0,0,0,0,0,0".to_owned())]);
     let plan: Vec<_> = (27..30).map(|n| change(&kernel, irq(n), cpus("4"))).collect();
     let wait = Duration::from_secs(2);
-    let mut options = Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait };
+    let mut options =
+        TransactionOptions { confirm_within: None, start_guard: &mut |_| Ok(()), wait };
     let applied = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap();
     assert_eq!(
         applied.arrivals,
@@ -272,10 +273,13 @@ fn a_value_that_does_not_stay_is_reported() {
     kernel.traffic.borrow_mut().insert(27, "10,0,0,0,3,0,0,0".to_owned());
     let other = dir.path().join("proc/irq/28/smp_affinity");
     let plan = [change(&kernel, irq(27), cpus("4")), change(&kernel, irq(28), cpus("4"))];
-    let mut options =
-        Options { confirm_within: None, start_guard: &mut |_| Ok(()), wait: Duration::ZERO };
+    let mut options = TransactionOptions {
+        confirm_within: None,
+        start_guard: &mut |_| Ok(()),
+        wait: Duration::ZERO,
+    };
     let applied = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |event| {
-        if matches!(event, apply::Event::Waiting { .. }) {
+        if matches!(event, apply::ApplyEvent::Waiting { .. }) {
             std::fs::write(&other, "80\n").unwrap();
         }
     });
@@ -289,7 +293,7 @@ fn without_a_guard_nothing_is_written() {
     let before = kernel.knobs();
     let plan = everything(&kernel);
     let mut start = |_| Err(std::io::Error::other("no"));
-    let mut options = Options {
+    let mut options = TransactionOptions {
         confirm_within: Some(Duration::from_secs(60)),
         start_guard: &mut start,
         wait: Duration::ZERO,
@@ -306,7 +310,7 @@ fn no_transaction_starts_while_one_awaits_confirmation() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());
     let plan = [change(&kernel, irq(27), cpus("4"))];
-    let mut options = Options {
+    let mut options = TransactionOptions {
         confirm_within: Some(Duration::from_secs(60)),
         start_guard: &mut |_| Ok(()),
         wait: Duration::ZERO,
