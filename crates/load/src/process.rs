@@ -6,7 +6,7 @@ use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use netsilo_sys::daemon::self_cost::own_cost;
+use netsilo_sys::daemon::self_cost::self_cost;
 use netsilo_trial::traffic::Spec;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -119,14 +119,14 @@ pub fn instance(task: &str) -> Result<(), InstanceError> {
     };
     writeln!(out, "ready")?;
     board.wait();
-    let cpu = own_cost().cpu;
+    let cpu = self_cost().cpu;
     let done = work(
         Share { to, instances: 1, sockets: socket.into_iter().collect() },
         &spec,
         &mut Tally::new(&board, row, &latencies),
     );
     let histogram = latencies.told().map_or_else(String::new, |told| told.histogram);
-    let cpu = own_cost().cpu.saturating_sub(cpu);
+    let cpu = self_cost().cpu.saturating_sub(cpu);
     let told = Told { histogram, cpu, error: done.err().map(|error| error.to_string()) };
     Ok(writeln!(out, "{}", serde_json::to_string(&told)?)?)
 }

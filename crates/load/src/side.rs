@@ -7,7 +7,7 @@ use netsilo_model::derive::rates::rates;
 use netsilo_model::parse::stat::{Events, events};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::bpf::tracer::{self, Tracer};
-use netsilo_sys::daemon::self_cost::{own_cost, peak_bytes};
+use netsilo_sys::daemon::self_cost::{peak_bytes, self_cost};
 use netsilo_sys::files::error::ReadError;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::snapshot::snapshot;
@@ -36,7 +36,7 @@ impl Before {
             tracer,
             snapshot,
             events: kernel_events(&root),
-            own: own_cost().cpu,
+            own: self_cost().cpu,
             at: Instant::now(),
         })
     }
@@ -45,7 +45,7 @@ impl Before {
     pub fn end(self) -> Result<Side, ReadError> {
         let _hurry = Hurry::new();
         let seconds = self.at.elapsed().as_secs_f64();
-        let own = own_cost().cpu.saturating_sub(self.own);
+        let own = self_cost().cpu.saturating_sub(self.own);
         let root = Root::live();
         let (now, after) = (kernel_events(&root), snapshot(&root)?);
         let counted = self.tracer.and_then(|mut tracer| tracer.read().ok());

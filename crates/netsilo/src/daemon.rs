@@ -24,8 +24,8 @@ use netsilo_sys::cost::store::{self, COSTS_DIR};
 use netsilo_sys::daemon::events::Events;
 use netsilo_sys::daemon::hints::Hints;
 use netsilo_sys::daemon::instance::{Instance, InstanceError};
-use netsilo_sys::daemon::self_cost::own_cost;
-use netsilo_sys::daemon::waiter::{Waiter, Woken};
+use netsilo_sys::daemon::self_cost::self_cost;
+use netsilo_sys::daemon::waiter::{WaitResult, Waiter};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::Observer;
 use netsilo_sys::read::machine::machine_identity;
@@ -161,7 +161,7 @@ impl<'a> Daemon<'a> {
         } else {
             None
         };
-        if listener.as_ref().is_some_and(|listener| !listener.hears_ethtool()) {
+        if listener.as_ref().is_some_and(|listener| !listener.announces_ethtool()) {
             notes.push(
                 "the kernel does not announce changes of channels and rings (ethtool netlink, 5.7)"
                     .into(),
@@ -242,7 +242,7 @@ impl<'a> Daemon<'a> {
                     reconcile.matters(root, event)
                 });
             });
-            let Woken { stop, reload, events } = self.waiter.take();
+            let WaitResult { stop, reload, events } = self.waiter.take();
             if stop {
                 return Ok(());
             }
@@ -264,7 +264,7 @@ impl<'a> Daemon<'a> {
                     if is_usable {
                         self.decide(&observation, started.elapsed());
                     }
-                    self.observer.keep(observation);
+                    self.observer.give_back(observation);
                 }
                 Err(_) if !is_usable => {}
                 // A device disappeared while it was read: observe again.
@@ -381,7 +381,7 @@ impl<'a> Daemon<'a> {
     fn publish(&mut self, window: Duration) {
         let status = &mut self.status;
         status.at = self.kernel.now();
-        status.own = own_cost();
+        status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
         self.board.put(Shown { status: status.clone(), read: self.read.clone(), window });
         let changes = count(status.totals.changes as usize, "write");
@@ -471,7 +471,7 @@ fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
         log: Vec::new(),
         notes,
         totals: Totals::default(),
-        own: own_cost(),
+        own: self_cost(),
     }
 }
 

@@ -14,7 +14,7 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::read::machine::{is_emulated, machine_identity};
 use netsilo_sys::transaction::knob;
 use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
@@ -184,7 +184,7 @@ impl Common {
         }
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
+            Observer::start_with(&root, CountingMode::Continuous, tracer::Options::default())?;
         let seen = observer.next(&root, crate::args::look::INTERVAL, pass_time)?;
         drop(observer);
         let mut made = Made { seen, how, counted: Vec::new(), place: &self.place, stop: &stop };
@@ -219,7 +219,7 @@ impl Common {
         capture::save(
             &dir.join(MACHINE),
             crate::args::look::INTERVAL,
-            Counting::Continuous,
+            CountingMode::Continuous,
             Addresses::Replace,
         )?;
         let steps = experiment.steps();

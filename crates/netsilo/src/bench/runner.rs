@@ -19,7 +19,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_trial::experiment::stage_costs::Sampled;
 use netsilo_trial::experiment::{
@@ -270,7 +270,7 @@ impl Ends<'_> {
     fn observe(&self, load: &Load) -> Result<Observation> {
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
+            Observer::start_with(&root, CountingMode::Continuous, tracer::Options::default())?;
         self.make(load, &shortened(load, LOOK), &mut |_| {})?;
         Ok(observer.next(&root, Duration::ZERO, |_| {})?)
     }
@@ -286,7 +286,7 @@ impl Ends<'_> {
             stages: true,
             ..tracer::Options::default()
         };
-        let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
+        let mut observer = Observer::start_with(&root, CountingMode::Continuous, options)?;
         self.make(load, &shortened(load, SAMPLE), &mut |_| {})?;
         let Observation { before, after, attribution } =
             observer.next(&root, Duration::ZERO, |_| {})?;

@@ -59,7 +59,7 @@ impl Events {
     }
 
     /// Whether changes of channels and rings are announced (ethtool netlink, since 5.7).
-    pub fn hears_ethtool(&self) -> bool {
+    pub fn announces_ethtool(&self) -> bool {
         self.ethtool.is_some()
     }
 

@@ -60,7 +60,7 @@ impl Refresher {
     }
 
     /// Number of full reads so far.
-    pub fn whole_looks(&self) -> u64 {
+    pub fn full_reads(&self) -> u64 {
         self.whole
     }
 
