@@ -101,7 +101,7 @@ fn render(measurement: &Measurement) -> String {
         machine.cpu_model,
         crate::verbs::apply::count(machine.cpus, "cpu")
     );
-    let _ = writeln!(text, "{}", table(measurement, &store::table(machine)));
+    let _ = writeln!(text, "{}", table(measurement, &store::default_costs(machine)));
     let here = measured.wakeup.get(&Distance::SameCpu);
     if let Some(here) = here {
         let _ = writeln!(

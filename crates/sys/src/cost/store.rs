@@ -36,14 +36,14 @@ pub struct Measurement {
 impl Measurement {
     /// A measurement with the weights derived from it and from the defaults.
     pub fn new(when: String, machine: MachineIdentity, measured: Calibration) -> Self {
-        let costs = measured.costs(table(&machine), &when, &machine);
+        let costs = measured.costs(default_costs(&machine), &when, &machine);
         Self { version: VERSION, when, machine, measured, costs }
     }
 }
 
 /// The weights for this machine, with a note about their source.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
+pub struct LoadedCosts {
     /// The weights.
     pub costs: Costs,
     /// Why an existing file was not used, or a remark about it.
@@ -60,23 +60,23 @@ pub struct StoreError {
 }
 
 /// The documented default weights, for this machine or for a virtual one.
-pub fn table(machine: &MachineIdentity) -> Costs {
+pub fn default_costs(machine: &MachineIdentity) -> Costs {
     if machine.virtual_machine == Some(true) { Costs::of_a_guest() } else { Costs::default() }
 }
 
 /// The stored measurement of this machine, or the default weights.
 ///
 /// A file of another machine, or one that cannot be read, is named in the note and not used.
-pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
+pub fn load(dir: &Path, machine: &MachineIdentity) -> LoadedCosts {
     let path = dir.join(FILE);
-    let unused = |why: String| Loaded {
-        costs: table(machine),
+    let unused = |why: String| LoadedCosts {
+        costs: default_costs(machine),
         note: Some(format!("{} is not used: {why}; run netsilo calibrate", path.display())),
     };
     let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Loaded { costs: table(machine), note: None };
+            return LoadedCosts { costs: default_costs(machine), note: None };
         }
         Err(e) => return unused(e.to_string()),
     };
@@ -92,7 +92,7 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> Loaded {
     }
     match measurement.machine.differs_from(machine) {
         Some(why) => unused(format!("it was measured on another machine: {why}")),
-        None => Loaded { costs: measurement.costs, note: None },
+        None => LoadedCosts { costs: measurement.costs, note: None },
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
         let path = store(&folder, &measurement).unwrap();
         assert_eq!(
             load(&folder, &measurement.machine),
-            Loaded { costs: measurement.costs.clone(), note: None }
+            LoadedCosts { costs: measurement.costs.clone(), note: None }
         );
         assert_eq!((measurement.costs.line_ns.llc, measurement.costs.ipi_ns.llc), (61.0, 2000.0));
         store(&folder, &measurement).unwrap();
@@ -172,7 +172,10 @@ mod tests {
     fn without_a_file_the_default_weights_are_used() {
         let dir = tempfile::tempdir().unwrap();
         let guest = measurement().machine;
-        assert_eq!(load(dir.path(), &guest), Loaded { costs: Costs::of_a_guest(), note: None });
+        assert_eq!(
+            load(dir.path(), &guest),
+            LoadedCosts { costs: Costs::of_a_guest(), note: None }
+        );
         let metal = MachineIdentity { virtual_machine: Some(false), ..guest };
         assert_eq!(load(dir.path(), &metal).costs, Costs::default());
     }

@@ -295,7 +295,7 @@ fn edges_from_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
 }
 
 /// Whether netlink still reports the same NAPIs and lease holders for a netdev's rx queues.
-pub(crate) fn still_tells(genl: Option<&NetdevGenl>, netdev: &Netdev) -> bool {
+pub(crate) fn matches_netlink(genl: Option<&NetdevGenl>, netdev: &Netdev) -> bool {
     let fresh = |queue: &RxQueue| RxQueue { index: queue.index, ..RxQueue::default() };
     let mut fresh_netdev = Netdev {
         ifindex: netdev.ifindex,

@@ -27,7 +27,7 @@ use crate::files::cache::{CachedFile, FdCache};
 use crate::files::error::ReadError;
 use crate::files::root::Root;
 use crate::read::gaps::Notes;
-use crate::read::netdev::{NET, queues, still_tells};
+use crate::read::netdev::{NET, matches_netlink, queues};
 use crate::read::process::processes;
 use crate::read::{irq, knob_owners, snapshot};
 
@@ -407,7 +407,7 @@ impl Opened {
             for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
                 let Some(device) = device else { continue };
                 if !refresh_queues(&notes, netdev, &device.dir)
-                    || !still_tells(genl.as_ref(), netdev)
+                    || !matches_netlink(genl.as_ref(), netdev)
                 {
                     return Err(Stale::Changed(NET));
                 }
