@@ -28,33 +28,35 @@ impl Control {
             Self { lines: Lines::new(stream, SERVER_LINE).map_err(LoadError::Control)?, server };
         match control.ask(&Request::Hello { version: VERSION })? {
             Reply::Welcome { version: VERSION } => Ok(control),
-            _ => Err(LoadError::Stranger(server)),
+            _ => Err(LoadError::NotNetsilo(server)),
         }
     }
 
     pub(super) fn prepare(&mut self, spec: &Spec) -> Result<Vec<u16>, LoadError> {
         match self.ask(&Request::Prepare(Box::new(spec.clone())))? {
             Reply::Ready { ports, .. } if !ports.is_empty() => Ok(ports),
-            _ => Err(LoadError::Stranger(self.server)),
+            _ => Err(LoadError::NotNetsilo(self.server)),
         }
     }
 
     pub(super) fn ask(&mut self, request: &Request) -> Result<Reply, LoadError> {
-        let said = self.lines.say(request);
-        let reply = self.hear()?;
+        let said = self.lines.send(request);
+        let reply = self.receive()?;
         said.map(|()| reply).map_err(LoadError::Control)
     }
 
     /// The server's next reply.
-    pub(super) fn hear(&mut self) -> Result<Reply, LoadError> {
-        match self.lines.hear() {
+    pub(super) fn receive(&mut self) -> Result<Reply, LoadError> {
+        match self.lines.receive() {
             Ok(Some(Reply::Refused { why })) => Err(LoadError::Refused(why)),
             Ok(Some(reply)) => Ok(reply),
-            Ok(None) => Err(LoadError::Gone),
+            Ok(None) => Err(LoadError::Disconnected),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Err(LoadError::Stranger(self.server))
+                Err(LoadError::NotNetsilo(self.server))
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(LoadError::Gone),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                Err(LoadError::Disconnected)
+            }
             Err(error) => Err(LoadError::Control(error)),
         }
     }

@@ -61,7 +61,7 @@ impl EarlyDrop {
     /// Packets that enter a bridge are dropped in the bridge, all others in raw PREROUTING. Without
     /// nftables bridge support, bridged packets are dropped in raw PREROUTING if `br_netfilter`
     /// passes them on.
-    pub fn of(flows: &[(IpAddr, IpAddr)]) -> Result<Self, EarlyDropError> {
+    pub fn install(flows: &[(IpAddr, IpAddr)]) -> Result<Self, EarlyDropError> {
         let flows: Vec<(IpAddr, IpAddr)> =
             flows.iter().map(|(from, to)| (from.to_canonical(), to.to_canonical())).collect();
         if let Some((from, to)) = flows.iter().find(|(from, to)| from.is_ipv4() != to.is_ipv4()) {
@@ -289,7 +289,7 @@ mod tests {
         // begin and end; IPv4: one rule; IPv6: two; a bridge: all three
         assert_eq!(messages(&[Family::Ip]), 2 + 3);
         assert_eq!(messages(&[Family::Ip, Family::Ip6, Family::Bridge]), 2 + 3 + 4 + 5);
-        let crossed = EarlyDrop::of(&[(flows[0].0, flows[1].0)]).unwrap_err().to_string();
+        let crossed = EarlyDrop::install(&[(flows[0].0, flows[1].0)]).unwrap_err().to_string();
         assert_eq!(crossed, "192.0.2.1 and 2001:db8::1 are addresses of different families");
     }
 }

@@ -19,13 +19,13 @@ pub enum LoadError {
     },
     /// The other end is not a netsilo server.
     #[error("{0} is not a `netsilo bench serve` server; check the port")]
-    Stranger(SocketAddr),
+    NotNetsilo(SocketAddr),
     /// The server refuses.
     #[error("the server refuses: {0}")]
     Refused(String),
     /// The server closed the connection.
     #[error("the server has closed the control connection")]
-    Gone,
+    Disconnected,
     /// The control connection failed.
     #[error("cannot talk to the server: {0}")]
     Control(io::Error),
@@ -42,11 +42,11 @@ pub enum LoadError {
     Interrupted,
     /// A data connection failed.
     #[error("the load failed: {0}")]
-    Broken(String),
+    Failed(String),
     /// This machine's counters cannot be read.
     #[error("cannot read this machine's counters: {0}")]
     Side(#[from] netsilo_sys::files::error::ReadError),
     /// Shared memory could not be created.
     #[error("cannot create the counters: {0}")]
-    Board(io::Error),
+    SharedCounters(io::Error),
 }

@@ -8,20 +8,20 @@
 //! read through `netsilo-sys`. No comparison and no statistics here, and no output.
 
 mod answer;
-mod asked;
-mod board;
 mod client;
 mod control;
 mod crr;
 pub mod early_drop;
 mod error;
 mod event;
-mod make;
+mod generate;
 mod process;
+mod remote;
 mod rr;
 mod run;
 mod serve;
 mod share;
+mod shared_counters;
 mod side;
 mod socket;
 mod stream;
@@ -30,14 +30,14 @@ mod tick;
 mod work;
 mod zero_copy;
 
-pub use asked::{ask, here};
 pub use control::{Order, VERSION};
 pub use error::LoadError;
 pub use event::Event;
 pub use process::{InstanceError, instance};
+pub use remote::{address_towards, request_load};
 pub use run::{Options, run};
 pub use serve::{Bind, ServeError, Server};
-pub use side::Before;
+pub use side::StartCounters;
 pub use tick::{Tick, Watch};
 
 /// Default port of a server.

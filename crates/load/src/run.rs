@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use netsilo_trial::traffic::{InstancesAs, Run, Side, Spec, Totals};
 
-use crate::board::Board;
 use crate::client::Control;
 use crate::control::{Reply, Request};
 use crate::error::LoadError;
 use crate::process::Instance;
 use crate::share::{Share, work};
-use crate::side::{Before, Hurry};
+use crate::shared_counters::SharedCounters;
+use crate::side::{PriorityBoost, StartCounters};
 use crate::socket::{Socket, allow_many_sockets};
 use crate::tally::{Latencies, Tally};
 use crate::tick::{Tick, Watch};
@@ -47,31 +47,31 @@ pub fn run(
     } else {
         spec.instances
     };
-    let board = Board::new(rows).map_err(LoadError::Board)?;
-    let latencies =
-        Latencies::new().ok_or_else(|| LoadError::Board(io::ErrorKind::OutOfMemory.into()))?;
+    let counters = SharedCounters::new(rows).map_err(LoadError::SharedCounters)?;
+    let latencies = Latencies::new()
+        .ok_or_else(|| LoadError::SharedCounters(io::ErrorKind::OutOfMemory.into()))?;
     let made = if spec.instances_as == InstancesAs::Processes {
-        processes(spec, &targets, &board, &latencies, || {
-            count(spec, options, &board, &mut control, watch)
+        processes(spec, &targets, &counters, &latencies, || {
+            count(spec, options, &counters, &mut control, watch)
         })?
     } else {
-        threads(spec, &targets, &board, &latencies, || {
-            count(spec, options, &board, &mut control, watch)
+        threads(spec, &targets, &counters, &latencies, || {
+            count(spec, options, &counters, &mut control, watch)
         })?
     };
     let mut counted = made.counted;
     counted.client.own_cpus += made.children_cpu.as_secs_f64() / counted.seconds;
     let done = control.ask(&Request::Stop)?;
-    let Reply::Done(served) = done else { return Err(LoadError::Stranger(server)) };
+    let Reply::Done(served) = done else { return Err(LoadError::NotNetsilo(server)) };
     Ok(Run {
         version: 1,
         spec: spec.clone(),
         address: server.to_string(),
         seconds: counted.seconds,
-        totals: board.totals(),
+        totals: counters.totals(),
         counted: counted.totals,
         per_second: counted.per_second,
-        latency: latencies.told(),
+        latency: latencies.summary(),
         client: counted.client,
         server: *served,
     })
@@ -95,28 +95,28 @@ struct Finished {
 fn count(
     spec: &Spec,
     options: Options,
-    board: &Board,
+    counters: &SharedCounters,
     control: &mut Control,
     watch: &mut Watch<'_>,
 ) -> Result<Counted, LoadError> {
-    let _hurry = Hurry::new();
+    let _boost = PriorityBoost::new();
     let mut tell = |tick| if watch(tick).is_break() { Err(LoadError::Interrupted) } else { Ok(()) };
     let warming_up = Instant::now();
     tell(Tick { counted: None, last_second: 0 })?;
     while let Some(left) =
         spec.warm_up.checked_sub(warming_up.elapsed()).filter(|left| !left.is_zero())
     {
-        if board.is_stopped() {
+        if counters.is_stopped() {
             break;
         }
-        wait_unless_failed(left.min(Duration::from_secs(1)), board);
+        wait_unless_failed(left.min(Duration::from_secs(1)), counters);
         tell(Tick { counted: None, last_second: 0 })?;
     }
     control.ask(&Request::Begin { bpf: options.bpf })?;
-    let before = Before::take(options.bpf)?;
-    let phase = board.phase();
+    let before = StartCounters::take(options.bpf)?;
+    let phase = counters.phase();
     phase.counting.store(true, Ordering::Relaxed);
-    let (started, first) = (Instant::now(), board.totals());
+    let (started, first) = (Instant::now(), counters.totals());
     let done = |totals: &Totals| {
         if spec.test.has_responses() { totals.responses } else { totals.sent_bytes }
     };
@@ -124,18 +124,18 @@ fn count(
     tell(Tick { counted: Some(Duration::ZERO), last_second: 0 })?;
     for second in 1.. {
         let until = Duration::from_secs(second).min(spec.duration);
-        wait_unless_failed(until.saturating_sub(started.elapsed()), board);
-        let now = done(&board.totals());
+        wait_unless_failed(until.saturating_sub(started.elapsed()), counters);
+        let now = done(&counters.totals());
         if until == Duration::from_secs(second) {
             per_second.push(now - last);
         }
         tell(Tick { counted: Some(until), last_second: now - last })?;
         last = now;
-        if until >= spec.duration || board.is_stopped() {
+        if until >= spec.duration || counters.is_stopped() {
             break;
         }
     }
-    let (seconds, totals) = (started.elapsed().as_secs_f64(), board.totals().since(&first));
+    let (seconds, totals) = (started.elapsed().as_secs_f64(), counters.totals().since(&first));
     phase.counting.store(false, Ordering::Relaxed);
     let client = before.end()?;
     control.ask(&Request::End)?;
@@ -143,9 +143,9 @@ fn count(
 }
 
 /// Waits, but returns early if an instance has failed.
-fn wait_unless_failed(time: Duration, board: &Board) {
+fn wait_unless_failed(time: Duration, counters: &SharedCounters) {
     let until = Instant::now() + time;
-    while !board.is_stopped() {
+    while !counters.is_stopped() {
         let Some(left) =
             until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
         else {
@@ -159,13 +159,13 @@ fn wait_unless_failed(time: Duration, board: &Board) {
 fn threads(
     spec: &Spec,
     targets: &[SocketAddr],
-    board: &Board,
+    counters: &SharedCounters,
     latencies: &Latencies,
     count: impl FnOnce() -> Result<Counted, LoadError>,
 ) -> Result<Finished, LoadError> {
     let start = |instance: usize| move |source| LoadError::Start { instance: instance + 1, source };
     let share = |(to, _): (&SocketAddr, _)| Share { to: *to, instances: 0, sockets: Vec::new() };
-    let mut shares: Vec<Share> = targets.iter().zip(board.rows()).map(share).collect();
+    let mut shares: Vec<Share> = targets.iter().zip(counters.rows()).map(share).collect();
     let workers = shares.len();
     for (n, to) in targets.iter().enumerate() {
         let share = &mut shares[n % workers];
@@ -174,13 +174,13 @@ fn threads(
     }
     thread::scope(|scope| {
         let mut handles = Vec::new();
-        for ((n, share), row) in shares.into_iter().enumerate().zip(board.rows()) {
+        for ((n, share), row) in shares.into_iter().enumerate().zip(counters.rows()) {
             let worker = move || {
                 // all begin together: running threads would leave little time to start the others
-                board.wait();
-                let done = work(share, spec, &mut Tally::new(board, row, latencies));
+                counters.wait();
+                let done = work(share, spec, &mut Tally::new(counters, row, latencies));
                 if done.is_err() {
-                    board.stop();
+                    counters.stop();
                 }
                 done
             };
@@ -188,19 +188,19 @@ fn threads(
             match builder.spawn_scoped(scope, worker) {
                 Ok(handle) => handles.push(handle),
                 Err(source) => {
-                    board.stop();
-                    board.go();
+                    counters.stop();
+                    counters.go();
                     return Err(start(n)(source));
                 }
             }
         }
-        let _hurry = Hurry::new();
-        board.go();
+        let _boost = PriorityBoost::new();
+        counters.go();
         let counted = count();
-        board.stop();
+        counters.stop();
         for handle in handles {
             let done = handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            done.map_err(|error| LoadError::Broken(error.to_string()))?;
+            done.map_err(|error| LoadError::Failed(error.to_string()))?;
         }
         Ok(Finished { counted: counted?, children_cpu: Duration::ZERO })
     })
@@ -210,31 +210,31 @@ fn threads(
 fn processes(
     spec: &Spec,
     targets: &[SocketAddr],
-    board: &Board,
+    counters: &SharedCounters,
     latencies: &Latencies,
     count: impl FnOnce() -> Result<Counted, LoadError>,
 ) -> Result<Finished, LoadError> {
     let start = |instance: usize| move |source| LoadError::Start { instance: instance + 1, source };
     let mut instances = Vec::new();
     for (n, to) in targets.iter().enumerate() {
-        instances.push(Instance::start(spec, *to, n, board).map_err(start(n))?);
+        instances.push(Instance::start(spec, *to, n, counters).map_err(start(n))?);
     }
     for (n, instance) in instances.iter_mut().enumerate() {
         instance.ready().map_err(start(n))?;
     }
-    board.go();
+    counters.go();
     let counted = count();
-    board.stop();
+    counters.stop();
     let mut children_cpu = Duration::ZERO;
     for instance in instances {
-        let told = instance
+        let result = instance
             .end()
-            .map_err(|error| LoadError::Broken(format!("an instance has exited: {error}")))?;
-        if let Some(error) = told.error {
-            return Err(LoadError::Broken(error));
+            .map_err(|error| LoadError::Failed(format!("an instance has exited: {error}")))?;
+        if let Some(error) = result.error {
+            return Err(LoadError::Failed(error));
         }
-        told.add_to(latencies);
-        children_cpu += told.cpu;
+        result.add_to(latencies);
+        children_cpu += result.cpu;
     }
     Ok(Finished { counted: counted?, children_cpu })
 }

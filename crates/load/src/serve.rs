@@ -15,11 +15,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use crate::answer::{self, Job};
-use crate::board::Board;
 use crate::control::{CLIENT_LINE, Lines, Reply, Request, VERSION};
 use crate::event::Event;
-use crate::make::Maker;
-use crate::side::{Before, Hurry};
+use crate::generate::Generator;
+use crate::shared_counters::SharedCounters;
+use crate::side::{PriorityBoost, StartCounters};
 use crate::socket::{PATIENCE, allow_many_sockets};
 use crate::work::Work;
 
@@ -70,7 +70,7 @@ pub struct Server {
     listener: TcpListener,
     bind: Bind,
     work: Work,
-    maker: Option<Maker>,
+    generator: Option<Generator>,
 }
 
 impl Server {
@@ -83,13 +83,13 @@ impl Server {
             _ => ServeError::Bind { address, source },
         })?;
         listener.set_nonblocking(true).map_err(ServeError::Wait)?;
-        Ok(Self { listener, work: Work::new(bind.work_usecs), bind, maker: None })
+        Ok(Self { listener, work: Work::new(bind.work_usecs), bind, generator: None })
     }
 
     /// Also generates loads, against the requesting machine or one of these addresses.
     #[must_use]
-    pub fn making(self, also_against: Vec<IpAddr>) -> Self {
-        Self { maker: Some(Maker::new(also_against)), ..self }
+    pub fn with_generator(self, also_against: Vec<IpAddr>) -> Self {
+        Self { generator: Some(Generator::new(also_against)), ..self }
     }
 
     /// The address that it listens on.
@@ -147,7 +147,7 @@ impl Server {
         let first = next_request(&mut lines, stop, Some(PATIENCE))?;
         match first {
             Some(request) if welcomed(&request) => {
-                lines.say(&Reply::Welcome { version: VERSION }).map_err(text)?;
+                lines.send(&Reply::Welcome { version: VERSION }).map_err(text)?;
             }
             Some(_) if busy => {
                 return refuse(
@@ -170,7 +170,7 @@ impl Server {
         while let Some(request) = next_request(&mut lines, stop, None)? {
             let reply = session.answer(request, &mut lines, tell);
             match reply {
-                Ok(Some(reply)) => lines.say(&reply).map_err(text)?,
+                Ok(Some(reply)) => lines.send(&reply).map_err(text)?,
                 Ok(None) => {}
                 Err(why) => return refuse(&mut lines, why),
             }
@@ -183,7 +183,7 @@ impl Server {
 }
 
 fn refuse(lines: &mut Lines, why: String) -> Result<(), String> {
-    let _ = lines.say(&Reply::Refused { why: why.clone() });
+    let _ = lines.send(&Reply::Refused { why: why.clone() });
     Err(why)
 }
 
@@ -209,7 +209,7 @@ fn next_request(
             )
         {
             lines.stream().set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
-            return match lines.hear() {
+            return match lines.receive() {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     let _ = refuse(lines, format!("invalid request: {error}"));
                     Err(format!("invalid request: {error}"))
@@ -230,17 +230,17 @@ struct Session<'a> {
 
 /// A load that is being served.
 struct Running {
-    board: Arc<Board>,
+    counters: Arc<SharedCounters>,
     workers: Vec<JoinHandle<()>>,
     /// Datagram sockets in which workers block.
     sockets: Vec<Arc<UdpSocket>>,
     streams: Vec<Weak<TcpStream>>,
     spec: Spec,
     pinned: Option<CpuId>,
-    before: Option<(Before, Totals)>,
+    before: Option<(StartCounters, Totals)>,
     served: Served,
     /// Priority of the thread that reads requests, which thousands of workers would starve.
-    hurry: Option<Hurry>,
+    boost: Option<PriorityBoost>,
 }
 
 impl Session<'_> {
@@ -263,15 +263,15 @@ impl Session<'_> {
                 Ok(None)
             }
             (Request::Begin { bpf }, Some(run)) => {
-                let before = Before::take(bpf).map_err(|error| error.to_string())?;
-                run.before = Some((before, run.board.totals()));
+                let before = StartCounters::take(bpf).map_err(|error| error.to_string())?;
+                run.before = Some((before, run.counters.totals()));
                 Ok(Some(Reply::Begun))
             }
             (Request::End, Some(run)) => {
                 let Some((before, totals)) = run.before.take() else {
                     return Err("no load is running".into());
                 };
-                run.served.counted = run.board.totals().since(&totals);
+                run.served.counted = run.counters.totals().since(&totals);
                 run.served.side = before.end().map_err(|error| error.to_string())?;
                 Ok(Some(Reply::Ended))
             }
@@ -282,12 +282,12 @@ impl Session<'_> {
                 Ok(Some(Reply::Done(Box::new(served))))
             }
             (Request::Make(order), None) => {
-                let Some(maker) = &self.server.maker else {
+                let Some(generator) = &self.server.generator else {
                     return Err(
                         "this server generates no loads: start it without --only-answer".into()
                     );
                 };
-                maker.make(&order, self.from.ip(), lines, self.stop, tell)?;
+                generator.generate(&order, self.from.ip(), lines, self.stop, tell)?;
                 Ok(None)
             }
             (Request::Hello { .. } | Request::Prepare(_) | Request::Make(_), _) | (_, None) => {
@@ -313,9 +313,9 @@ impl Session<'_> {
             work_usecs: self.server.bind.work_usecs,
             ..Served::default()
         };
-        let board = Arc::new(Board::new(count)?);
+        let counters = Arc::new(SharedCounters::new(count)?);
         let mut run = Running {
-            board,
+            counters,
             workers: Vec::new(),
             sockets: Vec::new(),
             streams: Vec::new(),
@@ -323,7 +323,7 @@ impl Session<'_> {
             pinned: self.server.bind.pinned,
             before: None,
             served,
-            hurry: None,
+            boost: None,
         };
         if spec.test.is_udp() {
             let open = |_| UdpSocket::bind((here, 0)).map(Arc::new);
@@ -336,11 +336,11 @@ impl Session<'_> {
                 .iter()
                 .map(|socket| Ok(socket.local_addr()?.port()))
                 .collect::<io::Result<_>>()?;
-            lines.say(&Reply::Ready { ports, instances_as })?;
+            lines.send(&Reply::Ready { ports, instances_as })?;
             return Ok(run);
         }
         let listener = TcpListener::bind((here, 0))?;
-        lines.say(&Reply::Ready { ports: vec![listener.local_addr()?.port()], instances_as })?;
+        lines.send(&Reply::Ready { ports: vec![listener.local_addr()?.port()], instances_as })?;
         listener.set_nonblocking(true)?;
         if spec.test == Test::TcpCrr {
             for n in 0..count {
@@ -402,7 +402,7 @@ impl Running {
         client: IpAddr,
         serve: impl FnOnce(&Job<'_>) + Send + 'static,
     ) -> io::Result<()> {
-        let (board, spec, pinned) = (Arc::clone(&self.board), self.spec.clone(), self.pinned);
+        let (counters, spec, pinned) = (Arc::clone(&self.counters), self.spec.clone(), self.pinned);
         let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(
             move || {
                 if let Some(cpu) = pinned
@@ -411,9 +411,9 @@ impl Running {
                     // the client notices that no response comes
                     return;
                 }
-                board.wait();
-                if let Some(row) = board.rows().get(row) {
-                    serve(&Job::new(&spec, work, client, &board, row));
+                counters.wait();
+                if let Some(row) = counters.rows().get(row) {
+                    serve(&Job::new(&spec, work, client, &counters, row));
                 }
             },
         )?;
@@ -424,24 +424,24 @@ impl Running {
     /// Lets the workers begin all at once: running workers would leave little time to start the
     /// others.
     fn go(&mut self) {
-        self.board.go();
-        self.hurry = Hurry::new();
+        self.counters.go();
+        self.boost = PriorityBoost::new();
     }
 
     /// Waits for data in flight, stops the workers, and sums up.
     fn end(mut self, stop: &AtomicBool) -> io::Result<Served> {
         if !self.sockets.is_empty() {
             let mut before = None;
-            while before != Some(self.board.totals().datagrams_received)
+            while before != Some(self.counters.totals().datagrams_received)
                 && !stop.load(Ordering::Relaxed)
             {
-                before = Some(self.board.totals().datagrams_received);
+                before = Some(self.counters.totals().datagrams_received);
                 thread::sleep(QUIET);
             }
         }
         let mut served = std::mem::take(&mut self.served);
         self.stop_workers();
-        served.totals = self.board.totals();
+        served.totals = self.counters.totals();
         Ok(served)
     }
 
@@ -450,7 +450,7 @@ impl Running {
     /// A client closes its connections before it sends Stop, which ends the workers that block in
     /// one; after [`PATIENCE`] the rest is shut down.
     fn stop_workers(&mut self) {
-        self.board.stop();
+        self.counters.stop();
         self.wake(false);
         let until = Instant::now() + PATIENCE;
         while self.workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < until {
@@ -475,8 +475,8 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // the client left early, or its workers have ended already
-        self.board.stop();
-        self.board.go();
+        self.counters.stop();
+        self.counters.go();
         self.wake(true);
     }
 }

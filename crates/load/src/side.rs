@@ -15,7 +15,7 @@ use netsilo_trial::traffic::Side;
 use rustix::process::{getpriority_process, setpriority_process};
 
 /// The counters of a machine when counting began.
-pub struct Before {
+pub struct StartCounters {
     tracer: Option<Tracer>,
     snapshot: Snapshot,
     events: Events,
@@ -23,10 +23,10 @@ pub struct Before {
     at: Instant,
 }
 
-impl Before {
+impl StartCounters {
     /// Attaches eBPF if requested and permitted, then reads the counters.
     pub fn take(bpf: bool) -> Result<Self, ReadError> {
-        let _hurry = Hurry::new();
+        let _boost = PriorityBoost::new();
         let options =
             tracer::Options { containers: false, forwarding: false, ..tracer::Options::default() };
         let tracer = bpf.then(|| Tracer::attach(options));
@@ -43,7 +43,7 @@ impl Before {
 
     /// Reads the counters again.
     pub fn end(self) -> Result<Side, ReadError> {
-        let _hurry = Hurry::new();
+        let _boost = PriorityBoost::new();
         let seconds = self.at.elapsed().as_secs_f64();
         let own = self_cost().cpu.saturating_sub(self.own);
         let root = Root::live();
@@ -72,11 +72,11 @@ impl Before {
 /// Raises the priority of this thread while it lives, if permitted.
 ///
 /// Among thousands of runnable instances, reading the counters would otherwise take minutes.
-pub(super) struct Hurry {
+pub(super) struct PriorityBoost {
     nice: i32,
 }
 
-impl Hurry {
+impl PriorityBoost {
     pub(super) fn new() -> Option<Self> {
         let nice = getpriority_process(None).ok()?;
         setpriority_process(None, -20).ok()?;
@@ -84,7 +84,7 @@ impl Hurry {
     }
 }
 
-impl Drop for Hurry {
+impl Drop for PriorityBoost {
     fn drop(&mut self) {
         let _ = setpriority_process(None, self.nice);
     }

@@ -180,7 +180,7 @@ impl Common {
             .iter()
             .filter_map(|sender| sender.agent.as_ref().or(sender.against.as_ref()))
         {
-            here = Some(netsilo_load::here(crate::bench::address(other)?)?);
+            here = Some(netsilo_load::address_towards(crate::bench::address(other)?)?);
         }
         let root = Root::live();
         let mut observer =

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_load as load;
-use netsilo_load::{Before, Bind, LoadError, Options, Order, Server, Tick};
+use netsilo_load::{Bind, LoadError, Options, Order, Server, StartCounters, Tick};
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::silos;
 use netsilo_model::derive::stages::Stages;
@@ -244,9 +244,9 @@ impl Ends<'_> {
                 .collect();
             let first = ask(0, &mut |tick| {
                 if is_between && tick.counted == Some(Duration::ZERO) {
-                    before = Some(Before::take(self.how.bpf));
+                    before = Some(StartCounters::take(self.how.bpf));
                 } else if tick.counted.is_some_and(|counted| counted >= spec.duration) {
-                    between = before.take().map(|before| before.and_then(Before::end));
+                    between = before.take().map(|before| before.and_then(StartCounters::end));
                 }
                 watch(tick);
             });
