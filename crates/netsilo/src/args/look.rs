@@ -99,7 +99,7 @@ impl Live {
         }
     }
 
-    fn counting(&self) -> Counting {
+    fn counting(&self) -> CountingMode {
         match self.window {
             Some(length) => CountingMode::Windows(length),
             None if self.no_bpf => CountingMode::WithoutBpf,

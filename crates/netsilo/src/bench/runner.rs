@@ -135,7 +135,7 @@ fn with_ends<T>(
             continue;
         }
         let Some(agent) = &sender.agent else { continue };
-        let here = load::here(crate::bench::address(agent)?)?;
+        let here = load::address_towards(crate::bench::address(agent)?)?;
         if !servers.iter().any(|(address, _)| *address == here) {
             let address = SocketAddr::new(here, 0);
             let bind = Bind {
@@ -182,7 +182,7 @@ impl Ends<'_> {
             else {
                 continue;
             };
-            while let Err(error) = load::here(agent) {
+            while let Err(error) = load::address_towards(agent) {
                 if Instant::now() > until || self.stop.load(Ordering::Relaxed) {
                     return Err(error);
                 }
@@ -208,7 +208,7 @@ impl Ends<'_> {
             crate::bench::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
         let against = sender.against.as_ref().map(|_| to.ip());
         let order = Order { spec: spec.clone(), to: against, port: to.port(), bpf: self.how.bpf };
-        load::ask(agent, &order, watch)
+        load::request_load(agent, &order, watch)
     }
 
     /// Runs a load from all its senders at once; the second value is what this machine did when it

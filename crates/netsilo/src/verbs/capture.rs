@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 pub(crate) fn save(
     output: &Path,
     interval: Duration,
-    counting: Counting,
+    counting: CountingMode,
     addresses: Addresses,
 ) -> Result<Manifest> {
     let mut capture = Capture::start()?;

@@ -96,8 +96,8 @@ impl FdCache {
         parse: impl FnOnce(&str) -> Result<T, ParseError>,
         at_once: bool,
     ) -> Result<T, ReadError> {
-        let Some(file) = &file.file else { return root.parse(&file.path, parse) };
-        let length = self.fill(file, at_once).map_err(|e| ReadError::from_io(&file.path, e))?;
+        let Some(open) = &file.file else { return root.parse(&file.path, parse) };
+        let length = self.fill(open, at_once).map_err(|e| ReadError::from_io(&file.path, e))?;
         parse(&String::from_utf8_lossy(&self.buffer[..length]))
             .map_err(|source| ReadError::Parse { path: file.path.clone(), source })
     }
