@@ -46,7 +46,7 @@ pub fn until<T: Debug>(
 }
 
 /// For tests: returns the exit code of a program that ran here, and all its output.
-pub fn said(output: &std::process::Output) -> (Option<i32>, String) {
+pub fn output_of(output: &std::process::Output) -> (Option<i32>, String) {
     let text = [&output.stdout[..], &output.stderr[..]].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }

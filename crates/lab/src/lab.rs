@@ -12,13 +12,13 @@ use crate::initrd;
 use crate::kernels;
 use crate::kernels::Image;
 use crate::message::note;
+use crate::namespaces::GuestNamespaces;
+use crate::namespaces::Peer;
+use crate::namespaces::content;
+use crate::namespaces::unnamed_file;
 use crate::output::Output;
 use crate::qemu;
 use crate::qmp::Qmp;
-use crate::room::Peer;
-use crate::room::Room;
-use crate::room::content;
-use crate::room::unnamed_file;
 use crate::setup;
 use crate::spec::NicModel;
 use crate::spec::Spec;
@@ -58,24 +58,24 @@ pub struct Lab {
 #[derive(Debug)]
 struct Machine {
     qemu: Child,
-    room: Arc<Room>,
+    namespaces: Arc<GuestNamespaces>,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        self.room.end();
+        self.namespaces.end();
         let _ = self.qemu.wait();
     }
 }
 
 impl Lab {
     /// Boots a guest according to `spec`; prints on standard error what was booted and how long it
-    /// took.
+    /// count_read.
     pub fn boot(spec: &Spec) -> Result<Self> {
         spec.check()?;
         let cache = Cache::open()?;
         let image = kernels::fetch(&cache, spec.kernel, false, &note)?;
-        let least = spec.nics.iter().map(|nic| nic.model.least_qemu()).max().unwrap_or(0);
+        let least = spec.nics.iter().map(|nic| nic.model.min_qemu_major()).max().unwrap_or(0);
         let emulator = emulator::find(&cache, least, &note)?;
         let initrd = initrd::build(&cache, &image)?;
         drop(cache);
@@ -107,12 +107,12 @@ impl Lab {
         initrd: &Path,
     ) -> Result<Self> {
         let started = Instant::now();
-        let room = Arc::new(Room::new()?);
-        setup::make_taps(&room, spec)?;
+        let namespaces = Arc::new(GuestNamespaces::new()?);
+        setup::make_taps(&namespaces, spec)?;
         let (lab_end, guest_end) = UnixStream::pair()?;
         let (lab_qmp, qemu_qmp) = UnixStream::pair()?;
         let console = unnamed_file()?;
-        let qemu = room
+        let qemu = namespaces
             .command(&emulator.program.shown())
             .args(qemu::arguments(spec, accel, emulator, image, initrd))
             .stdin(Stdio::from(OwnedFd::from(guest_end)))
@@ -120,13 +120,13 @@ impl Lab {
             .stderr(console.try_clone()?)
             .spawn()
             .context("cannot run QEMU")?;
-        let machine = Machine { qemu, room: Arc::clone(&room) };
+        let machine = Machine { qemu, namespaces: Arc::clone(&namespaces) };
         let with_console = |error: anyhow::Error| {
             error.context(format!("the guest's console: {}", tail(&console)))
         };
         let qmp = Qmp::new(lab_qmp).map_err(with_console)?;
         // QEMU has opened the taps, so each can move to its peer.
-        let peers = setup::make_peers(&room, spec)?;
+        let peers = setup::make_peers(&namespaces, spec)?;
         let guest = Guest::new(lab_end)?;
         match guest.wait_ready(patience) {
             Ok(true) => {}

@@ -3,28 +3,28 @@
 use crate::address;
 use crate::command::Shown;
 use crate::command::output;
+use crate::namespaces::GuestNamespaces;
+use crate::namespaces::Peer;
 use crate::qemu::mac;
-use crate::room::Peer;
-use crate::room::Room;
 use crate::spec::Spec;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Creates `tap0`, `tap1`, ... in QEMU's network namespace.
-pub(crate) fn make_taps(room: &Room, spec: &Spec) -> Result<()> {
+pub(crate) fn make_taps(namespaces: &GuestNamespaces, spec: &Spec) -> Result<()> {
     let mut script = String::from("set -e\n");
     for (index, nic) in spec.nics.iter().enumerate() {
         let queues = if nic.model.is_virtio() && nic.queues > 1 { "multi_queue" } else { "" };
         script += &format!("ip tuntap add dev tap{index} mode tap vnet_hdr {queues}\n");
     }
-    output(room.command("sh").args(["-c", &script]))
+    output(namespaces.command("sh").args(["-c", &script]))
         .context("cannot create taps: the lab needs /dev/net/tun")?;
     Ok(())
 }
 
 /// Moves each tap to its own network namespace.
-pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
+pub(crate) fn make_peers(namespaces: &Arc<GuestNamespaces>, spec: &Spec) -> Result<Vec<Peer>> {
     let mut script = String::from("set -e\n");
     let mut peers = Vec::new();
     for index in 0..spec.nics.len() {
@@ -39,9 +39,10 @@ pub(crate) fn make_peers(room: &Arc<Room>, spec: &Spec) -> Result<Vec<Peer>> {
                ip link set lo up; ip address add {address}/24 dev tap{index}; \
                ip link set tap{index} up'\n"
         );
-        peers.push(Peer { room: Arc::clone(room), netns });
+        peers.push(Peer { namespaces: Arc::clone(namespaces), netns });
     }
-    output(room.command("sh").args(["-c", &script])).context("cannot set up the guest's peers")?;
+    output(namespaces.command("sh").args(["-c", &script]))
+        .context("cannot set up the guest's peers")?;
     Ok(peers)
 }
 

@@ -17,9 +17,9 @@ mod udp;
 mod uring;
 mod zerocopy;
 
-pub use consume_args::{Consume, Mode};
+pub use consume_args::{ConsumeArgs, Mode};
 pub use consumed::{Consumed, ConsumedSocket};
-pub use produce::{Produce, Produced, ProducedFlow};
+pub use produce::{ProduceArgs, Produced, ProducedFlow};
 pub use proto::Proto;
 pub use rr_client::{Connection, RrClient, RrReport};
 pub use rr_server::{RrServed, RrServer};
@@ -40,9 +40,9 @@ pub enum Traffic {
     /// Send requests one after the other on each of many connections, for a given time
     RrClient(RrClient),
     /// Receive streams in a given way and count every byte
-    Consume(Consume),
+    Consume(ConsumeArgs),
     /// Send an exact number of bytes on each of several flows
-    Produce(Produce),
+    Produce(ProduceArgs),
 }
 
 /// Runs a verb and prints its result as JSON.

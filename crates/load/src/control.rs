@@ -148,9 +148,9 @@ mod tests {
         client.write_all(b"{\"hello\":{\"version\":1}}\n\"end\"\nnonsense\n").unwrap();
         assert_eq!(server.receive().unwrap(), Some(Request::Hello { version: 1 }));
         assert_eq!(server.receive().unwrap(), Some(Request::End));
-        assert_eq!(server.hear::<Request>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(server.receive::<Request>().unwrap_err().kind(), io::ErrorKind::InvalidData);
         client.write_all(&[b'x'; 300]).unwrap();
-        let error = server.hear::<Request>().unwrap_err().to_string();
+        let error = server.receive::<Request>().unwrap_err().to_string();
         assert_eq!(error, "a line that does not end within 100 bytes");
     }
 }

@@ -1,6 +1,6 @@
 //! Receives streams in a given way and counts every byte.
 
-use crate::traffic::consume_args::{Consume, Mode};
+use crate::traffic::consume_args::{ConsumeArgs, Mode};
 use crate::traffic::consumed::{Consumed, ConsumedSocket};
 use crate::traffic::socket;
 use crate::traffic::udp;
@@ -14,7 +14,7 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-pub(crate) fn run(consume: &Consume) -> Result<Consumed> {
+pub(crate) fn run(consume: &ConsumeArgs) -> Result<Consumed> {
     if consume.ports == 0 || consume.flows < consume.ports {
         bail!(
             "{} ports for {} flows: each port needs at least one flow",
@@ -57,7 +57,12 @@ pub(crate) fn run(consume: &Consume) -> Result<Consumed> {
 }
 
 /// Accepts `flows` connections and runs a thread for each.
-fn tcp(consume: &Consume, port: u16, first: usize, flows: usize) -> Result<Vec<ConsumedSocket>> {
+fn tcp(
+    consume: &ConsumeArgs,
+    port: u16,
+    first: usize,
+    flows: usize,
+) -> Result<Vec<ConsumedSocket>> {
     let listener = TcpListener::bind((consume.bind, port))
         .with_context(|| format!("cannot listen on tcp port {port}"))?;
     rustix::net::sockopt::set_socket_timeout(
@@ -84,7 +89,7 @@ fn tcp(consume: &Consume, port: u16, first: usize, flows: usize) -> Result<Vec<C
     })
 }
 
-fn receive(consume: &Consume, mut stream: TcpStream) -> Result<ConsumedSocket> {
+fn receive(consume: &ConsumeArgs, mut stream: TcpStream) -> Result<ConsumedSocket> {
     let mut counts = ConsumedSocket {
         local_port: stream.local_addr()?.port(),
         peer_port: stream.peer_addr()?.port(),
@@ -92,16 +97,18 @@ fn receive(consume: &Consume, mut stream: TcpStream) -> Result<ConsumedSocket> {
     };
     let mut buffer = vec![0; consume.size.max(1)];
     match consume.mode {
-        Mode::Recv => while counts.took(stream.read(&mut buffer)?) {},
+        Mode::Recv => while counts.count_read(stream.read(&mut buffer)?) {},
         Mode::Peek => loop {
             let (peeked, _) = recv(&stream, &mut buffer[..], RecvFlags::PEEK)?;
             // At the end of the stream both calls return 0.
             let (taken, _) = recv(&stream, &mut buffer[..peeked.max(1)], RecvFlags::empty())?;
-            if !counts.took(taken) {
+            if !counts.count_read(taken) {
                 break;
             }
         },
-        Mode::Trunc => while counts.took(recv(&stream, &mut buffer[..], RecvFlags::TRUNC)?.1) {},
+        Mode::Trunc => {
+            while counts.count_read(recv(&stream, &mut buffer[..], RecvFlags::TRUNC)?.1) {}
+        }
         Mode::Splice => spliced(&stream, consume.size, &mut counts)?,
         Mode::Zerocopy => zerocopy::receive(&stream, &mut buffer, &mut counts)?,
         Mode::IoUring => uring::receive(&stream, &mut buffer, &mut counts)?,
@@ -117,7 +124,7 @@ fn spliced(stream: &TcpStream, size: usize, counts: &mut ConsumedSocket) -> Resu
     let null = File::options().write(true).open("/dev/null")?;
     loop {
         let taken = splice(stream, None, &into, None, size.max(1), SpliceFlags::MOVE)?;
-        if !counts.took(taken) {
+        if !counts.count_read(taken) {
             return Ok(());
         }
         let mut left = taken;

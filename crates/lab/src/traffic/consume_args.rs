@@ -11,7 +11,7 @@ use crate::traffic::socket::{self, CpuList, PATIENCE};
 
 /// Receive streams.
 #[derive(Debug, Clone, Args)]
-pub struct Consume {
+pub struct ConsumeArgs {
     /// How to receive
     #[arg(long, value_enum)]
     pub mode: Mode,
@@ -65,7 +65,7 @@ pub enum Mode {
     UdpPeek,
 }
 
-impl Consume {
+impl ConsumeArgs {
     /// Returns how long to wait for the next byte.
     pub(crate) fn patience(&self) -> Duration {
         Duration::from_secs_f64(self.idle)

@@ -46,7 +46,7 @@ pub struct ConsumedSocket {
 
 impl ConsumedSocket {
     /// Adds the result of one call; returns `false` at the end of the stream.
-    pub(crate) fn took(&mut self, bytes: usize) -> bool {
+    pub(crate) fn count_read(&mut self, bytes: usize) -> bool {
         self.bytes += bytes as u64;
         self.calls += u64::from(bytes > 0);
         bytes > 0
