@@ -399,7 +399,7 @@ impl Opened {
         }
         // unreadable values are recorded as gaps by the full read
         let notes = Notes::new(root);
-        snapshot.writers = knob_owners::writers(&notes, &processes(&notes));
+        snapshot.writers = knob_owners::knob_owners(&notes, &processes(&notes));
         if due {
             self.slow = snapshot.at;
             snapshot.net = snapshot::net_settings(&notes);

@@ -72,7 +72,7 @@ fn look(
         cpus,
         netdevs,
         net: net_settings(&notes),
-        writers: knob_owners::writers(&notes, &processes),
+        writers: knob_owners::knob_owners(&notes, &processes),
         audit,
         protocols,
         losing_sockets: if whole { losing_sockets(&notes) } else { None },
