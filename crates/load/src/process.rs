@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use netsilo_sys::daemon::self_cost::self_cost;
+use netsilo_sys::read::process::THIS_PROGRAM;
 use netsilo_trial::traffic::Spec;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -58,7 +59,7 @@ impl Instance {
         counters: &SharedCounters,
     ) -> io::Result<Self> {
         let task = Task { spec: spec.clone(), to, row, rows: counters.rows().len() };
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(THIS_PROGRAM);
         command.args(["bench", "instance"]).arg(serde_json::to_string(&task)?);
         command.stdin(Stdio::from(counters.memory().try_clone()?)).stdout(Stdio::piped());
         let mut child = command.spawn()?;

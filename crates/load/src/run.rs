@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use netsilo_sys::files::root::Root;
 use netsilo_trial::traffic::{InstancesAs, Run, Side, Spec, Totals};
 
 use crate::client::Control;
@@ -113,7 +114,7 @@ fn count(
         tell(Tick { counted: None, last_second: 0 })?;
     }
     control.ask(&Request::Begin { bpf: options.bpf })?;
-    let before = StartCounters::take(options.bpf)?;
+    let before = StartCounters::take(&Root::live(), options.bpf)?;
     let phase = counters.phase();
     phase.counting.store(true, Ordering::Relaxed);
     let (started, first) = (Instant::now(), counters.totals());

@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_sys::files::root::Root;
 use netsilo_sys::transaction::kernel::set_thread_cpus;
 use netsilo_trial::traffic::{InstancesAs, Served, Spec, Test, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -263,7 +264,8 @@ impl Session<'_> {
                 Ok(None)
             }
             (Request::Begin { bpf }, Some(run)) => {
-                let before = StartCounters::take(bpf).map_err(|error| error.to_string())?;
+                let before =
+                    StartCounters::take(&Root::live(), bpf).map_err(|error| error.to_string())?;
                 run.before = Some((before, run.counters.totals()));
                 Ok(Some(Reply::Begun))
             }

@@ -157,7 +157,7 @@ impl<'a> Daemon<'a> {
         }
         // Listen before the first snapshot, so that no event in between is missed.
         let listener = if root.is_live() {
-            Events::listen().map_err(|e| notes.push(format!("no kernel events: {e}"))).ok()
+            Events::listen(&root).map_err(|e| notes.push(format!("no kernel events: {e}"))).ok()
         } else {
             None
         };

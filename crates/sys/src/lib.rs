@@ -1,6 +1,6 @@
 //! netsilo's kernel edge: everything that reads from the kernel or writes to it.
 //!
-//! Nothing is decided or printed here, and only this crate names paths below `/proc` and `/sys`.
+//! Nothing is decided or printed here, and only this crate reads files below `/proc` and `/sys`.
 //!
 //! | folder | what | uses |
 //! |---|---|---|
@@ -22,9 +22,6 @@ pub mod cost;
 pub mod daemon;
 pub mod ethtool;
 pub mod files;
-
-#[cfg(test)]
-mod kernel_page;
 pub mod observe;
 pub mod read;
 pub mod transaction;

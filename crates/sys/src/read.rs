@@ -16,4 +16,5 @@ pub mod process;
 pub mod refresh;
 pub mod snapshot;
 pub mod sock_owners;
+pub mod sysctls;
 pub mod topology;

@@ -244,7 +244,7 @@ impl Ends<'_> {
                 .collect();
             let first = ask(0, &mut |tick| {
                 if is_between && tick.counted == Some(Duration::ZERO) {
-                    before = Some(StartCounters::take(self.how.bpf));
+                    before = Some(StartCounters::take(&Root::live(), self.how.bpf));
                 } else if tick.counted.is_some_and(|counted| counted >= spec.duration) {
                     between = before.take().map(|before| before.and_then(StartCounters::end));
                 }

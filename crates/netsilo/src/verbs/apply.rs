@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::process::THIS_PROGRAM;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
 use netsilo_sys::transaction::guard::{self, GuardResult};
 use netsilo_sys::transaction::journal::STATE_DIR;
@@ -220,7 +221,7 @@ pub(crate) fn refuse_owned(plan: &Plan, place: &Place) -> Result<()> {
 
 /// The command that runs this same executable as the guard, even if its file was replaced.
 fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(THIS_PROGRAM);
     command
         .arg("guard")
         .arg(transaction.to_string())

@@ -1,6 +1,8 @@
-//! Reads what identifies the machine: its name, its CPUs, its kernel, and whether it is virtual.
+//! Reads what identifies the machine (name, CPUs, kernel, whether it is virtual), and counts of all
+//! its CPUs together.
 
 use netsilo_model::cost::calibration::MachineIdentity;
+use netsilo_model::parse::stat::{Events, events};
 use netsilo_model::parse::{cpuinfo, scalar};
 
 use crate::files::error::ReadError;
@@ -17,6 +19,11 @@ pub fn machine_identity(root: &Root) -> Result<MachineIdentity, ReadError> {
         kernel: root.parse("/proc/sys/kernel/osrelease", scalar::word)?,
         virtual_machine: virtual_machine(root, Some(&text)),
     })
+}
+
+/// How often tasks were switched and interrupts arrived since boot; 0 each if it cannot be read.
+pub fn kernel_events(root: &Root) -> Events {
+    root.parse("/proc/stat", |text| Ok(events(text))).unwrap_or_default()
 }
 
 /// Whether the CPUs are emulated by QEMU (TCG), so that measured times are meaningless.

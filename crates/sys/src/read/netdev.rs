@@ -16,6 +16,7 @@ use netsilo_model::snapshot::netdev::{
 };
 use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueOwner};
 
+use crate::files::root::Root;
 use crate::read::gaps::Notes;
 use crate::read::topology::numbered;
 
@@ -292,6 +293,19 @@ fn edges_from_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
             (tx.napi, tx.irq) = (napi(queue), irq(queue));
         }
     }
+}
+
+/// Whether this namespace has a bridge.
+pub fn has_bridge(root: &Root) -> bool {
+    let is_bridge = |netdev: &String| {
+        root.list(&format!("{NET}/{netdev}/bridge")).is_ok_and(|files| !files.is_empty())
+    };
+    root.list(NET).unwrap_or_default().iter().any(is_bridge)
+}
+
+/// Whether a netdev belongs to a device, unlike a veth or a bridge.
+pub fn has_device(root: &Root, netdev: &str) -> bool {
+    root.path(&format!("{NET}/{netdev}/device")).exists()
 }
 
 /// Whether netlink still reports the same NAPIs and lease holders for a netdev's rx queues.

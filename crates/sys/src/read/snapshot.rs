@@ -174,7 +174,7 @@ fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
 }
 
 fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
-    let ask = || Part::from(crate::read::losing_sockets::read());
+    let ask = || Part::from(crate::read::losing_sockets::read(&notes.root.unrecorded()));
     match notes.note(notes.root.answer(LOSING_SOCKETS, ask)).flatten()? {
         Part::Value(sockets) => Some(sockets),
         Part::Absent(why) => {
