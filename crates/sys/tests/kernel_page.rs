@@ -1,5 +1,5 @@
-//! Paths below `/proc` and `/sys` are named in `netsilo-sys` only, and all of them are documented in
-//! `docs/kernel.md`.
+//! Paths below `/proc` and `/sys` are named in `netsilo-sys` only, and `docs/kernel.md` documents
+//! all of them.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,5 @@
-//! Saves everything read through a [`Root`](crate::files::root::Root) as a tree for the same readers.
+//! Saves everything read through a [`Root`](crate::files::root::Root) as a tree, for the same
+//! readers.
 
 use std::fs::{self, File, FileType};
 use std::io;

@@ -1,7 +1,7 @@
 //! The journal on disk: append-only lines, synced before the first write, one writer at a time.
 //!
-//! The meaning of its lines is in [`crate::transaction::record`]. If netsilo dies at any byte, the next
-//! netsilo can still read the journal.
+//! The meaning of its lines is in [`crate::transaction::record`]. If netsilo dies at any byte, the
+//! next netsilo can still read the journal.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
