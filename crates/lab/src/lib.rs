@@ -10,6 +10,7 @@ mod cable;
 mod cache;
 mod command;
 mod emulator;
+mod example;
 mod for_tests;
 mod frame;
 mod guest;
@@ -30,6 +31,7 @@ pub mod traffic;
 
 pub use cable::Cable;
 pub use emulator::Accel;
+pub use example::example;
 pub use for_tests::{output_of, skip, until};
 pub use guest::Job;
 pub use kernels::{Image, Kernel};

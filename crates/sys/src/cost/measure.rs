@@ -1,7 +1,8 @@
 //! Measures communication between CPU pairs: cache line transfer, thread wakeup, IPI.
 //!
 //! [`netsilo_model::cost::calibration`] selects the pairs and interprets the samples. No setting of
-//! the machine is changed. Each measuring thread is pinned, runs for a slot of milliseconds and ends.
+//! the machine is changed. Each measuring thread is pinned, runs for a slot of milliseconds, and
+//! ends.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

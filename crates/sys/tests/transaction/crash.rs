@@ -270,36 +270,19 @@ fn the_journal_of_a_long_boot_stays_short() {
     assert_eq!(kernel.knobs(), before);
 }
 
-/// The process of the test below: applies and is killed by its own kernel.
-#[test]
-fn child_that_is_killed() {
-    let Ok(root) = std::env::var("NETSILO_TEST_ROOT") else { return };
-    let number: usize = std::env::var("NETSILO_TEST_WRITE").unwrap().parse().unwrap();
-    let kernel = Fake::on(root.as_ref());
-    let after = std::env::var("NETSILO_TEST_AFTER").is_ok();
-    kernel.death.set(Some(if after {
-        Death::KillAfter(number)
-    } else {
-        Death::KillBefore(number)
-    }));
-    let _ = apply(&kernel, &everything(&kernel));
-}
-
 #[test]
 fn a_real_kill_at_every_write_is_undone() {
     use std::os::unix::process::ExitStatusExt;
+    let helper = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "test_helper").unwrap();
     for number in 0..WRITES {
         for after in [false, true] {
             let dir = tempdir();
             let kernel = Fake::new(dir.path());
             let before = kernel.knobs();
-            let mut child = Command::new(std::env::current_exe().unwrap());
-            child.args(["--exact", "crash::child_that_is_killed", "--test-threads=1"]);
-            child
-                .env("NETSILO_TEST_ROOT", dir.path())
-                .env("NETSILO_TEST_WRITE", number.to_string());
+            let mut child = Command::new(&helper);
+            child.arg("apply-and-be-killed").arg(dir.path()).arg(number.to_string());
             if after {
-                child.env("NETSILO_TEST_AFTER", "1");
+                child.arg("--after");
             }
             let output = child.output().unwrap();
             assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{output:?}");
