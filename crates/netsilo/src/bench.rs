@@ -290,7 +290,8 @@ fn serve(args: &ServeArgs) -> Result<()> {
         pinned: None,
     };
     let server = Server::bind(bind)?;
-    let server = if args.only_answer { server } else { server.making(args.may_load.clone()) };
+    let server =
+        if args.only_answer { server } else { server.with_generator(args.may_load.clone()) };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;

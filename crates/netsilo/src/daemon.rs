@@ -24,13 +24,14 @@ use netsilo_sys::cost::store::{self, COSTS_DIR};
 use netsilo_sys::daemon::events::Events;
 use netsilo_sys::daemon::hints::Hints;
 use netsilo_sys::daemon::instance::{Instance, InstanceError};
-use netsilo_sys::daemon::self_cost::own_cost;
-use netsilo_sys::daemon::waiter::{Waiter, Woken};
+use netsilo_sys::daemon::self_cost::self_cost;
+use netsilo_sys::daemon::waiter::{WaitResult, Waiter};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::Observer;
+use netsilo_sys::read::machine::machine_identity;
 use netsilo_sys::transaction::kernel::{Kernel as _, Live};
-use netsilo_sys::transaction::record::By;
-use netsilo_sys::transaction::undo::{Which, undo};
+use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::undo::{UndoScope, undo};
 use sd_notify::NotifyState;
 
 use crate::daemon::advice::Advice;
@@ -77,7 +78,7 @@ impl Args {
     /// Returns the weights measured on this machine, or the defaults; adds a note if stored ones
     /// cannot be used.
     fn costs(&self, root: &Root, notes: &mut Vec<String>) -> Costs {
-        match store::machine(root) {
+        match machine_identity(root) {
             Ok(machine) => {
                 let loaded = store::load(&self.costs_dir, &machine);
                 notes.extend(loaded.note);
@@ -156,11 +157,11 @@ impl<'a> Daemon<'a> {
         }
         // Listen before the first snapshot, so that no event in between is missed.
         let listener = if root.is_live() {
-            Events::listen().map_err(|e| notes.push(format!("no kernel events: {e}"))).ok()
+            Events::listen(&root).map_err(|e| notes.push(format!("no kernel events: {e}"))).ok()
         } else {
             None
         };
-        if listener.as_ref().is_some_and(|listener| !listener.hears_ethtool()) {
+        if listener.as_ref().is_some_and(|listener| !listener.announces_ethtool()) {
             notes.push(
                 "the kernel does not announce changes of channels and rings (ethtool netlink, 5.7)"
                     .into(),
@@ -241,7 +242,7 @@ impl<'a> Daemon<'a> {
                     reconcile.matters(root, event)
                 });
             });
-            let Woken { stop, reload, events } = self.waiter.take();
+            let WaitResult { stop, reload, events } = self.waiter.take();
             if stop {
                 return Ok(());
             }
@@ -263,7 +264,7 @@ impl<'a> Daemon<'a> {
                     if is_usable {
                         self.decide(&observation, started.elapsed());
                     }
-                    self.observer.keep(observation);
+                    self.observer.give_back(observation);
                 }
                 Err(_) if !is_usable => {}
                 // A device disappeared while it was read: observe again.
@@ -379,7 +380,7 @@ impl<'a> Daemon<'a> {
     fn publish(&mut self, window: Duration) {
         let status = &mut self.status;
         status.at = self.kernel.now();
-        status.own = own_cost();
+        status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
         self.board.put(Shown { status: status.clone(), read: self.read.clone(), window });
         let changes = count(status.totals.changes as usize, "write");
@@ -424,7 +425,14 @@ impl<'a> Daemon<'a> {
         if !self.config.restore_on_exit || self.status.mode != Mode::Placing {
             return Exit::Ok;
         }
-        match undo(&self.kernel, &self.dir, Which::Daemons, false, By::Daemon, &mut |_, _| {}) {
+        match undo(
+            &self.kernel,
+            &self.dir,
+            UndoScope::Daemons,
+            false,
+            RestoredBy::Daemon,
+            &mut |_, _| {},
+        ) {
             Ok(undone) => {
                 let knobs: usize = undone.iter().map(|it| it.knobs.len()).sum();
                 say(format_args!("{} restored", count(knobs, "knob")));
@@ -462,7 +470,7 @@ fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
         log: Vec::new(),
         notes,
         totals: Totals::default(),
-        own: own_cost(),
+        own: self_cost(),
     }
 }
 

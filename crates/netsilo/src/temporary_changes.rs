@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netsilo_model::change::Change;
-use netsilo_sys::transaction::apply::{Options, apply};
+use netsilo_sys::transaction::apply::{TransactionOptions, apply};
 use netsilo_sys::transaction::kernel::Live;
-use netsilo_sys::transaction::record::By;
-use netsilo_sys::transaction::undo::{Undone, Which, undo};
+use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::undo::{UndoScope, Undone, undo};
 
 use crate::tell::exit::{Exit, Stop};
 use crate::verbs::apply::Place;
@@ -34,8 +34,11 @@ impl<'a> Switch<'a> {
         let dir = std::path::absolute(self.place.state_dir())
             .context("cannot make the path of the state folder absolute")?;
         let mut no_guard = |_| Ok(());
-        let mut options =
-            Options { confirm_within: None, start_guard: &mut no_guard, wait: Duration::ZERO };
+        let mut options = TransactionOptions {
+            confirm_within: None,
+            start_guard: &mut no_guard,
+            wait: Duration::ZERO,
+        };
         let applied = apply(&self.kernel, &dir, changes, &mut options, &mut |_| {})?;
         self.transaction = applied.transaction;
         if let Some((target, now)) = applied.overwritten.first() {
@@ -50,9 +53,15 @@ impl<'a> Switch<'a> {
     /// Restores everything; returns whether anything was written.
     pub(crate) fn take_back(&mut self) -> Result<bool> {
         let Some(transaction) = self.transaction.take() else { return Ok(false) };
-        let which = Which::Only(transaction);
-        let undone =
-            undo(&self.kernel, self.place.state_dir(), which, false, By::Undo, &mut |_, _| {})?;
+        let which = UndoScope::Only(transaction);
+        let undone = undo(
+            &self.kernel,
+            self.place.state_dir(),
+            which,
+            false,
+            RestoredBy::Undo,
+            &mut |_, _| {},
+        )?;
         complete(&undone)?;
         Ok(true)
     }

@@ -13,7 +13,7 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 
 /// Default observation time.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
@@ -99,11 +99,11 @@ impl Live {
         }
     }
 
-    fn counting(&self) -> Counting {
+    fn counting(&self) -> CountingMode {
         match self.window {
-            Some(length) => Counting::Windows(length),
-            None if self.no_bpf => Counting::WithoutBpf,
-            None => Counting::Continuous,
+            Some(length) => CountingMode::Windows(length),
+            None if self.no_bpf => CountingMode::WithoutBpf,
+            None => CountingMode::Continuous,
         }
     }
 }

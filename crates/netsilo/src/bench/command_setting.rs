@@ -13,11 +13,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use netsilo_model::change::{Change, SYSCTLS, Target, Value, only_read, ordered};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::transaction::apply::expect_any;
+use netsilo_sys::read::sysctls::network_sysctls;
+use netsilo_sys::transaction::apply::record_current_values;
 use netsilo_sys::transaction::kernel::Kernel;
 use netsilo_sys::transaction::knob;
-use netsilo_sys::transaction::record::By;
-use netsilo_sys::transaction::undo::{Which, undo};
+use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::undo::{UndoScope, undo};
 use netsilo_trial::experiment::Setting;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -26,9 +27,6 @@ use crate::bench::experiment::Made;
 use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
 use crate::temporary_changes::complete;
-
-/// Folder of the network stack's sysctls.
-const SYSCTL_NET: &str = "/proc/sys/net";
 
 /// A named command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,11 +65,17 @@ impl Peer {
         let (first, before) = (look(&root, &kernel)?, look(&root, &kernel)?);
         let targets = before.knobs.keys().cloned().collect();
         let reason = format!("before the command of {name}");
-        let transaction = expect_any(&kernel, &dir, targets, &reason)?;
+        let transaction = record_current_values(&kernel, &dir, targets, &reason)?;
         let ran = self.run(made);
         let after = look(&root, &kernel);
-        let undone =
-            undo(&kernel, &dir, Which::Only(transaction), false, By::Undo, &mut |_, _| {})?;
+        let undone = undo(
+            &kernel,
+            &dir,
+            UndoScope::Only(transaction),
+            false,
+            RestoredBy::Undo,
+            &mut |_, _| {},
+        )?;
         complete(&undone)?;
         ran?;
         let after = after?;
@@ -149,25 +153,9 @@ fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
         |target: Target| knob::read(kernel, &target).ok().map(|reading| (target, reading.value));
     let knobs = Target::all_in(&snapshot).into_iter().filter_map(value).collect();
     let mut others = only_read(&snapshot);
-    sysctls(root, SYSCTL_NET, &mut others);
+    let is_knob = |sysctl: &str| SYSCTLS.contains(&sysctl) || sysctl.starts_with("net.core.rps_");
+    others.extend(network_sysctls(root).into_iter().filter(|(sysctl, _)| !is_knob(sysctl)));
     Ok(Settings { knobs, others })
-}
-
-/// Reads all sysctls below a folder that netsilo does not write.
-fn sysctls(root: &Root, folder: &str, all: &mut BTreeMap<String, String>) {
-    let names = root.list(folder).unwrap_or_default();
-    for name in names {
-        let path = format!("{folder}/{name}");
-        let sysctl = path.trim_start_matches("/proc/sys/").replace('/', ".");
-        let ours = SYSCTLS.contains(&sysctl.as_str()) || sysctl.starts_with("net.core.rps_");
-        match root.read(&path) {
-            Ok(text) if !ours => {
-                all.insert(sysctl, text.trim().to_owned());
-            }
-            Ok(_) => {}
-            Err(_) => sysctls(root, &path, all),
-        }
-    }
 }
 
 /// Lists values that differ, one per line, without those that already differed between the two

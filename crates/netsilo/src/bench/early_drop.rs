@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
 use netsilo_load::early_drop::EarlyDrop;
+use netsilo_sys::files::root::Root;
 use netsilo_trial::experiment::Load;
 
 use crate::bench::experiment::Made;
@@ -30,7 +31,7 @@ pub(super) fn dropped_early(made: &Made<'_>, load: Load) -> Result<Option<Load>>
 /// not dropped.
 pub(super) fn drop_early(how: &How, load: &Load) -> Result<Option<EarlyDrop>> {
     let flows = dropped_flows(how, load)?;
-    Ok(if flows.is_empty() { None } else { Some(EarlyDrop::of(&flows)?) })
+    Ok(if flows.is_empty() { None } else { Some(EarlyDrop::install(&Root::live(), &flows)?) })
 }
 
 /// Returns the nft command with the same effect, for running a load by hand; empty if none.

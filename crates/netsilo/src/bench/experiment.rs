@@ -13,9 +13,9 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
-use netsilo_sys::cost::store;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
+use netsilo_sys::read::machine::{is_emulated, machine_identity};
 use netsilo_sys::transaction::knob;
 use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
@@ -180,11 +180,11 @@ impl Common {
             .iter()
             .filter_map(|sender| sender.agent.as_ref().or(sender.against.as_ref()))
         {
-            here = Some(netsilo_load::here(crate::bench::address(other)?)?);
+            here = Some(netsilo_load::address_towards(crate::bench::address(other)?)?);
         }
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
+            Observer::start_with(&root, CountingMode::Continuous, tracer::Options::default())?;
         let seen = observer.next(&root, crate::args::look::INTERVAL, pass_time)?;
         drop(observer);
         let mut made = Made { seen, how, counted: Vec::new(), place: &self.place, stop: &stop };
@@ -219,7 +219,7 @@ impl Common {
         capture::save(
             &dir.join(MACHINE),
             crate::args::look::INTERVAL,
-            Counting::Continuous,
+            CountingMode::Continuous,
             Addresses::Replace,
         )?;
         let steps = experiment.steps();
@@ -337,7 +337,7 @@ fn default_folder(kind: Kind) -> PathBuf {
 
 /// Describes this machine for the run's record.
 fn machine(seen: &Observation) -> Result<Machine> {
-    let identity = store::machine(&Root::live()).context("cannot identify this machine")?;
+    let identity = machine_identity(&Root::live()).context("cannot identify this machine")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
         let driver = netdev.driver.as_deref().unwrap_or("driver unknown");
@@ -349,7 +349,7 @@ fn machine(seen: &Observation) -> Result<Machine> {
         cpus: seen.after.topology.online.len() as u32,
         netdevs: netdevs.collect(),
         counted: Vec::new(),
-        times_mean_nothing: store::is_emulated().then(|| "its CPUs are emulated".into()),
+        times_mean_nothing: is_emulated().then(|| "its CPUs are emulated".into()),
         model: Some(identity.cpu_model).filter(|model| !model.is_empty()),
     })
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_load as load;
-use netsilo_load::{Before, Bind, LoadError, Options, Order, Server, Tick};
+use netsilo_load::{Bind, LoadError, Options, Order, Server, StartCounters, Tick};
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::silos;
 use netsilo_model::derive::stages::Stages;
@@ -19,7 +19,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_trial::experiment::stage_costs::Sampled;
 use netsilo_trial::experiment::{
@@ -135,7 +135,7 @@ fn with_ends<T>(
             continue;
         }
         let Some(agent) = &sender.agent else { continue };
-        let here = load::here(crate::bench::address(agent)?)?;
+        let here = load::address_towards(crate::bench::address(agent)?)?;
         if !servers.iter().any(|(address, _)| *address == here) {
             let address = SocketAddr::new(here, 0);
             let bind = Bind {
@@ -182,7 +182,7 @@ impl Ends<'_> {
             else {
                 continue;
             };
-            while let Err(error) = load::here(agent) {
+            while let Err(error) = load::address_towards(agent) {
                 if Instant::now() > until || self.stop.load(Ordering::Relaxed) {
                     return Err(error);
                 }
@@ -208,7 +208,7 @@ impl Ends<'_> {
             crate::bench::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
         let against = sender.against.as_ref().map(|_| to.ip());
         let order = Order { spec: spec.clone(), to: against, port: to.port(), bpf: self.how.bpf };
-        load::ask(agent, &order, watch)
+        load::request_load(agent, &order, watch)
     }
 
     /// Runs a load from all its senders at once; the second value is what this machine did when it
@@ -244,9 +244,9 @@ impl Ends<'_> {
                 .collect();
             let first = ask(0, &mut |tick| {
                 if is_between && tick.counted == Some(Duration::ZERO) {
-                    before = Some(Before::take(self.how.bpf));
+                    before = Some(StartCounters::take(&Root::live(), self.how.bpf));
                 } else if tick.counted.is_some_and(|counted| counted >= spec.duration) {
-                    between = before.take().map(|before| before.and_then(Before::end));
+                    between = before.take().map(|before| before.and_then(StartCounters::end));
                 }
                 watch(tick);
             });
@@ -270,7 +270,7 @@ impl Ends<'_> {
     fn observe(&self, load: &Load) -> Result<Observation> {
         let root = Root::live();
         let mut observer =
-            Observer::start_with(&root, Counting::Continuous, tracer::Options::default())?;
+            Observer::start_with(&root, CountingMode::Continuous, tracer::Options::default())?;
         self.make(load, &shortened(load, LOOK), &mut |_| {})?;
         Ok(observer.next(&root, Duration::ZERO, |_| {})?)
     }
@@ -286,7 +286,7 @@ impl Ends<'_> {
             stages: true,
             ..tracer::Options::default()
         };
-        let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
+        let mut observer = Observer::start_with(&root, CountingMode::Continuous, options)?;
         self.make(load, &shortened(load, SAMPLE), &mut |_| {})?;
         let Observation { before, after, attribution } =
             observer.next(&root, Duration::ZERO, |_| {})?;

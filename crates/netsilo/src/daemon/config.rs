@@ -14,7 +14,7 @@ use netsilo_decide::control::Policy;
 use netsilo_decide::plan::{Goal, Override};
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_sys::observe::Counting;
+use netsilo_sys::observe::CountingMode;
 
 use file::Yield;
 pub(crate) use file::{Metrics, Window};
@@ -189,11 +189,11 @@ impl Config {
     }
 
     /// Returns how eBPF is attached in each cycle.
-    pub(crate) fn counting(&self) -> Counting {
+    pub(crate) fn counting(&self) -> CountingMode {
         match self.window {
-            _ if !self.bpf => Counting::WithoutBpf,
-            Window::Always => Counting::Continuous,
-            Window::Last(length) => Counting::Windows(length),
+            _ if !self.bpf => CountingMode::WithoutBpf,
+            Window::Always => CountingMode::Continuous,
+            Window::Last(length) => CountingMode::Windows(length),
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::netdev::has_device;
 
 /// Length of the window after an event: drivers announce one reset in several steps.
 const SHORT: Duration = Duration::from_secs(1);
@@ -58,10 +59,7 @@ impl Reconcile {
     /// Whether an event can move interrupts: netdevs without a device have none, and those of
     /// containers come and go all the time.
     pub(crate) fn matters(&self, root: &Root, event: &Event) -> bool {
-        let on_a_device = |name: &String| {
-            self.devices.contains(name)
-                || root.path(&format!("/sys/class/net/{name}/device")).exists()
-        };
+        let on_a_device = |name: &String| self.devices.contains(name) || has_device(root, name);
         match event {
             Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => on_a_device(name),
             Event::NetdevAdded(name) | Event::NetdevRemoved(name) => on_a_device(name),

@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::transaction::apply::{Applied, Event, Options};
-use netsilo_sys::transaction::guard::{self, End};
+use netsilo_sys::read::process::THIS_PROGRAM;
+use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
+use netsilo_sys::transaction::guard::{self, GuardResult};
 use netsilo_sys::transaction::journal::STATE_DIR;
 use netsilo_sys::transaction::kernel::Live;
 use netsilo_sys::transaction::verify::{self, Arrival};
@@ -159,7 +160,7 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
         .context("cannot make the path of the state folder absolute")?;
     let mut start_guard =
         |transaction: u64| guard::start(&mut guard_command(&how.place, &dir, transaction), &dir);
-    let mut options = Options {
+    let mut options = TransactionOptions {
         confirm_within: how.confirm_within,
         start_guard: &mut start_guard,
         wait: verify::LIMIT,
@@ -220,7 +221,7 @@ pub(crate) fn refuse_owned(plan: &Plan, place: &Place) -> Result<()> {
 
 /// The command that runs this same executable as the guard, even if its file was replaced.
 fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(THIS_PROGRAM);
     command
         .arg("guard")
         .arg(transaction.to_string())
@@ -247,12 +248,12 @@ pub(crate) fn agreed(to: &str) -> Result<bool> {
 
 /// Reports progress on stderr. It never fails and never ends the program: the changes may cut off
 /// the terminal itself.
-fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
+fn progress(event: &ApplyEvent<'_>, plan: &Plan, dir: &Path) {
     match event {
-        Event::Journalled { transaction } => {
+        ApplyEvent::Journalled { transaction } => {
             say(format_args!("transaction {transaction} is recorded in {}/journal", dir.display()))
         }
-        Event::Wrote { index, change, settled } => {
+        ApplyEvent::Wrote { index, change, settled } => {
             let rounded = if **settled == change.new {
                 String::new()
             } else {
@@ -262,16 +263,16 @@ fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
             let (old, new) = change.from_to();
             say(format_args!("{n}/{of} {}: {old} -> {new}{rounded}", change.target));
         }
-        Event::Failed(why) => say(format_args!("{why}; restoring the changes written before")),
-        Event::Restored(target, what) => say(format_args!("  {target}: {}", fate(what))),
-        Event::Waiting { irqs: 0 } => {}
-        Event::Waiting { irqs } => {
+        ApplyEvent::Failed(why) => say(format_args!("{why}; restoring the changes written before")),
+        ApplyEvent::Restored(target, what) => say(format_args!("  {target}: {}", fate(what))),
+        ApplyEvent::Waiting { irqs: 0 } => {}
+        ApplyEvent::Waiting { irqs } => {
             say(format_args!(
                 "waiting for {} to arrive on the new cpus",
                 count(*irqs, "interrupt")
             ));
         }
-        Event::Arrived(irq, arrival) => say(format_args!("  irq {irq}: {}", told(arrival))),
+        ApplyEvent::Arrived(irq, arrival) => say(format_args!("  irq {irq}: {}", told(arrival))),
     }
 }
 
@@ -351,13 +352,15 @@ pub(crate) fn guard(args: &GuardArgs) -> Result<Exit> {
     let GuardArgs { transaction, place } = args;
     let end = guard::watch(&place.kernel()?, place.state_dir(), *transaction, &mut io::stdout())?;
     let exit = match &end {
-        End::Restored(undone) if !undone.is_complete() => Exit::RestoreIncomplete,
+        GuardResult::Restored(undone) if !undone.is_complete() => Exit::RestoreIncomplete,
         _ => Exit::Ok,
     };
     match end {
-        End::Confirmed => say(format_args!("transaction {transaction} was confirmed")),
-        End::Undone(by) => say(format_args!("transaction {transaction} was restored by {by}")),
-        End::Restored(undone) => {
+        GuardResult::Confirmed => say(format_args!("transaction {transaction} was confirmed")),
+        GuardResult::Undone(by) => {
+            say(format_args!("transaction {transaction} was restored by {by}"))
+        }
+        GuardResult::Restored(undone) => {
             say("no confirmation in time");
             say(report(&[undone]).trim_end());
         }

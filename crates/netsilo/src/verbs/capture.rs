@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle::{Addresses, Capture, Manifest};
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 
 use crate::args::look::pass_time;
 use crate::tell::exit::Exit;
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// Observes, saves, and lists what the bundle contains.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let counting = if args.no_bpf { Counting::WithoutBpf } else { Counting::Continuous };
+    let counting = if args.no_bpf { CountingMode::WithoutBpf } else { CountingMode::Continuous };
     let addresses = if args.with_addresses { Addresses::Keep } else { Addresses::Replace };
     let manifest = save(&args.output, args.interval, counting, addresses)?;
     if args.json {
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 pub(crate) fn save(
     output: &Path,
     interval: Duration,
-    counting: Counting,
+    counting: CountingMode,
     addresses: Addresses,
 ) -> Result<Manifest> {
     let mut capture = Capture::start()?;

@@ -9,7 +9,7 @@ use netsilo_decide::plan::pin::{pin_cgroup, pin_threads};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::consumer::Thread;
-use netsilo_sys::consumer::{self, Who};
+use netsilo_sys::consumer::{self, ConsumerSelector};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::topology;
 
@@ -61,8 +61,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             let cgroup = consumer::cgroup(&root, path)?;
             return carry_out(&pin_cgroup(&topology, &cgroup, &args.cpus), args);
         }
-        (Some(comm), None) => Who::Comm(comm.clone()),
-        (None, None) => Who::Pids(args.who.pid.clone()),
+        (Some(comm), None) => ConsumerSelector::Comm(comm.clone()),
+        (None, None) => ConsumerSelector::Pids(args.who.pid.clone()),
     };
     let threads = consumer::threads(&root, &who)?;
     let plan = pin_threads(&topology, &threads, &args.cpus);
@@ -93,7 +93,7 @@ fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
 fn newcomers(
     root: &Root,
     topology: &Topology,
-    who: &Who,
+    who: &ConsumerSelector,
     mut known: Vec<Thread>,
     args: &Args,
 ) -> Result<()> {

@@ -13,6 +13,7 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::cost::store::{self, COSTS_DIR};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::machine::machine_identity;
 
 use crate::args::look;
 use crate::tell::exit::Exit;
@@ -196,7 +197,7 @@ pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
 /// Returns the weights measured on this machine, or the defaults; prints a note if stored ones
 /// cannot be used.
 fn measured(dir: &Path) -> Result<Costs> {
-    let machine = store::machine(&Root::live()).context("cannot identify this machine")?;
+    let machine = machine_identity(&Root::live()).context("cannot identify this machine")?;
     let loaded = store::load(dir, &machine);
     if let Some(note) = &loaded.note {
         out::note(note);

@@ -11,7 +11,7 @@ use netsilo_decide::plan::{Advice, Placement, Refusal};
 use netsilo_model::change::Change;
 use netsilo_model::derive::silo::Locality;
 use netsilo_model::snapshot::attribution::{Hook, Source};
-use netsilo_sys::daemon::self_cost::OwnCost;
+use netsilo_sys::daemon::self_cost::SelfCost;
 use netsilo_sys::transaction::journal::STATE_DIR;
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +65,7 @@ pub(crate) struct Status {
     /// Failures of the daemon itself, and their reasons.
     pub(crate) notes: Vec<String>,
     pub(crate) totals: Totals,
-    pub(crate) own: OwnCost,
+    pub(crate) own: SelfCost,
 }
 
 /// What the daemon writes.

@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use netsilo_sys::transaction::guard::{self, Confirmation};
-use netsilo_sys::transaction::record::By;
-use netsilo_sys::transaction::undo::{self, Fate, Undone, Which};
+use netsilo_sys::transaction::guard::{self, ConfirmResult};
+use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::undo::{self, RestoreResult, UndoScope, Undone};
 use serde_json::json;
 
 use crate::tell::exit::{Exit, Stop};
@@ -41,9 +41,9 @@ pub(crate) struct ConfirmArgs {
 
 /// Undoes transactions of this boot.
 pub(crate) fn undo(args: &UndoArgs) -> Result<Exit> {
-    let which = if args.last { Which::Last } else { Which::All };
+    let which = if args.last { UndoScope::Last } else { UndoScope::All };
     let (kernel, dir) = (args.place.kernel()?, args.place.state_dir());
-    let all = undo::undo(&kernel, dir, which, args.forget, By::Undo, &mut |_, _| {})?;
+    let all = undo::undo(&kernel, dir, which, args.forget, RestoredBy::Undo, &mut |_, _| {})?;
     if args.json {
         out::json(&as_json(&all))?;
     } else if all.is_empty() {
@@ -69,29 +69,29 @@ pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
         Err(Stop(Exit::Refused, format!("too late: transaction {id} was restored {by}")).into())
     };
     match guard::confirm(&args.place.kernel()?, args.place.state_dir())? {
-        Confirmation::Kept(id) | Confirmation::KeptBefore(id) if args.json => {
+        ConfirmResult::Kept(id) | ConfirmResult::KeptBefore(id) if args.json => {
             out::json(&json!({ "version": 1, "confirmed": id }))?;
         }
-        Confirmation::Kept(id) => {
+        ConfirmResult::Kept(id) => {
             out::text(&format!(
                 "transaction {id} is confirmed; `netsilo undo` can still restore the old values\n"
             ))?;
         }
-        Confirmation::KeptBefore(id) => {
+        ConfirmResult::KeptBefore(id) => {
             out::text(&format!("transaction {id} was already confirmed\n"))?
         }
-        Confirmation::Restored(id, By::Guard | By::Confirm) => {
+        ConfirmResult::Restored(id, RestoredBy::Guard | RestoredBy::Confirm) => {
             return late(id, "when its time ran out");
         }
-        Confirmation::Restored(id, by) => return late(id, &format!("by {by}")),
-        Confirmation::RestoredNow(undone) => {
+        ConfirmResult::Restored(id, by) => return late(id, &format!("by {by}")),
+        ConfirmResult::RestoredNow(undone) => {
             say(report(std::slice::from_ref(&undone)).trim_end());
             if !undone.is_complete() {
                 return Ok(Exit::RestoreIncomplete);
             }
             return late(undone.transaction, "now: its time had run out and its guard was gone");
         }
-        Confirmation::Nothing => {
+        ConfirmResult::Nothing => {
             return Err(Stop(Exit::Refused, "no transaction awaits confirmation".into()).into());
         }
     }
@@ -105,7 +105,9 @@ pub(crate) fn report(all: &[Undone]) -> String {
         let restored = undone
             .knobs
             .iter()
-            .filter(|(_, fate)| matches!(fate, Fate::Restored | Fate::Reworded(_)))
+            .filter(|(_, result)| {
+                matches!(result, RestoreResult::Restored | RestoreResult::Reworded(_))
+            })
             .count();
         let of = count(undone.knobs.len(), "setting");
         let _ = writeln!(text, "transaction {}: {restored} of {of} restored", undone.transaction);
@@ -117,34 +119,34 @@ pub(crate) fn report(all: &[Undone]) -> String {
 }
 
 /// Describes the result of one knob.
-pub(crate) fn fate(fate: &Fate) -> String {
-    match fate {
-        Fate::Restored => "restored".into(),
-        Fate::Reworded(raw) => {
+pub(crate) fn fate(result: &RestoreResult) -> String {
+    match result {
+        RestoreResult::Restored => "restored".into(),
+        RestoreResult::Reworded(raw) => {
             format!("restored, the kernel now prints it as {:?}", raw.trim_end())
         }
-        Fate::WasOld => "already had its old value".into(),
-        Fate::Foreign(value) => {
+        RestoreResult::AlreadyOld => "already had its old value".into(),
+        RestoreResult::Foreign(value) => {
             format!("left alone: another program or the driver has changed it to {value}")
         }
-        Fate::Gone(error) => format!("gone ({error})"),
-        Fate::Failed(error) => format!("NOT RESTORED ({error})"),
-        Fate::Ignored(value) => {
+        RestoreResult::Gone(error) => format!("gone ({error})"),
+        RestoreResult::Failed(error) => format!("NOT RESTORED ({error})"),
+        RestoreResult::NotApplied(value) => {
             format!("NOT RESTORED (the kernel accepted the old value but still shows {value})")
         }
     }
 }
 
 fn as_json(all: &[Undone]) -> serde_json::Value {
-    let knob = |(target, what): &(_, Fate)| {
+    let knob = |(target, what): &(_, RestoreResult)| {
         let (word, detail) = match what {
-            Fate::Restored => ("restored", None),
-            Fate::Reworded(raw) => ("restored", Some(raw.clone())),
-            Fate::WasOld => ("was_old", None),
-            Fate::Foreign(value) => ("foreign", Some(value.to_string())),
-            Fate::Gone(error) => ("gone", Some(error.to_string())),
-            Fate::Failed(error) => ("failed", Some(error.to_string())),
-            Fate::Ignored(value) => ("failed", Some(value.to_string())),
+            RestoreResult::Restored => ("restored", None),
+            RestoreResult::Reworded(raw) => ("restored", Some(raw.clone())),
+            RestoreResult::AlreadyOld => ("was_old", None),
+            RestoreResult::Foreign(value) => ("foreign", Some(value.to_string())),
+            RestoreResult::Gone(error) => ("gone", Some(error.to_string())),
+            RestoreResult::Failed(error) => ("failed", Some(error.to_string())),
+            RestoreResult::NotApplied(value) => ("failed", Some(value.to_string())),
         };
         json!({ "target": target, "fate": word, "detail": detail })
     };

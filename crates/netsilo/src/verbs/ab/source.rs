@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use netsilo_model::snapshot::runqueue::LEAST_WAITS;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::observe::{Counting, Observer};
+use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_trial::comparison::{Better, Scale};
 use netsilo_trial::workload::{Measure, NoNumber};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -111,7 +111,7 @@ impl Source {
                 let root = Root::live();
                 let runqueue = *measure == Measure::RunqueueLatency;
                 let options = tracer::Options { runqueue, ..tracer::Options::default() };
-                let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
+                let mut observer = Observer::start_with(&root, CountingMode::Continuous, options)?;
                 let observation = observer.next(&root, *window, |time| pass(time, stop))?;
                 if stop.load(Ordering::Relaxed) {
                     return Ok(None);

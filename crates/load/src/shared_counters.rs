@@ -70,32 +70,32 @@ pub(super) struct Phase {
 
 /// A [`Phase`] followed by rows, in its own memory.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct SharedCounters {
     start: *mut c_void,
     rows: usize,
     memory: OwnedFd,
 }
 
-// SAFETY: the memory is mapped while the board lives, and everything in it is atomic.
+// SAFETY: the memory is mapped while this value lives, and everything in it is atomic.
 #[allow(unsafe_code)]
-unsafe impl Send for Board {}
+unsafe impl Send for SharedCounters {}
 // SAFETY: as above.
 #[allow(unsafe_code)]
-unsafe impl Sync for Board {}
+unsafe impl Sync for SharedCounters {}
 
-impl Board {
-    /// Creates an empty board.
+impl SharedCounters {
+    /// Creates counters, all zero.
     pub(super) fn new(rows: usize) -> io::Result<Self> {
         let memory = memfd_create("netsilo-load", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, length(rows) as u64)?;
         Self::of(memory, rows)
     }
 
-    /// Maps the board of another process, which must have at least `rows` rows.
+    /// Maps the counters of another process, which must have at least `rows` rows.
     pub(super) fn of(memory: OwnedFd, rows: usize) -> io::Result<Self> {
         let length = length(rows);
         if rustix::fs::fstat(&memory)?.st_size.unsigned_abs() < length as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the board has fewer rows"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory has fewer rows"));
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping of a file that is at least this long and is never shortened.
@@ -162,9 +162,9 @@ impl Board {
     }
 }
 
-impl Drop for Board {
+impl Drop for SharedCounters {
     fn drop(&mut self) {
-        // SAFETY: mapped by this board, to which no reference is left.
+        // SAFETY: mapped by this value, to which no reference is left.
         #[allow(unsafe_code)]
         let _ = unsafe { munmap(self.start, length(self.rows)) };
     }
@@ -180,11 +180,11 @@ mod tests {
 
     #[test]
     fn a_waiter_at_one_mapping_begins_when_another_mapping_says_go() {
-        let board = Board::new(1).unwrap();
-        let other = Board::of(board.memory().try_clone().unwrap(), 1).unwrap();
+        let counters = SharedCounters::new(1).unwrap();
+        let other = SharedCounters::of(counters.memory().try_clone().unwrap(), 1).unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| other.wait());
-            board.go();
+            counters.go();
             waiting.join().unwrap();
         });
         other.wait();
@@ -192,13 +192,13 @@ mod tests {
 
     #[test]
     fn counts_through_another_mapping_are_visible() {
-        let board = Board::new(3).unwrap();
-        let other = Board::of(board.memory().try_clone().unwrap(), 3).unwrap();
+        let counters = SharedCounters::new(3).unwrap();
+        let other = SharedCounters::of(counters.memory().try_clone().unwrap(), 3).unwrap();
         add(&other.rows()[2].responses, 5);
-        add(&board.rows()[0].responses, 2);
-        assert_eq!(board.totals(), Totals { responses: 7, ..Totals::default() });
-        board.stop();
+        add(&counters.rows()[0].responses, 2);
+        assert_eq!(counters.totals(), Totals { responses: 7, ..Totals::default() });
+        counters.stop();
         assert!(other.is_stopped());
-        assert!(Board::of(board.memory().try_clone().unwrap(), 4).is_err());
+        assert!(SharedCounters::of(counters.memory().try_clone().unwrap(), 4).is_err());
     }
 }

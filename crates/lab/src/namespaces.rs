@@ -1,9 +1,9 @@
 //! Namespaces that end when this process ends, in whatever way, with all processes in them.
 //!
-//! The first process of a room's pid namespace reads from a pipe that only the lab holds. When the
+//! The first process of the pid namespace reads from a pipe that only the lab holds. When the
 //! lab closes the pipe or dies, that process ends; the kernel then kills every other process in the
 //! namespace (QEMU, peers' programs) and frees the network namespaces and the taps in them. Nothing
-//! has a name outside the room.
+//! has a name outside them.
 
 use crate::output::Output;
 use crate::traffic;
@@ -21,15 +21,15 @@ use std::time::Duration;
 
 /// A pid, mount and network namespace, and one more network namespace per peer.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct GuestNamespaces {
     /// Process id of `unshare`, whose child is the pid namespace's first process.
     pid: u32,
     holder: Mutex<Child>,
 }
 
-impl Room {
+impl GuestNamespaces {
     pub(crate) fn new() -> Result<Self> {
-        // `ip netns` stores its names under /run, which is the room's own.
+        // `ip netns` stores its names under /run, which is mounted for them alone.
         let script = "mount -t sysfs sysfs /sys && mount -t tmpfs tmpfs /run && \
                       echo ready && exec cat >/dev/null";
         let mut holder = Command::new("unshare")
@@ -51,7 +51,7 @@ impl Room {
         Ok(Self { pid: holder.id(), holder: Mutex::new(holder) })
     }
 
-    /// Returns a command that runs `program` in the room, in QEMU's network namespace.
+    /// Returns a command that runs `program` in the namespaces, in QEMU's network namespace.
     pub(crate) fn command(&self, program: &str) -> Command {
         let holder = self.pid;
         let mut command = Command::new("nsenter");
@@ -64,7 +64,7 @@ impl Room {
         command
     }
 
-    /// Ends all processes in the room; returns when none is left.
+    /// Ends all processes in these namespaces; returns when none is left.
     pub(crate) fn end(&self) {
         let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
         drop(holder.stdin.take());
@@ -73,7 +73,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for GuestNamespaces {
     fn drop(&mut self) {
         self.end();
     }
@@ -82,14 +82,14 @@ impl Drop for Room {
 /// The other end of a guest's network cable: a network namespace with the tap in it.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    pub(crate) room: Arc<Room>,
+    pub(crate) namespaces: Arc<GuestNamespaces>,
     pub(crate) netns: String,
 }
 
 impl Peer {
-    /// Runs a shell command to its end, for at most [`crate::RUN_TIMEOUT`].
+    /// Runs a shell command to its end, for at most [`crate::time::RUN_TIMEOUT`].
     pub fn run(&self, command: &str) -> Result<Output> {
-        self.run_for(command, crate::RUN_TIMEOUT)
+        self.run_for(command, crate::time::RUN_TIMEOUT)
     }
 
     /// Runs a shell command to its end; after `timeout` kills it and returns an error.
@@ -113,7 +113,7 @@ impl Peer {
     pub fn spawn(&self, command: &str) -> Result<PeerJob> {
         let (stdout, stderr) = (unnamed_file()?, unnamed_file()?);
         let child = self
-            .room
+            .namespaces
             .command("ip")
             .args(["netns", "exec", &self.netns, "sh", "-c", command])
             .stdin(Stdio::null())
@@ -166,7 +166,7 @@ impl PeerJob {
     /// Terminates the command and returns its output.
     pub fn stop(self) -> Result<Output> {
         self.signal(Signal::TERM)?;
-        self.wait(crate::STOP_TIMEOUT)
+        self.wait(crate::time::STOP_TIMEOUT)
     }
 
     fn output(&self) -> String {

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::control::{Lines, Order, Reply};
+use crate::event::Event;
 use crate::run::{Options, run};
-use crate::serve::Event;
 
 /// Maximum concurrent loads: two senders of one experiment.
 const AT_ONCE: usize = 2;
@@ -15,19 +15,19 @@ const AT_ONCE: usize = 2;
 ///
 /// Without further permission only against the requesting address.
 #[derive(Debug)]
-pub(super) struct Maker {
+pub(super) struct Generator {
     also_against: Vec<IpAddr>,
     running: AtomicUsize,
 }
 
-impl Maker {
+impl Generator {
     pub(super) fn new(also_against: Vec<IpAddr>) -> Self {
         Self { also_against, running: AtomicUsize::new(0) }
     }
 
     /// Generates a load and reports its progress; ends early if the client is gone or the server
     /// stops.
-    pub(super) fn make(
+    pub(super) fn generate(
         &self,
         order: &Order,
         from: IpAddr,
@@ -40,7 +40,7 @@ impl Maker {
         let _turn = self.turn()?;
         tell(Event::Making(to, Box::new(order.spec.clone())));
         let made = run(&order.spec, to, Options { bpf: order.bpf }, &mut |tick| {
-            let gone = lines.say(&Reply::Tick(tick)).is_err();
+            let gone = lines.send(&Reply::Tick(tick)).is_err();
             if gone || stop.load(Ordering::Relaxed) {
                 ControlFlow::Break(())
             } else {
@@ -49,7 +49,7 @@ impl Maker {
         });
         let run = made.map_err(|error| error.to_string())?;
         tell(Event::Made(to, run.totals));
-        lines.say(&Reply::Made(Box::new(run))).map_err(|error| error.to_string())
+        lines.send(&Reply::Made(Box::new(run))).map_err(|error| error.to_string())
     }
 
     /// The address to load: the requesting machine's, or one that is permitted.
@@ -89,13 +89,13 @@ mod tests {
     fn a_third_party_is_loaded_only_with_may_load() {
         let [me, named, other] =
             ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|it| it.parse::<IpAddr>().unwrap());
-        let maker = Maker::new(vec![named]);
-        assert_eq!(maker.allowed(None, me), Ok(me));
+        let generator = Generator::new(vec![named]);
+        assert_eq!(generator.allowed(None, me), Ok(me));
         assert_eq!(
-            (maker.allowed(Some(me), me), maker.allowed(Some(named), me)),
+            (generator.allowed(Some(me), me), generator.allowed(Some(named), me)),
             (Ok(me), Ok(named))
         );
-        let refused = maker.allowed(Some(other), me).unwrap_err();
+        let refused = generator.allowed(Some(other), me).unwrap_err();
         assert_eq!(
             refused,
             "this server may not load 192.0.2.3: start it with --may-load 192.0.2.3"
@@ -104,10 +104,10 @@ mod tests {
 
     #[test]
     fn at_most_two_loads_run_at_once() {
-        let maker = Maker::new(Vec::new());
-        let two = [maker.turn().unwrap(), maker.turn().unwrap()];
-        assert!(maker.turn().is_err());
+        let generator = Generator::new(Vec::new());
+        let two = [generator.turn().unwrap(), generator.turn().unwrap()];
+        assert!(generator.turn().is_err());
         drop(two);
-        assert!(maker.turn().is_ok());
+        assert!(generator.turn().is_ok());
     }
 }
