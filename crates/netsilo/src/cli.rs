@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 
 use crate::tell::exit::Exit;
 use crate::verbs::{
-    ab, apply, calibrate, capture, check, check_config, explain, export, mask, pin, plan, rss,
-    show, status, undo, why,
+    ab, apply, calibrate, capture, check, check_config, confirm, explain, export, guard, mask, pin,
+    plan, rss, show, status, undo, why,
 };
 use crate::{bench, daemon, report};
 
@@ -36,9 +36,9 @@ enum Verb {
     /// Restrict a consumer to some CPUs: show the change, ask, write it so that undo restores it
     Pin(pin::Args),
     /// Keep what apply --confirm-within wrote
-    Confirm(undo::ConfirmArgs),
+    Confirm(confirm::Args),
     /// Restore every value written since boot that nobody else has changed
-    Undo(undo::UndoArgs),
+    Undo(undo::Args),
     /// Save everything that netsilo reads as a bundle, to be examined elsewhere with --from
     Capture(capture::Args),
     /// Explain what put work on a CPU, or why a queue, netdev or interrupt is processed where it is
@@ -63,7 +63,7 @@ enum Verb {
     /// Check the daemon's configuration
     CheckConfig(check_config::Args),
     #[command(hide = true)]
-    Guard(apply::GuardArgs),
+    Guard(guard::Args),
 }
 
 /// Runs the verb of the command line.
@@ -76,8 +76,8 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Plan(args) => plan::run(&args),
         Verb::Apply(args) => apply::run(&args),
         Verb::Pin(args) => pin::run(&args),
-        Verb::Confirm(args) => undo::confirm(&args),
-        Verb::Undo(args) => undo::undo(&args),
+        Verb::Confirm(args) => confirm::run(&args),
+        Verb::Undo(args) => undo::run(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Why(args) => why::run(&args),
         Verb::Export(args) => export::run(&args),
@@ -89,7 +89,7 @@ pub(crate) fn run() -> Result<Exit> {
         Verb::Run(args) => daemon::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::CheckConfig(args) => check_config::run(&args),
-        Verb::Guard(args) => apply::guard(&args),
+        Verb::Guard(args) => guard::run(&args),
     }
 }
 

@@ -1,7 +1,8 @@
 //! `netsilo run`, the daemon: in each window it observes, lets the controller decide, writes the
 //! decisions and reports them.
 //!
-//! This shell decides nothing: decisions are made in core, writes in sys.
+//! This shell decides nothing: `netsilo-decide` decides, `netsilo-sys` writes. It may use `tell`,
+//! `args` and `views`; `config` reads the configuration, `publish` serves status and metrics.
 
 mod advice;
 pub(crate) mod config;
@@ -33,6 +34,7 @@ use netsilo_sys::transaction::record::By;
 use netsilo_sys::transaction::undo::{Which, undo};
 use sd_notify::NotifyState;
 
+use crate::args::state_dir::Place;
 use crate::daemon::advice::Advice;
 use crate::daemon::config::{Config, Metrics};
 use crate::daemon::metrics::ReadBytes;
@@ -40,8 +42,10 @@ use crate::daemon::publish::{Board, MetricsServer, Shown, StatusSocket};
 use crate::daemon::reconcile::Reconcile;
 use crate::daemon::write::Stopped;
 use crate::tell::exit::Exit;
-use crate::verbs::apply::{Place, count, say};
-use crate::verbs::status::{self, AttributionStatus, ConfigStatus, Mode, Status, Totals};
+use crate::tell::out::say;
+use crate::tell::status::{AttributionStatus, ConfigStatus, Mode, SCHEMA, SOCKET, Status, Totals};
+use crate::tell::words::plural;
+use crate::views;
 
 /// How many decisions the status holds.
 const LOG: usize = 100;
@@ -94,8 +98,7 @@ impl Args {
 /// Runs until a signal ends the daemon.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let config = args.load()?;
-    let dir = std::path::absolute(args.place.state_dir())
-        .context("cannot make the path of the state folder absolute")?;
+    let dir = args.place.absolute()?;
     let mut notes = Vec::new();
     let instance = match Instance::take(&dir) {
         Ok(instance) => Some(instance),
@@ -169,9 +172,8 @@ impl<'a> Daemon<'a> {
         let waiter = Waiter::new(listener).context("cannot handle signals")?;
         let observer = Observer::start_light(&root, config.counting())?;
         let board = Board::default();
-        let socket = has_state
-            .then(|| StatusSocket::open(&dir.join(status::SOCKET), board.clone()))
-            .transpose()?;
+        let socket =
+            has_state.then(|| StatusSocket::open(&dir.join(SOCKET), board.clone())).transpose()?;
         let mut daemon = Self {
             args,
             controller: Controller::new(config.policy()),
@@ -325,7 +327,7 @@ impl<'a> Daemon<'a> {
     /// Records a decision in the log and the totals, and prints it.
     fn decided(&mut self, entry: Entry) {
         use netsilo_decide::control::What;
-        say(status::words(&entry));
+        say(views::status::words(&entry));
         let totals = &mut self.status.totals;
         match entry.what {
             What::Revert => totals.reverts += 1,
@@ -383,7 +385,7 @@ impl<'a> Daemon<'a> {
         status.own = own_cost();
         status.log = self.log.iter().cloned().collect();
         self.board.put(Shown { status: status.clone(), read: self.read.clone(), window });
-        let changes = count(status.totals.changes as usize, "write");
+        let changes = plural(status.totals.changes as usize, "write");
         tell_systemd(&[NotifyState::Status(&format!("{:?}, {changes}", status.state))]);
     }
 
@@ -428,7 +430,7 @@ impl<'a> Daemon<'a> {
         match undo(&self.kernel, &self.dir, Which::Daemons, false, By::Daemon, &mut |_, _| {}) {
             Ok(undone) => {
                 let knobs: usize = undone.iter().map(|it| it.knobs.len()).sum();
-                say(format_args!("{} restored", count(knobs, "knob")));
+                say(format_args!("{} restored", plural(knobs, "knob")));
                 let complete = undone.iter().all(|it| it.is_complete());
                 if complete { Exit::Ok } else { Exit::RestoreIncomplete }
             }
@@ -442,7 +444,7 @@ impl<'a> Daemon<'a> {
 
 fn first_status(kernel: &Live, mode: Mode, notes: Vec<String>) -> Status {
     Status {
-        schema: status::SCHEMA,
+        schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         started: kernel.now(),

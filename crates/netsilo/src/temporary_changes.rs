@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use netsilo_model::change::Change;
 use netsilo_sys::transaction::apply::{Options, apply};
 use netsilo_sys::transaction::kernel::Live;
 use netsilo_sys::transaction::record::By;
 use netsilo_sys::transaction::undo::{Undone, Which, undo};
 
+use crate::args::state_dir::Place;
 use crate::tell::exit::{Exit, Stop};
-use crate::verbs::apply::Place;
 
 /// Switches between sets of changes; restores everything when dropped.
 pub(crate) struct Switch<'a> {
@@ -31,8 +31,7 @@ impl<'a> Switch<'a> {
         if changes.is_empty() {
             return Ok(taken_back);
         }
-        let dir = std::path::absolute(self.place.state_dir())
-            .context("cannot make the path of the state folder absolute")?;
+        let dir = self.place.absolute()?;
         let mut no_guard = |_| Ok(());
         let mut options =
             Options { confirm_within: None, start_guard: &mut no_guard, wait: Duration::ZERO };
@@ -63,7 +62,7 @@ pub(crate) fn complete(undone: &[Undone]) -> Result<()> {
     if undone.iter().all(Undone::is_complete) {
         return Ok(());
     }
-    let words = crate::verbs::undo::report(undone);
+    let words = crate::views::undone::report(undone);
     let todo = "run `netsilo undo` to try again";
     Err(Stop(Exit::RestoreIncomplete, format!("{}\n{todo}", words.trim_end())).into())
 }

@@ -22,7 +22,7 @@ use netsilo_trial::experiment::Setting;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::args::look::LOOK;
-use crate::bench::experiment::Made;
+use crate::bench::defined::Made;
 use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
 use crate::temporary_changes::complete;
@@ -62,8 +62,7 @@ impl Peer {
         let Self { name, command } = self;
         out::note(&format!("{name}: running its command once to read what it changes"));
         let (root, kernel) = (Root::live(), made.place.kernel()?);
-        let dir = std::path::absolute(made.place.state_dir())
-            .context("cannot make the path of the state folder absolute")?;
+        let dir = made.place.absolute()?;
         let (first, before) = (look(&root, &kernel)?, look(&root, &kernel)?);
         let targets = before.knobs.keys().cloned().collect();
         let reason = format!("before the command of {name}");

@@ -1,7 +1,6 @@
 //! What all experiments share: arguments, start, consent and resume.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +8,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use netsilo_decide::plan::Plan;
-use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
@@ -17,16 +15,20 @@ use netsilo_sys::cost::store;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::transaction::knob;
-use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
+use netsilo_trial::experiment::{Experiment, Kind, MACHINE, Machine, Setting};
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
 use crate::args::look::pass_time;
+use crate::args::state_dir::Place;
+use crate::bench::commands::commands;
+use crate::bench::defined::{Defined, Made};
 use crate::bench::folder::{Folder, How, Sender};
 use crate::bench::runner::{self, Runner};
 use crate::bench::settings::Hardware;
+use crate::tell::consent::{agreed, refuse_owned};
 use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
-use crate::verbs::apply::{Place, agreed, count, refuse_owned};
+use crate::tell::words::plural;
 use crate::verbs::capture;
 
 /// Default number of rounds; with fewer there is no exact 95% interval.
@@ -118,37 +120,6 @@ pub(super) struct Common {
     pub(super) place: Place,
 }
 
-/// The settings and loads of an experiment on this machine.
-pub(super) struct Defined {
-    pub(super) settings: Vec<Setting>,
-    pub(super) loads: Vec<Load>,
-}
-
-/// What an experiment is defined from.
-pub(super) struct Made<'a> {
-    /// The machine before anything was written.
-    pub(super) seen: Observation,
-    /// How the trials are run.
-    pub(super) how: How,
-    /// Netdevs of a forwarding machine whose received packets are counted.
-    pub(super) counted: Vec<String>,
-    pub(super) place: &'a Place,
-    pub(super) stop: &'a AtomicBool,
-}
-
-impl Made<'_> {
-    /// Observes the machine under a load, before anything is written.
-    pub(super) fn under(&self, load: &Load) -> Result<Observation> {
-        out::note(&format!("observing {} with nothing changed", load.name));
-        runner::observe(&self.how, load, self.stop)
-    }
-
-    /// Returns the share of this machine's CPU time that a load uses.
-    pub(super) fn busy(&self, load: &Load) -> Result<f64> {
-        runner::busy(&self.how, load, self.stop)
-    }
-}
-
 impl Common {
     /// Runs or resumes the experiment.
     pub(super) fn run(
@@ -180,7 +151,7 @@ impl Common {
             .iter()
             .filter_map(|sender| sender.agent.as_ref().or(sender.against.as_ref()))
         {
-            here = Some(netsilo_load::here(crate::bench::address(other)?)?);
+            here = Some(netsilo_load::here(crate::bench::load_args::address(other)?)?);
         }
         let root = Root::live();
         let mut observer =
@@ -287,11 +258,11 @@ impl Common {
         out::text(&shown(experiment))?;
         for setting in &experiment.settings {
             let plan = Plan { changes: setting.changes.clone(), even_if_owned, ..Plan::default() };
-            refuse_owned(&plan, &self.place)?;
+            refuse_owned(&plan, &self.place.root()?)?;
         }
         let time = runner::time_of(experiment, trials);
         let question =
-            format!("run {}, about {}", count(trials, "trial"), humantime::format_duration(time));
+            format!("run {}, about {}", plural(trials, "trial"), humantime::format_duration(time));
         asking.store(true, Ordering::Relaxed);
         let agreed = self.yes || agreed(&question)?;
         asking.store(false, Ordering::Relaxed);
@@ -309,7 +280,7 @@ impl Common {
         instances_as: Option<InstancesAs>,
     ) -> Spec {
         let spec = Spec { warm_up: self.warm_up, ..Spec::usual(test, self.duration) };
-        crate::bench::filled(spec, instances, instances_as)
+        crate::bench::load_args::filled(spec, instances, instances_as)
     }
 }
 
@@ -341,7 +312,7 @@ fn machine(seen: &Observation) -> Result<Machine> {
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
         let driver = netdev.driver.as_deref().unwrap_or("driver unknown");
-        format!("{}: {driver}, {}", netdev.name, count(netdev.rx_queues.len(), "rx queue"))
+        format!("{}: {driver}, {}", netdev.name, plural(netdev.rx_queues.len(), "rx queue"))
     });
     Ok(Machine {
         hostname: identity.hostname,
@@ -376,9 +347,9 @@ fn shown(experiment: &Experiment) -> String {
     let mut text = format!(
         "{}: {} x {} x {}\n",
         experiment.kind,
-        count(experiment.settings.len(), "setting"),
-        count(experiment.loads.len(), "load"),
-        count(experiment.rounds as usize, "round"),
+        plural(experiment.settings.len(), "setting"),
+        plural(experiment.loads.len(), "load"),
+        plural(experiment.rounds as usize, "round"),
     );
     for setting in &experiment.settings {
         let _ = writeln!(text, "  {}: {}", setting.name, setting.what);
@@ -388,72 +359,4 @@ fn shown(experiment: &Experiment) -> String {
         }
     }
     text
-}
-
-/// Returns the commands that repeat the experiment by hand.
-fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<String> {
-    let mut text = format!("# on the machine under test\n{}\n", words(&experiment.command));
-    let mut seen = Vec::new();
-    for Sender { agent, against } in &how.senders {
-        let may_load = if agent.is_some() { against } else { &None };
-        let Some(agent) = agent.as_ref().or(against.as_ref()).filter(|agent| !seen.contains(agent))
-        else {
-            continue;
-        };
-        seen.push(agent);
-        let address = crate::bench::address(agent)?;
-        let may_load =
-            may_load.as_ref().map_or_else(String::new, |other| format!(" --may-load {other}"));
-        let _ = writeln!(
-            text,
-            "\n# at {agent}\nnetsilo bench serve --bind {} --port {}{may_load}",
-            address.ip(),
-            address.port()
-        );
-    }
-    let under_test = || here.map(|address| address.to_string());
-    let to = how
-        .senders
-        .first()
-        .and_then(|sender| sender.against.clone())
-        .or_else(under_test)
-        .unwrap_or_default();
-    if how.senders.iter().any(|sender| sender.against.is_none()) {
-        let work = if how.work_usecs > 0 {
-            format!(" --work-usecs {}", how.work_usecs)
-        } else {
-            String::new()
-        };
-        let pinned = how.pinned.map_or_else(String::new, |CpuId(cpu)| format!("taskset -c {cpu} "));
-        let _ = writeln!(
-            text,
-            "\n# each load by hand; its server\n{pinned}netsilo bench serve --bind {to}{work}"
-        );
-    }
-    for load in &experiment.loads {
-        let times = if load.senders > 1 {
-            format!(", {} times at once", load.senders)
-        } else {
-            String::new()
-        };
-        let _ = writeln!(
-            text,
-            "\n# {}{times}\n{}",
-            load.name,
-            crate::bench::run_command(&load.spec, &to, how.bpf)
-        );
-        text += &crate::bench::early_drop::rule_by_hand(how, load)?;
-    }
-    Ok(text)
-}
-
-fn words(command: &[String]) -> String {
-    let plain = |word: &str| {
-        !word.is_empty()
-            && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c))
-    };
-    let quoted = |word: &String| {
-        if plain(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) }
-    };
-    command.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }

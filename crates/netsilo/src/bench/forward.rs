@@ -4,8 +4,9 @@ use anyhow::{Context as _, Result};
 use netsilo_trial::experiment::{Kind, Load};
 use netsilo_trial::traffic::{Spec, Test};
 
+use crate::bench::defined::{Defined, Made};
 use crate::bench::early_drop::dropped_early;
-use crate::bench::experiment::{Common, Defined, Made};
+use crate::bench::experiment::Common;
 use crate::bench::folder::Sender;
 use crate::bench::settings::{self, Hardware};
 use crate::tell::exit::Exit;

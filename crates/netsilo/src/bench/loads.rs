@@ -11,7 +11,7 @@ use crate::bench::experiment::Common;
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Requests {
     /// Kinds of load: TCP_RR, UDP_RR, TCP_CRR [default: TCP_RR; matrix: TCP_RR,UDP_RR]
-    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', value_parser = super::test)]
+    #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', value_parser = crate::bench::load_args::test)]
     tests: Vec<Test>,
     /// Bytes of a request and of its response [default: 256; matrix: 1,256]
     #[arg(short, long, value_name = "BYTES,..", value_delimiter = ',')]
@@ -21,7 +21,7 @@ pub(super) struct Requests {
     instances: Vec<usize>,
     /// How instances run: threads, processes, multiplexed [default: threads up to two per CPU,
     /// multiplexed above]
-    #[arg(long, value_name = "WHAT", value_parser = super::instances_as)]
+    #[arg(long, value_name = "WHAT", value_parser = crate::bench::load_args::instances_as)]
     instances_as: Option<InstancesAs>,
     /// Count a UDP request as lost after this time
     #[arg(

@@ -6,7 +6,8 @@ use netsilo_trial::experiment::{Kind, Load, Setting};
 use netsilo_trial::traffic::Test;
 
 use crate::bench::command_setting::Peer;
-use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::defined::{Defined, Made};
+use crate::bench::experiment::With;
 use crate::bench::loads::Requests;
 use crate::bench::settings;
 use crate::tell::exit::Exit;

@@ -7,7 +7,8 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_trial::experiment::{Kind, Load, Setting};
 use netsilo_trial::traffic::Test;
 
-use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::defined::{Defined, Made};
+use crate::bench::experiment::With;
 use crate::bench::loads::Requests;
 use crate::bench::settings;
 use crate::tell::exit::Exit;

@@ -28,12 +28,13 @@ use netsilo_trial::experiment::{
 use netsilo_trial::traffic::{Run, Side, Spec};
 
 use crate::args::look::pass;
-use crate::bench::early_drop::drop_early;
+use crate::args::state_dir::Place;
+use crate::bench::drop_rule::drop_early;
 use crate::bench::folder::{Folder, How};
 use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
+use crate::tell::words::plural;
 use crate::temporary_changes::Switch;
-use crate::verbs::apply::{Place, count};
 use crate::views::units;
 
 /// A run ends after this many consecutive trials without a result.
@@ -131,17 +132,17 @@ fn with_ends<T>(
     let mut to = Vec::new();
     for sender in &how.senders {
         if let Some(other) = &sender.against {
-            to.push(crate::bench::address(other)?);
+            to.push(crate::bench::load_args::address(other)?);
             continue;
         }
         let Some(agent) = &sender.agent else { continue };
-        let here = load::here(crate::bench::address(agent)?)?;
+        let here = load::here(crate::bench::load_args::address(agent)?)?;
         if !servers.iter().any(|(address, _)| *address == here) {
             let address = SocketAddr::new(here, 0);
             let bind = Bind {
                 address,
                 work_usecs: how.work_usecs,
-                workers: crate::bench::cpus(),
+                workers: crate::bench::load_args::cpus(),
                 pinned: how.pinned,
             };
             servers.push((here, Server::bind(bind)?));
@@ -178,7 +179,7 @@ impl Ends<'_> {
                 .agent
                 .as_ref()
                 .or(sender.against.as_ref())
-                .map(|it| crate::bench::address(it))
+                .map(|it| crate::bench::load_args::address(it))
             else {
                 continue;
             };
@@ -204,8 +205,8 @@ impl Ends<'_> {
         };
         let options = Options { bpf: self.how.bpf };
         let Some(agent) = &sender.agent else { return load::run(spec, *to, options, watch) };
-        let agent =
-            crate::bench::address(agent).map_err(|error| LoadError::Refused(error.to_string()))?;
+        let agent = crate::bench::load_args::address(agent)
+            .map_err(|error| LoadError::Refused(error.to_string()))?;
         let against = sender.against.as_ref().map(|_| to.ip());
         let order = Order { spec: spec.clone(), to: against, port: to.port(), bpf: self.how.bpf };
         load::ask(agent, &order, watch)
@@ -339,7 +340,7 @@ impl Runner<'_> {
         } else {
             String::new()
         };
-        out::text(&format!("{} in {dir}{without}\n", count(steps.len(), "trial")))?;
+        out::text(&format!("{} in {dir}{without}\n", plural(steps.len(), "trial")))?;
         Ok(Exit::Ok)
     }
 

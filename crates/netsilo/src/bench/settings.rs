@@ -9,7 +9,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_trial::experiment::{Load, Setting};
 
-use crate::bench::experiment::Made;
+use crate::bench::defined::Made;
 use crate::tell::out;
 
 /// Entries of the RFS flow table: more than any load here has flows, and the value that the
@@ -24,7 +24,7 @@ pub(super) struct Hardware {
     netdev: Vec<String>,
     /// Use only these CPUs for interrupts and RPS (list or mask) [default: all but isolated and
     /// nohz_full]
-    #[arg(long, value_name = "CPUS", value_parser = crate::verbs::plan::some_cpus)]
+    #[arg(long, value_name = "CPUS", value_parser = crate::args::parse::some_cpus)]
     cpus: Option<CpuSet>,
     /// Write even if another program (irqbalance) writes the same knobs
     #[arg(long)]
@@ -134,7 +134,7 @@ pub(super) fn own(
     load: &Load,
 ) -> Result<Option<Setting>> {
     let seen = made.under(load)?;
-    let goal = hardware.by(AlgorithmName::default(), crate::verbs::plan::costs_for(false)?);
+    let goal = hardware.by(AlgorithmName::default(), crate::args::costs::costs_for(false)?);
     of(name, &format!("netsilo's own plan, from an observation under {}", load.name), &goal, &seen)
 }
 

@@ -9,7 +9,8 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_trial::experiment::{Kind, Load};
 use netsilo_trial::traffic::{Spec, Test};
 
-use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::defined::{Defined, Made};
+use crate::bench::experiment::With;
 use crate::bench::settings;
 use crate::tell::exit::Exit;
 
@@ -28,7 +29,7 @@ pub(crate) struct Args {
         value_name = "TEST,..",
         value_delimiter = ',',
         default_values_t = [Test::TcpStream],
-        value_parser = super::test
+        value_parser = crate::bench::load_args::test
     )]
     tests: Vec<Test>,
     /// Bytes of a stream per send call [default: 131072; UDP_STREAM: 1472]
@@ -70,7 +71,7 @@ fn define(args: &Args, made: &mut Made<'_>) -> Result<Defined> {
             format!("its interrupt near its reader on cpu {reader}, on another core"),
         ),
     ] {
-        let goal = args.with.hardware.by(algorithm, crate::verbs::plan::costs_for(false)?);
+        let goal = args.with.hardware.by(algorithm, crate::args::costs::costs_for(false)?);
         all.extend(settings::of(algorithm.as_str(), &what, &goal, &seen)?);
     }
     Ok(Defined { settings: all, loads })

@@ -8,7 +8,8 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_trial::experiment::{Kind, Load, Setting};
 use netsilo_trial::traffic::{Spec, Test};
 
-use crate::bench::experiment::{Defined, Made, With};
+use crate::bench::defined::{Defined, Made};
+use crate::bench::experiment::With;
 use crate::bench::folder::Sender;
 use crate::bench::settings;
 use crate::tell::exit::Exit;
@@ -41,7 +42,7 @@ pub(crate) struct Args {
         value_name = "TEST,..",
         value_delimiter = ',',
         default_values_t = [Test::TcpStream, Test::TcpSendfile],
-        value_parser = super::test
+        value_parser = crate::bench::load_args::test
     )]
     tests: Vec<Test>,
     /// Bytes per send call

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use crate::daemon::metrics::{self, ReadBytes};
-use crate::verbs::status::Status;
+use crate::tell::status::Status;
 
 /// Longest time to write an answer to a reader.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -61,7 +61,7 @@ fn label(load: &UnderLoad, loads: &[&UnderLoad]) -> String {
     let instances = load.spec.instances;
     let is_alone = loads.iter().filter(|it| it.spec.instances == instances).count() == 1;
     if is_alone && loads.len() > 1 {
-        crate::verbs::apply::count(instances, "instance")
+        crate::tell::words::plural(instances, "instance")
     } else {
         load.load.clone()
     }

@@ -8,7 +8,7 @@ use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
 use crate::report::folder::Folder;
 use crate::report::words;
-use crate::verbs::apply::count as plural;
+use crate::tell::words::plural;
 use crate::views::units::nanoseconds;
 
 /// Renders the verdicts, what weakens them, and all figures.

@@ -6,13 +6,14 @@
 mod details;
 mod tables;
 
-use crate::report::charts::{self, Chart};
-use crate::report::folder::Folder;
-use crate::report::{palette, words};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use netsilo_trial::experiment::measure::Measure;
 use netsilo_trial::experiment::results::{Measured, Results, UnderLoad};
 use serde_json::{Value, json};
+
+use crate::report::charts::{self, Chart};
+use crate::report::folder::Folder;
+use crate::report::{palette, words};
 
 /// Apache ECharts, built by `scripts/echarts`.
 const ECHARTS: &str = include_str!("echarts.min.js");
@@ -103,7 +104,7 @@ fn subtitle(folder: &Folder) -> String {
     let model = machine.model.as_ref().map(|model| format!(" ({model})")).unwrap_or_default();
     let parts = [
         details::when(folder.experiment.started_s),
-        format!("{}{model}", crate::verbs::apply::count(machine.cpus as usize, "CPU")),
+        format!("{}{model}", crate::tell::words::plural(machine.cpus as usize, "CPU")),
         format!("Linux {}", machine.kernel),
     ];
     parts.into_iter().chain(machine.netdevs.clone()).collect::<Vec<_>>().join(" · ")

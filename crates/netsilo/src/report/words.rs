@@ -7,7 +7,7 @@ use netsilo_trial::experiment::measure::{Measure, Work};
 use netsilo_trial::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
 use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
 
-use crate::verbs::apply::count as plural;
+use crate::tell::words::plural;
 use crate::views::units;
 
 /// Measures that are counts, for machines whose times are not meaningful.

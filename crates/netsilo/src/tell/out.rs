@@ -1,9 +1,10 @@
 //! Output: results to stdout, messages to stderr; a closed pipe ends the program quietly.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use netsilo_model::parse::sanitize::is_unseen;
 use serde::Serialize;
 
@@ -59,6 +60,11 @@ fn quietly(written: io::Result<()>) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.context("cannot write to stdout"),
     }
+}
+
+/// Prints a line on stderr and ignores failure.
+pub(crate) fn say(message: impl Display) {
+    let _ = writeln!(io::stderr(), "{message}");
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use anyhow::Result;
 use netsilo_decide::judge::findings::{Severity, check};
 use netsilo_sys::bpf::tracer::Options;
 
+use crate::args::costs::costs_for;
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::tell::exit::Exit;
 use crate::tell::out;
-use crate::verbs::{calibrate, plan};
+use crate::verbs::calibrate;
 use crate::views;
 
 /// Arguments of `netsilo check`.
@@ -34,7 +35,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let costs = match args.calibrate {
         true => calibrate::measure(calibrate::TIME)?.costs,
-        false => plan::costs_for(args.observe.is_bundle())?,
+        false => costs_for(args.observe.is_bundle())?,
     };
     let check = check(
         &args

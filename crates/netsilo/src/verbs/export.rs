@@ -8,10 +8,9 @@ use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::export::{self, File};
 
+use crate::args::plan::{PlanArgs, load};
 use crate::tell::exit::Exit;
 use crate::tell::out;
-use crate::verbs::apply;
-use crate::verbs::plan::PlanArgs;
 
 /// Arguments of `netsilo export`.
 #[derive(Debug, clap::Args)]
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 fn plan(args: &Args) -> Result<Plan> {
     match &args.plan {
-        Some(path) => apply::load(path),
+        Some(path) => load(path),
         None => args.make.plan(),
     }
 }

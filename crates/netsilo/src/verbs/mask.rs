@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::args::look::From;
 use crate::tell::exit::{Exit, Stop};
 use crate::tell::out;
+use crate::tell::words::plural;
 
 /// Arguments of `netsilo mask`.
 #[derive(Debug, clap::Args)]
@@ -156,8 +157,7 @@ fn render(sets: &[Spelled]) -> String {
     let mut text = String::new();
     for set in sets {
         let Spelled { what, count, list, mask, hex } = set;
-        let plural = if *count == 1 { "cpu" } else { "cpus" };
-        let _ = writeln!(text, "{what}: {count} {plural}");
+        let _ = writeln!(text, "{what}: {}", plural(*count, "cpu"));
         let _ = writeln!(text, "  list  {list:<26}  smp_affinity_list, cpuset.cpus, taskset -c");
         let _ = writeln!(text, "  mask  {mask:<26}  smp_affinity, rps_cpus, xps_cpus");
         let _ = writeln!(text, "  hex   {hex:<26}  taskset");

@@ -13,10 +13,12 @@ use netsilo_sys::consumer::{self, Who};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::topology;
 
+use crate::args::apply_options::How;
+use crate::args::parse::some_cpus;
 use crate::tell::exit::Exit;
-use crate::tell::out;
-use crate::verbs::apply::{How, apply, count, say};
-use crate::verbs::plan::some_cpus;
+use crate::tell::out::{self, say};
+use crate::tell::words::plural;
+use crate::verbs::apply::apply;
 use crate::views;
 
 /// How often to look for threads that appeared meanwhile, and pin them.
@@ -107,7 +109,7 @@ fn newcomers(
         if plan.changes.is_empty() {
             return Ok(());
         }
-        let appeared = count(plan.changes.len(), "thread");
+        let appeared = plural(plan.changes.len(), "thread");
         if args.how.awaits_confirmation() {
             say(format_args!(
                 "{appeared} appeared meanwhile: run this again after `netsilo confirm` to pin them"

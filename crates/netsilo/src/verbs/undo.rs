@@ -1,21 +1,19 @@
 //! `netsilo undo` restores values that are still netsilo's; `netsilo confirm` keeps a transaction
 //! that awaits confirmation.
 
-use std::fmt::Write as _;
-
 use anyhow::Result;
-use netsilo_sys::transaction::guard::{self, Confirmation};
 use netsilo_sys::transaction::record::By;
 use netsilo_sys::transaction::undo::{self, Fate, Undone, Which};
 use serde_json::json;
 
-use crate::tell::exit::{Exit, Stop};
-use crate::tell::out;
-use crate::verbs::apply::{Place, count, say};
+use crate::args::state_dir::Place;
+use crate::tell::exit::Exit;
+use crate::tell::out::{self, say};
+use crate::views::undone::report;
 
 /// Arguments of `netsilo undo`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct UndoArgs {
+pub(crate) struct Args {
     /// Undo only the newest transaction [default: all since boot]
     #[arg(long)]
     last: bool,
@@ -29,18 +27,8 @@ pub(crate) struct UndoArgs {
     place: Place,
 }
 
-/// Arguments of `netsilo confirm`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ConfirmArgs {
-    /// Print the outcome as JSON
-    #[arg(short, long)]
-    json: bool,
-    #[command(flatten)]
-    place: Place,
-}
-
 /// Undoes transactions of this boot.
-pub(crate) fn undo(args: &UndoArgs) -> Result<Exit> {
+pub(crate) fn run(args: &Args) -> Result<Exit> {
     let which = if args.last { Which::Last } else { Which::All };
     let (kernel, dir) = (args.place.kernel()?, args.place.state_dir());
     let all = undo::undo(&kernel, dir, which, args.forget, By::Undo, &mut |_, _| {})?;
@@ -61,78 +49,6 @@ pub(crate) fn undo(args: &UndoArgs) -> Result<Exit> {
          `netsilo undo --forget` to give them up"
     });
     Ok(Exit::RestoreIncomplete)
-}
-
-/// Confirms the transaction that awaits confirmation.
-pub(crate) fn confirm(args: &ConfirmArgs) -> Result<Exit> {
-    let late = |id: u64, by: &str| -> Result<Exit> {
-        Err(Stop(Exit::Refused, format!("too late: transaction {id} was restored {by}")).into())
-    };
-    match guard::confirm(&args.place.kernel()?, args.place.state_dir())? {
-        Confirmation::Kept(id) | Confirmation::KeptBefore(id) if args.json => {
-            out::json(&json!({ "version": 1, "confirmed": id }))?;
-        }
-        Confirmation::Kept(id) => {
-            out::text(&format!(
-                "transaction {id} is confirmed; `netsilo undo` can still restore the old values\n"
-            ))?;
-        }
-        Confirmation::KeptBefore(id) => {
-            out::text(&format!("transaction {id} was already confirmed\n"))?
-        }
-        Confirmation::Restored(id, By::Guard | By::Confirm) => {
-            return late(id, "when its time ran out");
-        }
-        Confirmation::Restored(id, by) => return late(id, &format!("by {by}")),
-        Confirmation::RestoredNow(undone) => {
-            say(report(std::slice::from_ref(&undone)).trim_end());
-            if !undone.is_complete() {
-                return Ok(Exit::RestoreIncomplete);
-            }
-            return late(undone.transaction, "now: its time had run out and its guard was gone");
-        }
-        Confirmation::Nothing => {
-            return Err(Stop(Exit::Refused, "no transaction awaits confirmation".into()).into());
-        }
-    }
-    Ok(Exit::Ok)
-}
-
-/// Reports the result of each knob, and how many were restored.
-pub(crate) fn report(all: &[Undone]) -> String {
-    let mut text = String::new();
-    for undone in all {
-        let restored = undone
-            .knobs
-            .iter()
-            .filter(|(_, fate)| matches!(fate, Fate::Restored | Fate::Reworded(_)))
-            .count();
-        let of = count(undone.knobs.len(), "setting");
-        let _ = writeln!(text, "transaction {}: {restored} of {of} restored", undone.transaction);
-        for (target, what) in &undone.knobs {
-            let _ = writeln!(text, "  {target}: {}", fate(what));
-        }
-    }
-    text
-}
-
-/// Describes the result of one knob.
-pub(crate) fn fate(fate: &Fate) -> String {
-    match fate {
-        Fate::Restored => "restored".into(),
-        Fate::Reworded(raw) => {
-            format!("restored, the kernel now prints it as {:?}", raw.trim_end())
-        }
-        Fate::WasOld => "already had its old value".into(),
-        Fate::Foreign(value) => {
-            format!("left alone: another program or the driver has changed it to {value}")
-        }
-        Fate::Gone(error) => format!("gone ({error})"),
-        Fate::Failed(error) => format!("NOT RESTORED ({error})"),
-        Fate::Ignored(value) => {
-            format!("NOT RESTORED (the kernel accepted the old value but still shows {value})")
-        }
-    }
 }
 
 fn as_json(all: &[Undone]) -> serde_json::Value {

@@ -1,14 +1,15 @@
-//! A comparison of `ab` as text.
+//! The result of `ab`: as JSON, and as text.
 
 use std::fmt::Write as _;
 
 use netsilo_stats::Estimate;
 use netsilo_stats::sequential::Stop;
 use netsilo_stats::steadiness::Steadiness;
-use netsilo_trial::comparison::{Comparison, Scale, Verdict};
+use netsilo_trial::comparison::{Comparison, Question, Scale, Verdict};
+use serde::Serialize;
 
-use crate::verbs::ab::Told;
-use crate::verbs::apply::count as plural;
+use crate::args::ab_setting::Setting;
+use crate::tell::words::plural;
 use crate::views::units;
 
 /// Renders the verdict, its numbers, and what weakens it.
@@ -121,13 +122,27 @@ fn number(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.3}") } else { units::count(value) }
 }
 
+/// The result of a comparison as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct Told<'a> {
+    pub(crate) version: u32,
+    pub(crate) a: &'a Setting,
+    pub(crate) b: &'a Setting,
+    pub(crate) measured: String,
+    /// Unit of the measured numbers: `ns`, or `None` when unknown.
+    pub(crate) unit: Option<&'static str>,
+    pub(crate) question: Question,
+    pub(crate) interrupted: bool,
+    #[serde(flatten)]
+    pub(crate) comparison: &'a Comparison,
+}
+
 #[cfg(test)]
 mod tests {
     use netsilo_stats::sequential::Rules;
     use netsilo_trial::comparison::{Better, Pair, Question};
 
     use super::*;
-    use crate::verbs::ab::Setting;
 
     fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> String {
         let pairs: Vec<Pair> =

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use netsilo_model::derive::rates::CpuRates;
 use netsilo_trial::traffic::{Latency, Run, Side};
 
-use crate::verbs::apply::count as plural;
+use crate::tell::words::plural;
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
 /// Renders the load, its rate, and what both machines did.

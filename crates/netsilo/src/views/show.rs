@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use netsilo_decide::report::{CpuLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::silo::{ConsumerShare, Elsewhere, Locality, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::Source;
 
+use crate::tell::words::plural;
 use crate::views::stages;
+use crate::views::table::{table, trim_lines};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
 /// How many consumers of a queue are named; the rest is added up.
@@ -50,8 +51,6 @@ fn title(report: &Report) -> String {
         Source::SockDiag => "sock_diag, TCP only",
         Source::None => "counters only",
     };
-    let plural =
-        |n: usize, word: &str| if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") };
     let mut parts = vec![
         format!("{} {}", machine.hostname, machine.release),
         format!("cpus {}", machine.online),
@@ -97,22 +96,6 @@ fn netdev_title(netdev: &NetdevLine) -> String {
         );
     }
     parts.join("  ")
-}
-
-/// A table without lines: narrow enough for a terminal, wide enough for a pipe.
-pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header);
-    for (column, name) in table.column_iter_mut().zip(header) {
-        column.set_padding((0, 2));
-        if numeric(name) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
 }
 
 fn queue_table(netdev: &NetdevLine) -> String {
@@ -318,10 +301,6 @@ fn totals(report: &Report) -> String {
         let _ = writeln!(text);
     }
     text
-}
-
-pub(crate) fn trim_lines(table: &Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 
-use crate::verbs::plan::{algorithm, cpus_or_off, entries_or_off, some_cpus, xps};
+use crate::args::parse::{algorithm, cpus_or_off, entries_or_off, some_cpus, xps};
 
 /// The keys of one file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

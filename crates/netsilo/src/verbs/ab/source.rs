@@ -98,7 +98,7 @@ impl Source {
 
     pub(crate) fn better(&self, lower: bool) -> Better {
         match self {
-            Self::Command(_) => crate::verbs::ab::better_of(lower),
+            Self::Command(_) => crate::verbs::ab::source::better_of(lower),
             Self::Workload { measure, .. } => measure.better(),
         }
     }
@@ -164,6 +164,11 @@ fn last_number(output: &str) -> Option<f64> {
         .split_whitespace()
         .rev()
         .find_map(|word| word.parse().ok().filter(|number: &f64| number.is_finite()))
+}
+
+/// The direction of a command's number, which only the user knows.
+fn better_of(lower: bool) -> Better {
+    if lower { Better::Lower } else { Better::Higher }
 }
 
 #[cfg(test)]

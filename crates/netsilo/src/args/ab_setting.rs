@@ -1,4 +1,4 @@
-//! The two settings of a comparison, and switching between them.
+//! A setting that `netsilo ab` compares, as `--a` and `--b` name it.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,9 +8,8 @@ use netsilo_decide::plan::{AlgorithmName, Goal, Plan, plan};
 use netsilo_model::snapshot::observation::Observation;
 use serde::Serialize;
 
-use crate::temporary_changes::Switch;
-use crate::verbs::apply::{Place, load};
-use crate::verbs::plan::GoalArgs;
+use crate::args::goal::GoalArgs;
+use crate::args::plan::load;
 
 /// A setting as the user writes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -32,7 +31,7 @@ impl FromStr for Setting {
             "none" => Self::None,
             "plan" => Self::Plan(None),
             _ => match text.strip_prefix("plan:") {
-                Some(name) => Self::Plan(Some(crate::verbs::plan::algorithm(name)?)),
+                Some(name) => Self::Plan(Some(crate::args::parse::algorithm(name)?)),
                 None => Self::File(text.into()),
             },
         })
@@ -56,7 +55,7 @@ impl Setting {
     }
 
     /// Returns the plan of this setting; `None` if it writes nothing.
-    pub(super) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
+    pub(crate) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
         match self {
             Self::None => Ok(None),
             Self::File(path) => load(path).map(Some),
@@ -73,42 +72,6 @@ impl Setting {
                 Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_here()? })))
             }
         }
-    }
-}
-
-/// The state that is in force.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
-    /// The values found at the start.
-    Nothing,
-    A,
-    B,
-}
-
-/// Both plans, and which of them is in force.
-pub(super) struct Sides<'a> {
-    plans: [Option<Plan>; 2],
-    switch: Switch<'a>,
-    now: Side,
-}
-
-impl<'a> Sides<'a> {
-    pub(crate) fn new(plans: [Option<Plan>; 2], place: &'a Place) -> Result<Self> {
-        Ok(Self { plans, switch: Switch::new(place)?, now: Side::Nothing })
-    }
-
-    /// Puts a side in force; returns whether anything was written.
-    pub(super) fn to(&mut self, side: Side) -> Result<bool> {
-        if side == self.now {
-            return Ok(false);
-        }
-        self.now = side;
-        let plan = match side {
-            Side::Nothing => None,
-            Side::A => self.plans[0].as_ref(),
-            Side::B => self.plans[1].as_ref(),
-        };
-        self.switch.put(plan.map_or(&[], |plan| &plan.changes))
     }
 }
 

@@ -1,0 +1,56 @@
+//! `netsilo confirm` keeps a transaction that awaits confirmation.
+
+use anyhow::Result;
+use netsilo_sys::transaction::guard::{self, Confirmation};
+use netsilo_sys::transaction::record::By;
+use serde_json::json;
+
+use crate::args::state_dir::Place;
+use crate::tell::exit::{Exit, Stop};
+use crate::tell::out::{self, say};
+use crate::views::undone::report;
+
+/// Arguments of `netsilo confirm`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print the outcome as JSON
+    #[arg(short, long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Confirms the transaction that awaits confirmation.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let late = |id: u64, by: &str| -> Result<Exit> {
+        Err(Stop(Exit::Refused, format!("too late: transaction {id} was restored {by}")).into())
+    };
+    match guard::confirm(&args.place.kernel()?, args.place.state_dir())? {
+        Confirmation::Kept(id) | Confirmation::KeptBefore(id) if args.json => {
+            out::json(&json!({ "version": 1, "confirmed": id }))?;
+        }
+        Confirmation::Kept(id) => {
+            out::text(&format!(
+                "transaction {id} is confirmed; `netsilo undo` can still restore the old values\n"
+            ))?;
+        }
+        Confirmation::KeptBefore(id) => {
+            out::text(&format!("transaction {id} was already confirmed\n"))?
+        }
+        Confirmation::Restored(id, By::Guard | By::Confirm) => {
+            return late(id, "when its time ran out");
+        }
+        Confirmation::Restored(id, by) => return late(id, &format!("by {by}")),
+        Confirmation::RestoredNow(undone) => {
+            say(report(std::slice::from_ref(&undone)).trim_end());
+            if !undone.is_complete() {
+                return Ok(Exit::RestoreIncomplete);
+            }
+            return late(undone.transaction, "now: its time had run out and its guard was gone");
+        }
+        Confirmation::Nothing => {
+            return Err(Stop(Exit::Refused, "no transaction awaits confirmation".into()).into());
+        }
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,40 @@
+//! The hidden `netsilo guard`, which `apply` starts: restores what is not confirmed in time.
+
+use std::io;
+
+use anyhow::Result;
+use netsilo_sys::transaction::guard::{self, End};
+
+use crate::args::state_dir::Place;
+use crate::tell::exit::Exit;
+use crate::tell::out::say;
+use crate::views::undone::report;
+
+/// Arguments of the hidden `netsilo guard`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Transaction to restore unless it is confirmed
+    transaction: u64,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Restores a transaction unless it is confirmed in time; `apply` starts it with standard error in
+/// the state folder's `guard.log`.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let Args { transaction, place } = args;
+    let end = guard::watch(&place.kernel()?, place.state_dir(), *transaction, &mut io::stdout())?;
+    let exit = match &end {
+        End::Restored(undone) if !undone.is_complete() => Exit::RestoreIncomplete,
+        _ => Exit::Ok,
+    };
+    match end {
+        End::Confirmed => say(format_args!("transaction {transaction} was confirmed")),
+        End::Undone(by) => say(format_args!("transaction {transaction} was restored by {by}")),
+        End::Restored(undone) => {
+            say("no confirmation in time");
+            say(report(&[undone]).trim_end());
+        }
+    }
+    Ok(exit)
+}
