@@ -1,4 +1,5 @@
-//! The verbs: one file each, with its arguments and a `run` that reads, decides, and shows or writes.
+//! The verbs: one file each, with its arguments and a `run` that reads, decides, and shows or
+//! writes.
 //!
 //! May use `tell`, `args`, `views`, `temporary_changes`, and the daemon's configuration. What two
 //! verbs share goes down to these rooms.

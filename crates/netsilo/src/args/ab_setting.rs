@@ -14,7 +14,7 @@ use crate::args::plan::load;
 /// A setting as the user writes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Setting {
+pub(crate) enum AbSetting {
     /// Nothing is written.
     None,
     /// netsilo's own plan, by the named algorithm or the goal's.
@@ -23,7 +23,7 @@ pub(crate) enum Setting {
     File(PathBuf),
 }
 
-impl FromStr for Setting {
+impl FromStr for AbSetting {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -38,7 +38,7 @@ impl FromStr for Setting {
     }
 }
 
-impl std::fmt::Display for Setting {
+impl std::fmt::Display for AbSetting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::None => f.write_str("none"),
@@ -49,8 +49,8 @@ impl std::fmt::Display for Setting {
     }
 }
 
-impl Setting {
-    pub(crate) fn needs_a_look(&self) -> bool {
+impl AbSetting {
+    pub(crate) fn needs_observation(&self) -> bool {
         matches!(self, Self::Plan(_))
     }
 
@@ -65,11 +65,11 @@ impl Setting {
                     return goal.plan(observation, false).map(Some);
                 };
                 anyhow::ensure!(
-                    !goal.mends(),
+                    !goal.fixes_findings(),
                     "{algorithm} places queues and --fix does not: with --fix write plan, not \
                      plan:ALGORITHM"
                 );
-                Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_here()? })))
+                Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_for_this_machine()? })))
             }
         }
     }
@@ -82,8 +82,10 @@ mod tests {
     #[test]
     fn settings_parse_and_print_the_same() {
         for text in ["none", "plan", "plan:spread", "some/plan.json"] {
-            assert_eq!(text.parse::<Setting>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<AbSetting>().unwrap().to_string(), text);
         }
-        assert!("plan:magic".parse::<Setting>().unwrap_err().to_string().starts_with("known are "));
+        assert!(
+            "plan:magic".parse::<AbSetting>().unwrap_err().to_string().starts_with("known are ")
+        );
     }
 }

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use crate::args::state_dir::Place;
+use crate::args::state_dir::StateDir;
 
 /// Options for applying a plan.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct How {
+pub(crate) struct ApplyOptions {
     /// Write without asking first
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Restore everything unless `netsilo confirm` runs within this time (1s to 1day)
-    #[arg(long, value_name = "DURATION", value_parser = within)]
+    #[arg(long, value_name = "DURATION", value_parser = confirm_time)]
     pub(crate) confirm_within: Option<Duration>,
     /// First measure with and without the plan, up to 12 times each for TIME (1s if not given), and
     /// do not apply the plan if it raises CPU time per received megabyte
@@ -28,10 +28,10 @@ pub(crate) struct How {
     #[arg(short, long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) state: StateDir,
 }
 
-impl How {
+impl ApplyOptions {
     /// Whether the changes are restored unless confirmed.
     pub(crate) fn awaits_confirmation(&self) -> bool {
         self.confirm_within.is_some()
@@ -44,7 +44,7 @@ impl How {
 }
 
 /// Parses a confirmation time between one second and one day.
-fn within(text: &str) -> Result<Duration, String> {
+fn confirm_time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(24 * 60 * 60));
     if (least..=most).contains(&time) { Ok(time) } else { Err("choose between 1s and 1day".into()) }

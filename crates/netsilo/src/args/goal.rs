@@ -77,7 +77,7 @@ pub(crate) struct GoalArgs {
 
 impl GoalArgs {
     /// Whether the goal is only to fix findings.
-    pub(crate) fn mends(&self) -> bool {
+    pub(crate) fn fixes_findings(&self) -> bool {
         !self.fix.is_empty()
     }
 
@@ -94,7 +94,7 @@ impl GoalArgs {
     /// Plans this goal for an observation of this machine or of a bundle's.
     pub(crate) fn plan(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
         // Weights measured here do not apply to the machine in a bundle.
-        let goal = if is_bundle { self.goal()? } else { self.goal_here()? };
+        let goal = if is_bundle { self.goal()? } else { self.goal_for_this_machine()? };
         if self.fix.is_empty() {
             return Ok(plan(observation, &goal));
         }
@@ -103,7 +103,7 @@ impl GoalArgs {
 
     /// Returns the goal with the weights measured on this machine; prints a note if they are stored
     /// but cannot be used.
-    pub(crate) fn goal_here(&self) -> Result<Goal> {
+    pub(crate) fn goal_for_this_machine(&self) -> Result<Goal> {
         if self.costs.is_some() {
             return self.goal();
         }

@@ -21,14 +21,16 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     goal: GoalArgs,
     #[command(flatten)]
-    observe: look::Look,
+    observe: look::ObserveArgs,
 }
 
 impl PlanArgs {
     /// Observes and plans.
     pub(crate) fn plan(&self) -> Result<Plan> {
-        let observation =
-            self.observe.unless_told(self.goal.interval()).observe_with(self.goal.options())?;
+        let observation = self
+            .observe
+            .with_default_interval(self.goal.interval())
+            .observe_with(self.goal.options())?;
         self.goal.plan(&observation, self.observe.is_bundle())
     }
 }

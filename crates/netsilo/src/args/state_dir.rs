@@ -9,7 +9,7 @@ use netsilo_sys::transaction::kernel::Live;
 
 /// The journal's folder and the kernel that a verb works on.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Place {
+pub(crate) struct StateDir {
     /// Folder of the journal; it must not outlive a boot, as the settings do not
     #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
     state_dir: PathBuf,
@@ -18,7 +18,7 @@ pub(crate) struct Place {
     root: PathBuf,
 }
 
-impl Place {
+impl StateDir {
     /// Returns the root of the kernel's files.
     pub(crate) fn root(&self) -> Result<Root> {
         Ok(if self.root == Path::new("/") { Root::live() } else { Root::at(&self.root)? })
@@ -41,7 +41,7 @@ impl Place {
     }
 
     /// Returns the folder of the journal.
-    pub(crate) fn state_dir(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.state_dir
     }
 }

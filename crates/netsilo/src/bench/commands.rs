@@ -7,15 +7,19 @@ use anyhow::Result;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_trial::experiment::Experiment;
 
-use crate::bench::drop_rule::rule_by_hand;
-use crate::bench::folder::{How, Sender};
+use crate::bench::drop_rule::nft_command;
+use crate::bench::folder::{RunOptions, Sender};
 use crate::bench::load_args::{address, run_command};
 
 /// Returns the commands that repeat the experiment by hand.
-pub(super) fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>) -> Result<String> {
+pub(super) fn commands(
+    experiment: &Experiment,
+    options: &RunOptions,
+    here: Option<IpAddr>,
+) -> Result<String> {
     let mut text = format!("# on the machine under test\n{}\n", words(&experiment.command));
     let mut seen = Vec::new();
-    for Sender { agent, against } in &how.senders {
+    for Sender { agent, against } in &options.senders {
         let may_load = if agent.is_some() { against } else { &None };
         let Some(agent) = agent.as_ref().or(against.as_ref()).filter(|agent| !seen.contains(agent))
         else {
@@ -33,19 +37,20 @@ pub(super) fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>)
         );
     }
     let under_test = || here.map(|address| address.to_string());
-    let to = how
+    let to = options
         .senders
         .first()
         .and_then(|sender| sender.against.clone())
         .or_else(under_test)
         .unwrap_or_default();
-    if how.senders.iter().any(|sender| sender.against.is_none()) {
-        let work = if how.work_usecs > 0 {
-            format!(" --work-usecs {}", how.work_usecs)
+    if options.senders.iter().any(|sender| sender.against.is_none()) {
+        let work = if options.work_usecs > 0 {
+            format!(" --work-usecs {}", options.work_usecs)
         } else {
             String::new()
         };
-        let pinned = how.pinned.map_or_else(String::new, |CpuId(cpu)| format!("taskset -c {cpu} "));
+        let pinned =
+            options.pinned.map_or_else(String::new, |CpuId(cpu)| format!("taskset -c {cpu} "));
         let _ = writeln!(
             text,
             "\n# each load by hand; its server\n{pinned}netsilo bench serve --bind {to}{work}"
@@ -57,9 +62,13 @@ pub(super) fn commands(experiment: &Experiment, how: &How, here: Option<IpAddr>)
         } else {
             String::new()
         };
-        let _ =
-            writeln!(text, "\n# {}{times}\n{}", load.name, run_command(&load.spec, &to, how.bpf));
-        text += &rule_by_hand(how, load)?;
+        let _ = writeln!(
+            text,
+            "\n# {}{times}\n{}",
+            load.name,
+            run_command(&load.spec, &to, options.bpf)
+        );
+        text += &nft_command(options, load)?;
     }
     Ok(text)
 }

@@ -6,20 +6,20 @@ use anyhow::{Result, bail};
 use netsilo_load::early_drop::EarlyDrop;
 use netsilo_trial::experiment::Load;
 
-use crate::bench::folder::{How, Sender};
+use crate::bench::folder::{RunOptions, Sender};
 use crate::bench::load_args::address;
 
 /// Drops a load's packets on arrival while the returned value lives; `None` for a load that is
 /// not dropped.
-pub(super) fn drop_early(how: &How, load: &Load) -> Result<Option<EarlyDrop>> {
-    let flows = dropped_flows(how, load)?;
+pub(super) fn drop_early(options: &RunOptions, load: &Load) -> Result<Option<EarlyDrop>> {
+    let flows = dropped_flows(options, load)?;
     Ok(if flows.is_empty() { None } else { Some(EarlyDrop::of(&flows)?) })
 }
 
 /// Returns the nft command with the same effect, for running a load by hand; empty if none.
-pub(super) fn rule_by_hand(how: &How, load: &Load) -> Result<String> {
+pub(super) fn nft_command(options: &RunOptions, load: &Load) -> Result<String> {
     let mut text = String::new();
-    for (from, to) in dropped_flows(how, load)? {
+    for (from, to) in dropped_flows(options, load)? {
         let ip = if from.is_ipv4() { "ip" } else { "ip6" };
         let rule = format!("{ip} saddr {from} {ip} daddr {to} meta l4proto udp drop");
         let table = format!(
@@ -34,13 +34,13 @@ pub(super) fn rule_by_hand(how: &How, load: &Load) -> Result<String> {
 }
 
 /// Source and destination addresses of the dropped packets.
-fn dropped_flows(how: &How, load: &Load) -> Result<Vec<(IpAddr, IpAddr)>> {
+fn dropped_flows(options: &RunOptions, load: &Load) -> Result<Vec<(IpAddr, IpAddr)>> {
     let ends = |sender: &Sender| {
         let (Some(from), Some(to)) = (&sender.agent, &sender.against) else {
             bail!("this machine is one of its ends")
         };
         Ok((address(from)?.ip(), address(to)?.ip()))
     };
-    let senders = how.senders.iter().take(load.senders as usize).filter(|_| load.early_drop);
+    let senders = options.senders.iter().take(load.senders as usize).filter(|_| load.early_drop);
     senders.map(ends).collect()
 }

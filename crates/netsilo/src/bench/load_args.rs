@@ -74,8 +74,11 @@ impl LoadArgs {
     /// Returns the load that the arguments describe.
     pub(super) fn spec(&self) -> Spec {
         let usual = Spec::usual(self.test, self.duration);
-        let spec =
-            filled(usual.clone(), self.instances.unwrap_or(usual.instances), self.instances_as);
+        let spec = with_instances(
+            usual.clone(),
+            self.instances.unwrap_or(usual.instances),
+            self.instances_as,
+        );
         Spec {
             workers: self.workers.unwrap_or(spec.workers),
             request_bytes: self.request.0,
@@ -93,7 +96,11 @@ impl LoadArgs {
 }
 
 /// Fills in `instances_as` when the user did not choose, and one worker per CPU.
-pub(super) fn filled(spec: Spec, instances: usize, instances_as: Option<InstancesAs>) -> Spec {
+pub(super) fn with_instances(
+    spec: Spec,
+    instances: usize,
+    instances_as: Option<InstancesAs>,
+) -> Spec {
     let cpus = cpus();
     let few = instances <= 2 * cpus;
     let guessed = if few && spec.test != Test::Forward {

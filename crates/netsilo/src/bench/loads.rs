@@ -5,11 +5,11 @@ use std::time::Duration;
 use netsilo_trial::experiment::Load;
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
-use crate::bench::experiment::Common;
+use crate::bench::experiment::ExperimentArgs;
 
 /// Arguments that list the loads.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct Requests {
+pub(super) struct LoadLists {
     /// Kinds of load: TCP_RR, UDP_RR, TCP_CRR [default: TCP_RR; matrix: TCP_RR,UDP_RR]
     #[arg(short, long, value_name = "TEST,..", value_delimiter = ',', value_parser = crate::bench::load_args::test)]
     tests: Vec<Test>,
@@ -33,11 +33,11 @@ pub(super) struct Requests {
     lost_after: Duration,
 }
 
-impl Requests {
+impl LoadLists {
     /// Returns all combinations; the parameters are the defaults of what the user left out.
     pub(super) fn loads(
         &self,
-        common: &Common,
+        experiment: &ExperimentArgs,
         tests: &[Test],
         requests: &[usize],
         instances: &[usize],
@@ -49,7 +49,7 @@ impl Requests {
         for test in or(&self.tests, tests) {
             for bytes in or(&self.requests, requests) {
                 for instances in or(&self.instances, instances) {
-                    let spec = common.spec(*test, *instances, self.instances_as);
+                    let spec = experiment.spec(*test, *instances, self.instances_as);
                     let (request_bytes, response_bytes) = (*bytes, *bytes);
                     // the size of a stream is the size of one send call
                     let send_bytes = if test.has_responses() { spec.send_bytes } else { *bytes };

@@ -12,7 +12,7 @@ use netsilo_trial::experiment::results::{Measured, Results, UnderLoad};
 use serde_json::{Value, json};
 
 use crate::report::charts::{self, Chart};
-use crate::report::folder::Folder;
+use crate::report::folder::ReportFolder;
 use crate::report::{palette, words};
 
 /// Apache ECharts, built by `scripts/echarts`.
@@ -38,7 +38,7 @@ const COUNTS: [(Measure, bool); 9] = [
 struct Options(Vec<Value>);
 
 /// Renders the page.
-pub(super) fn render(folder: &Folder, results: &Results) -> String {
+pub(super) fn render(folder: &ReportFolder, results: &Results) -> String {
     let mut options = Options::default();
     let machine = &folder.experiment.machine;
     let title = format!("{} on {}", results.kind, machine.hostname);
@@ -99,7 +99,7 @@ pub(super) fn render(folder: &Folder, results: &Results) -> String {
     page.into_string()
 }
 
-fn subtitle(folder: &Folder) -> String {
+fn subtitle(folder: &ReportFolder) -> String {
     let machine = &folder.experiment.machine;
     let model = machine.model.as_ref().map(|model| format!(" ({model})")).unwrap_or_default();
     let parts = [
@@ -110,7 +110,7 @@ fn subtitle(folder: &Folder) -> String {
     parts.into_iter().chain(machine.netdevs.clone()).collect::<Vec<_>>().join(" · ")
 }
 
-fn verdict(folder: &Folder, results: &Results) -> Markup {
+fn verdict(folder: &ReportFolder, results: &Results) -> Markup {
     let caveats = words::caveats(results);
     let (emulated, others) = caveats.split_at(usize::from(results.times_mean_nothing.is_some()));
     html! {
@@ -126,7 +126,7 @@ fn verdict(folder: &Folder, results: &Results) -> Markup {
         }
         (tables::verdicts(results))
         ul.notes { @for text in others.iter().chain(&folder.note) { li { (text) } } }
-        @let doubts = words::doubts(results);
+        @let doubts = words::cell_notes(results);
         @if !doubts.is_empty() {
             details { summary { "What weakens single figures (" (doubts.len()) ")" }
                 ul.notes { @for doubt in &doubts { li { (doubt) } } } }
@@ -197,7 +197,7 @@ fn figure(title: &str, chart: &Chart, table: &Markup, options: &mut Options) -> 
     html! {
         figure.card {
             figcaption { (title) }
-            div.chart role="img" aria-label=(chart.says) data-chart=(at)
+            div.chart role="img" aria-label=(chart.description) data-chart=(at)
                 style={ "height:" (chart.height) "px" } {}
             details { summary { "The figures as a table" } div.scroll { (table) } }
         }

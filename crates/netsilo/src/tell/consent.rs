@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_sys::files::root::Root;
 
-use crate::tell::exit::{Exit, Stop};
+use crate::tell::exit::{Exit, ExitError};
 
 /// Refuses a plan if another program now owns one of its settings; a saved plan may be old.
 pub(crate) fn refuse_owned(plan: &Plan, root: &Root) -> Result<()> {
@@ -19,17 +19,20 @@ pub(crate) fn refuse_owned(plan: &Plan, root: &Root) -> Result<()> {
         return Ok(());
     }
     let todo = "stop it first, or make the plan with --even-if-owned; nothing was written";
-    Err(Stop(Exit::OtherOwner, format!("{} writes these settings too: {todo}", names.join(", ")))
-        .into())
+    Err(ExitError(
+        Exit::OtherOwner,
+        format!("{} writes these settings too: {todo}", names.join(", ")),
+    )
+    .into())
 }
 
 /// Asks on the terminal; an error if standard input is none.
-pub(crate) fn agreed(to: &str) -> Result<bool> {
+pub(crate) fn confirmed_by_user(to: &str) -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         let message =
             "cannot ask: standard input is not a terminal; use --yes to apply without asking";
-        return Err(Stop(Exit::Usage, message.into()).into());
+        return Err(ExitError(Exit::Usage, message.into()).into());
     }
     let _ = write!(io::stderr(), "{to}? [y/N] ");
     let mut answer = String::new();

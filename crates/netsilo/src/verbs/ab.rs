@@ -1,8 +1,8 @@
 //! `netsilo ab`: switches between two settings, measures both repeatedly, and reports whether they
 //! differ.
 
+mod measurement;
 mod sides;
-mod source;
 pub(crate) mod trial;
 
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use netsilo_stats::sequential::Rules;
 use netsilo_trial::comparison::Question;
 use netsilo_trial::workload::Measure;
 
-use crate::args::ab_setting::Setting;
+use crate::args::ab_setting::AbSetting;
 use crate::args::goal::GoalArgs;
 use crate::args::look;
-use crate::args::state_dir::Place;
-use crate::tell::consent::{agreed, refuse_owned};
-use crate::tell::exit::{Exit, Stop};
+use crate::args::state_dir::StateDir;
+use crate::tell::consent::{confirmed_by_user, refuse_owned};
+use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::words::plural;
-use crate::verbs::ab::source::Source;
+use crate::verbs::ab::measurement::Measurement;
 use crate::verbs::ab::trial::{Trial, clock};
 use crate::views;
-use crate::views::ab::Told;
+use crate::views::ab::AbResult;
 
 /// Arguments of `netsilo ab`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Setting A: none, plan, plan:ALGORITHM, or a file printed by plan --json
     #[arg(long, value_name = "SETTING", default_value = "none")]
-    a: Setting,
+    a: AbSetting,
     /// Setting B, written like --a
     #[arg(long, value_name = "SETTING", default_value = "plan")]
-    b: Setting,
+    b: AbSetting,
     /// What to measure in the live workload when no COMMAND is given: cpu-per-megabyte, locality,
     /// ipis-per-packet, softirqs-per-packet, or runqueue-latency (99th percentile of how long
     /// threads that read sockets wait for a cpu while runnable)
@@ -93,9 +93,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     goal: GoalArgs,
     #[command(flatten)]
-    look: look::Live,
+    look: look::LiveArgs,
     #[command(flatten)]
-    place: Place,
+    state: StateDir,
     /// Command that prints a number, for example a load against this machine; its last word that
     /// is a number counts
     #[arg(last = true, value_name = "COMMAND")]
@@ -130,13 +130,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     if writes == 0 {
         let message = "neither setting changes anything: there is nothing to compare";
-        return Err(Stop(Exit::Refused, message.into()).into());
+        return Err(ExitError(Exit::Refused, message.into()).into());
     }
     for plan in plans.iter().flatten() {
-        refuse_owned(plan, &args.place.root()?)?;
+        refuse_owned(plan, &args.state.root()?)?;
     }
     if !args.yes
-        && !agreed(&format!("write and restore {} in each pair", plural(writes, "change")))?
+        && !confirmed_by_user(&format!(
+            "write and restore {} in each pair",
+            plural(writes, "change")
+        ))?
     {
         out::note("nothing was written");
         return Ok(Exit::Refused);
@@ -147,26 +150,34 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
     }
-    let mut source = match args.command.as_slice() {
-        [] => Source::Workload { measure: args.measure, window: args.each },
-        command => Source::Command(command.to_vec()),
+    let mut measurement = match args.command.as_slice() {
+        [] => Measurement::Workload { measure: args.measure, window: args.each },
+        command => Measurement::Command(command.to_vec()),
     };
     let question = Question {
         rules: Rules { most: args.pairs.into(), matters: args.matters, ..Rules::default() },
-        scale: source.scale(),
-        better: source.better(args.lower_is_better),
+        scale: measurement.scale(),
+        better: measurement.better(args.lower_is_better),
         seed: args.seed.unwrap_or_else(clock),
     };
     let trial = Trial { question, warm_up: args.warm_up.into(), settle: args.settle, stop: &stop };
-    let comparison = trial.run(plans, &args.place, &mut source)?;
+    let comparison = trial.run(plans, &args.state, &mut measurement)?;
     let interrupted = stop.load(Ordering::Relaxed);
-    let (a, b, measured, unit) = (&args.a, &args.b, source.to_string(), source.unit());
-    let told =
-        Told { version: 1, a, b, measured, unit, question, interrupted, comparison: &comparison };
+    let (a, b, measured, unit) = (&args.a, &args.b, measurement.to_string(), measurement.unit());
+    let result = AbResult {
+        version: 1,
+        a,
+        b,
+        measured,
+        unit,
+        question,
+        interrupted,
+        comparison: &comparison,
+    };
     if args.json {
-        out::json(&told)?;
+        out::json(&result)?;
     } else {
-        out::text(&views::ab::render(&told))?;
+        out::text(&views::ab::render(&result))?;
     }
     Ok(if interrupted { Exit::Refused } else { Exit::Ok })
 }
@@ -174,8 +185,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 /// Returns the plan of each setting; `None` for a setting that writes nothing.
 fn plans(args: &Args) -> Result<[Option<Plan>; 2]> {
     let settings = [&args.a, &args.b];
-    let looks = settings.iter().any(|setting| setting.needs_a_look());
-    let look = args.look.unless_told(args.goal.interval());
+    let looks = settings.iter().any(|setting| setting.needs_observation());
+    let look = args.look.with_default_interval(args.goal.interval());
     let seen = looks.then(|| look.observe_with(args.goal.options())).transpose()?;
     let [a, b] = settings.map(|setting| setting.plan(seen.as_ref(), &args.goal));
     Ok([a?, b?])

@@ -12,31 +12,31 @@ use netsilo_sys::transaction::guard;
 use netsilo_sys::transaction::verify::{self, Arrival};
 use serde_json::json;
 
-use crate::args::apply_options::How;
+use crate::args::apply_options::ApplyOptions;
 use crate::args::goal::GoalArgs;
 use crate::args::look;
 use crate::args::plan::load;
-use crate::args::state_dir::Place;
-use crate::tell::consent::{agreed, refuse_owned};
-use crate::tell::exit::{Exit, Stop};
-use crate::tell::out::{self, say};
+use crate::args::state_dir::StateDir;
+use crate::tell::consent::{confirmed_by_user, refuse_owned};
+use crate::tell::exit::{Exit, ExitError};
+use crate::tell::out::{self, eprint_line};
 use crate::tell::words::plural;
 use crate::verbs::ab::trial;
 use crate::views;
-use crate::views::undone::fate;
+use crate::views::undone::restore_result;
 
 /// Arguments of `netsilo apply`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Apply exactly the plan in this file, as printed by `netsilo plan --json`
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Live"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "LiveArgs"])]
     plan: Option<PathBuf>,
     #[command(flatten)]
     goal: GoalArgs,
     #[command(flatten)]
-    look: look::Live,
+    look: look::LiveArgs,
     #[command(flatten)]
-    how: How,
+    options: ApplyOptions,
 }
 
 /// Makes or reads a plan, shows it and applies it.
@@ -44,41 +44,47 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let plan = match &args.plan {
         Some(path) => load(path)?,
         None => args.goal.plan(
-            &args.look.unless_told(args.goal.interval()).observe_with(args.goal.options())?,
+            &args
+                .look
+                .with_default_interval(args.goal.interval())
+                .observe_with(args.goal.options())?,
             false,
         )?,
     };
-    apply(&plan, &args.how)
+    apply(&plan, &args.options)
 }
 
 /// Shows a plan, asks, applies it and reports the outcome.
-pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
-    if !how.json {
+pub(crate) fn apply(plan: &Plan, options: &ApplyOptions) -> Result<Exit> {
+    if !options.json {
         out::text(&views::plan::render(plan))?;
     }
     if plan.changes.is_empty() {
         return Ok(crate::verbs::plan::exit(plan, false));
     }
-    if how.json {
-        views::plan::interruptions(plan).iter().for_each(say);
+    if options.json {
+        views::plan::interruptions(plan).iter().for_each(eprint_line);
     }
-    refuse_void(plan)?;
-    refuse_owned(plan, &how.place.root()?)?;
-    if !how.yes && !agreed(&format!("apply {}", plural(plan.changes.len(), "change")))? {
-        say("nothing was written");
+    refuse_conflicting_changes(plan)?;
+    refuse_owned(plan, &options.state.root()?)?;
+    if !options.yes
+        && !confirmed_by_user(&format!("apply {}", plural(plan.changes.len(), "change")))?
+    {
+        eprint_line("nothing was written");
         return Ok(Exit::Refused);
     }
-    if let Some(window) = how.verify
-        && !is_no_worse(plan, how, window)?
+    if let Some(window) = options.verify
+        && !is_no_worse(plan, options, window)?
     {
         return Ok(Exit::Refused);
     }
-    let kernel = how.place.kernel()?;
-    let dir = how.place.absolute()?;
-    let mut start_guard =
-        |transaction: u64| guard::start(&mut guard_command(&how.place, &dir, transaction), &dir);
-    let mut options = Options {
-        confirm_within: how.confirm_within,
+    let kernel = options.state.kernel()?;
+    let dir = options.state.absolute()?;
+    let mut start_guard = |transaction: u64| {
+        guard::start(&mut guard_command(&options.state, &dir, transaction), &dir)
+    };
+    let mut write_options = Options {
+        confirm_within: options.confirm_within,
         start_guard: &mut start_guard,
         wait: verify::LIMIT,
     };
@@ -86,35 +92,35 @@ pub(crate) fn apply(plan: &Plan, how: &How) -> Result<Exit> {
         &kernel,
         &dir,
         &plan.changes,
-        &mut options,
+        &mut write_options,
         &mut |event| progress(&event, plan, &dir),
     )?;
     // Output may fail if the terminal is gone; the changes are applied nevertheless.
-    let _ = outcome(&applied, how);
+    let _ = outcome(&applied, options);
     Ok(Exit::Ok)
 }
 
 /// Tries a plan under the live workload and restores everything; `false` if it made it worse.
-fn is_no_worse(plan: &Plan, how: &How, window: Duration) -> Result<bool> {
-    let comparison = trial::verify(plan, &how.place, window)?;
-    let (words, may_stay) = trial::verified(comparison.as_ref());
-    say(words);
+fn is_no_worse(plan: &Plan, options: &ApplyOptions, window: Duration) -> Result<bool> {
+    let comparison = trial::verify(plan, &options.state, window)?;
+    let (words, may_stay) = trial::verification_line(comparison.as_ref());
+    eprint_line(words);
     if !may_stay {
-        say("netsilo: the plan is worse and is not applied");
+        eprint_line("netsilo: the plan is worse and is not applied");
     }
-    if !may_stay && how.json {
+    if !may_stay && options.json {
         out::json(&json!({ "version": 1, "transaction": null, "verified": comparison }))?;
     }
     Ok(may_stay)
 }
 
 /// Refuses a plan where one change resets a device and so voids another change.
-fn refuse_void(plan: &Plan) -> Result<()> {
+fn refuse_conflicting_changes(plan: &Plan) -> Result<()> {
     let targets = || plan.changes.iter().map(|change| &change.target);
     let void = targets().find_map(|by| Some((by, targets().find(|other| by.voids(other))?)));
     let Some((by, void)) = void else { return Ok(()) };
     let todo = "apply the first alone, then make a new plan; nothing was written";
-    Err(Stop(
+    Err(ExitError(
         Exit::Refused,
         format!("the plan sets {by}, which would reset its change of {void}: {todo}"),
     )
@@ -122,7 +128,7 @@ fn refuse_void(plan: &Plan) -> Result<()> {
 }
 
 /// The command that runs this same executable as the guard, even if its file was replaced.
-fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
+fn guard_command(state: &StateDir, dir: &Path, transaction: u64) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
         .arg("guard")
@@ -130,7 +136,7 @@ fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
         .arg("--state-dir")
         .arg(dir)
         .arg("--root")
-        .arg(place.root_path());
+        .arg(state.root_path());
     command
 }
 
@@ -138,9 +144,10 @@ fn guard_command(place: &Place, dir: &Path, transaction: u64) -> Command {
 /// the terminal itself.
 fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
     match event {
-        Event::Journalled { transaction } => {
-            say(format_args!("transaction {transaction} is recorded in {}/journal", dir.display()))
-        }
+        Event::Journalled { transaction } => eprint_line(format_args!(
+            "transaction {transaction} is recorded in {}/journal",
+            dir.display()
+        )),
         Event::Wrote { index, change, settled } => {
             let rounded = if **settled == change.new {
                 String::new()
@@ -149,18 +156,22 @@ fn progress(event: &Event<'_>, plan: &Plan, dir: &Path) {
             };
             let (n, of) = (index + 1, plan.changes.len());
             let (old, new) = change.from_to();
-            say(format_args!("{n}/{of} {}: {old} -> {new}{rounded}", change.target));
+            eprint_line(format_args!("{n}/{of} {}: {old} -> {new}{rounded}", change.target));
         }
-        Event::Failed(why) => say(format_args!("{why}; restoring the changes written before")),
-        Event::Restored(target, what) => say(format_args!("  {target}: {}", fate(what))),
+        Event::Failed(why) => {
+            eprint_line(format_args!("{why}; restoring the changes written before"))
+        }
+        Event::Restored(target, what) => {
+            eprint_line(format_args!("  {target}: {}", restore_result(what)))
+        }
         Event::Waiting { irqs: 0 } => {}
         Event::Waiting { irqs } => {
-            say(format_args!(
+            eprint_line(format_args!(
                 "waiting for {} to arrive on the new cpus",
                 plural(*irqs, "interrupt")
             ));
         }
-        Event::Arrived(irq, arrival) => say(format_args!("  irq {irq}: {}", told(arrival))),
+        Event::Arrived(irq, arrival) => eprint_line(format_args!("  irq {irq}: {}", told(arrival))),
     }
 }
 
@@ -173,13 +184,13 @@ fn told(arrival: &Arrival) -> String {
     }
 }
 
-fn outcome(applied: &Applied, how: &How) -> Result<()> {
+fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
     for (target, now) in &applied.overwritten {
-        say(format_args!(
+        eprint_line(format_args!(
             "netsilo: {target} is already {now} again: another program writes it; find and stop it"
         ));
     }
-    if how.json {
+    if options.json {
         let changes = applied
             .settled
             .iter()
@@ -196,14 +207,14 @@ fn outcome(applied: &Applied, how: &How) -> Result<()> {
             "changes": changes.collect::<Vec<_>>(),
             "arrivals": arrivals.collect::<Vec<_>>(),
             "overwritten": overwritten.collect::<Vec<_>>(),
-            "confirm_within_seconds": how.confirm_within.map(|time| time.as_secs()),
+            "confirm_within_seconds": options.confirm_within.map(|time| time.as_secs()),
         }));
     }
     let Some(transaction) = applied.transaction else {
         return out::text("nothing to do\n");
     };
     let done = plural(applied.settled.len(), "change");
-    out::text(&match how.confirm_within {
+    out::text(&match options.confirm_within {
         None => {
             format!("transaction {transaction}: {done} applied; `netsilo undo` restores them\n")
         }

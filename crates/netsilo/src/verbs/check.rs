@@ -15,7 +15,7 @@ use crate::views;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    observe: look::Look,
+    observe: look::ObserveArgs,
     /// Exit with 11 if a finding is at least this severe: info, warning, critical
     #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = severity)]
     fail_on: Severity,
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let check = check(
         &args
             .observe
-            .unless_told(CHECK_INTERVAL)
+            .with_default_interval(CHECK_INTERVAL)
             .observe_with(Options { stages: true, ..Options::for_findings() })?,
         &costs,
     );

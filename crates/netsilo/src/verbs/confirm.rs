@@ -5,9 +5,9 @@ use netsilo_sys::transaction::guard::{self, Confirmation};
 use netsilo_sys::transaction::record::By;
 use serde_json::json;
 
-use crate::args::state_dir::Place;
-use crate::tell::exit::{Exit, Stop};
-use crate::tell::out::{self, say};
+use crate::args::state_dir::StateDir;
+use crate::tell::exit::{Exit, ExitError};
+use crate::tell::out::{self, eprint_line};
 use crate::views::undone::report;
 
 /// Arguments of `netsilo confirm`.
@@ -17,15 +17,16 @@ pub(crate) struct Args {
     #[arg(short, long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    state: StateDir,
 }
 
 /// Confirms the transaction that awaits confirmation.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let late = |id: u64, by: &str| -> Result<Exit> {
-        Err(Stop(Exit::Refused, format!("too late: transaction {id} was restored {by}")).into())
+        Err(ExitError(Exit::Refused, format!("too late: transaction {id} was restored {by}"))
+            .into())
     };
-    match guard::confirm(&args.place.kernel()?, args.place.state_dir())? {
+    match guard::confirm(&args.state.kernel()?, args.state.path())? {
         Confirmation::Kept(id) | Confirmation::KeptBefore(id) if args.json => {
             out::json(&json!({ "version": 1, "confirmed": id }))?;
         }
@@ -42,14 +43,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         }
         Confirmation::Restored(id, by) => return late(id, &format!("by {by}")),
         Confirmation::RestoredNow(undone) => {
-            say(report(std::slice::from_ref(&undone)).trim_end());
+            eprint_line(report(std::slice::from_ref(&undone)).trim_end());
             if !undone.is_complete() {
                 return Ok(Exit::RestoreIncomplete);
             }
             return late(undone.transaction, "now: its time had run out and its guard was gone");
         }
         Confirmation::Nothing => {
-            return Err(Stop(Exit::Refused, "no transaction awaits confirmation".into()).into());
+            return Err(
+                ExitError(Exit::Refused, "no transaction awaits confirmation".into()).into()
+            );
         }
     }
     Ok(Exit::Ok)

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long)]
     suggest: bool,
     /// Export the plan in this file, as printed by `netsilo plan --json`, instead of making one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Look"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "ObserveArgs"])]
     plan: Option<PathBuf>,
     /// Write the files to this folder instead of printing them
     #[arg(long, value_name = "DIR")]
@@ -48,7 +48,7 @@ enum Format {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.suggest && args.format != Format::IrqbalancePolicy {
         let why = "--suggest needs the format irqbalance-policy";
-        return Err(crate::tell::exit::Stop(Exit::Usage, why.into()).into());
+        return Err(crate::tell::exit::ExitError(Exit::Usage, why.into()).into());
     }
     // The --suggest script reads the hints and needs no plan.
     let files = if args.suggest {

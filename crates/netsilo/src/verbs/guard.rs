@@ -5,9 +5,9 @@ use std::io;
 use anyhow::Result;
 use netsilo_sys::transaction::guard::{self, End};
 
-use crate::args::state_dir::Place;
+use crate::args::state_dir::StateDir;
 use crate::tell::exit::Exit;
-use crate::tell::out::say;
+use crate::tell::out::eprint_line;
 use crate::views::undone::report;
 
 /// Arguments of the hidden `netsilo guard`.
@@ -16,24 +16,26 @@ pub(crate) struct Args {
     /// Transaction to restore unless it is confirmed
     transaction: u64,
     #[command(flatten)]
-    place: Place,
+    state: StateDir,
 }
 
 /// Restores a transaction unless it is confirmed in time; `apply` starts it with standard error in
 /// the state folder's `guard.log`.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let Args { transaction, place } = args;
-    let end = guard::watch(&place.kernel()?, place.state_dir(), *transaction, &mut io::stdout())?;
+    let Args { transaction, state } = args;
+    let end = guard::watch(&state.kernel()?, state.path(), *transaction, &mut io::stdout())?;
     let exit = match &end {
         End::Restored(undone) if !undone.is_complete() => Exit::RestoreIncomplete,
         _ => Exit::Ok,
     };
     match end {
-        End::Confirmed => say(format_args!("transaction {transaction} was confirmed")),
-        End::Undone(by) => say(format_args!("transaction {transaction} was restored by {by}")),
+        End::Confirmed => eprint_line(format_args!("transaction {transaction} was confirmed")),
+        End::Undone(by) => {
+            eprint_line(format_args!("transaction {transaction} was restored by {by}"))
+        }
         End::Restored(undone) => {
-            say("no confirmation in time");
-            say(report(&[undone]).trim_end());
+            eprint_line("no confirmation in time");
+            eprint_line(report(&[undone]).trim_end());
         }
     }
     Ok(exit)

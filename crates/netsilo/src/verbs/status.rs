@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use netsilo_sys::transaction::journal::STATE_DIR;
 
-use crate::tell::exit::{Exit, Stop};
+use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::status::{SOCKET, Status};
 use crate::views;
@@ -50,10 +50,10 @@ fn ask(dir: &Path) -> Result<String> {
                 "the daemon is not running (no answer at {}); start it with `netsilo run`",
                 path.display()
             );
-            return Err(Stop(Exit::NotRunning, words).into());
+            return Err(ExitError(Exit::NotRunning, words).into());
         }
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Err(Stop(
+            return Err(ExitError(
                 Exit::NoPermission,
                 format!("no permission to read {}: run as root", dir.display()),
             )

@@ -6,9 +6,9 @@ use netsilo_sys::transaction::record::By;
 use netsilo_sys::transaction::undo::{self, Fate, Undone, Which};
 use serde_json::json;
 
-use crate::args::state_dir::Place;
+use crate::args::state_dir::StateDir;
 use crate::tell::exit::Exit;
-use crate::tell::out::{self, say};
+use crate::tell::out::{self, eprint_line};
 use crate::views::undone::report;
 
 /// Arguments of `netsilo undo`.
@@ -24,13 +24,13 @@ pub(crate) struct Args {
     #[arg(short, long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    state: StateDir,
 }
 
 /// Undoes transactions of this boot.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let which = if args.last { Which::Last } else { Which::All };
-    let (kernel, dir) = (args.place.kernel()?, args.place.state_dir());
+    let (kernel, dir) = (args.state.kernel()?, args.state.path());
     let all = undo::undo(&kernel, dir, which, args.forget, By::Undo, &mut |_, _| {})?;
     if args.json {
         out::json(&as_json(&all))?;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if all.iter().all(Undone::is_complete) {
         return Ok(Exit::Ok);
     }
-    say(if args.forget {
+    eprint_line(if args.forget {
         "netsilo: some values could not be restored and are given up"
     } else {
         "netsilo: some values could not be restored: run `netsilo undo` to try again, or \

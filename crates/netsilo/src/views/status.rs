@@ -147,11 +147,11 @@ fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) 
 }
 
 fn decision(status: &Status, entry: &Entry) -> String {
-    format!("{} ago: {}", ago(status, entry.at), words(entry))
+    format!("{} ago: {}", ago(status, entry.at), decision_line(entry))
 }
 
 /// A decision in one line.
-pub(crate) fn words(entry: &Entry) -> String {
+pub(crate) fn decision_line(entry: &Entry) -> String {
     let what = serde_json::to_value(entry.what)
         .ok()
         .and_then(|what| what.as_str().map(|what| what.replace('_', " ")));

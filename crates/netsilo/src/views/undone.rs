@@ -18,15 +18,15 @@ pub(crate) fn report(all: &[Undone]) -> String {
         let of = plural(undone.knobs.len(), "setting");
         let _ = writeln!(text, "transaction {}: {restored} of {of} restored", undone.transaction);
         for (target, what) in &undone.knobs {
-            let _ = writeln!(text, "  {target}: {}", fate(what));
+            let _ = writeln!(text, "  {target}: {}", restore_result(what));
         }
     }
     text
 }
 
 /// Describes the result of one knob.
-pub(crate) fn fate(fate: &Fate) -> String {
-    match fate {
+pub(crate) fn restore_result(result: &Fate) -> String {
+    match result {
         Fate::Restored => "restored".into(),
         Fate::Reworded(raw) => {
             format!("restored, the kernel now prints it as {:?}", raw.trim_end())

@@ -180,13 +180,14 @@ pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
                 th scope="col" { "forwarded" } th scope="col" { "dropped early" }
                 th scope="col" { "saved" }
             } }
-            tbody { @for spared in &pair.settings { @for (name, it) in words::ways(spared) {
+            tbody { @for spared in &pair.settings {
+                @for (name, it) in words::early_drop_comparisons(spared) {
                 tr {
                     th scope="row" { (spared.setting) }
                     td.text { (name) }
                     td { (nanoseconds(it.passed_on_ns)) }
                     td { (nanoseconds(it.dropped_ns)) }
-                    td { (words::less(it)) }
+                    td { (words::saving(it)) }
                 }
             } } }
         }

@@ -3,14 +3,14 @@
 use anyhow::Result;
 use netsilo_decide::plan::Plan;
 
-use crate::args::state_dir::Place;
-use crate::temporary_changes::Switch;
+use crate::args::state_dir::StateDir;
+use crate::temporary_changes::TemporaryChanges;
 
 /// The state that is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     /// The values found at the start.
-    Nothing,
+    Initial,
     A,
     B,
 }
@@ -18,26 +18,26 @@ pub(super) enum Side {
 /// Both plans, and which of them is in force.
 pub(super) struct Sides<'a> {
     plans: [Option<Plan>; 2],
-    switch: Switch<'a>,
+    temporary: TemporaryChanges<'a>,
     now: Side,
 }
 
 impl<'a> Sides<'a> {
-    pub(crate) fn new(plans: [Option<Plan>; 2], place: &'a Place) -> Result<Self> {
-        Ok(Self { plans, switch: Switch::new(place)?, now: Side::Nothing })
+    pub(crate) fn new(plans: [Option<Plan>; 2], state: &'a StateDir) -> Result<Self> {
+        Ok(Self { plans, temporary: TemporaryChanges::new(state)?, now: Side::Initial })
     }
 
     /// Puts a side in force; returns whether anything was written.
-    pub(super) fn to(&mut self, side: Side) -> Result<bool> {
+    pub(super) fn switch_to(&mut self, side: Side) -> Result<bool> {
         if side == self.now {
             return Ok(false);
         }
         self.now = side;
         let plan = match side {
-            Side::Nothing => None,
+            Side::Initial => None,
             Side::A => self.plans[0].as_ref(),
             Side::B => self.plans[1].as_ref(),
         };
-        self.switch.put(plan.map_or(&[], |plan| &plan.changes))
+        self.temporary.replace(plan.map_or(&[], |plan| &plan.changes))
     }
 }

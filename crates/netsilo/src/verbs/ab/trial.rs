@@ -12,10 +12,10 @@ use netsilo_trial::comparison::{Comparison, Pair, Question, Scale, Verdict};
 use netsilo_trial::workload::Measure;
 
 use crate::args::look;
-use crate::args::state_dir::Place;
-use crate::tell::exit::{Exit, Stop};
+use crate::args::state_dir::StateDir;
+use crate::tell::exit::{Exit, ExitError};
+use crate::verbs::ab::measurement::{Measurement, NoValue};
 use crate::verbs::ab::sides::{Side, Sides};
-use crate::verbs::ab::source::{Nothing, Source};
 use crate::views;
 
 pub(super) fn clock() -> u64 {
@@ -36,22 +36,22 @@ impl Trial<'_> {
     pub(super) fn run(
         &self,
         plans: [Option<Plan>; 2],
-        place: &Place,
-        source: &mut Source,
+        state: &StateDir,
+        measurement: &mut Measurement,
     ) -> Result<Comparison> {
-        let mut sides = Sides::new(plans, place)?;
+        let mut sides = Sides::new(plans, state)?;
         let bar = self.progress();
-        let measured = self.measure(&mut sides, source, &bar);
+        let measured = self.measure(&mut sides, measurement, &bar);
         bar.finish_and_clear();
         // a failed restore is reported before a failed measurement
-        sides.to(Side::Nothing)?;
+        sides.switch_to(Side::Initial)?;
         Ok(self.question.compare(&measured?))
     }
 
     fn measure(
         &self,
         sides: &mut Sides<'_>,
-        source: &mut Source,
+        measurement: &mut Measurement,
         bar: &ProgressBar,
     ) -> Result<Vec<Pair>> {
         let mut coin = fastrand::Rng::with_seed(self.question.seed);
@@ -60,10 +60,10 @@ impl Trial<'_> {
         while !self.question.is_answered(&pairs) {
             let b_first = coin.bool();
             let mut value = |side: Side| -> Result<Option<f64>> {
-                if sides.to(side)? {
-                    look::pass(self.settle, self.stop);
+                if sides.switch_to(side)? {
+                    look::wait_unless_stopped(self.settle, self.stop);
                 }
-                source.value(self.stop)
+                measurement.value(self.stop)
             };
             let (first, second) = if b_first { (Side::B, Side::A) } else { (Side::A, Side::B) };
             let (Some(first), Some(second)) = (value(first)?, value(second)?) else { break };
@@ -102,7 +102,11 @@ impl Trial<'_> {
 
 /// Measures the live workload with and without a plan, and restores everything; `None` when
 /// nothing was received, so that there is nothing to compare.
-pub(crate) fn verify(plan: &Plan, place: &Place, window: Duration) -> Result<Option<Comparison>> {
+pub(crate) fn verify(
+    plan: &Plan,
+    state: &StateDir,
+    window: Duration,
+) -> Result<Option<Comparison>> {
     let measure = Measure::CpuPerMegabyte;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in
@@ -110,23 +114,25 @@ pub(crate) fn verify(plan: &Plan, place: &Place, window: Duration) -> Result<Opt
     {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
     }
-    let mut source = Source::Workload { measure, window };
+    let mut measurement = Measurement::Workload { measure, window };
     let rules = Rules { most: 12, matters: 0.02, ..Rules::default() };
     let question =
         Question { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
     let trial = Trial { question, warm_up: 0, settle: window / 4, stop: &stop };
-    let comparison = match trial.run([None, Some(plan.clone())], place, &mut source) {
-        Err(error) if error.downcast_ref().is_some_and(Nothing::was_received) => return Ok(None),
+    let comparison = match trial.run([None, Some(plan.clone())], state, &mut measurement) {
+        Err(error) if error.downcast_ref().is_some_and(NoValue::because_nothing_was_received) => {
+            return Ok(None);
+        }
         other => other?,
     };
     if stop.load(Ordering::Relaxed) {
-        return Err(Stop(Exit::Refused, "interrupted: nothing remains written".into()).into());
+        return Err(ExitError(Exit::Refused, "interrupted: nothing remains written".into()).into());
     }
     Ok(Some(comparison))
 }
 
 /// Describes a verification in one line; `false` if the plan made it worse.
-pub(crate) fn verified(comparison: Option<&Comparison>) -> (String, bool) {
+pub(crate) fn verification_line(comparison: Option<&Comparison>) -> (String, bool) {
     let Some(comparison) = comparison else {
         return ("not verified: nothing is received, so nothing can be compared".into(), true);
     };
