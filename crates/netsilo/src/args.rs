@@ -8,6 +8,7 @@ pub(crate) mod apply_options;
 pub(crate) mod costs;
 pub(crate) mod goal;
 pub(crate) mod look;
+pub(crate) mod named;
 pub(crate) mod parse;
 pub(crate) mod plan;
 pub(crate) mod state_dir;

@@ -96,9 +96,30 @@ pub(crate) fn run() -> Result<Exit> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+    use netsilo_decide::judge::findings::FindingId;
 
     #[test]
     fn the_command_line_is_consistent() {
         super::Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_finding_in_a_help_text_exists() {
+        let mut named = Vec::new();
+        findings(&super::Args::command(), &mut named);
+        assert!(!named.is_empty(), "no help text has an example of --fix ID:SUBJECT");
+        for id in named {
+            assert!(id.parse::<FindingId>().is_ok(), "no finding is called {id}");
+        }
+    }
+
+    /// Collects the ids that help texts of a verb and its verbs write as `ID:SUBJECT`.
+    fn findings(command: &clap::Command, named: &mut Vec<String>) {
+        for arg in command.get_arguments().filter(|arg| arg.get_id() == "fix") {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let examples = help.split(|c: char| c.is_whitespace() || "(),".contains(c));
+            named.extend(examples.filter_map(|it| Some(it.split_once(':')?.0.to_owned())));
+        }
+        command.get_subcommands().for_each(|verb| findings(verb, named));
     }
 }

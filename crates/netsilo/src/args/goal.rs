@@ -14,7 +14,8 @@ use netsilo_sys::cost::store::COSTS_DIR;
 
 use crate::args::costs::{measured, read_costs};
 use crate::args::look;
-use crate::args::parse::{algorithm, cpus_or_off, entries_or_off, on_or_off, some_cpus, xps};
+use crate::args::named;
+use crate::args::parse::{cpus_or_off, entries_or_off, on_or_off, some_cpus};
 
 /// Arguments that describe the goal of a plan.
 #[derive(Debug, Clone, clap::Args)]
@@ -29,7 +30,13 @@ pub(crate) struct GoalArgs {
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     exclude: Option<CpuSet>,
     /// Algorithm that places interrupts
-    #[arg(short, long, value_name = "NAME", default_value = "auto", value_parser = algorithm)]
+    #[arg(
+        short,
+        long,
+        value_name = "NAME",
+        default_value = "auto",
+        value_parser = named::algorithms()
+    )]
     algorithm: AlgorithmName,
     /// Do not move interrupts and NAPI kthreads
     #[arg(long)]
@@ -47,7 +54,7 @@ pub(crate) struct GoalArgs {
     #[arg(long, value_name = "PORT/PROTO=QUEUES")]
     steer: Vec<Steering>,
     /// Set XPS: each CPU sends through the nearest tx queue, or off [default: unchanged]
-    #[arg(long, value_name = "near|off", value_parser = xps)]
+    #[arg(long, value_name = "WHICH", value_parser = named::xps())]
     xps: Option<Xps>,
     /// Set the CPUs of interrupts that are activated later [default: unchanged]
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
@@ -57,9 +64,9 @@ pub(crate) struct GoalArgs {
     #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
     rps_default_mask: Option<CpuSet>,
     /// Plan only what fixes these findings of netsilo check; in a subject write / for a space
-    /// (ring-full:eth0/rx-3)
+    /// (nic-drops:eth0, rps-to-itself:eth0/rx-3)
     #[arg(long, value_name = "ID[:SUBJECT],..", value_delimiter = ',', conflicts_with_all = [
-        "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "xps",
+        "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "steer", "xps",
         "default_smp_affinity", "rps_default_mask",
     ])]
     fix: Vec<Mend>,

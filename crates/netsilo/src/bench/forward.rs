@@ -16,11 +16,11 @@ use crate::tell::exit::Exit;
 pub(crate) struct Args {
     /// Sending machine, where bench serve runs with --may-load for the receiver
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
-    from: Option<String>,
+    sender: Option<String>,
     /// Receiving machine, where bench serve runs; its address as the sender reaches it through
     /// this machine
     #[arg(long, value_name = "HOST[:PORT]", required_unless_present = "resume")]
-    to: Option<String>,
+    receiver: Option<String>,
     /// Leave out the load in both directions, which needs --may-load for the sender at the receiver
     #[arg(long)]
     one_way: bool,
@@ -44,14 +44,15 @@ pub(crate) struct Args {
 
 /// Runs or resumes the experiment.
 pub(super) fn run(args: &Args) -> Result<Exit> {
-    let sender = |agent: &Option<String>, against: &Option<String>| Sender {
+    let sends = |agent: &Option<String>, against: &Option<String>| Sender {
         agent: agent.clone(),
         against: against.clone(),
     };
-    let senders = match (&args.from, args.one_way) {
+    let (sender, receiver) = (&args.sender, &args.receiver);
+    let senders = match (sender, args.one_way) {
         (None, _) => Vec::new(),
-        (_, true) => vec![sender(&args.from, &args.to)],
-        (_, false) => vec![sender(&args.from, &args.to), sender(&args.to, &args.from)],
+        (_, true) => vec![sends(sender, receiver)],
+        (_, false) => vec![sends(sender, receiver), sends(receiver, sender)],
     };
     args.experiment
         .run(Kind::Forward, args.tuning.even_if_owned(), senders, |setup| define(args, setup))

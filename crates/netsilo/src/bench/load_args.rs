@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use crate::args::named;
 use anyhow::{Context as _, Result};
 use netsilo_load::PORT;
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
@@ -11,15 +12,21 @@ use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 /// Arguments that describe a load.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LoadArgs {
-    /// Kind of load: TCP_RR, UDP_RR, TCP_CRR, TCP_STREAM, TCP_SENDFILE, UDP_STREAM, FORWARD
-    #[arg(short, long, value_name = "TEST", default_value = "TCP_RR", value_parser = test)]
+    /// Kind of load, by netperf's name
+    #[arg(
+        short,
+        long,
+        value_name = "TEST",
+        default_value = "TCP_RR",
+        ignore_case = true,
+        value_parser = named::tests(&Test::ALL)
+    )]
     test: Test,
     /// Number of concurrent instances, each with one request outstanding [default: 1; FORWARD: 64]
     #[arg(short = 'n', long, value_name = "N")]
     instances: Option<usize>,
-    /// How instances run: threads, processes, multiplexed [default: threads up to two per CPU,
-    /// multiplexed above]
-    #[arg(long, value_name = "WHAT", value_parser = instances_as)]
+    /// How instances run [default: threads up to two per CPU, multiplexed above]
+    #[arg(long, value_name = "WHAT", value_parser = named::instances_as())]
     instances_as: Option<InstancesAs>,
     /// Number of client threads for multiplexed instances [default: one per CPU]
     #[arg(long, value_name = "N")]
@@ -156,17 +163,6 @@ pub(super) fn cpus() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-pub(super) fn test(text: &str) -> Result<Test, String> {
-    let known = Test::ALL.into_iter().find(|test| test.as_str().eq_ignore_ascii_case(text));
-    known.ok_or_else(|| format!("known are {}", Test::ALL.map(Test::as_str).join(", ")))
-}
-
-pub(super) fn instances_as(text: &str) -> Result<InstancesAs, String> {
-    let all = [InstancesAs::Threads, InstancesAs::Processes, InstancesAs::Multiplexed];
-    let known = all.into_iter().find(|kind| kind.to_string() == text);
-    known.ok_or_else(|| "write threads, processes or multiplexed".into())
-}
-
 pub(super) fn sizes(text: &str) -> Result<(usize, usize), String> {
     let (request, response) = text.split_once(',').unwrap_or((text, text));
     let bytes =
@@ -201,6 +197,5 @@ mod tests {
         );
         assert_eq!((sizes("256"), sizes("1, 1024")), (Ok((256, 256)), Ok((1, 1024))));
         assert_eq!(sizes("x").unwrap_err(), "\"x\" is not a number of bytes");
-        assert_eq!((test("udp_rr"), test("TCP_MAERTS").is_err()), (Ok(Test::UdpRr), true));
     }
 }

@@ -2,6 +2,7 @@
 //! numbers of instances.
 
 use anyhow::Result;
+use clap::builder::PossibleValuesParser;
 use netsilo_trial::experiment::{Kind, Load, Setting};
 use netsilo_trial::traffic::Test;
 
@@ -21,12 +22,19 @@ pub(crate) struct Args {
     #[command(flatten)]
     peer: PeerArgs,
     /// Settings to compare; the first is the baseline
-    #[arg(short, long, value_name = "NAME,..", value_delimiter = ',', default_values = SETTINGS)]
+    #[arg(
+        short,
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_values = SETTINGS,
+        value_parser = PossibleValuesParser::new(SETTINGS)
+    )]
     settings: Vec<String>,
     /// Also compare what a shell command changes; it runs once and its changes are undone, then
     /// netsilo writes them itself
     #[arg(long, value_name = "NAME=COMMAND")]
-    config: Vec<CommandSetting>,
+    setting: Vec<CommandSetting>,
     #[command(flatten)]
     loads: LoadLists,
     /// Burn this much CPU time in user mode per request, as a real service does
@@ -50,10 +58,9 @@ fn define(args: &Args, setup: &mut Setup<'_>) -> Result<Definition> {
     setup.options.work_usecs = args.work_usecs;
     let mut all = Vec::new();
     for name in &args.settings {
-        settings::check_name(name, &SETTINGS)?;
         all.extend(setting(name, args, setup, &loads)?);
     }
-    for command in &args.config {
+    for command in &args.setting {
         all.push(command.record(setup)?);
     }
     Ok(Definition { settings: all, loads })

@@ -1,6 +1,6 @@
 //! The settings that experiments compare, as netsilo's own plans: interrupt affinity, RPS, RFS.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use netsilo_decide::plan::{AlgorithmName, Goal, plan};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -152,12 +152,4 @@ pub(super) fn unless_empty(setting: Setting) -> Option<Setting> {
         return None;
     }
     Some(setting)
-}
-
-/// Checks that a setting has one of these names.
-pub(super) fn check_name(name: &str, names: &[&str]) -> Result<()> {
-    if names.contains(&name) {
-        return Ok(());
-    }
-    bail!("there is no setting {name}; known are {}", names.join(", "))
 }

@@ -9,10 +9,15 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_trial::experiment::{Kind, Load};
 use netsilo_trial::traffic::{Spec, Test};
 
+use crate::args::named;
 use crate::bench::defined::{Definition, Setup};
 use crate::bench::experiment::PeerArgs;
 use crate::bench::settings;
 use crate::tell::exit::Exit;
+
+/// Kinds of load that silo accepts.
+const TESTS: [Test; 6] =
+    [Test::TcpStream, Test::TcpSendfile, Test::UdpStream, Test::TcpRr, Test::UdpRr, Test::TcpCrr];
 
 /// Arguments of `netsilo bench silo`.
 #[derive(Debug, clap::Args)]
@@ -22,14 +27,15 @@ pub(crate) struct Args {
     /// CPU that reads the stream [default: the highest that is not isolated or nohz_full]
     #[arg(long, value_name = "CPU")]
     reader: Option<u32>,
-    /// Kinds of load: TCP_STREAM, UDP_STREAM, TCP_RR
+    /// Kinds of load, by netperf's names
     #[arg(
         short,
         long,
         value_name = "TEST,..",
         value_delimiter = ',',
         default_values_t = [Test::TcpStream],
-        value_parser = crate::bench::load_args::test
+        ignore_case = true,
+        value_parser = named::tests(&TESTS)
     )]
     tests: Vec<Test>,
     /// Bytes of a stream per send call [default: 131072; UDP_STREAM: 1472]

@@ -2,12 +2,14 @@
 //! offloads, MTUs, socket buffers, one sender or two.
 
 use anyhow::Result;
+use clap::builder::PossibleValuesParser;
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_trial::experiment::{Kind, Load, Setting};
 use netsilo_trial::traffic::{Spec, Test};
 
+use crate::args::named;
 use crate::bench::defined::{Definition, Setup};
 use crate::bench::experiment::PeerArgs;
 use crate::bench::folder::Sender;
@@ -27,6 +29,9 @@ const OFFLOADS: [(&str, &[&str]); 5] = [
     ),
 ];
 
+/// Kinds of load that stream accepts.
+const TESTS: [Test; 3] = [Test::TcpStream, Test::TcpSendfile, Test::UdpStream];
+
 /// Arguments of `netsilo bench stream`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -35,14 +40,15 @@ pub(crate) struct Args {
     /// Send from this machine and read at the peer; TSO and scatter-gather only affect the sender
     #[arg(long)]
     send: bool,
-    /// Kinds of load: TCP_STREAM, TCP_SENDFILE, UDP_STREAM
+    /// Kinds of load, by netperf's names
     #[arg(
         short,
         long,
         value_name = "TEST,..",
         value_delimiter = ',',
         default_values_t = [Test::TcpStream, Test::TcpSendfile],
-        value_parser = crate::bench::load_args::test
+        ignore_case = true,
+        value_parser = named::tests(&TESTS)
     )]
     tests: Vec<Test>,
     /// Bytes per send call
@@ -66,12 +72,13 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=2)
     )]
     senders: Vec<u32>,
-    /// Offloads to toggle, one at a time: tso, gro, lro, sg, checksum
+    /// Offloads to toggle, one at a time, by ethtool's names
     #[arg(
         long,
         value_name = "NAME,..",
         value_delimiter = ',',
-        default_values_t = OFFLOADS.map(|(name, _)| name.to_owned())
+        default_values = OFFLOADS.map(|(name, _)| name),
+        value_parser = PossibleValuesParser::new(OFFLOADS.map(|(name, _)| name))
     )]
     offloads: Vec<String>,
     /// Largest TCP socket buffers to try
@@ -107,7 +114,6 @@ fn define(args: &Args, setup: &mut Setup<'_>) -> Result<Definition> {
     let snapshot = &setup.observation.after;
     let mut all = vec![settings::none("none")];
     for name in &args.offloads {
-        settings::check_name(name, &OFFLOADS.map(|(name, _)| name))?;
         let features = OFFLOADS
             .iter()
             .find(|(known, _)| known == name)

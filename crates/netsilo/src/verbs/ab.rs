@@ -17,8 +17,8 @@ use netsilo_trial::workload::Measure;
 
 use crate::args::ab_setting::AbSetting;
 use crate::args::goal::GoalArgs;
-use crate::args::look;
 use crate::args::state_dir::StateDir;
+use crate::args::{look, named};
 use crate::tell::consent::{confirmed_by_user, refuse_owned};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
@@ -37,14 +37,13 @@ pub(crate) struct Args {
     /// Setting B, written like --a
     #[arg(long, value_name = "SETTING", default_value = "plan")]
     b: AbSetting,
-    /// What to measure in the live workload when no COMMAND is given: cpu-per-megabyte, locality,
-    /// ipis-per-packet, softirqs-per-packet, or runqueue-latency (99th percentile of how long
-    /// threads that read sockets wait for a cpu while runnable)
+    /// What to measure in the live workload when no COMMAND is given; runqueue-latency is the 99th
+    /// percentile of how long threads that read sockets wait for a cpu while runnable
     #[arg(
         long,
         value_name = "MEASURE",
         default_value = "cpu-per-megabyte",
-        value_parser = measure,
+        value_parser = named::measures(),
         conflicts_with = "command"
     )]
     measure: Measure,
@@ -100,11 +99,6 @@ pub(crate) struct Args {
     /// is a number counts
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
-}
-
-fn measure(text: &str) -> Result<Measure, String> {
-    let known = Measure::ALL.into_iter().find(|measure| measure.as_str() == text);
-    known.ok_or_else(|| format!("known are {}", Measure::ALL.map(Measure::as_str).join(", ")))
 }
 
 /// Parses a percentage as a share from 0 to 1: `1%`, `0.5 %`, `2`.

@@ -6,6 +6,7 @@ use netsilo_sys::bpf::tracer::Options;
 
 use crate::args::costs::costs_for;
 use crate::args::look::{self, CHECK_INTERVAL};
+use crate::args::named;
 use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::verbs::calibrate;
@@ -16,8 +17,13 @@ use crate::views;
 pub(crate) struct Args {
     #[command(flatten)]
     observe: look::ObserveArgs,
-    /// Exit with 11 if a finding is at least this severe: info, warning, critical
-    #[arg(long, value_name = "SEVERITY", default_value = "warning", value_parser = severity)]
+    /// Exit with 11 if a finding is at least this severe
+    #[arg(
+        long,
+        value_name = "SEVERITY",
+        default_value = "warning",
+        value_parser = named::severities()
+    )]
     fail_on: Severity,
     /// Measure the cost between this machine's CPUs first, for about 5s, and use it for the
     /// verdicts; netsilo calibrate stores such a measurement
@@ -52,12 +58,4 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Ok })
-}
-
-fn severity(text: &str) -> Result<Severity> {
-    let known = Severity::ALL.into_iter().filter(|severity| *severity > Severity::Ok);
-    known
-        .into_iter()
-        .find(|severity| severity.as_str() == text)
-        .ok_or_else(|| anyhow::anyhow!("known are info, warning, critical"))
 }
