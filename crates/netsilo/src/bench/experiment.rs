@@ -170,7 +170,7 @@ impl ExperimentArgs {
         let settings = without_twins(settings);
         let (observation, options) = (setup.observation, setup.options);
         let experiment = Experiment {
-            version: 1,
+            schema: 1,
             kind,
             netsilo: env!("CARGO_PKG_VERSION").into(),
             command: std::env::args().collect(),

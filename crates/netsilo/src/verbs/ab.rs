@@ -159,7 +159,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let interrupted = stop.load(Ordering::Relaxed);
     let (a, b, measured, unit) = (&args.a, &args.b, measurement.to_string(), measurement.unit());
     let result = AbResult {
-        version: 1,
+        schema: 1,
         a,
         b,
         measured,

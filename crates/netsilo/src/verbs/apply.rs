@@ -109,7 +109,7 @@ fn is_no_worse(plan: &Plan, options: &ApplyOptions, window: Duration) -> Result<
         eprint_line("netsilo: the plan is worse and is not applied");
     }
     if !may_stay && options.json {
-        out::json(&json!({ "version": 1, "transaction": null, "verified": comparison }))?;
+        out::json(&json!({ "schema": 1, "transaction": null, "verified": comparison }))?;
     }
     Ok(may_stay)
 }
@@ -202,7 +202,7 @@ fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
             .iter()
             .map(|(target, now)| json!({ "target": target, "value": now }));
         return out::json(&json!({
-            "version": 1,
+            "schema": 1,
             "transaction": applied.transaction,
             "changes": changes.collect::<Vec<_>>(),
             "arrivals": arrivals.collect::<Vec<_>>(),

@@ -28,7 +28,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     };
     match guard::confirm(&args.state.kernel()?, args.state.path())? {
         Confirmation::Kept(id) | Confirmation::KeptBefore(id) if args.json => {
-            out::json(&json!({ "version": 1, "confirmed": id }))?;
+            out::json(&json!({ "schema": 1, "confirmed": id }))?;
         }
         Confirmation::Kept(id) => {
             out::text(&format!(

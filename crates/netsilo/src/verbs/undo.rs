@@ -71,5 +71,5 @@ fn as_json(all: &[Undone]) -> serde_json::Value {
             "knobs": undone.knobs.iter().map(knob).collect::<Vec<_>>(),
         })
     };
-    json!({ "version": 1, "transactions": all.iter().map(transaction).collect::<Vec<_>>() })
+    json!({ "schema": 1, "transactions": all.iter().map(transaction).collect::<Vec<_>>() })
 }

@@ -125,7 +125,7 @@ fn number(value: f64) -> String {
 /// The result of a comparison as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct AbResult<'a> {
-    pub(crate) version: u32,
+    pub(crate) schema: u32,
     pub(crate) a: &'a AbSetting,
     pub(crate) b: &'a AbSetting,
     pub(crate) measured: String,
@@ -157,7 +157,7 @@ mod tests {
         let (a, b, measured) =
             (&AbSetting::None, &AbSetting::Plan(None), "netsilo bench run".to_owned());
         render(&AbResult {
-            version: 1,
+            schema: 1,
             a,
             b,
             measured,

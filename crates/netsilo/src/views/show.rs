@@ -11,7 +11,7 @@ use netsilo_model::snapshot::attribution::Source;
 
 use crate::tell::words::plural;
 use crate::views::stages;
-use crate::views::table::{table, trim_lines};
+use crate::views::table::{MEASURED, TICKS, table, trim_lines};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
 /// How many consumers of a queue are named; the rest is added up.
@@ -102,8 +102,8 @@ fn queue_table(netdev: &NetdevLine) -> String {
     let header = [
         "  rx",
         "irq",
-        "asked",
-        "in force",
+        "requested",
+        "effective",
         "polled on",
         "packets/s",
         "softirq",
@@ -209,18 +209,21 @@ fn heaviest(all: impl Iterator<Item = (String, f64)>) -> Vec<String> {
 }
 
 fn cpu_table(cpus: &[CpuLine]) -> String {
-    let measured = cpus.iter().any(|cpu| cpu.true_softirq.is_some());
+    let measured = cpus.iter().any(|cpu| cpu.softirq_share.is_some());
     let nodes =
         cpus.iter().filter_map(|cpu| cpu.node).collect::<std::collections::BTreeSet<_>>().len() > 1;
-    let mut header = vec!["  cpu", "core"];
-    header.extend(nodes.then_some("node"));
-    header.extend(["usr", "sys", "irq", "softirq", "idle"]);
-    header.extend(
-        measured.then_some(["true irq", "true softirq", "true ipi", "ipi/s"]).into_iter().flatten(),
-    );
-    header.extend((!measured).then_some("cal/s"));
-    header.extend(["net_rx/s", "rps/s", "dropped/s", "polls", "readers"]);
-    let mut table = table(&header, |name| !matches!(name, "  cpu" | "core" | "polls" | "readers"));
+    let mut header = vec!["\n  cpu", "\ncore"];
+    header.extend(nodes.then_some("\nnode"));
+    header.extend(TICKS);
+    if measured {
+        header.extend(MEASURED);
+        header.push("\nipi/s");
+    } else {
+        header.push("\ncal/s");
+    }
+    header.extend(["\nnet_rx/s", "\nrps/s", "\ndropped/s", "\npolls", "\nreaders"]);
+    let words = ["\n  cpu", "\ncore", "\npolls", "\nreaders"];
+    let mut table = table(&header, |name| !words.contains(&name));
     for cpu in cpus {
         table.add_row(cpu_row(cpu, measured, nodes));
     }
@@ -234,7 +237,8 @@ fn cpu_row(cpu: &CpuLine, measured: bool, nodes: bool) -> Vec<String> {
     row.extend((0..5).map(|i| or_dash(shares, |shares| percent(shares[i]))));
     if measured {
         row.extend(
-            [cpu.true_irq, cpu.true_softirq, cpu.true_ipi].map(|share| or_dash(share, percent)),
+            [cpu.hardirq_share, cpu.softirq_share, cpu.ipi_share]
+                .map(|share| or_dash(share, percent)),
         );
         row.push(or_dash(cpu.ipis_per_s, count));
     } else {

@@ -2,6 +2,12 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
+/// Header of the shares of a CPU's time that clock ticks sample, with the group's name above.
+pub(crate) const TICKS: [&str; 5] = ["ticks\nusr", "\nsys", "\nirq", "\nsoftirq", "\nidle"];
+
+/// Header of the shares of a CPU's time that eBPF measures at entry and exit.
+pub(crate) const MEASURED: [&str; 3] = ["measured\nhardirq", "\nsoftirq", "\nipi"];
+
 /// A table without lines: narrow enough for a terminal, wide enough for a pipe.
 pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
     let mut table = Table::new();
