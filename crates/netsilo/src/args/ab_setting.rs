@@ -31,7 +31,7 @@ impl FromStr for AbSetting {
             "none" => Self::None,
             "plan" => Self::Plan(None),
             _ => match text.strip_prefix("plan:") {
-                Some(name) => Self::Plan(Some(crate::args::parse::algorithm(name)?)),
+                Some(name) => Self::Plan(Some(algorithm(name)?)),
                 None => Self::File(text.into()),
             },
         })
@@ -47,6 +47,13 @@ impl std::fmt::Display for AbSetting {
             Self::File(path) => path.display().fmt(f),
         }
     }
+}
+
+fn algorithm(text: &str) -> Result<AlgorithmName> {
+    let known = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == text);
+    let names =
+        || AlgorithmName::ALL.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+    known.with_context(|| format!("known are {}", names()))
 }
 
 impl AbSetting {
