@@ -313,7 +313,7 @@ fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Metrics>, D::Err
 }
 
 fn cpus<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CpuSet>, D::Error> {
-    some(from, some_cpus)
+    some(from, |text| Ok(some_cpus(text)?))
 }
 
 fn pattern<'de, D: Deserializer<'de>>(from: D) -> Result<Option<glob::Pattern>, D::Error> {
