@@ -200,8 +200,8 @@ mod tests {
         };
         assert_eq!(
             message(NoNumber::TooFewWaits(312)),
-            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times, \
-             and a 99th percentile wants 1000; look longer (--each 10s)"
+            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times; \
+             a 99th percentile needs 1000; look longer (--each 10s)"
         );
         let hardly_ever = "1000; these threads hardly ever wait";
         assert!(message(NoNumber::TooFewWaits(49)).ends_with(hardly_ever));
@@ -209,7 +209,7 @@ mod tests {
         let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
         assert_eq!(
             message(refused),
-            "no runqueue-latency in 2s: it is not counted here: \
+            "no runqueue-latency in 2s: not measured: \
              tp_btf/sched_switch is refused: no privilege"
         );
     }
