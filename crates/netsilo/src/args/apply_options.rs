@@ -11,10 +11,11 @@ pub(crate) struct ApplyOptions {
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Restore everything unless `netsilo confirm` runs within this time (1s to 1day)
+    /// [default: keep the changes]
     #[arg(long, value_name = "DURATION", value_parser = confirm_time)]
     pub(crate) confirm_within: Option<Duration>,
     /// First measure with and without the plan, up to 12 times each for TIME (1s if not given), and
-    /// do not apply the plan if it raises CPU time per received megabyte
+    /// do not apply the plan if it raises CPU time per received megabyte [default: do not measure]
     #[arg(
         long,
         value_name = "TIME",

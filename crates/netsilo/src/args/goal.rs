@@ -50,7 +50,8 @@ pub(crate) struct GoalArgs {
     /// Set aRFS, where the device steers flows by the RFS table [default: unchanged]
     #[arg(long, value_name = "on|off", value_parser = on_or_off)]
     arfs: Option<bool>,
-    /// Steer flows to a port to these rx queues by rules of the device (443/tcp=2-3)
+    /// Steer flows to a port to these rx queues by rules of the device (443/tcp=2-3) [default:
+    /// unchanged]
     #[arg(long, value_name = "PORT/PROTO=QUEUES")]
     steer: Vec<Steering>,
     /// Set XPS: each CPU sends through the nearest tx queue, or off [default: unchanged]

@@ -57,7 +57,7 @@ pub(crate) struct LiveArgs {
     #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
     interval: Option<Duration>,
     /// Attach eBPF only for this long at the end of each interval: costs less, but byte counts are
-    /// lower bounds
+    /// lower bounds [default: the whole interval]
     #[arg(
         long,
         value_name = "TIME",

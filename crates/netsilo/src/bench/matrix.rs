@@ -37,7 +37,7 @@ pub(crate) struct Args {
     setting: Vec<CommandSetting>,
     #[command(flatten)]
     loads: LoadLists,
-    /// Burn this much CPU time in user mode per request, as a real service does
+    /// Microseconds of CPU time to burn in user mode per request, as a real service does
     #[arg(
         long,
         value_name = "N",

@@ -22,8 +22,8 @@ pub(crate) struct ServeArgs {
     /// chooses
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
-    /// Burn this much CPU time in user mode for each request and each read of a stream, as a real
-    /// service does
+    /// Microseconds of CPU time to burn in user mode for each request and each read of a stream, as
+    /// a real service does
     #[arg(
         long,
         value_name = "N",

@@ -182,14 +182,15 @@ pub(super) fn early_drop(pair: &EarlyDrop) -> Markup {
             } }
             tbody { @for spared in &pair.settings {
                 @for (name, it) in words::early_drop_comparisons(spared) {
-                tr {
-                    th scope="row" { (spared.setting) }
-                    td.text { (name) }
-                    td { (nanoseconds(it.passed_on_ns)) }
-                    td { (nanoseconds(it.dropped_ns)) }
-                    td { (words::saving(it)) }
+                    tr {
+                        th scope="row" { (spared.setting) }
+                        td.text { (name) }
+                        td { (nanoseconds(it.passed_on_ns)) }
+                        td { (nanoseconds(it.dropped_ns)) }
+                        td { (words::saving(it)) }
+                    }
                 }
-            } } }
+            } }
         }
     }
 }
