@@ -162,11 +162,11 @@ pub struct CpuLine {
     /// Shares of time, sampled at clock ticks.
     pub shares: Option<Shares>,
     /// Measured share of device interrupts; `None` when not measured.
-    pub true_irq: Option<f64>,
+    pub hardirq_share: Option<f64>,
     /// Measured share of softirqs.
-    pub true_softirq: Option<f64>,
+    pub softirq_share: Option<f64>,
     /// Measured share of call-function IPIs.
-    pub true_ipi: Option<f64>,
+    pub ipi_share: Option<f64>,
     /// NET_RX softirqs raised per second.
     pub net_rx_per_s: Option<f64>,
     /// Call-function IPIs received per second; `None` when not counted separately.
@@ -348,9 +348,9 @@ fn cpu_line(
         core: snapshot.topology.core_of(cpu),
         node: snapshot.topology.cpus.get(&cpu).and_then(|cpu| cpu.node),
         shares: rates.shares,
-        true_irq: time.map(|time| share(time.hardirq_ns)),
-        true_softirq: time.map(|time| share(time.softirq_ns())),
-        true_ipi: time.map(|time| share(time.ipi_ns)),
+        hardirq_share: time.map(|time| share(time.hardirq_ns)),
+        softirq_share: time.map(|time| share(time.softirq_ns())),
+        ipi_share: time.map(|time| share(time.ipi_ns)),
         net_rx_per_s: rates.net_rx_per_s,
         ipis_per_s: time.map(|time| time.ipis as f64 / elapsed),
         cal_per_s: rates.cal_per_s,
@@ -473,7 +473,7 @@ mod tests {
         let report = Report::of(&scene().observation());
         assert_eq!(report.cpus[0].polls, ["eth0 rx-0", "eth0 rx-1"]);
         assert_eq!(report.cpus[0].readers, ["redis"]);
-        assert_eq!(report.cpus[0].true_softirq, Some(0.4));
+        assert_eq!(report.cpus[0].softirq_share, Some(0.4));
         assert_eq!(report.cpus[3].shares.unwrap().usr, 0.5);
         assert_eq!(report.netdevs[0].other_irqs, [Irq(29)]);
         assert_eq!(report.machine.cores, 2);

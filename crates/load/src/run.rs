@@ -65,7 +65,7 @@ pub fn run(
     let done = control.ask(&Request::Stop)?;
     let Reply::Done(served) = done else { return Err(LoadError::NotNetsilo(server)) };
     Ok(Run {
-        version: 1,
+        schema: 1,
         spec: spec.clone(),
         address: server.to_string(),
         seconds: counted.seconds,

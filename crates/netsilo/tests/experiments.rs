@@ -58,7 +58,7 @@ impl Bench {
     fn matrix(&self, more: &[&str]) -> Command {
         let mut command = self.netsilo(&["bench", "matrix", "--yes"]);
         if !more.contains(&"--resume") {
-            command.args(["--with", "192.0.2.1", "--netdev", "veth0", "-o"]).arg(self.folder());
+            command.args(["--peer", "192.0.2.1", "--netdev", "veth0", "-o"]).arg(self.folder());
             command.args(["-t", "TCP_RR", "-r", "1", "--warm-up", "0s", "--pause", "0s"]);
         }
         command.args(more);
@@ -129,7 +129,7 @@ fn each_step_is_recorded_in_order_and_nothing_remains() {
     let bench = Bench::new("matrix");
     let before = bench.knobs();
     let arguments =
-        ["-n", "1,3", "-d", "300ms", "--rounds", "2", "-s", "none,rps+rfs", "--config", PEER];
+        ["-n", "1,3", "-d", "300ms", "--rounds", "2", "-s", "none,rps+rfs", "--setting", PEER];
     let (code, text) = output_of(&bench.run(&arguments));
     assert_eq!((code, bench.knobs()), (Some(0), before), "{text}");
     let experiment = bench.experiment();
@@ -232,7 +232,7 @@ fn a_killed_run_can_be_undone() {
     undo();
     // kill while the command of a setting has done half of its work
     let half = format!("{PEER}; sleep 600");
-    kill_when_changed(&["-n", "1", "-d", "1s", "-s", "none", "--config", &half]);
+    kill_when_changed(&["-n", "1", "-d", "1s", "-s", "none", "--setting", &half]);
     undo();
     let sleeping = bench.sh("pgrep -f '[s]leep 600' || true");
     for pid in sleeping.split_whitespace() {
@@ -252,7 +252,7 @@ fn a_command_that_changes_more_than_netsilo_can_restore_is_refused() {
     let before = bench.knobs();
     let refused = |command: &str, why: &str| {
         let (code, text) =
-            output_of(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none", "--config", command]));
+            output_of(&bench.run(&["-n", "1", "-d", "100ms", "-s", "none", "--setting", command]));
         assert!(code == Some(1) && text.contains(why), "{code:?} {text}");
         assert_eq!(bench.knobs(), before, "{text}");
         assert!(!bench.folder().exists());
@@ -359,9 +359,9 @@ impl Row {
             "--yes",
         ]);
         command.args([
-            "--from",
+            "--sender",
             "192.0.2.1",
-            "--to",
+            "--receiver",
             "198.51.100.1",
             "--netdev",
             "left,right",

@@ -20,7 +20,7 @@ pub struct Mend {
 }
 
 /// Parses `udp-one-queue` or `udp-one-queue:eth0`; in a subject, `/` stands for a space
-/// (`ring-full:eth0/rx-3`).
+/// (`rps-to-itself:eth0/rx-3`).
 impl FromStr for Mend {
     type Err = UnknownFinding;
 

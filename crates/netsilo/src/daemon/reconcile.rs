@@ -28,7 +28,7 @@ impl Reconcile {
     }
 
     /// Remembers the netdevs of a window that have a device.
-    pub(crate) fn know(&mut self, netdevs: &[Netdev]) {
+    pub(crate) fn remember_netdevs(&mut self, netdevs: &[Netdev]) {
         let on_a_device = netdevs.iter().filter(|netdev| netdev.device_path.is_some());
         self.devices = on_a_device.map(|netdev| netdev.name.clone()).collect();
     }
@@ -37,7 +37,7 @@ impl Reconcile {
     ///
     /// Windows are discarded for no longer than one interval, so that a link that flaps forever
     /// does not stop observation of the others.
-    pub(crate) fn disturbs(
+    pub(crate) fn discards_window(
         &mut self,
         root: &Root,
         events: &[Event],
@@ -76,14 +76,14 @@ mod tests {
     fn window_after(events: &[Event], at: u64, reconcile: &mut Reconcile) -> (bool, Duration) {
         let interval = Duration::from_secs(10);
         let root = Root::at(Path::new("/nonexistent-for-this-test")).unwrap_or(Root::live());
-        let disturbed = reconcile.disturbs(&root, events, Duration::from_secs(at), interval);
+        let disturbed = reconcile.discards_window(&root, events, Duration::from_secs(at), interval);
         (disturbed, reconcile.window(interval))
     }
 
     #[test]
     fn a_device_event_starts_short_windows_until_events_stop() {
         let mut reconcile = Reconcile::default();
-        reconcile.know(&[Netdev {
+        reconcile.remember_netdevs(&[Netdev {
             name: "ens5".into(),
             device_path: Some("/devices/x".into()),
             ..Netdev::default()

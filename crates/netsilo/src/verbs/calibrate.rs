@@ -99,7 +99,7 @@ fn render(measurement: &Measurement) -> String {
         machine.hostname,
         machine.kernel,
         machine.cpu_model,
-        crate::verbs::apply::count(machine.cpus, "cpu")
+        crate::tell::words::plural(machine.cpus, "cpu")
     );
     let _ = writeln!(text, "{}", table(measurement, &store::default_costs(machine)));
     let here = measured.wakeup.get(&Distance::SameCpu);

@@ -9,7 +9,7 @@ use netsilo_sys::bundle::{Addresses, Capture, Manifest};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 
-use crate::args::look::pass_time;
+use crate::args::look::wait_with_progress;
 use crate::tell::exit::Exit;
 use crate::tell::out;
 
@@ -66,7 +66,7 @@ pub(crate) fn save(
     let live = Root::live();
     let mut observer =
         Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
-    let observation = observer.next(&capture.sample(&live)?, interval, pass_time)?;
+    let observation = observer.next(&capture.sample(&live)?, interval, wait_with_progress)?;
     let release = &observation.after.machine.release;
     capture
         .write(output, &observation.attribution, release, addresses)

@@ -8,10 +8,9 @@ use anyhow::{Context as _, Result};
 use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::export::{self, File};
 
+use crate::args::plan::{PlanArgs, load};
 use crate::tell::exit::Exit;
 use crate::tell::out;
-use crate::verbs::apply;
-use crate::verbs::plan::PlanArgs;
 
 /// Arguments of `netsilo export`.
 #[derive(Debug, clap::Args)]
@@ -24,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long)]
     suggest: bool,
     /// Export the plan in this file, as printed by `netsilo plan --json`, instead of making one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "Look"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "ObserveArgs"])]
     plan: Option<PathBuf>,
     /// Write the files to this folder instead of printing them
     #[arg(long, value_name = "DIR")]
@@ -49,7 +48,7 @@ enum Format {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.suggest && args.format != Format::IrqbalancePolicy {
         let why = "--suggest needs the format irqbalance-policy";
-        return Err(crate::tell::exit::Stop(Exit::Usage, why.into()).into());
+        return Err(crate::tell::exit::ExitError(Exit::Usage, why.into()).into());
     }
     // The --suggest script reads the hints and needs no plan.
     let files = if args.suggest {
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 fn plan(args: &Args) -> Result<Plan> {
     match &args.plan {
-        Some(path) => apply::load(path),
+        Some(path) => load(path),
         None => args.make.plan(),
     }
 }

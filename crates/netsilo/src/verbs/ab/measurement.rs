@@ -16,11 +16,11 @@ use netsilo_trial::comparison::{Better, Scale};
 use netsilo_trial::workload::{Measure, NoNumber};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::args::look::{LOOK, pass};
+use crate::args::look::{STOP_CHECK_INTERVAL, wait_unless_stopped};
 
 /// The source of the measured numbers.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum Measurement {
     /// A command: the last number that it prints.
     Command(Vec<String>),
     /// The live workload.
@@ -34,22 +34,22 @@ pub(super) enum Source {
 
 /// Error of a window that yields no number.
 #[derive(Debug)]
-pub(crate) struct Nothing {
+pub(crate) struct NoValue {
     measure: Measure,
     window: Duration,
     why: NoNumber,
 }
 
-impl Nothing {
+impl NoValue {
     /// Whether the reason is that nothing was received.
-    pub(super) fn was_received(&self) -> bool {
+    pub(super) fn because_nothing_was_received(&self) -> bool {
         self.why == NoNumber::NothingReceived
     }
 }
 
-impl std::error::Error for Nothing {}
+impl std::error::Error for NoValue {}
 
-impl fmt::Display for Nothing {
+impl fmt::Display for NoValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { measure, window, why } = self;
         write!(f, "no {measure} in {}: {why}", humantime::format_duration(*window))?;
@@ -72,7 +72,7 @@ fn long_enough(window: Duration, waits: u64) -> Option<Duration> {
     (seconds <= 60.0).then(|| Duration::from_secs(seconds as u64))
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Command(words) => f.write_str(&words.join(" ")),
@@ -83,7 +83,7 @@ impl fmt::Display for Source {
     }
 }
 
-impl Source {
+impl Measurement {
     pub(crate) fn scale(&self) -> Scale {
         match self {
             Self::Command(_) => Scale::Ratio,
@@ -98,7 +98,7 @@ impl Source {
 
     pub(crate) fn better(&self, lower: bool) -> Better {
         match self {
-            Self::Command(_) => crate::verbs::ab::better_of(lower),
+            Self::Command(_) => direction(lower),
             Self::Workload { measure, .. } => measure.better(),
         }
     }
@@ -112,11 +112,12 @@ impl Source {
                 let runqueue = *measure == Measure::RunqueueLatency;
                 let options = tracer::Options { runqueue, ..tracer::Options::default() };
                 let mut observer = Observer::start_with(&root, CountingMode::Continuous, options)?;
-                let observation = observer.next(&root, *window, |time| pass(time, stop))?;
+                let observation =
+                    observer.next(&root, *window, |time| wait_unless_stopped(time, stop))?;
                 if stop.load(Ordering::Relaxed) {
                     return Ok(None);
                 }
-                let nothing = |why| Nothing { measure: *measure, window: *window, why };
+                let nothing = |why| NoValue { measure: *measure, window: *window, why };
                 Ok(Some(measure.of(&observation).map_err(nothing)?))
             }
         }
@@ -142,7 +143,7 @@ fn command(words: &[String], stop: &AtomicBool) -> Result<Option<f64>> {
         }
         match child.try_wait().context("cannot wait for the command")? {
             Some(status) => break status,
-            None => thread::sleep(LOOK),
+            None => thread::sleep(STOP_CHECK_INTERVAL),
         }
     };
     let output = reader
@@ -166,6 +167,11 @@ fn last_number(output: &str) -> Option<f64> {
         .find_map(|word| word.parse().ok().filter(|number: &f64| number.is_finite()))
 }
 
+/// The direction of a command's number, which only the user knows.
+fn direction(lower: bool) -> Better {
+    if lower { Better::Lower } else { Better::Higher }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,7 +180,7 @@ mod tests {
     fn the_last_number_that_a_command_prints_counts() {
         let value = |script: &str| {
             let words = ["sh", "-c", script].map(str::to_owned).to_vec();
-            Source::Command(words).value(&AtomicBool::new(false))
+            Measurement::Command(words).value(&AtomicBool::new(false))
         };
         assert_eq!(value("echo run 1; echo rate 12.5 per second").unwrap(), Some(12.5));
         assert!(
@@ -182,7 +188,7 @@ mod tests {
         );
         assert!(value("echo 1; exit 3").unwrap_err().to_string().contains("exit status: 3"));
         let missing =
-            Source::Command(vec!["/no/such/program".into()]).value(&AtomicBool::new(false));
+            Measurement::Command(vec!["/no/such/program".into()]).value(&AtomicBool::new(false));
         assert_eq!(missing.unwrap_err().to_string(), "cannot start /no/such/program");
     }
 
@@ -190,12 +196,12 @@ mod tests {
     fn too_few_waits_suggest_a_longer_window() {
         let message = |why| {
             let (measure, window) = (Measure::RunqueueLatency, Duration::from_secs(2));
-            Nothing { measure, window, why }.to_string()
+            NoValue { measure, window, why }.to_string()
         };
         assert_eq!(
             message(NoNumber::TooFewWaits(312)),
-            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times, \
-             and a 99th percentile wants 1000; look longer (--each 10s)"
+            "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times; \
+             a 99th percentile needs 1000; look longer (--each 10s)"
         );
         let hardly_ever = "1000; these threads hardly ever wait";
         assert!(message(NoNumber::TooFewWaits(49)).ends_with(hardly_ever));
@@ -203,7 +209,7 @@ mod tests {
         let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
         assert_eq!(
             message(refused),
-            "no runqueue-latency in 2s: it is not counted here: \
+            "no runqueue-latency in 2s: not measured: \
              tp_btf/sched_switch is refused: no privilege"
         );
     }
@@ -211,6 +217,6 @@ mod tests {
     #[test]
     fn a_stopped_command_is_killed_and_yields_no_number() {
         let words = ["sleep", "600"].map(str::to_owned).to_vec();
-        assert_eq!(Source::Command(words).value(&AtomicBool::new(true)).unwrap(), None);
+        assert_eq!(Measurement::Command(words).value(&AtomicBool::new(true)).unwrap(), None);
     }
 }

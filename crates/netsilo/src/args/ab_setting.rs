@@ -1,4 +1,4 @@
-//! The two settings of a comparison, and switching between them.
+//! A setting that `netsilo ab` compares, as `--a` and `--b` name it.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -8,14 +8,13 @@ use netsilo_decide::plan::{AlgorithmName, Goal, Plan, plan};
 use netsilo_model::snapshot::observation::Observation;
 use serde::Serialize;
 
-use crate::temporary_changes::Switch;
-use crate::verbs::apply::{Place, load};
-use crate::verbs::plan::GoalArgs;
+use crate::args::goal::GoalArgs;
+use crate::args::plan::load;
 
 /// A setting as the user writes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Setting {
+pub(crate) enum AbSetting {
     /// Nothing is written.
     None,
     /// netsilo's own plan, by the named algorithm or the goal's.
@@ -24,7 +23,7 @@ pub(crate) enum Setting {
     File(PathBuf),
 }
 
-impl FromStr for Setting {
+impl FromStr for AbSetting {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -32,14 +31,14 @@ impl FromStr for Setting {
             "none" => Self::None,
             "plan" => Self::Plan(None),
             _ => match text.strip_prefix("plan:") {
-                Some(name) => Self::Plan(Some(crate::verbs::plan::algorithm(name)?)),
+                Some(name) => Self::Plan(Some(algorithm(name)?)),
                 None => Self::File(text.into()),
             },
         })
     }
 }
 
-impl std::fmt::Display for Setting {
+impl std::fmt::Display for AbSetting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::None => f.write_str("none"),
@@ -50,13 +49,20 @@ impl std::fmt::Display for Setting {
     }
 }
 
-impl Setting {
-    pub(crate) fn needs_a_look(&self) -> bool {
+fn algorithm(text: &str) -> Result<AlgorithmName> {
+    let known = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == text);
+    let names =
+        || AlgorithmName::ALL.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+    known.with_context(|| format!("known are {}", names()))
+}
+
+impl AbSetting {
+    pub(crate) fn needs_observation(&self) -> bool {
         matches!(self, Self::Plan(_))
     }
 
     /// Returns the plan of this setting; `None` if it writes nothing.
-    pub(super) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
+    pub(crate) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
         match self {
             Self::None => Ok(None),
             Self::File(path) => load(path).map(Some),
@@ -66,49 +72,13 @@ impl Setting {
                     return goal.plan(observation, false).map(Some);
                 };
                 anyhow::ensure!(
-                    !goal.mends(),
+                    !goal.fixes_findings(),
                     "{algorithm} places queues and --fix does not: with --fix write plan, not \
                      plan:ALGORITHM"
                 );
-                Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_here()? })))
+                Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_for_this_machine()? })))
             }
         }
-    }
-}
-
-/// The state that is in force.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
-    /// The values found at the start.
-    Nothing,
-    A,
-    B,
-}
-
-/// Both plans, and which of them is in force.
-pub(super) struct Sides<'a> {
-    plans: [Option<Plan>; 2],
-    switch: Switch<'a>,
-    now: Side,
-}
-
-impl<'a> Sides<'a> {
-    pub(crate) fn new(plans: [Option<Plan>; 2], place: &'a Place) -> Result<Self> {
-        Ok(Self { plans, switch: Switch::new(place)?, now: Side::Nothing })
-    }
-
-    /// Puts a side in force; returns whether anything was written.
-    pub(super) fn to(&mut self, side: Side) -> Result<bool> {
-        if side == self.now {
-            return Ok(false);
-        }
-        self.now = side;
-        let plan = match side {
-            Side::Nothing => None,
-            Side::A => self.plans[0].as_ref(),
-            Side::B => self.plans[1].as_ref(),
-        };
-        self.switch.put(plan.map_or(&[], |plan| &plan.changes))
     }
 }
 
@@ -119,8 +89,10 @@ mod tests {
     #[test]
     fn settings_parse_and_print_the_same() {
         for text in ["none", "plan", "plan:spread", "some/plan.json"] {
-            assert_eq!(text.parse::<Setting>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<AbSetting>().unwrap().to_string(), text);
         }
-        assert!("plan:magic".parse::<Setting>().unwrap_err().to_string().starts_with("known are "));
+        assert!(
+            "plan:magic".parse::<AbSetting>().unwrap_err().to_string().starts_with("known are ")
+        );
     }
 }
