@@ -14,9 +14,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use netsilo_lab::{Cable, said, until};
 use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::measure::{Measure, Work};
 use netsilo_trial::experiment::results::Results;
-use netsilo_trial::experiment::stage_costs::Sampled;
 use netsilo_trial::experiment::{Experiment, Record, Step};
 use netsilo_trial::traffic::Run;
 use rustix::process::{Pid, Signal, kill_process};

@@ -21,7 +21,7 @@ use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::transaction::apply::ApplyError;
-use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
     Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial,
 };

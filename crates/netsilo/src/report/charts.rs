@@ -6,9 +6,9 @@
 
 use netsilo_model::derive::rates::Shares;
 use netsilo_model::snapshot::stage_samples;
+use netsilo_trial::experiment::compared::{CpuMean, Measured, UnderLoad};
 use netsilo_trial::experiment::flow_map::{FlowMap, Stage};
 use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{CpuMean, Measured, UnderLoad};
 use netsilo_trial::experiment::stage_costs::{StageCost, StageCosts};
 use serde_json::{Value, json};
 
@@ -306,7 +306,7 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
     let is_wide = all().max()? / all().min()?.max(1) > 200;
     let percents: Vec<String> =
         longest.2.percentiles_ns.iter().map(|(percent, _)| percent.to_string()).collect();
-    let line = |(at, cell, merged): &(usize, &netsilo_trial::experiment::results::Cell, &_)| {
+    let line = |(at, cell, merged): &(usize, &netsilo_trial::experiment::compared::Cell, &_)| {
         let merged: &netsilo_trial::experiment::latency::Merged = merged;
         let us = |(_, ns): &(f64, u64)| rounded(*ns as f64 / 1e3);
         json!({

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use netsilo_trial::experiment::compared::{Cell, UnderLoad};
 use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{Cell, Results, UnderLoad};
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
 use crate::report::folder::Folder;
@@ -82,7 +83,7 @@ fn figures(load: &UnderLoad) -> String {
         if measured.iter().all(Option::is_none) {
             continue;
         }
-        let cell = |it: &Option<&netsilo_trial::experiment::results::Measured>| {
+        let cell = |it: &Option<&netsilo_trial::experiment::compared::Measured>| {
             let Some(it) = it else { return "-".to_owned() };
             let against =
                 it.against.as_ref().map(|against| format!("; {}", words::briefly(against)));

@@ -10,8 +10,9 @@ use crate::report::charts::{self, Chart};
 use crate::report::folder::Folder;
 use crate::report::{palette, words};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use netsilo_trial::experiment::compared::{Measured, UnderLoad};
 use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{Measured, Results, UnderLoad};
+use netsilo_trial::experiment::results::Results;
 use serde_json::{Value, json};
 
 /// Apache ECharts, built by `scripts/echarts`.

@@ -3,8 +3,9 @@
 use netsilo_model::snapshot::stage_samples::Stage;
 use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
+use netsilo_trial::experiment::compared::{Against, Measured, UnderLoad, Verdict};
 use netsilo_trial::experiment::measure::{Measure, Work};
-use netsilo_trial::experiment::results::{Against, Measured, Results, UnderLoad, Verdict};
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
 
 use crate::verbs::apply::count as plural;

@@ -16,7 +16,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource};
 use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
-use netsilo_trial::experiment::stage_costs::Sampled;
+use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
     EXPERIMENT, Experiment, Failed, Kind, Load, Machine, Map, RECORDS, Record, Setting, Step, Trial,
 };

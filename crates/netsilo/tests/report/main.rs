@@ -8,7 +8,8 @@ mod made_up;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use netsilo_trial::experiment::results::{Results, Verdict};
+use netsilo_trial::experiment::compared::Verdict;
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
 use tempfile::TempDir;
 

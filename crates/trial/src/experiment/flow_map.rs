@@ -9,7 +9,7 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Map;
+use crate::experiment::records::Map;
 
 /// A stage on the path of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

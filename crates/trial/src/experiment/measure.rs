@@ -7,7 +7,8 @@ use netsilo_model::snapshot::attribution::CpuTime;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::Better;
-use crate::experiment::{Load, Trial};
+use crate::experiment::plan::Load;
+use crate::experiment::records::Trial;
 use crate::traffic::{Figures, Side, Test};
 
 /// The unit of work under a load; counts and CPU time are reported per unit.

@@ -4,32 +4,18 @@
 //! packets early saves the CPU time of all stages after the drop, without sampling.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use netsilo_model::derive::stages::Stages;
 use netsilo_model::snapshot::stage_samples::Stage;
 use netsilo_stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::compared::{Cell, DOUBT, UnderLoad};
 use crate::experiment::measure::Measure;
-use crate::experiment::results::{Cell, DOUBT, UnderLoad};
-use crate::experiment::{Experiment, Load, Map};
+use crate::experiment::plan::{Experiment, Load};
+use crate::experiment::records::{Map, Sampled};
 
 /// Half-width of the 95 % interval of a count, in units of its square root.
 const WITHIN: f64 = 1.96;
-
-/// Time of receive work by stage, from a trial without result.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sampled {
-    /// Samples by stage and CPU.
-    pub stages: Stages,
-    /// Packets that the netdevs under test received during the samples; `None` when one of them was
-    /// not counted.
-    pub received: Option<u64>,
-    /// Time of all CPUs in the NET_RX and NET_TX softirqs during the samples, measured at entry and
-    /// exit.
-    pub softirq: Option<Duration>,
-}
 
 /// Time of receive work by stage under a setting and a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -209,12 +195,17 @@ fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: Measure) -> Option<Diffe
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::experiment::compared::Verdict;
     use crate::experiment::measure::Work;
-    use crate::experiment::results::{Results, Verdict};
-    use crate::experiment::{Kind, Machine, Record, Setting, Step, Trial};
+    use crate::experiment::plan::{Kind, Machine, Setting, Step};
+    use crate::experiment::records::{Record, Trial};
+    use crate::experiment::results::Results;
     use crate::traffic::{Run, Served, Side, Spec, Test, Totals};
     use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
+    use netsilo_model::derive::stages::Stages;
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::snapshot::attribution::CpuTime;
     use netsilo_model::snapshot::stage_samples::StageSamples;

@@ -1,9 +1,10 @@
 //! The tables of the page: the figures of the charts.
 
 use maud::{Markup, html};
+use netsilo_trial::experiment::compared::{Measured, UnderLoad, Verdict};
 use netsilo_trial::experiment::flow_map::FlowMap;
 use netsilo_trial::experiment::measure::Measure;
-use netsilo_trial::experiment::results::{Measured, Results, UnderLoad, Verdict};
+use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
 use crate::report::{charts, palette, words};

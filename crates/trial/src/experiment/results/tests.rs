@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use super::*;
+use crate::comparison::Scale;
+use crate::experiment::compared::Measured;
 use crate::experiment::latency::tests::latency;
-use crate::experiment::{Machine, Map, Setting};
+use crate::experiment::plan::{Load, Machine, Setting};
+use crate::traffic::Spec;
 use crate::traffic::{Latency, Run, Served, Side, Test, Totals};
+use netsilo_model::derive::rates::Shares;
 use netsilo_model::derive::rates::{CpuRates, Rates, SoftnetRates};
 use netsilo_model::derive::silo::Silos;
-use netsilo_stats::simulate::{normal, share};
+use netsilo_model::machine::cpuset::CpuId;
 
 fn experiment(rounds: u32, emulated: bool) -> Experiment {
     let setting = |name: &str| Setting {
@@ -288,21 +292,4 @@ fn latencies_of_all_rounds_are_one_histogram_and_cpus_are_means() {
     trial.runs[0].latency = Some(broken);
     let results = Results::of(&experiment(2, false), &[Record::Trial(Box::new(trial))]);
     assert_eq!(results.loads[0].settings[0].latency.as_ref().unwrap().unreadable, 1);
-}
-
-#[test]
-fn settings_without_effect_differ_as_rarely_as_promised() {
-    let draws = Draws { resamples: 20, ..Draws::default() };
-    for measure in [Measure::Rate, Measure::Ipis] {
-        let wrong = share(1500, |rng| {
-            let mut rounds = || {
-                (0..8)
-                    .map(|round| (round, (0.1 * normal(rng)).exp()))
-                    .collect::<BTreeMap<u32, f64>>()
-            };
-            let (base, same) = (rounds(), rounds());
-            against(measure, false, &base, &same, draws).unwrap().verdict.differs()
-        });
-        assert!((0.02..=0.06).contains(&wrong), "{measure:?} {wrong}");
-    }
 }
