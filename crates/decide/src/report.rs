@@ -9,8 +9,9 @@ pub mod rss;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::forwarding::ForwardTotals;
+use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares, rates};
-use netsilo_model::derive::silo::{Elsewhere, Locality, Silo, Silos, silos};
+use netsilo_model::derive::silo::{Elsewhere, Silo, Silos, silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;

@@ -1,4 +1,4 @@
-//! A load: its specification, its results and their arithmetic. The kernel edge has the sockets.
+//! A load: its specification, its results and their arithmetic. `netsilo-load` has the sockets.
 
 use std::collections::BTreeMap;
 use std::fmt;

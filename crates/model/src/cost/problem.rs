@@ -9,7 +9,7 @@
 //! - the cost of packets that one vector hands to another ([`Pair`]: forwarding);
 //! - the cost of moving ([`Item::moving`]).
 //!
-//! [`netsilo_decide::place`] builds the problem of a host; [`solver`] finds a placement.
+//! `netsilo_decide::place` builds the problem of a host; [`crate::cost::solver`] finds a placement.
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,13 @@
-//! Silos: an rx queue with its interrupt, NAPI, CPUs and consumers. [`crate::derive::queue_map`] maps NAPIs to
-//! queues.
+//! Silos: an rx queue with its interrupt, NAPI, CPUs and consumers.
+//!
+//! [`crate::derive::queue_map`] maps NAPIs to queues.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::derive::forwarding::{self, ForwardShare, ForwardTotals};
+use crate::derive::locality::Locality;
 use crate::derive::queue_map::{Home, Join};
 use crate::derive::rates::Rates;
 use crate::derive::reader_spread::Concentration;
@@ -16,8 +18,6 @@ use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Pr
 use crate::snapshot::host::{Snapshot, Writable};
 use crate::snapshot::netdev::{Edge, Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
 use crate::snapshot::observation::Observation;
-
-pub use crate::derive::locality::Locality;
 
 /// All silos of a host, and the traffic that belongs to none of them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -182,6 +182,24 @@ impl Silo {
             }
         }
         cpus
+    }
+}
+
+impl Silos {
+    /// Locality of all bytes that arrived on a queue.
+    pub fn locality(&self) -> Locality {
+        let all: f64 = self.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
+        let mut total = Locality { bytes_per_s: all, ..Locality::default() };
+        for locality in
+            self.queues.iter().map(|silo| &silo.locality).filter(|l| l.bytes_per_s > 0.0)
+        {
+            let part = locality.bytes_per_s / all;
+            total.unknown += locality.unknown * part;
+            for (distance, share) in &locality.shares {
+                *total.shares.entry(*distance).or_default() += share * part;
+            }
+        }
+        total
     }
 }
 

@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Stages of the receive path at which packets are lost.
 
 use serde::{Deserialize, Serialize};
 

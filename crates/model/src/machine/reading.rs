@@ -1,5 +1,4 @@
-//! A part of a reading that may be missing: the value, or the reason why there is none. Absent is
-//! never 0.
+//! A reading that may be absent: the value, or the reason why there is none. Absent is never 0.
 
 use serde::{Deserialize, Serialize};
 

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::Irq;
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::words;
 
 /// The contents of `/proc/interrupts`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -185,7 +186,7 @@ fn header(line: &[u8]) -> Result<Vec<CpuId>, ParseError> {
             .map(CpuId)
             .ok_or_else(|| ParseError::new(1, at + 1, format!("expected CPU<n>, found {word:?}")))
     };
-    let cpus: Vec<CpuId> = crate::parse::words(&text).map(cpu).collect::<Result<_, _>>()?;
+    let cpus: Vec<CpuId> = words(&text).map(cpu).collect::<Result<_, _>>()?;
     if cpus.is_empty() {
         return Err(ParseError::new(1, 1, "no header of cpus"));
     }
@@ -204,7 +205,7 @@ fn irq_number(label: &[u8]) -> Option<Irq> {
 fn description(text: &str) -> (String, Vec<String>) {
     let mut chip: Vec<&str> = Vec::new();
     let mut end = 0;
-    for (at, word) in crate::parse::words(text) {
+    for (at, word) in words(text) {
         let gap = at - end;
         let belongs = match chip.len() {
             0 => true,

@@ -1,6 +1,7 @@
 //! `/proc/<pid>/stat` (`fs/proc/array.c:do_task_stat`): the fields that netsilo uses.
 
-use crate::parse::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::words::{decimal, words};
 
 /// `PF_KTHREAD` of `include/linux/sched.h`.
 const PF_KTHREAD: u32 = 0x0020_0000;
@@ -32,19 +33,16 @@ pub fn pid_stat(text: &str) -> Result<PidStat, ParseError> {
     let rest = &text[close + 1..];
     let field = |number: usize, name: &str| {
         // the state is field 3, the first after the name
-        crate::parse::words(rest)
-            .nth(number - 3)
-            .map(|(at, word)| (close + 1 + at, word))
-            .ok_or_else(|| {
-                ParseError::new(1, text.trim_end().len() + 1, format!("no field {number} ({name})"))
-            })
+        words(rest).nth(number - 3).map(|(at, word)| (close + 1 + at, word)).ok_or_else(|| {
+            ParseError::new(1, text.trim_end().len() + 1, format!("no field {number} ({name})"))
+        })
     };
-    let flags: u32 = crate::parse::decimal(1, field(9, "flags")?)?;
+    let flags: u32 = decimal(1, field(9, "flags")?)?;
     Ok(PidStat {
         comm: comm.to_owned(),
         kthread: flags & PF_KTHREAD != 0,
         bound: flags & PF_NO_SETAFFINITY != 0,
-        start_time: crate::parse::decimal(1, field(22, "starttime")?)?,
+        start_time: decimal(1, field(22, "starttime")?)?,
     })
 }
 

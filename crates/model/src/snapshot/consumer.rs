@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Threads and cgroups of a consumer, as read before they are pinned.
 
 use crate::machine::cpuset::CpuSet;
 

@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Events that the kernel announces: netdevs, CPUs, suspend.
 
 use serde::{Deserialize, Serialize};
 

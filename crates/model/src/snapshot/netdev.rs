@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Network devices with their queues, NAPIs, and the associations between queue, interrupt and NAPI.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! FILEDOC
+//! Stack samples of receive work, by CPU and stage.
 
 use std::collections::BTreeMap;
 

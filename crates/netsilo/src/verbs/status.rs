@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use netsilo_decide::control::{Conflict, ControllerState, Entry, Held, Verdict};
 use netsilo_decide::plan::{Advice, Placement, Refusal};
 use netsilo_model::change::Change;
-use netsilo_model::derive::silo::Locality;
+use netsilo_model::derive::locality::Locality;
 use netsilo_model::snapshot::attribution::{Hook, Source};
 use netsilo_sys::daemon::self_cost::OwnCost;
 use netsilo_sys::transaction::journal::STATE_DIR;

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use netsilo_decide::report::{CpuLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
-use netsilo_model::derive::silo::{ConsumerShare, Elsewhere, Locality, Silo};
+use netsilo_model::derive::locality::Locality;
+use netsilo_model::derive::silo::{ConsumerShare, Elsewhere, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::Source;
 
