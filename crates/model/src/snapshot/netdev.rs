@@ -1,4 +1,5 @@
-//! Network devices with their queues, NAPIs, and the associations between queue, interrupt and NAPI.
+//! Network devices with their queues, NAPIs, and the associations between queue, interrupt and
+//! NAPI.
 
 use std::collections::BTreeMap;
 
