@@ -14,7 +14,7 @@ use std::time::Duration;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
 use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
 use netsilo_model::machine::ids::NapiId;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::attribution::{Attribution, Resolved};
 use netsilo_model::snapshot::ethtool::{Duplex, FlowType, Limit};
 use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
@@ -183,7 +183,7 @@ fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
     let rss = answer.rss.value().unwrap();
     assert_eq!((rss.indirection.len(), rss.indirection.iter().max()), (128, Some(&7)));
     let combined = answer.channels.value().unwrap().combined.unwrap();
-    assert_eq!((combined.current, answer.rx_rings.clone()), (8, Part::Value(8)));
+    assert_eq!((combined.current, answer.rx_rings.clone()), (8, Reading::Value(8)));
     let link = answer.link.value().unwrap();
     assert_eq!((link.speed_mbps, link.duplex), (Some(1000), Some(Duplex::Full)));
     let received =

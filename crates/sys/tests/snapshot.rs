@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::interrupts::Row;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::observation::Observation;
@@ -63,7 +63,7 @@ fn a_bundle_without_addresses_differs_in_them_only() {
             snapshot.machine.cmdline.clear();
             snapshot.netdevs.iter_mut().for_each(|netdev| netdev.mac = None);
             let connections = snapshot.audit.as_mut().map(|audit| &mut audit.connections);
-            if let Some(Part::Value(connections)) = connections {
+            if let Some(Reading::Value(connections)) = connections {
                 connections.kept.iter_mut().for_each(|connection| connection.peer = None);
             }
         }

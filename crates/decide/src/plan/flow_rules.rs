@@ -151,7 +151,7 @@ fn rules(netdev: &Netdev, steering: &Steering, plan: &mut Plan) {
 mod tests {
     use super::*;
     use netsilo_model::change::ordered;
-    use netsilo_model::machine::reading::Part;
+    use netsilo_model::machine::reading::Reading;
     use netsilo_model::snapshot::ethtool::Feature;
     use netsilo_model::snapshot::netdev::RxQueue;
 
@@ -180,7 +180,7 @@ mod tests {
         let parts: Vec<String> = parts.iter().map(|part| format!("\"{part}\":{absent}")).collect();
         let mut ethtool: netsilo_model::snapshot::ethtool::Ethtool =
             serde_json::from_str(&format!("{{{},\"flow_hash\":{{}}}}", parts.join(","))).unwrap();
-        ethtool.features = Part::Value(vec![feature]);
+        ethtool.features = Reading::Value(vec![feature]);
         let rx_queues = (0..4).map(|index| RxQueue { index, ..RxQueue::default() }).collect();
         Netdev {
             name: "eth0".into(),

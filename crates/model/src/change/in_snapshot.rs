@@ -3,7 +3,7 @@
 use crate::change::value::{Key, Table, Value};
 use crate::change::{Change, Target};
 use crate::machine::cpuset::CpuSet;
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::ethtool::{Coalesce, Ethtool, Rss};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::NetdevIdentity;
@@ -183,23 +183,23 @@ impl Target {
                 }
             }
             (Self::Channels { .. }, Value::Settings(settings)) => {
-                if let Part::Value(channels) = &mut ethtool.channels {
+                if let Reading::Value(channels) = &mut ethtool.channels {
                     channels.set(settings);
                 }
             }
             (Self::Rings { .. }, Value::Settings(settings)) => {
-                if let Part::Value(rings) = &mut ethtool.rings {
+                if let Reading::Value(rings) = &mut ethtool.rings {
                     rings.set(settings);
                 }
             }
             (Self::Coalesce { .. }, Value::Settings(settings)) => {
-                ethtool.coalesce = Part::Value(Coalesce::of(settings));
+                ethtool.coalesce = Reading::Value(Coalesce::of(settings));
             }
             (Self::FlowHash { flow_type, .. }, Value::Fields(fields)) => {
-                ethtool.flow_hash.insert(*flow_type, Part::Value(*fields));
+                ethtool.flow_hash.insert(*flow_type, Reading::Value(*fields));
             }
             _ => {
-                if let Part::Value(rss) = &mut ethtool.rss {
+                if let Reading::Value(rss) = &mut ethtool.rss {
                     self.set_rss(rss, value);
                 }
             }
@@ -243,38 +243,38 @@ mod tests {
         let limit = |current| Some(Limit { current, max: 4096 });
         let absent = || "not asked for".to_owned();
         let ethtool = Ethtool {
-            driver: Part::Absent(absent()),
-            channels: Part::Value(Channels {
+            driver: Reading::Absent(absent()),
+            channels: Reading::Value(Channels {
                 rx: None,
                 tx: None,
                 other: limit(1),
                 combined: limit(8),
             }),
-            rings: Part::Value(Rings {
+            rings: Reading::Value(Rings {
                 rx: limit(256),
                 rx_mini: None,
                 rx_jumbo: None,
                 tx: limit(256),
             }),
-            coalesce: Part::Value(Coalesce { rx_coalesce_usecs: 3, ..Coalesce::default() }),
-            features: Part::Value(vec![Feature {
+            coalesce: Reading::Value(Coalesce { rx_coalesce_usecs: 3, ..Coalesce::default() }),
+            features: Reading::Value(vec![Feature {
                 name: "rx-lro".into(),
                 available: true,
                 requested: true,
                 active: true,
                 never_changed: false,
             }]),
-            rss: Part::Value(Rss {
+            rss: Reading::Value(Rss {
                 function: Some(HashFunction::Toeplitz),
                 key: Some(vec![1, 2]),
                 indirection: vec![0, 1, 0, 1],
                 input_xfrm: 0,
             }),
-            rx_rings: Part::Absent(absent()),
-            ntuple_rules: Part::Absent(absent()),
-            flow_hash: BTreeMap::from([(FlowType::Udp4, Part::Value("sd".parse().unwrap()))]),
-            link: Part::Absent(absent()),
-            stats: Part::Absent(absent()),
+            rx_rings: Reading::Absent(absent()),
+            ntuple_rules: Reading::Absent(absent()),
+            flow_hash: BTreeMap::from([(FlowType::Udp4, Reading::Value("sd".parse().unwrap()))]),
+            link: Reading::Absent(absent()),
+            stats: Reading::Absent(absent()),
         };
         let netdev = Netdev {
             name: "eth0".into(),

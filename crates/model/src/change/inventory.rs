@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::change::{SYSCTLS, Target};
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::host::{Snapshot, Writable};
 use crate::snapshot::netdev::{Netdev, NetdevIdentity};
 
@@ -86,7 +86,7 @@ pub fn only_read(snapshot: &Snapshot) -> BTreeMap<String, String> {
             let queues = tx.xps_rxqs.as_ref().map_or_else(|| "none".into(), ToString::to_string);
             all.insert(format!("{name} tx-{} xps_rxqs", tx.index), queues);
         }
-        if let Some(Part::Value(rules)) =
+        if let Some(Reading::Value(rules)) =
             netdev.ethtool.as_ref().map(|ethtool| &ethtool.ntuple_rules)
         {
             all.insert(format!("{name} number of ntuple rules"), rules.to_string());

@@ -9,7 +9,7 @@ use crate::change::{Change, Target};
 use crate::cost::weights::Costs;
 use crate::derive::rates::Rates;
 use crate::derive::silo::Silos;
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::audit::{Audit, Connection, NetdevAudit, Qdisc};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::Netdev;
@@ -91,7 +91,7 @@ impl<'a> Analysis<'a> {
 
     /// The queueing disciplines of a netdev that exist in both snapshots: before and after.
     pub fn qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
-        let Some((Part::Value(old), Part::Value(new))) =
+        let Some((Reading::Value(old), Reading::Value(new))) =
             self.audits().map(|(old, new)| (&old.qdiscs, &new.qdiscs))
         else {
             return Vec::new();
@@ -106,7 +106,7 @@ impl<'a> Analysis<'a> {
 
     /// Connections that exist in both snapshots: before and after.
     pub fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
-        let Some((Part::Value(old), Part::Value(new))) =
+        let Some((Reading::Value(old), Reading::Value(new))) =
             self.audits().map(|(old, new)| (&old.connections, &new.connections))
         else {
             return Vec::new();

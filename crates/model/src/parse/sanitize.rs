@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{EdgeSource, Netdev};
@@ -71,12 +71,12 @@ impl Snapshot {
                 .into_iter()
                 .map(|(name, netdev)| (visible(&name).into_owned(), netdev))
                 .collect::<BTreeMap<_, _>>();
-            if let Part::Value(connections) = &mut audit.connections {
+            if let Reading::Value(connections) = &mut audit.connections {
                 escape_all(
                     connections.kept.iter_mut().filter_map(|connection| connection.netdev.as_mut()),
                 );
             }
-            if let Part::Value(qdiscs) = &mut audit.qdiscs {
+            if let Reading::Value(qdiscs) = &mut audit.qdiscs {
                 escape_all(qdiscs.iter_mut().map(|qdisc| &mut qdisc.kind));
             }
         }
@@ -102,7 +102,7 @@ fn escape_netdev(netdev: &mut Netdev) {
         _ => None,
     }));
     let Some(ethtool) = &mut netdev.ethtool else { return };
-    if let Part::Value(driver) = &mut ethtool.driver {
+    if let Reading::Value(driver) = &mut ethtool.driver {
         escape(&mut driver.driver);
         escape_all(
             [&mut driver.version, &mut driver.fw_version, &mut driver.bus_info]
@@ -110,10 +110,10 @@ fn escape_netdev(netdev: &mut Netdev) {
                 .flatten(),
         );
     }
-    if let Part::Value(features) = &mut ethtool.features {
+    if let Reading::Value(features) = &mut ethtool.features {
         escape_all(features.iter_mut().map(|feature| &mut feature.name));
     }
-    if let Part::Value(stats) = &mut ethtool.stats {
+    if let Reading::Value(stats) = &mut ethtool.stats {
         escape_all(stats.iter_mut().map(|(name, _)| name));
     }
 }

@@ -288,7 +288,7 @@ impl Steering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::reading::Part;
+    use crate::machine::reading::Reading;
     use crate::rss::toeplitz::tests::{KEY, SUITE};
     use crate::snapshot::ethtool::{Driver, Rss};
 
@@ -302,11 +302,11 @@ mod tests {
             input_xfrm,
         };
         Ethtool {
-            driver: Part::Value(driver),
-            rss: Part::Value(rss),
+            driver: Reading::Value(driver),
+            rss: Reading::Value(rss),
             flow_hash: BTreeMap::from([
-                (FlowType::Tcp4, Part::Value(fields.parse().unwrap())),
-                (FlowType::Udp4, Part::Value(HashFields::ADDRESSES)),
+                (FlowType::Tcp4, Reading::Value(fields.parse().unwrap())),
+                (FlowType::Udp4, Reading::Value(HashFields::ADDRESSES)),
             ]),
             ..Ethtool::untold("not asked")
         }
@@ -367,7 +367,7 @@ mod tests {
         let sorted = model("ice", Some(&KEY), "sdf", 0).unwrap();
         assert!(sorted.predict(Outer::Tcp, ends(0), false).unwrap_err().contains("`sdf`"));
         let mut xor = ethtool("ena", Some(&KEY), "sdfn", 0);
-        if let Part::Value(rss) = &mut xor.rss {
+        if let Reading::Value(rss) = &mut xor.rss {
             rss.function = Some(HashFunction::Xor);
         }
         assert!(Model::of(&xor, "").unwrap_err().contains("xor"));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 
 /// Everything that only the audit reads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,9 +21,9 @@ pub struct Audit {
     #[serde(default)]
     pub napis: BTreeMap<NapiId, NapiSettings>,
     /// Queueing disciplines of all netdevs.
-    pub qdiscs: Part<Vec<Qdisc>>,
+    pub qdiscs: Reading<Vec<Qdisc>>,
     /// The TCP connections that moved the most bytes.
-    pub connections: Part<Connections>,
+    pub connections: Reading<Connections>,
     /// Frequency and idle states, of CPUs that have them.
     #[serde(default)]
     pub cpus: BTreeMap<CpuId, CpuPower>,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Key, Table};
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::snapshot::ethtool::{Driver, Ethtool, FlowType, HashFields, HashFunction, Rss};
 use crate::snapshot::flow::{Asked, Flow, Outer};
 
@@ -39,13 +39,13 @@ impl SceneRss {
         let driver =
             Driver { driver: driver.to_owned(), version: None, fw_version: None, bus_info: None };
         Ethtool {
-            driver: Part::Value(driver),
-            rss: Part::Value(rss),
-            rx_rings: Part::Value(queues),
+            driver: Reading::Value(driver),
+            rss: Reading::Value(rss),
+            rx_rings: Reading::Value(queues),
             flow_hash: self
                 .fields
                 .iter()
-                .map(|(flow, fields)| (*flow, Part::Value(*fields)))
+                .map(|(flow, fields)| (*flow, Reading::Value(*fields)))
                 .collect(),
             ..Ethtool::untold("a scene does not say")
         }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
-use crate::machine::reading::Part;
+use crate::machine::reading::Reading;
 use crate::machine::topology::{NodeId, Topology};
 use crate::snapshot::attribution::{
     Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source,
@@ -484,7 +484,7 @@ impl SceneNetdev {
         let rss = self.rss.as_ref().map(|rss| rss.ethtool(&self.driver, queues));
         let Some(max) = self.most_queues else { return rss };
         let combined = Some(Limit { current: queues, max });
-        let channels = Part::Value(Channels { rx: None, tx: None, other: None, combined });
+        let channels = Reading::Value(Channels { rx: None, tx: None, other: None, combined });
         Some(Ethtool { channels, ..rss.unwrap_or_else(|| Ethtool::untold("a scene does not say")) })
     }
 

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::ethtool_decode as decode;
 use netsilo_model::parse::ethtool_decode::Short;
 use netsilo_model::snapshot::ethtool::{Ethtool, Feature, FlowType, HashFields, Link, Rss};
@@ -129,7 +129,7 @@ impl Device {
         command: u32,
         len: usize,
         decode: fn(&[u8]) -> Result<T, Short>,
-    ) -> Part<T> {
+    ) -> Reading<T> {
         let read = || -> Result<T, Absence> { Ok(decode(&self.get(command, &[], len)?)?) };
         read().into()
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use netsilo_model::drivers::vectors::{self, Device};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::{Irq, NapiId};
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::parse::uevent::uevent;
 use netsilo_model::parse::{cpu_lists, netdev as parse, scalar};
@@ -110,10 +110,10 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
 fn ethtool(notes: &Notes<'_>, name: &str) -> Option<Ethtool> {
     let answer = notes
         .root
-        .answer(&format!("ethtool/{name}.json"), || Part::from(crate::ethtool::get::read(name)));
+        .answer(&format!("ethtool/{name}.json"), || Reading::from(crate::ethtool::get::read(name)));
     match notes.note(answer).flatten()? {
-        Part::Value(ethtool) => Some(ethtool),
-        Part::Absent(why) => {
+        Reading::Value(ethtool) => Some(ethtool),
+        Reading::Absent(why) => {
             notes.gap(format!("ethtool of {name}"), why);
             None
         }

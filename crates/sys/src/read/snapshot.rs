@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use netsilo_model::change::SYSCTLS;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::interrupts::Interrupts;
 use netsilo_model::parse::schedstat::thread_time;
 use netsilo_model::parse::softirqs::softirqs;
@@ -133,11 +133,11 @@ fn netns(link: &str) -> Option<u32> {
 pub(crate) fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
     let ask = || match crate::read::netlink::netdev_genl::read() {
         Ok(answer) => answer,
-        Err(error) => Part::Absent(error.to_string()),
+        Err(error) => Reading::Absent(error.to_string()),
     };
     match notes.note(notes.root.answer("netdev_genl.json", ask)).flatten()? {
-        Part::Value(genl) => Some(genl),
-        Part::Absent(why) => {
+        Reading::Value(genl) => Some(genl),
+        Reading::Absent(why) => {
             notes.gap("netdev netlink", why);
             None
         }
@@ -149,12 +149,12 @@ fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
         .note(
             notes
                 .root
-                .answer("rtnetlink/xdp.json", || Part::from(crate::read::netlink::xdp::read())),
+                .answer("rtnetlink/xdp.json", || Reading::from(crate::read::netlink::xdp::read())),
         )
         .flatten();
     match answer {
-        Some(Part::Value(attached)) => attached,
-        Some(Part::Absent(why)) => {
+        Some(Reading::Value(attached)) => attached,
+        Some(Reading::Absent(why)) => {
             notes.gap("XDP programs", why);
             BTreeMap::new()
         }
@@ -173,10 +173,10 @@ fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
 }
 
 fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
-    let ask = || Part::from(crate::read::losing_sockets::read());
+    let ask = || Reading::from(crate::read::losing_sockets::read());
     match notes.note(notes.root.answer(LOSING_SOCKETS, ask)).flatten()? {
-        Part::Value(sockets) => Some(sockets),
-        Part::Absent(why) => {
+        Reading::Value(sockets) => Some(sockets),
+        Reading::Absent(why) => {
             notes.gap("sockets that lose", why);
             None
         }

@@ -243,7 +243,7 @@ mod tests {
     use netsilo_model::derive::rates::rates;
     use netsilo_model::derive::silo::silos;
     use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_model::machine::reading::Part;
+    use netsilo_model::machine::reading::Reading;
     use netsilo_model::snapshot::ethtool::Ethtool;
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
@@ -269,7 +269,7 @@ mod tests {
         let netdev = &mut seen.after.netdevs[0];
         (netdev.napi_defer_hard_irqs, netdev.gro_flush_timeout) = (Some(0), Some(0));
         netdev.ethtool = coalesce
-            .map(|it| Ethtool { coalesce: Part::Value(it), ..Ethtool::untold("not asked") });
+            .map(|it| Ethtool { coalesce: Reading::Value(it), ..Ethtool::untold("not asked") });
         let rates = rates(&seen.before, &seen.after);
         let silos = silos(&seen, &rates);
         let all = verdicts(&Analysis {

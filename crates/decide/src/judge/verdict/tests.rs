@@ -512,7 +512,7 @@ fn an_overflowing_ring_is_enlarged_only_if_its_cpu_has_idle_time() {
         for (snapshot, count) in [(&mut observation.before, 0), (&mut observation.after, lost)] {
             snapshot.netdevs[0].statistics.insert("rx_missed_errors".into(), count);
             snapshot.netdevs[0].ethtool.as_mut().unwrap().rings =
-                netsilo_model::machine::reading::Part::Value(rings);
+                netsilo_model::machine::reading::Reading::Value(rings);
         }
         eth0(&observation)[&RemedyName::BiggerRing].clone()
     };

@@ -5,7 +5,7 @@ use std::io;
 
 use netlink_bindings::netdev::{IterableNapi, IterableQueue, QueueType, Request};
 use netlink_socket2::NetlinkSocket;
-use netsilo_model::machine::reading::Part;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue, QueueOwner};
 use rustix::io::Errno;
 
@@ -22,14 +22,14 @@ pub enum NetdevGenlError {
 
 /// Reads all queues and NAPIs; a kernel without the family (before 6.8) yields `Part::Absent`, not
 /// an error.
-pub fn read() -> Result<Part<NetdevGenl>, NetdevGenlError> {
+pub fn read() -> Result<Reading<NetdevGenl>, NetdevGenlError> {
     let mut socket = NetlinkSocket::new();
     let queues = match queues(&mut socket) {
-        Err(error) if is_unknown(&error) => return Ok(Part::Absent(TOO_OLD.into())),
+        Err(error) if is_unknown(&error) => return Ok(Reading::Absent(TOO_OLD.into())),
         other => other.map_err(NetdevGenlError::Queues)?,
     };
     let napis = napis(&mut socket).map_err(NetdevGenlError::Napis)?;
-    Ok(Part::Value(NetdevGenl { queues, napis }))
+    Ok(Reading::Value(NetdevGenl { queues, napis }))
 }
 
 const TOO_OLD: &str = "not available: kernel < 6.8 (no netdev queue-get)";
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn this_kernel_answers_or_is_too_old() {
         match read().unwrap() {
-            Part::Value(parsed) => assert!(parsed.napis.iter().all(|napi| napi.id > 0)),
-            Part::Absent(reason) => assert_eq!(reason, TOO_OLD),
+            Reading::Value(parsed) => assert!(parsed.napis.iter().all(|napi| napi.id > 0)),
+            Reading::Absent(reason) => assert_eq!(reason, TOO_OLD),
         }
     }
 }
