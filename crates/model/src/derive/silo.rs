@@ -10,7 +10,7 @@ use crate::derive::forwarding::{self, ForwardShare, ForwardTotals};
 use crate::derive::locality::Locality;
 use crate::derive::queue_map::{Home, Join};
 use crate::derive::rates::Rates;
-use crate::derive::reader_spread::Concentration;
+use crate::derive::reader_spread::ReaderSpread;
 use crate::derive::wakeups::Wakeups;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
@@ -86,7 +86,7 @@ pub struct Silo {
     pub locality: Locality,
     /// Share of the data that is read in one place; `None` if it is not read.
     #[serde(default)]
-    pub concentration: Option<Concentration>,
+    pub concentration: Option<ReaderSpread>,
     /// `rps_cpus`; empty means off.
     pub rps_cpus: Option<CpuSet>,
     /// `rps_flow_cnt`; 0 means off.
@@ -232,7 +232,7 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         let rows = read.get(&home).map_or(&[][..], Vec::as_slice);
         consume(silo, rows, after, attribution);
         silo.consumers = consumers(rows, seconds, &wakeups);
-        silo.concentration = Concentration::of(&silo.read_on(), &after.topology);
+        silo.concentration = ReaderSpread::of(&silo.read_on(), &after.topology);
         let rows = sent.get(&home).map_or(&[][..], Vec::as_slice);
         silo.forwards = forwarding::shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
     }
