@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::derive::forwarding::{self, ForwardShare, ForwardTotals};
 use crate::derive::locality::Locality;
-use crate::derive::queue_map::{Home, Join};
+use crate::derive::queue_map::{Origin, QueueMap};
 use crate::derive::rates::Rates;
 use crate::derive::reader_spread::ReaderSpread;
 use crate::derive::wakeups::Wakeups;
@@ -206,34 +206,34 @@ impl Silos {
 /// Builds all silos of an observation.
 pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     let Observation { after, attribution, .. } = observation;
-    let join = Join::of(after, attribution);
-    let polled = join.polls_by_home(attribution);
+    let map = QueueMap::of(after, attribution);
+    let polled = map.polls_by_origin(attribution);
     let index = Index::of(after);
     let mut queues: Vec<Silo> = Vec::new();
     for netdev in &after.netdevs {
         queues.extend(
-            netdev.rx_queues.iter().map(|queue| settings(after, netdev, queue, &join, &index)),
+            netdev.rx_queues.iter().map(|queue| settings(after, netdev, queue, &map, &index)),
         );
     }
-    queues.extend(join.queueless().map(|(netdev, napi)| Silo {
+    queues.extend(map.queueless().map(|(netdev, napi)| Silo {
         netdev: NetdevIdentity::of(netdev),
         kthread: index.thread_of(netdev, napi.to),
         napi: Some(napi),
         ..Silo::default()
     }));
-    let (read, [local, foreign, unresolved]) = consumption_by_home(attribution, &join);
-    let (sent, of_no_queue) = forwarded_by_home(attribution, &join);
+    let (read, [local, foreign, unresolved]) = consumption_by_origin(attribution, &map);
+    let (sent, of_no_queue) = forwarded_by_origin(attribution, &map);
     let wakeups = Wakeups::of(attribution);
     let per_cpu = PerCpu::of(rates, attribution);
     let seconds = attribution.elapsed.as_secs_f64();
     for (index, silo) in queues.iter_mut().enumerate() {
-        let home = join.home_at(index);
-        measure(silo, polled.get(&home).map_or(&[][..], Vec::as_slice), &per_cpu);
-        let rows = read.get(&home).map_or(&[][..], Vec::as_slice);
+        let origin = map.origin_at(index);
+        measure(silo, polled.get(&origin).map_or(&[][..], Vec::as_slice), &per_cpu);
+        let rows = read.get(&origin).map_or(&[][..], Vec::as_slice);
         consume(silo, rows, after, attribution);
         silo.consumers = consumers(rows, seconds, &wakeups);
         silo.concentration = ReaderSpread::of(&silo.read_on(), &after.topology);
-        let rows = sent.get(&home).map_or(&[][..], Vec::as_slice);
+        let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
         silo.forwards = forwarding::shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
     }
     let elsewhere = |rows: Vec<&Consumption>| Elsewhere {
@@ -365,10 +365,10 @@ fn settings(
     snapshot: &Snapshot,
     netdev: &Netdev,
     queue: &RxQueue,
-    join: &Join<'_>,
+    map: &QueueMap<'_>,
     index: &Index<'_>,
 ) -> Silo {
-    let napi = join.napi_of(netdev, queue);
+    let napi = map.napi_of(netdev, queue);
     let by_napi = || {
         let edge = napi.clone()?;
         let irq = index.napis.get(&(netdev.ifindex, edge.to))?.irq?;
@@ -469,17 +469,17 @@ fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
 }
 
 /// Groups consumption by queue, and separately what was local, foreign and unresolved.
-fn consumption_by_home<'a>(
+fn consumption_by_origin<'a>(
     attribution: &'a Attribution,
-    join: &Join<'_>,
-) -> (BTreeMap<Home, Vec<&'a Consumption>>, [Vec<&'a Consumption>; 3]) {
+    map: &QueueMap<'_>,
+) -> (BTreeMap<Origin, Vec<&'a Consumption>>, [Vec<&'a Consumption>; 3]) {
     let (mut read, mut elsewhere) = (BTreeMap::new(), [const { Vec::new() }; 3]);
     for row in &attribution.consumption {
-        match join.home_of(row) {
-            Home::Local => elsewhere[0].push(row),
-            Home::Foreign => elsewhere[1].push(row),
-            Home::Unresolved => elsewhere[2].push(row),
-            home => read.entry(home).or_insert_with(Vec::new).push(row),
+        match map.origin_of(row) {
+            Origin::Local => elsewhere[0].push(row),
+            Origin::Foreign => elsewhere[1].push(row),
+            Origin::Unresolved => elsewhere[2].push(row),
+            origin => read.entry(origin).or_insert_with(Vec::new).push(row),
         }
     }
     (read, elsewhere)
@@ -487,15 +487,15 @@ fn consumption_by_home<'a>(
 
 /// Groups forwarded traffic by the queue of arrival, and separately what arrived on no queue of
 /// this host.
-fn forwarded_by_home<'a>(
+fn forwarded_by_origin<'a>(
     attribution: &'a Attribution,
-    join: &Join<'_>,
-) -> (BTreeMap<Home, Vec<&'a Forwarded>>, Vec<&'a Forwarded>) {
+    map: &QueueMap<'_>,
+) -> (BTreeMap<Origin, Vec<&'a Forwarded>>, Vec<&'a Forwarded>) {
     let (mut sent, mut of_no_queue) = (BTreeMap::new(), Vec::new());
     for row in &attribution.forwarded {
-        match join.home_of_forwarded(row) {
-            home @ (Home::Queue(..) | Home::Napi(..)) => {
-                sent.entry(home).or_insert_with(Vec::new).push(row)
+        match map.origin_of_forwarded(row) {
+            origin @ (Origin::Queue(..) | Origin::Napi(..)) => {
+                sent.entry(origin).or_insert_with(Vec::new).push(row)
             }
             _ => of_no_queue.push(row),
         }
