@@ -7,7 +7,7 @@
 use netsilo_model::derive::rates::Shares;
 use netsilo_model::snapshot::stage_samples;
 use netsilo_trial::experiment::compared::{CpuMean, Measured, UnderLoad};
-use netsilo_trial::experiment::flow_map::{FlowMap, Stage};
+use netsilo_trial::experiment::flow_map::{FlowMap, HopStage};
 use netsilo_trial::experiment::measure::Measure;
 use netsilo_trial::experiment::stage_costs::{StageCost, StageCosts};
 use serde_json::{Value, json};
@@ -341,7 +341,7 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
 
 /// The path of the packets under one load and setting, as a Sankey diagram.
 pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
-    let stages: Vec<Stage> =
+    let stages: Vec<HopStage> =
         map.places.iter().map(|place| place.stage).fold(Vec::new(), |mut stages, stage| {
             if stages.last() != Some(&stage) {
                 stages.push(stage);
@@ -352,9 +352,9 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
         .iter()
         .map(|stage| map.places.iter().filter(|place| place.stage == *stage).count())
         .max()?;
-    let depth = |stage: Stage| stages.iter().position(|it| *it == stage).unwrap_or_default();
+    let depth = |stage: HopStage| stages.iter().position(|it| *it == stage).unwrap_or_default();
     let nodes = map.places.iter().enumerate().map(|(at, place)| {
-        let is_last = place.stage == Stage::Consumer;
+        let is_last = place.stage == HopStage::Consumer;
         json!({
             "name": at.to_string(), "depth": depth(place.stage),
             "itemStyle": { "color": palette::STAGES[place.stage as usize] },
