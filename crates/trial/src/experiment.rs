@@ -21,5 +21,5 @@ pub mod results;
 pub mod stage_costs;
 
 pub use folder::{COMMANDS, EXPERIMENT, MACHINE, RECORDS};
-pub use plan::{Experiment, Kind, Load, Machine, Setting, Step};
+pub use plan::{Experiment, Kind, Load, MachineSummary, Setting, Step};
 pub use records::{Failed, Map, Record, Sampled, Trial};

@@ -17,7 +17,7 @@ use netsilo_sys::cost::store;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::transaction::knob;
-use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, Machine, Setting};
+use netsilo_trial::experiment::{Experiment, Kind, Load, MACHINE, MachineSummary, Setting};
 use netsilo_trial::traffic::{InstancesAs, Spec, Test};
 
 use crate::args::look::pass_time;
@@ -204,7 +204,7 @@ impl Common {
             rounds: self.rounds,
             pause: self.pause,
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
-            machine: Machine { counted: made.counted, ..machine(&seen)? },
+            machine: MachineSummary { counted: made.counted, ..machine(&seen)? },
         };
         experiment.check().map_err(|why| Stop(Exit::Usage, why))?;
         if experiment.settings.iter().all(|setting| setting.changes.is_empty()) {
@@ -336,14 +336,14 @@ fn default_folder(kind: Kind) -> PathBuf {
 }
 
 /// Describes this machine for the run's record.
-fn machine(seen: &Observation) -> Result<Machine> {
+fn machine(seen: &Observation) -> Result<MachineSummary> {
     let identity = store::machine(&Root::live()).context("cannot identify this machine")?;
     let with_queues = seen.after.netdevs.iter().filter(|netdev| netdev.up && netdev.name != "lo");
     let netdevs = with_queues.map(|netdev| {
         let driver = netdev.driver.as_deref().unwrap_or("driver unknown");
         format!("{}: {driver}, {}", netdev.name, count(netdev.rx_queues.len(), "rx queue"))
     });
-    Ok(Machine {
+    Ok(MachineSummary {
         hostname: identity.hostname,
         kernel: identity.kernel,
         cpus: seen.after.topology.online.len() as u32,
@@ -354,8 +354,8 @@ fn machine(seen: &Observation) -> Result<Machine> {
     })
 }
 
-fn same_machine(then: &Machine, now: &Machine) -> Result<()> {
-    let known = |it: &Machine| {
+fn same_machine(then: &MachineSummary, now: &MachineSummary) -> Result<()> {
+    let known = |it: &MachineSummary| {
         let model = it.model.clone().unwrap_or_default();
         [("host name", it.hostname.clone()), ("kernel", it.kernel.clone()), ("CPU model", model)]
             .into_iter()

@@ -18,7 +18,8 @@ use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource};
 use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    EXPERIMENT, Experiment, Failed, Kind, Load, Machine, Map, RECORDS, Record, Setting, Step, Trial,
+    EXPERIMENT, Experiment, Failed, Kind, Load, MachineSummary, Map, RECORDS, Record, Setting,
+    Step, Trial,
 };
 use netsilo_trial::traffic::{Latency, Run, Served, Side, Spec, Test, Totals};
 
@@ -56,8 +57,8 @@ pub(crate) fn per_s(load: usize, setting: usize, round: u32) -> f64 {
     base * (1.0 + helps) * (1.0 + 0.006 * wave) * (1.0 + 0.002 * f64::from(round))
 }
 
-fn machine(times_mean_nothing: Option<&str>) -> Machine {
-    Machine {
+fn machine(times_mean_nothing: Option<&str>) -> MachineSummary {
+    MachineSummary {
         hostname: "server1".into(),
         kernel: "6.12.48".into(),
         cpus: CPUS,

@@ -63,13 +63,13 @@ pub struct Experiment {
     /// Seed of the random order.
     pub seed: u64,
     /// The machine under test.
-    pub machine: Machine,
+    pub machine: MachineSummary,
 }
 
 /// A summary of the machine under test; the bundle in the same folder has the details.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Machine {
+pub struct MachineSummary {
     /// Host name.
     pub hostname: String,
     /// Kernel release.
@@ -203,7 +203,7 @@ pub(super) mod tests {
             rounds: 3,
             pause: Duration::ZERO,
             seed: 7,
-            machine: Machine::default(),
+            machine: MachineSummary::default(),
         }
     }
 

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use crate::experiment::compared::Verdict;
     use crate::experiment::measure::Work;
-    use crate::experiment::plan::{Kind, Machine, Setting, Step};
+    use crate::experiment::plan::{Kind, MachineSummary, Setting, Step};
     use crate::experiment::records::{Record, Trial};
     use crate::experiment::results::Results;
     use crate::traffic::{Run, Served, Side, Spec, Test, Totals};
@@ -238,7 +238,10 @@ mod tests {
             rounds,
             pause: Duration::ZERO,
             seed: 7,
-            machine: Machine { counted: vec!["eth0".into(), "eth1".into()], ..Machine::default() },
+            machine: MachineSummary {
+                counted: vec!["eth0".into(), "eth1".into()],
+                ..Machine::default()
+            },
         }
     }
 

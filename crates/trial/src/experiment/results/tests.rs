@@ -6,7 +6,7 @@ use super::*;
 use crate::comparison::Scale;
 use crate::experiment::compared::Measured;
 use crate::experiment::latency::tests::latency;
-use crate::experiment::plan::{Load, Machine, Setting};
+use crate::experiment::plan::{Load, MachineSummary, Setting};
 use crate::traffic::Spec;
 use crate::traffic::{Latency, Run, Served, Side, Test, Totals};
 use netsilo_model::derive::rates::Shares;
@@ -38,7 +38,7 @@ fn experiment(rounds: u32, emulated: bool) -> Experiment {
         rounds,
         pause: Duration::ZERO,
         seed: 7,
-        machine: Machine {
+        machine: MachineSummary {
             times_mean_nothing: emulated.then(|| "CPUs are emulated".into()),
             ..Machine::default()
         },
