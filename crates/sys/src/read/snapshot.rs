@@ -12,7 +12,7 @@ use netsilo_model::parse::softirqs::softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
 use netsilo_model::parse::{cpu_lists, scalar, snmp};
-use netsilo_model::snapshot::host::{CpuCounters, Machine, NetSettings, Snapshot};
+use netsilo_model::snapshot::host::{CpuCounters, HostIdentity, NetSettings, Snapshot};
 use netsilo_model::snapshot::netdev::Xdp;
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::sockets::LosingSocket;
@@ -106,9 +106,9 @@ fn cpu_counters(
     Ok(stats.into_iter().map(counters).collect())
 }
 
-fn machine(notes: &Notes<'_>) -> Machine {
+fn machine(notes: &Notes<'_>) -> HostIdentity {
     let word = |path: &str| notes.wanted(notes.root.parse(path, scalar::word)).unwrap_or_default();
-    Machine {
+    HostIdentity {
         hostname: word("/proc/sys/kernel/hostname"),
         release: word("/proc/sys/kernel/osrelease"),
         boot_id: word("/proc/sys/kernel/random/boot_id"),
