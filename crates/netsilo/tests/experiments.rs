@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use netsilo_lab::{Cable, said, until};
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::measure::{Measure, Work};
 use netsilo_trial::experiment::results::Results;
@@ -539,9 +539,15 @@ fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_
     let both = format!("{forwarded:#?} {dropped:#?}");
     assert_eq!((&forwarded.stages.refused, &dropped.stages.refused), (&None, &None), "{both}");
     assert!(forwarded.received > Some(1000) && dropped.received > Some(1000), "{both}");
-    assert!(of(forwarded, Stage::QdiscXmit) > 3 && of(forwarded, Stage::BridgeIp) > 0, "{both}");
-    assert!(of(dropped, Stage::Netfilter) > 0, "{both}");
-    assert!(of(dropped, Stage::QdiscXmit) * 3 < of(forwarded, Stage::QdiscXmit), "{both}");
+    assert!(
+        of(forwarded, ReceiveStage::QdiscXmit) > 3 && of(forwarded, ReceiveStage::BridgeIp) > 0,
+        "{both}"
+    );
+    assert!(of(dropped, ReceiveStage::Netfilter) > 0, "{both}");
+    assert!(
+        of(dropped, ReceiveStage::QdiscXmit) * 3 < of(forwarded, ReceiveStage::QdiscXmit),
+        "{both}"
+    );
     // the rule is tested once before the first trial
     let command =
         &mut row.forward(dir.path(), "killed", &["--one-way", "-d", "60s", "--rate", "2000"]);

@@ -14,7 +14,7 @@ use crate::snapshot::audit::{Audit, Connection, NetdevAudit, Qdisc};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
-use crate::snapshot::stage_samples::Stage;
+use crate::snapshot::stage_samples::ReceiveStage;
 
 /// All that a family may look at.
 #[derive(Debug, Clone, Copy)]
@@ -137,7 +137,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The share of the receive work's samples in these stages; `None` below [`ENOUGH_SAMPLES`].
-    pub fn stages(&self, wanted: &[Stage]) -> Option<f64> {
+    pub fn stages(&self, wanted: &[ReceiveStage]) -> Option<f64> {
         let samples = self
             .observation
             .attribution

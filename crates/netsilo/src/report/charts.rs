@@ -257,8 +257,10 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
     let in_time = costs.iter().any(|it| it.ns_per_packet.is_some());
     let value =
         |cost: &StageCost| if in_time { cost.ns_per_packet } else { Some(cost.share * 100.0) };
-    let series = stage_samples::Stage::ALL.into_iter().zip(palette::RECEIVE_STAGES).filter_map(
-        |(stage, color)| {
+    let series = stage_samples::ReceiveStage::ALL
+        .into_iter()
+        .zip(palette::RECEIVE_STAGES)
+        .filter_map(|(stage, color)| {
             let data: Vec<_> =
                 costs.iter().map(|it| it.stages.get(&stage).and_then(value).map(rounded)).collect();
             let is_any = data.iter().any(Option::is_some);
@@ -266,8 +268,7 @@ pub(super) fn stages(load: &str, costs: &[&StageCosts]) -> Option<Chart> {
                 json!({ "type": "bar", "name": stage.label(), "stack": "stages", "barWidth": 16,
                     "itemStyle": { "color": color }, "data": data })
             })
-        },
-    );
+        });
     let series: Vec<Value> = series.collect();
     let names: Vec<_> = costs.iter().map(|it| it.setting.as_str()).collect();
     let unit = if in_time { "ns per packet received" } else { "% of the samples" };

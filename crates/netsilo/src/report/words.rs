@@ -1,6 +1,6 @@
 //! Figures and verdicts as text, shared by the page and Markdown.
 
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
 use netsilo_trial::experiment::compared::{Against, Measured, UnderLoad, Verdict};
@@ -177,8 +177,8 @@ fn range(of: &[&Against]) -> String {
 pub(super) fn stage_rows(costs: &[&StageCosts]) -> Vec<(&'static str, Vec<String>)> {
     let row =
         |name, of: &dyn Fn(&StageCosts) -> String| (name, costs.iter().map(|it| of(it)).collect());
-    let found = |it: &Stage| costs.iter().any(|costs| costs.stages.contains_key(it));
-    let stages = Stage::ALL.into_iter().filter(found);
+    let found = |it: &ReceiveStage| costs.iter().any(|costs| costs.stages.contains_key(it));
+    let stages = ReceiveStage::ALL.into_iter().filter(found);
     let mut rows: Vec<_> = stages
         .map(|it| row(it.label(), &|costs| units::or_dash(costs.stages.get(&it), stage)))
         .collect();

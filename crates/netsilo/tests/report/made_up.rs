@@ -15,7 +15,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource};
-use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
+use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
     EXPERIMENT, Experiment, Failed, Kind, Load, MachineSummary, Map, RECORDS, Record, Setting,
@@ -303,10 +303,10 @@ fn between(load: &Load, setting: usize, round: u32) -> Record {
 
 fn sampled(load: &Load, setting: usize) -> Record {
     let all = [
-        (Stage::DriverGro, 200),
-        (Stage::BridgeIp, if load.early_drop { 40 } else { 400 }),
-        (Stage::Netfilter, 80),
-        (Stage::QdiscXmit, if load.early_drop { 0 } else { 500 }),
+        (ReceiveStage::DriverGro, 200),
+        (ReceiveStage::BridgeIp, if load.early_drop { 40 } else { 400 }),
+        (ReceiveStage::Netfilter, 80),
+        (ReceiveStage::QdiscXmit, if load.early_drop { 0 } else { 500 }),
     ];
     let on = if setting == 0 { 1 } else { 4 };
     let part = |count: u64| count / u64::from(on);

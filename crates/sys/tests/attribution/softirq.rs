@@ -6,7 +6,7 @@ use std::process::Command;
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
 use netsilo_model::snapshot::netdev::Xdp;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use netsilo_sys::files::root::Root;
 
@@ -125,10 +125,10 @@ fn the_stages_of_local_delivery_are_sampled() {
         let samples = attribution.stages.unwrap();
         assert_eq!(samples.refused, None);
         let stages = Stages::of(&samples, attribution.elapsed.as_secs_f64()).total.stages;
-        let delivered = stages.get(&Stage::LocalDelivery).copied().unwrap_or(0);
+        let delivered = stages.get(&ReceiveStage::LocalDelivery).copied().unwrap_or(0);
         assert!(delivered > 5, "{samples:#?}");
         assert!(
-            stages.get(&Stage::TxCompletion).is_none_or(|samples| *samples < delivered),
+            stages.get(&ReceiveStage::TxCompletion).is_none_or(|samples| *samples < delivered),
             "{stages:?}"
         );
         assert!(

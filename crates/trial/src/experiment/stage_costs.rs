@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub struct StageCosts {
     /// Number of samples in receive work.
     pub samples: u64,
     /// Costs by stage, in the order of a packet's path; stages without samples are left out.
-    pub stages: BTreeMap<Stage, StageCost>,
+    pub stages: BTreeMap<ReceiveStage, StageCost>,
     /// All stages, in nanoseconds per packet that the netdevs under test received.
     pub ns_per_packet: Option<f64>,
     /// NET_RX and NET_TX softirq time per packet, measured at entry and exit, to check the samples.
@@ -62,7 +62,7 @@ impl StageCosts {
         let each = |samples: f64| {
             Some(samples / f64::from(stages.per_s) * 1e9 / packets?).filter(|ns| ns.is_finite())
         };
-        let cost = |(stage, samples): (&Stage, &u64)| {
+        let cost = |(stage, samples): (&ReceiveStage, &u64)| {
             let cost = StageCost {
                 samples: *samples,
                 share: stages.total.shares.get(stage).copied().unwrap_or(0.0),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     /// One CPU, sampled 1000 times per second while 10 000 packets arrived.
-    fn map(load: &str, setting: &str, samples: &[(Stage, u64)]) -> Record {
+    fn map(load: &str, setting: &str, samples: &[(ReceiveStage, u64)]) -> Record {
         let cpus = [(CpuId(0), samples.iter().copied().collect())].into();
         let stages =
             Stages::of(&StageSamples { per_s: 1000, cpus, ..StageSamples::default() }, 1.0);
@@ -322,9 +322,13 @@ mod tests {
             map(
                 ONE_WAY,
                 "none",
-                &[(Stage::DriverGro, 7), (Stage::BridgeIp, 4), (Stage::QdiscXmit, 9)],
+                &[
+                    (ReceiveStage::DriverGro, 7),
+                    (ReceiveStage::BridgeIp, 4),
+                    (ReceiveStage::QdiscXmit, 9),
+                ],
             ),
-            map(DROPPED, "none", &[(Stage::DriverGro, 6), (Stage::Netfilter, 2)]),
+            map(DROPPED, "none", &[(ReceiveStage::DriverGro, 6), (ReceiveStage::Netfilter, 2)]),
         ];
         trials.chain(maps).collect()
     }
@@ -334,7 +338,7 @@ mod tests {
         let results = Results::of(&experiment(6), &records(6));
         let [forwarded, dropped] = &results.stages[..] else { panic!("{:?}", results.stages) };
         assert_eq!((forwarded.load.as_str(), dropped.load.as_str()), (ONE_WAY, DROPPED));
-        let xmit = forwarded.stages[&Stage::QdiscXmit];
+        let xmit = forwarded.stages[&ReceiveStage::QdiscXmit];
         assert_eq!((xmit.samples, xmit.share, xmit.ns_per_packet), (9, 0.45, Some(900.0)));
         assert_eq!(xmit.within_ns, Some(588.0));
         assert_eq!((forwarded.samples, forwarded.ns_per_packet), (20, Some(2000.0)));

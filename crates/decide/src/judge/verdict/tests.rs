@@ -13,7 +13,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::host::CpuStat;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::snapshot::stage_samples::{Stage, StageSamples};
+use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 
@@ -426,9 +426,11 @@ fn all_softirqs_on_one_cpu_at_low_load_cause_no_verdict() {
 fn rps_helps_where_most_of_the_sampled_softirq_can_move_and_hurts_where_almost_none_can() {
     let with = |driver, protocol| {
         let mut observation = with_flows(saturated(0.95), 500);
-        let cpus =
-            [(CpuId(0), [(Stage::DriverGro, driver), (Stage::LocalDelivery, protocol)].into())]
-                .into();
+        let cpus = [(
+            CpuId(0),
+            [(ReceiveStage::DriverGro, driver), (ReceiveStage::LocalDelivery, protocol)].into(),
+        )]
+        .into();
         observation.attribution.stages =
             Some(StageSamples { per_s: 499, cpus, ..StageSamples::default() });
         eth0(&observation)[&RemedyName::Rps].clone()

@@ -9,7 +9,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::rss::model;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::judge::verdict::bottleneck::{CpuLoad, Loads};
 
@@ -343,20 +343,20 @@ fn movable(
     let Some(stages) = attribution.stages.as_ref().filter(|stages| stages.refused.is_none()) else {
         return documented;
     };
-    let mut by_stage: BTreeMap<Stage, f64> = BTreeMap::new();
+    let mut by_stage: BTreeMap<ReceiveStage, f64> = BTreeMap::new();
     for (stage, samples) in own.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
         *by_stage.entry(*stage).or_default() += *samples as f64;
     }
-    let of = |stage: Stage| by_stage.get(&stage).copied().unwrap_or(0.0);
+    let of = |stage: ReceiveStage| by_stage.get(&stage).copied().unwrap_or(0.0);
     let all: f64 = by_stage.values().sum();
     if all < SAMPLES {
         return documented;
     }
-    let stays = of(Stage::DriverGro) + of(Stage::TxCompletion);
+    let stays = of(ReceiveStage::DriverGro) + of(ReceiveStage::TxCompletion);
     let share = |moves: f64| moves / all;
     let error = |share: f64| DEVIATIONS * (share * (1.0 - share) / all).sqrt();
     // Samples of unknown functions may belong to either part.
-    let (least, most) = (share(all - stays - of(Stage::Other)), share(all - stays));
+    let (least, most) = (share(all - stays - of(ReceiveStage::Other)), share(all - stays));
     let range = Range {
         worst: (least - error(least)).max(0.0),
         likely: (least + most) / 2.0,
