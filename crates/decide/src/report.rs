@@ -16,7 +16,7 @@ use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
-use netsilo_model::snapshot::attribution::{Attribution, Hook, Source};
+use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, Hook};
 use netsilo_model::snapshot::host::{Gap, Snapshot, Writer};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
@@ -82,7 +82,7 @@ pub struct MachineLine {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AttributionLine {
     /// The method of counting.
-    pub source: Source,
+    pub source: AttributionSource,
     /// Length of the window, in seconds.
     pub elapsed_s: f64,
     /// Attached for this window only; then bytes are a lower bound.
@@ -407,7 +407,7 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
         .map(|e| e.bytes_per_s)
         .iter()
         .sum::<f64>();
-    let counted = attribution.source != Source::None && !attribution.elapsed.is_zero();
+    let counted = attribution.source != AttributionSource::None && !attribution.elapsed.is_zero();
     let bytes = counted.then_some(by_queue + elsewhere);
     let polled = silos.queues.iter().filter_map(|silo| silo.packets_per_s);
     let mut seen = BTreeSet::new();

@@ -11,7 +11,7 @@ use std::thread;
 
 use netsilo_model::derive::sock_diag::{Sample, attribute};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Resolved, Source};
+use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, Consumption, Resolved};
 use netsilo_sys::read::netlink::sock_diag::sample;
 use rustix::thread::{CpuSet, UnshareFlags, sched_setaffinity};
 
@@ -85,7 +85,7 @@ fn counted_bytes_are_those_that_the_application_read() {
             let [consumption] = own(&attribution)[..] else { panic!("{attribution:?}") };
             assert_eq!(
                 (attribution.source, consumption.resolved),
-                (Source::SockDiag, Resolved::Local)
+                (AttributionSource::SockDiag, Resolved::Local)
             );
             assert_eq!(
                 (consumption.consumer_cpu, consumption.protocol_cpu),

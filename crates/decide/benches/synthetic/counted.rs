@@ -7,7 +7,7 @@ use std::time::Duration;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{
-    Attribution, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved, Source,
+    Attribution, AttributionSource, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved,
 };
 use netsilo_model::snapshot::host::Snapshot;
 
@@ -57,7 +57,7 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
         (CpuId(cpu), CpuTime { net_rx_ns: 100_000_000, net_rx_runs: 9000, ..CpuTime::default() })
     };
     Attribution {
-        source: Source::Bpf,
+        source: AttributionSource::Bpf,
         elapsed,
         polls: (0..).zip(&queues).map(poll).collect(),
         consumption: (0..).zip(readers).map(consumption).collect(),

@@ -3,7 +3,7 @@
 use crate::derive::rates::Rates;
 use crate::derive::silo::Silos;
 use crate::machine::words::plural;
-use crate::snapshot::attribution::{Attribution, Hook, Source};
+use crate::snapshot::attribution::{Attribution, AttributionSource, Hook};
 use crate::snapshot::host::{Snapshot, WriterKnob};
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
@@ -72,19 +72,19 @@ fn nothing_to_show(snapshot: &Snapshot) -> Option<String> {
 fn attribution(attribution: &Attribution) -> Vec<String> {
     let mut notes = Vec::new();
     match attribution.source {
-        Source::None => notes.push("consumers unknown: nothing was counted".into()),
-        Source::SockDiag => notes.push(
+        AttributionSource::None => notes.push("consumers unknown: nothing was counted".into()),
+        AttributionSource::SockDiag => notes.push(
             "consumers by sock_diag: TCP only, their cpus are samples, polls are not counted"
                 .into(),
         ),
-        Source::Bpf if attribution.windowed => {
+        AttributionSource::Bpf if attribution.windowed => {
             notes.push(
                 "counted in a window: the first event of a socket sets its baseline, \
                  bytes are a lower bound"
                     .into(),
             );
         }
-        Source::Bpf => {}
+        AttributionSource::Bpf => {}
     }
     notes.extend(questions(attribution).into_iter().filter_map(refusal));
     if attribution.lost_events > 0 {

@@ -14,7 +14,9 @@ use crate::derive::reader_spread::ReaderSpread;
 use crate::derive::wakeups::Wakeups;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
-use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Protocol, Source};
+use crate::snapshot::attribution::{
+    Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol,
+};
 use crate::snapshot::host::{Snapshot, Writable};
 use crate::snapshot::netdev::{Edge, Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
 use crate::snapshot::observation::Observation;
@@ -301,7 +303,7 @@ impl<'a> PerCpu<'a> {
 
 /// Whether polls were counted; an empty list may also mean that no packet arrived.
 fn counts_polls(attribution: &Attribution) -> bool {
-    attribution.source == Source::Bpf
+    attribution.source == AttributionSource::Bpf
         && attribution
             .hooks
             .iter()
@@ -507,8 +509,8 @@ fn forwarded_by_origin<'a>(
 fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribution: &Attribution) {
     let seconds = attribution.elapsed.as_secs_f64();
     let bytes = total(rows);
-    silo.bytes_per_s =
-        (attribution.source != Source::None && seconds > 0.0).then(|| per_s(bytes, seconds));
+    silo.bytes_per_s = (attribution.source != AttributionSource::None && seconds > 0.0)
+        .then(|| per_s(bytes, seconds));
     let polled_on = heaviest(silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s)));
     let share = |row: &Consumption| if bytes > 0 { row.bytes as f64 / bytes as f64 } else { 0.0 };
     silo.locality.bytes_per_s = per_s(bytes, seconds);

@@ -11,7 +11,7 @@ use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
 use crate::rss::model::{Model, Steering};
 use crate::snapshot::attribution::{
-    Attribution, Consumer, Consumption, Hook, Protocol, Resolved, Source,
+    Attribution, AttributionSource, Consumer, Consumption, Hook, Protocol, Resolved,
 };
 use crate::snapshot::netdev::{Netdev, RxQueue};
 
@@ -111,7 +111,7 @@ pub fn attribute(before: &Sample, after: &Sample, steerings: &[Steering]) -> Att
     }
     let ended = before.sockets.keys().filter(|cookie| !after.sockets.contains_key(cookie)).count();
     Attribution {
-        source: Source::SockDiag,
+        source: AttributionSource::SockDiag,
         elapsed: after.at.saturating_sub(before.at),
         consumption: sums.into_iter().map(|(key, bytes)| Consumption { bytes, ..key }).collect(),
         hooks: hooks(after, ended, &orphans),
@@ -297,7 +297,7 @@ mod tests {
         let attribution = attribute(&before, &after, &[]);
         assert_eq!(
             (attribution.source, attribution.elapsed),
-            (Source::SockDiag, Duration::from_secs(2))
+            (AttributionSource::SockDiag, Duration::from_secs(2))
         );
         let [read] = &attribution.consumption[..] else { panic!("{attribution:?}") };
         assert_eq!(

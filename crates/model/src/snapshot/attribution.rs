@@ -16,7 +16,7 @@ use crate::snapshot::stage_samples::StageSamples;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
     /// The method of counting.
-    pub source: Source,
+    pub source: AttributionSource,
     /// Time during which the hooks were attached.
     pub elapsed: Duration,
     /// Whether the hooks were attached for this window only. Then the first event of each socket
@@ -55,7 +55,7 @@ pub struct Attribution {
 /// The method of counting an attribution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum AttributionSource {
     /// Not counted; `hooks` has the reasons.
     #[default]
     None,

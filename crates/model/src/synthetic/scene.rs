@@ -15,8 +15,8 @@ use crate::machine::ids::{Irq, NapiId};
 use crate::machine::reading::Reading;
 use crate::machine::topology::{NodeId, Topology};
 use crate::snapshot::attribution::{
-    Attribution, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, Resolved, Source,
-    Wakeup,
+    Attribution, AttributionSource, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol,
+    Resolved, Wakeup,
 };
 use crate::snapshot::ethtool::{Channels, Ethtool, Limit};
 use crate::snapshot::flow::{Flow, number};
@@ -289,7 +289,7 @@ impl Scene {
     fn attribution(&self, settings: &Snapshot) -> Attribution {
         let elapsed = Duration::from_secs(SECONDS);
         let mut attribution =
-            Attribution { source: Source::Bpf, elapsed, ..Attribution::default() };
+            Attribution { source: AttributionSource::Bpf, elapsed, ..Attribution::default() };
         attribution.cpu_time =
             settings.topology.online.iter().map(|cpu| (cpu, CpuTime::default())).collect();
         for (napi, at, index, queue) in self.queues().filter(|(.., queue)| queue.packets_per_s > 0)

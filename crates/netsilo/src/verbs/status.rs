@@ -10,7 +10,7 @@ use netsilo_decide::control::{Conflict, ControllerState, Entry, Held, Verdict};
 use netsilo_decide::plan::{Advice, Placement, Refusal};
 use netsilo_model::change::Change;
 use netsilo_model::derive::locality::Locality;
-use netsilo_model::snapshot::attribution::{Hook, Source};
+use netsilo_model::snapshot::attribution::{AttributionSource, Hook};
 use netsilo_sys::daemon::self_cost::OwnCost;
 use netsilo_sys::transaction::journal::STATE_DIR;
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,7 @@ pub(crate) struct ConfigStatus {
 /// How consumers are found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AttributionStatus {
-    pub(crate) source: Source,
+    pub(crate) source: AttributionSource,
     /// Hooks that are not attached, with the reason.
     pub(crate) refused: Vec<Hook>,
 }

@@ -9,7 +9,7 @@ use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::silo::{ConsumerShare, Elsewhere, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::attribution::Source;
+use netsilo_model::snapshot::attribution::AttributionSource;
 
 use crate::views::stages;
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
@@ -46,10 +46,10 @@ fn worth_showing(netdev: &NetdevLine) -> bool {
 fn title(report: &Report) -> String {
     let machine = &report.machine;
     let by = match report.attribution.source {
-        Source::Bpf if report.attribution.windowed => "eBPF, a window",
-        Source::Bpf => "eBPF",
-        Source::SockDiag => "sock_diag, TCP only",
-        Source::None => "counters only",
+        AttributionSource::Bpf if report.attribution.windowed => "eBPF, a window",
+        AttributionSource::Bpf => "eBPF",
+        AttributionSource::SockDiag => "sock_diag, TCP only",
+        AttributionSource::None => "counters only",
     };
     let plural =
         |n: usize, word: &str| if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{
-    Attribution, Consumer, Consumption, Poll, Protocol, Resolved, Source,
+    Attribution, AttributionSource, Consumer, Consumption, Poll, Protocol, Resolved,
 };
 use netsilo_sys::bundle::{Addresses, Capture};
 use netsilo_sys::files::root::Root;
@@ -85,7 +85,7 @@ fn attribution() -> Attribution {
         connected: None,
     };
     Attribution {
-        source: Source::Bpf,
+        source: AttributionSource::Bpf,
         elapsed: Duration::from_secs(1),
         polls: vec![poll],
         consumption: vec![consumption],

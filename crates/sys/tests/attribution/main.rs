@@ -15,7 +15,9 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Resolved, Source};
+use netsilo_model::snapshot::attribution::{
+    Attribution, AttributionSource, Consumption, Protocol, Resolved,
+};
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::UnshareFlags;
@@ -99,7 +101,7 @@ fn counts_to_the_byte(how: &'static str) {
         assert!(reads.iter().all(|read| read.consumer.netns == netns() && !read.approximate));
         assert_eq!(
             (attribution.source, attribution.windowed, attribution.lost_events),
-            (Source::Bpf, false, 0)
+            (AttributionSource::Bpf, false, 0)
         );
     });
 }
@@ -495,7 +497,7 @@ fn unprivileged_process() {
     if std::env::var_os("UNPRIVILEGED").is_some() {
         let options = Options { runqueue: true, ..Options::default() };
         let attribution = Tracer::attach(options).read().unwrap();
-        assert_eq!(attribution.source, Source::None);
+        assert_eq!(attribution.source, AttributionSource::None);
         assert!(
             attribution
                 .hooks
