@@ -18,7 +18,7 @@ pub struct Interrupts {
     /// The CPUs of the header, in column order.
     pub cpus: Vec<CpuId>,
     /// Device interrupts.
-    pub irqs: BTreeMap<Irq, Row>,
+    pub irqs: BTreeMap<Irq, IrqRow>,
     /// Rows of the architecture (`LOC`, `CAL`, `IPI0`); rows with one total for all CPUs (`ERR`)
     /// are left out.
     pub arch: BTreeMap<String, BTreeMap<CpuId, u64>>,
@@ -26,7 +26,7 @@ pub struct Interrupts {
 
 /// One row of a device interrupt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Row {
+pub struct IrqRow {
     /// Interrupts taken, by CPU; zeros are left out.
     pub counts: BTreeMap<CpuId, u64>,
     /// Controller, hardware number and trigger, with single spaces (`PCI-MSIX-0000:00:04.0
@@ -38,7 +38,7 @@ pub struct Row {
 
 /// A parser that takes the file line by line.
 #[derive(Debug, Default)]
-pub struct Reader<'a> {
+pub struct InterruptsParser<'a> {
     wanted: Option<&'a BTreeSet<Irq>>,
     uncounted: bool,
     line: usize,
@@ -47,7 +47,7 @@ pub struct Reader<'a> {
 
 /// Parses the whole file.
 pub fn interrupts(text: &[u8]) -> Result<Interrupts, ParseError> {
-    let mut reader = Reader::new();
+    let mut reader = InterruptsParser::new();
     let mut start = 0;
     for end in memchr::memchr_iter(b'\n', text).chain([text.len()]) {
         reader.line(&text[start..end])?;
@@ -58,7 +58,7 @@ pub fn interrupts(text: &[u8]) -> Result<Interrupts, ParseError> {
 
 const ZERO_CELL: &[u8] = b"          0";
 
-impl<'a> Reader<'a> {
+impl<'a> InterruptsParser<'a> {
     /// Keeps all rows.
     pub fn new() -> Self {
         Self::default()
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
                 }
                 self.read.irqs.insert(
                     irq,
-                    Row { counts: counts.nonzero.into_iter().collect(), chip, actions },
+                    IrqRow { counts: counts.nonzero.into_iter().collect(), chip, actions },
                 );
             }
             Some(_) => {}
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn only_requested_rows_are_kept() {
         let wanted = BTreeSet::from([Irq(30)]);
-        let mut reader = Reader::only(&wanted);
+        let mut reader = InterruptsParser::only(&wanted);
         for line in X86.lines() {
             reader.line(line.as_bytes()).unwrap();
         }
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn uncounted_drops_only_the_counts() {
-        let mut reader = Reader::uncounted();
+        let mut reader = InterruptsParser::uncounted();
         X86.lines().for_each(|line| reader.line(line.as_bytes()).unwrap());
         let mut all = interrupts(X86.as_bytes()).unwrap();
         all.irqs.values_mut().for_each(|row| row.counts.clear());
