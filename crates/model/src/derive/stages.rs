@@ -13,10 +13,10 @@ use crate::parse::kallsyms::Symbol;
 use crate::snapshot::stage_samples::{ReceiveStage, StageSamples};
 
 /// A function name pattern and its stage; `*` at either end matches anything.
-type Row = (&'static str, ReceiveStage);
+type StagePattern = (&'static str, ReceiveStage);
 
 /// The first matching row decides: specific patterns come before general ones.
-const FUNCTIONS: &[Row] = &[
+const FUNCTIONS: &[StagePattern] = &[
     // completion of sent packets
     ("*clean_tx*", ReceiveStage::TxCompletion),
     ("*poll_tx*", ReceiveStage::TxCompletion),
@@ -120,7 +120,7 @@ const FUNCTIONS: &[Row] = &[
 ];
 
 /// Modules that serve one stage only, for functions without a row in `FUNCTIONS`.
-const MODULES: &[Row] = &[
+const MODULES: &[StagePattern] = &[
     ("br_netfilter", ReceiveStage::Netfilter),
     ("nf_*", ReceiveStage::Netfilter),
     ("nft_*", ReceiveStage::Netfilter),
@@ -145,7 +145,7 @@ fn stage_of_function(symbol: &Symbol) -> Option<ReceiveStage> {
     by_name.or_else(|| find(MODULES, symbol.module.as_ref()?))
 }
 
-fn find(rows: &[Row], name: &str) -> Option<ReceiveStage> {
+fn find(rows: &[StagePattern], name: &str) -> Option<ReceiveStage> {
     rows.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, stage)| *stage)
 }
 
