@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::rss::load::TableLoad;
-use netsilo_model::rss::model::{Calibrated, Fit, KeySource, Predicted, flows_of};
+use netsilo_model::rss::model::{CheckedModel, Fit, KeySource, PredictedQueue, flows_of};
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields};
 use netsilo_model::snapshot::flow::{Asked, Flow};
 use netsilo_model::snapshot::netdev::Netdev;
@@ -78,12 +78,12 @@ pub struct SeenFlow {
     #[serde(flatten)]
     pub flow: Flow,
     /// The model's prediction; `None` if there is none.
-    pub predicted: Option<Predicted>,
+    pub predicted: Option<PredictedQueue>,
 }
 
 /// Builds the RSS report of a netdev from an observation.
 pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
-    let model = Calibrated::of(observation, netdev);
+    let model = CheckedModel::of(observation, netdev);
     let load = TableLoad::of(observation, netdev);
     let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
     let table = rss.map_or(&[][..], |rss| &rss.indirection);
@@ -144,7 +144,7 @@ pub struct Where {
     /// The requested flow.
     pub flow: Asked,
     /// Its predicted queue; `None` with a reason in `refused`.
-    pub predicted: Option<Predicted>,
+    pub predicted: Option<PredictedQueue>,
     /// Reason why there is no prediction.
     pub refused: Option<String>,
     /// Agreement of the predictions with flows of the same type that arrived.
@@ -161,7 +161,7 @@ pub fn where_is(observation: &Observation, netdev: &Netdev, flow: Asked) -> Wher
         .find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);
     let seen_on = seen.and_then(|seen| seen.queue);
     let kind = flow.outer.flow_type(flow.ends.target.is_ipv6());
-    let (fit, predicted) = match Calibrated::of(observation, netdev) {
+    let (fit, predicted) = match CheckedModel::of(observation, netdev) {
         Ok(model) => (model.fit(kind), model.predict(flow.outer, flow.ends)),
         Err(why) => (Fit::default(), Err(why)),
     };

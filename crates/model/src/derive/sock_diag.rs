@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
-use crate::rss::model::{Model, Steering};
+use crate::rss::model::{NicSteering, RssModel};
 use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumer, Consumption, Hook, Protocol, Resolved,
 };
@@ -91,7 +91,7 @@ pub fn read_bytes(bytes_received: u64, rqueue: u32, fin_received: bool) -> u64 {
 /// Attributes the bytes read between two samples to consumers and queues.
 ///
 /// `steerings` predict the queue of sockets without a NAPI id from the kernel; may be empty.
-pub fn attribute(before: &Sample, after: &Sample, steerings: &[Steering]) -> Attribution {
+pub fn attribute(before: &Sample, after: &Sample, steerings: &[NicSteering]) -> Attribution {
     let mut sums: BTreeMap<Consumption, u64> = BTreeMap::new();
     let mut orphans = Orphans::default();
     for (cookie, socket) in &after.sockets {
@@ -138,7 +138,7 @@ fn consumption(
     before: &Sample,
     after: &Sample,
     socket: &TcpSocket,
-    steerings: &[Steering],
+    steerings: &[NicSteering],
 ) -> Option<Consumption> {
     let owners = after.owners.get(&socket.inode)?;
     let (tgid, thread, sure) = reader(before, after, owners)?;
@@ -189,7 +189,7 @@ fn reader(before: &Sample, after: &Sample, owners: &BTreeSet<u32>) -> Option<(u3
 fn resolve(
     after: &Sample,
     socket: &TcpSocket,
-    steerings: &[Steering],
+    steerings: &[NicSteering],
 ) -> (Option<NapiId>, Option<u32>, Resolved) {
     if let Some(napi) = socket.incoming.and_then(|incoming| incoming.napi) {
         return (Some(napi), None, Resolved::Direct);
@@ -241,13 +241,13 @@ pub fn steerings(
     netdevs: &[Netdev],
     addresses: &BTreeMap<u32, Vec<IpAddr>>,
     netdev_rss_key: &str,
-) -> Vec<Steering> {
+) -> Vec<NicSteering> {
     let steering = |netdev: &Netdev| {
         let napi = |queue: &RxQueue| Some((queue.index, queue.napi.as_ref()?.to));
-        Some(Steering {
+        Some(NicSteering {
             addresses: addresses.get(&netdev.ifindex)?.clone(),
             napis: netdev.rx_queues.iter().filter_map(napi).collect(),
-            model: Model::of(netdev.ethtool.as_ref()?, netdev_rss_key).ok()?,
+            model: RssModel::of(netdev.ethtool.as_ref()?, netdev_rss_key).ok()?,
         })
     };
     netdevs.iter().filter_map(steering).collect()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::rss::model::{Calibrated, flows_of};
+use crate::rss::model::{CheckedModel, flows_of};
 use crate::rss::rebalance::queue_loads;
 use crate::snapshot::flow::Flow;
 use crate::snapshot::netdev::Netdev;
@@ -45,7 +45,7 @@ impl TableLoad {
         }
         let flows: Vec<&Flow> = flows_of(observation, netdev).collect();
         let hashes = flows.iter().any(|flow| flow.hash.is_some());
-        let calibrated = if hashes { None } else { Calibrated::of(observation, netdev).ok() };
+        let calibrated = if hashes { None } else { CheckedModel::of(observation, netdev).ok() };
         let entries = table.len();
         let entry_of = |flow: &Flow| match (flow.hash, &calibrated) {
             (Some(hash), _) => Some(hash as usize % entries),
