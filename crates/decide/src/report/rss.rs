@@ -7,7 +7,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::rss::load::TableLoad;
 use netsilo_model::rss::model::{CheckedModel, Fit, KeySource, PredictedQueue, flows_of};
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields};
-use netsilo_model::snapshot::flow::{Asked, Flow};
+use netsilo_model::snapshot::flow::{Flow, FlowSpec};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use serde::Serialize;
@@ -142,7 +142,7 @@ pub struct Where {
     /// The netdev.
     pub netdev: String,
     /// The requested flow.
-    pub flow: Asked,
+    pub flow: FlowSpec,
     /// Its predicted queue; `None` with a reason in `refused`.
     pub predicted: Option<PredictedQueue>,
     /// Reason why there is no prediction.
@@ -156,7 +156,7 @@ pub struct Where {
 }
 
 /// Finds the queue that this netdev gives a flow.
-pub fn where_is(observation: &Observation, netdev: &Netdev, flow: Asked) -> Where {
+pub fn where_is(observation: &Observation, netdev: &Netdev, flow: FlowSpec) -> Where {
     let seen = flows_of(observation, netdev)
         .find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);
     let seen_on = seen.and_then(|seen| seen.queue);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::change::{Key, Table};
 use crate::machine::reading::Reading;
 use crate::snapshot::ethtool::{Driver, Ethtool, FlowType, HashFields, HashFunction, Rss};
-use crate::snapshot::flow::{Asked, Flow, Outer};
+use crate::snapshot::flow::{Flow, FlowSpec, Outer};
 
 /// RSS settings of a netdev.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl SceneRss {
 #[serde(default, deny_unknown_fields)]
 pub struct SceneFlow {
     /// Source and destination (`10.0.0.1:40000-10.0.0.2:53/udp`).
-    pub ends: Option<Asked>,
+    pub ends: Option<FlowSpec>,
     /// The protocol, if there are no such ends.
     pub outer: Option<Outer>,
     /// Number of flows; each has the source port after that of the previous one; 0 counts as 1.
