@@ -44,7 +44,7 @@ use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::silos;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::event::Event;
-use netsilo_model::snapshot::host::Writer;
+use netsilo_model::snapshot::host::KnobOwner;
 use netsilo_model::snapshot::observation::Observation;
 
 /// Readers that went elsewhere more often than this within a calm's time are never at rest.
@@ -75,7 +75,7 @@ pub struct Controller {
     /// To be taken back, as soon as the budget allows.
     to_revert: Vec<Change>,
     /// Other programs, by the last snapshot.
-    writers: Vec<Writer>,
+    writers: Vec<KnobOwner>,
     /// Said since the last window.
     log: Vec<Entry>,
     /// When the last window ended.

@@ -17,7 +17,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
 use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, Hook};
-use netsilo_model::snapshot::host::{Gap, Snapshot, Writer};
+use netsilo_model::snapshot::host::{Gap, KnobOwner, Snapshot};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ pub struct Report {
     /// Settings of the network stack as a whole.
     pub settings: SettingsLine,
     /// Other programs that write the same knobs.
-    pub writers: Vec<Writer>,
+    pub writers: Vec<KnobOwner>,
     /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
     /// Notes for the user, as sentences.
@@ -435,7 +435,7 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
 mod tests {
     use super::*;
     use netsilo_model::machine::topology::Distance;
-    use netsilo_model::snapshot::host::WriterKnob;
+    use netsilo_model::snapshot::host::OwnedKnob;
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 
@@ -501,7 +501,7 @@ mod tests {
     #[test]
     fn other_writers_and_missing_attribution_are_notes() {
         let writer =
-            Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
+            KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] };
         let scene = Scene { writers: vec![writer], without_bpf: true, ..scene() };
         let report = Report::of(&scene.observation());
         let expected = [

@@ -5,8 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-use netsilo_model::snapshot::host::WriterKnob::{IrqAffinity, LaterDevices, Sysctls};
-use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_model::snapshot::host::OwnedKnob::{IrqAffinity, LaterDevices, Sysctls};
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::snapshot;
 
@@ -35,7 +35,7 @@ fn host(processes: &[(u32, &str, &str)], files: &[(&str, &str)]) -> Snapshot {
     read
 }
 
-fn found(processes: &[(u32, &str, &str)]) -> Vec<(String, u32, Vec<WriterKnob>)> {
+fn found(processes: &[(u32, &str, &str)]) -> Vec<(String, u32, Vec<OwnedKnob>)> {
     host(processes, &[])
         .writers
         .into_iter()

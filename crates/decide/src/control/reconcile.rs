@@ -5,7 +5,7 @@ use crate::control::events::in_words;
 use std::time::Duration;
 
 use netsilo_model::change::{Target, Value};
-use netsilo_model::snapshot::host::{Writer, WriterKnob};
+use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
 
 use crate::control::Controller;
 use crate::control::decision::{Conflict, What};
@@ -94,13 +94,13 @@ impl Controller {
 }
 
 /// Who writes such knobs on this machine.
-fn likely_writer(writers: &[Writer], target: &Target) -> String {
+fn likely_writer(writers: &[KnobOwner], target: &Target) -> String {
     let kind = match target {
-        Target::IrqAffinity { .. } | Target::DefaultSmpAffinity => Some(WriterKnob::IrqAffinity),
-        Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } => Some(WriterKnob::Rps),
-        Target::RpsSockFlowEntries | Target::RpsDefaultMask => Some(WriterKnob::Rps),
-        Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-        Target::Sysctl { .. } => Some(WriterKnob::Sysctls),
+        Target::IrqAffinity { .. } | Target::DefaultSmpAffinity => Some(OwnedKnob::IrqAffinity),
+        Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } => Some(OwnedKnob::Rps),
+        Target::RpsSockFlowEntries | Target::RpsDefaultMask => Some(OwnedKnob::Rps),
+        Target::XpsCpus { .. } => Some(OwnedKnob::Xps),
+        Target::Sysctl { .. } => Some(OwnedKnob::Sysctls),
         _ => None,
     };
     let names =

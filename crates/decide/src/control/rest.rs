@@ -10,7 +10,7 @@ use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::rates::Rates;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{IrqState, NetSettings, Snapshot, Writable, Writer};
+use netsilo_model::snapshot::host::{IrqState, KnobOwner, NetSettings, Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{Napi, Netdev, RxQueue, TxQueue};
 use netsilo_model::snapshot::observation::Observation;
 
@@ -42,7 +42,7 @@ struct Settings {
     netdevs: Vec<NetdevSettings>,
     net: NetSettings,
     default_smp_affinity: Option<CpuSet>,
-    writers: Vec<Writer>,
+    writers: Vec<KnobOwner>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -11,7 +11,7 @@ use crate::control::simulate::{Scheduler, World};
 use crate::plan::Xps;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::WriterKnob;
+use netsilo_model::snapshot::host::OwnedKnob;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
@@ -363,7 +363,7 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     let mut world = small(2, 5);
     world.steps(10);
     let made = world.made.len();
-    let tuned = Writer { name: "tuned".into(), pid: 7, writes: vec![WriterKnob::IrqAffinity] };
+    let tuned = KnobOwner { name: "tuned".into(), pid: 7, writes: vec![OwnedKnob::IrqAffinity] };
     world.settings.writers = vec![tuned];
     by_someone_else(&mut world, 30, 1);
     let decision = world.step();

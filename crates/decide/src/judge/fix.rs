@@ -138,7 +138,7 @@ mod tests {
     use crate::judge::ledger::Ledger;
     use netsilo_model::change::{Target, Value};
     use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-    use netsilo_model::snapshot::host::{Writer, WriterKnob};
+    use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
     use netsilo_model::snapshot::netdev::NetdevIdentity;
 
     fn finding(subject: &str, changes: Vec<Change>) -> Finding {
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn knobs_of_another_program_are_left_unless_overridden() {
-        let writer = Writer { name: "balancer".into(), pid: 7, writes: vec![WriterKnob::Rps] };
+        let writer = KnobOwner { name: "balancer".into(), pid: 7, writes: vec![OwnedKnob::Rps] };
         let after = Snapshot { writers: vec![writer], ..Snapshot::default() };
         let check = check_with(vec![finding("eth0", vec![to(1)])]);
         let plan = |even| fix(&check, &[mend("far-from-consumers")], &after, even);

@@ -7,7 +7,7 @@ use netsilo_model::change::{Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
 use crate::judge::verdict::{self, Verdict};
@@ -152,7 +152,7 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
         }
     }
     let advice = |_: &str| "stop it, or change RPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
 }
 
 /// The verdict in parentheses; empty if there is no traffic to judge.
@@ -197,7 +197,7 @@ pub(super) fn rfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
     }
     plan.refusals.append(&mut changes.refusals);
     let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, OwnedKnob::Rps, goal, changes.changes, advice, plan);
 }
 
 fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
@@ -297,7 +297,7 @@ pub(super) fn xps(
         }
     }
     let advice = |_: &str| "stop it, or change XPS in its configuration".to_owned();
-    owners::add_unless_owned(snapshot, WriterKnob::Xps, goal, changes.changes, advice, plan);
+    owners::add_unless_owned(snapshot, OwnedKnob::Xps, goal, changes.changes, advice, plan);
 }
 
 /// Assigns each online CPU to the tx queue whose completions arrive nearest; among equals, to the

@@ -2,7 +2,7 @@
 
 use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::words::plural;
-use netsilo_model::snapshot::host::{Snapshot, Writer, WriterKnob};
+use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob, Snapshot};
 
 use crate::plan::{Cause, Goal, Plan};
 
@@ -11,18 +11,18 @@ impl Plan {
     /// (`even_if_owned`).
     ///
     /// Used for a saved plan: another program may have started since.
-    pub fn owners<'w>(&self, writers: &'w [Writer]) -> Vec<&'w Writer> {
+    pub fn owners<'w>(&self, writers: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
         let knob = |change: &Change| match change.target {
-            Target::IrqAffinity { .. } => Some(WriterKnob::IrqAffinity),
+            Target::IrqAffinity { .. } => Some(OwnedKnob::IrqAffinity),
             Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
-                Some(WriterKnob::Rps)
+                Some(OwnedKnob::Rps)
             }
-            Target::XpsCpus { .. } => Some(WriterKnob::Xps),
-            Target::Sysctl { .. } => Some(WriterKnob::Sysctls),
+            Target::XpsCpus { .. } => Some(OwnedKnob::Xps),
+            Target::Sysctl { .. } => Some(OwnedKnob::Sysctls),
             _ => None,
         };
-        let written: Vec<WriterKnob> = self.changes.iter().filter_map(knob).collect();
-        let owns = |writer: &&Writer| {
+        let written: Vec<OwnedKnob> = self.changes.iter().filter_map(knob).collect();
+        let owns = |writer: &&KnobOwner| {
             !self.even_if_owned && writer.writes.iter().any(|knob| written.contains(knob))
         };
         writers.iter().filter(owns).collect()
@@ -33,13 +33,13 @@ impl Plan {
 /// they were refused.
 pub(super) fn add_unless_owned(
     snapshot: &Snapshot,
-    knob: WriterKnob,
+    knob: OwnedKnob,
     goal: &Goal,
     changes: Vec<Change>,
     advice: impl Fn(&str) -> String,
     plan: &mut Plan,
 ) -> bool {
-    let owners: Vec<&Writer> =
+    let owners: Vec<&KnobOwner> =
         snapshot.writers.iter().filter(|writer| writer.writes.contains(&knob)).collect();
     if changes.is_empty() || owners.is_empty() {
         plan.changes.extend(changes);
@@ -75,9 +75,10 @@ mod tests {
 
     #[test]
     fn a_saved_plan_lists_the_owners_of_the_knobs_it_writes() {
-        let writer = |name: &str, knob| Writer { name: name.into(), pid: 812, writes: vec![knob] };
+        let writer =
+            |name: &str, knob| KnobOwner { name: name.into(), pid: 812, writes: vec![knob] };
         let writers =
-            [writer("irqbalance", WriterKnob::IrqAffinity), writer("other", WriterKnob::Xps)];
+            [writer("irqbalance", OwnedKnob::IrqAffinity), writer("other", OwnedKnob::Xps)];
         let change = |target| Change {
             target,
             old: Value::Count(0),

@@ -9,7 +9,7 @@ use netsilo_model::derive::rates::Rates;
 use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{Snapshot, Writable, WriterKnob};
+use netsilo_model::snapshot::host::{OwnedKnob, Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity, RxQueue};
 use netsilo_model::snapshot::observation::Observation;
 
@@ -539,7 +539,7 @@ fn accept(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>, plan: &mut Pla
     };
     let refused = owners::add_unless_owned(
         snapshot,
-        WriterKnob::IrqAffinity,
+        OwnedKnob::IrqAffinity,
         goal,
         irqs.clone(),
         advice,

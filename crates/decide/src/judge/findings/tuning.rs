@@ -7,7 +7,7 @@ use netsilo_model::change::{Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::Connection;
-use netsilo_model::snapshot::host::WriterKnob;
+use netsilo_model::snapshot::host::OwnedKnob;
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -283,9 +283,9 @@ fn peer_window(seen: &Analysis<'_>) -> Option<Finding> {
 
 /// Different programs that write the same knob.
 fn several_writers(seen: &Analysis<'_>) -> Vec<Finding> {
-    let mut by_knob: BTreeMap<WriterKnob, Vec<(&str, u32)>> = BTreeMap::new();
+    let mut by_knob: BTreeMap<OwnedKnob, Vec<(&str, u32)>> = BTreeMap::new();
     for writer in &seen.after().writers {
-        for knob in writer.writes.iter().filter(|knob| **knob != WriterKnob::LaterDevices) {
+        for knob in writer.writes.iter().filter(|knob| **knob != OwnedKnob::LaterDevices) {
             by_knob.entry(*knob).or_default().push((&writer.name, writer.pid));
         }
     }
@@ -295,11 +295,11 @@ fn several_writers(seen: &Analysis<'_>) -> Vec<Finding> {
     several
         .map(|(knob, writers)| {
             let what = match knob {
-                WriterKnob::IrqAffinity => "affinity of interrupts",
-                WriterKnob::Rps => "RPS",
-                WriterKnob::Xps => "XPS",
-                WriterKnob::LaterDevices => "later devices",
-                WriterKnob::Sysctls => "sysctls",
+                OwnedKnob::IrqAffinity => "affinity of interrupts",
+                OwnedKnob::Rps => "RPS",
+                OwnedKnob::Xps => "XPS",
+                OwnedKnob::LaterDevices => "later devices",
+                OwnedKnob::Sysctls => "sysctls",
             };
             let names: Vec<&str> = writers.iter().map(|(name, _)| *name).collect();
             Finding {
