@@ -17,7 +17,9 @@ use netsilo_model::machine::ids::NapiId;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::attribution::{Attribution, Resolved};
 use netsilo_model::snapshot::ethtool::{Duplex, FlowType, Limit};
-use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
+use netsilo_model::snapshot::netdev::{
+    Association, AssociationSource, Confidence, Netdev, RxQueue,
+};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_sys::ethtool::get;
 use netsilo_sys::read::netlink::{netdev_genl, sock_diag};
@@ -191,7 +193,11 @@ fn eth0(genl: Option<&NetdevGenl>) -> Netdev {
     assert!(received.1 > CONNECTIONS * BYTES);
 
     let napi = |index| genl.and_then(|answer| answer.rx_napi(ifindex, index));
-    let edge = |to| Edge { to, source: EdgeSource::NetdevGenl, confidence: Confidence::Certain };
+    let edge = |to| Association {
+        to,
+        source: AssociationSource::NetdevGenl,
+        confidence: Confidence::Certain,
+    };
     let queue = |index| RxQueue {
         index,
         napi: napi(index).map(|napi| edge(NapiId(napi.id))),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::machine::ids::NapiId;
 use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Resolved};
 use crate::snapshot::host::Snapshot;
-use crate::snapshot::netdev::{Confidence, Edge, EdgeSource, Netdev, RxQueue};
+use crate::snapshot::netdev::{Association, AssociationSource, Confidence, Netdev, RxQueue};
 
 /// The queue or device that counted work belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,17 +34,17 @@ pub struct QueueMap<'a> {
     /// All rx queues, by their netdev's position in the snapshot.
     rx_queues: BTreeSet<(usize, u32)>,
     /// The queue of each NAPI.
-    queues: BTreeMap<NapiId, (usize, u32, Edge<NapiId>)>,
+    queues: BTreeMap<NapiId, (usize, u32, Association<NapiId>)>,
     /// The most certain NAPI of each queue, by interface index.
-    napis: BTreeMap<(u32, u32), Edge<NapiId>>,
+    napis: BTreeMap<(u32, u32), Association<NapiId>>,
     /// All origins, in the order of the silos.
     origins: Vec<Origin>,
 }
 
-impl<T> Edge<T> {
+impl<T> Association<T> {
     /// An edge to something else with the same source and confidence.
-    pub fn with<U>(self, to: U) -> Edge<U> {
-        Edge { to, source: self.source, confidence: self.confidence }
+    pub fn with<U>(self, to: U) -> Association<U> {
+        Association { to, source: self.source, confidence: self.confidence }
     }
 }
 
@@ -161,7 +161,11 @@ impl<'a> QueueMap<'a> {
             let confidence = if exact > 0 { Confidence::Certain } else { Confidence::Guess };
             self.queues.insert(
                 napi,
-                (at, queue, Edge { to: napi, source: EdgeSource::Observed, confidence }),
+                (
+                    at,
+                    queue,
+                    Association { to: napi, source: AssociationSource::Observed, confidence },
+                ),
             );
         }
     }
@@ -171,26 +175,29 @@ impl<'a> QueueMap<'a> {
         let unknown = self.devices.iter().filter(|(napi, _)| !self.queues.contains_key(napi));
         for (napi, at) in unknown.map(|(napi, at)| (*napi, *at)).collect::<Vec<_>>() {
             if let [only] = self.snapshot.netdevs[at].rx_queues.as_slice() {
-                let edge =
-                    Edge { to: napi, source: EdgeSource::Observed, confidence: Confidence::Named };
+                let edge = Association {
+                    to: napi,
+                    source: AssociationSource::Observed,
+                    confidence: Confidence::Named,
+                };
                 self.queues.insert(napi, (at, only.index, edge));
             }
         }
     }
 
     /// The NAPI of a queue.
-    pub fn napi_of(&self, netdev: &Netdev, queue: &RxQueue) -> Option<Edge<NapiId>> {
+    pub fn napi_of(&self, netdev: &Netdev, queue: &RxQueue) -> Option<Association<NapiId>> {
         queue.napi.clone().or_else(|| self.napis.get(&(netdev.ifindex, queue.index)).cloned())
     }
 
     /// NAPIs that polled packets and whose queue is unknown, with their netdev.
-    pub fn queueless(&self) -> impl Iterator<Item = (&'a Netdev, Edge<NapiId>)> + '_ {
+    pub fn queueless(&self) -> impl Iterator<Item = (&'a Netdev, Association<NapiId>)> + '_ {
         let snapshot = self.snapshot;
         self.origins.iter().filter_map(move |origin| match origin {
             Origin::Napi(at, napi) => {
-                let edge = Edge {
+                let edge = Association {
                     to: *napi,
-                    source: EdgeSource::Observed,
+                    source: AssociationSource::Observed,
                     confidence: Confidence::Certain,
                 };
                 Some((&snapshot.netdevs[*at], edge))

@@ -18,7 +18,9 @@ use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol,
 };
 use crate::snapshot::host::{Snapshot, Writable};
-use crate::snapshot::netdev::{Edge, Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
+use crate::snapshot::netdev::{
+    Association, Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue,
+};
 use crate::snapshot::observation::Observation;
 
 /// All silos of a host, and the traffic that belongs to none of them.
@@ -44,7 +46,7 @@ pub struct Silo {
     /// The rx queue; `None` for a NAPI of the device with an unknown queue.
     pub queue: Option<u32>,
     /// Its interrupt; `None` if unknown.
-    pub irq: Option<Edge<Irq>>,
+    pub irq: Option<Association<Irq>>,
     /// Action names of the interrupt.
     pub actions: Vec<String>,
     /// Other queues that share the interrupt (`rx-1`, `tx-0`).
@@ -56,7 +58,7 @@ pub struct Silo {
     /// Whether the interrupt can be moved; `None` if unknown.
     pub writable: Option<Writable>,
     /// Its NAPI instance.
-    pub napi: Option<Edge<NapiId>>,
+    pub napi: Option<Association<NapiId>>,
     /// The NAPI's kthread, if threaded.
     pub kthread: Option<NapiThread>,
     /// Packets per second returned by its polls; `None` if polls were not counted.

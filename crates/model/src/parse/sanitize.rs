@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::machine::reading::Reading;
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
-use crate::snapshot::netdev::{EdgeSource, Netdev};
+use crate::snapshot::netdev::{AssociationSource, Netdev};
 
 /// Whether a character is a control or format character: moves the cursor, starts an escape
 /// sequence, ends a line, is invisible, or changes the text direction.
@@ -98,7 +98,7 @@ fn escape_netdev(netdev: &mut Netdev) {
     let rx = netdev.rx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
     let tx = netdev.tx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
     escape_all(rx.chain(tx).filter_map(|edge| match &mut edge.source {
-        EdgeSource::ActionName(pattern) => Some(pattern),
+        AssociationSource::ActionName(pattern) => Some(pattern),
         _ => None,
     }));
     let Some(ethtool) = &mut netdev.ethtool else { return };

@@ -24,7 +24,7 @@ use crate::snapshot::host::{
     CpuCounters, CpuStat, IrqState, KnobOwner, Snapshot, Softnet, Writable,
 };
 use crate::snapshot::netdev::{
-    Confidence, Edge, EdgeSource, Napi, NapiThread, Netdev, RxQueue, TxQueue,
+    Association, AssociationSource, Confidence, Napi, NapiThread, Netdev, RxQueue, TxQueue,
 };
 use crate::snapshot::observation::Observation;
 use crate::synthetic::arrivals::{SceneFlow, SceneRss};
@@ -421,12 +421,13 @@ fn rps_of(settings: &Snapshot, at: usize, index: u32) -> Option<&CpuSet> {
 
 impl SceneNetdev {
     fn netdev(&self, ifindex: u32, first_napi: u32, topology: &Topology) -> Netdev {
-        let named = || EdgeSource::ActionName(self.driver.clone());
-        let edge = |irq: u32| Edge { to: Irq(irq), source: named(), confidence: Confidence::Named };
+        let named = || AssociationSource::ActionName(self.driver.clone());
+        let edge =
+            |irq: u32| Association { to: Irq(irq), source: named(), confidence: Confidence::Named };
         let napi = |i: usize| NapiId(first_napi + i as u32);
-        let known = |i: usize| Edge {
+        let known = |i: usize| Association {
             to: napi(i),
-            source: EdgeSource::NetdevGenl,
+            source: AssociationSource::NetdevGenl,
             confidence: Confidence::Certain,
         };
         let thread = |i: usize, queue: &SceneQueue| NapiThread {

@@ -14,7 +14,7 @@ use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
-use netsilo_model::snapshot::netdev::{Confidence, Edge, EdgeSource};
+use netsilo_model::snapshot::netdev::{Association, AssociationSource, Confidence};
 use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
@@ -211,9 +211,9 @@ fn map(load: &str, setting: usize) -> Record {
         Silo {
             netdev: NetdevIdentity { name: "eth0".into(), ..NetdevIdentity::default() },
             queue: Some(queue),
-            irq: Some(Edge {
+            irq: Some(Association {
                 to: Irq(41 + queue),
-                source: EdgeSource::NetdevGenl,
+                source: AssociationSource::NetdevGenl,
                 confidence: Confidence::Certain,
             }),
             packets_per_s: Some(packets),

@@ -12,9 +12,9 @@ use netsilo_model::parse::{cpu_lists, netdev as parse, scalar};
 use netsilo_model::snapshot::ethtool::Ethtool;
 use netsilo_model::snapshot::host::IrqState;
 use netsilo_model::snapshot::netdev::{
-    Confidence, Edge, EdgeSource, Napi, NapiThread, Netdev, RxQueue, TxQueue,
+    Association, AssociationSource, Confidence, Napi, NapiThread, Netdev, RxQueue, TxQueue,
 };
-use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueOwner};
+use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueHolder};
 
 use crate::read::gaps::Notes;
 use crate::read::topology::numbered;
@@ -307,17 +307,17 @@ pub(crate) fn still_tells(genl: Option<&NetdevGenl>, netdev: &Netdev) -> bool {
     fresh_netdev.rx_queues.iter().zip(&netdev.rx_queues).all(same)
 }
 
-fn certain<T>(to: T) -> Edge<T> {
-    Edge { to, source: EdgeSource::NetdevGenl, confidence: Confidence::Certain }
+fn certain<T>(to: T) -> Association<T> {
+    Association { to, source: AssociationSource::NetdevGenl, confidence: Confidence::Certain }
 }
 
-fn owner(owner: &QueueOwner) -> String {
+fn owner(owner: &QueueHolder) -> String {
     match owner {
-        QueueOwner::Xsk => "AF_XDP".to_owned(),
-        QueueOwner::IoUring => "io_uring zero-copy receive".to_owned(),
-        QueueOwner::Dmabuf(id) => format!("device memory (dmabuf {id})"),
-        QueueOwner::Lease { ifindex: Some(ifindex), .. } => format!("lease with netdev {ifindex}"),
-        QueueOwner::Lease { .. } => "lease with another netdev".to_owned(),
+        QueueHolder::Xsk => "AF_XDP".to_owned(),
+        QueueHolder::IoUring => "io_uring zero-copy receive".to_owned(),
+        QueueHolder::Dmabuf(id) => format!("device memory (dmabuf {id})"),
+        QueueHolder::Lease { ifindex: Some(ifindex), .. } => format!("lease with netdev {ifindex}"),
+        QueueHolder::Lease { .. } => "lease with another netdev".to_owned(),
     }
 }
 

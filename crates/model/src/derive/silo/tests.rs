@@ -6,7 +6,7 @@ use super::*;
 use crate::derive::rates::rates;
 use crate::machine::topology::Distance;
 use crate::snapshot::attribution::{Consumer, Resolved};
-use crate::snapshot::netdev::EdgeSource;
+use crate::snapshot::netdev::AssociationSource;
 use crate::synthetic::grid::Grid;
 use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
 
@@ -80,7 +80,7 @@ fn a_napi_belongs_to_the_queue_of_its_packets() {
     scene.netdevs[0].napis_unknown = true;
     let silos = silos_of(&scene.observation());
     let napi = silos.queues[0].napi.clone().unwrap();
-    assert_eq!((napi.to, napi.source), (NapiId(8193), EdgeSource::Observed));
+    assert_eq!((napi.to, napi.source), (NapiId(8193), AssociationSource::Observed));
     assert_eq!(silos.queues[1].packets_per_s, None, "nothing was read, so its napi is not known");
     assert_eq!(silos.queues[2].label(), "eth0 napi 8194");
     assert_eq!(silos.queues[2].packets_per_s, Some(100.0));

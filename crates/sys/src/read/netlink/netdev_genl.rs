@@ -6,7 +6,7 @@ use std::io;
 use netlink_bindings::netdev::{IterableNapi, IterableQueue, QueueType, Request};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::machine::reading::Reading;
-use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue, QueueOwner};
+use netsilo_model::snapshot::netdev_genl::{Direction, Napi, NetdevGenl, Queue, QueueHolder};
 use rustix::io::Errno;
 
 /// Why a kernel that has the family did not answer.
@@ -63,10 +63,10 @@ fn queue(attributes: &IterableQueue<'_>) -> Option<Queue> {
         QueueType::Rx => Direction::Rx,
         QueueType::Tx => Direction::Tx,
     };
-    let xsk = attributes.get_xsk().ok().map(|_| QueueOwner::Xsk);
-    let io_uring = attributes.get_io_uring().ok().map(|_| QueueOwner::IoUring);
-    let dmabuf = attributes.get_dmabuf().ok().map(QueueOwner::Dmabuf);
-    let lease = attributes.get_lease().ok().map(|lease| QueueOwner::Lease {
+    let xsk = attributes.get_xsk().ok().map(|_| QueueHolder::Xsk);
+    let io_uring = attributes.get_io_uring().ok().map(|_| QueueHolder::IoUring);
+    let dmabuf = attributes.get_dmabuf().ok().map(QueueHolder::Dmabuf);
+    let lease = attributes.get_lease().ok().map(|lease| QueueHolder::Lease {
         ifindex: lease.get_ifindex().ok(),
         queue: lease.get_queue().ok().and_then(|queue| queue.get_id().ok()),
         netns_id: lease.get_netns_id().ok(),
@@ -113,7 +113,7 @@ mod tests {
         let lease = [number(1, 7), attribute(2, &[number(1, 3), number(2, 0)].concat())].concat();
         let bytes = [number(1, 5), number(2, 4), number(3, 0), attribute(8, &lease)].concat();
         let leased = queue(&netlink_bindings::netdev::Queue::new(&bytes)).unwrap();
-        let owner = QueueOwner::Lease { ifindex: Some(7), queue: Some(3), netns_id: None };
+        let owner = QueueHolder::Lease { ifindex: Some(7), queue: Some(3), netns_id: None };
         assert_eq!((leased.id, leased.direction, leased.napi_id), (5, Direction::Rx, None));
         assert_eq!(leased.owners, [owner]);
     }
