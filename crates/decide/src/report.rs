@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::derive::forwarding::ForwardTotals;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares, rates};
-use netsilo_model::derive::silo::{Elsewhere, Silo, Silos, silos};
+use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos, silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -201,11 +201,11 @@ pub struct Totals {
     /// Locality of all bytes that a queue received.
     pub locality: Locality,
     /// Data that no NIC received.
-    pub local: Elsewhere,
+    pub local: OutsideTraffic,
     /// Data from a NIC of another network namespace.
-    pub foreign: Elsewhere,
+    pub foreign: OutsideTraffic,
     /// Data whose queue was not found.
-    pub unresolved: Elsewhere,
+    pub unresolved: OutsideTraffic,
     /// Share of the read bytes whose queue was not found.
     pub unresolved_share: Option<f64>,
     /// Forwarded packets; the other totals exclude them.

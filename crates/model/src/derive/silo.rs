@@ -29,11 +29,11 @@ pub struct Silos {
     /// Ordered by netdev, then queue; NAPIs with an unknown queue come last.
     pub queues: Vec<Silo>,
     /// Data received through no NIC: loopback, or between namespaces of this machine.
-    pub local: Elsewhere,
+    pub local: OutsideTraffic,
     /// Data received through a NAPI of a netdev outside netsilo's network namespace.
-    pub foreign: Elsewhere,
+    pub foreign: OutsideTraffic,
     /// Data whose queue was not found.
-    pub unresolved: Elsewhere,
+    pub unresolved: OutsideTraffic,
     /// All forwarded traffic.
     pub forwarded: ForwardTotals,
 }
@@ -151,7 +151,7 @@ pub struct ConsumerShare {
 
 /// Data that was read but belongs to no queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Elsewhere {
+pub struct OutsideTraffic {
     /// Bytes of payload read per second.
     pub bytes_per_s: f64,
     /// Consumers that read it, heaviest first.
@@ -240,7 +240,7 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
         silo.forwards = forwarding::shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
     }
-    let elsewhere = |rows: Vec<&Consumption>| Elsewhere {
+    let elsewhere = |rows: Vec<&Consumption>| OutsideTraffic {
         bytes_per_s: per_s(total(&rows), seconds),
         consumers: consumers(&rows, seconds, &wakeups),
     };

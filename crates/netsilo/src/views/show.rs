@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use netsilo_decide::report::{CpuLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
-use netsilo_model::derive::silo::{ConsumerShare, Elsewhere, Silo};
+use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::AttributionSource;
 
@@ -299,7 +299,7 @@ fn totals(report: &Report) -> String {
         ("through a NIC of another network namespace", &totals.foreign),
         ("through a queue that was not found", &totals.unresolved),
     ];
-    for (what, Elsewhere { bytes_per_s: rate, consumers: who }) in elsewhere {
+    for (what, OutsideTraffic { bytes_per_s: rate, consumers: who }) in elsewhere {
         if *rate > 0.0 {
             let _ = writeln!(text, "{} read {what}: {}", bytes_per_s(*rate), consumers(who, &[]));
         }
