@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::derive::sock_diag::{SocketSample, attribute, steerings};
 use netsilo_model::snapshot::attribution::{Attribution, Hook};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
@@ -52,7 +52,7 @@ pub struct Observer {
 enum Counter {
     Attached(Box<Tracer>),
     /// The reasons why eBPF does not count, and the last sample of the sockets.
-    Sockets(Vec<Hook>, Option<Box<Sample>>),
+    Sockets(Vec<Hook>, Option<Box<SocketSample>>),
 }
 
 impl Observer {

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
-use netsilo_model::derive::sock_diag::{Sample, attribute, steerings};
+use netsilo_model::derive::sock_diag::{SocketSample, attribute, steerings};
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::attribution::{Attribution, Resolved};
@@ -96,7 +96,7 @@ fn pause() -> Option<TcpStream> {
 /// Accepts the connections, reads everything the client sends, and samples before and after.
 ///
 /// The client ends when the connections are dropped.
-fn receive() -> (Vec<TcpStream>, Sample, Sample) {
+fn receive() -> (Vec<TcpStream>, SocketSample, SocketSample) {
     let listener = TcpListener::bind(address()).unwrap();
     let mut connections: Vec<TcpStream> =
         (0..CONNECTIONS).map(|_| listener.accept().unwrap().0).collect();

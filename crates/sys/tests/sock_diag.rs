@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use netsilo_model::derive::sock_diag::{Sample, attribute};
+use netsilo_model::derive::sock_diag::{SocketSample, attribute};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, Consumption, Resolved};
 use netsilo_sys::read::netlink::sock_diag::sample;
@@ -53,7 +53,7 @@ fn own(attribution: &Attribution) -> Vec<&Consumption> {
     attribution.consumption.iter().filter(own).collect()
 }
 
-fn bytes(before: &Sample, after: &Sample) -> u64 {
+fn bytes(before: &SocketSample, after: &SocketSample) -> u64 {
     own(&attribute(before, after, &[])).iter().map(|read| read.bytes).sum()
 }
 

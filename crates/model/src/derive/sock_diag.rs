@@ -17,7 +17,7 @@ use crate::snapshot::netdev::{Netdev, RxQueue};
 
 /// All TCP sockets of one network namespace at one moment, and the processes that hold them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sample {
+pub struct SocketSample {
     /// Time since boot.
     pub at: Duration,
     /// Inode of the network namespace.
@@ -91,7 +91,11 @@ pub fn read_bytes(bytes_received: u64, rqueue: u32, fin_received: bool) -> u64 {
 /// Attributes the bytes read between two samples to consumers and queues.
 ///
 /// `steerings` predict the queue of sockets without a NAPI id from the kernel; may be empty.
-pub fn attribute(before: &Sample, after: &Sample, steerings: &[NicSteering]) -> Attribution {
+pub fn attribute(
+    before: &SocketSample,
+    after: &SocketSample,
+    steerings: &[NicSteering],
+) -> Attribution {
     let mut sums: BTreeMap<Consumption, u64> = BTreeMap::new();
     let mut orphans = Orphans::default();
     for (cookie, socket) in &after.sockets {
@@ -135,8 +139,8 @@ impl Orphans {
 
 /// The attribution of a socket, with 0 bytes; `None` when no known process holds the socket.
 fn consumption(
-    before: &Sample,
-    after: &Sample,
+    before: &SocketSample,
+    after: &SocketSample,
     socket: &TcpSocket,
     steerings: &[NicSteering],
 ) -> Option<Consumption> {
@@ -168,7 +172,11 @@ fn consumption(
 
 /// The most likely reader: of all threads of all holders, the one with the longest run time between
 /// the samples. The last value is true when there was only one thread.
-fn reader(before: &Sample, after: &Sample, owners: &BTreeSet<u32>) -> Option<(u32, Thread, bool)> {
+fn reader(
+    before: &SocketSample,
+    after: &SocketSample,
+    owners: &BTreeSet<u32>,
+) -> Option<(u32, Thread, bool)> {
     let ran = |tgid: u32, tid: u32, thread: &Thread| {
         let earlier = before.processes.get(&tgid).and_then(|process| process.threads.get(&tid));
         let earlier_ns = earlier.and_then(|thread| thread.run_ns).unwrap_or(0);
@@ -187,7 +195,7 @@ fn reader(before: &Sample, after: &Sample, owners: &BTreeSet<u32>) -> Option<(u3
 }
 
 fn resolve(
-    after: &Sample,
+    after: &SocketSample,
     socket: &TcpSocket,
     steerings: &[NicSteering],
 ) -> (Option<NapiId>, Option<u32>, Resolved) {
@@ -212,7 +220,7 @@ fn resolve(
 }
 
 /// What was counted and what was not, as hooks.
-fn hooks(after: &Sample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
+fn hooks(after: &SocketSample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
     let hook = |question: &str, hook: &str, refused: Option<String>| Hook {
         question: question.to_owned(),
         hook: hook.to_owned(),
@@ -263,7 +271,7 @@ mod tests {
         incoming: Option<Incoming>,
         remote: &str,
         run_ns: [u64; 2],
-    ) -> Sample {
+    ) -> SocketSample {
         let socket = TcpSocket {
             inode: 81,
             local: "192.0.2.1:5201".parse().unwrap(),
@@ -273,7 +281,7 @@ mod tests {
         };
         let thread = |cpu, ns| Thread { cpu: CpuId(cpu), run_ns: Some(ns) };
         let threads = BTreeMap::from([(77, thread(1, run_ns[0])), (78, thread(5, run_ns[1]))]);
-        Sample {
+        SocketSample {
             at: Duration::from_secs(at),
             netns: 4026531840,
             addresses: BTreeMap::from([(2, vec!["192.0.2.1".parse().unwrap()])]),
@@ -311,7 +319,7 @@ mod tests {
     #[test]
     fn a_connection_opened_between_the_samples_counts_from_its_first_byte() {
         let after = sample(12, 5000, INCOMING, "192.0.2.9:4000", [60, 900]);
-        let attribution = attribute(&Sample::default(), &after, &[]);
+        let attribution = attribute(&SocketSample::default(), &after, &[]);
         assert_eq!(attribution.consumption[0].bytes, 5000);
     }
 
@@ -319,7 +327,7 @@ mod tests {
     fn a_local_peer_is_local_and_a_remote_peer_without_napi_is_unresolved() {
         let resolved = |remote| {
             let after = sample(12, 5000, Some(Incoming::default()), remote, [1, 2]);
-            attribute(&Sample::default(), &after, &[]).consumption[0].resolved
+            attribute(&SocketSample::default(), &after, &[]).consumption[0].resolved
         };
         assert_eq!(resolved("127.0.0.1:4000"), Resolved::Local);
         assert_eq!(resolved("192.0.2.1:4000"), Resolved::Local);
@@ -330,7 +338,7 @@ mod tests {
     fn bytes_without_a_visible_process_are_reported() {
         let mut after = sample(12, 5000, None, "192.0.2.9:4000", [1, 2]);
         after.owners.clear();
-        let attribution = attribute(&Sample::default(), &after, &[]);
+        let attribution = attribute(&SocketSample::default(), &after, &[]);
         assert!(attribution.consumption.is_empty());
         let hook = attribution.hooks.iter().find(|hook| hook.question == "consumer").unwrap();
         assert!(hook.refused.as_deref().unwrap().starts_with("5000 bytes of 1 sockets"));
