@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_decide::plan::Plan;
 use netsilo_stats::sequential::Rules;
-use netsilo_trial::comparison::{Better, Comparison, Pair, Question, Scale, Verdict};
+use netsilo_trial::comparison::{Better, Comparison, ComparisonSpec, Conclusion, Pair, Scale};
 use netsilo_trial::workload::Measure;
 use serde::Serialize;
 use settings::{Side, Sides};
@@ -125,7 +125,7 @@ pub(crate) struct Told<'a> {
     pub(crate) measured: String,
     /// Unit of the measured numbers: `ns`, or `None` when unknown.
     pub(crate) unit: Option<&'static str>,
-    pub(crate) question: Question,
+    pub(crate) question: ComparisonSpec,
     pub(crate) interrupted: bool,
     #[serde(flatten)]
     pub(crate) comparison: &'a Comparison,
@@ -164,7 +164,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         [] => Source::Workload { measure: args.measure, window: args.each },
         command => Source::Command(command.to_vec()),
     };
-    let question = Question {
+    let question = ComparisonSpec {
         rules: Rules { most: args.pairs.into(), matters: args.matters, ..Rules::default() },
         scale: source.scale(),
         better: source.better(args.lower_is_better),
@@ -200,7 +200,7 @@ fn clock() -> u64 {
 
 /// One comparison of two settings.
 struct Trial<'a> {
-    question: Question,
+    question: ComparisonSpec,
     warm_up: usize,
     settle: Duration,
     stop: &'a AtomicBool,
@@ -289,7 +289,7 @@ pub(crate) fn verify(plan: &Plan, place: &Place, window: Duration) -> Result<Opt
     let mut source = Source::Workload { measure, window };
     let rules = Rules { most: 12, matters: 0.02, ..Rules::default() };
     let question =
-        Question { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
+        ComparisonSpec { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
     let trial = Trial { question, warm_up: 0, settle: window / 4, stop: &stop };
     let comparison = match trial.run([None, Some(plan.clone())], place, &mut source) {
         Err(error) if error.downcast_ref().is_some_and(Nothing::was_received) => return Ok(None),
@@ -308,7 +308,7 @@ pub(crate) fn verified(comparison: Option<&Comparison>) -> (String, bool) {
     };
     let words =
         format!("CPU time per received megabyte: {}", views::ab::verdict(comparison, Scale::Ratio));
-    (words, comparison.verdict != Verdict::Worse)
+    (words, comparison.verdict != Conclusion::Worse)
 }
 
 /// The direction of a command's number, which only the user knows.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use netsilo_stats::Estimate;
 use netsilo_stats::sequential::Stop;
 use netsilo_stats::steadiness::Steadiness;
-use netsilo_trial::comparison::{Comparison, Scale, Verdict};
+use netsilo_trial::comparison::{Comparison, Conclusion, Scale};
 
 use crate::verbs::ab::Told;
 use crate::verbs::apply::count as plural;
@@ -50,9 +50,9 @@ pub(crate) fn verdict(comparison: &Comparison, scale: Scale) -> String {
     let size = size(change.value.abs(), scale);
     let higher = if change.value > 0.0 { "higher" } else { "lower" };
     match comparison.verdict {
-        Verdict::NoDifferenceShown => format!("no difference shown ({interval}, {sure:.0}%)"),
-        Verdict::Better => format!("B is {size} {higher} ({interval}, {sure:.0}%): better"),
-        Verdict::Worse => format!("B is {size} {higher} ({interval}, {sure:.0}%): worse"),
+        Conclusion::NoDifferenceShown => format!("no difference shown ({interval}, {sure:.0}%)"),
+        Conclusion::Better => format!("B is {size} {higher} ({interval}, {sure:.0}%): better"),
+        Conclusion::Worse => format!("B is {size} {higher} ({interval}, {sure:.0}%): worse"),
     }
 }
 
@@ -124,7 +124,7 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use netsilo_stats::sequential::Rules;
-    use netsilo_trial::comparison::{Better, Pair, Question};
+    use netsilo_trial::comparison::{Better, ComparisonSpec, Pair};
 
     use super::*;
     use crate::verbs::ab::Setting;
@@ -132,7 +132,7 @@ mod tests {
     fn told(values: impl Fn(usize) -> (f64, f64), n: usize, interrupted: bool) -> String {
         let pairs: Vec<Pair> =
             (0..n).map(|n| Pair { a: values(n).0, b: values(n).1, b_first: n % 3 == 0 }).collect();
-        let question = Question {
+        let question = ComparisonSpec {
             rules: Rules::default(),
             scale: Scale::Ratio,
             better: Better::Higher,
