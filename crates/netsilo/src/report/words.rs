@@ -3,7 +3,7 @@
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
-use netsilo_trial::experiment::compared::{Against, Measured, UnderLoad, Verdict};
+use netsilo_trial::experiment::compared::{Against, CellResult, Measured, UnderLoad};
 use netsilo_trial::experiment::measure::{Measure, Work};
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
@@ -59,25 +59,25 @@ fn signed(value: f64, scale: Scale) -> String {
 }
 
 /// Names a verdict.
-pub(super) fn verdict(verdict: Verdict) -> &'static str {
+pub(super) fn verdict(verdict: CellResult) -> &'static str {
     match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::Higher => "more",
-        Verdict::Lower => "less",
-        Verdict::NoDifferenceShown => "no difference shown",
-        Verdict::TooFewRounds => "too few rounds",
-        Verdict::TimesMeanNothing => "not judged",
+        CellResult::Better => "better",
+        CellResult::Worse => "worse",
+        CellResult::Higher => "more",
+        CellResult::Lower => "less",
+        CellResult::NoDifferenceShown => "no difference shown",
+        CellResult::TooFewRounds => "too few rounds",
+        CellResult::TimesMeanNothing => "not judged",
     }
 }
 
 /// Returns a sign for a verdict, to be read beside its name.
-pub(super) fn sign(verdict: Verdict) -> &'static str {
+pub(super) fn sign(verdict: CellResult) -> &'static str {
     match verdict {
-        Verdict::Better | Verdict::Higher => "▲",
-        Verdict::Worse | Verdict::Lower => "▼",
-        Verdict::NoDifferenceShown => "=",
-        Verdict::TooFewRounds | Verdict::TimesMeanNothing => "",
+        CellResult::Better | CellResult::Higher => "▲",
+        CellResult::Worse | CellResult::Lower => "▼",
+        CellResult::NoDifferenceShown => "=",
+        CellResult::TooFewRounds | CellResult::TimesMeanNothing => "",
     }
 }
 
@@ -120,19 +120,19 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
     let (first, _) = all.first()?;
     let is_alike = results.loads.iter().all(|load| load.work == first.work);
     let kinds = [
-        Verdict::Better,
-        Verdict::Higher,
-        Verdict::Worse,
-        Verdict::Lower,
-        Verdict::NoDifferenceShown,
-        Verdict::TooFewRounds,
-        Verdict::TimesMeanNothing,
+        CellResult::Better,
+        CellResult::Higher,
+        CellResult::Worse,
+        CellResult::Lower,
+        CellResult::NoDifferenceShown,
+        CellResult::TooFewRounds,
+        CellResult::TimesMeanNothing,
     ];
-    let part = |kind: Verdict| {
+    let part = |kind: CellResult| {
         let of: Vec<&Against> =
             all.iter().map(|(_, it)| *it).filter(|it| it.verdict == kind).collect();
         // with too few rounds there is no verdict, but the change is still shown
-        let has_range = kind.differs() || kind == Verdict::TooFewRounds;
+        let has_range = kind.differs() || kind == CellResult::TooFewRounds;
         let range = if has_range { range(&of) } else { String::new() };
         let under = match (of.len(), all.len()) {
             (0, _) => return None,

@@ -8,7 +8,7 @@ mod made_up;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use netsilo_trial::experiment::compared::Verdict;
+use netsilo_trial::experiment::compared::CellResult;
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::{EXPERIMENT, Experiment, RECORDS, Record};
 use tempfile::TempDir;
@@ -74,7 +74,7 @@ fn where_times_are_not_meaningful_only_counts_are_judged() {
     for measured in all {
         let Some(against) = &measured.against else { continue };
         assert_eq!(
-            against.verdict == Verdict::TimesMeanNothing,
+            against.verdict == CellResult::TimesMeanNothing,
             measured.measure.is_time(),
             "{}",
             measured.name

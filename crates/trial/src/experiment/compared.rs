@@ -93,13 +93,13 @@ pub struct Against {
     /// rounds.
     pub bootstrap: Option<Estimate>,
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: CellResult,
 }
 
 /// The verdict of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum CellResult {
     /// Better than the first setting.
     Better,
     /// Worse than the first setting.
@@ -116,7 +116,7 @@ pub enum Verdict {
     TimesMeanNothing,
 }
 
-impl Verdict {
+impl CellResult {
     /// Whether it states a difference.
     pub fn differs(self) -> bool {
         matches!(self, Self::Better | Self::Worse | Self::Higher | Self::Lower)
@@ -259,14 +259,14 @@ fn against(
     let differences: Vec<f64> = pairs.iter().map(difference).collect();
     let interval = signed_rank::interval(&differences, DOUBT);
     let verdict = match interval {
-        _ if means_nothing => Verdict::TimesMeanNothing,
-        None => Verdict::TooFewRounds,
-        Some(interval) if interval.holds(0.0) => Verdict::NoDifferenceShown,
+        _ if means_nothing => CellResult::TimesMeanNothing,
+        None => CellResult::TooFewRounds,
+        Some(interval) if interval.holds(0.0) => CellResult::NoDifferenceShown,
         Some(interval) => match (interval.value > 0.0, measure.better()) {
-            (true, None) => Verdict::Higher,
-            (false, None) => Verdict::Lower,
-            (higher, Some(better)) if higher == (better == Better::Higher) => Verdict::Better,
-            _ => Verdict::Worse,
+            (true, None) => CellResult::Higher,
+            (false, None) => CellResult::Lower,
+            (higher, Some(better)) if higher == (better == Better::Higher) => CellResult::Better,
+            _ => CellResult::Worse,
         },
     };
     let is_rate = measure == Measure::Rate;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::compared::{DOUBT, UnderLoad, Verdict, under};
+use crate::experiment::compared::{CellResult, DOUBT, UnderLoad, under};
 use crate::experiment::flow_map::FlowMap;
 use crate::experiment::measure::Measure;
 use crate::experiment::plan::{Experiment, Kind, Step};
@@ -138,7 +138,7 @@ fn last_maps<'a>(
 fn chance(loads: &[UnderLoad], of: impl Fn(Measure) -> bool) -> Chance {
     let cells = loads.iter().flat_map(|load| &load.settings);
     let measured = cells.flat_map(|cell| &cell.measures).filter(|it| of(it.measure));
-    let given: Vec<Verdict> = measured
+    let given: Vec<CellResult> = measured
         .filter_map(|it| Some(it.against.as_ref()?.verdict))
         .filter(|it| it.is_given())
         .collect();

@@ -198,7 +198,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::experiment::compared::Verdict;
+    use crate::experiment::compared::CellResult;
     use crate::experiment::measure::Work;
     use crate::experiment::plan::{Kind, MachineSummary, Setting, Step};
     use crate::experiment::records::{Record, Trial};
@@ -394,8 +394,8 @@ mod tests {
         let against = |load: &UnderLoad| {
             load.of("rps").unwrap().measured(Measure::CpuReceived).unwrap().against.clone()
         };
-        assert_eq!(against(passed_on).unwrap().verdict, Verdict::Worse);
-        assert_eq!(against(dropped).unwrap().verdict, Verdict::NoDifferenceShown);
+        assert_eq!(against(passed_on).unwrap().verdict, CellResult::Worse);
+        assert_eq!(against(dropped).unwrap().verdict, CellResult::NoDifferenceShown);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The tables of the page: the figures of the charts.
 
 use maud::{Markup, html};
-use netsilo_trial::experiment::compared::{Measured, UnderLoad, Verdict};
+use netsilo_trial::experiment::compared::{CellResult, Measured, UnderLoad};
 use netsilo_trial::experiment::flow_map::FlowMap;
 use netsilo_trial::experiment::measure::Measure;
 use netsilo_trial::experiment::results::Results;
@@ -50,11 +50,11 @@ fn verdict(measured: Option<&Measured>, load: &UnderLoad) -> Markup {
     }
 }
 
-fn class(verdict: Verdict) -> &'static str {
+fn class(verdict: CellResult) -> &'static str {
     match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::NoDifferenceShown => "no_difference_shown",
+        CellResult::Better => "better",
+        CellResult::Worse => "worse",
+        CellResult::NoDifferenceShown => "no_difference_shown",
         _ => "",
     }
 }
