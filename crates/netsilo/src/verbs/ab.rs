@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_decide::plan::Plan;
 use netsilo_stats::sequential::Rules;
 use netsilo_trial::comparison::{Better, Comparison, ComparisonSpec, Conclusion, Pair, Scale};
-use netsilo_trial::workload::Measure;
+use netsilo_trial::workload::WorkloadMeasure;
 use serde::Serialize;
 use settings::{Side, Sides};
 use source::{Nothing, Source};
@@ -46,7 +46,7 @@ pub(crate) struct Args {
         value_parser = measure,
         conflicts_with = "command"
     )]
-    measure: Measure,
+    measure: WorkloadMeasure,
     /// Length of each measurement of the live workload
     #[arg(
         long,
@@ -101,9 +101,11 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-fn measure(text: &str) -> Result<Measure, String> {
-    let known = Measure::ALL.into_iter().find(|measure| measure.as_str() == text);
-    known.ok_or_else(|| format!("known are {}", Measure::ALL.map(Measure::as_str).join(", ")))
+fn measure(text: &str) -> Result<WorkloadMeasure, String> {
+    let known = WorkloadMeasure::ALL.into_iter().find(|measure| measure.as_str() == text);
+    known.ok_or_else(|| {
+        format!("known are {}", WorkloadMeasure::ALL.map(WorkloadMeasure::as_str).join(", "))
+    })
 }
 
 /// Parses a percentage as a share from 0 to 1: `1%`, `0.5 %`, `2`.
@@ -279,7 +281,7 @@ impl Trial<'_> {
 /// Measures the live workload with and without a plan, and restores everything; `None` when
 /// nothing was received, so that there is nothing to compare.
 pub(crate) fn verify(plan: &Plan, place: &Place, window: Duration) -> Result<Option<Comparison>> {
-    let measure = Measure::CpuPerMegabyte;
+    let measure = WorkloadMeasure::CpuPerMegabyte;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in
         [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]

@@ -13,7 +13,7 @@ use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
 use netsilo_trial::comparison::{Better, Scale};
-use netsilo_trial::workload::{Measure, NoNumber};
+use netsilo_trial::workload::{NotMeasured, WorkloadMeasure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::args::look::{LOOK, pass};
@@ -26,7 +26,7 @@ pub(super) enum Source {
     /// The live workload.
     Workload {
         /// What is measured.
-        measure: Measure,
+        measure: WorkloadMeasure,
         /// Length of each measurement.
         window: Duration,
     },
@@ -35,15 +35,15 @@ pub(super) enum Source {
 /// Error of a window that yields no number.
 #[derive(Debug)]
 pub(crate) struct Nothing {
-    measure: Measure,
+    measure: WorkloadMeasure,
     window: Duration,
-    why: NoNumber,
+    why: NotMeasured,
 }
 
 impl Nothing {
     /// Whether the reason is that nothing was received.
     pub(super) fn was_received(&self) -> bool {
-        self.why == NoNumber::NothingReceived
+        self.why == NotMeasured::NothingReceived
     }
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Nothing {
         let Self { measure, window, why } = self;
         write!(f, "no {measure} in {}: {why}", humantime::format_duration(*window))?;
         match *why {
-            NoNumber::TooFewWaits(waits) => match long_enough(*window, waits) {
+            NotMeasured::TooFewWaits(waits) => match long_enough(*window, waits) {
                 Some(longer) => {
                     write!(f, "; look longer (--each {})", humantime::format_duration(longer))
                 }
@@ -109,7 +109,7 @@ impl Source {
             Self::Command(words) => command(words, stop),
             Self::Workload { measure, window } => {
                 let root = Root::live();
-                let runqueue = *measure == Measure::RunqueueLatency;
+                let runqueue = *measure == WorkloadMeasure::RunqueueLatency;
                 let options = tracer::Options { runqueue, ..tracer::Options::default() };
                 let mut observer = Observer::start_with(&root, Counting::Continuous, options)?;
                 let observation = observer.next(&root, *window, |time| pass(time, stop))?;
@@ -189,18 +189,19 @@ mod tests {
     #[test]
     fn too_few_waits_suggest_a_longer_window() {
         let message = |why| {
-            let (measure, window) = (Measure::RunqueueLatency, Duration::from_secs(2));
+            let (measure, window) = (WorkloadMeasure::RunqueueLatency, Duration::from_secs(2));
             Nothing { measure, window, why }.to_string()
         };
         assert_eq!(
-            message(NoNumber::TooFewWaits(312)),
+            message(NotMeasured::TooFewWaits(312)),
             "no runqueue-latency in 2s: threads that read sockets waited for a cpu 312 times, \
              and a 99th percentile wants 1000; look longer (--each 10s)"
         );
         let hardly_ever = "1000; these threads hardly ever wait";
-        assert!(message(NoNumber::TooFewWaits(49)).ends_with(hardly_ever));
-        assert!(message(NoNumber::TooFewWaits(0)).ends_with(hardly_ever));
-        let refused = NoNumber::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
+        assert!(message(NotMeasured::TooFewWaits(49)).ends_with(hardly_ever));
+        assert!(message(NotMeasured::TooFewWaits(0)).ends_with(hardly_ever));
+        let refused =
+            NotMeasured::NotCounted("tp_btf/sched_switch is refused: no privilege".into());
         assert_eq!(
             message(refused),
             "no runqueue-latency in 2s: it is not counted here: \
