@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use netsilo_lab::{Cable, said, until};
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_trial::experiment::Sampled;
-use netsilo_trial::experiment::measure::{Measure, Work};
+use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::{Experiment, Record, Step};
 use netsilo_trial::traffic::Run;
@@ -489,13 +489,13 @@ fn a_forwarding_machine_is_measured_and_agents_refuse_loads_that_they_may_not_ma
     {
         let value = |measure| cell.measured(measure).unwrap().median;
         assert!(
-            value(Measure::Received) > 0.0 && value(Measure::Rate) > 0.0,
+            value(TrialMeasure::Received) > 0.0 && value(TrialMeasure::Rate) > 0.0,
             "{}: {cell:?}",
             load.load
         );
         assert_eq!(
-            value(Measure::Rate) == value(Measure::Received),
-            load.work == Work::Dropped,
+            value(TrialMeasure::Rate) == value(TrialMeasure::Received),
+            load.work == WorkUnit::Dropped,
             "{}",
             load.load
         );

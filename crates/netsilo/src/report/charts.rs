@@ -8,7 +8,7 @@ use netsilo_model::derive::rates::Shares;
 use netsilo_model::snapshot::stage_samples;
 use netsilo_trial::experiment::compared::{CpuMean, Measured, UnderLoad};
 use netsilo_trial::experiment::flow_map::{FlowMap, HopStage};
-use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::measure::TrialMeasure;
 use netsilo_trial::experiment::stage_costs::{StageCost, StageCosts};
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ pub(super) struct Chart {
 
 /// Bars of one measure: one row per setting, loads below each other; whiskers are intervals, dots
 /// are rounds.
-pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: Measure) -> Option<Chart> {
+pub(super) fn bars(title: &str, loads: &[&UnderLoad], measure: TrialMeasure) -> Option<Chart> {
     let mut rows = Rows::default();
     for load in loads {
         let measured: Vec<_> =

@@ -11,7 +11,7 @@ use crate::report::folder::Folder;
 use crate::report::{palette, words};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use netsilo_trial::experiment::compared::{Measured, UnderLoad};
-use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::measure::TrialMeasure;
 use netsilo_trial::experiment::results::Results;
 use serde_json::{Value, json};
 
@@ -21,16 +21,16 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// Measures with a section of their own; `true` if it is open at first.
-const COUNTS: [(Measure, bool); 9] = [
-    (Measure::BusiestCpu, true),
-    (Measure::NetRx, true),
-    (Measure::Ipis, true),
-    (Measure::HandedOver, false),
-    (Measure::Interrupts, false),
-    (Measure::ContextSwitches, false),
-    (Measure::CpuTime, false),
-    (Measure::CpuReceived, false),
-    (Measure::SoftirqReceived, false),
+const COUNTS: [(TrialMeasure, bool); 9] = [
+    (TrialMeasure::BusiestCpu, true),
+    (TrialMeasure::NetRx, true),
+    (TrialMeasure::Ipis, true),
+    (TrialMeasure::HandedOver, false),
+    (TrialMeasure::Interrupts, false),
+    (TrialMeasure::ContextSwitches, false),
+    (TrialMeasure::CpuTime, false),
+    (TrialMeasure::CpuReceived, false),
+    (TrialMeasure::SoftirqReceived, false),
 ];
 
 /// The options of all charts, in page order.
@@ -179,13 +179,13 @@ fn rates(results: &Results, options: &mut Options) -> Markup {
         }
         div.cards {
             @for (title, loads) in groups(results) {
-                (bars(&title, &loads, Measure::Rate, options))
+                (bars(&title, &loads, TrialMeasure::Rate, options))
             }
         }
     }
 }
 
-fn bars(title: &str, loads: &[&UnderLoad], measure: Measure, options: &mut Options) -> Markup {
+fn bars(title: &str, loads: &[&UnderLoad], measure: TrialMeasure, options: &mut Options) -> Markup {
     let Some(chart) = charts::bars(title, loads, measure) else { return html!() };
     figure(title, &chart, &tables::measure(loads, measure), options)
 }
@@ -229,7 +229,7 @@ fn cpus(results: &Results, options: &mut Options) -> Markup {
 
 fn counts(results: &Results, options: &mut Options) -> Markup {
     let groups = groups(results);
-    let has = |measure: Measure| {
+    let has = |measure: TrialMeasure| {
         let cells = || results.loads.iter().flat_map(|load| &load.settings);
         cells().any(|cell| cell.measured(measure).is_some_and(is_anything))
     };

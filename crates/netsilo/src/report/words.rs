@@ -4,7 +4,7 @@ use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
 use netsilo_trial::experiment::compared::{Against, CellResult, Measured, UnderLoad};
-use netsilo_trial::experiment::measure::{Measure, Work};
+use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
 
@@ -12,26 +12,26 @@ use crate::verbs::apply::count as plural;
 use crate::views::units;
 
 /// Measures that are counts, for machines whose times are not meaningful.
-const IN_COUNTS: [Measure; 4] =
-    [Measure::BusiestCpu, Measure::NetRx, Measure::Ipis, Measure::HandedOver];
+const IN_COUNTS: [TrialMeasure; 4] =
+    [TrialMeasure::BusiestCpu, TrialMeasure::NetRx, TrialMeasure::Ipis, TrialMeasure::HandedOver];
 
 /// Formats a value with its unit, to three significant digits.
-pub(super) fn value(measure: Measure, work: Work, value: f64) -> String {
+pub(super) fn value(measure: TrialMeasure, work: WorkUnit, value: f64) -> String {
     match (measure, work) {
-        (Measure::Rate, Work::Megabyte) => units::bytes_per_s(value),
-        (Measure::Rate | Measure::Received, _) => format!("{}/s", units::count(value)),
-        (Measure::Lost | Measure::BusiestCpu, _) => units::percent(value),
-        (Measure::CpuTime, Work::Megabyte) => format!("{} s", units::small(value)),
-        (Measure::MedianLatency | Measure::P99Latency | Measure::CpuTime, _) => {
+        (TrialMeasure::Rate, WorkUnit::Megabyte) => units::bytes_per_s(value),
+        (TrialMeasure::Rate | TrialMeasure::Received, _) => format!("{}/s", units::count(value)),
+        (TrialMeasure::Lost | TrialMeasure::BusiestCpu, _) => units::percent(value),
+        (TrialMeasure::CpuTime, WorkUnit::Megabyte) => format!("{} s", units::small(value)),
+        (TrialMeasure::MedianLatency | TrialMeasure::P99Latency | TrialMeasure::CpuTime, _) => {
             units::nanoseconds(value)
         }
-        (Measure::CpuReceived | Measure::SoftirqReceived, _) => units::nanoseconds(value),
+        (TrialMeasure::CpuReceived | TrialMeasure::SoftirqReceived, _) => units::nanoseconds(value),
         _ => units::small(value),
     }
 }
 
 /// Formats the median with its interval: `12.3k/s (12.1k/s .. 12.6k/s)`.
-pub(super) fn level(measured: &Measured, work: Work) -> String {
+pub(super) fn level(measured: &Measured, work: WorkUnit) -> String {
     let shown = |it: f64| value(measured.measure, work, it);
     let interval =
         measured.interval.map(|it| format!(" ({} .. {})", shown(it.low), shown(it.high)));
@@ -102,8 +102,8 @@ pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
         .loads
         .first()
         .map(|load| load.settings.iter().skip(1).map(|cell| cell.setting.clone()));
-    let measures: &[Measure] =
-        if results.times_mean_nothing.is_some() { &IN_COUNTS } else { &[Measure::Rate] };
+    let measures: &[TrialMeasure] =
+        if results.times_mean_nothing.is_some() { &IN_COUNTS } else { &[TrialMeasure::Rate] };
     let sentences =
         |setting: &str| measures.iter().filter_map(|it| sentence(results, setting, *it)).collect();
     names.into_iter().flatten().map(|name| (name.clone(), sentences(&name))).collect()
@@ -111,7 +111,7 @@ pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
 
 /// One sentence: `transactions per second, under 4 loads: better under 3 (+4.0% to +31%), no
 /// difference shown under 1`, or `...: better under all 4 loads (+4.0% to +31%)`.
-fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String> {
+fn sentence(results: &Results, setting: &str, measure: TrialMeasure) -> Option<String> {
     let all: Vec<(&UnderLoad, &Against)> = results
         .loads
         .iter()
@@ -150,13 +150,13 @@ fn sentence(results: &Results, setting: &str, measure: Measure) -> Option<String
 }
 
 /// Names a measure for loads that do different kinds of work.
-pub(super) fn every_work(measure: Measure) -> String {
+pub(super) fn every_work(measure: TrialMeasure) -> String {
     match measure {
-        Measure::Rate => "work done per second".into(),
-        Measure::Received | Measure::CpuReceived | Measure::SoftirqReceived => {
-            measure.name(Work::Packet)
+        TrialMeasure::Rate => "work done per second".into(),
+        TrialMeasure::Received | TrialMeasure::CpuReceived | TrialMeasure::SoftirqReceived => {
+            measure.name(WorkUnit::Packet)
         }
-        _ => measure.name(Work::Packet).replace("per packet", "per unit of work"),
+        _ => measure.name(WorkUnit::Packet).replace("per packet", "per unit of work"),
     }
 }
 

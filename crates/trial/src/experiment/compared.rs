@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, Scale};
 use crate::experiment::latency::Merged;
-use crate::experiment::measure::{Measure, Work, softnet};
+use crate::experiment::measure::{TrialMeasure, WorkUnit, softnet};
 use crate::experiment::plan::{Experiment, Load, Setting, Step};
 use crate::experiment::records::Trial;
 use crate::traffic::Spec;
@@ -34,7 +34,7 @@ pub struct UnderLoad {
     /// Number of concurrent senders.
     pub senders: u32,
     /// The unit of work, for which counts are reported.
-    pub work: Work,
+    pub work: WorkUnit,
     /// Whether sender and receiver were both the machine under test; its values then include both.
     pub both_ends: bool,
     /// Results by setting, in the experiment's order.
@@ -46,7 +46,7 @@ pub struct UnderLoad {
 pub struct Cell {
     /// Name of the setting.
     pub setting: String,
-    /// The measured values, in the order of [`Measure::ALL`]; missing ones are left out.
+    /// The measured values, in the order of [`TrialMeasure::ALL`]; missing ones are left out.
     pub measures: Vec<Measured>,
     /// Latencies of all rounds, merged.
     pub latency: Option<Merged>,
@@ -60,7 +60,7 @@ pub struct Cell {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The measure.
-    pub measure: Measure,
+    pub measure: TrialMeasure,
     /// Display name.
     pub name: String,
     /// Unit.
@@ -158,7 +158,7 @@ impl UnderLoad {
 
 impl Cell {
     /// The value of a measure.
-    pub fn measured(&self, measure: Measure) -> Option<&Measured> {
+    pub fn measured(&self, measure: TrialMeasure) -> Option<&Measured> {
         self.measures.iter().find(|it| it.measure == measure)
     }
 }
@@ -169,7 +169,7 @@ pub(super) fn under(
     load: &Load,
     trials: &BTreeMap<&Step, &Trial>,
 ) -> UnderLoad {
-    let work = Work::of(load);
+    let work = WorkUnit::of(load);
     let of = |setting: &str| -> Vec<&Trial> {
         let here =
             trials.values().filter(|it| it.step.load == load.name && it.step.setting == setting);
@@ -177,13 +177,13 @@ pub(super) fn under(
     };
     let first = experiment.settings.first().map(|setting| of(&setting.name)).unwrap_or_default();
     let is_emulated = experiment.machine.times_mean_nothing.is_some();
-    let by_round = |measure: Measure, trials: &[&Trial]| -> BTreeMap<u32, f64> {
+    let by_round = |measure: TrialMeasure, trials: &[&Trial]| -> BTreeMap<u32, f64> {
         let value = |trial: &Trial| measure.of(trial, work, &experiment.machine.counted);
         trials.iter().filter_map(|trial| Some((trial.step.round, value(trial)?))).collect()
     };
     let cell = |(at, setting): (usize, &Setting)| {
         let trials = of(&setting.name);
-        let measure = |measure: Measure| {
+        let measure = |measure: TrialMeasure| {
             let (rounds, base) =
                 (by_round(measure, &trials), (at > 0).then(|| by_round(measure, &first)));
             measured(
@@ -195,10 +195,10 @@ pub(super) fn under(
                 experiment.seed,
             )
         };
-        let rates: Vec<f64> = by_round(Measure::Rate, &trials).into_values().collect();
+        let rates: Vec<f64> = by_round(TrialMeasure::Rate, &trials).into_values().collect();
         Cell {
             setting: setting.name.clone(),
-            measures: Measure::ALL.into_iter().filter_map(measure).collect(),
+            measures: TrialMeasure::ALL.into_iter().filter_map(measure).collect(),
             latency: Merged::of(
                 trials.iter().flat_map(|it| &it.runs).filter_map(|run| run.latency.as_ref()),
             ),
@@ -221,8 +221,8 @@ pub(super) fn under(
 }
 
 fn measured(
-    measure: Measure,
-    work: Work,
+    measure: TrialMeasure,
+    work: WorkUnit,
     means_nothing: bool,
     rounds: BTreeMap<u32, f64>,
     base: Option<&BTreeMap<u32, f64>>,
@@ -244,7 +244,7 @@ fn measured(
 }
 
 fn against(
-    measure: Measure,
+    measure: TrialMeasure,
     means_nothing: bool,
     base: &BTreeMap<u32, f64>,
     rounds: &BTreeMap<u32, f64>,
@@ -269,7 +269,7 @@ fn against(
             _ => CellResult::Worse,
         },
     };
-    let is_rate = measure == Measure::Rate;
+    let is_rate = measure == TrialMeasure::Rate;
     let again =
         is_rate.then(|| bootstrap::interval(&differences, signed_rank::middle, draws)).flatten();
     Some(Against {
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn settings_without_effect_differ_as_rarely_as_promised() {
         let draws = Draws { resamples: 20, ..Draws::default() };
-        for measure in [Measure::Rate, Measure::Ipis] {
+        for measure in [TrialMeasure::Rate, TrialMeasure::Ipis] {
             let wrong = share(1500, |rng| {
                 let mut rounds = || {
                     (0..8)

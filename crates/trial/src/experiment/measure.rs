@@ -14,7 +14,7 @@ use crate::traffic::{Figures, Side, Test};
 /// The unit of work under a load; counts and CPU time are reported per unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
+pub enum WorkUnit {
     /// A request and its response.
     Transaction,
     /// A datagram that arrived at the receiver.
@@ -25,7 +25,7 @@ pub enum Work {
     Megabyte,
 }
 
-impl Work {
+impl WorkUnit {
     /// The unit of work of a load.
     pub fn of(load: &Load) -> Self {
         match load.spec.test {
@@ -51,7 +51,7 @@ impl Work {
     }
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for WorkUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Transaction => "transaction",
@@ -65,7 +65,7 @@ impl fmt::Display for Work {
 /// A measure of a trial; all but the first four are of the machine under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Measure {
+pub enum TrialMeasure {
     /// Units of work per second; for megabytes, bytes per second.
     Rate,
     /// Share of datagrams or UDP requests that were lost; the mean of several senders.
@@ -98,7 +98,7 @@ pub enum Measure {
     BusiestCpu,
 }
 
-impl Measure {
+impl TrialMeasure {
     /// All measures.
     pub const ALL: [Self; 14] = [
         Self::Rate,
@@ -135,14 +135,14 @@ impl Measure {
     }
 
     /// Display name.
-    pub fn name(self, work: Work) -> String {
+    pub fn name(self, work: WorkUnit) -> String {
         match self {
-            Self::Rate if work == Work::Megabyte => "bytes per second".into(),
+            Self::Rate if work == WorkUnit::Megabyte => "bytes per second".into(),
             Self::Rate => format!("{work}s per second"),
             Self::Lost => "share lost".into(),
             Self::MedianLatency => "median latency".into(),
             Self::P99Latency => "latency, 99th percentile".into(),
-            Self::CpuTime if work == Work::Megabyte => "CPU time per gigabyte".into(),
+            Self::CpuTime if work == WorkUnit::Megabyte => "CPU time per gigabyte".into(),
             Self::CpuTime => format!("CPU time per {work}"),
             Self::Received => "packets received per second".into(),
             Self::CpuReceived => "CPU time per packet received".into(),
@@ -157,20 +157,20 @@ impl Measure {
     }
 
     /// The unit of its values.
-    pub fn unit(self, work: Work) -> &'static str {
+    pub fn unit(self, work: WorkUnit) -> &'static str {
         match (self, work) {
-            (Self::Rate, Work::Transaction) => "transactions/s",
-            (Self::Rate, Work::Packet | Work::Dropped) | (Self::Received, _) => "packets/s",
-            (Self::Rate, Work::Megabyte) => "B/s",
+            (Self::Rate, WorkUnit::Transaction) => "transactions/s",
+            (Self::Rate, WorkUnit::Packet | WorkUnit::Dropped) | (Self::Received, _) => "packets/s",
+            (Self::Rate, WorkUnit::Megabyte) => "B/s",
             (Self::Lost | Self::BusiestCpu, _) => "share",
             (Self::MedianLatency | Self::P99Latency, _) => "ns",
-            (Self::CpuTime, Work::Transaction) => "ns/transaction",
-            (Self::CpuTime, Work::Packet | Work::Dropped) => "ns/packet",
+            (Self::CpuTime, WorkUnit::Transaction) => "ns/transaction",
+            (Self::CpuTime, WorkUnit::Packet | WorkUnit::Dropped) => "ns/packet",
             (Self::CpuReceived | Self::SoftirqReceived, _) => "ns/packet",
-            (Self::CpuTime, Work::Megabyte) => "s/GB",
-            (_, Work::Transaction) => "1/transaction",
-            (_, Work::Packet | Work::Dropped) => "1/packet",
-            (_, Work::Megabyte) => "1/megabyte",
+            (Self::CpuTime, WorkUnit::Megabyte) => "s/GB",
+            (_, WorkUnit::Transaction) => "1/transaction",
+            (_, WorkUnit::Packet | WorkUnit::Dropped) => "1/packet",
+            (_, WorkUnit::Megabyte) => "1/megabyte",
         }
     }
 
@@ -178,7 +178,7 @@ impl Measure {
     /// to divide by.
     ///
     /// `counted` names the netdevs whose packets count as received by a forwarding machine.
-    pub fn of(self, trial: &Trial, work: Work, counted: &[String]) -> Option<f64> {
+    pub fn of(self, trial: &Trial, work: WorkUnit, counted: &[String]) -> Option<f64> {
         let done = work.per_s(trial, counted)?;
         let of =
             |per_s: Option<f64>, done: f64| Some(per_s? / done).filter(|each| each.is_finite());
@@ -187,15 +187,15 @@ impl Measure {
         let side = || trial.under_test();
         match self {
             // every packet is lost, and CpuReceived has the same time per packet received
-            Self::Lost | Self::CpuTime if work == Work::Dropped => None,
-            Self::Rate => Some(if work == Work::Megabyte { done * 1e6 } else { done }),
+            Self::Lost | Self::CpuTime if work == WorkUnit::Dropped => None,
+            Self::Rate => Some(if work == WorkUnit::Megabyte { done * 1e6 } else { done }),
             Self::Lost => netsilo_stats::mean(
                 &trial.runs.iter().filter_map(|run| run.figures().lost).collect::<Vec<_>>(),
             ),
             Self::MedianLatency => latency(trial, "50"),
             Self::P99Latency => latency(trial, "99"),
             Self::CpuTime => {
-                let unit = if work == Work::Megabyte { 1e3 } else { 1e9 };
+                let unit = if work == WorkUnit::Megabyte { 1e3 } else { 1e9 };
                 each(side()?.busy_cpus()).map(|seconds| seconds * unit)
             }
             Self::Received => received(),

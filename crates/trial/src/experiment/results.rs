@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::compared::{CellResult, DOUBT, UnderLoad, under};
 use crate::experiment::flow_map::FlowMap;
-use crate::experiment::measure::Measure;
+use crate::experiment::measure::TrialMeasure;
 use crate::experiment::plan::{Experiment, Kind, Step};
 use crate::experiment::records::{Failed, Map, Record, Trial};
 use crate::experiment::stage_costs::{EarlyDrop, StageCosts, early_drops};
@@ -95,8 +95,8 @@ impl Results {
             rounds: experiment.rounds,
             doubt: DOUBT,
             times_mean_nothing: experiment.machine.times_mean_nothing.clone(),
-            rates: chance(&loads, |measure| measure == Measure::Rate),
-            others: chance(&loads, |measure| measure != Measure::Rate),
+            rates: chance(&loads, |measure| measure == TrialMeasure::Rate),
+            others: chance(&loads, |measure| measure != TrialMeasure::Rate),
             not_tried: not_tried
                 .filter(|it| !trials.contains_key(it) && !failed.contains_key(it))
                 .collect(),
@@ -135,7 +135,7 @@ fn last_maps<'a>(
     pairs.filter_map(move |(load, setting)| last(&load.name, &setting.name))
 }
 
-fn chance(loads: &[UnderLoad], of: impl Fn(Measure) -> bool) -> Chance {
+fn chance(loads: &[UnderLoad], of: impl Fn(TrialMeasure) -> bool) -> Chance {
     let cells = loads.iter().flat_map(|load| &load.settings);
     let measured = cells.flat_map(|cell| &cell.measures).filter(|it| of(it.measure));
     let given: Vec<CellResult> = measured

@@ -10,7 +10,7 @@ use netsilo_stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::compared::{Cell, DOUBT, UnderLoad};
-use crate::experiment::measure::Measure;
+use crate::experiment::measure::TrialMeasure;
 use crate::experiment::plan::{Experiment, Load};
 use crate::experiment::records::{Map, Sampled};
 
@@ -153,7 +153,7 @@ pub(super) fn early_drops(
 fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> EarlyDrop {
     let spared = |passed_on: &Cell| {
         let setting = &passed_on.setting;
-        let by_rounds = |measure: Measure| by_rounds(passed_on, dropped.of(setting)?, measure);
+        let by_rounds = |measure: TrialMeasure| by_rounds(passed_on, dropped.of(setting)?, measure);
         let seen = |of: fn(&StageCosts) -> Option<f64>| {
             let costs = |load: &str| {
                 stages.iter().find(|it| it.load == load && it.setting == *setting).and_then(of)
@@ -164,8 +164,8 @@ fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> E
         };
         Spared {
             setting: setting.clone(),
-            cpu: by_rounds(Measure::CpuReceived),
-            softirq: by_rounds(Measure::SoftirqReceived),
+            cpu: by_rounds(TrialMeasure::CpuReceived),
+            softirq: by_rounds(TrialMeasure::SoftirqReceived),
             softirq_seen: seen(|costs| costs.softirq_ns_per_packet),
             sampled: seen(|costs| costs.ns_per_packet),
         }
@@ -178,7 +178,7 @@ fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> E
 }
 
 /// The saving over the rounds with a result of both.
-fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: Measure) -> Option<Difference> {
+fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: TrialMeasure) -> Option<Difference> {
     let (passed_on, dropped) = (passed_on.measured(measure)?, dropped.measured(measure)?);
     let less = |(round, ns): (&u32, &f64)| Some(ns - dropped.rounds.get(round)?);
     let less: Vec<f64> = passed_on.rounds.iter().filter_map(less).collect();
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
     use crate::experiment::compared::CellResult;
-    use crate::experiment::measure::Work;
+    use crate::experiment::measure::WorkUnit;
     use crate::experiment::plan::{Kind, MachineSummary, Setting, Step};
     use crate::experiment::records::{Record, Trial};
     use crate::experiment::results::Results;
@@ -378,21 +378,28 @@ mod tests {
         let first = |at: &UnderLoad, measure| {
             at.of("none").unwrap().measured(measure).map(|it| it.rounds[&0])
         };
-        assert_eq!((passed_on.work, dropped.work), (Work::Packet, Work::Dropped));
+        assert_eq!((passed_on.work, dropped.work), (WorkUnit::Packet, WorkUnit::Dropped));
         assert_eq!(
-            (first(passed_on, Measure::Rate), first(dropped, Measure::Rate)),
+            (first(passed_on, TrialMeasure::Rate), first(dropped, TrialMeasure::Rate)),
             (Some(99_000.0), Some(100_000.0))
         );
         for load in [passed_on, dropped] {
-            assert_eq!(first(load, Measure::Received), Some(100_000.0), "eth2 is not under test");
+            assert_eq!(
+                first(load, TrialMeasure::Received),
+                Some(100_000.0),
+                "eth2 is not under test"
+            );
         }
-        assert_eq!([Measure::Lost, Measure::CpuTime].map(|it| first(dropped, it)), [None, None]);
         assert_eq!(
-            (first(dropped, Measure::NetRx), first(passed_on, Measure::Lost)),
+            [TrialMeasure::Lost, TrialMeasure::CpuTime].map(|it| first(dropped, it)),
+            [None, None]
+        );
+        assert_eq!(
+            (first(dropped, TrialMeasure::NetRx), first(passed_on, TrialMeasure::Lost)),
             (Some(0.05), Some(0.01))
         );
         let against = |load: &UnderLoad| {
-            load.of("rps").unwrap().measured(Measure::CpuReceived).unwrap().against.clone()
+            load.of("rps").unwrap().measured(TrialMeasure::CpuReceived).unwrap().against.clone()
         };
         assert_eq!(against(passed_on).unwrap().verdict, CellResult::Worse);
         assert_eq!(against(dropped).unwrap().verdict, CellResult::NoDifferenceShown);
@@ -403,7 +410,7 @@ mod tests {
         let mut experiment = experiment(6);
         experiment.machine.counted = vec!["eth9".into()];
         let results = Results::of(&experiment, &records(6));
-        assert!(results.loads[1].of("none").unwrap().measured(Measure::Rate).is_none());
+        assert!(results.loads[1].of("none").unwrap().measured(TrialMeasure::Rate).is_none());
         assert_eq!(results.early_drops[0].settings[0].cpu, None);
         let sampled = Sampled { received: Some(0), ..Sampled::default() };
         let map = |sampled| Map {

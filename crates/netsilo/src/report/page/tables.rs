@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use netsilo_trial::experiment::compared::{CellResult, Measured, UnderLoad};
 use netsilo_trial::experiment::flow_map::FlowMap;
-use netsilo_trial::experiment::measure::Measure;
+use netsilo_trial::experiment::measure::TrialMeasure;
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::stage_costs::{EarlyDrop, StageCosts};
 
@@ -13,7 +13,7 @@ use crate::views::units::{count, nanoseconds, or_dash, percent};
 /// The verdicts: one row per load, one column per setting.
 pub(super) fn verdicts(results: &Results) -> Markup {
     let settings = results.loads.first().map(|load| load.settings.as_slice()).unwrap_or_default();
-    let measure = Measure::Rate;
+    let measure = TrialMeasure::Rate;
     html! {
         div.card { div.scroll { table {
             caption {
@@ -60,7 +60,7 @@ fn class(verdict: CellResult) -> &'static str {
 }
 
 /// One measure: one row per load and setting.
-pub(super) fn measure(loads: &[&UnderLoad], measure: Measure) -> Markup {
+pub(super) fn measure(loads: &[&UnderLoad], measure: TrialMeasure) -> Markup {
     let Some(unit) = loads.first().map(|load| measure.unit(load.work)) else { return html!() };
     html! {
         table {
