@@ -22,4 +22,4 @@ pub mod stage_costs;
 
 pub use folder::{COMMANDS, EXPERIMENT, MACHINE, RECORDS};
 pub use plan::{Experiment, Kind, Load, MachineSummary, Setting, Step};
-pub use records::{Failed, Map, Record, Sampled, Trial};
+pub use records::{Failed, Record, Sampled, SiloMap, Trial};

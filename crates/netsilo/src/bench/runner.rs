@@ -23,7 +23,7 @@ use netsilo_sys::observe::{Counting, Observer};
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    Experiment, Failed, Kind, Load, Map, Record, Setting, Step, Trial,
+    Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step, Trial,
 };
 use netsilo_trial::traffic::{Run, Side, Spec};
 
@@ -431,7 +431,7 @@ impl Runner<'_> {
         let sampled =
             if self.experiment.kind == Kind::Forward { ends.sample(load, counted)? } else { None };
         let (load, setting) = (load.name.clone(), setting.name.clone());
-        folder.append(&Record::Map(Box::new(Map { load, setting, silos, sampled })))
+        folder.append(&Record::Map(Box::new(SiloMap { load, setting, silos, sampled })))
     }
 }
 

@@ -18,7 +18,7 @@ use netsilo_model::snapshot::netdev::{Association, AssociationSource, Confidence
 use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
-    EXPERIMENT, Experiment, Failed, Kind, Load, MachineSummary, Map, RECORDS, Record, Setting,
+    EXPERIMENT, Experiment, Failed, Kind, Load, MachineSummary, RECORDS, Record, Setting, SiloMap,
     Step, Trial,
 };
 use netsilo_trial::traffic::{Latency, Run, Served, Side, Spec, Test, Totals};
@@ -225,7 +225,7 @@ fn map(load: &str, setting: usize) -> Record {
         }
     };
     let silos = Silos { queues: (0..4).map(queue).collect(), ..Silos::default() };
-    Record::Map(Box::new(Map {
+    Record::Map(Box::new(SiloMap {
         load: load.into(),
         setting: SETTINGS[setting].into(),
         silos,
@@ -320,7 +320,12 @@ fn sampled(load: &Load, setting: usize) -> Record {
         softirq: Some(Duration::from_millis(if load.early_drop { 650 } else { 2_400 })),
     };
     let (load, setting) = (load.name.clone(), SETTINGS[setting].to_owned());
-    Record::Map(Box::new(Map { load, setting, silos: Silos::default(), sampled: Some(sampled) }))
+    Record::Map(Box::new(SiloMap {
+        load,
+        setting,
+        silos: Silos::default(),
+        sampled: Some(sampled),
+    }))
 }
 
 /// Writes a run's folder.

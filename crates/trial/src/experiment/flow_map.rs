@@ -9,7 +9,7 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::records::Map;
+use crate::experiment::records::SiloMap;
 
 /// A stage on the path of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub struct FlowMap {
 
 impl FlowMap {
     /// Builds the graph of a map.
-    pub(super) fn of(map: &Map) -> Self {
+    pub(super) fn of(map: &SiloMap) -> Self {
         let queues = &map.silos.queues;
         let in_packets = queues.iter().any(|silo| silo.packets_per_s.is_some());
         let mut links: BTreeMap<(Hop, Hop), f64> = BTreeMap::new();
@@ -186,7 +186,7 @@ mod tests {
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let observation = scene.observation();
         let silos = silos(&observation, &rates(&observation.before, &observation.after));
-        FlowMap::of(&Map { load: "a".into(), setting: "none".into(), silos, sampled: None })
+        FlowMap::of(&SiloMap { load: "a".into(), setting: "none".into(), silos, sampled: None })
     }
 
     fn edges(map: &FlowMap) -> Vec<String> {
@@ -260,7 +260,7 @@ mod tests {
         };
         let silos = netsilo_model::derive::silo::Silos { queues: vec![silo], ..Default::default() };
         let map =
-            FlowMap::of(&Map { load: "a".into(), setting: "rps".into(), silos, sampled: None });
+            FlowMap::of(&SiloMap { load: "a".into(), setting: "rps".into(), silos, sampled: None });
         insta::assert_snapshot!(edges(&map).join("\n"), @r"
          rx-0 > irq unknown 100
         irq unknown > polled on cpu 0 100

@@ -17,7 +17,7 @@ pub enum Record {
     /// The result of a trial.
     Trial(Box<Trial>),
     /// The silos under a setting and a load, from a separate trial that does not count.
-    Map(Box<Map>),
+    SiloMap(Box<SiloMap>),
     /// A trial without a result.
     Failed(Failed),
 }
@@ -39,7 +39,7 @@ pub struct Trial {
 
 /// The silos under a setting and a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Map {
+pub struct SiloMap {
     /// Name of the load.
     pub load: String,
     /// Name of the setting.

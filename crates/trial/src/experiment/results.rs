@@ -11,7 +11,7 @@ use crate::experiment::compared::{CellResult, DOUBT, UnderLoad, under};
 use crate::experiment::flow_map::FlowMap;
 use crate::experiment::measure::TrialMeasure;
 use crate::experiment::plan::{Experiment, Kind, Step};
-use crate::experiment::records::{Failed, Map, Record, Trial};
+use crate::experiment::records::{Failed, Record, SiloMap, Trial};
 use crate::experiment::stage_costs::{EarlyDrop, StageCosts, early_drops};
 
 /// The results of an experiment.
@@ -121,7 +121,7 @@ impl Experiment {
 fn last_maps<'a>(
     experiment: &'a Experiment,
     records: &'a [Record],
-) -> impl Iterator<Item = &'a Map> {
+) -> impl Iterator<Item = &'a SiloMap> {
     let last = |load: &str, setting: &str| {
         records.iter().rev().find_map(|record| match record {
             Record::Map(map) if map.load == load && map.setting == setting => Some(&**map),

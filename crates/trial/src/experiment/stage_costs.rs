@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::compared::{Cell, DOUBT, UnderLoad};
 use crate::experiment::measure::TrialMeasure;
 use crate::experiment::plan::{Experiment, Load};
-use crate::experiment::records::{Map, Sampled};
+use crate::experiment::records::{Sampled, SiloMap};
 
 /// Half-width of the 95 % interval of a count, in units of its square root.
 const WITHIN: f64 = 1.96;
@@ -56,7 +56,7 @@ pub struct StageCost {
 
 impl StageCosts {
     /// Computes the costs of a map; `None` without samples.
-    pub(super) fn of(map: &Map) -> Option<Self> {
+    pub(super) fn of(map: &SiloMap) -> Option<Self> {
         let Sampled { stages, received, softirq } = map.sampled.as_ref()?;
         let packets = received.filter(|received| *received > 0).map(|received| received as f64);
         let each = |samples: f64| {
@@ -300,7 +300,7 @@ mod tests {
         let sampled =
             Sampled { stages, received: Some(10_000), softirq: Some(Duration::from_millis(19)) };
         let silos = netsilo_model::derive::silo::Silos::default();
-        Record::Map(Box::new(Map {
+        Record::Map(Box::new(SiloMap {
             load: load.into(),
             setting: setting.into(),
             silos,
@@ -413,7 +413,7 @@ mod tests {
         assert!(results.loads[1].of("none").unwrap().measured(TrialMeasure::Rate).is_none());
         assert_eq!(results.early_drops[0].settings[0].cpu, None);
         let sampled = Sampled { received: Some(0), ..Sampled::default() };
-        let map = |sampled| Map {
+        let map = |sampled| SiloMap {
             load: ONE_WAY.into(),
             setting: "none".into(),
             silos: Default::default(),
@@ -424,6 +424,6 @@ mod tests {
         // a record of an older version
         let mut old = serde_json::to_value(map(None)).unwrap();
         old.as_object_mut().unwrap().remove("sampled");
-        assert_eq!(serde_json::from_value::<Map>(old).unwrap(), map(None));
+        assert_eq!(serde_json::from_value::<SiloMap>(old).unwrap(), map(None));
     }
 }
