@@ -308,7 +308,7 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
     let percents: Vec<String> =
         longest.2.percentiles_ns.iter().map(|(percent, _)| percent.to_string()).collect();
     let line = |(at, cell, merged): &(usize, &netsilo_trial::experiment::compared::Cell, &_)| {
-        let merged: &netsilo_trial::experiment::latency::Merged = merged;
+        let merged: &netsilo_trial::experiment::latency::MergedLatency = merged;
         let us = |(_, ns): &(f64, u64)| rounded(*ns as f64 / 1e3);
         json!({
             "type": "line", "name": cell.setting, "symbol": palette::symbol(*at), "symbolSize": 7,

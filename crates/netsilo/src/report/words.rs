@@ -3,10 +3,10 @@
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::Estimate;
 use netsilo_trial::comparison::Scale;
-use netsilo_trial::experiment::compared::{Against, CellResult, Measured, UnderLoad};
+use netsilo_trial::experiment::compared::{CellResult, Measured, ReferenceComparison, UnderLoad};
 use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
-use netsilo_trial::experiment::stage_costs::{Difference, Spared, StageCost, StageCosts};
+use netsilo_trial::experiment::stage_costs::{Difference, Saving, StageCost, StageCosts};
 
 use crate::verbs::apply::count as plural;
 use crate::views::units;
@@ -39,7 +39,7 @@ pub(super) fn level(measured: &Measured, work: WorkUnit) -> String {
 }
 
 /// Formats the change alone: `+9.8%`, or `+0.53` for a measure that may be 0.
-pub(super) fn change(against: &Against) -> String {
+pub(super) fn change(against: &ReferenceComparison) -> String {
     signed(against.change, against.scale)
 }
 
@@ -82,14 +82,14 @@ pub(super) fn sign(verdict: CellResult) -> &'static str {
 }
 
 /// Formats change, interval and verdict: `+9.8% (+9.1% .. +10.4%): better`.
-pub(super) fn against(against: &Against) -> String {
+pub(super) fn against(against: &ReferenceComparison) -> String {
     let interval =
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
     format!("{}{}: {}", change(against), interval.unwrap_or_default(), verdict(against.verdict))
 }
 
 /// Formats change, interval and verdict; without an interval the change alone.
-pub(super) fn briefly(against: &Against) -> String {
+pub(super) fn briefly(against: &ReferenceComparison) -> String {
     let interval =
         against.interval.as_ref().map(|it| format!(" ({})", interval(it, against.scale)));
     let verdict = against.interval.map(|_| format!(": {}", verdict(against.verdict)));
@@ -112,7 +112,7 @@ pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
 /// One sentence: `transactions per second, under 4 loads: better under 3 (+4.0% to +31%), no
 /// difference shown under 1`, or `...: better under all 4 loads (+4.0% to +31%)`.
 fn sentence(results: &Results, setting: &str, measure: TrialMeasure) -> Option<String> {
-    let all: Vec<(&UnderLoad, &Against)> = results
+    let all: Vec<(&UnderLoad, &ReferenceComparison)> = results
         .loads
         .iter()
         .filter_map(|load| Some((load, load.of(setting)?.measured(measure)?.against.as_ref()?)))
@@ -129,7 +129,7 @@ fn sentence(results: &Results, setting: &str, measure: TrialMeasure) -> Option<S
         CellResult::TimesMeanNothing,
     ];
     let part = |kind: CellResult| {
-        let of: Vec<&Against> =
+        let of: Vec<&ReferenceComparison> =
             all.iter().map(|(_, it)| *it).filter(|it| it.verdict == kind).collect();
         // with too few rounds there is no verdict, but the change is still shown
         let has_range = kind.differs() || kind == CellResult::TooFewRounds;
@@ -161,8 +161,8 @@ pub(super) fn every_work(measure: TrialMeasure) -> String {
 }
 
 /// Formats the smallest and the largest change.
-fn range(of: &[&Against]) -> String {
-    let by = |a: &&&Against, b: &&&Against| a.change.total_cmp(&b.change);
+fn range(of: &[&ReferenceComparison]) -> String {
+    let by = |a: &&&ReferenceComparison, b: &&&ReferenceComparison| a.change.total_cmp(&b.change);
     match (of.iter().min_by(by), of.iter().max_by(by)) {
         (Some(least), Some(most)) if change(least) != change(most) => {
             format!(" ({} to {})", change(least), change(most))
@@ -212,7 +212,7 @@ fn signed_time(ns: f64) -> String {
 }
 
 /// Names the available comparisons between forwarded and dropped packets.
-pub(super) fn ways(spared: &Spared) -> Vec<(&'static str, &Difference)> {
+pub(super) fn ways(spared: &Saving) -> Vec<(&'static str, &Difference)> {
     let ways = [
         ("CPU time of the machine, by round", &spared.cpu),
         ("softirq time by eBPF, by round", &spared.softirq),

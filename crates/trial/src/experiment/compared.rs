@@ -15,7 +15,7 @@ use netsilo_stats::{Estimate, mean, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, Scale};
-use crate::experiment::latency::Merged;
+use crate::experiment::latency::MergedLatency;
 use crate::experiment::measure::{TrialMeasure, WorkUnit, softnet};
 use crate::experiment::plan::{Experiment, Load, Setting, Step};
 use crate::experiment::records::Trial;
@@ -49,7 +49,7 @@ pub struct Cell {
     /// The measured values, in the order of [`TrialMeasure::ALL`]; missing ones are left out.
     pub measures: Vec<Measured>,
     /// Latencies of all rounds, merged.
-    pub latency: Option<Merged>,
+    pub latency: Option<MergedLatency>,
     /// The CPUs of the machine under test: means over the rounds.
     pub cpus: BTreeMap<CpuId, CpuMean>,
     /// Drift, outliers and correlation of the rounds, in order of measurement.
@@ -74,12 +74,12 @@ pub struct Measured {
     /// Bootstrap interval of the median; `None` below five rounds.
     pub interval: Option<Estimate>,
     /// Comparison with the first setting; `None` for the first setting and without a common round.
-    pub against: Option<Against>,
+    pub against: Option<ReferenceComparison>,
 }
 
 /// A setting compared with the first one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Against {
+pub struct ReferenceComparison {
     /// Ratio (changes are relative, 0.1 is 10 % more) when all values of both are above 0,
     /// otherwise difference.
     pub scale: Scale,
@@ -199,7 +199,7 @@ pub(super) fn under(
         Cell {
             setting: setting.name.clone(),
             measures: TrialMeasure::ALL.into_iter().filter_map(measure).collect(),
-            latency: Merged::of(
+            latency: MergedLatency::of(
                 trials.iter().flat_map(|it| &it.runs).filter_map(|run| run.latency.as_ref()),
             ),
             cpus: cpus(&trials),
@@ -249,7 +249,7 @@ fn against(
     base: &BTreeMap<u32, f64>,
     rounds: &BTreeMap<u32, f64>,
     draws: Draws,
-) -> Option<Against> {
+) -> Option<ReferenceComparison> {
     let pairs: Vec<(f64, f64)> =
         rounds.iter().filter_map(|(round, b)| Some((*base.get(round)?, *b))).collect();
     let is_ratio = pairs.iter().all(|(a, b)| *a > 0.0 && *b > 0.0);
@@ -272,7 +272,7 @@ fn against(
     let is_rate = measure == TrialMeasure::Rate;
     let again =
         is_rate.then(|| bootstrap::interval(&differences, signed_rank::middle, draws)).flatten();
-    Some(Against {
+    Some(ReferenceComparison {
         scale,
         rounds: pairs.len(),
         change: relative(signed_rank::middle(&differences)?),

@@ -30,9 +30,9 @@ pub struct Results {
     /// Why times get no verdict; `None` when times are valid.
     pub times_mean_nothing: Option<String>,
     /// Verdicts on rates, and how many chance alone would give.
-    pub rates: Chance,
+    pub rates: VerdictCounts,
     /// Verdicts on all other measures.
-    pub others: Chance,
+    pub others: VerdictCounts,
     /// Results by load, in the experiment's order.
     pub loads: Vec<UnderLoad>,
     /// Paths of packets, by load, then setting, in the experiment's order.
@@ -51,7 +51,7 @@ pub struct Results {
 
 /// Number of verdicts and of false ones to expect by chance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Chance {
+pub struct VerdictCounts {
     /// Intervals that gave a verdict.
     pub made: usize,
     /// Intervals that exclude zero.
@@ -135,7 +135,7 @@ fn last_maps<'a>(
     pairs.filter_map(move |(load, setting)| last(&load.name, &setting.name))
 }
 
-fn chance(loads: &[UnderLoad], of: impl Fn(TrialMeasure) -> bool) -> Chance {
+fn chance(loads: &[UnderLoad], of: impl Fn(TrialMeasure) -> bool) -> VerdictCounts {
     let cells = loads.iter().flat_map(|load| &load.settings);
     let measured = cells.flat_map(|cell| &cell.measures).filter(|it| of(it.measure));
     let given: Vec<CellResult> = measured
@@ -143,5 +143,5 @@ fn chance(loads: &[UnderLoad], of: impl Fn(TrialMeasure) -> bool) -> Chance {
         .filter(|it| it.is_given())
         .collect();
     let differ = given.iter().filter(|verdict| verdict.differs()).count();
-    Chance { made: given.len(), differ, by_chance: given.len() as f64 * DOUBT }
+    VerdictCounts { made: given.len(), differ, by_chance: given.len() as f64 * DOUBT }
 }

@@ -100,12 +100,12 @@ pub struct EarlyDrop {
     /// Name of the load that is dropped.
     pub dropped: String,
     /// Savings by setting, in the experiment's order.
-    pub settings: Vec<Spared>,
+    pub settings: Vec<Saving>,
 }
 
 /// The saving of an early drop, in nanoseconds per packet received.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Spared {
+pub struct Saving {
     /// Name of the setting.
     pub setting: String,
     /// Saved CPU time that was not idle, of the whole machine.
@@ -162,7 +162,7 @@ fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> E
             let less_ns = passed_on_ns - dropped_ns;
             Some(Difference { passed_on_ns, dropped_ns, less_ns, rounds: 0, interval: None })
         };
-        Spared {
+        Saving {
             setting: setting.clone(),
             cpu: by_rounds(TrialMeasure::CpuReceived),
             softirq: by_rounds(TrialMeasure::SoftirqReceived),

@@ -203,13 +203,13 @@ fn fewer_than_six_rounds_give_a_change_but_no_verdict() {
     let against = of(&results, "a", "rps", Measure::Rate).against.as_ref().unwrap();
     assert_eq!((against.verdict, against.interval), (Verdict::TooFewRounds, None));
     assert!((against.change - 0.101).abs() < 0.001);
-    assert_eq!(results.rates, Chance::default());
+    assert_eq!(results.rates, VerdictCounts::default());
     let six = Results::of(&experiment(6, false), &rounds(6));
     assert_eq!(
         of(&six, "a", "rps", Measure::Rate).against.as_ref().unwrap().verdict,
         Verdict::Better
     );
-    assert_eq!(six.rates, Chance { made: 1, differ: 1, by_chance: 0.05 });
+    assert_eq!(six.rates, VerdictCounts { made: 1, differ: 1, by_chance: 0.05 });
 }
 
 #[test]
