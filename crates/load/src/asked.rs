@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use netsilo_trial::traffic::Run;
+use netsilo_trial::traffic::LoadResult;
 
 use crate::control::{Order, Reply, Request};
 use crate::run::{ANSWER, Control, LoadError, Watch};
@@ -16,7 +16,11 @@ pub fn here(server: SocketAddr) -> Result<IpAddr, LoadError> {
 /// Requests a load from a server and waits until it is complete.
 ///
 /// If `watch` breaks, the connection closes, which ends the load.
-pub fn ask(server: SocketAddr, order: &Order, watch: &mut Watch<'_>) -> Result<Run, LoadError> {
+pub fn ask(
+    server: SocketAddr,
+    order: &Order,
+    watch: &mut Watch<'_>,
+) -> Result<LoadResult, LoadError> {
     order.spec.check().map_err(LoadError::Spec)?;
     let mut control = Control::connect(server)?;
     // ticks arrive each second, except while both ends open their sockets

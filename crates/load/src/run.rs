@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use netsilo_trial::traffic::{InstancesAs, Run, Side, Spec, Test, Totals};
+use netsilo_trial::traffic::{EndMachine, InstancesAs, LoadResult, Spec, Test, Totals};
 use serde::{Deserialize, Serialize};
 
 use crate::board::Board;
@@ -82,7 +82,7 @@ pub enum LoadError {
     Broken(String),
     /// This machine's counters cannot be read.
     #[error("cannot read this machine's counters: {0}")]
-    Side(#[from] netsilo_sys::files::root::ReadError),
+    EndMachine(#[from] netsilo_sys::files::root::ReadError),
     /// Shared memory could not be created.
     #[error("cannot create the counters: {0}")]
     Board(io::Error),
@@ -97,7 +97,7 @@ pub fn run(
     server: SocketAddr,
     options: Options,
     watch: &mut Watch<'_>,
-) -> Result<Run, LoadError> {
+) -> Result<LoadResult, LoadError> {
     spec.check().map_err(LoadError::Spec)?;
     allow_many_sockets();
     let mut control = Control::connect(server)?;
@@ -125,7 +125,7 @@ pub fn run(
     counted.client.own_cpus += made.children_cpu.as_secs_f64() / counted.seconds;
     let done = control.ask(&Request::Stop)?;
     let Reply::Done(served) = done else { return Err(LoadError::Stranger(server)) };
-    Ok(Run {
+    Ok(LoadResult {
         version: 1,
         spec: spec.clone(),
         address: server.to_string(),
@@ -191,7 +191,7 @@ struct Counted {
     seconds: f64,
     totals: Totals,
     per_second: Vec<u64>,
-    client: Side,
+    client: EndMachine,
 }
 
 /// The result of all instances.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_sys::transaction::kernel::set_thread_cpus;
-use netsilo_trial::traffic::{InstancesAs, Served, Spec, Test, Totals};
+use netsilo_trial::traffic::{InstancesAs, ServerResult, Spec, Test, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
@@ -69,7 +69,7 @@ pub enum Event {
     /// A client's load has begun.
     Began(SocketAddr, Box<Spec>),
     /// A client's load has ended, with the server's totals.
-    Served(SocketAddr, Totals),
+    ServerResult(SocketAddr, Totals),
     /// A client was refused, or left before its load ended.
     Ended(SocketAddr, String),
     /// A requested load is being generated against this address.
@@ -252,7 +252,7 @@ struct Running {
     spec: Spec,
     pinned: Option<CpuId>,
     before: Option<(Before, Totals)>,
-    served: Served,
+    served: ServerResult,
     /// Priority of the thread that reads requests, which thousands of workers would starve.
     hurry: Option<Hurry>,
 }
@@ -321,7 +321,7 @@ impl Session<'_> {
             if each { spec.instances } else { self.server.bind.workers.min(spec.instances) };
         let instances_as = if each { InstancesAs::Threads } else { InstancesAs::Multiplexed };
         let work = self.server.work;
-        let served = Served {
+        let served = ServerResult {
             instances_as: Some(instances_as),
             workers: count,
             work_usecs: self.server.bind.work_usecs,
@@ -443,7 +443,7 @@ impl Running {
     }
 
     /// Waits for data in flight, stops the workers, and sums up.
-    fn end(mut self, stop: &AtomicBool) -> io::Result<Served> {
+    fn end(mut self, stop: &AtomicBool) -> io::Result<ServerResult> {
         if !self.sockets.is_empty() {
             let mut before = None;
             while before != Some(self.board.totals().datagrams_received)

@@ -10,7 +10,7 @@ use netsilo_sys::bpf::tracer::{self, Tracer};
 use netsilo_sys::daemon::self_cost::{own_cost, peak_bytes};
 use netsilo_sys::files::root::{ReadError, Root};
 use netsilo_sys::read::snapshot::snapshot;
-use netsilo_trial::traffic::Side;
+use netsilo_trial::traffic::EndMachine;
 use rustix::process::{getpriority_process, setpriority_process};
 
 /// The counters of a machine when counting began.
@@ -41,7 +41,7 @@ impl Before {
     }
 
     /// Reads the counters again.
-    pub fn end(self) -> Result<Side, ReadError> {
+    pub fn end(self) -> Result<EndMachine, ReadError> {
         let _hurry = Hurry::new();
         let seconds = self.at.elapsed().as_secs_f64();
         let own = own_cost().cpu.saturating_sub(self.own);
@@ -53,7 +53,7 @@ impl Before {
         let per_s = |before: Option<u64>, after: Option<u64>| {
             Some(after?.checked_sub(before?)? as f64 / seconds)
         };
-        Ok(Side {
+        Ok(EndMachine {
             hostname: after.machine.hostname.clone(),
             kernel: after.machine.release.clone(),
             boot_id: after.machine.boot_id.clone(),

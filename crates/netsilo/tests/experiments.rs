@@ -18,7 +18,7 @@ use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::measure::{TrialMeasure, WorkUnit};
 use netsilo_trial::experiment::results::Results;
 use netsilo_trial::experiment::{Experiment, Record, Step};
-use netsilo_trial::traffic::Run;
+use netsilo_trial::traffic::LoadResult;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The machine under test is the second namespace; the load comes from the first.
@@ -400,7 +400,11 @@ impl Row {
         ]);
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success(), "{}", said(&output).1);
-        serde_json::from_slice::<Run>(&output.stdout).unwrap().server.totals.datagrams_received
+        serde_json::from_slice::<LoadResult>(&output.stdout)
+            .unwrap()
+            .server
+            .totals
+            .datagrams_received
     }
 
     /// Lists the nftables tables of the middle.

@@ -342,7 +342,7 @@ pub struct Latency {
 /// The state of one end's machine while counting.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Side {
+pub struct EndMachine {
     /// Host name.
     pub hostname: String,
     /// Kernel release.
@@ -366,7 +366,7 @@ pub struct Side {
     pub peak_bytes: Option<u64>,
 }
 
-impl Side {
+impl EndMachine {
     /// Number of busy CPUs, counting all work of the machine; `None` without ticks.
     pub fn busy_cpus(&self) -> Option<f64> {
         let shares: Vec<f64> =
@@ -378,7 +378,7 @@ impl Side {
 /// The server's part of one run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Served {
+pub struct ServerResult {
     /// How its workers run; as requested if the server supports it.
     pub instances_as: Option<InstancesAs>,
     /// Number of threads.
@@ -390,12 +390,12 @@ pub struct Served {
     /// Totals while counting.
     pub counted: Totals,
     /// The server's machine.
-    pub side: Side,
+    pub side: EndMachine,
 }
 
 /// The result of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct LoadResult {
     /// Format version.
     pub version: u32,
     /// The requested load.
@@ -413,9 +413,9 @@ pub struct Run {
     /// Response times.
     pub latency: Option<Latency>,
     /// The client's machine.
-    pub client: Side,
+    pub client: EndMachine,
     /// The server.
-    pub server: Served,
+    pub server: ServerResult,
 }
 
 /// Key figures of a run.
@@ -436,7 +436,7 @@ pub struct Figures {
     pub cpu_s_per_gigabyte: Option<(f64, f64)>,
 }
 
-impl Run {
+impl LoadResult {
     /// Computes the key figures.
     pub fn figures(&self) -> Figures {
         let per_s = |count: u64| count as f64 / self.seconds;
@@ -509,15 +509,15 @@ mod tests {
         );
     }
 
-    fn side(usr: f64) -> Side {
+    fn side(usr: f64) -> EndMachine {
         let shares = Some(Shares { usr, idle: 1.0 - usr, ..Shares::default() });
         let cpus =
             (0..2).map(|cpu| (CpuId(cpu), CpuRates { shares, ..CpuRates::default() })).collect();
-        Side { rates: Rates { cpus, ..Rates::default() }, ..Side::default() }
+        EndMachine { rates: Rates { cpus, ..Rates::default() }, ..Side::default() }
     }
 
-    fn run(test: Test) -> Run {
-        Run {
+    fn run(test: Test) -> LoadResult {
+        LoadResult {
             version: 1,
             spec: Spec::usual(test, Duration::from_secs(2)),
             address: "192.0.2.1:12870".into(),
@@ -533,7 +533,7 @@ mod tests {
             per_second: vec![250, 250],
             latency: None,
             client: side(0.5),
-            server: Served {
+            server: ServerResult {
                 totals: Totals { datagrams_received: 600, ..Totals::default() },
                 counted: Totals {
                     received_bytes: 4_000_000_000,
@@ -570,7 +570,7 @@ mod tests {
     fn a_run_round_trips_through_json() {
         let run = run(Test::TcpCrr);
         let text = serde_json::to_string(&run).unwrap();
-        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
+        assert_eq!(serde_json::from_str::<LoadResult>(&text).unwrap(), run);
         assert!(
             text.contains("\"TCP_CRR\"") && !text.contains("zero"),
             "fields that were not requested are left out: {text}"

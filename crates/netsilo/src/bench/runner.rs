@@ -25,7 +25,7 @@ use netsilo_trial::experiment::Sampled;
 use netsilo_trial::experiment::{
     Experiment, Failed, Kind, Load, Record, Setting, SiloMap, Step, Trial,
 };
-use netsilo_trial::traffic::{Run, Side, Spec};
+use netsilo_trial::traffic::{EndMachine, LoadResult, Spec};
 
 use crate::args::look::pass;
 use crate::bench::early_drop::drop_early;
@@ -97,7 +97,7 @@ pub(super) fn is_dropped(how: &How, load: &Load, stop: &AtomicBool) -> Result<()
     none_arrived(&runs)
 }
 
-fn none_arrived(runs: &[Run]) -> Result<()> {
+fn none_arrived(runs: &[LoadResult]) -> Result<()> {
     let arrived: u64 = runs.iter().map(|run| run.server.totals.datagrams_received).sum();
     ensure!(
         arrived == 0,
@@ -197,7 +197,7 @@ impl Ends<'_> {
         sender: usize,
         spec: &Spec,
         watch: &mut dyn FnMut(Tick) -> ControlFlow<()>,
-    ) -> Result<Run, LoadError> {
+    ) -> Result<LoadResult, LoadError> {
         let n = sender % self.to.len().max(1);
         let (Some(sender), Some(to)) = (self.how.senders.get(n), self.to.get(n)) else {
             return Err(LoadError::Refused("no sender is given".into()));
@@ -218,7 +218,7 @@ impl Ends<'_> {
         load: &Load,
         spec: &Spec,
         watch: &mut dyn FnMut(Tick),
-    ) -> Result<(Vec<Run>, Option<Side>)> {
+    ) -> Result<(Vec<LoadResult>, Option<EndMachine>)> {
         let _dropped = drop_early(self.how, load)?;
         let failed = AtomicBool::new(false);
         let go_on = || {

@@ -21,7 +21,7 @@ use netsilo_trial::experiment::{
     EXPERIMENT, Experiment, Failed, Kind, Load, MachineSummary, RECORDS, Record, Setting, SiloMap,
     Step, Trial,
 };
-use netsilo_trial::traffic::{Latency, Run, Served, Side, Spec, Test, Totals};
+use netsilo_trial::traffic::{EndMachine, Latency, LoadResult, ServerResult, Spec, Test, Totals};
 
 /// Names that would do harm if they were not escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>";
@@ -121,7 +121,7 @@ fn latency(base_ns: f64) -> Latency {
 }
 
 /// Under `none` one CPU does the softirqs; affinity spreads them over four, RPS over all.
-fn side(setting: usize, per_s: f64, round: u32) -> Side {
+fn side(setting: usize, per_s: f64, round: u32) -> EndMachine {
     let on = [1, 4, 8, 1][setting];
     let wobble = 1.0 + 0.01 * f64::from(round % 3);
     let rate = (per_s / 1000.0).clamp(1_000.0, 200_000.0);
@@ -142,7 +142,7 @@ fn side(setting: usize, per_s: f64, round: u32) -> Side {
             }),
         }
     };
-    Side {
+    EndMachine {
         hostname: "server1".into(),
         kernel: "6.12.48".into(),
         boot_id: "server1".into(),
@@ -164,7 +164,7 @@ pub(crate) fn trial(load_at: usize, load: &Load, setting: usize, round: u32) -> 
     let (transactions, pieces) = if has_responses { (count, 0) } else { (0, count) };
     let arrived =
         Totals { received_bytes: pieces, datagrams_received: pieces, ..Totals::default() };
-    let run = Run {
+    let run = LoadResult {
         version: 1,
         spec: load.spec.clone(),
         address: "192.0.2.7:12870".into(),
@@ -179,8 +179,8 @@ pub(crate) fn trial(load_at: usize, load: &Load, setting: usize, round: u32) -> 
         per_second: vec![],
         latency: has_responses
             .then(|| latency(5e8 / per_s * [1.0, 0.97, 0.9, 1.0][setting] * 10.0)),
-        client: Side { boot_id: "client1".into(), ..Side::default() },
-        server: Served {
+        client: EndMachine { boot_id: "client1".into(), ..Side::default() },
+        server: ServerResult {
             totals: arrived,
             counted: arrived,
             side: side(setting, per_s, round),

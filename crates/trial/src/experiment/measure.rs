@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::comparison::Better;
 use crate::experiment::plan::Load;
 use crate::experiment::records::Trial;
-use crate::traffic::{Figures, Side, Test};
+use crate::traffic::{EndMachine, Figures, Test};
 
 /// The unit of work under a load; counts and CPU time are reported per unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -230,7 +230,7 @@ fn received(trial: &Trial, counted: &[String]) -> Option<f64> {
 }
 
 /// Softirq time measured by eBPF, in CPUs; `None` when eBPF did not measure.
-fn true_softirq(side: &Side) -> Option<f64> {
+fn true_softirq(side: &EndMachine) -> Option<f64> {
     let all: u64 = side.true_times.values().map(CpuTime::softirq_ns).sum();
     (all > 0 && !side.true_elapsed.is_zero())
         .then(|| all as f64 / 1e9 / side.true_elapsed.as_secs_f64())
@@ -242,7 +242,7 @@ pub(super) fn softnet(cpu: &CpuRates) -> SoftnetRates {
 }
 
 /// The sum over all CPUs that have the value.
-fn sum(side: &Side, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
+fn sum(side: &EndMachine, of: impl Fn(&CpuRates) -> Option<f64>) -> Option<f64> {
     side.rates.cpus.values().filter_map(of).reduce(|sum, more| sum + more)
 }
 

@@ -8,7 +8,7 @@ use netsilo_model::derive::stages::Stages;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::plan::{Experiment, Step};
-use crate::traffic::{Run, Side};
+use crate::traffic::{EndMachine, LoadResult};
 
 /// One line of `records.jsonl`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,10 +31,10 @@ pub struct Trial {
     /// Start time, in milliseconds since 1970.
     pub started_ms: u64,
     /// The measurements of each sender and its receiver.
-    pub runs: Vec<Run>,
+    pub runs: Vec<LoadResult>,
     /// The machine under test when it is neither sender nor receiver; otherwise it is the server of
     /// the runs.
-    pub between: Option<Side>,
+    pub between: Option<EndMachine>,
 }
 
 /// The silos under a setting and a load.
@@ -94,7 +94,7 @@ impl Record {
 
 impl Trial {
     /// The machine under test; `None` when it was not measured.
-    pub fn under_test(&self) -> Option<&Side> {
+    pub fn under_test(&self) -> Option<&EndMachine> {
         self.between.as_ref().or_else(|| self.runs.first().map(|run| &run.server.side))
     }
 }

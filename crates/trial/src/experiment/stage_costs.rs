@@ -203,7 +203,7 @@ mod tests {
     use crate::experiment::plan::{Kind, MachineSummary, Setting, Step};
     use crate::experiment::records::{Record, Trial};
     use crate::experiment::results::Results;
-    use crate::traffic::{Run, Served, Side, Spec, Test, Totals};
+    use crate::traffic::{EndMachine, LoadResult, ServerResult, Spec, Test, Totals};
     use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
     use netsilo_model::derive::stages::Stages;
     use netsilo_model::machine::cpuset::CpuId;
@@ -252,7 +252,7 @@ mod tests {
         let busy = ns_per_packet * 1e-4;
         let shares = Some(Shares { softirq: busy, idle: 1.0 - busy, ..Shares::default() });
         let received = |per_s: f64| [("rx_packets".to_owned(), per_s)].into();
-        let side = Side {
+        let side = EndMachine {
             rates: Rates {
                 cpus: [(
                     CpuId(0),
@@ -276,7 +276,7 @@ mod tests {
             ..Side::default()
         };
         let arrived = Totals { datagrams_received: passed_on, ..Totals::default() };
-        let run = Run {
+        let run = LoadResult {
             version: 1,
             spec: Spec::usual(Test::Forward, Duration::from_secs(10)),
             address: String::new(),
@@ -285,8 +285,8 @@ mod tests {
             counted: Totals::default(),
             per_second: vec![],
             latency: None,
-            client: Side::default(),
-            server: Served { totals: arrived, counted: arrived, ..Served::default() },
+            client: EndMachine::default(),
+            server: ServerResult { totals: arrived, counted: arrived, ..Served::default() },
         };
         let step = Step { round, load: load.into(), setting: setting.into() };
         Record::Trial(Box::new(Trial { step, started_ms: 0, runs: vec![run], between: Some(side) }))

@@ -8,7 +8,7 @@ use crate::experiment::compared::Measured;
 use crate::experiment::latency::tests::latency;
 use crate::experiment::plan::{Load, MachineSummary, Setting};
 use crate::traffic::Spec;
-use crate::traffic::{Latency, Run, Served, Side, Test, Totals};
+use crate::traffic::{EndMachine, Latency, LoadResult, ServerResult, Test, Totals};
 use netsilo_model::derive::rates::Shares;
 use netsilo_model::derive::rates::{CpuRates, Rates, SoftnetRates};
 use netsilo_model::derive::silo::Silos;
@@ -64,7 +64,7 @@ const PLAIN: TrialParameters = TrialParameters {
     latency_ns: 1000,
 };
 
-fn side(made: TrialParameters) -> Side {
+fn side(made: TrialParameters) -> EndMachine {
     let shares = Some(Shares { usr: 0.1, softirq: 0.15, idle: 0.75, ..Shares::default() });
     let cpu = |net_rx: f64| CpuRates {
         shares,
@@ -77,7 +77,7 @@ fn side(made: TrialParameters) -> Side {
         ..CpuRates::default()
     };
     let cpus = [(CpuId(0), cpu(made.net_rx[0])), (CpuId(1), cpu(made.net_rx[1]))].into();
-    Side {
+    EndMachine {
         boot_id: "under test".into(),
         rates: Rates { cpus, ..Rates::default() },
         interrupts_per_s: Some(2000.0),
@@ -88,7 +88,7 @@ fn side(made: TrialParameters) -> Side {
 fn trial(round: u32, load: &str, setting: &str, made: TrialParameters) -> Trial {
     let test = if load == "a" { Test::TcpRr } else { Test::UdpStream };
     let done = (made.per_s * 10.0) as u64;
-    let run = Run {
+    let run = LoadResult {
         version: 1,
         spec: Spec::usual(test, Duration::from_secs(10)),
         address: String::new(),
@@ -102,8 +102,8 @@ fn trial(round: u32, load: &str, setting: &str, made: TrialParameters) -> Trial 
         counted: Totals { responses: done, ..Totals::default() },
         per_second: vec![],
         latency: (test == Test::TcpRr).then(|| latency(vec![made.latency_ns; 100])),
-        client: Side { boot_id: "client".into(), ..Side::default() },
-        server: Served {
+        client: EndMachine { boot_id: "client".into(), ..Side::default() },
+        server: ServerResult {
             totals: Totals { datagrams_received: done, ..Totals::default() },
             counted: Totals { datagrams_received: done, ..Totals::default() },
             side: side(made),
