@@ -437,7 +437,7 @@ mod tests {
     use netsilo_model::machine::topology::Distance;
     use netsilo_model::snapshot::host::OwnedKnob;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
 
     fn scene() -> Scene {
         let queue = |irq, cpu, bytes_per_s| SceneQueue {
@@ -460,7 +460,7 @@ mod tests {
             queues: vec![queue(30, 0, 300), queue(31, 3, 100)],
             ..SceneNetdev::default()
         };
-        let busy = vec![Busy { cpus: CpuSet::of(CpuId(3)), usr: 0.5 }];
+        let busy = vec![CpuLoad { cpus: CpuSet::of(CpuId(3)), usr: 0.5 }];
         Scene {
             grid: Grid { l2s: 2, threads: 2, ..Grid::default() },
             busy,

@@ -11,7 +11,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
 
 use crate::control::{Controller, Decision, Policy, WINDOW, Written};
 use crate::plan::plan;
@@ -313,7 +313,7 @@ impl World {
                 }
                 for reader in &mut queue.readers {
                     reader.bytes_per_s = chance.noisy(reader.bytes_per_s as f64, noise) as u64;
-                    scene.busy.push(Busy {
+                    scene.busy.push(CpuLoad {
                         cpus: CpuSet::of(reader.cpu),
                         usr: chance.noisy(READING, noise),
                     });

@@ -13,7 +13,9 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{
+    CpuLoad, Reader, Scene, SceneForward, SceneNetdev, SceneQueue,
+};
 
 /// All queues together take less than this share of a CPU, and all other work less than the rest.
 ///
@@ -144,7 +146,7 @@ fn scenes() -> impl Strategy<Value = Scene> {
                 };
                 let netdevs =
                     vec![device("eth0", 0, queues), device("eth1", grid.nodes - 1, second)];
-                let busy = vec![Busy { cpus, usr }];
+                let busy = vec![CpuLoad { cpus, usr }];
                 Scene {
                     grid,
                     offline,
@@ -311,7 +313,7 @@ proptest! {
         let queues = scene.netdevs.iter().flat_map(|netdev| &netdev.queues);
         let readers: CpuSet =
             queues.flat_map(|queue| &queue.readers).map(|reader| reader.cpu).collect();
-        let is_busy = |cpu: CpuId, busy: &Busy| busy.cpus.contains(cpu) && busy.usr >= IDLE_BELOW;
+        let is_busy = |cpu: CpuId, busy: &CpuLoad| busy.cpus.contains(cpu) && busy.usr >= IDLE_BELOW;
         let busy = |cpu: CpuId| scene.busy.iter().any(|busy| is_busy(cpu, busy));
         for (core, loads) in placed.iter().filter(|(core, _)| moved.contains(core)) {
             if loads.iter().filter(|load| **load >= IDLE_BELOW).count() < 2 {
@@ -394,7 +396,7 @@ fn kthreads_of_about_the_same_load_stay_in_every_window() {
         .to_vec();
     let netdev =
         SceneNetdev { name: "eth0".into(), threaded: true, queues, ..SceneNetdev::default() };
-    let busy = vec![Busy { cpus: CpuSet::of(CpuId(5)), usr: 0.113 }];
+    let busy = vec![CpuLoad { cpus: CpuSet::of(CpuId(5)), usr: 0.113 }];
     let grid = Grid { llcs: 4, l2s: 2, ..Grid::default() };
     let scene = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() };
     let algorithm = AlgorithmName::NearConsumer;

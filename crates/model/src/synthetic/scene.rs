@@ -52,7 +52,7 @@ pub struct Scene {
     /// `nohz_full=`.
     pub nohz_full: CpuSet,
     /// Other load of CPUs.
-    pub busy: Vec<Busy>,
+    pub busy: Vec<CpuLoad>,
     /// Network devices.
     pub netdevs: Vec<SceneNetdev>,
     /// Other programs that write the same knobs.
@@ -70,7 +70,7 @@ pub struct Scene {
 /// Load of some CPUs besides receiving.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Busy {
+pub struct CpuLoad {
     /// These CPUs.
     pub cpus: CpuSet,
     /// Share of their time in user space.

@@ -15,7 +15,7 @@ use netsilo_model::snapshot::host::CpuStat;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
 
 /// Packets per poll. No source publishes the number, so the claims must hold for each plausible
 /// value. A CPU that random arrivals keep busy for 91% of the time finds 1 / (1 - 0.91) = 11 at a
@@ -353,7 +353,7 @@ fn rps_in_force_is_switched_off_in_a_busy_guest_but_stays_where_it_relieves_a_sa
     let mut scene = guest(60_000, 2, Some(true));
     let on = &mut scene.netdevs[0].queues[0];
     (on.rps_cpus, on.load, on.handed_load) = (Some(set("0,2-3")), 0.2, 0.3);
-    scene.busy = vec![Busy { cpus: set("0-3"), usr: 0.75 }];
+    scene.busy = vec![CpuLoad { cpus: set("0-3"), usr: 0.75 }];
     let rps = &eth0(&scene.observation())[&RemedyName::Rps];
     assert_eq!(rps.outcome, Outcome::Hurt, "{rps:?}");
     assert_eq!(
