@@ -18,7 +18,7 @@ mod ways;
 
 use std::time::{Duration, Instant};
 
-use netsilo_decide::place::model::RssModel;
+use netsilo_decide::place::model::Model;
 use netsilo_model::cost::solver;
 use netsilo_model::synthetic::grid::Grid;
 use problems::{Work, gap, total};

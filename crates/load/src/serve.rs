@@ -69,7 +69,7 @@ pub enum Event {
     /// A client's load has begun.
     Began(SocketAddr, Box<Spec>),
     /// A client's load has ended, with the server's totals.
-    ServerResult(SocketAddr, Totals),
+    Served(SocketAddr, Totals),
     /// A client was refused, or left before its load ended.
     Ended(SocketAddr, String),
     /// A requested load is being generated against this address.
@@ -325,7 +325,7 @@ impl Session<'_> {
             instances_as: Some(instances_as),
             workers: count,
             work_usecs: self.server.bind.work_usecs,
-            ..Served::default()
+            ..ServerResult::default()
         };
         let board = Arc::new(Board::new(count)?);
         let mut run = Running {

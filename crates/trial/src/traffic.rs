@@ -513,7 +513,7 @@ mod tests {
         let shares = Some(Shares { usr, idle: 1.0 - usr, ..Shares::default() });
         let cpus =
             (0..2).map(|cpu| (CpuId(cpu), CpuRates { shares, ..CpuRates::default() })).collect();
-        EndMachine { rates: Rates { cpus, ..Rates::default() }, ..Side::default() }
+        EndMachine { rates: Rates { cpus, ..Rates::default() }, ..EndMachine::default() }
     }
 
     fn run(test: Test) -> LoadResult {
@@ -541,7 +541,7 @@ mod tests {
                     ..Totals::default()
                 },
                 side: side(0.25),
-                ..Served::default()
+                ..ServerResult::default()
             },
         }
     }

@@ -27,7 +27,7 @@ mod ways;
 use std::time::{Duration, Instant};
 
 use master::solve;
-use netsilo_decide::place::model::RssModel;
+use netsilo_decide::place::model::Model;
 use netsilo_model::cost::problem::SECOND_NS;
 use netsilo_model::cost::solver;
 use netsilo_model::machine::topology::Topology;

@@ -1,6 +1,6 @@
 //! The compared placement algorithms: the solver's and the usual ones.
 
-use netsilo_decide::place::model::RssModel;
+use netsilo_decide::place::model::Model;
 use netsilo_decide::place::{AlgorithmName, Suggestion, suggest};
 use netsilo_model::cost::solver;
 use netsilo_model::machine::cpuset::CpuId;

@@ -12,7 +12,7 @@ use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
-use crate::place::model::RssModel;
+use crate::place::model::Model;
 use crate::place::{Room, Suggestion, Vector, bytes_per_s, consumer_in_words};
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {

@@ -13,7 +13,7 @@ use netsilo_model::snapshot::host::{OwnedKnob, Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity, RxQueue};
 use netsilo_model::snapshot::observation::Observation;
 
-use crate::place::model::RssModel;
+use crate::place::model::Model;
 use crate::place::{AlgorithmName, Room, Suggestion, Vector, suggest};
 use crate::plan::{Cause, Goal, Override, Placement, Plan, Predicted, owners, selection};
 

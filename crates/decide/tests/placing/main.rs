@@ -10,7 +10,7 @@ mod trees;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use netsilo_decide::place::model::RssModel;
+use netsilo_decide::place::model::Model;
 use netsilo_decide::place::{AlgorithmName, Suggestion, suggest};
 use netsilo_model::cost::solver;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};

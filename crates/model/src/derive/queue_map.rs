@@ -73,7 +73,7 @@ impl<'a> QueueMap<'a> {
         map.add_packets(attribution);
         map.add_only_queues();
         for (at, index, edge) in map.queues.values() {
-            let sure = join
+            let sure = map
                 .napis
                 .entry((snapshot.netdevs[*at].ifindex, *index))
                 .or_insert_with(|| edge.clone());

@@ -247,7 +247,7 @@ mod tests {
             boot_id: hostname.into(),
             rates: Rates { cpus, netdevs, ..Rates::default() },
             context_switches_per_s: Some(81_234.0),
-            ..Side::default()
+            ..EndMachine::default()
         }
     }
 
@@ -283,7 +283,7 @@ mod tests {
                 workers: 8,
                 work_usecs: 20,
                 side: side("server1", 0.25),
-                ..Served::default()
+                ..ServerResult::default()
             },
         };
         insta::assert_snapshot!(render(&run));

@@ -153,7 +153,7 @@ fn side(setting: usize, per_s: f64, round: u32) -> EndMachine {
         },
         interrupts_per_s: Some(rate * 9.0 * wobble),
         context_switches_per_s: Some(rate * 4.0 * wobble),
-        ..Side::default()
+        ..EndMachine::default()
     }
 }
 
@@ -179,12 +179,12 @@ pub(crate) fn trial(load_at: usize, load: &Load, setting: usize, round: u32) -> 
         per_second: vec![],
         latency: has_responses
             .then(|| latency(5e8 / per_s * [1.0, 0.97, 0.9, 1.0][setting] * 10.0)),
-        client: EndMachine { boot_id: "client1".into(), ..Side::default() },
+        client: EndMachine { boot_id: "client1".into(), ..EndMachine::default() },
         server: ServerResult {
             totals: arrived,
             counted: arrived,
             side: side(setting, per_s, round),
-            ..Served::default()
+            ..ServerResult::default()
         },
     };
     let step = Step { round, load: load.name.clone(), setting: SETTINGS[setting].into() };

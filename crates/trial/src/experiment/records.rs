@@ -17,7 +17,7 @@ pub enum Record {
     /// The result of a trial.
     Trial(Box<Trial>),
     /// The silos under a setting and a load, from a separate trial that does not count.
-    SiloMap(Box<SiloMap>),
+    Map(Box<SiloMap>),
     /// A trial without a result.
     Failed(Failed),
 }

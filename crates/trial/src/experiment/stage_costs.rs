@@ -240,7 +240,7 @@ mod tests {
             seed: 7,
             machine: MachineSummary {
                 counted: vec!["eth0".into(), "eth1".into()],
-                ..Machine::default()
+                ..MachineSummary::default()
             },
         }
     }
@@ -273,7 +273,7 @@ mod tests {
             )]
             .into(),
             true_elapsed: Duration::from_secs(10),
-            ..Side::default()
+            ..EndMachine::default()
         };
         let arrived = Totals { datagrams_received: passed_on, ..Totals::default() };
         let run = LoadResult {
@@ -286,7 +286,7 @@ mod tests {
             per_second: vec![],
             latency: None,
             client: EndMachine::default(),
-            server: ServerResult { totals: arrived, counted: arrived, ..Served::default() },
+            server: ServerResult { totals: arrived, counted: arrived, ..ServerResult::default() },
         };
         let step = Step { round, load: load.into(), setting: setting.into() };
         Record::Trial(Box::new(Trial { step, started_ms: 0, runs: vec![run], between: Some(side) }))

@@ -45,7 +45,7 @@ pub fn sample(before: Option<&SocketSample>) -> Result<SocketSample, SockDiagErr
         netns: netns(proc).map_err(SockDiagError::Proc)?,
         sockets: tcp_sockets(&mut socket).map_err(SockDiagError::Sockets)?,
         addresses: addresses(&mut socket).map_err(SockDiagError::Addresses)?,
-        ..Sample::default()
+        ..SocketSample::default()
     };
     let inodes: BTreeSet<u32> =
         sample.sockets.values().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();

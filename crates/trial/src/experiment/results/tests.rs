@@ -40,7 +40,7 @@ fn experiment(rounds: u32, emulated: bool) -> Experiment {
         seed: 7,
         machine: MachineSummary {
             times_mean_nothing: emulated.then(|| "CPUs are emulated".into()),
-            ..Machine::default()
+            ..MachineSummary::default()
         },
     }
 }
@@ -81,7 +81,7 @@ fn side(made: TrialParameters) -> EndMachine {
         boot_id: "under test".into(),
         rates: Rates { cpus, ..Rates::default() },
         interrupts_per_s: Some(2000.0),
-        ..Side::default()
+        ..EndMachine::default()
     }
 }
 
@@ -102,12 +102,12 @@ fn trial(round: u32, load: &str, setting: &str, made: TrialParameters) -> Trial 
         counted: Totals { responses: done, ..Totals::default() },
         per_second: vec![],
         latency: (test == Test::TcpRr).then(|| latency(vec![made.latency_ns; 100])),
-        client: EndMachine { boot_id: "client".into(), ..Side::default() },
+        client: EndMachine { boot_id: "client".into(), ..EndMachine::default() },
         server: ServerResult {
             totals: Totals { datagrams_received: done, ..Totals::default() },
             counted: Totals { datagrams_received: done, ..Totals::default() },
             side: side(made),
-            ..Served::default()
+            ..ServerResult::default()
         },
     };
     let step = Step { round, load: load.into(), setting: setting.into() };
@@ -138,7 +138,7 @@ fn rounds(n: u32) -> Vec<Record> {
         .collect()
 }
 
-fn of<'a>(results: &'a Results, load: &str, setting: &str, measure: Measure) -> &'a Measured {
+fn of<'a>(results: &'a Results, load: &str, setting: &str, measure: TrialMeasure) -> &'a Measured {
     let load = results.loads.iter().find(|it| it.load == load).unwrap();
     load.of(setting).unwrap().measured(measure).unwrap()
 }
@@ -146,11 +146,11 @@ fn of<'a>(results: &'a Results, load: &str, setting: &str, measure: Measure) -> 
 #[test]
 fn a_change_is_by_round_so_that_drift_cancels() {
     let results = Results::of(&experiment(8, false), &rounds(8));
-    let rate = of(&results, "a", "rps", Measure::Rate);
+    let rate = of(&results, "a", "rps", TrialMeasure::Rate);
     let against = rate.against.as_ref().unwrap();
     assert_eq!(
         (against.verdict, against.rounds, against.scale),
-        (Verdict::Better, 8, Scale::Ratio)
+        (CellResult::Better, 8, Scale::Ratio)
     );
     let interval = against.interval.unwrap();
     assert!(
@@ -161,7 +161,7 @@ fn a_change_is_by_round_so_that_drift_cancels() {
     // the levels differ by a third from first to last round
     let own = rate.interval.unwrap();
     assert!(own.high / own.low > 1.1 && own.holds(rate.median), "{own:?}");
-    assert_eq!(of(&results, "a", "none", Measure::Rate).against, None);
+    assert_eq!(of(&results, "a", "none", TrialMeasure::Rate).against, None);
     assert!(results.loads[0].settings[0].steadiness.drift.unwrap() > 0.25);
 }
 
@@ -171,28 +171,31 @@ fn counts_are_per_transaction() {
     let first = |measure| of(&results, "a", "none", measure).rounds[&0];
     assert_eq!(
         [
-            Measure::NetRx,
-            Measure::Ipis,
-            Measure::Interrupts,
-            Measure::HandedOver,
-            Measure::BusiestCpu
+            TrialMeasure::NetRx,
+            TrialMeasure::Ipis,
+            TrialMeasure::Interrupts,
+            TrialMeasure::HandedOver,
+            TrialMeasure::BusiestCpu
         ]
         .map(first),
         [1.0, 0.1, 2.0, 0.0, 0.9]
     );
-    assert_eq!([Measure::CpuTime, Measure::MedianLatency].map(first), [0.5 / 1000.0 * 1e9, 1000.0]);
-    let handed = of(&results, "a", "rps", Measure::HandedOver).against.as_ref().unwrap();
+    assert_eq!(
+        [TrialMeasure::CpuTime, TrialMeasure::MedianLatency].map(first),
+        [0.5 / 1000.0 * 1e9, 1000.0]
+    );
+    let handed = of(&results, "a", "rps", TrialMeasure::HandedOver).against.as_ref().unwrap();
     assert_eq!(
         (handed.verdict, handed.scale),
-        (Verdict::Higher, Scale::Difference),
+        (CellResult::Higher, Scale::Difference),
         "zero has no ratio"
     );
     assert_eq!(
-        of(&results, "a", "rps", Measure::BusiestCpu).against.as_ref().unwrap().verdict,
-        Verdict::Lower
+        of(&results, "a", "rps", TrialMeasure::BusiestCpu).against.as_ref().unwrap().verdict,
+        CellResult::Lower
     );
     assert!(
-        results.loads[0].of("none").unwrap().measured(Measure::Lost).is_none(),
+        results.loads[0].of("none").unwrap().measured(TrialMeasure::Lost).is_none(),
         "TCP loses nothing"
     );
 }
@@ -200,14 +203,14 @@ fn counts_are_per_transaction() {
 #[test]
 fn fewer_than_six_rounds_give_a_change_but_no_verdict() {
     let results = Results::of(&experiment(5, false), &rounds(5));
-    let against = of(&results, "a", "rps", Measure::Rate).against.as_ref().unwrap();
-    assert_eq!((against.verdict, against.interval), (Verdict::TooFewRounds, None));
+    let against = of(&results, "a", "rps", TrialMeasure::Rate).against.as_ref().unwrap();
+    assert_eq!((against.verdict, against.interval), (CellResult::TooFewRounds, None));
     assert!((against.change - 0.101).abs() < 0.001);
     assert_eq!(results.rates, VerdictCounts::default());
     let six = Results::of(&experiment(6, false), &rounds(6));
     assert_eq!(
-        of(&six, "a", "rps", Measure::Rate).against.as_ref().unwrap().verdict,
-        Verdict::Better
+        of(&six, "a", "rps", TrialMeasure::Rate).against.as_ref().unwrap().verdict,
+        CellResult::Better
     );
     assert_eq!(six.rates, VerdictCounts { made: 1, differ: 1, by_chance: 0.05 });
 }
@@ -219,7 +222,7 @@ fn without_valid_times_only_counts_have_verdicts() {
         let verdict = measured.against.as_ref().unwrap().verdict;
         assert_eq!(measured.means_nothing, measured.measure.is_time());
         assert_eq!(
-            verdict == Verdict::TimesMeanNothing,
+            verdict == CellResult::TimesMeanNothing,
             measured.measure.is_time(),
             "{:?}",
             measured.measure
@@ -242,7 +245,7 @@ fn failed_missing_and_unknown_steps_are_separate() {
     records.push(record(0, "b", "none", PLAIN));
     records.push(record(7, "b", "none", PLAIN));
     records.push(record(0, "b", "both", PLAIN));
-    let map = |setting: &str| Map {
+    let map = |setting: &str| SiloMap {
         load: "b".into(),
         setting: setting.into(),
         silos: Silos::default(),
@@ -252,7 +255,7 @@ fn failed_missing_and_unknown_steps_are_separate() {
     let results = Results::of(&experiment(2, false), &records);
     assert_eq!(results.failed, [Failed { step: step(0, "rps"), why: "no server".into() }]);
     assert_eq!((results.not_tried.len(), results.strangers, results.maps.len()), (2, 3, 1));
-    let packets = of(&results, "b", "none", Measure::Rate);
+    let packets = of(&results, "b", "none", TrialMeasure::Rate);
     assert_eq!((packets.median, packets.unit.as_str()), (1000.0, "packets/s"));
     let json = serde_json::to_string(&results.failed).unwrap();
     assert_eq!(json, r#"[{"round":0,"load":"b","setting":"rps","why":"no server"}]"#);
@@ -267,7 +270,7 @@ fn an_unpaired_round_is_not_compared_and_the_later_record_counts() {
     records.remove(0);
     records.push(record(3, "a", "rps", TrialParameters { per_s: 9999.0, ..PLAIN }));
     let results = Results::of(&experiment(7, false), &records);
-    let rate = of(&results, "a", "rps", Measure::Rate);
+    let rate = of(&results, "a", "rps", TrialMeasure::Rate);
     assert_eq!((rate.rounds.len(), rate.rounds[&3]), (7, 9999.0));
     assert_eq!(rate.against.as_ref().unwrap().rounds, 6);
 }
