@@ -55,7 +55,7 @@ fn seeds() -> Vec<String> {
         name: "eth0".into(),
         device_path: Some("/devices/pci0000:00/0000:00:04.0".into()),
     };
-    let cpus = |cpu| Value::Cpus(CpuSet::of(CpuId(cpu)));
+    let cpus = |cpu| Value::Cpus(CpuSet::from_cpu(CpuId(cpu)));
     let entry = |target, old, new: Value| Entry {
         target,
         old,

@@ -42,7 +42,7 @@ fn seeds() -> Vec<String> {
         rps: Some(cpus("")),
         rfs: Some(32768),
         xps: Some(Xps::Near),
-        default_smp_affinity: Some(CpuSet::of(CpuId(1))),
+        default_smp_affinity: Some(CpuSet::from_cpu(CpuId(1))),
         rps_default_mask: Some(cpus("2")),
         ..Goal::default()
     };

@@ -249,7 +249,7 @@ impl Report {
             stages: attribution
                 .stages
                 .as_ref()
-                .map(|stages| Stages::of(stages, attribution.elapsed.as_secs_f64())),
+                .map(|stages| Stages::from_samples(stages, attribution.elapsed.as_secs_f64())),
             settings: SettingsLine {
                 default_smp_affinity: after.default_smp_affinity.clone(),
                 rps_sock_flow_entries: after.net.rps_sock_flow_entries,
@@ -442,7 +442,7 @@ mod tests {
     fn scene() -> Scene {
         let queue = |irq, cpu, bytes_per_s| SceneQueue {
             irq: Some(irq),
-            cpus: CpuSet::of(CpuId(0)),
+            cpus: CpuSet::from_cpu(CpuId(0)),
             packets_per_s: 1000,
             load: 0.2,
             readers: vec![Reader {
@@ -460,7 +460,7 @@ mod tests {
             queues: vec![queue(30, 0, 300), queue(31, 3, 100)],
             ..SceneNetdev::default()
         };
-        let busy = vec![CpuLoad { cpus: CpuSet::of(CpuId(3)), usr: 0.5 }];
+        let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(CpuId(3)), usr: 0.5 }];
         Scene {
             grid: Grid { l2s: 2, threads: 2, ..Grid::default() },
             busy,

@@ -420,7 +420,7 @@ impl Running {
         let worker = thread::Builder::new().name("bench-serve".into()).stack_size(STACK).spawn(
             move || {
                 if let Some(cpu) = pinned
-                    && set_thread_cpus(0, &CpuSet::of(cpu)).is_err()
+                    && set_thread_cpus(0, &CpuSet::from_cpu(cpu)).is_err()
                 {
                     // the client notices that no response comes
                     return;

@@ -486,7 +486,7 @@ fn a_forwarding_machine_is_measured_and_agents_refuse_loads_that_they_may_not_ma
         serde_json::from_slice(&std::fs::read(dir.path().join("run/experiment.json")).unwrap())
             .unwrap();
     assert_eq!(experiment.machine.counted, ["left", "right"]);
-    let results = Results::of(&experiment, &records);
+    let results = Results::from_records(&experiment, &records);
     // received packets count, whether they were forwarded or dropped
     for (load, cell) in
         results.loads.iter().flat_map(|load| load.settings.iter().map(move |cell| (load, cell)))

@@ -69,7 +69,7 @@ impl Guest {
 
     /// Assigns a CPU to each interrupt: `cpus` from last to first, repeated.
     fn wanted(&self, cpus: [u32; 4]) -> Places {
-        let place = |(n, irq): (usize, &Irq)| (*irq, CpuSet::of(CpuId(cpus[3 - n % 4])));
+        let place = |(n, irq): (usize, &Irq)| (*irq, CpuSet::from_cpu(CpuId(cpus[3 - n % 4])));
         self.irqs.keys().enumerate().map(place).collect()
     }
 
@@ -328,8 +328,11 @@ fn the_policy_finds_the_node_of_a_hint_on_a_large_machine() {
     for (cpu, node) in [(0, 0), (31, 0), (32, 1), (63, 1), (100, 12)] {
         let folder = dir.path().join(format!("sys/system/cpu/cpu{cpu}/node{node}"));
         std::fs::create_dir_all(folder).unwrap();
-        std::fs::write(hints.join("affinity_hint"), CpuSet::of(CpuId(cpu)).to_mask(128) + "\n")
-            .unwrap();
+        std::fs::write(
+            hints.join("affinity_hint"),
+            CpuSet::from_cpu(CpuId(cpu)).to_mask(128) + "\n",
+        )
+        .unwrap();
         let output =
             std::process::Command::new("sh").arg(&policy).args(["/sys/x", "27"]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();

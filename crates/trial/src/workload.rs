@@ -83,7 +83,7 @@ impl WorkloadMeasure {
     }
 
     /// Computes the measure from a window.
-    pub fn of(self, observation: &Observation) -> Result<f64, NotMeasured> {
+    pub fn compute(self, observation: &Observation) -> Result<f64, NotMeasured> {
         self.computed(observation).ok_or_else(|| self.why_not(&observation.attribution))
     }
 
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn each_measure_uses_the_same_window() {
         let observation = observation();
-        let all = WorkloadMeasure::ALL.map(|measure| measure.of(&observation).unwrap());
+        let all = WorkloadMeasure::ALL.map(|measure| measure.compute(&observation).unwrap());
         assert_eq!(all, [2.0 * 0.6e9 / 4.0, 0.75, 0.5, 1.0, 32.0 + 989.5 / 990.0]);
     }
 
@@ -243,7 +243,7 @@ mod tests {
     fn a_percentile_without_enough_waits_is_an_error() {
         let mut observation = observation();
         let latency = |observation: &Observation| {
-            WorkloadMeasure::RunqueueLatency.of(observation).unwrap_err()
+            WorkloadMeasure::RunqueueLatency.compute(observation).unwrap_err()
         };
         observation.attribution.runqueue_latency =
             Some(RunqueueLatency { waits: [(4096, 999)].into() });
@@ -273,10 +273,12 @@ mod tests {
         assert!(
             WorkloadMeasure::ALL
                 .iter()
-                .all(|measure| measure.of(&idle) == Err(NotMeasured::NothingReceived))
+                .all(|measure| measure.compute(&idle) == Err(NotMeasured::NothingReceived))
         );
         assert!(
-            WorkloadMeasure::ALL.iter().all(|measure| measure.of(&Observation::default()).is_err())
+            WorkloadMeasure::ALL
+                .iter()
+                .all(|measure| measure.compute(&Observation::default()).is_err())
         );
     }
 }

@@ -150,12 +150,16 @@ impl World {
             };
             SceneQueue {
                 irq: Some(30 + at),
-                cpus: CpuSet::of(chance.cpu_of(&all)),
+                cpus: CpuSet::from_cpu(chance.cpu_of(&all)),
                 tx_irq: tx_apart.then_some(60 + at),
-                tx_cpus: if tx_apart { CpuSet::of(chance.cpu_of(&all)) } else { CpuSet::new() },
+                tx_cpus: if tx_apart {
+                    CpuSet::from_cpu(chance.cpu_of(&all))
+                } else {
+                    CpuSet::new()
+                },
                 xps_cpus: Some(CpuSet::new()),
                 kthread_cpus: if threaded {
-                    CpuSet::of(chance.cpu_of(&all))
+                    CpuSet::from_cpu(chance.cpu_of(&all))
                 } else {
                     CpuSet::new()
                 },
@@ -314,7 +318,7 @@ impl World {
                 for reader in &mut queue.readers {
                     reader.bytes_per_s = chance.noisy(reader.bytes_per_s as f64, noise) as u64;
                     scene.busy.push(CpuLoad {
-                        cpus: CpuSet::of(reader.cpu),
+                        cpus: CpuSet::from_cpu(reader.cpu),
                         usr: chance.noisy(READING, noise),
                     });
                 }

@@ -195,7 +195,7 @@ mod tests {
             reason: reason.clone(),
         };
         let target = Target::RpsCpus { netdev: netdev(), queue: 0 };
-        let (old, new) = (Value::Cpus(CpuSet::new()), Value::Cpus(CpuSet::of(CpuId(1))));
+        let (old, new) = (Value::Cpus(CpuSet::new()), Value::Cpus(CpuSet::from_cpu(CpuId(1))));
         let rps = Change { target, old, new, reason };
         let check =
             check_with(vec![finding("eth0", vec![rps]), finding("eth1", vec![channels, to(5)])]);

@@ -71,7 +71,7 @@ pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: 
                     }
                 };
                 let target = Target::Offload {
-                    netdev: NetdevIdentity::of(netdev),
+                    netdev: NetdevIdentity::from_netdev(netdev),
                     feature: NTUPLE_FILTER.into(),
                 };
                 plan.set(target, Value::Switch(feature.active), Value::Switch(on), reason);

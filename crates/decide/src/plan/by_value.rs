@@ -139,8 +139,10 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
                     "it has no rps_cpus: this kernel has no RPS".into(),
                 ),
                 (Some(old), None) => {
-                    let target =
-                        Target::RpsCpus { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+                    let target = Target::RpsCpus {
+                        netdev: NetdevIdentity::from_netdev(netdev),
+                        queue: queue.index,
+                    };
                     changes.set(
                         target,
                         Value::Cpus(old.clone()),
@@ -227,8 +229,10 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
                         format!("RFS: its share of {entries} entries, {queues}{verdict}")
                     }
                 };
-                let target =
-                    Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+                let target = Target::RpsFlowCnt {
+                    netdev: NetdevIdentity::from_netdev(netdev),
+                    queue: queue.index,
+                };
                 plan.set(target, Value::Count(old), Value::Count(share), reason);
             }
         }
@@ -292,7 +296,8 @@ pub(super) fn xps(
                 }
                 (Xps::Near, None) => "the cpu of its completions is not known".to_owned(),
             };
-            let target = Target::XpsCpus { netdev: NetdevIdentity::of(netdev), queue: tx.index };
+            let target =
+                Target::XpsCpus { netdev: NetdevIdentity::from_netdev(netdev), queue: tx.index };
             changes.set(target, Value::Cpus(old.clone()), Value::Cpus(new), reason);
         }
     }

@@ -110,7 +110,7 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
 }
 
 fn rules(netdev: &Netdev, steering: &Steering, plan: &mut Plan) {
-    let identity = || NetdevIdentity::of(netdev);
+    let identity = || NetdevIdentity::from_netdev(netdev);
     let switch_on = |plan: &mut Plan, target: Target, old: bool, reason: String| {
         if !plan.changes.iter().any(|change| change.target == target) {
             plan.set(target, Value::Switch(old), Value::Switch(true), reason);

@@ -386,10 +386,10 @@ impl Group<'_> {
         let state = self.irq.and_then(|irq| snapshot.irqs.get(&irq));
         Placement {
             label: vector.label.clone(),
-            netdev: NetdevIdentity::of(self.netdev),
+            netdev: NetdevIdentity::from_netdev(self.netdev),
             irq: self.irq,
             action: state.map(|state| state.actions.join(",")).unwrap_or_default(),
-            cpus: CpuSet::of(cpu),
+            cpus: CpuSet::from_cpu(cpu),
             algorithm,
             basis,
             moves: vector.present != Some(cpu),
@@ -413,7 +413,7 @@ impl Group<'_> {
                 comm: thread.comm.clone(),
                 start_time: thread.start_time,
             };
-            let (old, new) = (Value::Cpus(thread.cpus.clone()), Value::Cpus(CpuSet::of(cpu)));
+            let (old, new) = (Value::Cpus(thread.cpus.clone()), Value::Cpus(CpuSet::from_cpu(cpu)));
             let reason =
                 format!("{reason}; its NAPI is threaded, so this kthread does the polling");
             (old != new).then_some(Change { target, old, new, reason })
@@ -465,11 +465,11 @@ fn affinity(
     reason: String,
 ) -> Option<Change> {
     let state = snapshot.irqs.get(&irq)?;
-    let (old, new) = (Value::Cpus(state.requested.clone()?), Value::Cpus(CpuSet::of(cpu)));
+    let (old, new) = (Value::Cpus(state.requested.clone()?), Value::Cpus(CpuSet::from_cpu(cpu)));
     let target = Target::IrqAffinity {
         irq,
         action: state.actions.join(","),
-        netdev: Some(NetdevIdentity::of(netdev)),
+        netdev: Some(NetdevIdentity::from_netdev(netdev)),
     };
     (old != new).then_some(Change { target, old, new, reason })
 }

@@ -346,7 +346,7 @@ proptest! {
 fn several_queues_of_one_interrupt_make_one_change() {
     let queue = |packets_per_s, cpu| SceneQueue {
         irq: Some(30),
-        cpus: CpuSet::of(CpuId(0)),
+        cpus: CpuSet::from_cpu(CpuId(0)),
         packets_per_s,
         readers: vec![Reader {
             comm: "redis".into(),
@@ -367,7 +367,11 @@ fn several_queues_of_one_interrupt_make_one_change() {
         plan(&Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation(), &goal);
     assert!(matches!(plan.changes[0].target, Target::IrqAffinity { irq: Irq(30), .. }));
     assert_eq!(plan.changes.len(), 1);
-    assert_eq!(plan.changes[0].new, Value::Cpus(CpuSet::of(CpuId(4))), "the heaviest decides");
+    assert_eq!(
+        plan.changes[0].new,
+        Value::Cpus(CpuSet::from_cpu(CpuId(4))),
+        "the heaviest decides"
+    );
 }
 
 /// Six kthreads share two CPUs, so the third heavy kthread of either CPU depends on the load of
@@ -378,8 +382,8 @@ fn several_queues_of_one_interrupt_make_one_change() {
 #[test]
 fn kthreads_of_about_the_same_load_stay_in_every_window() {
     let queue = |kthread, packets_per_s, reader| SceneQueue {
-        cpus: CpuSet::of(CpuId(kthread)),
-        kthread_cpus: CpuSet::of(CpuId(kthread)),
+        cpus: CpuSet::from_cpu(CpuId(kthread)),
+        kthread_cpus: CpuSet::from_cpu(CpuId(kthread)),
         packets_per_s,
         load: 0.145e-3 * packets_per_s as f64,
         readers: vec![Reader {
@@ -396,7 +400,7 @@ fn kthreads_of_about_the_same_load_stay_in_every_window() {
         .to_vec();
     let netdev =
         SceneNetdev { name: "eth0".into(), threaded: true, queues, ..SceneNetdev::default() };
-    let busy = vec![CpuLoad { cpus: CpuSet::of(CpuId(5)), usr: 0.113 }];
+    let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(CpuId(5)), usr: 0.113 }];
     let grid = Grid { llcs: 4, l2s: 2, ..Grid::default() };
     let scene = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() };
     let algorithm = AlgorithmName::NearConsumer;
@@ -412,7 +416,7 @@ fn kthreads_of_about_the_same_load_stay_in_every_window() {
 fn an_impossible_cpu_number_causes_no_panic_and_uses_no_memory() {
     let queue = SceneQueue {
         irq: Some(30),
-        cpus: CpuSet::of(CpuId(0)),
+        cpus: CpuSet::from_cpu(CpuId(0)),
         packets_per_s: 1000,
         readers: vec![Reader {
             comm: "redis".into(),
@@ -441,7 +445,7 @@ fn an_impossible_cpu_number_causes_no_panic_and_uses_no_memory() {
 fn a_cpu_without_a_free_vector_is_not_chosen_and_the_plan_reports_it() {
     let queue = SceneQueue {
         irq: Some(30),
-        cpus: CpuSet::of(CpuId(0)),
+        cpus: CpuSet::from_cpu(CpuId(0)),
         packets_per_s: 1000,
         readers: vec![Reader {
             comm: "redis".into(),
@@ -461,7 +465,7 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_the_plan_reports_it() {
     let mut observation = scene.observation();
     observation.after.arch_interrupts.insert("LOC".into(), BTreeMap::new());
     for irq in 100..300 {
-        let state = IrqState { effective: Some(CpuSet::of(CpuId(1))), ..IrqState::default() };
+        let state = IrqState { effective: Some(CpuSet::from_cpu(CpuId(1))), ..IrqState::default() };
         observation.after.irqs.insert(Irq(irq), state);
     }
     let full = plan(&observation, &goal);
@@ -491,7 +495,7 @@ fn queues_that_feed_both_workers_of_the_other_socket_go_there() {
     };
     let queue = |irq| SceneQueue {
         irq: Some(irq),
-        cpus: CpuSet::of(CpuId(0)),
+        cpus: CpuSet::from_cpu(CpuId(0)),
         packets_per_s: 40_000,
         load: 0.2,
         readers: vec![reader(5), reader(7)],

@@ -83,8 +83,8 @@ pub struct SeenFlow {
 
 /// Builds the RSS report of a netdev from an observation.
 pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
-    let model = CheckedModel::of(observation, netdev);
-    let load = TableLoad::of(observation, netdev);
+    let model = CheckedModel::from_observation(observation, netdev);
+    let load = TableLoad::from_observation(observation, netdev);
     let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
     let table = rss.map_or(&[][..], |rss| &rss.indirection);
     let predicted = |flow: &Flow| {
@@ -161,7 +161,7 @@ pub fn where_is(observation: &Observation, netdev: &Netdev, flow: FlowSpec) -> W
         .find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);
     let seen_on = seen.and_then(|seen| seen.queue);
     let kind = flow.outer.flow_type(flow.ends.target.is_ipv6());
-    let (fit, predicted) = match CheckedModel::of(observation, netdev) {
+    let (fit, predicted) = match CheckedModel::from_observation(observation, netdev) {
         Ok(model) => (model.fit(kind), model.predict(flow.outer, flow.ends)),
         Err(why) => (Fit::default(), Err(why)),
     };

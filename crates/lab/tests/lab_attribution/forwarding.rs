@@ -156,7 +156,7 @@ fn packets_dropped_early_spend_no_time_in_later_stages(lab: &Lab) {
         });
         let samples = attribution.stages.unwrap();
         assert_eq!((samples.refused.clone(), samples.per_s > 0), (None, true), "{samples:#?}");
-        let line = Stages::of(&samples, 1.0).total;
+        let line = Stages::from_samples(&samples, 1.0).total;
         println!("{:?}, {} lost", line.stages, samples.lost);
         line
     };

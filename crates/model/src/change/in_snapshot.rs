@@ -84,7 +84,7 @@ impl Target {
                 let effective = cpus
                     .as_ref()
                     .and_then(|cpus| cpus.and(&snapshot.topology.online).lowest())
-                    .map(CpuSet::of);
+                    .map(CpuSet::from_cpu);
                 if let Some(state) = snapshot.irqs.get_mut(irq) {
                     (state.requested, state.effective) = (cpus, effective);
                 }

@@ -21,7 +21,7 @@ impl Target {
                 .netdevs
                 .iter()
                 .find(|netdev| netdev.irqs.contains(irq))
-                .map(NetdevIdentity::of);
+                .map(NetdevIdentity::from_netdev);
             all.push(Self::IrqAffinity { irq: *irq, action: state.actions.join(","), netdev });
         }
         snapshot.netdevs.iter().for_each(|netdev| of_netdev(netdev, &mut all));
@@ -31,7 +31,7 @@ impl Target {
 }
 
 fn of_netdev(device: &Netdev, all: &mut Vec<Target>) {
-    let netdev = || NetdevIdentity::of(device);
+    let netdev = || NetdevIdentity::from_netdev(device);
     for rx in &device.rx_queues {
         all.push(Target::RpsCpus { netdev: netdev(), queue: rx.index });
         all.push(Target::RpsFlowCnt { netdev: netdev(), queue: rx.index });

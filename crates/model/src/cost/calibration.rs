@@ -37,7 +37,7 @@ pub struct Measured {
 
 impl Measured {
     /// Summarizes samples in nanoseconds, one per pair and round; `None` if there are none.
-    pub fn of(samples: &[f64], pairs: usize) -> Option<Self> {
+    pub fn from_samples(samples: &[f64], pairs: usize) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let rounds = sorted.len() / pairs.max(1);
@@ -230,7 +230,7 @@ mod tests {
             pairs(&topology, &two),
             BTreeMap::from([(Distance::L2, vec![(CpuId(1), CpuId(3))])])
         );
-        assert!(pairs(&topology, &CpuSet::of(CpuId(2))).is_empty());
+        assert!(pairs(&topology, &CpuSet::from_cpu(CpuId(2))).is_empty());
     }
 
     #[test]
@@ -244,11 +244,11 @@ mod tests {
 
     #[test]
     fn one_slow_sample_does_not_move_the_median() {
-        let quiet = Measured::of(&[100.0, 102.0, 101.0, 99.0, 9000.0], 5).unwrap();
+        let quiet = Measured::from_samples(&[100.0, 102.0, 101.0, 99.0, 9000.0], 5).unwrap();
         assert_eq!((quiet.median_ns, quiet.spread_ns, quiet.rounds), (101.0, 2.0, 1));
         assert!(!quiet.is_wide());
-        assert!(Measured::of(&[100.0, 200.0, 300.0, 400.0], 2).unwrap().is_wide());
-        assert_eq!(Measured::of(&[], 0), None);
+        assert!(Measured::from_samples(&[100.0, 200.0, 300.0, 400.0], 2).unwrap().is_wide());
+        assert_eq!(Measured::from_samples(&[], 0), None);
     }
 
     fn measured() -> Calibration {

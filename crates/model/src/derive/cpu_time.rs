@@ -57,7 +57,7 @@ impl Measured {
 
 impl CpuTimeShares {
     /// Computes the time of a CPU from an observation.
-    pub fn of(observation: &Observation, rates: &Rates, cpu: CpuId) -> Self {
+    pub fn from_observation(observation: &Observation, rates: &Rates, cpu: CpuId) -> Self {
         let elapsed = rates.elapsed.as_secs_f64();
         let counters = |of: &crate::snapshot::host::Snapshot| of.cpus.get(&cpu).cloned();
         let both = counters(&observation.before)
@@ -182,7 +182,7 @@ mod tests {
         let stat = &mut observation.after.cpus.get_mut(&cpu).unwrap().stat;
         (stat.idle, stat.iowait, stat.user) = (u64::MAX, u64::MAX, u64::MAX);
         let rates = crate::derive::rates::rates(&observation.before, &observation.after);
-        assert_eq!(CpuTimeShares::of(&observation, &rates, cpu).idle, Some(1.0));
+        assert_eq!(CpuTimeShares::from_observation(&observation, &rates, cpu).idle, Some(1.0));
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
         let stat = &mut observation.after.cpus.get_mut(&cpu).unwrap().stat;
         (stat.idle, stat.softirq) = (600, 0);
         let rates = crate::derive::rates::rates(&observation.before, &observation.after);
-        let split = CpuTimeShares::of(&observation, &rates, cpu);
+        let split = CpuTimeShares::from_observation(&observation, &rates, cpu);
         assert_eq!((split.ticks.unwrap().idle, split.idle), (1.0, Some(0.6)));
         assert!((split.uncounted.unwrap() - 0.4).abs() < 1e-9);
     }

@@ -50,7 +50,7 @@ impl<T> Association<T> {
 
 impl<'a> QueueMap<'a> {
     /// Builds the mapping from a snapshot and the counts of the observation.
-    pub fn of(snapshot: &'a Snapshot, attribution: &Attribution) -> Self {
+    pub fn new(snapshot: &'a Snapshot, attribution: &Attribution) -> Self {
         let mut map = Self {
             snapshot,
             devices: BTreeMap::new(),

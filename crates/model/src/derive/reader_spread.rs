@@ -26,7 +26,7 @@ impl ReaderSpread {
     const SPREAD_LLC: f64 = 0.65;
 
     /// Computes the concentration of bytes by reading CPU; `None` if nothing was read.
-    pub fn of(read_on: &BTreeMap<CpuId, f64>, topology: &Topology) -> Option<Self> {
+    pub fn from_reads(read_on: &BTreeMap<CpuId, f64>, topology: &Topology) -> Option<Self> {
         let all: f64 = read_on.values().sum();
         let most = |sums: &mut dyn Iterator<Item = f64>| sums.fold(0.0, f64::max) / all;
         let mut llcs: BTreeMap<Option<CpuId>, f64> = BTreeMap::new();

@@ -210,9 +210,9 @@ impl Silos {
 /// Builds all silos of an observation.
 pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     let Observation { after, attribution, .. } = observation;
-    let map = QueueMap::of(after, attribution);
+    let map = QueueMap::new(after, attribution);
     let polled = map.polls_by_origin(attribution);
-    let index = Index::of(after);
+    let index = Index::new(after);
     let mut queues: Vec<Silo> = Vec::new();
     for netdev in &after.netdevs {
         queues.extend(
@@ -220,15 +220,15 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         );
     }
     queues.extend(map.queueless().map(|(netdev, napi)| Silo {
-        netdev: NetdevIdentity::of(netdev),
+        netdev: NetdevIdentity::from_netdev(netdev),
         kthread: index.thread_of(netdev, napi.to),
         napi: Some(napi),
         ..Silo::default()
     }));
     let (read, [local, foreign, unresolved]) = consumption_by_origin(attribution, &map);
     let (sent, of_no_queue) = forwarded_by_origin(attribution, &map);
-    let wakeups = Wakeups::of(attribution);
-    let per_cpu = PerCpu::of(rates, attribution);
+    let wakeups = Wakeups::from_attribution(attribution);
+    let per_cpu = PerCpu::new(rates, attribution);
     let seconds = attribution.elapsed.as_secs_f64();
     for (index, silo) in queues.iter_mut().enumerate() {
         let origin = map.origin_at(index);
@@ -236,7 +236,7 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         let rows = read.get(&origin).map_or(&[][..], Vec::as_slice);
         consume(silo, rows, after, attribution);
         silo.consumers = consumers(rows, seconds, &wakeups);
-        silo.concentration = ReaderSpread::of(&silo.read_on(), &after.topology);
+        silo.concentration = ReaderSpread::from_reads(&silo.read_on(), &after.topology);
         let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
         silo.forwards = forwarding::shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
     }
@@ -263,7 +263,7 @@ struct PerCpu<'a> {
 }
 
 impl<'a> PerCpu<'a> {
-    fn of(rates: &'a Rates, attribution: &'a Attribution) -> Self {
+    fn new(rates: &'a Rates, attribution: &'a Attribution) -> Self {
         let packets = counts_polls(attribution).then(|| {
             let mut packets = BTreeMap::new();
             for poll in &attribution.polls {
@@ -323,7 +323,7 @@ struct Index<'a> {
 }
 
 impl<'a> Index<'a> {
-    fn of(snapshot: &'a Snapshot) -> Self {
+    fn new(snapshot: &'a Snapshot) -> Self {
         let mut announced: BTreeMap<Irq, Vec<(&Netdev, bool, u32)>> = BTreeMap::new();
         for netdev in &snapshot.netdevs {
             let rx = netdev.rx_queues.iter().map(|rx| (&rx.irq, true, rx.index));
@@ -381,7 +381,7 @@ fn settings(
     let irq = queue.irq.clone().or_else(by_napi);
     let state = irq.as_ref().and_then(|irq| snapshot.irqs.get(&irq.to));
     Silo {
-        netdev: NetdevIdentity::of(netdev),
+        netdev: NetdevIdentity::from_netdev(netdev),
         queue: Some(queue.index),
         actions: state.map(|s| s.actions.clone()).unwrap_or_default(),
         shares_irq_with: irq

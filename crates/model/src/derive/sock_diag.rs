@@ -255,7 +255,7 @@ pub fn steerings(
         Some(NicSteering {
             addresses: addresses.get(&netdev.ifindex)?.clone(),
             napis: netdev.rx_queues.iter().filter_map(napi).collect(),
-            model: RssModel::of(netdev.ethtool.as_ref()?, netdev_rss_key).ok()?,
+            model: RssModel::from_ethtool(netdev.ethtool.as_ref()?, netdev_rss_key).ok()?,
         })
     };
     netdevs.iter().filter_map(steering).collect()

@@ -190,7 +190,7 @@ pub struct Stages {
 
 impl Stages {
     /// Computes shares from the samples of a window of `seconds`.
-    pub fn of(samples: &StageSamples, seconds: f64) -> Self {
+    pub fn from_samples(samples: &StageSamples, seconds: f64) -> Self {
         let expected = f64::from(samples.per_s) * seconds;
         let mut all: BTreeMap<ReceiveStage, u64> = BTreeMap::new();
         for (stage, count) in samples.cpus.values().flatten() {
@@ -307,7 +307,7 @@ mod tests {
             (CpuId(3), [(ReceiveStage::BridgeIp, 40)].into()),
         ];
         let samples = StageSamples { per_s: 100, cpus: cpus.into(), ..StageSamples::default() };
-        let stages = Stages::of(&samples, 2.0);
+        let stages = Stages::from_samples(&samples, 2.0);
         assert_eq!(
             stages.total.shares,
             [(ReceiveStage::DriverGro, 0.375), (ReceiveStage::BridgeIp, 0.625)].into()
@@ -320,6 +320,6 @@ mod tests {
             ),
             (0.15, 0.125)
         );
-        assert_eq!(Stages::of(&samples, 0.0).total.of_time, BTreeMap::new());
+        assert_eq!(Stages::from_samples(&samples, 0.0).total.of_time, BTreeMap::new());
     }
 }

@@ -176,7 +176,7 @@ impl Topology {
 
     /// The CPUs of the same core, the CPU itself included.
     pub fn core_of(&self, cpu: CpuId) -> CpuSet {
-        self.cpus.get(&cpu).map_or_else(|| CpuSet::of(cpu), |cpu| cpu.siblings.clone())
+        self.cpus.get(&cpu).map_or_else(|| CpuSet::from_cpu(cpu), |cpu| cpu.siblings.clone())
     }
 
     /// The online CPUs under the same last-level cache, the CPU itself included.

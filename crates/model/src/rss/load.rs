@@ -34,7 +34,7 @@ pub struct TableLoad {
 impl TableLoad {
     /// Computes the load by the NIC's hash or, without one, by the predicted hash of the addresses;
     /// the error is the reason why there is none.
-    pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
+    pub fn from_observation(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
         let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
         let table = rss.map(|rss| rss.indirection.clone()).filter(|table| !table.is_empty());
         let table = table.ok_or("it shows no indirection table")?;
@@ -45,7 +45,8 @@ impl TableLoad {
         }
         let flows: Vec<&Flow> = flows_of(observation, netdev).collect();
         let hashes = flows.iter().any(|flow| flow.hash.is_some());
-        let calibrated = if hashes { None } else { CheckedModel::of(observation, netdev).ok() };
+        let calibrated =
+            if hashes { None } else { CheckedModel::from_observation(observation, netdev).ok() };
         let entries = table.len();
         let entry_of = |flow: &Flow| match (flow.hash, &calibrated) {
             (Some(hash), _) => Some(hash as usize % entries),
@@ -130,7 +131,7 @@ mod tests {
         let mut observation = Observation::default();
         observation.attribution.flows = flows;
         observation.after.netdevs = vec![netdev.clone()];
-        TableLoad::of(&observation, &netdev)
+        TableLoad::from_observation(&observation, &netdev)
     }
 
     fn flow(hash: Option<u32>, queue: u32, packets: u64) -> Flow {

@@ -59,7 +59,7 @@ impl RssModel {
     /// Builds the model from ethtool's report; the error is the reason why that is not possible.
     ///
     /// `netdev_rss_key` is the sysctl `net.core.netdev_rss_key`, as printed.
-    pub fn of(ethtool: &Ethtool, netdev_rss_key: &str) -> Result<Self, String> {
+    pub fn from_ethtool(ethtool: &Ethtool, netdev_rss_key: &str) -> Result<Self, String> {
         let rss = match (ethtool.rss.value(), ethtool.rss.reason()) {
             (Some(rss), _) => rss,
             (None, why) => {
@@ -91,7 +91,7 @@ impl RssModel {
             key,
             key_source,
             table: rss.indirection.clone(),
-            transform: Transform::of(rss.input_xfrm)?,
+            transform: Transform::from_input_xfrm(rss.input_xfrm)?,
             fields: fields.collect(),
         })
     }
@@ -215,11 +215,11 @@ pub struct CheckedModel {
 impl CheckedModel {
     /// Builds the netdev's model and checks it against the observed flows; the error is the reason
     /// why there is no model.
-    pub fn of(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
+    pub fn from_observation(observation: &Observation, netdev: &Netdev) -> Result<Self, String> {
         let ethtool = netdev.ethtool.as_ref().ok_or("ethtool was not queried")?;
         let key =
             observation.after.net.sysctls.get("net.core.netdev_rss_key").map_or("", String::as_str);
-        let model = RssModel::of(ethtool, key)?;
+        let model = RssModel::from_ethtool(ethtool, key)?;
         let mut fits: BTreeMap<Option<FlowType>, Fit> = BTreeMap::from([(None, Fit::default())]);
         for flow in
             flows_of(observation, netdev).filter(|flow| flow.queue.is_some() && flow.ends.is_some())
@@ -315,7 +315,7 @@ mod tests {
     fn model(driver: &str, key: Option<&[u8]>, fields: &str, xfrm: u8) -> Result<RssModel, String> {
         let printed: Vec<String> =
             KEY.iter().chain(&[0; 12]).map(|byte| format!("{byte:02x}")).collect();
-        RssModel::of(&ethtool(driver, key, fields, xfrm), &printed.join(":"))
+        RssModel::from_ethtool(&ethtool(driver, key, fields, xfrm), &printed.join(":"))
     }
 
     fn ends(at: usize) -> Option<Ends> {
@@ -355,7 +355,7 @@ mod tests {
         );
         assert_eq!(model("gve", None, "sdfn", 0).unwrap_err(), "it shows no hash key");
         assert!(
-            RssModel::of(&ethtool("igb", None, "sdfn", 0), "00:00")
+            RssModel::from_ethtool(&ethtool("igb", None, "sdfn", 0), "00:00")
                 .unwrap_err()
                 .contains("netdev_rss_key")
         );
@@ -370,7 +370,7 @@ mod tests {
         if let Reading::Value(rss) = &mut xor.rss {
             rss.function = Some(HashFunction::Xor);
         }
-        assert!(RssModel::of(&xor, "").unwrap_err().contains("xor"));
+        assert!(RssModel::from_ethtool(&xor, "").unwrap_err().contains("xor"));
     }
 
     fn seen(hash: Option<u32>, queue: u32, at: usize) -> Flow {
@@ -392,7 +392,7 @@ mod tests {
             ethtool: Some(ethtool("ice", Some(&KEY), "sdfn", 0)),
             ..Netdev::default()
         };
-        CheckedModel::of(&observation, &netdev).unwrap()
+        CheckedModel::from_observation(&observation, &netdev).unwrap()
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub enum Transform {
 
 impl Transform {
     /// Decodes `input_xfrm`; unknown bits are an error.
-    pub fn of(input_xfrm: u8) -> Result<Option<Self>, String> {
+    pub fn from_input_xfrm(input_xfrm: u8) -> Result<Option<Self>, String> {
         match input_xfrm {
             0 => Ok(None),
             1 => Ok(Some(Self::SymmetricXor)),
@@ -146,8 +146,8 @@ pub(super) mod tests {
         let made = |transform| input(a, b, true, Some(transform)).unwrap();
         assert_eq!(made(Transform::SymmetricXor), [9, 10, 11, 12, 9, 10, 11, 12, 0, 4, 0, 4]);
         assert_eq!(made(Transform::SymmetricOrXor), [9, 10, 11, 12, 9, 10, 11, 12, 0, 5, 0, 4]);
-        assert_eq!(Transform::of(2), Ok(Some(Transform::SymmetricOrXor)));
-        assert!(Transform::of(4).is_err());
+        assert_eq!(Transform::from_input_xfrm(2), Ok(Some(Transform::SymmetricOrXor)));
+        assert!(Transform::from_input_xfrm(4).is_err());
     }
 
     #[test]

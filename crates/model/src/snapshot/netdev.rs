@@ -192,7 +192,7 @@ pub struct NetdevIdentity {
 
 impl NetdevIdentity {
     /// What this netdev is recognised by.
-    pub fn of(netdev: &Netdev) -> Self {
+    pub fn from_netdev(netdev: &Netdev) -> Self {
         Self { name: netdev.name.clone(), device_path: netdev.device_path.clone() }
     }
 

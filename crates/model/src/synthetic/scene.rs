@@ -507,7 +507,7 @@ impl SceneNetdev {
             let state = irqs.entry(Irq(irq)).or_default();
             state.chip = "PCI-MSIX 0-edge".into();
             state.requested = Some(cpus.clone());
-            state.effective = cpus.lowest().map(CpuSet::of);
+            state.effective = cpus.lowest().map(CpuSet::from_cpu);
             state.writable = writable.clone();
             state.node = self.node.map(NodeId);
             if !state.actions.contains(&action) {
@@ -517,7 +517,7 @@ impl SceneNetdev {
         add(
             self.config_irq,
             format!("{}-config", self.name),
-            &CpuSet::of(CpuId(0)),
+            &CpuSet::from_cpu(CpuId(0)),
             &Writable::Yes,
         );
         for (i, queue) in self.queues.iter().enumerate() {

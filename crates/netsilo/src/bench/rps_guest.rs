@@ -82,7 +82,7 @@ fn queues<'a>(netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
         let combined = channels.combined.filter(|combined| combined.current < combined.max)?;
         let old = channels.settings();
         let new = old.clone().with("combined", combined.max);
-        let target = Target::Channels { netdev: NetdevIdentity::of(netdev) };
+        let target = Target::Channels { netdev: NetdevIdentity::from_netdev(netdev) };
         let reason = format!("{} queues instead of {}", combined.max, combined.current);
         Some(Change { target, old: Value::Settings(old), new: Value::Settings(new), reason })
     };

@@ -303,7 +303,7 @@ impl Ends<'_> {
         let softirq: u64 =
             attribution.cpu_time.values().map(|time| time.net_rx_ns + time.net_tx_ns).sum();
         Ok(attribution.stages.map(|samples| Sampled {
-            stages: Stages::of(&samples, attribution.elapsed.as_secs_f64()),
+            stages: Stages::from_samples(&samples, attribution.elapsed.as_secs_f64()),
             received: netdevs.iter().map(received).sum(),
             softirq: (!attribution.cpu_time.is_empty()).then(|| Duration::from_nanos(softirq)),
         }))

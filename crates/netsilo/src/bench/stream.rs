@@ -135,7 +135,7 @@ fn offload<'a>(
                 continue;
             }
             let target = Target::Offload {
-                netdev: NetdevIdentity::of(netdev),
+                netdev: NetdevIdentity::from_netdev(netdev),
                 feature: feature.name.clone(),
             };
             let (old, new) = (Value::Switch(feature.active), Value::Switch(!feature.active));
@@ -158,7 +158,7 @@ fn offload<'a>(
 /// The setting with this MTU.
 fn mtu<'a>(bytes: u32, netdevs: impl Iterator<Item = &'a Netdev>) -> Option<Setting> {
     let change = |netdev: &Netdev| Change {
-        target: Target::Mtu { netdev: NetdevIdentity::of(netdev) },
+        target: Target::Mtu { netdev: NetdevIdentity::from_netdev(netdev) },
         old: Value::Count(netdev.mtu),
         new: Value::Count(bytes),
         reason: format!("frames of up to {bytes} bytes"),

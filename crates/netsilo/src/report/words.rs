@@ -115,7 +115,9 @@ fn sentence(results: &Results, setting: &str, measure: TrialMeasure) -> Option<S
     let all: Vec<(&UnderLoad, &ReferenceComparison)> = results
         .loads
         .iter()
-        .filter_map(|load| Some((load, load.of(setting)?.measured(measure)?.against.as_ref()?)))
+        .filter_map(|load| {
+            Some((load, load.setting(setting)?.measured(measure)?.against.as_ref()?))
+        })
         .collect();
     let (first, _) = all.first()?;
     let is_alike = results.loads.iter().all(|load| load.work == first.work);

@@ -68,14 +68,14 @@ mod tests {
             (CpuId(12), [(ReceiveStage::Netfilter, 7), (ReceiveStage::DriverGro, 13)].into()),
         ];
         let samples = StageSamples { per_s: 499, cpus: cpus.into(), lost: 3, refused: None };
-        insta::assert_snapshot!(render(&Stages::of(&samples, 1.0)));
+        insta::assert_snapshot!(render(&Stages::from_samples(&samples, 1.0)));
     }
 
     #[test]
     fn a_refusal_is_shown() {
         let samples =
             StageSamples { refused: Some("no clock of cpu 0".into()), ..StageSamples::default() };
-        let text = render(&Stages::of(&samples, 1.0));
+        let text = render(&Stages::from_samples(&samples, 1.0));
         assert!(
             text.ends_with("no sample found receive work\n  unknown: no clock of cpu 0\n"),
             "{text}"

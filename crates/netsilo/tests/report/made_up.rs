@@ -315,7 +315,7 @@ fn sampled(load: &Load, setting: usize) -> Record {
     let samples =
         StageSamples { per_s: 499, cpus: (0..on).map(cpu).collect(), ..StageSamples::default() };
     let sampled = Sampled {
-        stages: Stages::of(&samples, 10.0),
+        stages: Stages::from_samples(&samples, 10.0),
         received: Some(7_000_000),
         softirq: Some(Duration::from_millis(if load.early_drop { 650 } else { 2_400 })),
     };

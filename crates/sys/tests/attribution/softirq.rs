@@ -124,7 +124,7 @@ fn the_stages_of_local_delivery_are_sampled() {
         let attribution = tracer.read().unwrap();
         let samples = attribution.stages.unwrap();
         assert_eq!(samples.refused, None);
-        let stages = Stages::of(&samples, attribution.elapsed.as_secs_f64()).total.stages;
+        let stages = Stages::from_samples(&samples, attribution.elapsed.as_secs_f64()).total.stages;
         let delivered = stages.get(&ReceiveStage::LocalDelivery).copied().unwrap_or(0);
         assert!(delivered > 5, "{samples:#?}");
         assert!(

@@ -151,7 +151,7 @@ pub struct CpuMean {
 
 impl UnderLoad {
     /// The results of a setting.
-    pub fn of(&self, setting: &str) -> Option<&Cell> {
+    pub fn setting(&self, setting: &str) -> Option<&Cell> {
         self.settings.iter().find(|cell| cell.setting == setting)
     }
 }
@@ -169,7 +169,7 @@ pub(super) fn under(
     load: &Load,
     trials: &BTreeMap<&Step, &Trial>,
 ) -> UnderLoad {
-    let work = WorkUnit::of(load);
+    let work = WorkUnit::for_load(load);
     let of = |setting: &str| -> Vec<&Trial> {
         let here =
             trials.values().filter(|it| it.step.load == load.name && it.step.setting == setting);
@@ -178,7 +178,7 @@ pub(super) fn under(
     let first = experiment.settings.first().map(|setting| of(&setting.name)).unwrap_or_default();
     let is_emulated = experiment.machine.times_mean_nothing.is_some();
     let by_round = |measure: TrialMeasure, trials: &[&Trial]| -> BTreeMap<u32, f64> {
-        let value = |trial: &Trial| measure.of(trial, work, &experiment.machine.counted);
+        let value = |trial: &Trial| measure.compute(trial, work, &experiment.machine.counted);
         trials.iter().filter_map(|trial| Some((trial.step.round, value(trial)?))).collect()
     };
     let cell = |(at, setting): (usize, &Setting)| {
@@ -199,7 +199,7 @@ pub(super) fn under(
         Cell {
             setting: setting.name.clone(),
             measures: TrialMeasure::ALL.into_iter().filter_map(measure).collect(),
-            latency: MergedLatency::of(
+            latency: MergedLatency::merge(
                 trials.iter().flat_map(|it| &it.runs).filter_map(|run| run.latency.as_ref()),
             ),
             cpus: cpus(&trials),

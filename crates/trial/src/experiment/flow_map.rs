@@ -68,7 +68,7 @@ pub struct FlowMap {
 
 impl FlowMap {
     /// Builds the graph of a map.
-    pub(super) fn of(map: &SiloMap) -> Self {
+    pub(super) fn from_map(map: &SiloMap) -> Self {
         let queues = &map.silos.queues;
         let in_packets = queues.iter().any(|silo| silo.packets_per_s.is_some());
         let mut links: BTreeMap<(Hop, Hop), f64> = BTreeMap::new();
@@ -186,7 +186,12 @@ mod tests {
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let observation = scene.observation();
         let silos = silos(&observation, &rates(&observation.before, &observation.after));
-        FlowMap::of(&SiloMap { load: "a".into(), setting: "none".into(), silos, sampled: None })
+        FlowMap::from_map(&SiloMap {
+            load: "a".into(),
+            setting: "none".into(),
+            silos,
+            sampled: None,
+        })
     }
 
     fn edges(map: &FlowMap) -> Vec<String> {
@@ -259,8 +264,12 @@ mod tests {
             ..Silo::default()
         };
         let silos = netsilo_model::derive::silo::Silos { queues: vec![silo], ..Default::default() };
-        let map =
-            FlowMap::of(&SiloMap { load: "a".into(), setting: "rps".into(), silos, sampled: None });
+        let map = FlowMap::from_map(&SiloMap {
+            load: "a".into(),
+            setting: "rps".into(),
+            silos,
+            sampled: None,
+        });
         insta::assert_snapshot!(edges(&map).join("\n"), @r"
          rx-0 > irq unknown 100
         irq unknown > polled on cpu 0 100

@@ -27,7 +27,7 @@ pub enum WorkUnit {
 
 impl WorkUnit {
     /// The unit of work of a load.
-    pub fn of(load: &Load) -> Self {
+    pub fn for_load(load: &Load) -> Self {
         match load.spec.test {
             Test::TcpRr | Test::UdpRr | Test::TcpCrr => Self::Transaction,
             Test::Forward if load.early_drop => Self::Dropped,
@@ -178,7 +178,7 @@ impl TrialMeasure {
     /// to divide by.
     ///
     /// `counted` names the netdevs whose packets count as received by a forwarding machine.
-    pub fn of(self, trial: &Trial, work: WorkUnit, counted: &[String]) -> Option<f64> {
+    pub fn compute(self, trial: &Trial, work: WorkUnit, counted: &[String]) -> Option<f64> {
         let done = work.per_s(trial, counted)?;
         let of =
             |per_s: Option<f64>, done: f64| Some(per_s? / done).filter(|each| each.is_finite());

@@ -62,7 +62,7 @@ pub struct VerdictCounts {
 
 impl Results {
     /// Computes the results from records; the later record of a repeated step counts.
-    pub fn of(experiment: &Experiment, records: &[Record]) -> Self {
+    pub fn from_records(experiment: &Experiment, records: &[Record]) -> Self {
         let steps: BTreeSet<Step> = experiment.steps().into_iter().collect();
         let mut trials: BTreeMap<&Step, &Trial> = BTreeMap::new();
         let mut failed: BTreeMap<&Step, &Failed> = BTreeMap::new();
@@ -84,7 +84,7 @@ impl Results {
             experiment.loads.iter().map(|load| under(experiment, load, &trials)).collect();
         let not_tried = experiment.steps().into_iter();
         let stages: Vec<StageCosts> =
-            last_maps(experiment, records).filter_map(StageCosts::of).collect();
+            last_maps(experiment, records).filter_map(StageCosts::from_map).collect();
         Self {
             version: 1,
             kind: experiment.kind,
@@ -102,7 +102,7 @@ impl Results {
                 .collect(),
             early_drops: early_drops(experiment, &loads, &stages),
             loads,
-            maps: last_maps(experiment, records).map(FlowMap::of).collect(),
+            maps: last_maps(experiment, records).map(FlowMap::from_map).collect(),
             stages,
             failed: failed.into_values().cloned().collect(),
             strangers,

@@ -56,7 +56,7 @@ pub struct StageCost {
 
 impl StageCosts {
     /// Computes the costs of a map; `None` without samples.
-    pub(super) fn of(map: &SiloMap) -> Option<Self> {
+    pub(super) fn from_map(map: &SiloMap) -> Option<Self> {
         let Sampled { stages, received, softirq } = map.sampled.as_ref()?;
         let packets = received.filter(|received| *received > 0).map(|received| received as f64);
         let each = |samples: f64| {
@@ -153,7 +153,8 @@ pub(super) fn early_drops(
 fn early_drop(load: &UnderLoad, dropped: &UnderLoad, stages: &[StageCosts]) -> EarlyDrop {
     let spared = |passed_on: &Cell| {
         let setting = &passed_on.setting;
-        let by_rounds = |measure: TrialMeasure| by_rounds(passed_on, dropped.of(setting)?, measure);
+        let by_rounds =
+            |measure: TrialMeasure| by_rounds(passed_on, dropped.setting(setting)?, measure);
         let seen = |of: fn(&StageCosts) -> Option<f64>| {
             let costs = |load: &str| {
                 stages.iter().find(|it| it.load == load && it.setting == *setting).and_then(of)
@@ -295,8 +296,10 @@ mod tests {
     /// One CPU, sampled 1000 times per second while 10 000 packets arrived.
     fn map(load: &str, setting: &str, samples: &[(ReceiveStage, u64)]) -> Record {
         let cpus = [(CpuId(0), samples.iter().copied().collect())].into();
-        let stages =
-            Stages::of(&StageSamples { per_s: 1000, cpus, ..StageSamples::default() }, 1.0);
+        let stages = Stages::from_samples(
+            &StageSamples { per_s: 1000, cpus, ..StageSamples::default() },
+            1.0,
+        );
         let sampled =
             Sampled { stages, received: Some(10_000), softirq: Some(Duration::from_millis(19)) };
         let silos = netsilo_model::derive::silo::Silos::default();
@@ -335,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_stages_cost_is_its_samples_per_received_packet() {
-        let results = Results::of(&experiment(6), &records(6));
+        let results = Results::from_records(&experiment(6), &records(6));
         let [forwarded, dropped] = &results.stages[..] else { panic!("{:?}", results.stages) };
         assert_eq!((forwarded.load.as_str(), dropped.load.as_str()), (ONE_WAY, DROPPED));
         let xmit = forwarded.stages[&ReceiveStage::QdiscXmit];
@@ -350,7 +353,7 @@ mod tests {
 
     #[test]
     fn early_drops_save_time_by_rounds_and_by_samples() {
-        let results = Results::of(&experiment(6), &records(6));
+        let results = Results::from_records(&experiment(6), &records(6));
         let [pair] = &results.early_drops[..] else { panic!("{:?}", results.early_drops) };
         assert_eq!((pair.load.as_str(), pair.dropped.as_str()), (ONE_WAY, DROPPED));
         let is_near = |a: f64, b: f64| (a - b).abs() < 1.0;
@@ -367,16 +370,16 @@ mod tests {
         assert_eq!(none.sampled.map(|it| (it.less_ns, it.interval)), Some((1200.0, None)));
         assert_eq!((none.softirq_seen.map(|it| it.less_ns), rps.sampled), (Some(0.0), None));
         assert!(is_near(rps.cpu.unwrap().less_ns, 2200.0));
-        let few = Results::of(&experiment(2), &records(2));
+        let few = Results::from_records(&experiment(2), &records(2));
         assert_eq!(few.early_drops[0].settings[0].cpu.unwrap().interval, None);
     }
 
     #[test]
     fn dropped_packets_count_as_work_when_nothing_arrives() {
-        let results = Results::of(&experiment(6), &records(6));
+        let results = Results::from_records(&experiment(6), &records(6));
         let [passed_on, dropped] = &results.loads[..] else { panic!("{:?}", results.loads) };
         let first = |at: &UnderLoad, measure| {
-            at.of("none").unwrap().measured(measure).map(|it| it.rounds[&0])
+            at.setting("none").unwrap().measured(measure).map(|it| it.rounds[&0])
         };
         assert_eq!((passed_on.work, dropped.work), (WorkUnit::Packet, WorkUnit::Dropped));
         assert_eq!(
@@ -399,7 +402,12 @@ mod tests {
             (Some(0.05), Some(0.01))
         );
         let against = |load: &UnderLoad| {
-            load.of("rps").unwrap().measured(TrialMeasure::CpuReceived).unwrap().against.clone()
+            load.setting("rps")
+                .unwrap()
+                .measured(TrialMeasure::CpuReceived)
+                .unwrap()
+                .against
+                .clone()
         };
         assert_eq!(against(passed_on).unwrap().verdict, CellResult::Worse);
         assert_eq!(against(dropped).unwrap().verdict, CellResult::NoDifferenceShown);
@@ -409,8 +417,8 @@ mod tests {
     fn without_samples_or_counters_there_is_no_cost() {
         let mut experiment = experiment(6);
         experiment.machine.counted = vec!["eth9".into()];
-        let results = Results::of(&experiment, &records(6));
-        assert!(results.loads[1].of("none").unwrap().measured(TrialMeasure::Rate).is_none());
+        let results = Results::from_records(&experiment, &records(6));
+        assert!(results.loads[1].setting("none").unwrap().measured(TrialMeasure::Rate).is_none());
         assert_eq!(results.early_drops[0].settings[0].cpu, None);
         let sampled = Sampled { received: Some(0), ..Sampled::default() };
         let map = |sampled| SiloMap {
@@ -419,8 +427,8 @@ mod tests {
             silos: Default::default(),
             sampled,
         };
-        assert_eq!(StageCosts::of(&map(None)), None);
-        assert_eq!(StageCosts::of(&map(Some(sampled))).unwrap().ns_per_packet, None);
+        assert_eq!(StageCosts::from_map(&map(None)), None);
+        assert_eq!(StageCosts::from_map(&map(Some(sampled))).unwrap().ns_per_packet, None);
         // a record of an older version
         let mut old = serde_json::to_value(map(None)).unwrap();
         old.as_object_mut().unwrap().remove("sampled");

@@ -52,7 +52,7 @@ fn is_on(netdev: &Netdev, name: &str) -> bool {
 
 fn switch(seen: &Analysis<'_>, netdev: &Netdev, feature: &str, on: bool, reason: &str) -> Vec<Change> {
     let target =
-        Target::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
+        Target::Offload { netdev: NetdevIdentity::from_netdev(netdev), feature: feature.to_owned() };
     seen.change(target, Value::Switch(on), reason)
 }
 

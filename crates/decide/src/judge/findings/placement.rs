@@ -135,8 +135,8 @@ mod tests {
             bytes_per_s: 1_000_000,
             ..Reader::default()
         };
-        let busy = vec![CpuLoad { cpus: CpuSet::of(reader.cpu), usr }];
-        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+        let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(reader.cpu), usr }];
+        let (irq, cpus) = (Some(30), CpuSet::from_cpu(CpuId(0)));
         let readers = vec![reader];
         let queue = SceneQueue {
             irq,

@@ -119,7 +119,7 @@ fn half_on(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     evidence.extend(count("napis with irq_suspend_timeout alone", suspend));
     let changes: Vec<Change> = match by_netdev {
         true => {
-            let target = Target::NapiDeferHardIrqs { netdev: NetdevIdentity::of(netdev) };
+            let target = Target::NapiDeferHardIrqs { netdev: NetdevIdentity::from_netdev(netdev) };
             seen.change(
                 target,
                 Value::Count(0),

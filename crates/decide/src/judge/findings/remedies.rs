@@ -160,7 +160,7 @@ fn rfs_useless(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = unsteerable(seen, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
         let old = Value::Count(queue.rps_flow_cnt.filter(|count| *count > 0)?);
-        let target = Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };
+        let target = Target::RpsFlowCnt { netdev: NetdevIdentity::from_netdev(netdev), queue: queue.index };
         Some(Change {
             target,
             old,

@@ -161,7 +161,7 @@ pub(super) fn rps(seen: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &str) -
     let old =
         netdev.rx_queues.iter().find(|rx| rx.index == queue).and_then(|rx| rx.rps_cpus.clone());
     let change = old.map(|old| Change {
-        target: Target::RpsCpus { netdev: NetdevIdentity::of(netdev), queue },
+        target: Target::RpsCpus { netdev: NetdevIdentity::from_netdev(netdev), queue },
         old: Value::Cpus(old),
         new: Value::Cpus(cpus),
         reason: why.to_owned(),
@@ -181,7 +181,7 @@ fn idle_near(seen: &Analysis<'_>, cpu: CpuId) -> CpuSet {
         .llc_of(cpu)
         .and(&topology.online)
         .minus(&topology.set_apart())
-        .minus(&CpuSet::of(cpu));
+        .minus(&CpuSet::from_cpu(cpu));
     let idle = |cpu: &CpuId| {
         let shares = seen.rates.cpus.get(cpu).and_then(|rates| rates.shares);
         shares.is_some_and(|shares| shares.busy() <= 1.0 - IDLE)
@@ -199,7 +199,7 @@ pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> 
     let old = fields(netdev, flow_type).filter(|fields| !fields.contains(HashFields::PORTS))?;
     let fixed = netdev.driver.as_deref().is_some_and(|driver| FIXED_FIELDS.contains(&driver));
     (!fixed).then(|| Change {
-        target: Target::FlowHash { netdev: NetdevIdentity::of(netdev), flow_type },
+        target: Target::FlowHash { netdev: NetdevIdentity::from_netdev(netdev), flow_type },
         old: Value::Fields(old),
         new: Value::Fields(HashFields::ADDRESSES_AND_PORTS),
         reason: reason.to_owned(),
@@ -390,7 +390,7 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
             interrupts_traffic: false,
         }];
     };
-    let identity = |netdev: &Netdev| NetdevIdentity::of(netdev);
+    let identity = |netdev: &Netdev| NetdevIdentity::from_netdev(netdev);
     let (what, cost, changes): (_, _, Vec<Change>) = if drivers_can {
         let words = Value::words("toeplitz symmetric-xor");
         let one = |(netdev, rss): (&&Netdev, &&Rss)| {

@@ -24,7 +24,7 @@ pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
 }
 
 fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
-    let Ok(load) = TableLoad::of(seen.observation, netdev) else { return Vec::new() };
+    let Ok(load) = TableLoad::from_observation(seen.observation, netdev) else { return Vec::new() };
     let skewed = load
         .skew()
         .filter(|skew| *skew >= SKEWED && load.is_whole() && load.packets >= ENOUGH_PACKETS);
@@ -89,7 +89,7 @@ fn table_skew(
     );
     let mean = load.packets as f64 / load.queues().len().max(1) as f64;
     let change = Change {
-        target: Target::RssTable { netdev: NetdevIdentity::of(netdev), context: 0 },
+        target: Target::RssTable { netdev: NetdevIdentity::from_netdev(netdev), context: 0 },
         old: Value::Table(Table(load.table.clone())),
         new: Value::Table(Table(balanced.table.clone())),
         reason: format!(

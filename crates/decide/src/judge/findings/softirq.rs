@@ -61,7 +61,7 @@ impl<'a> Load<'a> {
                 || (silo.packets_per_s.is_none() && interrupted())
         };
         let queues = seen.silos.queues.iter().filter(polled).collect();
-        Self { cpu, split: CpuTimeShares::of(seen.observation, seen.rates, cpu), queues }
+        Self { cpu, split: CpuTimeShares::from_observation(seen.observation, seen.rates, cpu), queues }
     }
 
     pub(super) fn subject(&self) -> String {

@@ -92,7 +92,7 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
     };
     verdict.writes(
         work,
-        Target::Coalesce { netdev: NetdevIdentity::of(work.netdev) },
+        Target::Coalesce { netdev: NetdevIdentity::from_netdev(work.netdev) },
         edit,
         &reason,
     )
@@ -122,7 +122,7 @@ pub(super) fn deferral(work: &Work<'_>) -> Verdict {
     let Some(wait) = wait_usecs(work).filter(|_| verdict.outcome == Outcome::Help) else {
         return verdict;
     };
-    let netdev = || NetdevIdentity::of(work.netdev);
+    let netdev = || NetdevIdentity::from_netdev(work.netdev);
     let at_least = |least: u32| {
         move |old: &Value| match old {
             Value::Count(count) => Some(Value::Count(least.max(*count))),
@@ -251,7 +251,7 @@ mod tests {
     /// The verdict for 120 thousand packets per second with an interrupt for every second packet,
     /// on a CPU that spends about a third of its time in interrupt handlers.
     fn judged(driver: &str, coalesce: Option<Coalesce>, remedy: RemedyName) -> Verdict {
-        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+        let (irq, cpus) = (Some(30), CpuSet::from_cpu(CpuId(0)));
         let queue = SceneQueue {
             irq,
             cpus,

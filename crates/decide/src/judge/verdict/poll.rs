@@ -58,7 +58,7 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
                 )),
                 _ => None,
             };
-            let target = Target::Rings { netdev: NetdevIdentity::of(work.netdev) };
+            let target = Target::Rings { netdev: NetdevIdentity::from_netdev(work.netdev) };
             let verdict = Verdict::new(work, remedy, Outcome::Help, because)
                 .bound(losses(lost))
                 .reasons(reasons);

@@ -184,7 +184,7 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
     verdict
         .writes(
             work,
-            Target::Channels { netdev: NetdevIdentity::of(work.netdev) },
+            Target::Channels { netdev: NetdevIdentity::from_netdev(work.netdev) },
             edit,
             "one queue per cpu that can poll",
         )
@@ -229,7 +229,12 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
     }
     let on = |_: &Value| Some(Value::Count(1));
     let reason = "its interrupts cannot be moved, but kthreads can run on idle cpus";
-    verdict.writes(work, Target::Threaded { netdev: NetdevIdentity::of(work.netdev) }, on, reason)
+    verdict.writes(
+        work,
+        Target::Threaded { netdev: NetdevIdentity::from_netdev(work.netdev) },
+        on,
+        reason,
+    )
 }
 
 /// The effect of placing each queue's work on the CPU that is then least loaded.

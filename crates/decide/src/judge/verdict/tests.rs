@@ -120,7 +120,7 @@ impl Server {
         };
         let queue = |n: u32| SceneQueue {
             irq: Some(74 + n),
-            cpus: CpuSet::of(CpuId(self.irqs[n as usize])),
+            cpus: CpuSet::from_cpu(CpuId(self.irqs[n as usize])),
             rps_cpus: Some(CpuSet::new()),
             rps_flow_cnt: Some(0),
             packets_per_s: self.packets[n as usize],

@@ -155,7 +155,8 @@ impl<'a> Work<'a> {
 
     /// The summed busy shares of the other hardware threads of a CPU's core, which slow it down.
     pub(super) fn sibling_busy(&self, cpu: CpuId) -> f64 {
-        let siblings = self.seen.observation.after.topology.core_of(cpu).minus(&CpuSet::of(cpu));
+        let siblings =
+            self.seen.observation.after.topology.core_of(cpu).minus(&CpuSet::from_cpu(cpu));
         siblings
             .iter()
             .filter_map(|other| self.loads.get(&other))

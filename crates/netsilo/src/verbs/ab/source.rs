@@ -117,7 +117,7 @@ impl Source {
                     return Ok(None);
                 }
                 let nothing = |why| Nothing { measure: *measure, window: *window, why };
-                Ok(Some(measure.of(&observation).map_err(nothing)?))
+                Ok(Some(measure.compute(&observation).map_err(nothing)?))
             }
         }
     }

@@ -140,12 +140,12 @@ fn rounds(n: u32) -> Vec<Record> {
 
 fn of<'a>(results: &'a Results, load: &str, setting: &str, measure: TrialMeasure) -> &'a Measured {
     let load = results.loads.iter().find(|it| it.load == load).unwrap();
-    load.of(setting).unwrap().measured(measure).unwrap()
+    load.setting(setting).unwrap().measured(measure).unwrap()
 }
 
 #[test]
 fn a_change_is_by_round_so_that_drift_cancels() {
-    let results = Results::of(&experiment(8, false), &rounds(8));
+    let results = Results::from_records(&experiment(8, false), &rounds(8));
     let rate = of(&results, "a", "rps", TrialMeasure::Rate);
     let against = rate.against.as_ref().unwrap();
     assert_eq!(
@@ -167,7 +167,7 @@ fn a_change_is_by_round_so_that_drift_cancels() {
 
 #[test]
 fn counts_are_per_transaction() {
-    let results = Results::of(&experiment(8, false), &rounds(8));
+    let results = Results::from_records(&experiment(8, false), &rounds(8));
     let first = |measure| of(&results, "a", "none", measure).rounds[&0];
     assert_eq!(
         [
@@ -195,19 +195,19 @@ fn counts_are_per_transaction() {
         CellResult::Lower
     );
     assert!(
-        results.loads[0].of("none").unwrap().measured(TrialMeasure::Lost).is_none(),
+        results.loads[0].setting("none").unwrap().measured(TrialMeasure::Lost).is_none(),
         "TCP loses nothing"
     );
 }
 
 #[test]
 fn fewer_than_six_rounds_give_a_change_but_no_verdict() {
-    let results = Results::of(&experiment(5, false), &rounds(5));
+    let results = Results::from_records(&experiment(5, false), &rounds(5));
     let against = of(&results, "a", "rps", TrialMeasure::Rate).against.as_ref().unwrap();
     assert_eq!((against.verdict, against.interval), (CellResult::TooFewRounds, None));
     assert!((against.change - 0.101).abs() < 0.001);
     assert_eq!(results.rates, VerdictCounts::default());
-    let six = Results::of(&experiment(6, false), &rounds(6));
+    let six = Results::from_records(&experiment(6, false), &rounds(6));
     assert_eq!(
         of(&six, "a", "rps", TrialMeasure::Rate).against.as_ref().unwrap().verdict,
         CellResult::Better
@@ -217,8 +217,8 @@ fn fewer_than_six_rounds_give_a_change_but_no_verdict() {
 
 #[test]
 fn without_valid_times_only_counts_have_verdicts() {
-    let results = Results::of(&experiment(8, true), &rounds(8));
-    for measured in &results.loads[0].of("rps").unwrap().measures {
+    let results = Results::from_records(&experiment(8, true), &rounds(8));
+    for measured in &results.loads[0].setting("rps").unwrap().measures {
         let verdict = measured.against.as_ref().unwrap().verdict;
         assert_eq!(measured.means_nothing, measured.measure.is_time());
         assert_eq!(
@@ -252,7 +252,7 @@ fn failed_missing_and_unknown_steps_are_separate() {
         sampled: None,
     };
     records.extend([Record::Map(Box::new(map("rps"))), Record::Map(Box::new(map("both")))]);
-    let results = Results::of(&experiment(2, false), &records);
+    let results = Results::from_records(&experiment(2, false), &records);
     assert_eq!(results.failed, [Failed { step: step(0, "rps"), why: "no server".into() }]);
     assert_eq!((results.not_tried.len(), results.strangers, results.maps.len()), (2, 3, 1));
     let packets = of(&results, "b", "none", TrialMeasure::Rate);
@@ -269,7 +269,7 @@ fn an_unpaired_round_is_not_compared_and_the_later_record_counts() {
     let mut records = rounds(7);
     records.remove(0);
     records.push(record(3, "a", "rps", TrialParameters { per_s: 9999.0, ..PLAIN }));
-    let results = Results::of(&experiment(7, false), &records);
+    let results = Results::from_records(&experiment(7, false), &records);
     let rate = of(&results, "a", "rps", TrialMeasure::Rate);
     assert_eq!((rate.rounds.len(), rate.rounds[&3]), (7, 9999.0));
     assert_eq!(rate.against.as_ref().unwrap().rounds, 6);
@@ -278,11 +278,11 @@ fn an_unpaired_round_is_not_compared_and_the_later_record_counts() {
 #[test]
 fn latencies_of_all_rounds_are_one_histogram_and_cpus_are_means() {
     let slow = TrialParameters { latency_ns: 9000, net_rx: [100.0, 100.0], ..PLAIN };
-    let results = Results::of(
+    let results = Results::from_records(
         &experiment(2, false),
         &[record(0, "a", "none", PLAIN), record(1, "a", "none", slow)],
     );
-    let cell = results.loads[0].of("none").unwrap();
+    let cell = results.loads[0].setting("none").unwrap();
     let merged = cell.latency.as_ref().unwrap();
     assert_eq!((merged.count, merged.unreadable), (200, 0));
     let cpu = cell.cpus[&CpuId(0)];
@@ -293,6 +293,6 @@ fn latencies_of_all_rounds_are_one_histogram_and_cpus_are_means() {
     let broken = Latency { histogram: "?".into(), ..Latency::default() };
     let mut trial = trial(0, "a", "none", PLAIN);
     trial.runs[0].latency = Some(broken);
-    let results = Results::of(&experiment(2, false), &[Record::Trial(Box::new(trial))]);
+    let results = Results::from_records(&experiment(2, false), &[Record::Trial(Box::new(trial))]);
     assert_eq!(results.loads[0].settings[0].latency.as_ref().unwrap().unreadable, 1);
 }

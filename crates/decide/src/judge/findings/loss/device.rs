@@ -150,7 +150,7 @@ fn larger_ring(
 }
 
 fn rings(seen: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
-    let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
+    let target = Target::Rings { netdev: NetdevIdentity::from_netdev(netdev) };
     let Some(Value::Settings(old)) = target.value_in(&seen.observation.after) else {
         return Vec::new();
     };

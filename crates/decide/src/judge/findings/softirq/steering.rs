@@ -26,7 +26,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
     }
     let netdev: NetdevIdentity = silo.netdev.clone();
     let queue = silo.queue?;
-    let (old, new) = (Value::Cpus(CpuSet::of(target)), Value::Cpus(CpuSet::new()));
+    let (old, new) = (Value::Cpus(CpuSet::from_cpu(target)), Value::Cpus(CpuSet::new()));
     let reason =
         format!("{} is polled on cpu {target}, which is also its only RPS target", silo.label());
     Some(Finding {
