@@ -126,7 +126,7 @@ pub fn run(
     let done = control.ask(&Request::Stop)?;
     let Reply::Done(served) = done else { return Err(LoadError::Stranger(server)) };
     Ok(LoadResult {
-        version: 1,
+        schema: 1,
         spec: spec.clone(),
         address: server.to_string(),
         seconds: counted.seconds,

@@ -192,7 +192,7 @@ impl Common {
         let settings = without_twins(settings);
         let (seen, how) = (made.seen, made.how);
         let experiment = Experiment {
-            version: 1,
+            schema: 1,
             kind,
             netsilo: env!("CARGO_PKG_VERSION").into(),
             command: std::env::args().collect(),

@@ -121,7 +121,7 @@ fn percent(text: &str) -> Result<f64, String> {
 /// The result of a comparison as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Told<'a> {
-    pub(crate) version: u32,
+    pub(crate) schema: u32,
     pub(crate) a: &'a Setting,
     pub(crate) b: &'a Setting,
     pub(crate) measured: String,
@@ -177,7 +177,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let interrupted = stop.load(Ordering::Relaxed);
     let (a, b, measured, unit) = (&args.a, &args.b, source.to_string(), source.unit());
     let told =
-        Told { version: 1, a, b, measured, unit, question, interrupted, comparison: &comparison };
+        Told { schema: 1, a, b, measured, unit, question, interrupted, comparison: &comparison };
     if args.json {
         out::json(&told)?;
     } else {

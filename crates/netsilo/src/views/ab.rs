@@ -142,7 +142,7 @@ mod tests {
         let (a, b, measured) =
             (&Setting::None, &Setting::Plan(None), "netsilo bench run".to_owned());
         render(&Told {
-            version: 1,
+            schema: 1,
             a,
             b,
             measured,

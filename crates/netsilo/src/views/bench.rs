@@ -257,7 +257,7 @@ mod tests {
         (spec.instances, spec.instances_as) = (100, InstancesAs::Multiplexed);
         let percentiles = [("50", 31_000), ("99.9", 90_500)];
         let run = LoadResult {
-            version: 1,
+            schema: 1,
             spec,
             address: "192.0.2.7:12870".into(),
             seconds: 10.0,

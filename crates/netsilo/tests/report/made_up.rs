@@ -84,7 +84,7 @@ pub(crate) fn experiment(times_mean_nothing: Option<&str>) -> Experiment {
         command: (name == HOSTILE).then(|| "tune --all <eth0>".into()),
     };
     Experiment {
-        version: 1,
+        schema: 1,
         kind: Kind::Matrix,
         netsilo: "0.1.0".into(),
         command: ["netsilo", "bench", "matrix", "192.0.2.7", "-c", "it's"]
@@ -165,7 +165,7 @@ pub(crate) fn trial(load_at: usize, load: &Load, setting: usize, round: u32) -> 
     let arrived =
         Totals { received_bytes: pieces, datagrams_received: pieces, ..Totals::default() };
     let run = LoadResult {
-        version: 1,
+        schema: 1,
         spec: load.spec.clone(),
         address: "192.0.2.7:12870".into(),
         seconds: 10.0,

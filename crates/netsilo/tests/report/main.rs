@@ -128,8 +128,8 @@ fn a_file_that_is_missing_or_wrong_is_refused_with_its_place() {
         @"netsilo: RUN/experiment.json does not exist: name a folder that netsilo bench wrote"
     );
     insta::assert_snapshot!(
-        refusal(EXPERIMENT, Some(&experiment.replacen("\"version\"", "\"vision\"", 1))),
-        @"netsilo: RUN/experiment.json: unknown field `vision`, expected one of `version`, \
+        refusal(EXPERIMENT, Some(&experiment.replacen("\"schema\"", "\"scheme\"", 1))),
+        @"netsilo: RUN/experiment.json: unknown field `scheme`, expected one of `schema`, \
          `kind`, `netsilo`, `command`, `started_s`, `settings`, `loads`, `rounds`, `pause`, \
          `seed`, `machine` at line 2 column 10"
     );

@@ -17,8 +17,8 @@ use crate::experiment::stage_costs::{EarlyDrop, StageCosts, early_drops};
 /// The results of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Format version.
-    pub version: u32,
+    /// Schema of this document: 1.
+    pub schema: u32,
     /// Kind of experiment.
     pub kind: Kind,
     /// The setting with which the others are compared.
@@ -86,7 +86,7 @@ impl Results {
         let stages: Vec<StageCosts> =
             last_maps(experiment, records).filter_map(StageCosts::from_map).collect();
         Self {
-            version: 1,
+            schema: 1,
             kind: experiment.kind,
             reference: experiment
                 .settings

@@ -229,7 +229,7 @@ mod tests {
             command: None,
         };
         Experiment {
-            version: 1,
+            schema: 1,
             kind: Kind::Forward,
             netsilo: "0".into(),
             command: vec![],
@@ -278,7 +278,7 @@ mod tests {
         };
         let arrived = Totals { datagrams_received: passed_on, ..Totals::default() };
         let run = LoadResult {
-            version: 1,
+            schema: 1,
             spec: Spec::usual(Test::Forward, Duration::from_secs(10)),
             address: String::new(),
             seconds: 10.0,
