@@ -15,7 +15,7 @@ pub struct Estimate {
 
 impl Estimate {
     /// Whether the interval, ends included, contains a value.
-    pub fn holds(&self, value: f64) -> bool {
+    pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 

@@ -99,7 +99,7 @@ impl Rules {
     fn stop(&self, pairs: usize, estimate: Option<Estimate>, doubt: f64) -> Option<Stop> {
         let used = (pairs >= self.most).then_some(Stop::Used);
         let Some(estimate) = estimate else { return used };
-        if !estimate.holds(0.0) {
+        if !estimate.contains(0.0) {
             Some(Stop::Clear)
         } else if estimate.low > -self.matters && estimate.high < self.matters {
             Some(Stop::Alike)

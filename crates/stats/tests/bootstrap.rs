@@ -8,7 +8,7 @@ fn covered(noise: Noise, n: usize, truth: f64, figure: fn(&[f64]) -> Option<f64>
     share(250, |rng| {
         let sample: Vec<f64> = (0..n).map(|_| noise.sample(rng)).collect();
         let draws = Draws { resamples: 400, seed: rng.u64(..), ..Draws::default() };
-        interval(&sample, figure, draws).unwrap().holds(truth)
+        interval(&sample, figure, draws).unwrap().contains(truth)
     })
 }
 

@@ -21,7 +21,7 @@ fn coverage_holds_whenever_it_stops() {
     for noise in Noise::ALL {
         for truth in [0.0, 1.5] {
             let covered = share(300, |rng| {
-                run(Rules::default(), noise, truth, rng).estimate.unwrap().holds(truth)
+                run(Rules::default(), noise, truth, rng).estimate.unwrap().contains(truth)
             });
             assert!(covered >= 0.945, "{noise:?} {truth}: {covered}");
         }

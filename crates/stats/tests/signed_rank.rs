@@ -16,7 +16,7 @@ fn coverage_holds_under_any_noise_and_drift() {
             let covered = share(1500, |rng| {
                 let differences: Vec<f64> =
                     (0..12).map(|_| difference(noise, 0.7, drift, rng)).collect();
-                interval(&differences, 0.05).unwrap().holds(0.7)
+                interval(&differences, 0.05).unwrap().contains(0.7)
             });
             assert!(covered >= 0.94, "{noise:?} drift {drift}: {covered}");
         }

@@ -140,7 +140,7 @@ impl ComparisonSpec {
 
     fn verdict(&self, look: Option<Look>) -> Conclusion {
         let Some(estimate) =
-            look.and_then(|look| look.estimate).filter(|estimate| !estimate.holds(0.0))
+            look.and_then(|look| look.estimate).filter(|estimate| !estimate.contains(0.0))
         else {
             return Conclusion::NoDifferenceShown;
         };
@@ -184,7 +184,7 @@ mod tests {
             (change.value - 0.1).abs() < 0.01 && change.low > 0.05 && change.high < 0.15,
             "{change:?}"
         );
-        assert!(comparison.bootstrap.unwrap().holds(change.value));
+        assert!(comparison.bootstrap.unwrap().contains(change.value));
         let cost = ComparisonSpec { better: Better::Lower, ..QUESTION };
         assert_eq!(cost.compare(&pairs(8, 110.0)).verdict, Conclusion::Worse);
         assert_eq!(cost.compare(&pairs(8, 90.0)).verdict, Conclusion::Better);
@@ -207,7 +207,7 @@ mod tests {
     fn an_interval_containing_zero_shows_no_difference() {
         let comparison = QUESTION.compare(&pairs(60, 100.0));
         assert_eq!(comparison.verdict, Conclusion::NoDifferenceShown);
-        assert!(comparison.change.unwrap().holds(0.0));
+        assert!(comparison.change.unwrap().contains(0.0));
     }
 
     #[test]

@@ -261,7 +261,7 @@ fn against(
     let verdict = match interval {
         _ if means_nothing => CellResult::TimesMeanNothing,
         None => CellResult::TooFewRounds,
-        Some(interval) if interval.holds(0.0) => CellResult::NoDifferenceShown,
+        Some(interval) if interval.contains(0.0) => CellResult::NoDifferenceShown,
         Some(interval) => match (interval.value > 0.0, measure.better()) {
             (true, None) => CellResult::Higher,
             (false, None) => CellResult::Lower,

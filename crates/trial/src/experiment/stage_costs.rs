@@ -363,7 +363,7 @@ mod tests {
         assert!(
             is_near(cpu.less_ns, 1200.0)
                 && cpu.rounds == 6
-                && cpu.interval.unwrap().holds(cpu.less_ns),
+                && cpu.interval.unwrap().contains(cpu.less_ns),
             "{cpu:?}"
         );
         assert!(is_near(none.softirq.unwrap().less_ns, 1080.0), "{none:?}");
