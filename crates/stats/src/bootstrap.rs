@@ -12,7 +12,7 @@ use crate::normal::{normal_cdf, normal_quantile};
 use crate::summary::{mean, quantile, sorted};
 
 /// The fewest values that show a spread.
-pub const LEAST: usize = 5;
+pub const MIN_VALUES: usize = 5;
 
 /// Parameters of the resampling.
 #[derive(Debug, Clone, Copy)]
@@ -33,13 +33,13 @@ impl Default for Draws {
 
 /// A statistic of a sample (for pairs: of their differences) and its BCa interval.
 ///
-/// `None` for fewer than [`LEAST`] values, or if the statistic of a resample is not a number.
+/// `None` for fewer than [`MIN_VALUES`] values, or if the statistic of a resample is not a number.
 pub fn interval(
     sample: &[f64],
     figure: impl Fn(&[f64]) -> Option<f64>,
     draws: Draws,
 ) -> Option<Estimate> {
-    if sample.len() < LEAST {
+    if sample.len() < MIN_VALUES {
         return None;
     }
     let value = figure(sample).filter(|value| value.is_finite())?;

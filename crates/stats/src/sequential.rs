@@ -47,7 +47,8 @@ pub enum Stop {
     /// The interval would still contain zero after all remaining pairs.
     Hopeless,
     /// All pairs have been measured.
-    Used,
+    #[serde(rename = "used")]
+    Exhausted,
 }
 
 /// The result of one look at the differences.
@@ -97,7 +98,7 @@ impl Rules {
     }
 
     fn stop(&self, pairs: usize, estimate: Option<Estimate>, doubt: f64) -> Option<Stop> {
-        let used = (pairs >= self.most).then_some(Stop::Used);
+        let used = (pairs >= self.most).then_some(Stop::Exhausted);
         let Some(estimate) = estimate else { return used };
         if !estimate.contains(0.0) {
             Some(Stop::Clear)
@@ -146,7 +147,7 @@ mod tests {
         let few = Rules { most: 3, ..rules };
         assert_eq!(
             few.look(&same[..3]).unwrap(),
-            Look { pairs: 3, estimate: None, stop: Some(Stop::Used) }
+            Look { pairs: 3, estimate: None, stop: Some(Stop::Exhausted) }
         );
     }
 }

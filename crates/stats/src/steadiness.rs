@@ -15,7 +15,7 @@ const TO_DEVIATION: f64 = 1.4826;
 const DOUBT: f64 = 0.01;
 
 /// The fewest values that can show a drift or an outlier.
-const LEAST: usize = 8;
+const MIN_VALUES: usize = 8;
 
 /// Steadiness of values in the order of measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,8 @@ pub struct Steadiness {
     /// median.
     pub outliers: Vec<usize>,
     /// Correlation of neighbours, 1 when equal; `None` when chance may explain it.
-    pub neighbours_alike: Option<f64>,
+    #[serde(rename = "neighbours_alike")]
+    pub autocorrelation: Option<f64>,
 }
 
 /// Computes the steadiness of values.
@@ -35,12 +36,12 @@ pub fn steadiness(values: &[f64]) -> Steadiness {
     Steadiness {
         drift: drift(values),
         outliers: outliers(values),
-        neighbours_alike: neighbours_alike(values),
+        autocorrelation: autocorrelation(values),
     }
 }
 
 fn drift(values: &[f64]) -> Option<f64> {
-    if values.len() < LEAST {
+    if values.len() < MIN_VALUES {
         return None;
     }
     let pairs = || (0..values.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
@@ -59,19 +60,19 @@ fn outliers(values: &[f64]) -> Vec<usize> {
     let Some(middle) = median(values) else { return Vec::new() };
     let off: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
     let deviation = median(&off).unwrap_or(0.0) * TO_DEVIATION;
-    if values.len() < LEAST || deviation == 0.0 {
+    if values.len() < MIN_VALUES || deviation == 0.0 {
         return Vec::new();
     }
     (0..values.len()).filter(|at| off[*at] > FAR * deviation).collect()
 }
 
-fn neighbours_alike(values: &[f64]) -> Option<f64> {
+fn autocorrelation(values: &[f64]) -> Option<f64> {
     let middle = mean(values)?;
     let off: Vec<f64> = values.iter().map(|value| value - middle).collect();
     let squares: f64 = off.iter().map(|off| off * off).sum();
     let alike = off.windows(2).map(|pair| pair[0] * pair[1]).sum::<f64>() / squares;
     let chance = normal_quantile(1.0 - DOUBT / 2.0) / (values.len() as f64).sqrt();
-    (values.len() >= LEAST && alike > chance).then_some(alike)
+    (values.len() >= MIN_VALUES && alike > chance).then_some(alike)
 }
 
 #[cfg(test)]
@@ -99,8 +100,8 @@ mod tests {
     #[test]
     fn correlated_neighbours_are_reported() {
         let waves: Vec<f64> = (0..40).map(|n| (f64::from(n) / 5.0).sin()).collect();
-        assert!(steadiness(&waves).neighbours_alike.unwrap() > 0.8);
+        assert!(steadiness(&waves).autocorrelation.unwrap() > 0.8);
         let to_and_fro: Vec<f64> = (0..40).map(|n| f64::from(n % 2)).collect();
-        assert_eq!(steadiness(&to_and_fro).neighbours_alike, None);
+        assert_eq!(steadiness(&to_and_fro).autocorrelation, None);
     }
 }

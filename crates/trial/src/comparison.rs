@@ -86,7 +86,8 @@ pub struct Comparison {
     /// Steadiness of B.
     pub b: Steadiness,
     /// Indices of pairs with outlying differences; they move the interval little.
-    pub far_off: Vec<usize>,
+    #[serde(rename = "far_off")]
+    pub outliers: Vec<usize>,
     /// All measured pairs.
     pub pairs: Vec<Pair>,
 }
@@ -127,7 +128,7 @@ impl ComparisonSpec {
             medians: median(&a).zip(median(&b)),
             a: steadiness(&a),
             b: steadiness(&b),
-            far_off: steadiness(&differences).outliers,
+            outliers: steadiness(&differences).outliers,
             pairs: pairs.to_vec(),
         }
     }

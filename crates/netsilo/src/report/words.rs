@@ -303,7 +303,7 @@ pub(super) fn doubts(results: &Results) -> Vec<String> {
                     drift * 100.0
                 ));
             }
-            if steadiness.neighbours_alike.is_some() {
+            if steadiness.autocorrelation.is_some() {
                 doubts.push(format!("{who}: autocorrelated, neighbouring rounds are alike"));
             }
             if !steadiness.outliers.is_empty() {

@@ -33,8 +33,8 @@ pub(crate) fn render(told: &Told<'_>) -> String {
             let _ = writeln!(text, "  note: {note}");
         }
     }
-    if !comparison.far_off.is_empty() {
-        let pairs: Vec<String> = comparison.far_off.iter().map(|n| (n + 1).to_string()).collect();
+    if !comparison.outliers.is_empty() {
+        let pairs: Vec<String> = comparison.outliers.iter().map(|n| (n + 1).to_string()).collect();
         let _ = writeln!(text, "  note: outlier: the difference of pair {}", pairs.join(", "));
     }
     text
@@ -80,7 +80,7 @@ fn stopped(told: &Told<'_>) -> String {
         Some(Stop::Hopeless) => {
             format!("stopped after {pairs}: all {most} would not show a difference")
         }
-        Some(Stop::Used) | None => format!("all {pairs} used"),
+        Some(Stop::Exhausted) | None => format!("all {pairs} used"),
     }
 }
 
@@ -92,7 +92,7 @@ fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
             drift * 100.0
         ));
     }
-    if let Some(alike) = steadiness.neighbours_alike {
+    if let Some(alike) = steadiness.autocorrelation {
         notes.push(format!("{name} is autocorrelated: neighbouring pairs are alike ({alike:.2})"));
     }
     if !steadiness.outliers.is_empty() {
