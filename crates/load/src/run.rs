@@ -122,7 +122,7 @@ pub fn run(
         })?
     };
     let mut counted = made.counted;
-    counted.client.own_cpus += made.children_cpu.as_secs_f64() / counted.seconds;
+    counted.client.netsilo_cpus += made.children_cpu.as_secs_f64() / counted.seconds;
     let done = control.ask(&Request::Stop)?;
     let Reply::Done(served) = done else { return Err(LoadError::Stranger(server)) };
     Ok(LoadResult {

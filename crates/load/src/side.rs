@@ -62,7 +62,7 @@ impl Before {
             true_elapsed,
             context_switches_per_s: per_s(self.events.context_switches, now.context_switches),
             interrupts_per_s: per_s(self.events.interrupts, now.interrupts),
-            own_cpus: own.as_secs_f64() / seconds,
+            netsilo_cpus: own.as_secs_f64() / seconds,
             peak_bytes: peak_bytes(),
         })
     }

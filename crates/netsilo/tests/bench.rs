@@ -370,7 +370,8 @@ fn a_server_survives_any_input() {
     assert!(says(format!("{hello}{hello}").as_bytes()).contains("this request is out of order"));
     says(&[b'x'; 200_000]);
     says(&[0xff; 1000]);
-    let spec = netsilo_trial::traffic::Spec::usual(Test::TcpRr, std::time::Duration::from_secs(1));
+    let spec =
+        netsilo_trial::traffic::Spec::default_for(Test::TcpRr, std::time::Duration::from_secs(1));
     let prepare = |spec| format!("{hello}{}\n", serde_json::json!({ "prepare": spec }));
     let huge = netsilo_trial::traffic::Spec { instances: usize::MAX, ..spec.clone() };
     assert!(says(prepare(&huge).as_bytes()).contains("instances must be 1 to 20000"));

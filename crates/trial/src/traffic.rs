@@ -11,16 +11,16 @@ use netsilo_model::snapshot::attribution::CpuTime;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of instances: each is a socket, and a client has about 28000 ports.
-pub const MOST_INSTANCES: usize = 20_000;
+pub const MAX_INSTANCES: usize = 20_000;
 
 /// Maximum size of a request, response or send call, in bytes.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// Bytes per call that a TCP stream sends, as iperf3 does, and that its reader takes.
-const USUAL_PIECE: usize = 128 << 10;
+const DEFAULT_PIECE: usize = 128 << 10;
 
 /// Maximum payload of a UDP datagram over IPv4, in bytes.
-const MOST_DATAGRAM: usize = 65_507;
+const MAX_DATAGRAM: usize = 65_507;
 
 /// The traffic pattern, with netperf's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,16 +94,16 @@ impl Test {
     }
 
     /// Default number of bytes per send call: iperf3's size, a full Ethernet frame, or the minimum.
-    pub fn usual_send_bytes(self) -> usize {
+    pub fn default_send_bytes(self) -> usize {
         match self {
             Self::UdpStream => 1472,
             Self::Forward => 18,
-            _ => USUAL_PIECE,
+            _ => DEFAULT_PIECE,
         }
     }
 
     /// Default number of instances.
-    pub fn usual_instances(self) -> usize {
+    pub fn default_instances(self) -> usize {
         if self == Self::Forward { 64 } else { 1 }
     }
 }
@@ -157,7 +157,7 @@ pub struct Spec {
     /// Bytes per send call of a stream.
     pub send_bytes: usize,
     /// Maximum bytes per read call of a TCP stream's reader.
-    #[serde(default = "usual_piece", skip_serializing_if = "is_usual_piece")]
+    #[serde(default = "default_piece", skip_serializing_if = "is_default_piece")]
     pub recv_bytes: usize,
     /// Whether a stream sends with `MSG_ZEROCOPY`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -176,16 +176,16 @@ pub struct Spec {
 
 impl Spec {
     /// The default specification of a test, for this duration.
-    pub fn usual(test: Test, duration: Duration) -> Self {
+    pub fn default_for(test: Test, duration: Duration) -> Self {
         Self {
             test,
-            instances: test.usual_instances(),
+            instances: test.default_instances(),
             instances_as: InstancesAs::Threads,
             workers: 1,
             request_bytes: 1,
             response_bytes: 1,
-            send_bytes: test.usual_send_bytes(),
-            recv_bytes: USUAL_PIECE,
+            send_bytes: test.default_send_bytes(),
+            recv_bytes: DEFAULT_PIECE,
             zero_copy: false,
             rate_per_s: None,
             lost_after: Duration::from_millis(200),
@@ -199,7 +199,7 @@ impl Spec {
     ///
     /// Errors are messages for the user.
     pub fn check(&self) -> Result<(), String> {
-        let most = if self.test.is_udp() { MOST_DATAGRAM } else { MOST_BYTES };
+        let most = if self.test.is_udp() { MAX_DATAGRAM } else { MAX_BYTES };
         let within = |what: &str, value: usize, most: usize| {
             if (1..=most).contains(&value) {
                 Ok(())
@@ -207,16 +207,16 @@ impl Spec {
                 Err(format!("{what} must be 1 to {most}, not {value}"))
             }
         };
-        within("instances", self.instances, MOST_INSTANCES)?;
+        within("instances", self.instances, MAX_INSTANCES)?;
         within("workers", self.workers, 1024)?;
         if self.test.has_responses() {
             within("request bytes", self.request_bytes, most)?;
             within("response bytes", self.response_bytes, most)?;
         } else {
             within("send bytes", self.send_bytes, most)?;
-            within("recv bytes", self.recv_bytes, USUAL_PIECE)?;
+            within("recv bytes", self.recv_bytes, DEFAULT_PIECE)?;
         }
-        if self.recv_bytes != USUAL_PIECE && !self.test.is_tcp_stream() {
+        if self.recv_bytes != DEFAULT_PIECE && !self.test.is_tcp_stream() {
             return Err(format!(
                 "recv bytes are for TCP_STREAM and TCP_SENDFILE, not for {}",
                 self.test
@@ -275,12 +275,12 @@ pub struct Totals {
     pub zerocopy_copied: u64,
 }
 
-fn usual_piece() -> usize {
-    USUAL_PIECE
+fn default_piece() -> usize {
+    DEFAULT_PIECE
 }
 
-fn is_usual_piece(bytes: &usize) -> bool {
-    *bytes == USUAL_PIECE
+fn is_default_piece(bytes: &usize) -> bool {
+    *bytes == DEFAULT_PIECE
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -360,7 +360,8 @@ pub struct EndMachine {
     /// All interrupts of the machine per second, including inter-processor ones and timers.
     pub interrupts_per_s: Option<f64>,
     /// CPU time of this end's netsilo and its processes, in CPUs.
-    pub own_cpus: f64,
+    #[serde(rename = "own_cpus")]
+    pub netsilo_cpus: f64,
     /// Peak memory of this end's netsilo process since its start, in bytes (VmHWM), without its
     /// child processes.
     pub peak_bytes: Option<u64>,
@@ -479,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_spec_from_a_peer_is_checked() {
-        let usual = Spec::usual(Test::UdpRr, Duration::from_secs(1));
+        let usual = Spec::default_for(Test::UdpRr, Duration::from_secs(1));
         assert_eq!(usual.check(), Ok(()));
         let wrong = |change: fn(&mut Spec)| {
             let mut spec = usual.clone();
@@ -519,7 +520,7 @@ mod tests {
     fn run(test: Test) -> LoadResult {
         LoadResult {
             schema: 1,
-            spec: Spec::usual(test, Duration::from_secs(2)),
+            spec: Spec::default_for(test, Duration::from_secs(2)),
             address: "192.0.2.1:12870".into(),
             seconds: 2.0,
             totals: Totals {

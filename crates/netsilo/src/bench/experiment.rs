@@ -308,7 +308,7 @@ impl Common {
         instances: usize,
         instances_as: Option<InstancesAs>,
     ) -> Spec {
-        let spec = Spec { warm_up: self.warm_up, ..Spec::usual(test, self.duration) };
+        let spec = Spec { warm_up: self.warm_up, ..Spec::default_for(test, self.duration) };
         crate::bench::filled(spec, instances, instances_as)
     }
 }

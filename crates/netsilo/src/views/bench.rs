@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_run_tells_its_rate_its_latencies_and_what_both_machines_did() {
-        let mut spec = Spec::usual(Test::UdpRr, Duration::from_secs(10));
+        let mut spec = Spec::default_for(Test::UdpRr, Duration::from_secs(10));
         (spec.instances, spec.instances_as) = (100, InstancesAs::Multiplexed);
         let percentiles = [("50", 31_000), ("99.9", 90_500)];
         let run = LoadResult {

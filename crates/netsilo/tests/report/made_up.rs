@@ -37,7 +37,7 @@ pub(crate) fn loads() -> Vec<Load> {
         instances,
         request_bytes: 256,
         response_bytes: 256,
-        ..Spec::usual(test, Duration::from_secs(10))
+        ..Spec::default_for(test, Duration::from_secs(10))
     };
     let load = |name: String, spec| Load { name, spec, senders: 1, early_drop: false };
     let requests = [1, 50, 500].map(|n| load(format!("TCP_RR 256 B x {n}"), spec(Test::TcpRr, n)));
@@ -262,7 +262,8 @@ pub(crate) fn forward() -> (Experiment, Vec<Record>) {
     experiment.kind = Kind::Forward;
     experiment.settings.truncate(2);
     experiment.machine.counted = vec!["eth0".into()];
-    let (name, spec) = ("one way".to_owned(), Spec::usual(Test::Forward, Duration::from_secs(10)));
+    let (name, spec) =
+        ("one way".to_owned(), Spec::default_for(Test::Forward, Duration::from_secs(10)));
     let dropped = Load {
         name: format!("{name}, dropped early"),
         spec: spec.clone(),

@@ -188,7 +188,7 @@ pub(super) mod tests {
         };
         let load = |name: &str| Load {
             name: name.into(),
-            spec: Spec::usual(Test::TcpRr, Duration::from_secs(1)),
+            spec: Spec::default_for(Test::TcpRr, Duration::from_secs(1)),
             senders: 1,
             early_drop: false,
         };

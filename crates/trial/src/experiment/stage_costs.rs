@@ -215,7 +215,7 @@ mod tests {
     const DROPPED: &str = "one way, dropped early";
 
     fn experiment(rounds: u32) -> Experiment {
-        let spec = Spec::usual(Test::Forward, Duration::from_secs(10));
+        let spec = Spec::default_for(Test::Forward, Duration::from_secs(10));
         let load = |(name, early_drop): (&str, bool)| Load {
             name: name.into(),
             spec: spec.clone(),
@@ -279,7 +279,7 @@ mod tests {
         let arrived = Totals { datagrams_received: passed_on, ..Totals::default() };
         let run = LoadResult {
             schema: 1,
-            spec: Spec::usual(Test::Forward, Duration::from_secs(10)),
+            spec: Spec::default_for(Test::Forward, Duration::from_secs(10)),
             address: String::new(),
             seconds: 10.0,
             totals: Totals { datagrams_sent: 1_000_000, ..Totals::default() },

@@ -23,7 +23,7 @@ fn experiment(rounds: u32, emulated: bool) -> Experiment {
     };
     let load = |name: &str, test| Load {
         name: name.into(),
-        spec: Spec::usual(test, Duration::from_secs(1)),
+        spec: Spec::default_for(test, Duration::from_secs(1)),
         senders: 1,
         early_drop: false,
     };
@@ -90,7 +90,7 @@ fn trial(round: u32, load: &str, setting: &str, made: TrialParameters) -> Trial 
     let done = (made.per_s * 10.0) as u64;
     let run = LoadResult {
         schema: 1,
-        spec: Spec::usual(test, Duration::from_secs(10)),
+        spec: Spec::default_for(test, Duration::from_secs(10)),
         address: String::new(),
         seconds: 10.0,
         totals: Totals {
