@@ -349,7 +349,7 @@ fn machine(seen: &Observation) -> Result<MachineSummary> {
         cpus: seen.after.topology.online.len() as u32,
         netdevs: netdevs.collect(),
         counted: Vec::new(),
-        times_mean_nothing: store::is_emulated().then(|| "its CPUs are emulated".into()),
+        times_invalid: store::is_emulated().then(|| "its CPUs are emulated".into()),
         model: Some(identity.cpu_model).filter(|model| !model.is_empty()),
     })
 }

@@ -112,7 +112,7 @@ fn subtitle(folder: &Folder) -> String {
 
 fn verdict(folder: &Folder, results: &Results) -> Markup {
     let caveats = words::caveats(results);
-    let (emulated, others) = caveats.split_at(usize::from(results.times_mean_nothing.is_some()));
+    let (emulated, others) = caveats.split_at(usize::from(results.times_invalid.is_some()));
     html! {
         p { "Each setting compared with " b { (results.reference) } ", round by round." }
         @for text in emulated { p.warn role="note" { (text) } }
@@ -173,7 +173,7 @@ fn rates(results: &Results, options: &mut Options) -> Markup {
             "Bars are medians of the rounds, dots the rounds, whiskers the 95 % interval of the \
              median (from five rounds on). At the right: the median, its change against the first \
              setting, and ▲ ▼ = as in the table above."
-            @if results.times_mean_nothing.is_some() {
+            @if results.times_invalid.is_some() {
                 " On this machine rates are not meaningful."
             }
         }
@@ -213,7 +213,7 @@ fn cpus(results: &Results, options: &mut Options) -> Markup {
                 "Shares of the clock ticks of the machine under test, means over the rounds. \
                  Without IRQ_TIME_ACCOUNTING the kernel accounts too little irq and softirq time \
                  under load; where eBPF measured it, the table has the measured shares."
-                @if results.times_mean_nothing.is_some() {
+                @if results.times_invalid.is_some() {
                     " On this machine shares of time are not meaningful."
                 }
             }
@@ -272,7 +272,7 @@ fn stages(results: &Results, options: &mut Options) -> Markup {
                 "Samples of kernel stacks in a separate trial per setting and load that does not \
                  count. Nanoseconds are per packet that the netdevs under test received; ± is the \
                  95 % interval from the number of samples alone."
-                @if results.times_mean_nothing.is_some() {
+                @if results.times_invalid.is_some() {
                     " On this machine times are not meaningful."
                 }
             }
@@ -296,7 +296,7 @@ fn latency(results: &Results, options: &mut Options) -> Markup {
             p {
                 "All responses of all rounds together (the histograms are added). A percentile \
                  needs ten responses beyond it."
-                @if results.times_mean_nothing.is_some() {
+                @if results.times_invalid.is_some() {
                     " On this machine times are not meaningful."
                 }
             }

@@ -67,7 +67,7 @@ pub(super) fn verdict(verdict: CellResult) -> &'static str {
         CellResult::Lower => "less",
         CellResult::NoDifferenceShown => "no difference shown",
         CellResult::TooFewRounds => "too few rounds",
-        CellResult::TimesMeanNothing => "not judged",
+        CellResult::TimesInvalid => "not judged",
     }
 }
 
@@ -77,7 +77,7 @@ pub(super) fn sign(verdict: CellResult) -> &'static str {
         CellResult::Better | CellResult::Higher => "▲",
         CellResult::Worse | CellResult::Lower => "▼",
         CellResult::NoDifferenceShown => "=",
-        CellResult::TooFewRounds | CellResult::TimesMeanNothing => "",
+        CellResult::TooFewRounds | CellResult::TimesInvalid => "",
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) fn summary(results: &Results) -> Vec<(String, Vec<String>)> {
         .first()
         .map(|load| load.settings.iter().skip(1).map(|cell| cell.setting.clone()));
     let measures: &[TrialMeasure] =
-        if results.times_mean_nothing.is_some() { &IN_COUNTS } else { &[TrialMeasure::Rate] };
+        if results.times_invalid.is_some() { &IN_COUNTS } else { &[TrialMeasure::Rate] };
     let sentences =
         |setting: &str| measures.iter().filter_map(|it| sentence(results, setting, *it)).collect();
     names.into_iter().flatten().map(|name| (name.clone(), sentences(&name))).collect()
@@ -128,7 +128,7 @@ fn sentence(results: &Results, setting: &str, measure: TrialMeasure) -> Option<S
         CellResult::Lower,
         CellResult::NoDifferenceShown,
         CellResult::TooFewRounds,
-        CellResult::TimesMeanNothing,
+        CellResult::TimesInvalid,
     ];
     let part = |kind: CellResult| {
         let of: Vec<&ReferenceComparison> =
@@ -239,7 +239,7 @@ pub(super) fn not_sampled(results: &Results) -> Vec<String> {
 /// Lists what limits the results as a whole.
 pub(super) fn caveats(results: &Results) -> Vec<String> {
     let mut caveats = Vec::new();
-    if let Some(why) = &results.times_mean_nothing {
+    if let Some(why) = &results.times_invalid {
         caveats.push(format!(
             "{why}: rates, latencies and shares of time are recorded and marked, but not judged. \
              Counts (per transaction, packet or megabyte) are judged."

@@ -57,7 +57,7 @@ pub(crate) fn per_s(load: usize, setting: usize, round: u32) -> f64 {
     base * (1.0 + helps) * (1.0 + 0.006 * wave) * (1.0 + 0.002 * f64::from(round))
 }
 
-fn machine(times_mean_nothing: Option<&str>) -> MachineSummary {
+fn machine(times_invalid: Option<&str>) -> MachineSummary {
     MachineSummary {
         hostname: "server1".into(),
         kernel: "6.12.48".into(),
@@ -65,11 +65,11 @@ fn machine(times_mean_nothing: Option<&str>) -> MachineSummary {
         model: Some("Made-up CPU <8 cores> & more".into()),
         netdevs: vec!["eth0: igb, 4 rx queues".into()],
         counted: Vec::new(),
-        times_mean_nothing: times_mean_nothing.map(str::to_owned),
+        times_invalid: times_invalid.map(str::to_owned),
     }
 }
 
-pub(crate) fn experiment(times_mean_nothing: Option<&str>) -> Experiment {
+pub(crate) fn experiment(times_invalid: Option<&str>) -> Experiment {
     let netdev = NetdevIdentity { name: "eth0".into(), ..NetdevIdentity::default() };
     let change = Change {
         target: Target::RpsCpus { netdev, queue: 0 },
@@ -96,7 +96,7 @@ pub(crate) fn experiment(times_mean_nothing: Option<&str>) -> Experiment {
         rounds: ROUNDS,
         pause: Duration::from_secs(3),
         seed: 42,
-        machine: machine(times_mean_nothing),
+        machine: machine(times_invalid),
     }
 }
 

@@ -28,9 +28,9 @@ fn stderr(output: &Output) -> &str {
 }
 
 /// Creates a folder with all records.
-fn folder(times_mean_nothing: Option<&str>) -> TempDir {
+fn folder(times_invalid: Option<&str>) -> TempDir {
     let folder = TempDir::new().unwrap();
-    made_up::write(folder.path(), &made_up::experiment(times_mean_nothing), &made_up::records());
+    made_up::write(folder.path(), &made_up::experiment(times_invalid), &made_up::records());
     folder
 }
 
@@ -74,7 +74,7 @@ fn where_times_are_not_meaningful_only_counts_are_judged() {
     for measured in all {
         let Some(against) = &measured.against else { continue };
         assert_eq!(
-            against.verdict == CellResult::TimesMeanNothing,
+            against.verdict == CellResult::TimesInvalid,
             measured.measure.is_time(),
             "{}",
             measured.name

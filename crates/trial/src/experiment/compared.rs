@@ -66,7 +66,8 @@ pub struct Measured {
     /// Unit.
     pub unit: String,
     /// Whether the value is meaningless because it depends on time and times are invalid here.
-    pub means_nothing: bool,
+    #[serde(rename = "means_nothing")]
+    pub time_invalid: bool,
     /// The value of each round.
     pub rounds: BTreeMap<u32, f64>,
     /// Median of the rounds.
@@ -113,7 +114,8 @@ pub enum CellResult {
     /// Too few rounds for an interval.
     TooFewRounds,
     /// No verdict because times are invalid here.
-    TimesMeanNothing,
+    #[serde(rename = "times_mean_nothing")]
+    TimesInvalid,
 }
 
 impl CellResult {
@@ -176,7 +178,7 @@ pub(super) fn under(
         here.copied().collect()
     };
     let first = experiment.settings.first().map(|setting| of(&setting.name)).unwrap_or_default();
-    let is_emulated = experiment.machine.times_mean_nothing.is_some();
+    let is_emulated = experiment.machine.times_invalid.is_some();
     let by_round = |measure: TrialMeasure, trials: &[&Trial]| -> BTreeMap<u32, f64> {
         let value = |trial: &Trial| measure.compute(trial, work, &experiment.machine.counted);
         trials.iter().filter_map(|trial| Some((trial.step.round, value(trial)?))).collect()
@@ -223,19 +225,19 @@ pub(super) fn under(
 fn measured(
     measure: TrialMeasure,
     work: WorkUnit,
-    means_nothing: bool,
+    time_invalid: bool,
     rounds: BTreeMap<u32, f64>,
     base: Option<&BTreeMap<u32, f64>>,
     seed: u64,
 ) -> Option<Measured> {
     let values: Vec<f64> = rounds.values().copied().collect();
     let draws = Draws { doubt: DOUBT, seed, ..Draws::default() };
-    let against = base.and_then(|base| against(measure, means_nothing, base, &rounds, draws));
+    let against = base.and_then(|base| against(measure, time_invalid, base, &rounds, draws));
     Some(Measured {
         measure,
         name: measure.name(work),
         unit: measure.unit(work).into(),
-        means_nothing,
+        time_invalid,
         median: median(&values)?,
         interval: bootstrap::interval(&values, median, draws),
         rounds,
@@ -245,7 +247,7 @@ fn measured(
 
 fn against(
     measure: TrialMeasure,
-    means_nothing: bool,
+    time_invalid: bool,
     base: &BTreeMap<u32, f64>,
     rounds: &BTreeMap<u32, f64>,
     draws: Draws,
@@ -259,7 +261,7 @@ fn against(
     let differences: Vec<f64> = pairs.iter().map(difference).collect();
     let interval = signed_rank::interval(&differences, DOUBT);
     let verdict = match interval {
-        _ if means_nothing => CellResult::TimesMeanNothing,
+        _ if time_invalid => CellResult::TimesInvalid,
         None => CellResult::TooFewRounds,
         Some(interval) if interval.contains(0.0) => CellResult::NoDifferenceShown,
         Some(interval) => match (interval.value > 0.0, measure.better()) {

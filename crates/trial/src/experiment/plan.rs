@@ -84,7 +84,8 @@ pub struct MachineSummary {
     pub counted: Vec<String>,
     /// Why times and time shares are meaningless here, but counts are not (`CPUs are emulated`);
     /// `None` when times are valid.
-    pub times_mean_nothing: Option<String>,
+    #[serde(rename = "times_mean_nothing")]
+    pub times_invalid: Option<String>,
 }
 
 /// A state of the machine under test, applied before a trial and reverted after it.

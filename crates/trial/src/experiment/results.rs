@@ -28,7 +28,8 @@ pub struct Results {
     /// Probability that each interval misses the true value.
     pub doubt: f64,
     /// Why times get no verdict; `None` when times are valid.
-    pub times_mean_nothing: Option<String>,
+    #[serde(rename = "times_mean_nothing")]
+    pub times_invalid: Option<String>,
     /// Verdicts on rates, and how many chance alone would give.
     pub rates: VerdictCounts,
     /// Verdicts on all other measures.
@@ -94,7 +95,7 @@ impl Results {
                 .map_or_else(String::new, |setting| setting.name.clone()),
             rounds: experiment.rounds,
             doubt: DOUBT,
-            times_mean_nothing: experiment.machine.times_mean_nothing.clone(),
+            times_invalid: experiment.machine.times_invalid.clone(),
             rates: chance(&loads, |measure| measure == TrialMeasure::Rate),
             others: chance(&loads, |measure| measure != TrialMeasure::Rate),
             not_tried: not_tried

@@ -39,7 +39,7 @@ fn experiment(rounds: u32, emulated: bool) -> Experiment {
         pause: Duration::ZERO,
         seed: 7,
         machine: MachineSummary {
-            times_mean_nothing: emulated.then(|| "CPUs are emulated".into()),
+            times_invalid: emulated.then(|| "CPUs are emulated".into()),
             ..MachineSummary::default()
         },
     }
@@ -220,9 +220,9 @@ fn without_valid_times_only_counts_have_verdicts() {
     let results = Results::from_records(&experiment(8, true), &rounds(8));
     for measured in &results.loads[0].setting("rps").unwrap().measures {
         let verdict = measured.against.as_ref().unwrap().verdict;
-        assert_eq!(measured.means_nothing, measured.measure.is_time());
+        assert_eq!(measured.time_invalid, measured.measure.is_time());
         assert_eq!(
-            verdict == CellResult::TimesMeanNothing,
+            verdict == CellResult::TimesInvalid,
             measured.measure.is_time(),
             "{:?}",
             measured.measure
