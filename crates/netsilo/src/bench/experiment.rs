@@ -251,7 +251,7 @@ impl Common {
         let now = machine(&Observation { after: seen, ..Observation::default() })?;
         same_machine(&experiment.machine, &now)?;
         self.as_found(&experiment)?;
-        let left = experiment.left(&records);
+        let left = experiment.remaining_steps(&records);
         if left.is_empty() {
             out::text(&format!("no trial is missing in {}\n", dir.display()))?;
             return Ok(Exit::Ok);

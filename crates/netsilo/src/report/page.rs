@@ -25,7 +25,7 @@ const COUNTS: [(TrialMeasure, bool); 9] = [
     (TrialMeasure::BusiestCpu, true),
     (TrialMeasure::NetRx, true),
     (TrialMeasure::Ipis, true),
-    (TrialMeasure::HandedOver, false),
+    (TrialMeasure::RpsWakeups, false),
     (TrialMeasure::Interrupts, false),
     (TrialMeasure::ContextSwitches, false),
     (TrialMeasure::CpuTime, false),

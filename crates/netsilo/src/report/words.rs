@@ -13,7 +13,7 @@ use crate::views::units;
 
 /// Measures that are counts, for machines whose times are not meaningful.
 const IN_COUNTS: [TrialMeasure; 4] =
-    [TrialMeasure::BusiestCpu, TrialMeasure::NetRx, TrialMeasure::Ipis, TrialMeasure::HandedOver];
+    [TrialMeasure::BusiestCpu, TrialMeasure::NetRx, TrialMeasure::Ipis, TrialMeasure::RpsWakeups];
 
 /// Formats a value with its unit, to three significant digits.
 pub(super) fn value(measure: TrialMeasure, work: WorkUnit, value: f64) -> String {
@@ -197,7 +197,7 @@ fn stage(cost: &StageCost) -> String {
     let share = units::percent(cost.share);
     let Some(ns) = cost.ns_per_packet else { return share };
     let within =
-        cost.within_ns.map(|ns| format!(" ±{}", units::nanoseconds(ns))).unwrap_or_default();
+        cost.half_width_ns.map(|ns| format!(" ±{}", units::nanoseconds(ns))).unwrap_or_default();
     format!("{}{within} ({share})", units::nanoseconds(ns))
 }
 
@@ -277,10 +277,10 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
             plural(results.not_tried.len(), "trial")
         ));
     }
-    if results.strangers > 0 {
+    if results.unknown_records > 0 {
         caveats.push(format!(
             "{} with a setting, load or round that this experiment does not have; not counted.",
-            plural(results.strangers, "record")
+            plural(results.unknown_records, "record")
         ));
     }
     if results.loads.iter().any(|load| load.both_ends) {

@@ -61,7 +61,7 @@ pub struct FlowMap {
     /// Whether links are packets per second; otherwise, without poll counts, interrupts per second.
     pub in_packets: bool,
     /// All nodes, grouped by stage.
-    pub places: Vec<Hop>,
+    pub hops: Vec<Hop>,
     /// All edges.
     pub links: Vec<HopLink>,
 }
@@ -80,18 +80,18 @@ impl FlowMap {
                 }
             });
         }
-        let mut places: Vec<Hop> =
+        let mut hops: Vec<Hop> =
             links.keys().flat_map(|(from, to)| [from.clone(), to.clone()]).collect();
-        places.sort();
-        places.dedup();
-        let index = |place: &Hop| places.binary_search(place).unwrap_or_default();
+        hops.sort();
+        hops.dedup();
+        let index = |place: &Hop| hops.binary_search(place).unwrap_or_default();
         let links = links.iter().map(|((from, to), per_s)| HopLink {
             from: index(from),
             to: index(to),
             per_s: *per_s,
         });
         let links = links.collect();
-        Self { load: map.load.clone(), setting: map.setting.clone(), in_packets, places, links }
+        Self { load: map.load.clone(), setting: map.setting.clone(), in_packets, hops, links }
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
     }
 
     fn edges(map: &FlowMap) -> Vec<String> {
-        let name = |at: usize| &map.places[at].name;
+        let name = |at: usize| &map.hops[at].name;
         map.links
             .iter()
             .map(|it| format!("{} > {} {:.0}", name(it.from), name(it.to), it.per_s))

@@ -93,7 +93,8 @@ pub enum TrialMeasure {
     /// Context switches of the machine, per unit of work.
     ContextSwitches,
     /// Wakeups of another CPU by RPS (`received_rps`), per unit of work.
-    HandedOver,
+    #[serde(rename = "handed_over")]
+    RpsWakeups,
     /// The largest share of all NET_RX softirqs on one CPU.
     BusiestCpu,
 }
@@ -113,7 +114,7 @@ impl TrialMeasure {
         Self::Ipis,
         Self::Interrupts,
         Self::ContextSwitches,
-        Self::HandedOver,
+        Self::RpsWakeups,
         Self::BusiestCpu,
     ];
 
@@ -151,7 +152,7 @@ impl TrialMeasure {
             Self::Ipis => format!("function-call IPIs per {work}"),
             Self::Interrupts => format!("interrupts per {work}"),
             Self::ContextSwitches => format!("context switches per {work}"),
-            Self::HandedOver => format!("RPS wakeups per {work}"),
+            Self::RpsWakeups => format!("RPS wakeups per {work}"),
             Self::BusiestCpu => "busiest CPU's share of NET_RX".into(),
         }
     }
@@ -207,7 +208,7 @@ impl TrialMeasure {
             Self::Ipis => each(sum(side()?, |cpu| cpu.cal_per_s)),
             Self::Interrupts => each(side()?.interrupts_per_s),
             Self::ContextSwitches => each(side()?.context_switches_per_s),
-            Self::HandedOver => each(sum(side()?, |cpu| softnet(cpu).received_rps_per_s)),
+            Self::RpsWakeups => each(sum(side()?, |cpu| softnet(cpu).received_rps_per_s)),
             Self::BusiestCpu => {
                 let most = side()?
                     .rates

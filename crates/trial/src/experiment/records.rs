@@ -76,7 +76,7 @@ pub struct Sampled {
 
 impl Experiment {
     /// The remaining steps after these records, in order; a step without a result is repeated.
-    pub fn left(&self, records: &[Record]) -> Vec<Step> {
+    pub fn remaining_steps(&self, records: &[Record]) -> Vec<Step> {
         let done: BTreeSet<&Step> = records.iter().filter_map(Record::done).collect();
         self.steps().into_iter().filter(|step| !done.contains(step)).collect()
     }
@@ -114,7 +114,7 @@ mod tests {
         };
         let failed = Record::Failed(Failed { step: steps[1].clone(), why: "it broke".into() });
         assert_eq!(
-            experiment.left(&[done(&steps[0]), failed, done(&steps[2])])[..2],
+            experiment.remaining_steps(&[done(&steps[0]), failed, done(&steps[2])])[..2],
             [steps[1].clone(), steps[3].clone()]
         );
     }

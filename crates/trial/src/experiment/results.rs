@@ -47,7 +47,8 @@ pub struct Results {
     /// Steps that did not run because the experiment was interrupted.
     pub not_tried: Vec<Step>,
     /// Number of ignored records: their setting, load or round is not in the experiment.
-    pub strangers: usize,
+    #[serde(rename = "strangers")]
+    pub unknown_records: usize,
 }
 
 /// Number of verdicts and of false ones to expect by chance.
@@ -67,7 +68,7 @@ impl Results {
         let steps: BTreeSet<Step> = experiment.steps().into_iter().collect();
         let mut trials: BTreeMap<&Step, &Trial> = BTreeMap::new();
         let mut failed: BTreeMap<&Step, &Failed> = BTreeMap::new();
-        let mut strangers = 0;
+        let mut unknown_records = 0;
         for record in records {
             match record {
                 Record::Trial(trial) if steps.contains(&trial.step) => {
@@ -77,7 +78,7 @@ impl Results {
                     failed.insert(&it.step, it);
                 }
                 Record::Map(map) if experiment.has(&map.load, &map.setting) => {}
-                _ => strangers += 1,
+                _ => unknown_records += 1,
             }
         }
         failed.retain(|step, _| !trials.contains_key(step));
@@ -106,7 +107,7 @@ impl Results {
             maps: last_maps(experiment, records).map(FlowMap::from_map).collect(),
             stages,
             failed: failed.into_values().cloned().collect(),
-            strangers,
+            unknown_records,
         }
     }
 }

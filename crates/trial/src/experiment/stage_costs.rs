@@ -51,7 +51,8 @@ pub struct StageCost {
     /// counted.
     pub ns_per_packet: Option<f64>,
     /// Half-width of its 95 % interval, from the number of samples alone.
-    pub within_ns: Option<f64>,
+    #[serde(rename = "within_ns")]
+    pub half_width_ns: Option<f64>,
 }
 
 impl StageCosts {
@@ -67,7 +68,7 @@ impl StageCosts {
                 samples: *samples,
                 share: stages.total.shares.get(stage).copied().unwrap_or(0.0),
                 ns_per_packet: each(*samples as f64),
-                within_ns: each(WITHIN * (*samples as f64).sqrt()),
+                half_width_ns: each(WITHIN * (*samples as f64).sqrt()),
             };
             (*stage, cost)
         };
@@ -343,7 +344,7 @@ mod tests {
         assert_eq!((forwarded.load.as_str(), dropped.load.as_str()), (ONE_WAY, DROPPED));
         let xmit = forwarded.stages[&ReceiveStage::QdiscXmit];
         assert_eq!((xmit.samples, xmit.share, xmit.ns_per_packet), (9, 0.45, Some(900.0)));
-        assert_eq!(xmit.within_ns, Some(588.0));
+        assert_eq!(xmit.half_width_ns, Some(588.0));
         assert_eq!((forwarded.samples, forwarded.ns_per_packet), (20, Some(2000.0)));
         assert_eq!(
             (forwarded.softirq_ns_per_packet, dropped.ns_per_packet),

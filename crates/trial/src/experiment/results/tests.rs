@@ -174,7 +174,7 @@ fn counts_are_per_transaction() {
             TrialMeasure::NetRx,
             TrialMeasure::Ipis,
             TrialMeasure::Interrupts,
-            TrialMeasure::HandedOver,
+            TrialMeasure::RpsWakeups,
             TrialMeasure::BusiestCpu
         ]
         .map(first),
@@ -184,7 +184,7 @@ fn counts_are_per_transaction() {
         [TrialMeasure::CpuTime, TrialMeasure::MedianLatency].map(first),
         [0.5 / 1000.0 * 1e9, 1000.0]
     );
-    let handed = of(&results, "a", "rps", TrialMeasure::HandedOver).against.as_ref().unwrap();
+    let handed = of(&results, "a", "rps", TrialMeasure::RpsWakeups).against.as_ref().unwrap();
     assert_eq!(
         (handed.verdict, handed.scale),
         (CellResult::Higher, Scale::Difference),
@@ -254,7 +254,7 @@ fn failed_missing_and_unknown_steps_are_separate() {
     records.extend([Record::Map(Box::new(map("rps"))), Record::Map(Box::new(map("both")))]);
     let results = Results::from_records(&experiment(2, false), &records);
     assert_eq!(results.failed, [Failed { step: step(0, "rps"), why: "no server".into() }]);
-    assert_eq!((results.not_tried.len(), results.strangers, results.maps.len()), (2, 3, 1));
+    assert_eq!((results.not_tried.len(), results.unknown_records, results.maps.len()), (2, 3, 1));
     let packets = of(&results, "b", "none", TrialMeasure::Rate);
     assert_eq!((packets.median, packets.unit.as_str()), (1000.0, "packets/s"));
     let json = serde_json::to_string(&results.failed).unwrap();
