@@ -23,16 +23,18 @@ const HOPE: f64 = 0.25;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
     /// Maximum number of pairs.
-    pub most: usize,
+    #[serde(rename = "most")]
+    pub max_pairs: usize,
     /// Probability that the interval misses the true difference.
     pub doubt: f64,
     /// The smallest difference that matters; 0 when every difference matters.
-    pub matters: f64,
+    #[serde(rename = "matters")]
+    pub smallest_relevant: f64,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { most: 60, doubt: 0.05, matters: 0.01 }
+        Self { max_pairs: 60, doubt: 0.05, smallest_relevant: 0.01 }
     }
 }
 
@@ -42,7 +44,7 @@ impl Default for Rules {
 pub enum Stop {
     /// The interval excludes zero.
     Clear,
-    /// The whole interval is smaller than `matters`.
+    /// The whole interval is smaller than `smallest_relevant`.
     Alike,
     /// The interval would still contain zero after all remaining pairs.
     Hopeless,
@@ -70,13 +72,16 @@ impl Rules {
             let grown = std::iter::successors(Some(first as f64), |n| Some(n * GROWTH))
                 .map(|n| n.round() as usize);
             grown
-                .take_while(|n| (*n as f64) < self.most as f64 / GROWTH.sqrt())
-                .chain([self.most])
+                .take_while(|n| (*n as f64) < self.max_pairs as f64 / GROWTH.sqrt())
+                .chain([self.max_pairs])
                 .collect::<Vec<_>>()
         };
         let has_interval =
             |looks: &Vec<usize>| looks[0] >= signed_rank::fewest(self.doubt / looks.len() as f64);
-        (1..=self.most).map(numbers_from).find(has_interval).unwrap_or_else(|| vec![self.most])
+        (1..=self.max_pairs)
+            .map(numbers_from)
+            .find(has_interval)
+            .unwrap_or_else(|| vec![self.max_pairs])
     }
 
     /// Looks at the differences so far; `None` when no look is due at their number.
@@ -98,11 +103,11 @@ impl Rules {
     }
 
     fn stop(&self, pairs: usize, estimate: Option<Estimate>, doubt: f64) -> Option<Stop> {
-        let used = (pairs >= self.most).then_some(Stop::Exhausted);
+        let used = (pairs >= self.max_pairs).then_some(Stop::Exhausted);
         let Some(estimate) = estimate else { return used };
         if !estimate.contains(0.0) {
             Some(Stop::Clear)
-        } else if estimate.low > -self.matters && estimate.high < self.matters {
+        } else if estimate.low > -self.smallest_relevant && estimate.high < self.smallest_relevant {
             Some(Stop::Alike)
         } else {
             used.or_else(|| self.is_hopeless(pairs, &estimate, doubt).then_some(Stop::Hopeless))
@@ -112,16 +117,16 @@ impl Rules {
     /// Whether more pairs cannot change the result.
     ///
     /// True when an estimate larger by two deviations would still lie within the interval expected
-    /// from all pairs, and that interval would not be below `matters`. This can only make the
+    /// from all pairs, and that interval would not be below `smallest_relevant`. This can only make the
     /// comparison show a difference less often.
     fn is_hopeless(&self, pairs: usize, estimate: &Estimate, doubt: f64) -> bool {
-        let used = pairs as f64 / self.most as f64;
+        let used = pairs as f64 / self.max_pairs as f64;
         let half = (estimate.high - estimate.low) / 2.0;
         let at_the_end = half * used.sqrt();
         let deviation = half / normal_quantile(1.0 - doubt / 2.0) * (1.0 - used).sqrt();
         let (least, most) =
             (estimate.value.abs() - 2.0 * deviation, estimate.value.abs() + 2.0 * deviation);
-        used >= HOPE && most < at_the_end && least.max(0.0) + at_the_end > self.matters
+        used >= HOPE && most < at_the_end && least.max(0.0) + at_the_end > self.smallest_relevant
     }
 }
 
@@ -131,7 +136,7 @@ mod tests {
 
     #[test]
     fn looks_are_few_and_the_first_has_an_interval() {
-        let looks = |most| Rules { most, ..Rules::default() }.looks();
+        let looks = |max_pairs| Rules { max_pairs, ..Rules::default() }.looks();
         assert_eq!(looks(60), [8, 12, 17, 24, 35, 60]);
         assert_eq!((looks(10), looks(6), looks(1)), (vec![7, 10], vec![6], vec![1]));
         assert_eq!(looks(1000).last(), Some(&1000));
@@ -139,12 +144,12 @@ mod tests {
 
     #[test]
     fn equal_settings_are_alike_and_too_few_pairs_have_no_estimate() {
-        let rules = Rules { matters: 0.05, ..Rules::default() };
+        let rules = Rules { smallest_relevant: 0.05, ..Rules::default() };
         let same = [0.01, -0.01, 0.02, -0.02, 0.0, 0.01, -0.01, 0.005];
         assert_eq!(rules.look(&same).unwrap().stop, Some(Stop::Alike));
         assert_eq!(rules.look(&same[..7]), None);
         assert_eq!(rules.last_look(&same[..7]), None);
-        let few = Rules { most: 3, ..rules };
+        let few = Rules { max_pairs: 3, ..rules };
         assert_eq!(
             few.look(&same[..3]).unwrap(),
             Look { pairs: 3, estimate: None, stop: Some(Stop::Exhausted) }

@@ -30,7 +30,7 @@ fn coverage_holds_whenever_it_stops() {
 
 #[test]
 fn false_differences_are_as_rare_as_promised() {
-    let rules = Rules { matters: 0.0, ..Rules::default() };
+    let rules = Rules { smallest_relevant: 0.0, ..Rules::default() };
     let shown = share(400, |rng| run(rules, Noise::Heavy, 0.0, rng).stop == Some(Stop::Clear));
     assert!(shown <= 0.05, "{shown}");
 }

@@ -41,7 +41,7 @@ pub struct Pair {
 /// The parameters of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ComparisonSpec {
-    /// When to stop; `matters` is relative on the ratio scale.
+    /// When to stop; `smallest_relevant` is relative on the ratio scale.
     pub rules: Rules,
     /// Ratio or difference.
     pub scale: Scale,
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     const QUESTION: ComparisonSpec = ComparisonSpec {
-        rules: Rules { most: 60, doubt: 0.05, matters: 0.01 },
+        rules: Rules { max_pairs: 60, doubt: 0.05, smallest_relevant: 0.01 },
         scale: Scale::Ratio,
         better: Better::Higher,
         seed: 1,

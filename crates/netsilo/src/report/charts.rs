@@ -343,7 +343,7 @@ pub(super) fn latencies(load: &UnderLoad) -> Option<Chart> {
 /// The path of the packets under one load and setting, as a Sankey diagram.
 pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
     let stages: Vec<HopStage> =
-        map.places.iter().map(|place| place.stage).fold(Vec::new(), |mut stages, stage| {
+        map.hops.iter().map(|hop| hop.stage).fold(Vec::new(), |mut stages, stage| {
             if stages.last() != Some(&stage) {
                 stages.push(stage);
             }
@@ -351,10 +351,10 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
         });
     let most = stages
         .iter()
-        .map(|stage| map.places.iter().filter(|place| place.stage == *stage).count())
+        .map(|stage| map.hops.iter().filter(|place| place.stage == *stage).count())
         .max()?;
     let depth = |stage: HopStage| stages.iter().position(|it| *it == stage).unwrap_or_default();
-    let nodes = map.places.iter().enumerate().map(|(at, place)| {
+    let nodes = map.hops.iter().enumerate().map(|(at, place)| {
         let is_last = place.stage == HopStage::Consumer;
         json!({
             "name": at.to_string(), "depth": depth(place.stage),
@@ -367,7 +367,7 @@ pub(super) fn flow(map: &FlowMap) -> Option<Chart> {
         })
     });
     let links = map.links.iter().map(|link| {
-        let (from, to) = (&map.places[link.from].name, &map.places[link.to].name);
+        let (from, to) = (&map.hops[link.from].name, &map.hops[link.to].name);
         let tooltip = format!("{from} → {to}: {}/s", crate::views::units::count(link.per_s));
         json!({
             "source": link.from.to_string(), "target": link.to.to_string(), "value": link.per_s,

@@ -167,7 +167,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         command => Source::Command(command.to_vec()),
     };
     let question = ComparisonSpec {
-        rules: Rules { most: args.pairs.into(), matters: args.matters, ..Rules::default() },
+        rules: Rules {
+            max_pairs: args.pairs.into(),
+            smallest_relevant: args.matters,
+            ..Rules::default()
+        },
         scale: source.scale(),
         better: source.better(args.lower_is_better),
         seed: args.seed.unwrap_or_else(clock),
@@ -274,7 +278,7 @@ impl Trial<'_> {
             "pair {pos} of at most {len} {wide_bar} at most {eta} left  {msg}",
         );
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-        ProgressBar::new(self.question.rules.most as u64).with_style(style)
+        ProgressBar::new(self.question.rules.max_pairs as u64).with_style(style)
     }
 }
 
@@ -289,7 +293,7 @@ pub(crate) fn verify(plan: &Plan, place: &Place, window: Duration) -> Result<Opt
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot await signals")?;
     }
     let mut source = Source::Workload { measure, window };
-    let rules = Rules { most: 12, matters: 0.02, ..Rules::default() };
+    let rules = Rules { max_pairs: 12, smallest_relevant: 0.02, ..Rules::default() };
     let question =
         ComparisonSpec { rules, scale: measure.scale(), better: measure.better(), seed: clock() };
     let trial = Trial { question, warm_up: 0, settle: window / 4, stop: &stop };

@@ -70,11 +70,11 @@ fn stopped(told: &Told<'_>) -> String {
             comparison.pairs_used
         );
     }
-    let most = question.rules.most;
+    let most = question.rules.max_pairs;
     match comparison.stop {
         Some(Stop::Clear) => format!("stopped after {pairs}: clear"),
         Some(Stop::Alike) => {
-            let matters = size(question.rules.matters, question.scale);
+            let matters = size(question.rules.smallest_relevant, question.scale);
             format!("stopped after {pairs}: any difference is below {matters}")
         }
         Some(Stop::Hopeless) => {

@@ -61,6 +61,7 @@ pub struct FlowMap {
     /// Whether links are packets per second; otherwise, without poll counts, interrupts per second.
     pub in_packets: bool,
     /// All nodes, grouped by stage.
+    #[serde(rename = "places")]
     pub hops: Vec<Hop>,
     /// All edges.
     pub links: Vec<HopLink>,

@@ -236,8 +236,8 @@ pub(super) fn flow(map: &FlowMap) -> Markup {
             } }
             tbody { @for link in &map.links {
                 tr {
-                    th scope="row" { (map.places[link.from].name) }
-                    td.text { (map.places[link.to].name) }
+                    th scope="row" { (map.hops[link.from].name) }
+                    td.text { (map.hops[link.to].name) }
                     td { (count(link.per_s)) }
                 }
             } }
