@@ -20,14 +20,14 @@ pub struct Draws {
     /// Number of resamples.
     pub resamples: usize,
     /// Probability of both tails together.
-    pub doubt: f64,
+    pub error_rate: f64,
     /// Seed of the random numbers.
     pub seed: u64,
 }
 
 impl Default for Draws {
     fn default() -> Self {
-        Self { resamples: 2000, doubt: 0.05, seed: 1 }
+        Self { resamples: 2000, error_rate: 0.05, seed: 1 }
     }
 }
 
@@ -55,7 +55,7 @@ pub fn interval(
         let corrected = normal_cdf(bias + z / (1.0 - acceleration * z));
         quantile(&drawn, corrected)
     };
-    let (low, high) = (at(draws.doubt / 2.0)?, at(1.0 - draws.doubt / 2.0)?);
+    let (low, high) = (at(draws.error_rate / 2.0)?, at(1.0 - draws.error_rate / 2.0)?);
     Some(Estimate { value, low: low.min(value), high: high.max(value) })
 }
 

@@ -8,12 +8,12 @@ use crate::summary::mean;
 /// The difference between the means of two unpaired samples, by Student's interval.
 ///
 /// Uses a common variance, so two samples against one are enough. Assumes a standard deviation of
-/// at least `least_deviation`. `doubt` is the probability of both tails together.
+/// at least `least_deviation`. `error_rate` is the probability of both tails together.
 pub fn difference_of_means(
     before: &[f64],
     after: &[f64],
     least_deviation: f64,
-    doubt: f64,
+    error_rate: f64,
 ) -> Option<Estimate> {
     let (mean_before, mean_after) = (mean(before)?, mean(after)?);
     let squares = |samples: &[f64], mean: f64| {
@@ -22,7 +22,7 @@ pub fn difference_of_means(
     let (n, m) = (before.len() as f64, after.len() as f64);
     let freedom = n + m - 2.0;
     let deviation = ((squares(before, mean_before) + squares(after, mean_after)) / freedom).sqrt();
-    let quantile = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - doubt / 2.0);
+    let quantile = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - error_rate / 2.0);
     let half = quantile * deviation.max(least_deviation) * (1.0 / n + 1.0 / m).sqrt();
     let value = mean_after - mean_before;
     Some(Estimate { value, low: value - half, high: value + half })

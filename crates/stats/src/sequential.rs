@@ -1,11 +1,11 @@
 //! Stopping rules of a comparison: early when the result is clear or hopeless, with the promised
 //! error rate.
 //!
-//! Looks happen at a few numbers of pairs fixed beforehand. Each look has its share of the doubt
-//! and an exact interval ([`signed_rank`]). All intervals together contain the true
-//! difference with the promised confidence, whichever look is the last. A confidence sequence would
-//! allow a look after each pair, but needs two to four times as many pairs. Here a pair costs
-//! seconds and a look costs nothing.
+//! Looks happen at a few numbers of pairs fixed beforehand. Each look has its share of the error
+//! rate and an exact interval ([`signed_rank`]). All intervals together contain the true difference
+//! with the promised confidence, whichever look is the last. A confidence sequence would allow a
+//! look after each pair, but needs two to four times as many pairs. Here a pair costs seconds and a
+//! look costs nothing.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,8 @@ pub struct Rules {
     #[serde(rename = "most")]
     pub max_pairs: usize,
     /// Probability that the interval misses the true difference.
-    pub doubt: f64,
+    #[serde(rename = "doubt")]
+    pub error_rate: f64,
     /// The smallest difference that matters; 0 when every difference matters.
     #[serde(rename = "matters")]
     pub smallest_relevant: f64,
@@ -34,7 +35,7 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { max_pairs: 60, doubt: 0.05, smallest_relevant: 0.01 }
+        Self { max_pairs: 60, error_rate: 0.05, smallest_relevant: 0.01 }
     }
 }
 
@@ -65,7 +66,7 @@ pub struct Look {
 }
 
 impl Rules {
-    /// The numbers of pairs at which to look: few, so that few looks share the doubt.
+    /// The numbers of pairs at which to look: few, so that few looks share the error rate.
     pub fn looks(&self) -> Vec<usize> {
         // The first look with an interval depends on the number of looks, and vice versa.
         let numbers_from = |first: usize| {
@@ -76,8 +77,9 @@ impl Rules {
                 .chain([self.max_pairs])
                 .collect::<Vec<_>>()
         };
-        let has_interval =
-            |looks: &Vec<usize>| looks[0] >= signed_rank::fewest(self.doubt / looks.len() as f64);
+        let has_interval = |looks: &Vec<usize>| {
+            looks[0] >= signed_rank::fewest(self.error_rate / looks.len() as f64)
+        };
         (1..=self.max_pairs)
             .map(numbers_from)
             .find(has_interval)
@@ -91,9 +93,9 @@ impl Rules {
         if !looks.contains(&pairs) {
             return None;
         }
-        let doubt = self.doubt / looks.len() as f64;
-        let estimate = signed_rank::interval(differences, doubt);
-        Some(Look { pairs, estimate, stop: self.stop(pairs, estimate, doubt) })
+        let error_rate = self.error_rate / looks.len() as f64;
+        let estimate = signed_rank::interval(differences, error_rate);
+        Some(Look { pairs, estimate, stop: self.stop(pairs, estimate, error_rate) })
     }
 
     /// The last look that was due for these differences.
@@ -102,7 +104,7 @@ impl Rules {
         self.look(&differences[..pairs])
     }
 
-    fn stop(&self, pairs: usize, estimate: Option<Estimate>, doubt: f64) -> Option<Stop> {
+    fn stop(&self, pairs: usize, estimate: Option<Estimate>, error_rate: f64) -> Option<Stop> {
         let used = (pairs >= self.max_pairs).then_some(Stop::Exhausted);
         let Some(estimate) = estimate else { return used };
         if !estimate.contains(0.0) {
@@ -110,7 +112,9 @@ impl Rules {
         } else if estimate.low > -self.smallest_relevant && estimate.high < self.smallest_relevant {
             Some(Stop::Alike)
         } else {
-            used.or_else(|| self.is_hopeless(pairs, &estimate, doubt).then_some(Stop::Hopeless))
+            used.or_else(|| {
+                self.is_hopeless(pairs, &estimate, error_rate).then_some(Stop::Hopeless)
+            })
         }
     }
 
@@ -119,11 +123,11 @@ impl Rules {
     /// True when an estimate larger by two deviations would still lie within the interval expected
     /// from all pairs, and that interval would not be below `smallest_relevant`. This can only make the
     /// comparison show a difference less often.
-    fn is_hopeless(&self, pairs: usize, estimate: &Estimate, doubt: f64) -> bool {
+    fn is_hopeless(&self, pairs: usize, estimate: &Estimate, error_rate: f64) -> bool {
         let used = pairs as f64 / self.max_pairs as f64;
         let half = (estimate.high - estimate.low) / 2.0;
         let at_the_end = half * used.sqrt();
-        let deviation = half / normal_quantile(1.0 - doubt / 2.0) * (1.0 - used).sqrt();
+        let deviation = half / normal_quantile(1.0 - error_rate / 2.0) * (1.0 - used).sqrt();
         let (least, most) =
             (estimate.value.abs() - 2.0 * deviation, estimate.value.abs() + 2.0 * deviation);
         used >= HOPE && most < at_the_end && least.max(0.0) + at_the_end > self.smallest_relevant

@@ -19,12 +19,12 @@ pub fn middle(differences: &[f64]) -> Option<f64> {
     quantile(&walsh(differences), 0.5)
 }
 
-/// The Hodges-Lehmann estimate and its interval; `doubt` bounds the probability of both tails
+/// The Hodges-Lehmann estimate and its interval; `error_rate` bounds the probability of both tails
 /// together.
 ///
 /// `None` with too few differences: even with equal signs they would be too probable.
-pub fn interval(differences: &[f64], doubt: f64) -> Option<Estimate> {
-    let outside = outside(differences.len(), doubt)?;
+pub fn interval(differences: &[f64], error_rate: f64) -> Option<Estimate> {
+    let outside = outside(differences.len(), error_rate)?;
     let means = walsh(differences);
     let last = means.len().checked_sub(1 + outside)?;
     Some(Estimate {
@@ -35,8 +35,8 @@ pub fn interval(differences: &[f64], doubt: f64) -> Option<Estimate> {
 }
 
 /// The smallest number of differences that has an interval.
-pub fn fewest(doubt: f64) -> usize {
-    (1..).find(|n| outside(*n, doubt).is_some()).unwrap_or(usize::MAX)
+pub fn fewest(error_rate: f64) -> usize {
+    (1..).find(|n| outside(*n, error_rate).is_some()).unwrap_or(usize::MAX)
 }
 
 /// The means of all pairs of samples, in ascending order.
@@ -49,9 +49,9 @@ fn walsh(samples: &[f64]) -> Vec<f64> {
 }
 
 /// The number of sorted means outside the interval on each side: the largest rank sum whose
-/// cumulative probability is at most half the doubt.
-fn outside(n: usize, doubt: f64) -> Option<usize> {
-    let half = doubt / 2.0;
+/// cumulative probability is at most half the error rate.
+fn outside(n: usize, error_rate: f64) -> Option<usize> {
+    let half = error_rate / 2.0;
     if n > EXACT {
         let n = n as f64;
         let deviation = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn critical_values_match_published_tables() {
         // Wilcoxon's critical values for two tails of 0.05 and 0.01.
-        let critical = |n, doubt| outside(n, doubt);
+        let critical = |n, error_rate| outside(n, error_rate);
         assert_eq!(
             [6, 8, 10, 20, 30].map(|n| critical(n, 0.05)),
             [Some(0), Some(3), Some(8), Some(52), Some(137)]

@@ -12,7 +12,7 @@ const FAR: f64 = 5.0;
 const TO_DEVIATION: f64 = 1.4826;
 
 /// A drift or correlation less probable than this by chance is reported.
-const DOUBT: f64 = 0.01;
+const ERROR_RATE: f64 = 0.01;
 
 /// The fewest values that can show a drift or an outlier.
 const MIN_VALUES: usize = 8;
@@ -53,7 +53,7 @@ fn drift(values: &[f64]) -> Option<f64> {
     let z = (balance.abs() - 1.0).max(0.0) / deviation;
     let chance = 2.0 * (1.0 - normal_cdf(z));
     let over_all = median(&rises)? * (n - 1.0) / median(values)?.abs();
-    (chance < DOUBT && over_all.is_finite()).then_some(over_all)
+    (chance < ERROR_RATE && over_all.is_finite()).then_some(over_all)
 }
 
 fn outliers(values: &[f64]) -> Vec<usize> {
@@ -71,7 +71,7 @@ fn autocorrelation(values: &[f64]) -> Option<f64> {
     let off: Vec<f64> = values.iter().map(|value| value - middle).collect();
     let squares: f64 = off.iter().map(|off| off * off).sum();
     let alike = off.windows(2).map(|pair| pair[0] * pair[1]).sum::<f64>() / squares;
-    let chance = normal_quantile(1.0 - DOUBT / 2.0) / (values.len() as f64).sqrt();
+    let chance = normal_quantile(1.0 - ERROR_RATE / 2.0) / (values.len() as f64).sqrt();
     (values.len() >= MIN_VALUES && alike > chance).then_some(alike)
 }
 

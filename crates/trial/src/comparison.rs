@@ -71,7 +71,8 @@ pub struct Comparison {
     /// Why to stop measuring; `None` when more pairs are needed.
     pub stop: Option<Stop>,
     /// Probability that the interval misses the true change, whenever it stops.
-    pub doubt: f64,
+    #[serde(rename = "doubt")]
+    pub error_rate: f64,
     /// Number of pairs used for the interval.
     pub pairs_used: usize,
     /// B minus A, relative to A on the ratio scale; the verdict follows from its interval.
@@ -116,11 +117,12 @@ impl ComparisonSpec {
         let (a, b) = (each(|pair| pair.a), each(|pair| pair.b));
         let last = self.rules.last_look(&differences);
         let now = last.filter(|look| look.pairs == pairs.len());
-        let draws = Draws { doubt: self.rules.doubt, seed: self.seed, ..Draws::default() };
+        let draws =
+            Draws { error_rate: self.rules.error_rate, seed: self.seed, ..Draws::default() };
         Comparison {
             verdict: self.verdict(last),
             stop: now.and_then(|look| look.stop),
-            doubt: self.rules.doubt,
+            error_rate: self.rules.error_rate,
             pairs_used: last.map_or(0, |look| look.pairs),
             change: last.and_then(|look| look.estimate).map(|it| self.for_display(it)),
             bootstrap: bootstrap::interval(&differences, signed_rank::middle, draws)
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
 
     const QUESTION: ComparisonSpec = ComparisonSpec {
-        rules: Rules { max_pairs: 60, doubt: 0.05, smallest_relevant: 0.01 },
+        rules: Rules { max_pairs: 60, error_rate: 0.05, smallest_relevant: 0.01 },
         scale: Scale::Ratio,
         better: Better::Higher,
         seed: 1,

@@ -245,7 +245,7 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
              Counts (per transaction, packet or megabyte) are judged."
         ));
     }
-    let sure = (1.0 - results.doubt) * 100.0;
+    let sure = (1.0 - results.error_rate) * 100.0;
     for (what, chance) in [("rates", &results.rates), ("other measures", &results.others)] {
         if chance.made > 0 {
             caveats.push(format!(
@@ -255,7 +255,7 @@ pub(super) fn caveats(results: &Results) -> Vec<String> {
                 plural(chance.made, "verdict"),
                 chance.differ,
                 chance.by_chance,
-                1.0 / results.doubt
+                1.0 / results.error_rate
             ));
         }
     }

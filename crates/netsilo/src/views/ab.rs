@@ -46,7 +46,7 @@ pub(crate) fn verdict(comparison: &Comparison, scale: Scale) -> String {
         return "no difference shown: too few pairs for an interval".into();
     };
     let interval = interval(&change, scale);
-    let sure = (1.0 - comparison.doubt) * 100.0;
+    let sure = (1.0 - comparison.error_rate) * 100.0;
     let size = size(change.value.abs(), scale);
     let higher = if change.value > 0.0 { "higher" } else { "lower" };
     match comparison.verdict {

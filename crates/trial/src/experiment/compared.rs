@@ -22,7 +22,7 @@ use crate::experiment::records::Trial;
 use crate::traffic::Spec;
 
 /// Probability that an interval misses the true value.
-pub const DOUBT: f64 = 0.05;
+pub const ERROR_RATE: f64 = 0.05;
 
 /// All settings under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -231,7 +231,7 @@ fn measured(
     seed: u64,
 ) -> Option<Measured> {
     let values: Vec<f64> = rounds.values().copied().collect();
-    let draws = Draws { doubt: DOUBT, seed, ..Draws::default() };
+    let draws = Draws { error_rate: ERROR_RATE, seed, ..Draws::default() };
     let against = base.and_then(|base| against(measure, time_invalid, base, &rounds, draws));
     Some(Measured {
         measure,
@@ -259,7 +259,7 @@ fn against(
     let difference = |(a, b): &(f64, f64)| if is_ratio { (b / a).ln() } else { b - a };
     let relative = |value: f64| if is_ratio { value.exp_m1() } else { value };
     let differences: Vec<f64> = pairs.iter().map(difference).collect();
-    let interval = signed_rank::interval(&differences, DOUBT);
+    let interval = signed_rank::interval(&differences, ERROR_RATE);
     let verdict = match interval {
         _ if time_invalid => CellResult::TimesInvalid,
         None => CellResult::TooFewRounds,

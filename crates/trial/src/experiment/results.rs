@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::compared::{CellResult, DOUBT, UnderLoad, under};
+use crate::experiment::compared::{CellResult, ERROR_RATE, UnderLoad, under};
 use crate::experiment::flow_map::FlowMap;
 use crate::experiment::measure::TrialMeasure;
 use crate::experiment::plan::{Experiment, Kind, Step};
@@ -26,7 +26,8 @@ pub struct Results {
     /// Planned number of rounds.
     pub rounds: u32,
     /// Probability that each interval misses the true value.
-    pub doubt: f64,
+    #[serde(rename = "doubt")]
+    pub error_rate: f64,
     /// Why times get no verdict; `None` when times are valid.
     #[serde(rename = "times_mean_nothing")]
     pub times_invalid: Option<String>,
@@ -95,7 +96,7 @@ impl Results {
                 .first()
                 .map_or_else(String::new, |setting| setting.name.clone()),
             rounds: experiment.rounds,
-            doubt: DOUBT,
+            error_rate: ERROR_RATE,
             times_invalid: experiment.machine.times_invalid.clone(),
             rates: chance(&loads, |measure| measure == TrialMeasure::Rate),
             others: chance(&loads, |measure| measure != TrialMeasure::Rate),
@@ -145,5 +146,5 @@ fn chance(loads: &[UnderLoad], of: impl Fn(TrialMeasure) -> bool) -> VerdictCoun
         .filter(|it| it.is_given())
         .collect();
     let differ = given.iter().filter(|verdict| verdict.differs()).count();
-    VerdictCounts { made: given.len(), differ, by_chance: given.len() as f64 * DOUBT }
+    VerdictCounts { made: given.len(), differ, by_chance: given.len() as f64 * ERROR_RATE }
 }

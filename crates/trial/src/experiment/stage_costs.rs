@@ -9,7 +9,7 @@ use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_stats::{Estimate, median, signed_rank};
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::compared::{Cell, DOUBT, UnderLoad};
+use crate::experiment::compared::{Cell, ERROR_RATE, UnderLoad};
 use crate::experiment::measure::TrialMeasure;
 use crate::experiment::plan::{Experiment, Load};
 use crate::experiment::records::{Sampled, SiloMap};
@@ -191,7 +191,7 @@ fn by_rounds(passed_on: &Cell, dropped: &Cell, measure: TrialMeasure) -> Option<
         dropped_ns: median(&dropped.rounds)?,
         less_ns: signed_rank::middle(&less)?,
         rounds: less.len(),
-        interval: signed_rank::interval(&less, DOUBT),
+        interval: signed_rank::interval(&less, ERROR_RATE),
     })
 }
 
