@@ -163,7 +163,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
         Ok(snapshot(&Root::at(dir.path().join(number))?)?)
     };
     let mut attribution: Attribution = load(dir.path(), "attribution.json")?;
-    attribution.tame_names();
+    attribution.escape_names();
     Ok(Observation { before: sample("0")?, after: sample("1")?, attribution })
 }
 

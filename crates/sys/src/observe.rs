@@ -142,7 +142,7 @@ impl Observer {
                 crate::observe::read(counter, &before)?
             }
         };
-        attribution.tame_names();
+        attribution.escape_names();
         let after = match &mut self.refresher {
             Some(refresher) => refresher.next(root, &before)?,
             None => snapshot(root)?,

@@ -6,7 +6,7 @@ use netsilo_model::derive::rates::{CpuRates, Rates, rates};
 use netsilo_model::snapshot::attribution::{Attribution, Consumption};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::snapshot::runqueue::{self, LEAST_WAITS};
+use netsilo_model::snapshot::runqueue::{self, MIN_WAITS};
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, Scale};

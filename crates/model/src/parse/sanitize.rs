@@ -13,7 +13,7 @@ use crate::snapshot::netdev::{AssociationSource, Netdev};
 
 /// Whether a character is a control or format character: moves the cursor, starts an escape
 /// sequence, ends a line, is invisible, or changes the text direction.
-pub fn is_unseen(c: char) -> bool {
+pub fn is_control(c: char) -> bool {
     let format = matches!(
         c,
         '\u{200b}'..='\u{200f}'
@@ -25,17 +25,17 @@ pub fn is_unseen(c: char) -> bool {
 }
 
 /// The text with such characters escaped (`\u{1b}`, `\n`).
-pub fn visible(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_unseen) {
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_control) {
         return Cow::Borrowed(text);
     }
     let written_out =
-        |c: char| -> String { if is_unseen(c) { c.escape_default().collect() } else { c.into() } };
+        |c: char| -> String { if is_control(c) { c.escape_default().collect() } else { c.into() } };
     Cow::Owned(text.chars().map(written_out).collect())
 }
 
 fn escape(text: &mut String) {
-    if let Cow::Owned(visible) = visible(text) {
+    if let Cow::Owned(escaped) = escaped(text) {
         *text = visible;
     }
 }
@@ -49,7 +49,7 @@ impl Snapshot {
     ///
     /// A device with such a name cannot be found under the escaped name, so netsilo never writes
     /// its settings.
-    pub fn tame_names(&mut self) {
+    pub fn escape_names(&mut self) {
         let machine = &mut self.machine;
         escape_all([
             &mut machine.hostname,
@@ -69,7 +69,7 @@ impl Snapshot {
             let netdevs = std::mem::take(&mut audit.netdevs);
             audit.netdevs = netdevs
                 .into_iter()
-                .map(|(name, netdev)| (visible(&name).into_owned(), netdev))
+                .map(|(name, netdev)| (escaped(&name).into_owned(), netdev))
                 .collect::<BTreeMap<_, _>>();
             if let Reading::Value(connections) = &mut audit.connections {
                 escape_all(
@@ -120,7 +120,7 @@ fn escape_netdev(netdev: &mut Netdev) {
 
 impl Attribution {
     /// Escapes control characters in all names.
-    pub fn tame_names(&mut self) {
+    pub fn escape_names(&mut self) {
         for consumption in &mut self.consumption {
             escape(&mut consumption.consumer.comm);
             escape_all(&mut consumption.consumer.cgroup);
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn terminal_control_characters_are_escaped() {
-        assert_eq!(visible("nginx: worker"), "nginx: worker");
-        assert_eq!(visible("\u{1b}[2J\u{9b}31m"), "\\u{1b}[2J\\u{9b}31m");
-        assert_eq!(visible("a\nok: eth0\tb\r\u{7f}"), "a\\nok: eth0\\tb\\r\\u{7f}");
-        assert_eq!(visible("txt.\u{202e}exe\u{200b}"), "txt.\\u{202e}exe\\u{200b}");
-        assert!(matches!(visible("größe-服务"), Cow::Borrowed(_)));
+        assert_eq!(escaped("nginx: worker"), "nginx: worker");
+        assert_eq!(escaped("\u{1b}[2J\u{9b}31m"), "\\u{1b}[2J\\u{9b}31m");
+        assert_eq!(escaped("a\nok: eth0\tb\r\u{7f}"), "a\\nok: eth0\\tb\\r\\u{7f}");
+        assert_eq!(escaped("txt.\u{202e}exe\u{200b}"), "txt.\\u{202e}exe\\u{200b}");
+        assert!(matches!(escaped("größe-服务"), Cow::Borrowed(_)));
     }
 
     #[test]
@@ -159,16 +159,16 @@ mod tests {
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let mut observation = scene.observation();
         observation.attribution.consumption[0].consumer.cgroup = Some("/a\r/b".into());
-        observation.before.tame_names();
-        observation.after.tame_names();
-        observation.attribution.tame_names();
+        observation.before.escape_names();
+        observation.after.escape_names();
+        observation.attribution.escape_names();
         let json = serde_json::to_value(&observation).unwrap();
         fn check(value: &serde_json::Value) {
             match value {
-                serde_json::Value::String(text) => assert!(!text.contains(is_unseen), "{text:?}"),
+                serde_json::Value::String(text) => assert!(!text.contains(is_control), "{text:?}"),
                 serde_json::Value::Array(values) => values.iter().for_each(check),
                 serde_json::Value::Object(map) => {
-                    assert!(map.keys().all(|key| !key.contains(is_unseen)));
+                    assert!(map.keys().all(|key| !key.contains(is_control)));
                     map.values().for_each(check);
                 }
                 _ => {}

@@ -11,7 +11,7 @@ pub const STEPS: u64 = 32;
 /// Number of buckets; the last one ends at 2^36 ns (69 s) and also holds longer waits.
 pub const BUCKETS: usize = 1024;
 /// The fewest waits for a 99th percentile: fewer have no ten waits above it.
-pub const LEAST_WAITS: u64 = 1000;
+pub const MIN_WAITS: u64 = 1000;
 
 /// Waits of threads that read sockets, from runnable to running, all CPUs together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,9 +34,9 @@ impl RunqueueLatency {
     }
 
     /// The 99th percentile in nanoseconds, with an error of at most 1/32 (or a nanosecond); `None`
-    /// with fewer than [`LEAST_WAITS`] waits.
+    /// with fewer than [`MIN_WAITS`] waits.
     pub fn p99_ns(&self) -> Option<f64> {
-        (self.count() >= LEAST_WAITS).then(|| self.quantile_ns(0.99)).flatten()
+        (self.count() >= MIN_WAITS).then(|| self.quantile_ns(0.99)).flatten()
     }
 
     /// The quantile at `share`, in nanoseconds, interpolated within its bucket.

@@ -78,7 +78,7 @@ fn look(
         ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
         gaps: notes.finish()?,
     };
-    snapshot.tame_names();
+    snapshot.escape_names();
     Ok(snapshot)
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{fmt, thread};
 
 use anyhow::{Context as _, Result, bail};
-use netsilo_model::snapshot::runqueue::LEAST_WAITS;
+use netsilo_model::snapshot::runqueue::MIN_WAITS;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{Counting, Observer};
@@ -68,7 +68,7 @@ impl fmt::Display for Nothing {
 /// Estimates the window with enough waits from the rate in this one; `None` above 60 s, where
 /// enough pairs would take hours.
 fn long_enough(window: Duration, waits: u64) -> Option<Duration> {
-    let seconds = (window.as_secs_f64() * 1.5 * LEAST_WAITS as f64 / waits as f64).ceil();
+    let seconds = (window.as_secs_f64() * 1.5 * MIN_WAITS as f64 / waits as f64).ceil();
     (seconds <= 60.0).then(|| Duration::from_secs(seconds as u64))
 }
 
