@@ -112,8 +112,8 @@ impl<'a> Analysis<'a> {
             return Vec::new();
         };
         let old: BTreeMap<u64, &Connection> =
-            old.kept.iter().map(|old| (old.cookie, old)).collect();
-        new.kept.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
+            old.busiest.iter().map(|old| (old.cookie, old)).collect();
+        new.busiest.iter().filter_map(|new| Some((*old.get(&new.cookie)?, new))).collect()
     }
 
     /// The share of a CPU's time in softirqs, and its source: measured, else by clock ticks.

@@ -73,7 +73,10 @@ impl Snapshot {
                 .collect::<BTreeMap<_, _>>();
             if let Reading::Value(connections) = &mut audit.connections {
                 escape_all(
-                    connections.kept.iter_mut().filter_map(|connection| connection.netdev.as_mut()),
+                    connections
+                        .busiest
+                        .iter_mut()
+                        .filter_map(|connection| connection.netdev.as_mut()),
                 );
             }
             if let Reading::Value(qdiscs) = &mut audit.qdiscs {

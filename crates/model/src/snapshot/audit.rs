@@ -163,13 +163,14 @@ impl Qdisc {
 pub struct Connections {
     /// Number of connections.
     pub seen: u64,
-    /// The connections that moved the most bytes, at most [`Connections::KEPT`].
-    pub kept: Vec<Connection>,
+    /// The connections that moved the most bytes, at most [`Connections::MAX_LISTED`].
+    #[serde(rename = "kept")]
+    pub busiest: Vec<Connection>,
 }
 
 impl Connections {
-    /// Maximum length of `kept`.
-    pub const KEPT: usize = 256;
+    /// Maximum length of `busiest`.
+    pub const MAX_LISTED: usize = 256;
 }
 
 /// One connection, in the terms of `struct tcp_info`; `None` for fields that this kernel lacks.

@@ -180,7 +180,7 @@ fn connections(text: &str) -> String {
     let read = serde_json::from_str(text)
         .unwrap_or_else(|_| Reading::Absent("cannot be parsed to remove addresses".to_owned()));
     let without = read.map(|mut connections: Connections| {
-        connections.kept.iter_mut().for_each(|connection| connection.peer = None);
+        connections.busiest.iter_mut().for_each(|connection| connection.peer = None);
         connections
     });
     serde_json::to_string_pretty(&without).unwrap_or_default()
