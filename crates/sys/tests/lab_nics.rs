@@ -15,7 +15,7 @@ use netsilo_lab::{Kernel, Lab, NicModel, Spec};
 use netsilo_model::derive::sock_diag::{SocketSample, attribute, steerings};
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::machine::reading::Reading;
-use netsilo_model::snapshot::attribution::{Attribution, Resolved};
+use netsilo_model::snapshot::attribution::{Attribution, QueueResolution};
 use netsilo_model::snapshot::ethtool::{Duplex, FlowType, Limit};
 use netsilo_model::snapshot::netdev::{
     Association, AssociationSource, Confidence, Netdev, RxQueue,
@@ -116,7 +116,7 @@ fn receive() -> (Vec<TcpStream>, SocketSample, SocketSample) {
 #[ignore = "runs in the guest"]
 fn virtio_server() {
     let (_connections, before, after) = receive();
-    let by_napi = bytes_by_napi(&attribute(&before, &after, &[]), Resolved::Direct);
+    let by_napi = bytes_by_napi(&attribute(&before, &after, &[]), QueueResolution::Direct);
     assert_eq!(by_napi.values().sum::<u64>(), CONNECTIONS * BYTES);
     assert!(by_napi.len() <= 4, "{by_napi:?}");
     let answer = get::read("eth0").unwrap();
@@ -137,7 +137,10 @@ fn igb_server() {
     let steerings = steerings(std::slice::from_ref(&netdev), &after.addresses, &netdev_rss_key());
 
     let direct = attribute(&before, &after, &steerings);
-    assert_eq!(bytes_by_napi(&direct, Resolved::Direct).values().sum::<u64>(), CONNECTIONS * BYTES);
+    assert_eq!(
+        bytes_by_napi(&direct, QueueResolution::Direct).values().sum::<u64>(),
+        CONNECTIONS * BYTES
+    );
 
     // one napi per predicted queue, and a different napi for each
     let mut pairs = BTreeSet::new();
@@ -159,12 +162,12 @@ fn igb_server() {
     if netdev.rx_queues.iter().all(|queue| queue.napi.is_some()) {
         after.sockets.values_mut().for_each(|socket| socket.incoming = None);
         let predicted = attribute(&before, &after, &steerings);
-        let by_napi = bytes_by_napi(&predicted, Resolved::Toeplitz);
-        assert_eq!(by_napi, bytes_by_napi(&direct, Resolved::Direct));
+        let by_napi = bytes_by_napi(&predicted, QueueResolution::Toeplitz);
+        assert_eq!(by_napi, bytes_by_napi(&direct, QueueResolution::Direct));
     }
 }
 
-fn bytes_by_napi(attribution: &Attribution, resolved: Resolved) -> BTreeMap<NapiId, u64> {
+fn bytes_by_napi(attribution: &Attribution, resolved: QueueResolution) -> BTreeMap<NapiId, u64> {
     let mut bytes = BTreeMap::new();
     for read in
         attribution.consumption.iter().filter(|read| read.consumer.tgid == std::process::id())

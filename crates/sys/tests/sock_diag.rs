@@ -11,7 +11,9 @@ use std::thread;
 
 use netsilo_model::derive::sock_diag::{SocketSample, attribute};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::attribution::{Attribution, AttributionSource, Consumption, Resolved};
+use netsilo_model::snapshot::attribution::{
+    Attribution, AttributionSource, Consumption, QueueResolution,
+};
 use netsilo_sys::read::netlink::sock_diag::sample;
 use rustix::thread::{CpuSet, UnshareFlags, sched_setaffinity};
 
@@ -85,7 +87,7 @@ fn counted_bytes_are_those_that_the_application_read() {
             let [consumption] = own(&attribution)[..] else { panic!("{attribution:?}") };
             assert_eq!(
                 (attribution.source, consumption.resolved),
-                (AttributionSource::SockDiag, Resolved::Local)
+                (AttributionSource::SockDiag, QueueResolution::Local)
             );
             assert_eq!(
                 (consumption.consumer_cpu, consumption.protocol_cpu),
@@ -158,7 +160,7 @@ fn a_peer_beyond_a_veth_is_not_local() {
         assert!(after.addresses.values().flatten().any(|own| own.to_string() == "192.0.2.1"));
         let attribution = attribute(&before, &after, &[]);
         assert!(
-            own(&attribution).iter().all(|read| read.resolved == Resolved::Unresolved),
+            own(&attribution).iter().all(|read| read.resolved == QueueResolution::Unresolved),
             "{attribution:?}"
         );
         drop(to_peer);

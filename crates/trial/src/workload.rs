@@ -180,7 +180,9 @@ mod tests {
 
     use super::*;
     use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_model::snapshot::attribution::{Consumer, CpuTime, Hook, Protocol, Resolved};
+    use netsilo_model::snapshot::attribution::{
+        Consumer, CpuTime, Hook, Protocol, QueueResolution,
+    };
     use netsilo_model::snapshot::host::{CpuCounters, CpuStat};
     use netsilo_model::snapshot::runqueue::RunqueueLatency;
     use netsilo_model::synthetic::grid::Grid;
@@ -211,7 +213,7 @@ mod tests {
         let row = |consumer_cpu: u32, bytes| Consumption {
             napi: None,
             rx_queue: None,
-            resolved: Resolved::Unresolved,
+            resolved: QueueResolution::Unresolved,
             poll_cpu: Some(CpuId(0)),
             protocol_cpu: None,
             consumer_cpu: CpuId(consumer_cpu),

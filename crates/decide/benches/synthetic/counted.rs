@@ -7,7 +7,7 @@ use std::time::Duration;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{
-    Attribution, AttributionSource, Consumer, Consumption, CpuTime, Poll, Protocol, Resolved,
+    Attribution, AttributionSource, Consumer, Consumption, CpuTime, Poll, Protocol, QueueResolution,
 };
 use netsilo_model::snapshot::host::Snapshot;
 
@@ -36,7 +36,7 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
     let consumption = |(n, napi): (u32, NapiId)| Consumption {
         napi: Some(napi),
         rx_queue: None,
-        resolved: Resolved::Direct,
+        resolved: QueueResolution::Direct,
         poll_cpu: None,
         protocol_cpu: None,
         consumer_cpu: CpuId(n * 7 % cpus),

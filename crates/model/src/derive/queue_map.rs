@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::ids::NapiId;
-use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, Resolved};
+use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, QueueResolution};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{Association, AssociationSource, Confidence, Netdev, RxQueue};
 
@@ -227,7 +227,7 @@ impl<'a> QueueMap<'a> {
 
     /// The queue or NAPI on which a consumption's data arrived.
     pub fn origin_of(&self, row: &Consumption) -> Origin {
-        if row.resolved == Resolved::Local {
+        if row.resolved == QueueResolution::Local {
             return Origin::Local;
         }
         self.origin_of_packets(row.napi, row.rx_queue)

@@ -11,7 +11,7 @@ use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
 use crate::rss::model::{NicSteering, RssModel};
 use crate::snapshot::attribution::{
-    Attribution, AttributionSource, Consumer, Consumption, Hook, Protocol, Resolved,
+    Attribution, AttributionSource, Consumer, Consumption, Hook, Protocol, QueueResolution,
 };
 use crate::snapshot::netdev::{Netdev, RxQueue};
 
@@ -198,14 +198,14 @@ fn resolve(
     after: &SocketSample,
     socket: &TcpSocket,
     steerings: &[NicSteering],
-) -> (Option<NapiId>, Option<u32>, Resolved) {
+) -> (Option<NapiId>, Option<u32>, QueueResolution) {
     if let Some(napi) = socket.incoming.and_then(|incoming| incoming.napi) {
-        return (Some(napi), None, Resolved::Direct);
+        return (Some(napi), None, QueueResolution::Direct);
     }
     let remote = socket.remote.ip();
     if remote.is_loopback() || after.addresses.values().flatten().any(|address| *address == remote)
     {
-        return (None, None, Resolved::Local);
+        return (None, None, QueueResolution::Local);
     }
     let steering =
         steerings.iter().find(|steering| steering.addresses.contains(&socket.local.ip()));
@@ -213,9 +213,9 @@ fn resolve(
         .and_then(|steering| Some((steering, steering.tcp_queue(socket.remote, socket.local)?)));
     match queue {
         Some((steering, queue)) => {
-            (steering.napis.get(&queue).copied(), Some(queue), Resolved::Toeplitz)
+            (steering.napis.get(&queue).copied(), Some(queue), QueueResolution::Toeplitz)
         }
-        None => (None, None, Resolved::Unresolved),
+        None => (None, None, QueueResolution::Unresolved),
     }
 }
 
@@ -310,7 +310,7 @@ mod tests {
         let [read] = &attribution.consumption[..] else { panic!("{attribution:?}") };
         assert_eq!(
             (read.bytes, read.napi, read.resolved),
-            (4000, Some(NapiId(8193)), Resolved::Direct)
+            (4000, Some(NapiId(8193)), QueueResolution::Direct)
         );
         assert_eq!((read.protocol_cpu, read.consumer_cpu), (Some(CpuId(3)), CpuId(5)));
         assert!(read.approximate);
@@ -329,9 +329,9 @@ mod tests {
             let after = sample(12, 5000, Some(Incoming::default()), remote, [1, 2]);
             attribute(&SocketSample::default(), &after, &[]).consumption[0].resolved
         };
-        assert_eq!(resolved("127.0.0.1:4000"), Resolved::Local);
-        assert_eq!(resolved("192.0.2.1:4000"), Resolved::Local);
-        assert_eq!(resolved("192.0.2.9:4000"), Resolved::Unresolved);
+        assert_eq!(resolved("127.0.0.1:4000"), QueueResolution::Local);
+        assert_eq!(resolved("192.0.2.1:4000"), QueueResolution::Local);
+        assert_eq!(resolved("192.0.2.9:4000"), QueueResolution::Unresolved);
     }
 
     #[test]

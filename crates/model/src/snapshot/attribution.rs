@@ -95,7 +95,7 @@ pub struct Consumption {
     /// unresolved.
     pub rx_queue: Option<u32>,
     /// How NAPI instance and queue were found.
-    pub resolved: Resolved,
+    pub resolved: QueueResolution,
     /// The CPU that polled the packets; `None` when only [`Attribution::polls`] has it.
     pub poll_cpu: Option<CpuId>,
     /// The CPU that ran the protocol (`sk_incoming_cpu`); under RPS it differs from the polling
@@ -184,7 +184,7 @@ pub enum Protocol {
 /// How the NAPI instance and queue of a consumption were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Resolved {
+pub enum QueueResolution {
     /// The socket or packet contains them.
     Direct,
     /// By the packet's hash, recorded at the NIC (a veth clears the NAPI id).

@@ -16,7 +16,7 @@ use crate::machine::reading::Reading;
 use crate::machine::topology::{NodeId, Topology};
 use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol,
-    Resolved, Wakeup,
+    QueueResolution, Wakeup,
 };
 use crate::snapshot::ethtool::{Channels, Ethtool, Limit};
 use crate::snapshot::flow::{Flow, number};
@@ -556,7 +556,7 @@ impl Reader {
         Consumption {
             napi: Some(napi),
             rx_queue: Some(queue),
-            resolved: Resolved::Direct,
+            resolved: QueueResolution::Direct,
             poll_cpu: Some(polled),
             protocol_cpu: Some(protocol),
             consumer_cpu: self.cpu,

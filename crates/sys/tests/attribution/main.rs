@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use netsilo_model::snapshot::attribution::{
-    Attribution, AttributionSource, Consumption, Protocol, Resolved,
+    Attribution, AttributionSource, Consumption, Protocol, QueueResolution,
 };
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -96,7 +96,8 @@ fn counts_to_the_byte(how: &'static str) {
         assert!(
             reads
                 .iter()
-                .all(|read| read.protocol == Protocol::Tcp && read.resolved == Resolved::Local)
+                .all(|read| read.protocol == Protocol::Tcp
+                    && read.resolved == QueueResolution::Local)
         );
         assert!(reads.iter().all(|read| read.consumer.netns == netns() && !read.approximate));
         assert_eq!(
@@ -372,7 +373,7 @@ fn data_from_a_namespace_of_this_machine_is_local() {
         assert_eq!(bytes(&attribution, reader.tgid()), 2_000_000);
         let reads = of(&attribution, reader.tgid());
         assert!(
-            reads.iter().all(|read| read.resolved == Resolved::Local && read.napi.is_none()),
+            reads.iter().all(|read| read.resolved == QueueResolution::Local && read.napi.is_none()),
             "{reads:#?}"
         );
     });
@@ -404,7 +405,7 @@ fn a_veth_that_appears_later_is_noticed() {
         let reads = of(&attribution, reader.tgid());
         let local: u64 = reads
             .iter()
-            .filter(|read| read.resolved == Resolved::Local)
+            .filter(|read| read.resolved == QueueResolution::Local)
             .map(|read| read.bytes)
             .sum();
         assert!(local >= 2_000_000, "{reads:#?}");
@@ -456,7 +457,9 @@ fn a_veth_with_gro_polls_but_is_not_a_nic() {
         let reads = of(&attribution, reader.tgid());
         // such a veth removes the sender's name, so the data is not known to be local either
         assert!(
-            reads.iter().all(|read| read.resolved == Resolved::Unresolved && read.napi.is_none()),
+            reads
+                .iter()
+                .all(|read| read.resolved == QueueResolution::Unresolved && read.napi.is_none()),
             "{reads:#?}"
         );
     });

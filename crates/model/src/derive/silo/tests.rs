@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::derive::rates::rates;
 use crate::machine::topology::Distance;
-use crate::snapshot::attribution::{Consumer, Resolved};
+use crate::snapshot::attribution::{Consumer, QueueResolution};
 use crate::snapshot::netdev::AssociationSource;
 use crate::synthetic::grid::Grid;
 use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
@@ -106,9 +106,9 @@ fn local_foreign_and_unresolved_data_belongs_to_no_silo() {
     let foreign = Poll { napi: NapiId(9999), netns: 1, ..observation.attribution.polls[0].clone() };
     observation.attribution.polls.push(foreign);
     observation.attribution.consumption.extend([
-        row(None, Resolved::Local, 10),
-        row(None, Resolved::Unresolved, 20),
-        row(Some(NapiId(9999)), Resolved::Direct, 30),
+        row(None, QueueResolution::Local, 10),
+        row(None, QueueResolution::Unresolved, 20),
+        row(Some(NapiId(9999)), QueueResolution::Direct, 30),
     ]);
     let silos = silos_of(&observation);
     let elsewhere = [&silos.local, &silos.unresolved, &silos.foreign].map(|e| e.bytes_per_s);
