@@ -166,7 +166,7 @@ fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, Obser
         Counter::Attached(tracer) => Ok(tracer.read()?),
         Counter::Sockets(hooks, before) => {
             let refused = |why: String| Hook {
-                question: "tcp bytes".into(),
+                quantity: "tcp bytes".into(),
                 hook: "sock_diag".into(),
                 refused: Some(why),
             };

@@ -64,7 +64,7 @@ fn a_bundle_without_addresses_differs_in_them_only() {
             snapshot.netdevs.iter_mut().for_each(|netdev| netdev.mac = None);
             let connections = snapshot.audit.as_mut().map(|audit| &mut audit.connections);
             if let Some(Reading::Value(connections)) = connections {
-                connections.kept.iter_mut().for_each(|connection| connection.peer = None);
+                connections.busiest.iter_mut().for_each(|connection| connection.peer = None);
             }
         }
     }

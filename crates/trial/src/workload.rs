@@ -38,7 +38,7 @@ pub enum NotMeasured {
     /// Too few waits for a 99th percentile.
     #[error(
         "threads that read sockets waited for a cpu {0} times; \
-         a 99th percentile needs {LEAST_WAITS}"
+         a 99th percentile needs {MIN_WAITS}"
     )]
     TooFewWaits(u64),
     /// Not measured, with the reason.
@@ -118,7 +118,7 @@ impl WorkloadMeasure {
         if self != Self::RunqueueLatency {
             return NotMeasured::NothingReceived;
         }
-        let mut hooks = attribution.hooks.iter().filter(|hook| hook.question == runqueue::QUESTION);
+        let mut hooks = attribution.hooks.iter().filter(|hook| hook.quantity == runqueue::QUANTITY);
         let refused = hooks.find_map(|hook| {
             Some(format!("{} is unavailable: {}", hook.hook, hook.refused.as_ref()?))
         });
@@ -251,7 +251,7 @@ mod tests {
             Some(RunqueueLatency { waits: [(4096, 999)].into() });
         assert_eq!(latency(&observation), NotMeasured::TooFewWaits(999));
         let hook = |refused: Option<&str>| Hook {
-            question: runqueue::QUESTION.into(),
+            quantity: runqueue::QUANTITY.into(),
             hook: "tp_btf/sched_switch".into(),
             refused: refused.map(Into::into),
         };

@@ -86,7 +86,7 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
         }
         AttributionSource::Bpf => {}
     }
-    notes.extend(questions(attribution).into_iter().filter_map(refusal));
+    notes.extend(by_quantity(attribution).into_iter().filter_map(refusal));
     if attribution.lost_events > 0 {
         notes
             .push(format!("{} events were lost because a table was full", attribution.lost_events));
@@ -94,28 +94,28 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
     notes
 }
 
-/// The hooks by question, the best hook of each question first.
-fn questions(attribution: &Attribution) -> Vec<Vec<&Hook>> {
-    let mut questions: Vec<Vec<&Hook>> = Vec::new();
+/// The hooks by quantity, the best hook of each quantity first.
+fn by_quantity(attribution: &Attribution) -> Vec<Vec<&Hook>> {
+    let mut quantities: Vec<Vec<&Hook>> = Vec::new();
     for hook in &attribution.hooks {
-        match questions.iter_mut().find(|hooks| hooks[0].question == hook.question) {
+        match quantities.iter_mut().find(|hooks| hooks[0].quantity == hook.quantity) {
             Some(hooks) => hooks.push(hook),
-            None => questions.push(vec![hook]),
+            None => quantities.push(vec![hook]),
         }
     }
-    questions
+    quantities
 }
 
-/// Why a question is unanswered or answered by a lesser hook; `None` if the best hook runs.
+/// Why a quantity is not measured, or by a lesser hook; `None` if the best hook runs.
 fn refusal(hooks: Vec<&Hook>) -> Option<String> {
     let best = hooks.first()?;
     let why = best.refused.as_ref()?;
     Some(match hooks.iter().find(|hook| hook.refused.is_none()) {
         Some(lesser) => format!(
             "{} counted by {} because {} is unavailable: {why}",
-            best.question, lesser.hook, best.hook
+            best.quantity, lesser.hook, best.hook
         ),
-        None => format!("{} not counted: {} is unavailable: {why}", best.question, best.hook),
+        None => format!("{} not counted: {} is unavailable: {why}", best.quantity, best.hook),
     })
 }
 

@@ -221,8 +221,8 @@ fn resolve(
 
 /// What was counted and what was not, as hooks.
 fn hooks(after: &SocketSample, ended: usize, orphans: &Orphans) -> Vec<Hook> {
-    let hook = |question: &str, hook: &str, refused: Option<String>| Hook {
-        question: question.to_owned(),
+    let hook = |quantity: &str, hook: &str, refused: Option<String>| Hook {
+        quantity: quantity.to_owned(),
         hook: hook.to_owned(),
         refused,
     };
@@ -340,7 +340,7 @@ mod tests {
         after.owners.clear();
         let attribution = attribute(&SocketSample::default(), &after, &[]);
         assert!(attribution.consumption.is_empty());
-        let hook = attribution.hooks.iter().find(|hook| hook.question == "consumer").unwrap();
+        let hook = attribution.hooks.iter().find(|hook| hook.quantity == "consumer").unwrap();
         assert!(hook.refused.as_deref().unwrap().starts_with("5000 bytes of 1 sockets"));
     }
 

@@ -78,6 +78,6 @@ fn key(row: &Consumption) -> Option<Key> {
 /// Whether wakeups were counted; observations from earlier versions have no such hook.
 fn is_counted(attribution: &Attribution) -> bool {
     let attached =
-        attribution.hooks.iter().any(|hook| hook.question == "wakeups" && hook.refused.is_none());
+        attribution.hooks.iter().any(|hook| hook.quantity == "wakeups" && hook.refused.is_none());
     attached || !attribution.wakeups.is_empty()
 }

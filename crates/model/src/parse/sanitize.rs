@@ -36,7 +36,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
 
 fn escape(text: &mut String) {
     if let Cow::Owned(escaped) = escaped(text) {
-        *text = visible;
+        *text = escaped;
     }
 }
 

@@ -237,7 +237,8 @@ impl CpuTime {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hook {
     /// The quantity that it measures (`napi polls`, `tcp bytes`, `udp bytes`, `softirq time`, ...).
-    pub question: String,
+    #[serde(rename = "question")]
+    pub quantity: String,
     /// The attach point (`tp_btf/napi_poll`).
     pub hook: String,
     /// Why it is not attached; `None` when it is.

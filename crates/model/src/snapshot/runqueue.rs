@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The `question` of the hooks that measure it ([`crate::snapshot::attribution::Hook`]).
-pub const QUESTION: &str = "run-queue latency";
+/// The `quantity` of the hooks that measure it ([`crate::snapshot::attribution::Hook`]).
+pub const QUANTITY: &str = "run-queue latency";
 /// Buckets per octave, equally wide: values in one bucket differ by at most 1/32.
 pub const STEPS: u64 = 32;
 /// Number of buckets; the last one ends at 2^36 ns (69 s) and also holds longer waits.

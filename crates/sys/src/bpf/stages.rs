@@ -44,7 +44,7 @@ impl Sampler {
 
     fn without(refused: Option<String>) -> Self {
         let hook = Hook {
-            question: "stages".to_owned(),
+            quantity: "stages".to_owned(),
             hook: "perf_event/cpu-clock".to_owned(),
             refused,
         };

@@ -393,7 +393,7 @@ fn a_veth_that_appears_later_is_noticed() {
         .join()
         .unwrap();
         let attached = |attribution: &Attribution| {
-            attribution.hooks.iter().any(|hook| hook.question == "flows behind veth")
+            attribution.hooks.iter().any(|hook| hook.quantity == "flows behind veth")
         };
         let mut reader = reader_behind_veth(2);
         let to = (Ipv4Addr::new(10, 9, 0, 2), reader.port).into();
@@ -469,7 +469,7 @@ fn a_veth_with_gro_polls_but_is_not_a_nic() {
 fn every_hook_is_attached_or_has_a_reason() {
     in_own_netns(|| {
         let attribution = Tracer::attach(Options::default()).read().unwrap();
-        let question = |name: &str| attribution.hooks.iter().any(|hook| hook.question == name);
+        let question = |name: &str| attribution.hooks.iter().any(|hook| hook.quantity == name);
         for name in [
             "napi polls",
             "tcp bytes",
@@ -486,7 +486,7 @@ fn every_hook_is_attached_or_has_a_reason() {
             assert!(hook.refused.as_ref().is_none_or(|why| why.len() > 10), "{hook:?}");
         }
         let udp: Vec<_> =
-            attribution.hooks.iter().filter(|hook| hook.question == "udp bytes").collect();
+            attribution.hooks.iter().filter(|hook| hook.quantity == "udp bytes").collect();
         assert!(
             udp.iter().any(|hook| hook.refused.is_none()),
             "exactly one variant is attached: {udp:?}"
@@ -505,7 +505,7 @@ fn unprivileged_process() {
             attribution
                 .hooks
                 .iter()
-                .any(|hook| hook.question == netsilo_model::snapshot::runqueue::QUESTION)
+                .any(|hook| hook.quantity == netsilo_model::snapshot::runqueue::QUANTITY)
         );
         assert!(!attribution.hooks.is_empty());
         for hook in attribution.hooks {

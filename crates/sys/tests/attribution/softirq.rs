@@ -31,7 +31,7 @@ fn packets_routed_to_a_tap_count_as_forwarded_without_a_nic() {
         ip("neigh add 10.10.0.2 lladdr 02:00:00:00:00:02 dev tap-here nud permanent");
         let mut tracer = Tracer::attach(Options::default());
         let hook = |attribution: &Attribution| {
-            attribution.hooks.iter().any(|hook| hook.question == "forwarded packets")
+            attribution.hooks.iter().any(|hook| hook.quantity == "forwarded packets")
         };
         assert!(!hook(&tracer.read().unwrap()), "this namespace does not forward yet");
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
@@ -135,7 +135,7 @@ fn the_stages_of_local_delivery_are_sampled() {
             attribution
                 .hooks
                 .iter()
-                .any(|hook| hook.question == "stages" && hook.refused.is_none())
+                .any(|hook| hook.quantity == "stages" && hook.refused.is_none())
         );
     });
 }
@@ -178,7 +178,7 @@ fn without_the_softirq_hooks_wakeups_have_a_reason() {
     in_own_netns(|| {
         let options = Options { time: false, ..Options::default() };
         let attribution = Tracer::attach(options).read().unwrap();
-        assert!(attribution.hooks.iter().all(|hook| hook.question != "wakeups"), "not requested");
+        assert!(attribution.hooks.iter().all(|hook| hook.quantity != "wakeups"), "not requested");
         assert_eq!(attribution.wakeups, []);
     });
 }
