@@ -93,13 +93,13 @@ impl Calibration {
     /// measured.
     pub fn costs(&self, table: Costs, when: &str, machine: &MachineIdentity) -> Costs {
         let mut costs = table;
-        let mut from_table = Vec::new();
+        let mut defaulted = Vec::new();
         for distance in Distance::ALL.into_iter().filter(|distance| *distance != Distance::SameCpu)
         {
             let line = self.transfer.get(&distance).map(|it| it.median_ns);
             let ipi = self.ipi_ns(distance);
             if line.is_none() || ipi.is_none() {
-                from_table.push(distance);
+                defaulted.push(distance);
             }
             for (value, measured) in
                 [(costs.line_ns.at_mut(distance), line), (costs.ipi_ns.at_mut(distance), ipi)]
@@ -108,7 +108,7 @@ impl Calibration {
             }
         }
         let machine = format!("{}, {}, {}", machine.hostname, machine.cpu_model, machine.kernel);
-        costs.source = CostSource::Measured { when: when.to_owned(), machine, from_table };
+        costs.source = CostSource::Measured { when: when.to_owned(), machine, defaulted };
         costs
     }
 
@@ -294,10 +294,10 @@ mod tests {
         );
         assert_eq!((costs.line_ns.node, costs.ipi_ns.node), (80.0, table.ipi_ns.node));
         assert_eq!((costs.line_ns.same_cpu, costs.ipi_ns.same_cpu), (0.0, 0.0));
-        let CostSource::Measured { from_table, machine, .. } = costs.source else {
+        let CostSource::Measured { defaulted, machine, .. } = costs.source else {
             panic!("{:?}", costs.source)
         };
-        assert_eq!(from_table, [Distance::L2, Distance::Node, Distance::Remote]);
+        assert_eq!(defaulted, [Distance::L2, Distance::Node, Distance::Remote]);
         assert_eq!(machine, "db1, Some CPU, 6.12.1");
     }
 

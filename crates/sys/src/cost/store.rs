@@ -64,7 +64,11 @@ pub struct StoreError {
 
 /// The documented default weights, for this machine or for a virtual one.
 pub fn table(machine: &MachineIdentity) -> Costs {
-    if machine.virtual_machine == Some(true) { Costs::of_a_guest() } else { Costs::default() }
+    if machine.virtual_machine == Some(true) {
+        Costs::for_virtual_machine()
+    } else {
+        Costs::default()
+    }
 }
 
 /// The stored measurement of this machine, or the default weights.
@@ -216,7 +220,10 @@ mod tests {
     fn without_a_file_the_default_weights_are_used() {
         let dir = tempfile::tempdir().unwrap();
         let guest = measurement().machine;
-        assert_eq!(load(dir.path(), &guest), Loaded { costs: Costs::of_a_guest(), note: None });
+        assert_eq!(
+            load(dir.path(), &guest),
+            Loaded { costs: Costs::for_virtual_machine(), note: None }
+        );
         let metal = MachineIdentity { virtual_machine: Some(false), ..guest };
         assert_eq!(load(dir.path(), &metal).costs, Costs::default());
     }
@@ -227,7 +234,7 @@ mod tests {
         let path = store(dir.path(), &measurement()).unwrap();
         let other = MachineIdentity { hostname: "db2".into(), ..measurement().machine };
         let loaded = load(dir.path(), &other);
-        assert_eq!(loaded.costs.source, CostSource::Table);
+        assert_eq!(loaded.costs.source, CostSource::Default);
         let note = loaded.note.unwrap();
         let said = format!(
             "{} is not used: it was measured on another machine: its host name is db1, not db2; \
@@ -248,7 +255,7 @@ mod tests {
         {
             std::fs::write(&path, text).unwrap();
             let loaded = load(dir.path(), &machine);
-            assert_eq!(loaded.costs.source, CostSource::Table);
+            assert_eq!(loaded.costs.source, CostSource::Default);
             assert!(loaded.note.unwrap().contains(words));
         }
     }

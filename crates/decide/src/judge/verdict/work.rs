@@ -257,12 +257,12 @@ impl<'a> Work<'a> {
     /// wide for the default weights.
     pub(super) fn interrupt_cost(&self) -> Range {
         match (&self.costs.source, self.is_guest()) {
-            (CostSource::Table, Some(true)) => {
-                Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::IPI_IN_A_GUEST }
+            (CostSource::Default, Some(true)) => {
+                Range { worst: 2.0, likely: 1.0, best: 1.0 / Costs::VIRTUAL_IPI_FACTOR }
             }
-            (CostSource::Table, Some(false)) => Range { worst: 2.0, likely: 1.0, best: 0.5 },
-            (CostSource::Table, None) => {
-                Range { worst: Costs::IPI_IN_A_GUEST, likely: 1.0, best: 0.5 }
+            (CostSource::Default, Some(false)) => Range { worst: 2.0, likely: 1.0, best: 0.5 },
+            (CostSource::Default, None) => {
+                Range { worst: Costs::VIRTUAL_IPI_FACTOR, likely: 1.0, best: 0.5 }
             }
             _ => Range::exactly(1.0),
         }
@@ -272,7 +272,11 @@ impl<'a> Work<'a> {
 /// The cost weights; a virtual machine uses its own default weights unless others are configured.
 fn costs(seen: &Analysis<'_>) -> Costs {
     let guest = seen.observation.after.machine.virtual_machine == Some(true);
-    if guest && *seen.costs == Costs::default() { Costs::of_a_guest() } else { seen.costs.clone() }
+    if guest && *seen.costs == Costs::default() {
+        Costs::for_virtual_machine()
+    } else {
+        seen.costs.clone()
+    }
 }
 
 fn loads(
