@@ -81,7 +81,7 @@ fn steerable(
     if !selection::all_online(topology, subject, cpus, plan) {
         return None;
     }
-    let dropped = cpus.and(&topology.set_apart());
+    let dropped = cpus.and(&topology.isolated_or_tickless());
     let usable = cpus.minus(&dropped);
     if dropped.is_empty() {
         return Some((usable, String::new()));

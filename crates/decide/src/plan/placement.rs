@@ -147,7 +147,7 @@ impl<'a> VectorRules<'a> {
         let present =
             || group.silos.iter().filter_map(|silo| silo.rps_cpus.clone()).reduce(|a, b| a.or(&b));
         let cpus = self.goal.rps.clone().or_else(present).unwrap_or_default();
-        cpus.and(&snapshot.topology.online).minus(&snapshot.topology.set_apart())
+        cpus.and(&snapshot.topology.online).minus(&snapshot.topology.isolated_or_tickless())
     }
 }
 

@@ -148,7 +148,7 @@ impl Topology {
     }
 
     /// Isolated or tickless CPUs, which take work only if the operator names them.
-    pub fn set_apart(&self) -> CpuSet {
+    pub fn isolated_or_tickless(&self) -> CpuSet {
         self.isolated.or(&self.nohz_full)
     }
 
@@ -186,6 +186,6 @@ impl Topology {
 
     /// CPUs that may take work by default: online, not isolated, not tickless.
     pub fn housekeeping(&self) -> CpuSet {
-        self.online.minus(&self.set_apart())
+        self.online.minus(&self.isolated_or_tickless())
     }
 }

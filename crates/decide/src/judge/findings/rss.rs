@@ -180,7 +180,7 @@ fn idle_near(seen: &Analysis<'_>, cpu: CpuId) -> CpuSet {
     let near = topology
         .llc_of(cpu)
         .and(&topology.online)
-        .minus(&topology.set_apart())
+        .minus(&topology.isolated_or_tickless())
         .minus(&CpuSet::from_cpu(cpu));
     let idle = |cpu: &CpuId| {
         let shares = seen.rates.cpus.get(cpu).and_then(|rates| rates.shares);

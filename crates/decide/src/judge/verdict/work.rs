@@ -286,7 +286,8 @@ fn loads(
     own: &BTreeMap<CpuId, f64>,
 ) -> Loads {
     let topology = &seen.observation.after.topology;
-    let counts = topology.online.minus(&topology.set_apart()).or(&own.keys().copied().collect());
+    let counts =
+        topology.online.minus(&topology.isolated_or_tickless()).or(&own.keys().copied().collect());
     let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
         || silos.iter().any(|silo| silo.kthread.is_some());
     let load = |cpu: CpuId| {
