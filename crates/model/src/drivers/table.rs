@@ -163,7 +163,7 @@ impl Drivers {
     }
 
     /// Whether `ethtool -C` supports this parameter (`adaptive-rx`) on this kernel.
-    pub fn takes(&self, driver: &str, release: &str, parameter: &str) -> bool {
+    pub fn supports_coalesce(&self, driver: &str, release: &str, parameter: &str) -> bool {
         self.knobs(driver, release).is_some_and(|knobs| knobs.coalesce.contains(parameter))
     }
 
@@ -261,8 +261,8 @@ mod tests {
             drivers.lacks("igb", "6.12", Knob::Lro) && !drivers.lacks("vmxnet3", "6.12", Knob::Lro)
         );
         assert!(
-            drivers.takes("mlx5_core", "6.1", "adaptive-rx")
-                && !drivers.takes("igb", "6.1", "adaptive-rx")
+            drivers.supports_coalesce("mlx5_core", "6.1", "adaptive-rx")
+                && !drivers.supports_coalesce("igb", "6.1", "adaptive-rx")
         );
     }
 

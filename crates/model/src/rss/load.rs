@@ -126,7 +126,7 @@ mod tests {
 
     fn loaded(table: &[u32], flows: Vec<Flow>) -> Result<TableLoad, String> {
         let rss = Rss { function: None, key: None, indirection: table.to_vec(), input_xfrm: 0 };
-        let ethtool = Ethtool { rss: Reading::Value(rss), ..Ethtool::untold("not asked") };
+        let ethtool = Ethtool { rss: Reading::Value(rss), ..Ethtool::unavailable("not asked") };
         let netdev = Netdev { ifindex: 2, ethtool: Some(ethtool), ..Netdev::default() };
         let mut observation = Observation::default();
         observation.attribution.flows = flows;

@@ -308,7 +308,7 @@ mod tests {
                 (FlowType::Tcp4, Reading::Value(fields.parse().unwrap())),
                 (FlowType::Udp4, Reading::Value(HashFields::ADDRESSES)),
             ]),
-            ..Ethtool::untold("not asked")
+            ..Ethtool::unavailable("not asked")
         }
     }
 

@@ -120,7 +120,7 @@ pub struct Coalesce {
 
 impl Ethtool {
     /// All parts absent, for one reason.
-    pub fn untold(why: &str) -> Self {
+    pub fn unavailable(why: &str) -> Self {
         fn absent<T>(why: &str) -> Reading<T> {
             Reading::Absent(why.to_owned())
         }

@@ -47,7 +47,7 @@ impl SceneRss {
                 .iter()
                 .map(|(flow, fields)| (*flow, Reading::Value(*fields)))
                 .collect(),
-            ..Ethtool::untold("a scene does not say")
+            ..Ethtool::unavailable("a scene does not say")
         }
     }
 }

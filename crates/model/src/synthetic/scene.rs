@@ -488,7 +488,10 @@ impl SceneNetdev {
         let Some(max) = self.most_queues else { return rss };
         let combined = Some(Limit { current: queues, max });
         let channels = Reading::Value(Channels { rx: None, tx: None, other: None, combined });
-        Some(Ethtool { channels, ..rss.unwrap_or_else(|| Ethtool::untold("a scene does not say")) })
+        Some(Ethtool {
+            channels,
+            ..rss.unwrap_or_else(|| Ethtool::unavailable("a scene does not say"))
+        })
     }
 
     fn irqs(&self) -> Vec<Irq> {

@@ -71,9 +71,10 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
     let driver = work.netdev.driver.as_deref().unwrap_or_default();
     let (drivers, release) = (Drivers::shipped(), &work.seen.observation.after.machine.release);
     // A value other than 0 shows that the driver supports the setting.
-    let takes_usecs = settings.rx_coalesce_usecs > 0 || drivers.takes(driver, release, "rx-usecs");
+    let takes_usecs =
+        settings.rx_coalesce_usecs > 0 || drivers.supports_coalesce(driver, release, "rx-usecs");
     let (name, value, reason) = match wait {
-        _ if drivers.takes(driver, release, "adaptive-rx") => (
+        _ if drivers.supports_coalesce(driver, release, "adaptive-rx") => (
             "adaptive-rx",
             1,
             "the driver waits longer as packets arrive faster, and not at all when they are rare"
@@ -268,8 +269,10 @@ mod tests {
         seen.attribution.cpu_time.get_mut(&CpuId(0)).unwrap().hardirq_ns = 3_000_000_000;
         let netdev = &mut seen.after.netdevs[0];
         (netdev.napi_defer_hard_irqs, netdev.gro_flush_timeout) = (Some(0), Some(0));
-        netdev.ethtool = coalesce
-            .map(|it| Ethtool { coalesce: Reading::Value(it), ..Ethtool::untold("not asked") });
+        netdev.ethtool = coalesce.map(|it| Ethtool {
+            coalesce: Reading::Value(it),
+            ..Ethtool::unavailable("not asked")
+        });
         let rates = rates(&seen.before, &seen.after);
         let silos = silos(&seen, &rates);
         let all = verdicts(&Analysis {
