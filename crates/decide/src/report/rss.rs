@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::rss::load::TableLoad;
-use netsilo_model::rss::model::{CheckedModel, Fit, KeySource, PredictedQueue, flows_of};
+use netsilo_model::rss::model::{CheckedModel, Fit, KeySource, PredictedQueue, flows_on};
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields};
 use netsilo_model::snapshot::flow::{Flow, FlowSpec};
 use netsilo_model::snapshot::netdev::Netdev;
@@ -53,7 +53,8 @@ pub struct LoadOf {
     /// Flows that followed the table.
     pub flows: usize,
     /// Number of equally loaded entries with the same unevenness.
-    pub entries_in_effect: Option<f64>,
+    #[serde(rename = "entries_in_effect")]
+    pub effective_entries: Option<f64>,
     /// Ratio of the heaviest queue's load to the mean.
     pub skew: Option<f64>,
     /// Share of the heaviest flow in the packets that followed the table.
@@ -97,7 +98,7 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
     for queue in table {
         queues.entry(*queue).or_default().entries += 1;
     }
-    for flow in flows_of(observation, netdev) {
+    for flow in flows_on(observation, netdev) {
         let Some(queue) = flow.queue else { continue };
         let taken = queues.entry(queue).or_default();
         taken.flows += 1;
@@ -115,7 +116,7 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
         fit: model.as_ref().map(|it| it.fit(None)).unwrap_or_default(),
         load: load.as_ref().ok().map(load_of),
         no_load: load.as_ref().err().cloned(),
-        flows: flows_of(observation, netdev)
+        flows: flows_on(observation, netdev)
             .map(|flow| SeenFlow { flow: flow.clone(), predicted: predicted(flow) })
             .collect(),
         queues,
@@ -125,10 +126,10 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
 fn load_of(load: &TableLoad) -> LoadOf {
     LoadOf {
         packets: load.packets,
-        outside: load.outside,
+        outside: load.off_table,
         missed: load.missed,
         flows: load.flows,
-        entries_in_effect: load.entries_in_effect(),
+        effective_entries: load.effective_entries(),
         skew: load.skew(),
         heaviest_flow: load
             .heaviest
@@ -157,7 +158,7 @@ pub struct Where {
 
 /// Finds the queue that this netdev gives a flow.
 pub fn where_is(observation: &Observation, netdev: &Netdev, flow: FlowSpec) -> Where {
-    let seen = flows_of(observation, netdev)
+    let seen = flows_on(observation, netdev)
         .find(|seen| seen.ends == Some(flow.ends) && seen.outer == flow.outer);
     let seen_on = seen.and_then(|seen| seen.queue);
     let kind = flow.outer.flow_type(flow.ends.target.is_ipv6());

@@ -222,7 +222,7 @@ impl CheckedModel {
         let model = RssModel::from_ethtool(ethtool, key)?;
         let mut fits: BTreeMap<Option<FlowType>, Fit> = BTreeMap::from([(None, Fit::default())]);
         for flow in
-            flows_of(observation, netdev).filter(|flow| flow.queue.is_some() && flow.ends.is_some())
+            flows_on(observation, netdev).filter(|flow| flow.queue.is_some() && flow.ends.is_some())
         {
             let Ok(predicted) = model.predict(flow.outer, flow.ends, flow.fragments) else {
                 continue;
@@ -253,7 +253,7 @@ impl CheckedModel {
 }
 
 /// The flows that arrived on this netdev.
-pub fn flows_of<'a>(
+pub fn flows_on<'a>(
     observation: &'a Observation,
     netdev: &'a Netdev,
 ) -> impl Iterator<Item = &'a Flow> {

@@ -7,7 +7,7 @@ use netsilo_model::change::{Change, Key, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::rss::model::flows_of;
+use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType, HashFields, Rss};
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
@@ -208,7 +208,7 @@ pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> 
 
 fn udp_on_one_queue(seen: &Analysis<'_>, netdev: &Netdev, flow_type: FlowType) -> Option<Finding> {
     let udp = || {
-        let of_netdev = flows_of(seen.observation, netdev);
+        let of_netdev = flows_on(seen.observation, netdev);
         of_netdev.filter(|flow| {
             flow.outer == Outer::Udp && flow.outer.flow_type(flow.v6) == Some(flow_type)
         })
@@ -312,7 +312,7 @@ fn asymmetric(seen: &Analysis<'_>) -> Option<Finding> {
     let netdevs = &seen.observation.after.netdevs;
     let mut connections: BTreeMap<u32, BTreeMap<u32, (usize, CpuId)>> = BTreeMap::new();
     for (at, netdev) in netdevs.iter().enumerate() {
-        for flow in flows_of(seen.observation, netdev).filter(|flow| flow.connection != 0) {
+        for flow in flows_on(seen.observation, netdev).filter(|flow| flow.connection != 0) {
             let silo = flow.queue.and_then(|queue| silo_of(seen, netdev, queue));
             let Some((cpu, _)) = silo.and_then(poller) else { continue };
             connections.entry(flow.connection).or_default().insert(flow.peer, (at, cpu));

@@ -27,7 +27,7 @@ fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
     let Ok(load) = TableLoad::from_observation(seen.observation, netdev) else { return Vec::new() };
     let skewed = load
         .skew()
-        .filter(|skew| *skew >= SKEWED && load.is_whole() && load.packets >= ENOUGH_PACKETS);
+        .filter(|skew| *skew >= SKEWED && load.is_complete() && load.packets >= ENOUGH_PACKETS);
     let Some(skew) = skewed else { return Vec::new() };
     let balanced = balance(&load.table, &load.load);
     let relieved = 1.0 - balanced.after as f64 / balanced.before.max(1) as f64;
@@ -51,7 +51,7 @@ fn evidence(load: &TableLoad, skew: f64) -> Vec<Evidence> {
             "ethtool -x DEV",
         ),
     ];
-    if let Some(entries) = load.entries_in_effect() {
+    if let Some(entries) = load.effective_entries() {
         evidence.push(Evidence::new(
             "effective number of entries",
             times(entries),

@@ -373,7 +373,7 @@ fn movable(
 
 /// The flows as counted on arrival, else bounds from the readers.
 fn flows(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
-    let packets: Vec<u64> = model::flows_of(seen.observation, netdev)
+    let packets: Vec<u64> = model::flows_on(seen.observation, netdev)
         .map(|flow| flow.packets)
         .filter(|it| *it > 0)
         .collect();
