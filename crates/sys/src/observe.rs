@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netsilo_model::derive::sock_diag::{SocketSample, attribute, steerings};
+use netsilo_model::derive::sock_diag::{SocketSample, attribute_reads, steerings};
 use netsilo_model::snapshot::attribution::{Attribution, Hook};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
@@ -181,7 +181,7 @@ fn read(counter: &mut Counter, snapshot: &Snapshot) -> Result<Attribution, Obser
                         .sysctls
                         .get("net.core.netdev_rss_key")
                         .map_or("", String::as_str);
-                    let attribution = attribute(
+                    let attribution = attribute_reads(
                         &first,
                         &after,
                         &steerings(&snapshot.netdevs, &after.addresses, key),

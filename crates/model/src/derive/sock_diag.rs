@@ -91,7 +91,7 @@ pub fn read_bytes(bytes_received: u64, rqueue: u32, fin_received: bool) -> u64 {
 /// Attributes the bytes read between two samples to consumers and queues.
 ///
 /// `steerings` predict the queue of sockets without a NAPI id from the kernel; may be empty.
-pub fn attribute(
+pub fn attribute_reads(
     before: &SocketSample,
     after: &SocketSample,
     steerings: &[NicSteering],
@@ -302,7 +302,7 @@ mod tests {
     fn the_thread_that_ran_longest_is_chosen_and_marked_approximate() {
         let before = sample(10, 1000, None, "192.0.2.9:4000", [50, 10]);
         let after = sample(12, 5000, INCOMING, "192.0.2.9:4000", [60, 900]);
-        let attribution = attribute(&before, &after, &[]);
+        let attribution = attribute_reads(&before, &after, &[]);
         assert_eq!(
             (attribution.source, attribution.elapsed),
             (AttributionSource::SockDiag, Duration::from_secs(2))
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_connection_opened_between_the_samples_counts_from_its_first_byte() {
         let after = sample(12, 5000, INCOMING, "192.0.2.9:4000", [60, 900]);
-        let attribution = attribute(&SocketSample::default(), &after, &[]);
+        let attribution = attribute_reads(&SocketSample::default(), &after, &[]);
         assert_eq!(attribution.consumption[0].bytes, 5000);
     }
 
@@ -327,7 +327,7 @@ mod tests {
     fn a_local_peer_is_local_and_a_remote_peer_without_napi_is_unresolved() {
         let resolved = |remote| {
             let after = sample(12, 5000, Some(Incoming::default()), remote, [1, 2]);
-            attribute(&SocketSample::default(), &after, &[]).consumption[0].resolved
+            attribute_reads(&SocketSample::default(), &after, &[]).consumption[0].resolved
         };
         assert_eq!(resolved("127.0.0.1:4000"), QueueResolution::Local);
         assert_eq!(resolved("192.0.2.1:4000"), QueueResolution::Local);
@@ -338,7 +338,7 @@ mod tests {
     fn bytes_without_a_visible_process_are_reported() {
         let mut after = sample(12, 5000, None, "192.0.2.9:4000", [1, 2]);
         after.owners.clear();
-        let attribution = attribute(&SocketSample::default(), &after, &[]);
+        let attribution = attribute_reads(&SocketSample::default(), &after, &[]);
         assert!(attribution.consumption.is_empty());
         let hook = attribution.hooks.iter().find(|hook| hook.quantity == "consumer").unwrap();
         assert!(hook.refused.as_deref().unwrap().starts_with("5000 bytes of 1 sockets"));
