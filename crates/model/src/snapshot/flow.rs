@@ -296,7 +296,7 @@ impl Flow {
 }
 
 /// Assigns `peer` and `connection` numbers by address: 1, 2, ... in sorted order of the addresses.
-pub fn number(flows: &mut [Flow]) {
+pub fn assign_numbers(flows: &mut [Flow]) {
     let mut peers: Vec<IpAddr> =
         flows.iter().filter_map(|flow| Some(flow.ends?.source.ip())).collect();
     let both = |ends: Ends| ends.min(ends.reversed());
@@ -331,7 +331,7 @@ mod tests {
             flow("10.0.0.1:40001", "10.0.0.2:443"),
             Flow { outer: Outer::Ethernet(0x0806), ..Flow::default() },
         ];
-        number(&mut flows);
+        assign_numbers(&mut flows);
         assert_eq!(flows.each_ref().map(|flow| flow.peer), [1, 2, 1, 0]);
         assert_eq!(flows.each_ref().map(|flow| flow.connection), [1, 1, 2, 0]);
     }
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_bundle_contains_flows_without_addresses() {
         let mut flows = [flow("10.0.0.1:40000", "10.0.0.2:443")];
-        number(&mut flows);
+        assign_numbers(&mut flows);
         let json = serde_json::to_string(&flows[0].without_addresses()).unwrap();
         assert!(!json.contains("10.0.0") && json.contains(r#""peer":1"#), "{json}");
         assert_eq!(serde_json::from_str::<Flow>(&json).unwrap(), flows[0].without_addresses());

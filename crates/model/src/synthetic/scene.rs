@@ -19,7 +19,7 @@ use crate::snapshot::attribution::{
     QueueResolution, Wakeup,
 };
 use crate::snapshot::ethtool::{Channels, Ethtool, Limit};
-use crate::snapshot::flow::{Flow, number};
+use crate::snapshot::flow::{Flow, assign_numbers};
 use crate::snapshot::host::{
     CpuCounters, CpuStat, IrqState, KnobOwner, Snapshot, Softnet, Writable,
 };
@@ -353,7 +353,7 @@ impl Scene {
             };
             attribution.flows.extend(netdev.flows.iter().flat_map(|flow| flow.flows(&from, table)));
         }
-        number(&mut attribution.flows);
+        assign_numbers(&mut attribution.flows);
         attribution
     }
 }
