@@ -238,7 +238,7 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         silo.consumers = consumers(rows, seconds, &wakeups);
         silo.concentration = ReaderSpread::from_reads(&silo.read_on(), &after.topology);
         let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
-        silo.forwards = forwarding::shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
+        silo.forwards = forwarding::egress_shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
     }
     let elsewhere = |rows: Vec<&Consumption>| OutsideTraffic {
         bytes_per_s: per_s(total(&rows), seconds),
