@@ -77,7 +77,7 @@ impl Model {
     /// Gain of each vector at `at` compared with its present CPU (ns/s), with all others at `at`;
     /// `None` if not known.
     pub fn gains(&self, at: &[Option<CpuId>]) -> Vec<Option<f64>> {
-        solver::gains(&self.problem, &self.places(at))
+        solver::gains_at(&self.problem, &self.places(at))
     }
 
     fn places(&self, at: &[Option<CpuId>]) -> Vec<Option<usize>> {
