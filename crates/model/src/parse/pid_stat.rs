@@ -17,7 +17,7 @@ pub struct PidStat {
     /// Whether it is a kernel thread.
     pub kthread: bool,
     /// Whether its affinity cannot be changed (`PF_NO_SETAFFINITY`).
-    pub bound: bool,
+    pub fixed_affinity: bool,
     /// Start time, in clock ticks after boot.
     pub start_time: u64,
 }
@@ -41,7 +41,7 @@ pub fn pid_stat(text: &str) -> Result<PidStat, ParseError> {
     Ok(PidStat {
         comm: comm.to_owned(),
         kthread: flags & PF_KTHREAD != 0,
-        bound: flags & PF_NO_SETAFFINITY != 0,
+        fixed_affinity: flags & PF_NO_SETAFFINITY != 0,
         start_time: decimal(1, field(22, "starttime")?)?,
     })
 }
@@ -57,11 +57,11 @@ mod tests {
         assert_eq!((read.comm.as_str(), read.kthread, read.start_time), ("a) (b) ", true, 345));
         let user =
             pid_stat("17 (sh) S 2 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n").unwrap();
-        assert!(!user.kthread && !user.bound);
+        assert!(!user.kthread && !user.fixed_affinity);
         let bound =
             pid_stat("17 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0\n")
                 .unwrap();
-        assert!(bound.kthread && bound.bound);
+        assert!(bound.kthread && bound.fixed_affinity);
     }
 
     #[test]
