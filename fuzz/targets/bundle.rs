@@ -19,7 +19,7 @@ struct Entry {
     text: String,
 }
 
-fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
+fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |json: &[u8]| {
     let Ok(entries) = serde_json::from_slice::<Vec<Entry>>(json) else { return };
     let bundle = std::env::temp_dir().join(format!("netsilo-fuzz-{}", std::process::id()));
     let tar: Vec<u8> = entries.iter().flat_map(tar_entry).chain([0; 1024]).collect();

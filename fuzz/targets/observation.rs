@@ -27,7 +27,7 @@ struct Case {
     goal: Goal,
 }
 
-fuzz_target!(init: netsilo_fuzz::offer(seeds), |json: &[u8]| {
+fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |json: &[u8]| {
     let Ok(case) = serde_json::from_slice::<Case>(json) else { return };
     comes_back(&case);
     let Case { observation, goal } = &case;

@@ -10,7 +10,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
 use serde::{Serialize, de::DeserializeOwned};
 
-fuzz_target!(init: netsilo_fuzz::offer(seeds), |text: &str| {
+fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |text: &str| {
     comes_back::<Goal>(text);
     let Some(plan) = comes_back::<Plan>(text) else { return };
     for change in &plan.changes {

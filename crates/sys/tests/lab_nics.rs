@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use netsilo_lab::{Kernel, Lab, NicModel, Spec};
-use netsilo_model::derive::sock_diag::{SocketSample, attribute, steerings};
+use netsilo_model::derive::sock_diag::{SocketSample, attribute_reads, steerings};
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::attribution::{Attribution, QueueResolution};
@@ -116,7 +116,7 @@ fn receive() -> (Vec<TcpStream>, SocketSample, SocketSample) {
 #[ignore = "runs in the guest"]
 fn virtio_server() {
     let (_connections, before, after) = receive();
-    let by_napi = bytes_by_napi(&attribute(&before, &after, &[]), QueueResolution::Direct);
+    let by_napi = bytes_by_napi(&attribute_reads(&before, &after, &[]), QueueResolution::Direct);
     assert_eq!(by_napi.values().sum::<u64>(), CONNECTIONS * BYTES);
     assert!(by_napi.len() <= 4, "{by_napi:?}");
     let answer = get::read("eth0").unwrap();
@@ -136,7 +136,7 @@ fn igb_server() {
     let netdev = eth0(genl.value());
     let steerings = steerings(std::slice::from_ref(&netdev), &after.addresses, &netdev_rss_key());
 
-    let direct = attribute(&before, &after, &steerings);
+    let direct = attribute_reads(&before, &after, &steerings);
     assert_eq!(
         bytes_by_napi(&direct, QueueResolution::Direct).values().sum::<u64>(),
         CONNECTIONS * BYTES
@@ -161,7 +161,7 @@ fn igb_server() {
     // netlink lists the queues' napis
     if netdev.rx_queues.iter().all(|queue| queue.napi.is_some()) {
         after.sockets.values_mut().for_each(|socket| socket.incoming = None);
-        let predicted = attribute(&before, &after, &steerings);
+        let predicted = attribute_reads(&before, &after, &steerings);
         let by_napi = bytes_by_napi(&predicted, QueueResolution::Toeplitz);
         assert_eq!(by_napi, bytes_by_napi(&direct, QueueResolution::Direct));
     }
