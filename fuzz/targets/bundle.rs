@@ -76,8 +76,9 @@ fn seeds() -> Vec<String> {
     ));
     let entry = |path: &str, kind, text: &str| Entry { path: path.into(), kind, text: text.into() };
     let manifest = r#"{"schema":1,"netsilo":"0","kernel":"6.1","with_addresses":false,"holds":[]}"#;
-    let attribution = serde_json::to_string(&netsilo_model::snapshot::attribution::Attribution::default())
-        .expect("plain values");
+    let attribution =
+        serde_json::to_string(&netsilo_model::snapshot::attribution::Attribution::default())
+            .expect("plain values");
     let mut whole =
         vec![entry("manifest.json", '0', manifest), entry("attribution.json", '0', &attribution)];
     for sample in ["0", "1"] {

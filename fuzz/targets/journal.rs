@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::change::{Target, Value};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_sys::transaction::compact::fold;
 use netsilo_sys::transaction::record::{By, Entry, History, Origin, Record, VERSION};
 

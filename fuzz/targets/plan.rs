@@ -3,11 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
 use netsilo_model::change::{Change, Target, Value};
-use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use serde::{Serialize, de::DeserializeOwned};
 
 fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |text: &str| {

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::snapshot::flow::FlowSpec;
 use netsilo_model::rss::toeplitz::{hash, parse_key};
+use netsilo_model::snapshot::flow::FlowSpec;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(text) = std::str::from_utf8(bytes)
