@@ -7,7 +7,7 @@
 mod chain;
 mod cpu;
 
-use netsilo_model::derive::cpu_time::CpuSplit;
+use netsilo_model::derive::cpu_time::CpuTimeShares;
 use netsilo_model::derive::rates::rates;
 use netsilo_model::derive::silo::{Silo, silos};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -47,7 +47,7 @@ pub struct CpuWhy {
     /// Its NUMA node.
     pub node: Option<NodeId>,
     /// Its time by clock ticks, and as measured.
-    pub split: CpuSplit,
+    pub split: CpuTimeShares,
     /// How the two differ, when the clock ticks are misleading.
     pub difference: Option<String>,
     /// The activity of its ksoftirqd; `None` when not known.

@@ -9,7 +9,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::snapshot::audit::{IdleState, NetdevAudit, PcieLink};
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
@@ -218,7 +218,7 @@ fn small_mtu(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         return None;
     }
     let fewer = 1.0 - f64::from(netdev.mtu) / 9000.0;
-    let gain = match seen.stages(&[Stage::DriverGro]) {
+    let gain = match seen.stages(&[ReceiveStage::DriverGro]) {
         Some(driver) => Gain::AtMost {
             measure: Measure::Share(softirq * driver * fewer),
             of: format!("cpu{cpu}'s time"),

@@ -7,7 +7,7 @@ mod reader;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::change::{Change, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -44,7 +44,7 @@ fn cpu_of(subject: &Subject) -> Option<CpuId> {
 }
 
 /// The counters of a subject at a stage that grew, as evidence.
-fn grown(ledger: &Ledger, place: Place, subject: &Subject) -> Vec<Evidence> {
+fn grown(ledger: &Ledger, place: LossStage, subject: &Subject) -> Vec<Evidence> {
     let stage = ledger.stage(place);
     let lines = stage.into_iter().flat_map(|stage| stage.grown(subject));
     lines
@@ -74,12 +74,12 @@ fn all_of(seen: &Analysis<'_>, lost: u64, basis: &str) -> Gain {
 
 /// Drops at a CPU's backlog: by its own limit, or by the flow limit.
 fn backlog(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let Some(stage) = ledger.stage(Place::Backlog) else { return Vec::new() };
+    let Some(stage) = ledger.stage(LossStage::Backlog) else { return Vec::new() };
     let mut findings = Vec::new();
     for (subject, dropped) in stage.by_subject() {
         let limited = stage.grown(subject).filter(|line| line.counter == "flow_limit_count");
         let limited: u64 = limited.filter_map(|line| line.count).fold(0, u64::saturating_add);
-        let evidence = grown(ledger, Place::Backlog, subject);
+        let evidence = grown(ledger, LossStage::Backlog, subject);
         if limited > 0 {
             findings.push(flow_limit(seen, subject, limited, evidence.clone()));
         }
@@ -193,7 +193,7 @@ fn flow_limit(seen: &Analysis<'_>, subject: &Subject, lost: u64, evidence: Vec<E
 /// NET_RX stops with work left on a CPU that loses packets or has no idle time. Other squeezes need
 /// no fix.
 fn squeezed(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let Some(stage) = ledger.stage(Place::Squeeze) else { return Vec::new() };
+    let Some(stage) = ledger.stage(LossStage::Squeeze) else { return Vec::new() };
     let squeeze = |line: &crate::judge::ledger::Line| {
         let count = line.count.filter(|count| *count > 0)?;
         let load = Load::of(seen, cpu_of(&line.subject)?);
@@ -212,7 +212,7 @@ fn squeeze(
     count: u64,
     lost: u64,
 ) -> Finding {
-    let mut evidence = grown(ledger, Place::Squeeze, subject);
+    let mut evidence = grown(ledger, LossStage::Squeeze, subject);
     let bounds = ["net.core.netdev_budget", "net.core.netdev_budget_usecs"];
     for name in bounds {
         evidence.extend(
@@ -282,7 +282,7 @@ impl Load<'_> {
         let mut subjects: Vec<Subject> =
             self.netdevs().into_iter().map(Subject::Netdev).collect();
         subjects.push(self.subject());
-        let places = [Place::Nic, Place::Ring, Place::Backlog]
+        let places = [LossStage::Nic, LossStage::Ring, LossStage::Backlog]
             .into_iter()
             .filter_map(|place| ledger.stage(place));
         places
@@ -295,9 +295,9 @@ impl Load<'_> {
 
 /// Reports that nothing was lost, when the backlog and socket stages are known.
 fn nothing(seen: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
-    let is_known = |place: Place| ledger.stage(place).is_some();
+    let is_known = |place: LossStage| ledger.stage(place).is_some();
     let known =
-        !seen.rates.elapsed.is_zero() && is_known(Place::Backlog) && is_known(Place::Socket);
+        !seen.rates.elapsed.is_zero() && is_known(LossStage::Backlog) && is_known(LossStage::Socket);
     (known && ledger.most_lost().is_none()).then(|| Finding {
         id: FindingId::NothingLost,
         severity: Severity::Ok,

@@ -6,7 +6,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::Feature;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
-use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
@@ -52,7 +52,7 @@ fn is_on(netdev: &Netdev, name: &str) -> bool {
 }
 
 fn switch(seen: &Analysis<'_>, netdev: &Netdev, feature: &str, on: bool, reason: &str) -> Vec<Change> {
-    let knob = knobs::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
+    let knob = knobs::Offload { netdev: NetdevIdentity::from_netdev(netdev), feature: feature.to_owned() };
     seen.change(knob, on, reason)
 }
 
@@ -116,7 +116,7 @@ fn gro_off(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let (packets, size) = stream(seen, netdev, "rx").filter(|(_, size)| *size >= BULK)?;
     let (tcp, source) = tcp_share(seen, netdev).filter(|(share, _)| *share >= 0.5)?;
     let (cpu, softirq) = seen.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let after_merging = [Stage::BridgeIp, Stage::Netfilter, Stage::LocalDelivery];
+    let after_merging = [ReceiveStage::BridgeIp, ReceiveStage::Netfilter, ReceiveStage::LocalDelivery];
     let gain = match seen.stages(&after_merging) {
         Some(share) => Gain::AtMost {
             measure: Measure::Share(softirq * share * tcp),

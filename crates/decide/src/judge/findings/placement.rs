@@ -122,7 +122,7 @@ mod tests {
     use netsilo_model::machine::cpuset::{CpuId, CpuSet};
     use crate::judge::findings::check;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
 
     /// Findings for a queue polled on CPU 0 (core 0-1) and read on CPU `reader`; `load` and `usr`
     /// are shares of CPU time. The other cores of the cache are idle.
@@ -133,8 +133,8 @@ mod tests {
             bytes_per_s: 1_000_000,
             ..Reader::default()
         };
-        let busy = vec![Busy { cpus: CpuSet::of(reader.cpu), usr }];
-        let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
+        let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(reader.cpu), usr }];
+        let (irq, cpus) = (Some(30), CpuSet::from_cpu(CpuId(0)));
         let readers = vec![reader];
         let queue = SceneQueue {
             irq,

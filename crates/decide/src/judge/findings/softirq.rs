@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::cpu_time::{CpuSplit, DIFFERS};
+use netsilo_model::derive::cpu_time::{CpuTimeShares, MIN_DIFFERENCE};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
@@ -48,7 +48,7 @@ pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
 /// The time of one CPU and the queues polled on it.
 pub(super) struct Load<'a> {
     cpu: CpuId,
-    split: CpuSplit,
+    split: CpuTimeShares,
     /// Queues polled on this CPU.
     queues: Vec<&'a Silo>,
 }
@@ -62,7 +62,7 @@ impl<'a> Load<'a> {
                 || (silo.packets_per_s.is_none() && interrupted())
         };
         let queues = seen.silos.queues.iter().filter(polled).collect();
-        Self { cpu, split: CpuSplit::of(seen.observation, seen.rates, cpu), queues }
+        Self { cpu, split: CpuTimeShares::from_observation(seen.observation, seen.rates, cpu), queues }
     }
 
     pub(super) fn subject(&self) -> Subject {
@@ -362,9 +362,9 @@ fn by_ipis(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
 
 /// Clock tick accounting differs from the measurement.
 fn misread(load: &Load<'_>) -> Option<Finding> {
-    let (more, difference) = load.split.ticks_tell_more().zip(load.split.difference())?;
+    let (more, difference) = load.split.tick_excess().zip(load.split.difference())?;
     let (ticks, measured) = load.split.ticks.zip(load.split.measured)?;
-    debug_assert!(more.abs() >= DIFFERS, "a small difference is not reported");
+    debug_assert!(more.abs() >= MIN_DIFFERENCE, "a small difference is not reported");
     Some(Finding {
         id: FindingId::SoftirqTimeMisread,
         severity: Severity::Info,

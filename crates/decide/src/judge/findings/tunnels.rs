@@ -4,7 +4,7 @@ use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::rss::model::flows_of;
+use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::Netdev;
 
@@ -22,7 +22,7 @@ pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
 }
 
 fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
-    let flows: Vec<&Flow> = flows_of(seen.observation, netdev).collect();
+    let flows: Vec<&Flow> = flows_on(seen.observation, netdev).collect();
     let all: u64 = flows.iter().map(|flow| flow.packets).fold(0, u64::saturating_add);
     let kinds: BTreeSet<Outer> =
         flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).collect();

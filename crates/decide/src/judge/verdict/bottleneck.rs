@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn an_application_saturates_its_cpu_only_if_it_cannot_move() {
         let busy = loads(&[(1.0, 0.3), (0.0, 0.0)]);
-        assert_eq!(Wall::of(&busy, &CpuSet::of(CpuId(0)), None).at, Limit::Cpu(CpuId(0)));
+        assert_eq!(Wall::of(&busy, &CpuSet::from_cpu(CpuId(0)), None).at, Limit::Cpu(CpuId(0)));
         assert_eq!(Wall::of(&busy, &CpuSet::new(), None).at, Limit::Machine);
     }
 

@@ -181,7 +181,7 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
     verdict
         .writes(
             work,
-            knobs::Channels { netdev: NetdevIdentity::of(work.netdev) },
+            knobs::Channels { netdev: NetdevIdentity::from_netdev(work.netdev) },
             edit,
             "one queue per cpu that can poll",
         )
@@ -225,14 +225,14 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
         return verdict;
     }
     let reason = "its interrupts cannot be moved, but kthreads can run on idle cpus";
-    let knob = knobs::Threaded { netdev: NetdevIdentity::of(work.netdev) };
+    let knob = knobs::Threaded { netdev: NetdevIdentity::from_netdev(work.netdev) };
     verdict.writes(work, knob, |_| Some(1), reason)
 }
 
 /// The effect of placing each queue's work on the CPU that is then least loaded.
 fn spread_out(work: &Work<'_>, queues: &dyn Fn(Sight) -> Vec<f64>) -> Effect {
     let topology = &work.seen.observation.after.topology;
-    let cpus = work.cpus().minus(&topology.set_apart());
+    let cpus = work.cpus().minus(&topology.isolated_or_tickless());
     let cpus = if cpus.is_empty() { work.cpus() } else { cpus };
     let placed = |sight: Sight| -> (Loads, CpuSet) {
         let mut loads = work.loads.clone();

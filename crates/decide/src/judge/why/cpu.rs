@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
+use netsilo_model::derive::cpu_time::{CpuTimeShares, Measured};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
@@ -18,7 +18,7 @@ use crate::judge::why::{Because, Cause, CpuWhy, Ksoftirqd, heaviest_first};
 const IRQS_NAMED: usize = 5;
 
 pub(super) fn cpu_why(look: &Look<'_>, cpu: CpuId) -> CpuWhy {
-    let split = CpuSplit::of(look.observation, look.rates, cpu);
+    let split = CpuTimeShares::from_observation(look.observation, look.rates, cpu);
     let topology = &look.observation.after.topology;
     CpuWhy {
         cpu,
@@ -43,7 +43,7 @@ pub(crate) fn ksoftirqd(observation: &Observation, elapsed: f64, cpu: CpuId) -> 
 
 /// All causes of a CPU's load, in descending order of CPU time.
 pub(super) fn causes(look: &Look<'_>, cpu: CpuId) -> Vec<Cause> {
-    let split = CpuSplit::of(look.observation, look.rates, cpu);
+    let split = CpuTimeShares::from_observation(look.observation, look.rates, cpu);
     let on_it = |silo: &&Silo| {
         let interrupted =
             silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));

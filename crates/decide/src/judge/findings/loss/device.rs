@@ -4,7 +4,7 @@ use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::change::{Knob as _, Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
-use netsilo_model::drivers::loss_stage::Place;
+use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::ethtool::Limit;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
@@ -19,8 +19,8 @@ pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
 }
 
 fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
-    let places = [Place::Nic, Place::Ring];
-    let of = |place: Place| {
+    let places = [LossStage::Nic, LossStage::Ring];
+    let of = |place: LossStage| {
         ledger.stage(place).and_then(|stage| stage.by_subject().get(&Subject::Netdev(netdev.name.clone())).copied())
     };
     // A NIC that waits for a descriptor drops what its own buffer cannot hold: both stages may
@@ -42,7 +42,7 @@ fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Findin
         evidence.extend(load.evidence().into_iter().map(of_cpu));
     }
     let full = pollers.iter().find(|load| load.is_full());
-    let before_ring = of(Place::Ring).is_none()
+    let before_ring = of(LossStage::Ring).is_none()
         && counters::ring_apart(netdev.driver.as_deref().unwrap_or_default());
     let mut remedies = vec![if before_ring {
         not_its_ring(seen, lost)
@@ -151,7 +151,7 @@ fn larger_ring(
 }
 
 fn rings(seen: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
-    let knob = knobs::Rings { netdev: NetdevIdentity::of(netdev) };
+    let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(netdev) };
     let Some(old) = knob.value_in(&seen.observation.after) else { return Vec::new() };
     let new = old.clone().with("rx", wanted);
     vec![Change::new(knob, old, new, reason)]

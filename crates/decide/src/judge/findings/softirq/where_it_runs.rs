@@ -23,7 +23,7 @@ pub(super) fn find(seen: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         seen.silos.queues.iter().filter_map(|silo| elsewhere(seen, silo)).collect();
     findings.extend(crowded(seen, load));
-    findings.extend(load.iter().filter_map(|it| set_apart(seen, it)));
+    findings.extend(load.iter().filter_map(|it| isolated_or_tickless(seen, it)));
     findings
 }
 
@@ -185,7 +185,7 @@ fn crowd(
 }
 
 /// Receive work on an isolated or tickless CPU.
-fn set_apart(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
+fn isolated_or_tickless(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     let topology = &seen.observation.after.topology;
     let (what, source) = if topology.isolated.contains(load.cpu) {
         ("isolated", "/sys/devices/system/cpu/isolated")
