@@ -101,7 +101,7 @@ fn the_published_experiment_shows_its_directions_in_counts() {
 /// Runs the whole experiment: five settings, twelve loads. The results are for people to read; the
 /// test only requires that all trials have one.
 #[test]
-#[ignore = "takes an hour and more: make bench-matrix"]
+#[ignore = "too slow for make test: make test-long"]
 fn the_published_experiment_in_full() {
     let rounds: u32 = std::env::var("ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
     let (lab, agent) = server();

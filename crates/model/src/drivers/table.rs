@@ -1,4 +1,4 @@
-//! The knobs of each driver by kernel version: `data/drivers.toml`, rendered as `docs/drivers.md`.
+//! The knobs of each driver by kernel version: `drivers.toml`, rendered as `docs/drivers.md`.
 //!
 //! The table lists what a driver *can* support, from kernel sources. `Ethtool` has what a device
 //! reports now. The table covers what a query cannot show without a write attempt, and advice about

@@ -123,6 +123,8 @@ pub struct SceneQueue {
     pub tx_cpus: CpuSet,
     /// Whether the interrupt can be moved.
     pub writable: Writable,
+    /// `affinity_hint` of the interrupt.
+    pub hint: Option<CpuSet>,
     /// CPUs where its kthread may run, if threaded.
     pub kthread_cpus: CpuSet,
     /// `rps_cpus`.
@@ -528,6 +530,11 @@ impl SceneNetdev {
             let action = format!("{}-{}-{i}", self.name, if split { "rx" } else { "TxRx" });
             add(queue.irq, action, &queue.cpus, &queue.writable);
             add(queue.tx_irq, format!("{}-tx-{i}", self.name), &queue.tx_cpus, &queue.writable);
+        }
+        for queue in &self.queues {
+            if let Some(state) = queue.irq.and_then(|irq| irqs.get_mut(&Irq(irq))) {
+                state.hint = queue.hint.clone();
+            }
         }
     }
 }
