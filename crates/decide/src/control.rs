@@ -40,8 +40,7 @@ use crate::control::trial::{Trial, Trials};
 use crate::control::view::View;
 use crate::plan::{AlgorithmName, Goal, Plan};
 use netsilo_model::change::{Change, Target, Value};
-use netsilo_model::derive::rates::rates;
-use netsilo_model::derive::silo::silos;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::event::Event;
 use netsilo_model::snapshot::host::Writer;
@@ -172,23 +171,24 @@ impl Controller {
 
     /// One observation window has ended; `now` is the time since boot.
     pub fn tick(&mut self, now: Duration, observation: &Observation) -> Decision {
-        let rates = rates(&observation.before, &observation.after);
-        let silos = silos(observation, &rates);
-        let view = View::of(&observation.after, &silos);
+        let costs = self.policy.goal.costs.clone();
+        let analysis = Analysis::new(observation, &costs);
+        let Analysis { rates, silos, .. } = &analysis;
+        let view = View::of(&observation.after, silos);
         self.now = now;
         self.writers.clone_from(&observation.after.writers);
         self.asked.clear();
         self.reconcile(now, &view);
-        self.judged.extend(self.trials.sample(now, observation, &rates, &self.policy));
+        self.judged.extend(self.trials.sample(now, observation, rates, &self.policy));
         let verdicts = self.judge(now);
-        let pattern = Pattern::of(&observation.after.topology.online, &rates, &silos);
+        let pattern = Pattern::of(&observation.after.topology.online, rates, silos);
         let rest = self.rest.take().filter(|_| self.to_revert.is_empty());
-        let rest = rest.and_then(|rest| rest.goes_on(&pattern, &rates, observation));
+        let rest = rest.and_then(|rest| rest.goes_on(&pattern, &analysis));
         let mut wanted = match &rest {
             Some(rest) => rest.plan().clone(),
-            None => self.wanted(observation, &rates, &silos, &view),
+            None => self.wanted(&analysis, &view),
         };
-        let seen = rest.is_none().then(|| Seen::of(pattern.clone(), &rates, observation));
+        let seen = rest.is_none().then(|| Seen::of(pattern.clone(), &analysis));
         self.compare(now, pattern);
         self.notice(now, &wanted, &view, |target| !is_xps(target));
         let revert = self.revert(now, &view);

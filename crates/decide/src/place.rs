@@ -16,12 +16,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use netsilo_model::cost::weights::Costs;
-use netsilo_model::derive::rates::Rates;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::rates::CpuRates;
 use netsilo_model::derive::silo::{ConsumerShare, Silo, SoftirqShare};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use netsilo_model::machine::topology::{CoreKind, NodeId, Topology};
-use netsilo_model::snapshot::attribution::Attribution;
-use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NapiThread;
 use serde::{Deserialize, Serialize};
 
@@ -267,29 +266,24 @@ impl<'a> Room<'a> {
     /// User and system time come from clock ticks. Softirq time is the measured one if available,
     /// and the silos' part of it ([`Silo::own_share`], from the same source) is subtracted. The
     /// system time includes threaded NAPIs.
-    pub fn of(
-        after: &'a Snapshot,
-        costs: &'a Costs,
-        rates: &Rates,
-        attribution: &Attribution,
-        placed: &[&Silo],
-    ) -> Self {
+    pub fn of(analysis: &Analysis<'a>, placed: &[&Silo]) -> Self {
+        let attribution = &analysis.observation.attribution;
         let elapsed = attribution.elapsed.as_secs_f64();
         let time = |cpu: &CpuId| attribution.cpu_time.get(cpu).filter(|_| elapsed > 0.0);
         let measured =
             |cpu: &CpuId| Some((time(cpu)?.softirq_ns() as f64 / 1e9 / elapsed).min(1.0));
         let own =
             |cpu: &CpuId| placed.iter().filter_map(|silo| silo.own_share.get(cpu)).sum::<f64>();
-        let busy = |(cpu, rates): (&CpuId, &netsilo_model::derive::rates::CpuRates)| {
+        let busy = |(cpu, rates): (&CpuId, &CpuRates)| {
             let shares = rates.shares?;
             let softirq = measured(cpu).unwrap_or(shares.softirq);
             let rest = shares.usr + shares.nice + shares.sys + shares.irq + softirq - own(cpu);
             Some((*cpu, rest.clamp(0.0, 1.0)))
         };
         Self {
-            topology: &after.topology,
-            costs,
-            busy: rates.cpus.iter().filter_map(busy).collect(),
+            topology: &analysis.after().topology,
+            costs: analysis.costs,
+            busy: analysis.rates.cpus.iter().filter_map(busy).collect(),
         }
     }
 }

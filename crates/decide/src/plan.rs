@@ -13,13 +13,10 @@ pub mod selection;
 use netsilo_model::change::{Change, Target, Value, ordered};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::rates::{Rates, rates};
-use netsilo_model::derive::silo::{Silos, silos};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
-use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
 
 pub use flow_rules::{Steering, SteeringError};
@@ -28,27 +25,21 @@ pub use crate::place::AlgorithmName;
 
 /// Plans the changes that reach a goal.
 ///
-/// Load comes from the whole observation; settings come from its later snapshot.
-pub fn plan(observation: &Observation, goal: &Goal) -> Plan {
-    let rates = rates(&observation.before, &observation.after);
-    plan_of(observation, &rates, &silos(observation, &rates), goal)
-}
-
-/// Like [`plan`], with rates and silos that the caller has already computed.
-pub fn plan_of(observation: &Observation, rates: &Rates, silos: &Silos, goal: &Goal) -> Plan {
-    let after = &observation.after;
+/// Load comes from the whole observation; settings come from its later snapshot. The weights of
+/// the cost model are those of the analysis.
+pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
+    let after = analysis.after();
     let mut plan = Plan::default();
     let netdevs = selection::netdevs(after, goal, &mut plan);
     let pool = selection::pool(&after.topology, goal, &mut plan);
     by_value::defaults(after, goal, &mut plan);
-    let places = placement::place(observation, rates, silos, &netdevs, pool, goal, &mut plan);
+    let places = placement::place(analysis, &netdevs, pool, goal, &mut plan);
     by_value::xps(after, &netdevs, &places, goal, &mut plan);
-    let seen = Analysis { observation, rates, silos, costs: &goal.costs };
-    by_value::rps(&seen, &netdevs, goal, &mut plan);
-    by_value::rfs(&seen, &netdevs, goal, &mut plan);
-    arfs::arfs(&seen, &netdevs, goal, &mut plan);
+    by_value::rps(analysis, &netdevs, goal, &mut plan);
+    by_value::rfs(analysis, &netdevs, goal, &mut plan);
+    arfs::arfs(analysis, &netdevs, goal, &mut plan);
     flow_rules::steer(&netdevs, goal, &mut plan);
-    arfs::advise(after, silos, &netdevs, goal, &mut plan);
+    arfs::advise(analysis, &netdevs, goal, &mut plan);
     plan.changes = ordered(plan.changes);
     plan.even_if_owned = goal.even_if_owned;
     plan
@@ -78,7 +69,7 @@ pub struct Goal {
     pub algorithm: AlgorithmName,
     /// Exceptions for single netdevs or queues; the first match applies.
     pub overrides: Vec<Override>,
-    /// The weights of the cost model.
+    /// The weights of the cost model; the caller passes them to the [`Analysis`].
     pub costs: Costs,
     /// Whether to place interrupts and NAPI kthreads.
     pub irqs: bool,

@@ -8,9 +8,10 @@ pub mod rss;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::forwarding::ForwardTotals;
-use netsilo_model::derive::rates::{CpuRates, Rates, Shares, rates};
-use netsilo_model::derive::silo::{Elsewhere, Locality, Silo, Silos, silos};
+use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
+use netsilo_model::derive::silo::{Elsewhere, Locality, Silo, Silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -224,14 +225,13 @@ pub struct SettingsLine {
 }
 
 impl Report {
-    /// Computes the report of an observation.
-    pub fn of(observation: &Observation) -> Self {
-        let Observation { before, after, attribution } = observation;
-        let rates = rates(before, after);
-        let silos = silos(observation, &rates);
-        let mut work = work_by_cpu(&silos);
+    /// Computes the report of an analysis.
+    pub fn of(analysis: &Analysis<'_>) -> Self {
+        let Analysis { observation, rates, silos, .. } = analysis;
+        let Observation { after, attribution, .. } = observation;
+        let mut work = work_by_cpu(silos);
         let mut line =
-            |cpu| cpu_line(cpu, after, &rates, attribution, work.remove(&cpu).unwrap_or_default());
+            |cpu| cpu_line(cpu, after, rates, attribution, work.remove(&cpu).unwrap_or_default());
         Self {
             schema: SCHEMA,
             machine: machine(after),
@@ -244,7 +244,7 @@ impl Report {
                 hooks: attribution.hooks.clone(),
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
-            totals: totals(&silos, attribution),
+            totals: totals(silos, attribution),
             stages: attribution
                 .stages
                 .as_ref()
@@ -256,11 +256,11 @@ impl Report {
             },
             writers: after.writers.clone(),
             gaps: after.gaps.clone(),
-            notes: netsilo_model::derive::notes::notes(observation, &rates, &silos),
+            notes: netsilo_model::derive::notes::notes(observation, rates, silos),
             netdevs: after
                 .netdevs
                 .iter()
-                .map(|netdev| netdev_line(netdev, after, &rates, &silos))
+                .map(|netdev| netdev_line(netdev, after, rates, silos))
                 .collect(),
         }
     }
@@ -433,10 +433,15 @@ fn totals(silos: &Silos, attribution: &Attribution) -> Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netsilo_model::cost::weights::Costs;
     use netsilo_model::machine::topology::Distance;
     use netsilo_model::snapshot::host::WriterKnob;
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+
+    fn report(observation: &Observation) -> Report {
+        Report::of(&Analysis::new(observation, &Costs::default()))
+    }
 
     fn scene() -> Scene {
         let queue = |irq, cpu, bytes_per_s| SceneQueue {
@@ -470,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_report_lists_polled_queues_and_readers_of_each_cpu() {
-        let report = Report::of(&scene().observation());
+        let report = report(&scene().observation());
         assert_eq!(report.cpus[0].polls, ["eth0 rx-0", "eth0 rx-1"]);
         assert_eq!(report.cpus[0].readers, ["redis"]);
         assert_eq!(report.cpus[0].true_softirq, Some(0.4));
@@ -481,7 +486,7 @@ mod tests {
 
     #[test]
     fn total_locality_weights_queues_by_bytes() {
-        let totals = Report::of(&scene().observation()).totals;
+        let totals = report(&scene().observation()).totals;
         assert_eq!(totals.bytes_per_s, Some(400.0));
         assert_eq!(
             totals.locality.shares,
@@ -493,7 +498,7 @@ mod tests {
     #[test]
     fn a_machine_with_one_cpu_has_nothing_to_place() {
         let scene = Scene { grid: Grid::default(), ..scene() };
-        let notes = Report::of(&scene.observation()).notes;
+        let notes = report(&scene.observation()).notes;
         assert_eq!(notes[0], "nothing to place: one cpu, 2 rx queues; all receive work runs there");
     }
 
@@ -502,7 +507,7 @@ mod tests {
         let writer =
             Writer { name: "irqbalance".into(), pid: 812, writes: vec![WriterKnob::IrqAffinity] };
         let scene = Scene { writers: vec![writer], without_bpf: true, ..scene() };
-        let report = Report::of(&scene.observation());
+        let report = report(&scene.observation());
         let expected = [
             "consumers unknown: nothing was counted",
             "irqbalance (pid 812) is running and changes irq affinity",
@@ -515,7 +520,7 @@ mod tests {
     fn an_xdp_program_gives_a_note() {
         let mut observation = scene().observation();
         observation.after.netdevs[0].xdp = Some(netsilo_model::snapshot::netdev::Xdp::Driver);
-        let notes = Report::of(&observation).notes;
+        let notes = report(&observation).notes;
         let expected = "eth0: an XDP program is attached; packets that XDP \
                         redirects, answers or drops are not counted";
         assert_eq!(notes, [expected]);
@@ -523,7 +528,7 @@ mod tests {
 
     #[test]
     fn a_report_survives_json() {
-        let report = Report::of(&scene().observation());
+        let report = report(&scene().observation());
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
     }

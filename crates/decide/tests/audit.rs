@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use netsilo_model::derive::analysis::Analysis;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -126,12 +127,13 @@ fn every_captured_host_can_be_diagnosed() {
     for entry in fs::read_dir(fixtures()).unwrap() {
         let path = entry.unwrap().path();
         if path.join("sys").is_dir() {
-            check(&twice(&path), &Costs::default());
+            check(&Analysis::new(&twice(&path), &Costs::default()));
             seen += 1;
         }
     }
     assert!(seen >= 10, "{seen} fixtures");
-    check(&bundle::open(fixtures().join("igb-6.12.tar.zst")).unwrap(), &Costs::default());
+    let observation = bundle::open(fixtures().join("igb-6.12.tar.zst")).unwrap();
+    check(&Analysis::new(&observation, &Costs::default()));
 }
 
 #[test]

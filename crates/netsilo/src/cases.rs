@@ -6,6 +6,7 @@
 //! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. The finding
 //! appears in the first, as printed in `fires.snap`, and narrowly not in the second.
 
+use netsilo_model::derive::analysis::Analysis;
 use std::fs;
 use std::path::Path;
 
@@ -34,7 +35,7 @@ fn every_case_plans_as_recorded() {
         let scene: Scene = read(&case.join("before.json"));
         let goal: Goal = read(&case.join("goal.json"));
         let observation = scene.observation();
-        let first = plan(&observation, &goal);
+        let first = plan(&Analysis::new(&observation, &goal.costs), &goal);
         insta::with_settings!({
             snapshot_path => &case,
             prepend_module_to_snapshot => false,
@@ -44,7 +45,7 @@ fn every_case_plans_as_recorded() {
         });
         let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
         assert_eq!(
-            plan(&after, &goal).changes,
+            plan(&Analysis::new(&after, &goal.costs), &goal).changes,
             [],
             "{}: after its plan, another plan has changes",
             case.display()
@@ -61,7 +62,8 @@ fn every_export_is_as_recorded() {
     for name in EXPORTED {
         let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases").join(name);
         let scene: Scene = read(&case.join("before.json"));
-        let plan = plan(&scene.observation(), &read(&case.join("goal.json")));
+        let goal: Goal = read(&case.join("goal.json"));
+        let plan = plan(&Analysis::new(&scene.observation(), &goal.costs), &goal);
         insta::with_settings!({
             snapshot_path => &case,
             prepend_module_to_snapshot => false,
@@ -91,7 +93,7 @@ impl Host {
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let observation = serde_json::from_value(observation)
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let mut check = check(&observation, &Costs::default());
+        let mut check = check(&Analysis::new(&observation, &Costs::default()));
         check.findings.retain(|finding| finding.id == id);
         check.verdicts.clear();
         check

@@ -6,13 +6,11 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::change::Change;
-use netsilo_model::cost::weights::Costs;
-use netsilo_model::derive::rates::Rates;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, NetSettings, Snapshot, Writable, Writer};
 use netsilo_model::snapshot::netdev::{Napi, Netdev, RxQueue, TxQueue};
-use netsilo_model::snapshot::observation::Observation;
 
 use crate::control::knob_state::Hold;
 use crate::control::pattern::Pattern;
@@ -79,16 +77,11 @@ impl Rest {
     }
 
     /// Another window of it, if that is of the same; else it is over.
-    pub(super) fn goes_on(
-        self,
-        pattern: &Pattern,
-        rates: &Rates,
-        observation: &Observation,
-    ) -> Option<Self> {
+    pub(super) fn goes_on(self, pattern: &Pattern, analysis: &Analysis<'_>) -> Option<Self> {
         let same = self.windows < WINDOWS
-            && self.seen.settings.are_those_of(&observation.after)
+            && self.seen.settings.are_those_of(analysis.after())
             && !pattern.differs(&self.seen.pattern)
-            && !differ(&busy(rates, observation), &self.seen.busy);
+            && !differ(&busy(analysis), &self.seen.busy);
         same.then_some(Self { windows: self.windows + 1, ..self })
     }
 
@@ -98,14 +91,14 @@ impl Rest {
 }
 
 impl Seen {
-    pub(super) fn of(pattern: Pattern, rates: &Rates, observation: &Observation) -> Self {
-        Self { pattern, busy: busy(rates, observation), settings: Settings::of(&observation.after) }
+    pub(super) fn of(pattern: Pattern, analysis: &Analysis<'_>) -> Self {
+        Self { pattern, busy: busy(analysis), settings: Settings::of(analysis.after()) }
     }
 }
 
 /// How busy each CPU is, with whatever.
-fn busy(rates: &Rates, observation: &Observation) -> BTreeMap<CpuId, f64> {
-    Room::of(&observation.after, &Costs::default(), rates, &observation.attribution, &[]).busy
+fn busy(analysis: &Analysis<'_>) -> BTreeMap<CpuId, f64> {
+    Room::of(analysis, &[]).busy
 }
 
 fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {

@@ -3,6 +3,7 @@
 //!
 //! All chance comes from a seed, so that each run can be had again.
 
+use netsilo_model::derive::analysis::Analysis;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -220,7 +221,8 @@ impl World {
     /// One window of someone who does at once whatever is planned.
     pub(super) fn step_without_controller(&mut self) {
         let observation = self.window();
-        let changes = plan(&observation, &self.controller.policy().goal).changes;
+        let goal = &self.controller.policy().goal;
+        let changes = plan(&Analysis::new(&observation, &goal.costs), goal).changes;
         self.write(&changes);
     }
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use netsilo_model::change::{Change, Target, apply_to, ordered};
-use netsilo_model::derive::rates::Rates;
-use netsilo_model::derive::silo::{Silos, silos};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
@@ -13,21 +12,15 @@ use netsilo_model::snapshot::observation::Observation;
 use crate::control::knob_state::Hold;
 use crate::control::view::View;
 use crate::control::{Controller, is_xps};
-use crate::plan::{Goal, Override, Plan, plan_of, xps_of};
+use crate::plan::{Goal, Override, Plan, plan, xps_of};
 
 impl Controller {
     /// All that is wanted.
-    pub(super) fn wanted(
-        &self,
-        observation: &Observation,
-        rates: &Rates,
-        silos: &Silos,
-        view: &View<'_>,
-    ) -> Plan {
-        let plan = plan_of(observation, rates, silos, &self.policy.goal);
-        let wanted =
-            self.around_what_is_held(plan, view, |goal| plan_of(observation, rates, silos, goal));
-        self.as_wanted_before(wanted, observation, rates)
+    pub(super) fn wanted(&self, analysis: &Analysis<'_>, view: &View<'_>) -> Plan {
+        let wanted = self.around_what_is_held(plan(analysis, &self.policy.goal), view, |goal| {
+            plan(analysis, goal)
+        });
+        self.as_wanted_before(wanted, analysis)
     }
 
     /// The plan, but with what was held in the last window where it is: the others find their
@@ -63,7 +56,8 @@ impl Controller {
     /// The plan, but with the last window's wishes where this window's put something else in their
     /// place and yet would let them stay, had they been followed: of equals the first one named
     /// counts, so that noise does not choose.
-    fn as_wanted_before(&self, mut wanted: Plan, observation: &Observation, rates: &Rates) -> Plan {
+    fn as_wanted_before(&self, mut wanted: Plan, analysis: &Analysis<'_>) -> Plan {
+        let observation = analysis.observation;
         let wishes = self.knobs.iter().filter_map(|(target, knob)| {
             knob.wanted_before(target, target.value_in(&observation.after)?)
         });
@@ -82,7 +76,8 @@ impl Controller {
             let (before, attribution) = (Snapshot::default(), observation.attribution.clone());
             let followed =
                 Observation { before, after: apply_to(&observation.after, changes), attribution };
-            plan_of(&followed, rates, &silos(&followed, rates), &self.policy.goal).changes
+            let followed = Analysis::with_rates(&followed, analysis.rates.clone(), analysis.costs);
+            plan(&followed, &self.policy.goal).changes
         };
         // One of two alike could have been named.
         let all: Vec<Change> = before.values().cloned().collect();

@@ -1,6 +1,6 @@
 //! Diagnosis: turns an observation into [`Finding`]s, each with evidence, remedies and their gain.
 //!
-//! One file per family under `diagnose/`. A family reads the whole observation ([`Seen`]) and knows
+//! One file per family under `diagnose/`. A family reads the whole observation ([`Analysis`]) and knows
 //! no files, and no knobs beyond the [`Target`](netsilo_model::change::Target)s of its remedies. Every
 //! finding has evidence. A gain that no measurement bounds is [`Gain::Unknown`].
 
@@ -10,11 +10,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::rates::rates;
-use netsilo_model::derive::silo::silos;
-use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::{Evidence, Remedy};
@@ -273,23 +269,20 @@ pub enum Severity {
     Critical,
 }
 
-/// Derives all findings, the loss ledger and the verdicts from an observation.
-pub fn check(observation: &Observation, costs: &Costs) -> Check {
-    let rates = rates(&observation.before, &observation.after);
-    let silos = silos(observation, &rates);
-    let seen = Analysis { observation, rates: &rates, silos: &silos, costs };
-    let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(&seen)).collect();
+/// Derives all findings, the loss ledger and the verdicts.
+pub fn check(analysis: &Analysis<'_>) -> Check {
+    let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(analysis)).collect();
     // The sort is stable: findings of equal severity stay in the order of their families.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    let machine = &observation.after.machine;
+    let machine = &analysis.after().machine;
     Check {
         hostname: machine.hostname.clone(),
         release: machine.release.clone(),
-        interval: rates.elapsed,
+        interval: analysis.rates.elapsed,
         findings,
-        ledger: ledger(&seen),
-        verdicts: verdicts(&seen),
-        distances: costs.source_in_words(),
+        ledger: ledger(analysis),
+        verdicts: verdicts(analysis),
+        distances: analysis.costs.source_in_words(),
     }
 }
 

@@ -111,15 +111,15 @@ impl Stage {
 }
 
 /// Builds the loss ledger of an observation.
-pub fn ledger(seen: &Analysis<'_>) -> Ledger {
+pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     let mut book: BTreeMap<Place, Vec<Line>> = BTreeMap::new();
-    for netdev in &seen.observation.after.netdevs {
-        netdev_lines(seen, netdev, &mut book);
+    for netdev in &analysis.observation.after.netdevs {
+        netdev_lines(analysis, netdev, &mut book);
     }
-    cpu_lines(seen, &mut book);
-    protocol_lines(seen, &mut book);
-    socket_lines(seen, &mut book);
-    let seconds = seen.rates.elapsed.as_secs_f64();
+    cpu_lines(analysis, &mut book);
+    protocol_lines(analysis, &mut book);
+    socket_lines(analysis, &mut book);
+    let seconds = analysis.rates.elapsed.as_secs_f64();
     let stages: Vec<Stage> =
         book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
     let mut ledger = Ledger { stages, next: None };
@@ -154,9 +154,9 @@ const STATISTICS: &[(&str, Place, &str)] = &[
     ("rx_dropped", Place::Protocol, "by the backlog, by the driver, or without a protocol handler"),
 ];
 
-fn netdev_lines(seen: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn netdev_lines(analysis: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
     let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
-    let before = seen.observation.before.netdevs.iter().find(same);
+    let before = analysis.observation.before.netdevs.iter().find(same);
     for (counter, place, aside) in STATISTICS {
         let Some(value) = netdev.statistics.get(*counter) else { continue };
         let old = before.and_then(|before| before.statistics.get(*counter));
@@ -202,11 +202,12 @@ fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static 
     sums
 }
 
-fn cpu_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
-    let seconds = seen.rates.elapsed.as_secs_f64();
-    for (cpu, counters) in &seen.observation.after.cpus {
+fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let seconds = analysis.rates.elapsed.as_secs_f64();
+    for (cpu, counters) in &analysis.observation.after.cpus {
         let Some(softnet) = counters.softnet else { continue };
-        let rates = seen.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
+        let rates =
+            analysis.rates.cpus.get(cpu).and_then(|rates| rates.softnet).unwrap_or_default();
         let rows = [
             (Place::Backlog, "dropped", rates.dropped_per_s, softnet.dropped, ""),
             (
@@ -269,11 +270,11 @@ const PROTOCOLS: &[(&str, Place, &str, &str)] = &[
     ("TcpExtPruneCalled", Place::Socket, "tcp", "memory was reclaimed from the buffer"),
 ];
 
-fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
-    let seconds = seen.rates.elapsed.as_secs_f64();
+fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let seconds = analysis.rates.elapsed.as_secs_f64();
     for (counter, place, subject, aside) in PROTOCOLS {
-        let Some(value) = seen.observation.after.protocols.get(*counter) else { continue };
-        let rate = seen.rates.protocols.get(*counter);
+        let Some(value) = analysis.observation.after.protocols.get(*counter) else { continue };
+        let rate = analysis.rates.protocols.get(*counter);
         let file = match counter {
             name if name.starts_with("TcpExt") => "netstat",
             name if name.contains('6') => "snmp6",
@@ -290,9 +291,9 @@ fn protocol_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
     }
 }
 
-fn socket_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
-    let Some(sockets) = &seen.observation.after.losing_sockets else { return };
-    let before = seen.observation.before.losing_sockets.as_deref();
+fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+    let Some(sockets) = &analysis.observation.after.losing_sockets else { return };
+    let before = analysis.observation.before.losing_sockets.as_deref();
     for socket in sockets {
         let (place, source, within) = match socket.kind {
             SocketKind::Udp => (Place::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
@@ -316,17 +317,13 @@ fn socket_lines(seen: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
 mod tests {
     use super::*;
     use netsilo_model::cost::weights::Costs;
-    use netsilo_model::derive::rates::rates;
-    use netsilo_model::derive::silo::silos;
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::snapshot::sockets::LosingSocket;
     use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
 
     fn ledger_of(observation: &Observation) -> Ledger {
-        let rates = rates(&observation.before, &observation.after);
-        let silos = silos(observation, &rates);
-        ledger(&Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() })
+        ledger(&Analysis::new(observation, &Costs::default()))
     }
 
     fn host() -> Observation {

@@ -22,7 +22,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
-use crate::plan::{Goal, plan_of};
+use crate::plan::{Goal, plan};
 use bottleneck::{Limit, Loads, Wall};
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
@@ -134,38 +134,38 @@ impl fmt::Display for Outcome {
 }
 
 /// The verdicts on all netdevs with receive traffic; empty without rates.
-pub fn verdicts(seen: &Analysis<'_>) -> Vec<Verdict> {
-    let netdevs = seen.observation.after.netdevs.iter();
+pub fn verdicts(analysis: &Analysis<'_>) -> Vec<Verdict> {
+    let netdevs = analysis.observation.after.netdevs.iter();
     netdevs
-        .filter_map(|netdev| Work::of(seen, netdev))
-        .flat_map(|work| of_netdev(seen, &work))
+        .filter_map(|netdev| Work::of(analysis, netdev))
+        .flat_map(|work| of_netdev(analysis, &work))
         .collect()
 }
 
 /// The verdict on RPS onto these CPUs, without changes; `None` for a netdev without receive
 /// traffic.
-pub fn rps_onto(seen: &Analysis<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<Verdict> {
-    Some(packet_steering::rps_onto(&Work::of(seen, netdev)?, cpus))
+pub fn rps_onto(analysis: &Analysis<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<Verdict> {
+    Some(packet_steering::rps_onto(&Work::of(analysis, netdev)?, cpus))
 }
 
 /// The verdict on RFS, without changes; `None` for a netdev without receive traffic.
-pub fn rfs(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
-    Some(packet_steering::rfs(&Work::of(seen, netdev)?))
+pub fn rfs(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
+    Some(packet_steering::rfs(&Work::of(analysis, netdev)?))
 }
 
 /// The verdict on aRFS, without changes; `None` for a netdev without receive traffic.
-pub fn arfs(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
-    Some(packet_steering::arfs(&Work::of(seen, netdev)?))
+pub fn arfs(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
+    Some(packet_steering::arfs(&Work::of(analysis, netdev)?))
 }
 
 /// The share of a netdev's bytes that RFS cannot steer; `None` when RFS is off or no reads were
 /// observed.
-pub fn unsteerable(seen: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
-    let work = Work::of(seen, netdev).filter(packet_steering::in_force)?;
+pub fn unsteerable(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
+    let work = Work::of(analysis, netdev).filter(packet_steering::in_force)?;
     Some(1.0 - work.steerable()?.best)
 }
 
-fn of_netdev(seen: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
+fn of_netdev(analysis: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
     let on = packet_steering::rps_is_on(work);
     let targets = if on { CpuSet::new() } else { packet_steering::targets(work) };
     let rps = if on {
@@ -180,10 +180,10 @@ fn of_netdev(seen: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
     // RPS that is on is switched off where it hurts; any other remedy is written where it helps.
     let called_for = if on { Outcome::Hurt } else { Outcome::Help };
     let mut all = vec![
-        with_changes(seen, work, rps, called_for, rps_goal),
-        with_changes(seen, work, packet_steering::rfs(work), Outcome::Help, rfs_goal),
-        with_changes(seen, work, packet_steering::both(work, &targets), Outcome::Help, both),
-        with_changes(seen, work, packet_steering::arfs(work), Outcome::Help, arfs),
+        with_changes(analysis, work, rps, called_for, rps_goal),
+        with_changes(analysis, work, packet_steering::rfs(work), Outcome::Help, rfs_goal),
+        with_changes(analysis, work, packet_steering::both(work, &targets), Outcome::Help, both),
+        with_changes(analysis, work, packet_steering::arfs(work), Outcome::Help, arfs),
     ];
     all.extend([queues::spread(work), queues::more(work), queues::threaded(work)]);
     all.extend([
@@ -198,7 +198,7 @@ fn of_netdev(seen: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
 
 /// Adds the changes of a goal to a verdict with the outcome `called_for`.
 fn with_changes(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     work: &Work<'_>,
     verdict: Verdict,
     called_for: Outcome,
@@ -210,7 +210,7 @@ fn with_changes(
     let netdevs = vec![work.netdev.name.clone()];
     let goal =
         Goal { netdevs, irqs: false, even_if_owned: true, costs: work.costs.clone(), ..goal };
-    let changes = plan_of(seen.observation, seen.rates, seen.silos, &goal).changes;
+    let changes = plan(analysis, &goal).changes;
     Verdict { changes, ..verdict }
 }
 
@@ -347,7 +347,7 @@ impl Verdict {
         edit: impl FnOnce(&Value) -> Option<Value>,
         reason: &str,
     ) -> Self {
-        let old = target.value_in(&work.seen.observation.after);
+        let old = target.value_in(&work.analysis.observation.after);
         let change = old.and_then(|old| {
             Some(Change { new: edit(&old)?, target, old, reason: reason.to_owned() })
         });

@@ -10,18 +10,16 @@ mod cpu;
 use std::fmt;
 use std::str::FromStr;
 
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::CpuSplit;
-use netsilo_model::derive::rates::rates;
-use netsilo_model::derive::silo::{Silo, silos};
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::NodeId;
-use netsilo_model::snapshot::observation::Observation;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::Evidence;
 
-pub use chain::queue_chain;
 pub(crate) use cpu::ksoftirqd;
 
 /// The subject of the question.
@@ -123,22 +121,19 @@ pub enum WhyError {
     NoQueue(String, u32, CpuSet),
 }
 
-/// Explains a subject from an observation. Fails when the subject does not exist.
-pub fn why(observation: &Observation, subject: &Subject) -> Result<Why, WhyError> {
-    let rates = rates(&observation.before, &observation.after);
-    let silos = silos(observation, &rates);
-    let look = chain::Look { observation, rates: &rates, silos: &silos };
-    let after = &observation.after;
+/// Explains a subject. Fails when the subject does not exist.
+pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, WhyError> {
+    let (after, silos) = (analysis.after(), &analysis.silos);
     let (cpu, causes) = match subject {
         Subject::Cpu(cpu) if !after.topology.online.contains(*cpu) => {
             return Err(WhyError::NoCpu(*cpu, after.topology.online.clone()));
         }
-        Subject::Cpu(cpu) => (Some(cpu::cpu_why(&look, *cpu)), cpu::causes(&look, *cpu)),
+        Subject::Cpu(cpu) => (Some(cpu::cpu_why(analysis, *cpu)), cpu::causes(analysis, *cpu)),
         Subject::Irq(irq) => {
             let of_irq = |silo: &&Silo| silo.irq.as_ref().is_some_and(|edge| edge.to == *irq);
-            let mut causes = queues(&look, silos.queues.iter().filter(of_irq));
+            let mut causes = queues(analysis, silos.queues.iter().filter(of_irq));
             if causes.is_empty() {
-                causes.push(chain::interrupt(&look, *irq).ok_or(WhyError::NoIrq(*irq))?);
+                causes.push(chain::interrupt(analysis, *irq).ok_or(WhyError::NoIrq(*irq))?);
             }
             (None, causes)
         }
@@ -149,8 +144,10 @@ pub fn why(observation: &Observation, subject: &Subject) -> Result<Why, WhyError
                     after.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
                 return Err(WhyError::NoNetdev(name.clone(), names.join(", ")));
             }
-            let causes =
-                queues(&look, of_netdev().filter(|silo| queue.is_none() || silo.queue == *queue));
+            let causes = queues(
+                analysis,
+                of_netdev().filter(|silo| queue.is_none() || silo.queue == *queue),
+            );
             if let (Some(queue), true) = (queue, causes.is_empty()) {
                 let queues = of_netdev().filter_map(|silo| silo.queue).map(CpuId).collect();
                 return Err(WhyError::NoQueue(name.clone(), *queue, queues));
@@ -158,10 +155,10 @@ pub fn why(observation: &Observation, subject: &Subject) -> Result<Why, WhyError
             (None, causes)
         }
     };
-    let notes = netsilo_model::derive::notes::notes(observation, &rates, &silos);
+    let notes = netsilo_model::derive::notes::notes(analysis.observation, &analysis.rates, silos);
     Ok(Why {
         subject: subject.to_string(),
-        elapsed_s: rates.elapsed.as_secs_f64(),
+        elapsed_s: analysis.rates.elapsed.as_secs_f64(),
         cpu,
         causes,
         notes,
@@ -169,8 +166,8 @@ pub fn why(observation: &Observation, subject: &Subject) -> Result<Why, WhyError
 }
 
 /// The cause of each queue on the CPU that polls it most, in descending order of CPU time.
-fn queues<'a>(look: &chain::Look<'_>, silos: impl Iterator<Item = &'a Silo>) -> Vec<Cause> {
-    let mut causes: Vec<Cause> = silos.map(|silo| chain::queue_anywhere(look, silo)).collect();
+fn queues<'a>(analysis: &Analysis<'_>, silos: impl Iterator<Item = &'a Silo>) -> Vec<Cause> {
+    let mut causes: Vec<Cause> = silos.map(|silo| chain::queue_anywhere(analysis, silo)).collect();
     heaviest_first(&mut causes);
     causes
 }

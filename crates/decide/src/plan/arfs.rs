@@ -3,7 +3,7 @@
 use netsilo_model::change::{NTUPLE_FILTER, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::reader_spread::Concentration;
-use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
@@ -26,8 +26,8 @@ pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
 }
 
 /// Adds the offload (`rx-ntuple-filter`) that lets each driver steer flows by the RFS table.
-pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let snapshot = &seen.observation.after;
+pub(super) fn arfs(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &analysis.observation.after;
     let Some(on) = goal.arfs else { return };
     let table = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
     for netdev in netdevs {
@@ -64,7 +64,7 @@ pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: 
                     true => format!(
                         "aRFS: the device steers each flow to the queue whose interrupt is on \
                          its reader's cpu{}",
-                        verdict_note(verdict::arfs(seen, netdev))
+                        verdict_note(verdict::arfs(analysis, netdev))
                     ),
                     false => {
                         "aRFS off: the device's hash chooses the queue of each flow".to_owned()
@@ -82,13 +82,8 @@ pub(super) fn arfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: 
 
 /// Adds advice where every queue feeds every worker: moving interrupts gains nothing there, moving
 /// flows might.
-pub(super) fn advise(
-    snapshot: &Snapshot,
-    silos: &Silos,
-    netdevs: &[&Netdev],
-    goal: &Goal,
-    plan: &mut Plan,
-) {
+pub(super) fn advise(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let (snapshot, silos) = (analysis.after(), &analysis.silos);
     let llcs = snapshot.topology.llc_groups().len();
     for netdev in netdevs {
         let is_read = |silo: &&Silo| {

@@ -105,8 +105,8 @@ fn steerable(
 }
 
 /// Adds `rps_cpus` of each rx queue.
-pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let snapshot = &seen.observation.after;
+pub(super) fn rps(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &analysis.observation.after;
     let Some((cpus, note)) =
         goal.rps.as_ref().and_then(|cpus| steerable(snapshot, "rps", cpus, plan))
     else {
@@ -119,7 +119,7 @@ pub(super) fn rps(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
                 "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned()
             }
             false => {
-                let verdict = verdict_note(verdict::rps_onto(seen, netdev, &cpus));
+                let verdict = verdict_note(verdict::rps_onto(analysis, netdev, &cpus));
                 format!(
                     "RPS spreads the protocol work of its flows over cpus {cpus}{verdict}{note}"
                 )
@@ -162,8 +162,8 @@ pub(super) fn verdict_note(verdict: Option<Verdict>) -> String {
 }
 
 /// Adds `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
-pub(super) fn rfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let snapshot = &seen.observation.after;
+pub(super) fn rfs(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
+    let snapshot = &analysis.observation.after;
     let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return };
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
         return plan.refuse(
@@ -192,7 +192,7 @@ pub(super) fn rfs(seen: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &
     changes.set(Target::RpsSockFlowEntries, Value::Count(old), Value::Count(entries), table);
     for netdev in netdevs {
         let verdict =
-            if entries == 0 { String::new() } else { verdict_note(verdict::rfs(seen, netdev)) };
+            if entries == 0 { String::new() } else { verdict_note(verdict::rfs(analysis, netdev)) };
         flow_counts(netdev, entries, &verdict, &mut changes);
     }
     plan.refusals.append(&mut changes.refusals);

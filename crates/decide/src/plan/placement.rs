@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::forwarding::ForwardShare;
-use netsilo_model::derive::rates::Rates;
 use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, Writable, WriterKnob};
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity, RxQueue};
-use netsilo_model::snapshot::observation::Observation;
 
 use crate::place::model::Model;
 use crate::place::{AlgorithmName, Room, Suggestion, Vector, suggest};
@@ -30,18 +29,16 @@ pub(super) type Places = BTreeMap<Irq, CpuId>;
 /// Adds the changes that move interrupts and kthreads where the algorithm wants them; returns the
 /// CPU of each interrupt afterwards.
 pub(super) fn place(
-    observation: &Observation,
-    rates: &Rates,
-    silos: &Silos,
+    analysis: &Analysis<'_>,
     netdevs: &[&Netdev],
     pool: Option<CpuSet>,
     goal: &Goal,
     plan: &mut Plan,
 ) -> Places {
-    let after = &observation.after;
+    let after = analysis.after();
     let mut places = present_places(after);
     let Some(pool) = pool.filter(|_| goal.irqs) else { return places };
-    let mut groups = groups(after, silos, netdevs, plan);
+    let mut groups = groups(after, &analysis.silos, netdevs, plan);
     groups.retain(|group| group.movable(after, plan));
     let rules = VectorRules::new(after, goal, pool, plan);
     let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
@@ -49,7 +46,7 @@ pub(super) fn place(
     add_feeds(after, &mut vectors);
     let placed: Vec<&Silo> =
         vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
-    let room = Room::of(after, &goal.costs, rates, &observation.attribution, &placed);
+    let room = Room::of(analysis, &placed);
     let split_group = |(group, vector, algorithm)| ((group, algorithm), vector);
     let (groups, vectors): (Vec<(Group<'_>, AlgorithmName)>, Vec<Vector>) =
         vectors.into_iter().map(split_group).unzip();

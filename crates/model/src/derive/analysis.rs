@@ -1,4 +1,7 @@
-//! FILEDOC
+//! [`Analysis`]: an observation with everything that is derived from it, computed once.
+//!
+//! Reports, plans, findings, verdicts and explanations take an `Analysis` and nothing else, so that
+//! all of them use the same rates and silos.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +10,8 @@ use crate::machine::cpuset::CpuId;
 use crate::change::Value;
 use crate::change::{Change, Target};
 use crate::cost::weights::Costs;
-use crate::derive::rates::Rates;
-use crate::derive::silo::Silos;
+use crate::derive::rates::{Rates, rates};
+use crate::derive::silo::{Silos, silos};
 use crate::machine::reading::Part;
 use crate::snapshot::audit::{Audit, Connection, NetdevAudit, Qdisc};
 use crate::snapshot::host::Snapshot;
@@ -16,20 +19,32 @@ use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
 use crate::snapshot::stage_samples::Stage;
 
-/// All that a family may look at.
-#[derive(Debug, Clone, Copy)]
+/// An observation with its rates and silos, and the weights of the cost model.
+#[derive(Debug, Clone)]
 pub struct Analysis<'a> {
     /// What was read and counted.
     pub observation: &'a Observation,
     /// Its rates.
-    pub rates: &'a Rates,
+    pub rates: Rates,
     /// Its silos.
-    pub silos: &'a Silos,
+    pub silos: Silos,
     /// The weights of the cost model.
     pub costs: &'a Costs,
 }
 
 impl<'a> Analysis<'a> {
+    /// Derives rates and silos of an observation.
+    pub fn new(observation: &'a Observation, costs: &'a Costs) -> Self {
+        Self::with_rates(observation, rates(&observation.before, &observation.after), costs)
+    }
+
+    /// Derives the silos of an observation whose rates are known from elsewhere: its later snapshot
+    /// may have settings that were never in force.
+    pub fn with_rates(observation: &'a Observation, rates: Rates, costs: &'a Costs) -> Self {
+        let silos = silos(observation, &rates);
+        Self { observation, rates, silos, costs }
+    }
+
     /// The later snapshot.
     pub fn after(&self) -> &'a Snapshot {
         &self.observation.after

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use netsilo_decide::plan::{AlgorithmName, Goal, plan};
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -109,7 +110,7 @@ pub(super) fn of(
     goal: &Goal,
     observation: &Observation,
 ) -> Result<Option<Setting>> {
-    let plan = plan(observation, goal);
+    let plan = plan(&Analysis::new(observation, &goal.costs), goal);
     if let Some(refusal) = plan
         .refusals
         .iter()

@@ -1,5 +1,6 @@
 //! `netsilo plan`: prints what `apply` would write, and why.
 
+use netsilo_model::derive::analysis::Analysis;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -98,10 +99,11 @@ impl GoalArgs {
     pub(crate) fn plan(&self, observation: &Observation, is_bundle: bool) -> Result<Plan> {
         // Weights measured here do not apply to the machine in a bundle.
         let goal = if is_bundle { self.goal()? } else { self.goal_here()? };
+        let analysis = Analysis::new(observation, &goal.costs);
         if self.fix.is_empty() {
-            return Ok(plan(observation, &goal));
+            return Ok(plan(&analysis, &goal));
         }
-        Ok(fix(&check(observation, &goal.costs), &self.fix, &observation.after, goal.even_if_owned))
+        Ok(fix(&check(&analysis), &self.fix, &observation.after, goal.even_if_owned))
     }
 
     /// Returns the goal with the weights measured on this machine; prints a note if they are stored

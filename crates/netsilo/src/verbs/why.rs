@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 use netsilo_decide::judge::why::{Subject, why};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::tell::exit::Exit;
@@ -24,7 +26,8 @@ pub(crate) struct Args {
 /// Observes, explains and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let subject: Subject = args.subject.join(" ").parse()?;
-    let answer = why(&args.observe.unless_told(CHECK_INTERVAL).observe()?, &subject)?;
+    let observation = args.observe.unless_told(CHECK_INTERVAL).observe()?;
+    let answer = why(&Analysis::new(&observation, &Costs::default()), &subject)?;
     if args.json {
         out::json(&answer)?;
     } else {

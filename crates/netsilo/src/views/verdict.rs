@@ -65,6 +65,7 @@ fn reasons(text: &mut String, verdict: &Verdict) {
 mod tests {
     use netsilo_decide::judge::findings::check;
     use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
     use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
@@ -84,7 +85,7 @@ mod tests {
             }] }]
         }))
         .unwrap();
-        let check = check(&scene.observation(), &Costs::default());
+        let check = check(&Analysis::new(&scene.observation(), &Costs::default()));
         insta::assert_snapshot!(render(&check, false));
         assert!(render(&check, true).contains("\nRPS on eth0: "));
         assert_eq!(render(&Check { verdicts: Vec::new(), ..check }, true), "");

@@ -9,26 +9,26 @@ use netsilo_model::machine::topology::Distance;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::{Finding, FindingId, Severity};
-use crate::plan::{Goal, Placement, Plan, plan_of};
+use crate::plan::{Goal, Placement, Plan, plan};
 
 /// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     // A finding describes the current state. Ownership of a knob is checked when it is written.
-    let goal = Goal { costs: seen.costs.clone(), even_if_owned: true, ..Goal::default() };
-    let plan = plan_of(seen.observation, seen.rates, seen.silos, &goal);
+    let goal = Goal { costs: analysis.costs.clone(), even_if_owned: true, ..Goal::default() };
+    let plan = plan(analysis, &goal);
     let mut moved: BTreeMap<&str, Vec<&Placement>> = BTreeMap::new();
     for placement in plan.placements.iter().filter(|placement| placement.moves) {
         moved.entry(&placement.netdev.name).or_default().push(placement);
     }
     if moved.is_empty() && plan.refusals.is_empty() {
-        return placed_well(seen).into_iter().collect();
+        return placed_well(analysis).into_iter().collect();
     }
-    moved.into_iter().map(|(netdev, placements)| far(seen, netdev, &placements, &plan)).collect()
+    moved.into_iter().map(|(netdev, placements)| far(analysis, netdev, &placements, &plan)).collect()
 }
 
-fn far(seen: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
+fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
     let silos: Vec<&Silo> =
-        seen.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
+        analysis.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
     let gain =
         placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
     let queues: Vec<&str> = placements.iter().map(|placement| placement.label.as_str()).collect();
@@ -105,8 +105,8 @@ fn distances(silos: &[&Silo]) -> Vec<Evidence> {
     .collect()
 }
 
-fn placed_well(seen: &Analysis<'_>) -> Option<Finding> {
-    let silos: Vec<&Silo> = seen.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
+fn placed_well(analysis: &Analysis<'_>) -> Option<Finding> {
+    let silos: Vec<&Silo> = analysis.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
     (!silos.is_empty()).then(|| Finding {
         id: FindingId::PlacedWell,
         severity: Severity::Ok,
@@ -154,7 +154,7 @@ mod tests {
         };
         let grid = Grid { l2s: 4, threads: 2, ..Grid::default() };
         let host = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() }.observation();
-        let mut found = check(&host, &Costs::default()).findings;
+        let mut found = check(&Analysis::new(&host, &Costs::default())).findings;
         found.retain(|finding| {
             matches!(finding.id, FindingId::FarFromConsumers | FindingId::PlacedWell)
         });

@@ -16,15 +16,15 @@ const BUSY: [&str; 2] = ["net.core.busy_poll", "net.core.busy_read"];
 /// Mean idle share below which CPUs have no time for busy polling.
 const NO_ROOM: f64 = 0.2;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let mut found: Vec<Finding> = busy_poll(seen).into_iter().collect();
-    found.extend(seen.running().filter_map(|netdev| half_on(seen, netdev)));
+pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+    let mut found: Vec<Finding> = busy_poll(analysis).into_iter().collect();
+    found.extend(analysis.running().filter_map(|netdev| half_on(analysis, netdev)));
     found
 }
 
 /// Busy polling is on for all sockets, while the CPUs that receive and read have no idle time.
-fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
-    let sysctls = &seen.after().net.sysctls;
+fn busy_poll(analysis: &Analysis<'_>) -> Option<Finding> {
+    let sysctls = &analysis.after().net.sysctls;
     let on = |name: &&str| {
         sysctls
             .get(*name)
@@ -32,14 +32,14 @@ fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
     };
     let on: Vec<&str> = BUSY.into_iter().filter(on).collect();
     let mut used = CpuSet::new();
-    for silo in seen.silos.queues.iter().filter(|silo| silo.has_traffic()) {
+    for silo in analysis.silos.queues.iter().filter(|silo| silo.has_traffic()) {
         silo.polls
             .keys()
             .copied()
             .chain(silo.read_on().into_keys())
             .for_each(|cpu| used.insert(cpu));
     }
-    let idle = |cpu: CpuId| Some(seen.rates.cpus.get(&cpu)?.shares?.idle);
+    let idle = |cpu: CpuId| Some(analysis.rates.cpus.get(&cpu)?.shares?.idle);
     let idle: Vec<f64> = used.iter().filter_map(idle).collect();
     let mean = idle.iter().sum::<f64>() / idle.len() as f64;
     if on.is_empty() || idle.is_empty() || mean >= NO_ROOM {
@@ -47,7 +47,7 @@ fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
     }
     let off = |name: &&str| {
         let target = Target::Sysctl { name: (*name).to_owned() };
-        seen.change(target, Value::words("0"), "the cpus have no idle time for busy polling")
+        analysis.change(target, Value::words("0"), "the cpus have no idle time for busy polling")
     };
     let mut evidence: Vec<Evidence> = on
         .iter()
@@ -83,9 +83,9 @@ fn busy_poll(seen: &Analysis<'_>) -> Option<Finding> {
 
 /// Interrupt deferral or suspension is configured without the timer that polls meanwhile, so
 /// interrupts are not deferred.
-fn half_on(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn half_on(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     // Since 6.13 each NAPI may have its own values, which then override those of the netdev.
-    let napis = seen
+    let napis = analysis
         .after()
         .audit
         .iter()
@@ -120,7 +120,7 @@ fn half_on(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let changes: Vec<Change> = match by_netdev {
         true => {
             let target = Target::NapiDeferHardIrqs { netdev: NetdevIdentity::of(netdev) };
-            seen.change(
+            analysis.change(
                 target,
                 Value::Count(0),
                 "without gro_flush_timeout this setting has no effect",

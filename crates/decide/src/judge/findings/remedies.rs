@@ -14,14 +14,14 @@ use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable, verdicts}
 /// Share of bytes that RFS cannot steer from which RFS is reported as useless.
 const USELESS: f64 = 0.9;
 
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let mut by_netdev: BTreeMap<String, Vec<Verdict>> = BTreeMap::new();
-    for verdict in verdicts(seen) {
+    for verdict in verdicts(analysis) {
         by_netdev.entry(verdict.subject.clone()).or_default().push(verdict);
     }
     let mut findings: Vec<Finding> = by_netdev.into_values().flat_map(of_netdev).collect();
     findings.extend(
-        seen.observation.after.netdevs.iter().filter_map(|netdev| rfs_useless(seen, netdev)),
+        analysis.observation.after.netdevs.iter().filter_map(|netdev| rfs_useless(analysis, netdev)),
     );
     findings
 }
@@ -156,8 +156,8 @@ fn remedy(verdict: &Verdict, what: &str, cost: Option<&str>) -> Remedy {
 }
 
 /// RFS is on, but steers connected sockets only, and nearly all bytes go to unconnected ones.
-fn rfs_useless(seen: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let share = unsteerable(seen, netdev).filter(|share| *share >= USELESS)?;
+fn rfs_useless(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+    let share = unsteerable(analysis, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
         let old = Value::Count(queue.rps_flow_cnt.filter(|count| *count > 0)?);
         let target = Target::RpsFlowCnt { netdev: NetdevIdentity::of(netdev), queue: queue.index };

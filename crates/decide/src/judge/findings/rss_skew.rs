@@ -19,12 +19,12 @@ const SKEWED: f64 = 1.5;
 const WORTH_IT: f64 = 0.2;
 
 /// Judges the table of each netdev that has one, by the flows that arrived.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    seen.observation.after.netdevs.iter().flat_map(|netdev| of(seen, netdev)).collect()
+pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+    analysis.observation.after.netdevs.iter().flat_map(|netdev| of(analysis, netdev)).collect()
 }
 
-fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
-    let Ok(load) = TableLoad::of(seen.observation, netdev) else { return Vec::new() };
+fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
+    let Ok(load) = TableLoad::of(analysis.observation, netdev) else { return Vec::new() };
     let skewed = load
         .skew()
         .filter(|skew| *skew >= SKEWED && load.is_whole() && load.packets >= ENOUGH_PACKETS);
@@ -33,7 +33,7 @@ fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
     let relieved = 1.0 - balanced.after as f64 / balanced.before.max(1) as f64;
     let mut found = Vec::new();
     if relieved >= WORTH_IT {
-        found.push(table_skew(seen, netdev, &load, &balanced, skew));
+        found.push(table_skew(analysis, netdev, &load, &balanced, skew));
     }
     found.extend(elephant(netdev, &load));
     found
@@ -71,14 +71,14 @@ fn heaviest(load: &TableLoad) -> (u32, u64) {
 }
 
 fn table_skew(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     load: &TableLoad,
     balanced: &Balanced,
     skew: f64,
 ) -> Finding {
     let (queue, _) = heaviest(load);
-    let silo = silo_of(seen, netdev, queue);
+    let silo = silo_of(analysis, netdev, queue);
     let moved = balanced.moved.len();
     let relieved = 1.0 - balanced.after as f64 / balanced.before.max(1) as f64;
     let basis = format!(
@@ -100,7 +100,7 @@ fn table_skew(
     };
     Finding {
         id: FindingId::RssTableSkew,
-        severity: severity(seen, silo),
+        severity: severity(analysis, silo),
         subject: netdev.name.clone(),
         title: format!(
             "rx-{queue} receives {skew:.1} times the mean of the queues: the table does not suit \

@@ -14,7 +14,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::why::ksoftirqd;
-use crate::plan::{Goal, Plan, plan_of};
+use crate::plan::{Goal, Plan, plan};
 
 /// Share of a CPU's time in receive work from which the CPU is overloaded.
 const OVERLOADED: f64 = 0.6;
@@ -28,18 +28,18 @@ const KSOFTIRQD: f64 = 0.1;
 const IPIS: f64 = 0.05;
 
 /// All findings of the family.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let load: Vec<Load<'_>> =
-        seen.observation.after.topology.online.iter().map(|cpu| Load::of(seen, cpu)).collect();
+        analysis.observation.after.topology.online.iter().map(|cpu| Load::of(analysis, cpu)).collect();
     let mut findings: Vec<Finding> =
-        load.iter().filter_map(|it| overloaded(seen, it, &load)).collect();
+        load.iter().filter_map(|it| overloaded(analysis, it, &load)).collect();
     if findings.is_empty() {
         findings.extend(calm(&load));
     }
-    findings.extend(load.iter().filter_map(|it| late(seen, it)));
-    findings.extend(where_it_runs::find(seen, &load));
-    findings.extend(steering::find(seen));
-    findings.extend(load.iter().filter_map(|it| by_ipis(seen, it)));
+    findings.extend(load.iter().filter_map(|it| late(analysis, it)));
+    findings.extend(where_it_runs::find(analysis, &load));
+    findings.extend(steering::find(analysis));
+    findings.extend(load.iter().filter_map(|it| by_ipis(analysis, it)));
     findings.extend(load.iter().filter_map(misread));
     findings
 }
@@ -53,15 +53,15 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    pub(super) fn of(seen: &Analysis<'a>, cpu: CpuId) -> Self {
+    pub(super) fn of(analysis: &'a Analysis<'_>, cpu: CpuId) -> Self {
         let polled = |silo: &&Silo| {
             let interrupted =
                 || silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
             silo.polls.get(&cpu).is_some_and(|rate| rate.packets_per_s > 0.0)
                 || (silo.packets_per_s.is_none() && interrupted())
         };
-        let queues = seen.silos.queues.iter().filter(polled).collect();
-        Self { cpu, split: CpuSplit::of(seen.observation, seen.rates, cpu), queues }
+        let queues = analysis.silos.queues.iter().filter(polled).collect();
+        Self { cpu, split: CpuSplit::of(analysis.observation, &analysis.rates, cpu), queues }
     }
 
     pub(super) fn subject(&self) -> String {
@@ -128,8 +128,8 @@ impl<'a> Load<'a> {
 }
 
 /// One CPU is overloaded by receive work while others are idle.
-fn overloaded(seen: &Analysis<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<Finding> {
-    let topology = &seen.observation.after.topology;
+fn overloaded(analysis: &Analysis<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<Finding> {
+    let topology = &analysis.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
     let room: CpuSet = all
         .iter()
@@ -158,7 +158,7 @@ fn overloaded(seen: &Analysis<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<
             room.len()
         ),
         evidence,
-        remedies: vec![spread(seen, load)],
+        remedies: vec![spread(analysis, load)],
     })
 }
 
@@ -169,8 +169,8 @@ fn own(silo: &Silo, cpu: CpuId) -> Evidence {
 }
 
 /// The changes of placement that move queues off a CPU, or the reason why there are none.
-pub(super) fn spread(seen: &Analysis<'_>, load: &Load<'_>) -> Remedy {
-    let plan = plan_for(seen, load.netdevs());
+pub(super) fn spread(analysis: &Analysis<'_>, load: &Load<'_>) -> Remedy {
+    let plan = plan_for(analysis, load.netdevs());
     let goes = |silo: &&&Silo| {
         plan.placements
             .iter()
@@ -221,9 +221,9 @@ pub(super) fn spread(seen: &Analysis<'_>, load: &Load<'_>) -> Remedy {
 }
 
 /// The plan for these netdevs, including knobs that another program owns.
-pub(super) fn plan_for(seen: &Analysis<'_>, netdevs: Vec<String>) -> Plan {
-    let goal = Goal { netdevs, costs: seen.costs.clone(), even_if_owned: true, ..Goal::default() };
-    plan_of(seen.observation, seen.rates, seen.silos, &goal)
+pub(super) fn plan_for(analysis: &Analysis<'_>, netdevs: Vec<String>) -> Plan {
+    let goal = Goal { netdevs, costs: analysis.costs.clone(), even_if_owned: true, ..Goal::default() };
+    plan(analysis, &goal)
 }
 
 /// Whether a change moves the interrupt or the kthread of one of these queues.
@@ -260,8 +260,8 @@ fn calm(load: &[Load<'_>]) -> Option<Finding> {
 }
 
 /// Softirq work is late because ksoftirqd has to do it.
-fn late(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
-    let it = ksoftirqd(seen.observation, seen.rates.elapsed.as_secs_f64(), load.cpu)?;
+fn late(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
+    let it = ksoftirqd(analysis, load.cpu)?;
     if it.ran < KSOFTIRQD && it.waited < KSOFTIRQD {
         return None;
     }
@@ -272,7 +272,7 @@ fn late(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     ];
     evidence.extend(load.evidence());
     let squeezes =
-        seen.rates.cpus.get(&load.cpu).and_then(|rates| rates.softnet?.time_squeeze_per_s);
+        analysis.rates.cpus.get(&load.cpu).and_then(|rates| rates.softnet?.time_squeeze_per_s);
     evidence.extend(squeezes.map(|rate| {
         Evidence::new(
             "net_rx_action stopped with work left",
@@ -306,18 +306,18 @@ fn late(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
                  of ksoftirqd"
                     .into(),
             ),
-            ..spread(seen, load)
+            ..spread(analysis, load)
         }],
     })
 }
 
 /// Inter-processor interrupts take a large share of the CPU's time.
-fn by_ipis(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
+fn by_ipis(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     let measured = load.split.measured.filter(|it| it.ipi >= IPIS)?;
-    let elapsed = seen.observation.attribution.elapsed.as_secs_f64();
-    let ipis = seen.observation.attribution.cpu_time.get(&load.cpu)?.ipis as f64 / elapsed;
+    let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
+    let ipis = analysis.observation.attribution.cpu_time.get(&load.cpu)?.ipis as f64 / elapsed;
     let rps =
-        seen.rates.cpus.get(&load.cpu).and_then(|it| it.softnet?.received_rps_per_s).unwrap_or(0.0);
+        analysis.rates.cpus.get(&load.cpu).and_then(|it| it.softnet?.received_rps_per_s).unwrap_or(0.0);
     let by_rps = rps >= ipis / 2.0;
     let what = if by_rps {
         "limit RPS to cpus with idle time, or use one queue per cpu instead: see the verdict on RPS"

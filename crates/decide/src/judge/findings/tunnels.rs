@@ -15,30 +15,30 @@ use crate::judge::findings::{Finding, FindingId};
 const MATTERS: f64 = 0.2;
 
 /// One finding per netdev and kind of tunnel whose packets arrive on one queue.
-pub(super) fn find(seen: &Analysis<'_>) -> Vec<Finding> {
-    let netdevs = seen.observation.after.netdevs.iter().filter(|netdev| spread_over(netdev) > 1);
-    netdevs.flat_map(|netdev| of(seen, netdev)).collect()
+pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+    let netdevs = analysis.observation.after.netdevs.iter().filter(|netdev| spread_over(netdev) > 1);
+    netdevs.flat_map(|netdev| of(analysis, netdev)).collect()
 }
 
-fn of(seen: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
-    let flows: Vec<&Flow> = flows_of(seen.observation, netdev).collect();
+fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
+    let flows: Vec<&Flow> = flows_of(analysis.observation, netdev).collect();
     let all: u64 = flows.iter().map(|flow| flow.packets).fold(0, u64::saturating_add);
     let kinds: BTreeSet<Outer> =
         flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).collect();
     let found = |kind: Outer| {
         let of_kind: Vec<&Flow> = flows.iter().copied().filter(|flow| flow.outer == kind).collect();
         let taken = Concentrated::of(of_kind.iter().copied())?;
-        let rps_on = silo_of(seen, netdev, taken.queue)
+        let rps_on = silo_of(analysis, netdev, taken.queue)
             .is_some_and(|silo| silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()));
         let matters = taken.all >= ENOUGH_PACKETS && taken.all as f64 >= MATTERS * all as f64;
         (matters && taken.share() >= ONE_QUEUE && !rps_on)
-            .then(|| finding(seen, netdev, kind, &of_kind, &taken, all))
+            .then(|| finding(analysis, netdev, kind, &of_kind, &taken, all))
     };
     kinds.into_iter().filter_map(found).collect()
 }
 
 fn finding(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
@@ -53,7 +53,7 @@ fn finding(
     };
     Finding {
         id: FindingId::TunnelOneQueue,
-        severity: severity(seen, silo_of(seen, netdev, taken.queue)),
+        severity: severity(analysis, silo_of(analysis, netdev, taken.queue)),
         subject: netdev.name.clone(),
         title: format!(
             "{kind}: {:.0}% of its packets arrive on rx-{}, regardless of the inner flows",
@@ -75,12 +75,12 @@ fn finding(
             Evidence::new("outer flows", Measure::Count(taken.flows as u64), SOURCE),
             Evidence::new("different hashes from the NIC", Measure::Text(hashed), SOURCE),
         ],
-        remedies: vec![remedy(seen, netdev, kind, flows, taken)],
+        remedies: vec![remedy(analysis, netdev, kind, flows, taken)],
     }
 }
 
 fn remedy(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
@@ -95,15 +95,15 @@ fn remedy(
         interrupts_traffic: false,
     };
     match kind {
-        Outer::Vxlan | Outer::Geneve => by_source_port(seen, netdev, kind, flows, taken),
+        Outer::Vxlan | Outer::Geneve => by_source_port(analysis, netdev, kind, flows, taken),
         Outer::Gre | Outer::IpIp | Outer::SixInIp => rps(
-            seen,
+            analysis,
             netdev,
             taken.queue,
             "the kernel hashes the inner flow (a NIC that hashes inner headers would be better)",
         ),
         Outer::Pppoe | Outer::Dsa => rps(
-            seen,
+            analysis,
             netdev,
             taken.queue,
             "the kernel hashes the headers behind the one that the NIC does not parse",
@@ -126,7 +126,7 @@ fn remedy(
 /// VXLAN and Geneve derive the outer source port from the inner flow, so a hash with ports
 /// separates the inner flows.
 fn by_source_port(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
@@ -152,7 +152,7 @@ fn by_source_port(
                 netdev.name
             ),
             gain: relief(
-                silo_of(seen, netdev, taken.queue),
+                silo_of(analysis, netdev, taken.queue),
                 1.0 - 1.0 / queues.min(taken.flows as f64),
                 &format!("{} source ports over {queues:.0} queues; {reason}", taken.flows),
             ),
@@ -165,7 +165,7 @@ fn by_source_port(
             interrupts_traffic: false,
         },
         _ => rps(
-            seen,
+            analysis,
             netdev,
             taken.queue,
             "the kernel hashes ports, and the source port is derived from the inner flow",

@@ -69,7 +69,7 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
         return verdict;
     }
     let driver = work.netdev.driver.as_deref().unwrap_or_default();
-    let (drivers, release) = (Drivers::shipped(), &work.seen.observation.after.machine.release);
+    let (drivers, release) = (Drivers::shipped(), &work.analysis.observation.after.machine.release);
     // A value other than 0 shows that the driver supports the setting.
     let takes_usecs = settings.rx_coalesce_usecs > 0 || drivers.takes(driver, release, "rx-usecs");
     let (name, value, reason) = match wait {
@@ -170,8 +170,8 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
         .flat_map(|rates| rates.values())
         .sum();
     let each = work.packets_per_s.filter(|_| interrupts > 0.0).map(|packets| packets / interrupts);
-    let elapsed = work.seen.observation.attribution.elapsed.as_secs_f64();
-    let times = &work.seen.observation.attribution.cpu_time;
+    let elapsed = work.analysis.observation.attribution.elapsed.as_secs_f64();
+    let times = &work.analysis.observation.attribution.cpu_time;
     let hardirq =
         |cpu| Some(times.get(cpu).filter(|_| elapsed > 0.0)?.hardirq_ns as f64 / 1e9 / elapsed);
     let time: Option<f64> = work.own.keys().map(hardirq).sum();
@@ -240,8 +240,6 @@ mod tests {
     use crate::judge::verdict::verdicts;
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
-    use netsilo_model::derive::rates::rates;
-    use netsilo_model::derive::silo::silos;
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::machine::reading::Part;
     use netsilo_model::snapshot::ethtool::Ethtool;
@@ -263,21 +261,15 @@ mod tests {
         let (name, queues) = ("eth0".into(), vec![queue]);
         let netdev = SceneNetdev { name, driver: driver.into(), queues, ..SceneNetdev::default() };
         let grid = Grid { l2s: 4, ..Grid::default() };
-        let mut seen = Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
-        seen.after.machine.release = "6.12.48".into();
-        seen.attribution.cpu_time.get_mut(&CpuId(0)).unwrap().hardirq_ns = 3_000_000_000;
-        let netdev = &mut seen.after.netdevs[0];
+        let mut observation =
+            Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
+        observation.after.machine.release = "6.12.48".into();
+        observation.attribution.cpu_time.get_mut(&CpuId(0)).unwrap().hardirq_ns = 3_000_000_000;
+        let netdev = &mut observation.after.netdevs[0];
         (netdev.napi_defer_hard_irqs, netdev.gro_flush_timeout) = (Some(0), Some(0));
         netdev.ethtool = coalesce
             .map(|it| Ethtool { coalesce: Part::Value(it), ..Ethtool::untold("not asked") });
-        let rates = rates(&seen.before, &seen.after);
-        let silos = silos(&seen, &rates);
-        let all = verdicts(&Analysis {
-            observation: &seen,
-            rates: &rates,
-            silos: &silos,
-            costs: &Costs::default(),
-        });
+        let all = verdicts(&Analysis::new(&observation, &Costs::default()));
         all.into_iter().find(|verdict| verdict.remedy == remedy).unwrap()
     }
 

@@ -55,7 +55,7 @@ pub(super) fn rps_is_on(work: &Work<'_>) -> bool {
 /// Target CPUs for RPS: idle CPUs that do not poll this netdev, preferably on the poller's node and
 /// not its SMT siblings.
 pub(super) fn targets(work: &Work<'_>) -> CpuSet {
-    let topology = &work.seen.observation.after.topology;
+    let topology = &work.analysis.observation.after.topology;
     let polls: CpuSet =
         work.own.iter().filter(|(_, share)| **share > 0.01).map(|(cpu, _)| *cpu).collect();
     let others = work.cpus().minus(&topology.set_apart()).minus(&polls);
@@ -178,7 +178,7 @@ pub(super) fn arfs(work: &Work<'_>) -> Verdict {
         let mut loads = work.loads.clone();
         for (from, own) in &work.own {
             for (reader, share) in work.readers() {
-                let topology = &work.seen.observation.after.topology;
+                let topology = &work.analysis.observation.after.topology;
                 let Some(to) = polled.iter().min_by_key(|cpu| topology.distance(*cpu, reader))
                 else {
                     continue;
@@ -268,7 +268,7 @@ fn steerable(steerable_share: Range) -> Vec<Evidence> {
 
 /// Whether RFS is on: the global flow table, and the table of a queue with traffic.
 pub(super) fn in_force(work: &Work<'_>) -> bool {
-    let table = work.seen.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
+    let table = work.analysis.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     table > 0
         && work.silos.iter().any(|silo| silo.has_traffic() && silo.rps_flow_cnt.unwrap_or(0) > 0)
 }
@@ -400,7 +400,7 @@ fn steered(
 
 /// The loads after steering, and the cost that it adds. `saved` is CPU time that readers save.
 fn move_work(work: &Work<'_>, weights: &Weights, saved: f64, sight: Sight) -> (Loads, Added) {
-    let topology = &work.seen.observation.after.topology;
+    let topology = &work.analysis.observation.after.topology;
     let (all, movable) = (work.all().max(f64::MIN_POSITIVE), work.movable.of(sight));
     let packets = work.packets_per_s.unwrap_or(all * 1e9 / PACKET_NS.of(sight));
     let polls = work

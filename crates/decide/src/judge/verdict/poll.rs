@@ -75,7 +75,7 @@ pub(super) fn ring(work: &Work<'_>) -> Verdict {
 /// once, in ksoftirqd if needed.
 pub(super) fn budget(work: &Work<'_>) -> Verdict {
     let remedy = RemedyName::BiggerBudget;
-    let rates = work.own.keys().filter_map(|cpu| work.seen.rates.cpus.get(cpu));
+    let rates = work.own.keys().filter_map(|cpu| work.analysis.rates.cpus.get(cpu));
     let (mut squeezes, mut runs, mut known) = (0.0, 0.0, false);
     for rate in rates {
         if let Some(squeezed) = rate.softnet.and_then(|softnet| softnet.time_squeeze_per_s) {
@@ -155,7 +155,7 @@ pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
         Measure::Share(idle),
         "/proc/stat",
     )];
-    let sysctls = &work.seen.observation.after.net.sysctls;
+    let sysctls = &work.analysis.observation.after.net.sysctls;
     let on = BUSY.iter().find(|name| sysctls.get(**name).is_some_and(|value| value.trim() != "0"));
     let verdict = |outcome, because: &str| {
         Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
@@ -182,10 +182,10 @@ pub(super) fn busy_poll(work: &Work<'_>) -> Verdict {
 
 /// Packets per second lost at the NIC or its ring; `None` when nothing counts them.
 fn lost(work: &Work<'_>) -> Option<f64> {
-    let rates = work.seen.rates.netdevs.get(&work.netdev.name)?;
+    let rates = work.analysis.rates.netdevs.get(&work.netdev.name)?;
     let counted = LOST.iter().filter_map(|name| rates.get(*name).copied());
-    let by_queue = queue_drops(work.netdev, &work.seen.observation.before.netdevs)
-        .map(|drops| drops / work.seen.rates.elapsed.as_secs_f64());
+    let by_queue = queue_drops(work.netdev, &work.analysis.observation.before.netdevs)
+        .map(|drops| drops / work.analysis.rates.elapsed.as_secs_f64());
     counted.chain(by_queue).reduce(f64::max)
 }
 

@@ -234,7 +234,7 @@ pub(super) fn threaded(work: &Work<'_>) -> Verdict {
 
 /// The effect of placing each queue's work on the CPU that is then least loaded.
 fn spread_out(work: &Work<'_>, queues: &dyn Fn(Sight) -> Vec<f64>) -> Effect {
-    let topology = &work.seen.observation.after.topology;
+    let topology = &work.analysis.observation.after.topology;
     let cpus = work.cpus().minus(&topology.set_apart());
     let cpus = if cpus.is_empty() { work.cpus() } else { cpus };
     let placed = |sight: Sight| -> (Loads, CpuSet) {

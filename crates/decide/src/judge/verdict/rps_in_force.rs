@@ -89,12 +89,16 @@ impl SteeredWork {
             .iter()
             .filter_map(|silo| silo.rps_cpus.clone())
             .reduce(|all, cpus| all.or(&cpus))?;
-        let attribution = &work.seen.observation.attribution;
+        let attribution = &work.analysis.observation.attribution;
         let seconds = attribution.elapsed.as_secs_f64();
         let mut to = BTreeMap::new();
         for cpu in masks.iter().filter(|cpu| !work.own.contains_key(cpu)) {
-            let received =
-                work.seen.rates.cpus.get(&cpu).and_then(|rates| rates.softnet?.received_rps_per_s);
+            let received = work
+                .analysis
+                .rates
+                .cpus
+                .get(&cpu)
+                .and_then(|rates| rates.softnet?.received_rps_per_s);
             let polls = attribution.polls.iter().filter(|poll| poll.cpu == cpu);
             let (mut backlog, mut all) = (0.0, 0.0);
             for poll in polls {
@@ -129,7 +133,7 @@ impl SteeredWork {
     }
 
     fn added_to(&self, work: &Work<'_>, to: CpuId, sight: Sight) -> Added {
-        let topology = &work.seen.observation.after.topology;
+        let topology = &work.analysis.observation.after.topology;
         let (_, packets, ipis) = self.to[&to];
         let distance = work.dispatcher().map_or(Distance::Llc, |from| topology.distance(from, to));
         let ns = ipis * work.costs.ipi_ns.at(distance) * work.interrupt_cost().of(sight)

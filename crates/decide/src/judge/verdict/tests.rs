@@ -7,8 +7,6 @@ use proptest::prelude::*;
 
 use super::*;
 use netsilo_model::cost::weights::Costs;
-use netsilo_model::derive::rates::rates;
-use netsilo_model::derive::silo::silos;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::host::CpuStat;
@@ -27,10 +25,7 @@ fn set(list: &str) -> CpuSet {
 }
 
 fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> {
-    let rates = rates(&observation.before, &observation.after);
-    let silos = silos(observation, &rates);
-    let seen = Analysis { observation, rates: &rates, silos: &silos, costs: &Costs::default() };
-    verdicts(&seen)
+    verdicts(&Analysis::new(observation, &Costs::default()))
         .into_iter()
         .map(|verdict| ((verdict.subject.clone(), verdict.remedy), verdict))
         .collect()
@@ -581,10 +576,8 @@ proptest! {
         let costly = Costs { ipi_ns, source: source(), ..table.clone() };
         let cheap = Costs { source: source(), ..table };
         let rank = |costs: &Costs| {
-            let rates = rates(&observation.before, &observation.after);
-            let silos = silos(&observation, &rates);
-            let seen = Analysis { observation: &observation, rates: &rates, silos: &silos, costs };
-            let verdict = rps_onto(&seen, &observation.after.netdevs[0], &set("0,2-3")).unwrap();
+            let analysis = Analysis::new(&observation, costs);
+            let verdict = rps_onto(&analysis, &observation.after.netdevs[0], &set("0,2-3")).unwrap();
             match verdict.outcome { Outcome::Help => 2, Outcome::Hurt => 0, _ => 1 }
         };
         prop_assert!(rank(&costly) <= rank(&cheap));

@@ -74,7 +74,7 @@ pub(super) struct Flows {
 /// One netdev's receive work; shares are of one CPU's time.
 #[derive(Debug, Clone)]
 pub(super) struct Work<'a> {
-    pub(super) seen: &'a Analysis<'a>,
+    pub(super) analysis: &'a Analysis<'a>,
     pub(super) netdev: &'a Netdev,
     /// Its queues, and its NAPIs without a known queue.
     pub(super) silos: Vec<&'a Silo>,
@@ -100,10 +100,10 @@ pub(super) struct Work<'a> {
 
 impl<'a> Work<'a> {
     /// Collects a netdev's work; `None` when the netdev is down, receives nothing, or has no rates.
-    pub(super) fn of(seen: &'a Analysis<'a>, netdev: &'a Netdev) -> Option<Self> {
+    pub(super) fn of(analysis: &'a Analysis<'a>, netdev: &'a Netdev) -> Option<Self> {
         let silos: Vec<&Silo> =
-            seen.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
-        if seen.rates.elapsed.is_zero()
+            analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+        if analysis.rates.elapsed.is_zero()
             || !netdev.up
             || !silos.iter().any(|silo| silo.has_traffic())
         {
@@ -114,17 +114,17 @@ impl<'a> Work<'a> {
             *own.entry(*cpu).or_default() += share;
         }
         let (movable, samples) =
-            movable(&seen.observation.attribution, &own, are_small(seen, netdev));
+            movable(&analysis.observation.attribution, &own, are_small(analysis, netdev));
         let mut work = Self {
-            loads: loads(seen, netdev, &silos, &own),
-            packets_per_s: packets(seen, netdev, &silos),
+            loads: loads(analysis, netdev, &silos, &own),
+            packets_per_s: packets(analysis, netdev, &silos),
             polls_per_s: polls(&silos),
             movable,
             samples,
-            flows: flows(seen, netdev, &silos),
-            link: link(seen, netdev),
-            costs: costs(seen),
-            seen,
+            flows: flows(analysis, netdev, &silos),
+            link: link(analysis, netdev),
+            costs: costs(analysis),
+            analysis,
             netdev,
             silos,
             own,
@@ -145,7 +145,7 @@ impl<'a> Work<'a> {
 
     /// Whether the machine is virtual; `None` when not known.
     pub(super) fn is_guest(&self) -> Option<bool> {
-        self.seen.observation.after.machine.virtual_machine
+        self.analysis.observation.after.machine.virtual_machine
     }
 
     /// The idle share of a CPU's time; 0 for a CPU without a load.
@@ -155,7 +155,8 @@ impl<'a> Work<'a> {
 
     /// The summed busy shares of the other hardware threads of a CPU's core, which slow it down.
     pub(super) fn sibling_busy(&self, cpu: CpuId) -> f64 {
-        let siblings = self.seen.observation.after.topology.core_of(cpu).minus(&CpuSet::of(cpu));
+        let siblings =
+            self.analysis.observation.after.topology.core_of(cpu).minus(&CpuSet::of(cpu));
         siblings
             .iter()
             .filter_map(|other| self.loads.get(&other))
@@ -182,7 +183,7 @@ impl<'a> Work<'a> {
     fn read(&self) -> impl Iterator<Item = &'a Consumption> {
         let napis: Vec<_> =
             self.silos.iter().filter_map(|silo| silo.napi.as_ref().map(|edge| edge.to)).collect();
-        let rows = self.seen.observation.attribution.consumption.iter();
+        let rows = self.analysis.observation.attribution.consumption.iter();
         rows.filter(move |row| row.bytes > 0 && row.napi.is_some_and(|napi| napis.contains(&napi)))
     }
 
@@ -269,25 +270,29 @@ impl<'a> Work<'a> {
 }
 
 /// The cost weights; a virtual machine uses its own default weights unless others are configured.
-fn costs(seen: &Analysis<'_>) -> Costs {
-    let guest = seen.observation.after.machine.virtual_machine == Some(true);
-    if guest && *seen.costs == Costs::default() { Costs::of_a_guest() } else { seen.costs.clone() }
+fn costs(analysis: &Analysis<'_>) -> Costs {
+    let guest = analysis.observation.after.machine.virtual_machine == Some(true);
+    if guest && *analysis.costs == Costs::default() {
+        Costs::of_a_guest()
+    } else {
+        analysis.costs.clone()
+    }
 }
 
 fn loads(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     silos: &[&Silo],
     own: &BTreeMap<CpuId, f64>,
 ) -> Loads {
-    let topology = &seen.observation.after.topology;
+    let topology = &analysis.observation.after.topology;
     let counts = topology.online.minus(&topology.set_apart()).or(&own.keys().copied().collect());
     let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
         || silos.iter().any(|silo| silo.kthread.is_some());
     let load = |cpu: CpuId| {
-        let shares = seen.rates.cpus.get(&cpu)?.shares?;
-        let elapsed = seen.observation.attribution.elapsed.as_secs_f64();
-        let time = seen.observation.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
+        let shares = analysis.rates.cpus.get(&cpu)?.shares?;
+        let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
+        let time = analysis.observation.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0);
         let interrupted = time.map_or(shares.irq + shares.softirq, |time| {
             time.interrupted_ns() as f64 / 1e9 / elapsed
         });
@@ -302,11 +307,11 @@ fn loads(
     counts.iter().filter_map(load).collect()
 }
 
-fn packets(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
+fn packets(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<f64> {
     let polled: Option<f64> = silos.iter().map(|silo| silo.packets_per_s).sum();
     polled
         .filter(|rate| *rate > 0.0)
-        .or_else(|| seen.rates.netdevs.get(&netdev.name)?.get("rx_packets").copied())
+        .or_else(|| analysis.rates.netdevs.get(&netdev.name)?.get("rx_packets").copied())
 }
 
 /// Polls per second as counted, else interrupts per second: each interrupt starts one poll.
@@ -325,8 +330,8 @@ fn polls(silos: &[&Silo]) -> Option<f64> {
 }
 
 /// Whether the mean packet is small; false when bytes were not counted.
-fn are_small(seen: &Analysis<'_>, netdev: &Netdev) -> bool {
-    let rate = |name: &str| seen.rates.netdevs.get(&netdev.name)?.get(name).copied();
+fn are_small(analysis: &Analysis<'_>, netdev: &Netdev) -> bool {
+    let rate = |name: &str| analysis.rates.netdevs.get(&netdev.name)?.get(name).copied();
     rate("rx_packets")
         .zip(rate("rx_bytes"))
         .is_some_and(|(packets, bytes)| bytes > 0.0 && bytes <= packets * SMALL_BYTES)
@@ -366,13 +371,13 @@ fn movable(
 }
 
 /// The flows as counted on arrival, else bounds from the readers.
-fn flows(seen: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
-    let packets: Vec<u64> = model::flows_of(seen.observation, netdev)
+fn flows(analysis: &Analysis<'_>, netdev: &Netdev, silos: &[&Silo]) -> Option<Flows> {
+    let packets: Vec<u64> = model::flows_of(analysis.observation, netdev)
         .map(|flow| flow.packets)
         .filter(|it| *it > 0)
         .collect();
     let all = packets.iter().copied().fold(0, u64::saturating_add);
-    let missed = seen.observation.attribution.flows_missed;
+    let missed = analysis.observation.attribution.flows_missed;
     match packets.iter().max() {
         Some(most) if all >= FLOW_PACKETS => Some(Flows {
             least: packets.len(),
@@ -402,8 +407,8 @@ fn readers(silos: &[&Silo]) -> Option<Flows> {
 }
 
 /// Utilisation of the link (0 to 1) in its busier direction.
-fn link(seen: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
-    let rates = seen.rates.netdevs.get(&netdev.name)?;
+fn link(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
+    let rates = analysis.rates.netdevs.get(&netdev.name)?;
     let speed = f64::from(netdev.speed_mbps.filter(|speed| *speed > 0)?) * 1e6 / 8.0;
     let used = |bytes: &str, packets: &str| {
         Some((rates.get(bytes)? + rates.get(packets)? * FRAME_BYTES) / speed)

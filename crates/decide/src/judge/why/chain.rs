@@ -1,48 +1,28 @@
 //! The steps from an rx queue to the CPU that processes it: interrupt, NAPI, softirq or kthread,
 //! RPS, readers.
 
-use netsilo_model::derive::rates::Rates;
-use netsilo_model::derive::silo::{Silo, Silos, heaviest};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::{Silo, heaviest};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
-use netsilo_model::snapshot::observation::Observation;
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::{Because, Cause};
 
-/// The input of an explanation.
-#[derive(Clone, Copy)]
-pub(crate) struct Look<'a> {
-    pub(crate) observation: &'a Observation,
-    pub(crate) rates: &'a Rates,
-    pub(crate) silos: &'a Silos,
-}
-
-/// Explains step by step why a queue is processed on this CPU.
-pub fn queue_chain(
-    observation: &Observation,
-    rates: &Rates,
-    silos: &Silos,
-    silo: &Silo,
-    cpu: CpuId,
-) -> Vec<Because> {
-    chain(&Look { observation, rates, silos }, silo, Some(cpu))
-}
-
 /// The cause of a queue on one CPU.
-pub(super) fn queue(look: &Look<'_>, silo: &Silo, cpu: CpuId) -> Cause {
+pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> Cause {
     Cause {
         what: silo.label(),
         share: silo.own_share.get(&cpu).copied(),
         estimated: true,
-        evidence: evidence(look, silo, Some(cpu)),
-        because: chain(look, silo, Some(cpu)),
+        evidence: evidence(analysis, silo, Some(cpu)),
+        because: chain(analysis, silo, Some(cpu)),
     }
 }
 
 /// The cause of a queue on the CPU that polls it most, else on the one with most of its interrupts.
-pub(super) fn queue_anywhere(look: &Look<'_>, silo: &Silo) -> Cause {
+pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> Cause {
     let polled = heaviest(
         silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s.max(rate.polls_per_s))),
     );
@@ -54,15 +34,15 @@ pub(super) fn queue_anywhere(look: &Look<'_>, silo: &Silo) -> Cause {
         what: format!("{} {place}", silo.label()),
         share: cpu.and_then(|cpu| silo.own_share.get(&cpu).copied()),
         estimated: true,
-        evidence: evidence(look, silo, cpu),
-        because: chain(look, silo, cpu),
+        evidence: evidence(analysis, silo, cpu),
+        because: chain(analysis, silo, cpu),
     }
 }
 
 /// The cause of an interrupt without a known rx queue; `None` when the interrupt does not exist.
-pub(super) fn interrupt(look: &Look<'_>, irq: Irq) -> Option<Cause> {
-    let state = look.observation.after.irqs.get(&irq)?;
-    let per_s = look.rates.irqs.get(&irq).map(|rates| &rates.per_s);
+pub(super) fn interrupt(analysis: &Analysis<'_>, irq: Irq) -> Option<Cause> {
+    let state = analysis.observation.after.irqs.get(&irq)?;
+    let per_s = analysis.rates.irqs.get(&irq).map(|rates| &rates.per_s);
     let cpu = per_s.and_then(|per_s| heaviest(per_s.iter().map(|(cpu, rate)| (*cpu, *rate))));
     let rows = per_s.into_iter().flatten();
     Some(Cause {
@@ -78,11 +58,11 @@ pub(super) fn interrupt(look: &Look<'_>, irq: Irq) -> Option<Cause> {
                 )
             })
             .collect(),
-        because: placed(look, irq, state, cpu),
+        because: placed(analysis, irq, state, cpu),
     })
 }
 
-fn evidence(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
+fn evidence(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
     if let Some(rate) = cpu.and_then(|cpu| silo.polls.get(&cpu)) {
         evidence.push(Evidence::new(
@@ -106,33 +86,33 @@ fn evidence(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
         let text = Measure::Text(format!("cpus {elsewhere}"));
         evidence.push(Evidence::new("also polled on", text, "tp_btf/napi_poll"));
     }
-    if look.observation.attribution.lost_events > 0 {
-        let lost = Measure::Count(look.observation.attribution.lost_events);
+    if analysis.observation.attribution.lost_events > 0 {
+        let lost = Measure::Count(analysis.observation.attribution.lost_events);
         evidence.push(Evidence::new("events not counted", lost, "eBPF"));
     }
     evidence
 }
 
-fn chain(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Because> {
+fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Because> {
     let mut because = Vec::new();
     match silo
         .irq
         .as_ref()
-        .and_then(|edge| Some((edge.to, look.observation.after.irqs.get(&edge.to)?)))
+        .and_then(|edge| Some((edge.to, analysis.observation.after.irqs.get(&edge.to)?)))
     {
-        Some((irq, state)) => because.extend(placed(look, irq, state, cpu)),
-        None => because.push(no_interrupt(look, silo)),
+        Some((irq, state)) => because.extend(placed(analysis, irq, state, cpu)),
+        None => because.push(no_interrupt(analysis, silo)),
     }
     because.push(polled(silo, cpu));
-    because.extend(not_interrupted_here(look, silo, cpu));
-    because.extend(steered(look, silo));
+    because.extend(not_interrupted_here(analysis, silo, cpu));
+    because.extend(steered(analysis, silo));
     because.extend(leaves(silo, cpu));
     because.extend(read(silo));
     because
 }
 
 /// Explains why an interrupt arrives on its CPU.
-fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Because> {
+fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Because> {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let mut because = Vec::new();
     let name = format!("its interrupt, irq {irq} ({}),", state.actions.join(", "));
@@ -146,14 +126,15 @@ fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Ve
         format!(
             "{name} is requested on {}: {}",
             cpus(requested),
-            origin_of_affinity(look, state, requested)
+            origin_of_affinity(analysis, state, requested)
         ),
         file("smp_affinity_list"),
     ));
     let Some(effective) = &state.effective else { return because };
     let in_force = file("effective_affinity_list");
-    let came =
-        |cpu: CpuId| look.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu));
+    let came = |cpu: CpuId| {
+        analysis.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu))
+    };
     if !effective.is_empty() && !effective.intersects(requested) {
         because.push(Because::new(
             format!(
@@ -181,21 +162,26 @@ fn placed(look: &Look<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Ve
 }
 
 /// The origin of an interrupt's requested affinity, in words.
-fn origin_of_affinity(look: &Look<'_>, state: &IrqState, requested: &CpuSet) -> &'static str {
+fn origin_of_affinity(
+    analysis: &Analysis<'_>,
+    state: &IrqState,
+    requested: &CpuSet,
+) -> &'static str {
     if state.writable == Writable::Managed {
         return "the kernel placed it when the driver requested it, and rejects changes";
     }
     if state.hint.as_ref() == Some(requested) {
         return "this is the driver's affinity hint";
     }
-    if look.observation.after.default_smp_affinity.as_ref() == Some(requested) {
+    if analysis.observation.after.default_smp_affinity.as_ref() == Some(requested) {
         return "this is default_smp_affinity, which nobody has changed";
     }
     "somebody wrote this value"
 }
 
-fn no_interrupt(look: &Look<'_>, silo: &Silo) -> Because {
-    let of_queue = look.observation.after.netdevs.iter().filter(|netdev| silo.netdev.is(netdev));
+fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Because {
+    let of_queue =
+        analysis.observation.after.netdevs.iter().filter(|netdev| silo.netdev.is(netdev));
     let channel = of_queue.flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
     match channel.filter_map(|rx| rx.vmbus_cpu).next() {
         Some(cpu) => Because::new(
@@ -235,7 +221,11 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
 }
 
 /// Explains why a queue is polled on this CPU although no interrupt arrived here.
-fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
+fn not_interrupted_here(
+    analysis: &Analysis<'_>,
+    silo: &Silo,
+    cpu: Option<CpuId>,
+) -> Option<Because> {
     let cpu = cpu.filter(|cpu| {
         silo.kthread.is_none() && silo.polls.get(cpu).is_some_and(|rate| rate.polls_per_s > 0.0)
     })?;
@@ -243,7 +233,7 @@ fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Opt
     if by_cpu.get(&cpu).is_some_and(|rate| *rate > 0.0) {
         return None;
     }
-    let sysctls = &look.observation.after.net.sysctls;
+    let sysctls = &analysis.observation.after.net.sysctls;
     let busy_poll = ["net.core.busy_poll", "net.core.busy_read"].into_iter();
     let busy_polls =
         busy_poll.filter_map(|name| sysctls.get(name)).any(|value| value.trim() != "0");
@@ -266,7 +256,7 @@ fn not_interrupted_here(look: &Look<'_>, silo: &Silo, cpu: Option<CpuId>) -> Opt
 }
 
 /// Explains where RPS and RFS move the protocol work.
-fn steered(look: &Look<'_>, silo: &Silo) -> Vec<Because> {
+fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Because> {
     let mut because = Vec::new();
     let rps = silo.rps_cpus.as_ref().filter(|cpus| !cpus.is_empty());
     if let Some(targets) = rps {
@@ -279,7 +269,7 @@ fn steered(look: &Look<'_>, silo: &Silo) -> Vec<Because> {
             "rps_cpus",
         ));
     }
-    let entries = look.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
+    let entries = analysis.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     if silo.rps_flow_cnt.is_some_and(|count| count > 0) && entries > 0 {
         because.push(Because::new(
             "RFS steers each flow to the cpu that read it last",

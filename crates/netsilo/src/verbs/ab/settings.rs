@@ -1,5 +1,6 @@
 //! The two settings of a comparison, and switching between them.
 
+use netsilo_model::derive::analysis::Analysis;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -70,7 +71,8 @@ impl Setting {
                     "{algorithm} places queues and --fix does not: with --fix write plan, not \
                      plan:ALGORITHM"
                 );
-                Ok(Some(plan(observation, &Goal { algorithm, ..goal.goal_here()? })))
+                let goal = Goal { algorithm, ..goal.goal_here()? };
+                Ok(Some(plan(&Analysis::new(observation, &goal.costs), &goal)))
             }
         }
     }

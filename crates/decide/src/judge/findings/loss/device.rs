@@ -13,11 +13,11 @@ use crate::judge::findings::softirq::{Load, spread};
 use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::ledger::Ledger;
 
-pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    seen.observation.after.netdevs.iter().filter_map(|netdev| drops(seen, ledger, netdev)).collect()
+pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    analysis.observation.after.netdevs.iter().filter_map(|netdev| drops(analysis, ledger, netdev)).collect()
 }
 
-fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
+fn drops(analysis: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
     let places = [Place::Nic, Place::Ring];
     let of = |place: Place| {
         ledger.stage(place).and_then(|stage| stage.by_subject().get(netdev.name.as_str()).copied())
@@ -32,7 +32,7 @@ fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Findin
         let text = format!("{} of at most {}", ring.current, ring.max);
         Evidence::new("descriptors in a receive ring", Measure::Text(text), "ethtool -g")
     }));
-    let pollers: Vec<Load<'_>> = pollers(seen, netdev);
+    let pollers: Vec<Load<'_>> = pollers(analysis, netdev);
     for load in &pollers {
         let of_cpu = |evidence: Evidence| Evidence {
             what: format!("{}: {}", load.subject(), evidence.what),
@@ -44,17 +44,17 @@ fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Findin
     let before_ring = of(Place::Ring).is_none()
         && counters::ring_apart(netdev.driver.as_deref().unwrap_or_default());
     let mut remedies = vec![if before_ring {
-        not_its_ring(seen, lost)
+        not_its_ring(analysis, lost)
     } else {
-        larger_ring(seen, netdev, ring, lost, full)
+        larger_ring(analysis, netdev, ring, lost, full)
     }];
     if let Some(load) = full {
         // A larger ring holds bursts; it does not help a saturated CPU.
         remedies.insert(
             0,
             Remedy {
-                gain: all_of(seen, lost, "all packets that the device lost"),
-                ..spread(seen, load)
+                gain: all_of(analysis, lost, "all packets that the device lost"),
+                ..spread(analysis, load)
             },
         );
     }
@@ -79,23 +79,23 @@ fn drops(seen: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Findin
 }
 
 /// The CPUs that poll a netdev's queues.
-fn pollers<'a>(seen: &Analysis<'a>, netdev: &Netdev) -> Vec<Load<'a>> {
-    let online = seen.observation.after.topology.online.iter();
+fn pollers<'a>(analysis: &'a Analysis<'_>, netdev: &Netdev) -> Vec<Load<'a>> {
+    let online = analysis.observation.after.topology.online.iter();
     online
-        .map(|cpu| Load::of(seen, cpu))
+        .map(|cpu| Load::of(analysis, cpu))
         .filter(|load| load.netdevs().contains(&netdev.name))
         .collect()
 }
 
 /// The remedy when descriptors were free: the NIC could not transfer its packets, or the host of a
 /// virtual machine limits it.
-fn not_its_ring(seen: &Analysis<'_>, lost: u64) -> Remedy {
+fn not_its_ring(analysis: &Analysis<'_>, lost: u64) -> Remedy {
     Remedy {
         what: "the ring had free descriptors, so check the stages before it: width and speed of \
                the PCIe link, memory bandwidth, pause frames, limits of a virtual machine or cloud \
                instance"
             .into(),
-        gain: all_of(seen, lost, "all packets that the device lost"),
+        gain: all_of(analysis, lost, "all packets that the device lost"),
         cost: None,
         not_when: None,
         changes: Vec::new(),
@@ -104,7 +104,7 @@ fn not_its_ring(seen: &Analysis<'_>, lost: u64) -> Remedy {
 }
 
 fn larger_ring(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     netdev: &Netdev,
     ring: Option<Limit>,
     lost: u64,
@@ -115,7 +115,7 @@ fn larger_ring(
         .map(|ring| (ring.current, ring.current.saturating_mul(2).min(ring.max)));
     let reason = format!("{} dropped {lost} packets because its ring was full", netdev.name);
     let changes = match (wanted, full) {
-        (Some((_, wanted)), None) => rings(seen, netdev, wanted, &reason),
+        (Some((_, wanted)), None) => rings(analysis, netdev, wanted, &reason),
         _ => Vec::new(),
     };
     Remedy {
@@ -136,7 +136,7 @@ fn larger_ring(
             (_, Some(_)) => Gain::Nothing(
                 "the cpu that polls it is saturated: a ring of any size fills up".into(),
             ),
-            _ => all_of(seen, lost, "all packets that the device lost; a larger ring holds bursts"),
+            _ => all_of(analysis, lost, "all packets that the device lost; a larger ring holds bursts"),
         },
         cost: Some("the ring's buffers may exceed the cache, and packets wait longer".into()),
         not_when: Some(
@@ -149,9 +149,9 @@ fn larger_ring(
     }
 }
 
-fn rings(seen: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
+fn rings(analysis: &Analysis<'_>, netdev: &Netdev, wanted: u32, reason: &str) -> Vec<Change> {
     let target = Target::Rings { netdev: NetdevIdentity::of(netdev) };
-    let Some(Value::Settings(old)) = target.value_in(&seen.observation.after) else {
+    let Some(Value::Settings(old)) = target.value_in(&analysis.observation.after) else {
         return Vec::new();
     };
     let new = Value::Settings(old.clone().with("rx", wanted));

@@ -14,11 +14,11 @@ use crate::judge::ledger::Ledger;
 /// Maximum number of sockets of a port that are listed.
 const SOCKETS_NAMED: usize = 5;
 
-pub(super) fn find(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let mut findings = Vec::new();
-    findings.extend(protocols(seen, ledger));
-    findings.extend(sockets(seen, ledger, SocketKind::TcpListen, Place::Listen));
-    findings.extend(sockets(seen, ledger, SocketKind::Udp, Place::Socket));
+    findings.extend(protocols(analysis, ledger));
+    findings.extend(sockets(analysis, ledger, SocketKind::TcpListen, Place::Listen));
+    findings.extend(sockets(analysis, ledger, SocketKind::Udp, Place::Socket));
     findings
 }
 
@@ -49,14 +49,14 @@ impl Losers<'_> {
 }
 
 /// One finding per port whose sockets lost packets, and per protocol whose sockets are not known.
-fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place) -> Vec<Finding> {
+fn sockets(analysis: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place) -> Vec<Finding> {
     let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else {
         return Vec::new();
     };
     let mut ports: BTreeMap<String, Losers<'_>> = BTreeMap::new();
-    let before = seen.observation.before.losing_sockets.as_deref();
+    let before = analysis.observation.before.losing_sockets.as_deref();
     for socket in
-        seen.observation.after.losing_sockets.iter().flatten().filter(|socket| socket.kind == kind)
+        analysis.observation.after.losing_sockets.iter().flatten().filter(|socket| socket.kind == kind)
     {
         let lost = before.map_or(0, |before| socket.dropped_since(before));
         if lost > 0 {
@@ -66,12 +66,12 @@ fn sockets(seen: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place)
         }
     }
     let finding = |subject: &str, losers: &Losers<'_>, lost: u64| match kind {
-        SocketKind::Udp => buffer(seen, ledger, subject, losers, lost),
-        SocketKind::TcpListen => listen(seen, ledger, subject, losers, lost),
+        SocketKind::Udp => buffer(analysis, ledger, subject, losers, lost),
+        SocketKind::TcpListen => listen(analysis, ledger, subject, losers, lost),
     };
     let mut findings: Vec<Finding> =
         ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
-    let labels = seen.observation.after.losing_sockets.iter().flatten().map(LosingSocket::label);
+    let labels = analysis.observation.after.losing_sockets.iter().flatten().map(LosingSocket::label);
     let of_sockets: BTreeSet<String> = labels.collect();
     for (subject, lost) in stage.by_subject() {
         // A protocol's count includes the losses of its sockets.
@@ -99,7 +99,7 @@ fn counters(ledger: &Ledger, place: Place, subject: &str, losers: &Losers<'_>) -
 
 /// The receive buffer of a socket is full.
 fn buffer(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     ledger: &Ledger,
     subject: &str,
     losers: &Losers<'_>,
@@ -120,7 +120,7 @@ fn buffer(
         false => &["net.core.rmem_default", "net.core.rmem_max"],
     };
     for name in bounds {
-        let value = seen.observation.after.net.sysctls.get(*name);
+        let value = analysis.observation.after.net.sysctls.get(*name);
         evidence.extend(value.map(|value| {
             Evidence::new("limit of the buffer", Measure::Text(value.replace('\t', " ")), *name)
         }));
@@ -131,14 +131,14 @@ fn buffer(
             "make {reader} read faster: more threads or sockets (SO_REUSEPORT), batches \
              (recvmmsg), a cpu with idle time"
         ),
-        gain: all_of(seen, lost, "all packets that found the buffer full"),
+        gain: all_of(analysis, lost, "all packets that found the buffer full"),
         cost: None,
         not_when: None,
         changes: Vec::new(),
         interrupts_traffic: false,
     };
-    let default = sysctl_number(seen, "net.core.rmem_default").filter(|_| !tcp);
-    let max = sysctl_number(seen, "net.core.rmem_max");
+    let default = sysctl_number(analysis, "net.core.rmem_default").filter(|_| !tcp);
+    let max = sysctl_number(analysis, "net.core.rmem_max");
     let reason = format!("{subject} lost {lost} packets because its buffer was full");
     let larger = Remedy {
         what: match default {
@@ -162,10 +162,10 @@ fn buffer(
         changes: match (default, max) {
             (Some(default), Some(max)) => {
                 let mut changes =
-                    sysctl(seen, "net.core.rmem_default", default.saturating_mul(2), &reason);
+                    sysctl(analysis, "net.core.rmem_default", default.saturating_mul(2), &reason);
                 if max < default.saturating_mul(2) {
                     changes.extend(sysctl(
-                        seen,
+                        analysis,
                         "net.core.rmem_max",
                         default.saturating_mul(2),
                         &reason,
@@ -189,7 +189,7 @@ fn buffer(
 
 /// The accept queue of a listening socket is full.
 fn listen(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     ledger: &Ledger,
     subject: &str,
     losers: &Losers<'_>,
@@ -197,7 +197,7 @@ fn listen(
 ) -> Finding {
     let mut evidence = counters(ledger, Place::Listen, subject, losers);
     let socket = losers.worst();
-    let bound = sysctl_number(seen, "net.core.somaxconn");
+    let bound = sysctl_number(analysis, "net.core.somaxconn");
     let limit = socket.and_then(|socket| socket.limit).map(u64::from);
     evidence.extend(socket.map(|socket| {
         Evidence::new(
@@ -216,7 +216,7 @@ fn listen(
     let at_bound = limit.zip(bound).is_some_and(|(limit, bound)| limit >= bound);
     let reason = format!("{subject} rejected {lost} connections");
     let gain = || Gain::AtMost {
-        measure: Measure::PerSecond(per_s(seen, lost)),
+        measure: Measure::PerSecond(per_s(analysis, lost)),
         of: "connections rejected".into(),
         basis: "all connections that found the queue full".into(),
     };
@@ -250,7 +250,7 @@ fn listen(
         not_when: Some(format!("{reader} accepts more slowly than connections arrive on average")),
         changes: match (at_bound, bound) {
             (true, Some(bound)) => {
-                sysctl(seen, "net.core.somaxconn", bound.saturating_mul(2), &reason)
+                sysctl(analysis, "net.core.somaxconn", bound.saturating_mul(2), &reason)
             }
             _ => Vec::new(),
         },
@@ -267,7 +267,7 @@ fn listen(
 }
 
 /// Packets dropped by IP, fragment reassembly or checksum validation.
-fn protocols(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+fn protocols(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Protocol) else { return Vec::new() };
     let finding = |(subject, lost): (&str, u64)| Finding {
         id: FindingId::ProtocolDrops,
@@ -277,7 +277,7 @@ fn protocols(seen: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
         evidence: grown(ledger, Place::Protocol, subject),
         remedies: vec![Remedy {
             what: advice(subject).into(),
-            gain: all_of(seen, lost, "all packets dropped there"),
+            gain: all_of(analysis, lost, "all packets dropped there"),
             cost: None,
             not_when: None,
             changes: Vec::new(),

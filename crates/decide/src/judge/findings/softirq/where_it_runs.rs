@@ -18,20 +18,20 @@ const OFTEN_PER_S: f64 = 10.0;
 /// Share of a CPU's time below which queues on one core do not disturb each other.
 const CROWDED: f64 = 0.2;
 
-pub(super) fn find(seen: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+pub(super) fn find(analysis: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
-        seen.silos.queues.iter().filter_map(|silo| elsewhere(seen, silo)).collect();
-    findings.extend(crowded(seen, load));
-    findings.extend(load.iter().filter_map(|it| set_apart(seen, it)));
+        analysis.silos.queues.iter().filter_map(|silo| elsewhere(analysis, silo)).collect();
+    findings.extend(crowded(analysis, load));
+    findings.extend(load.iter().filter_map(|it| set_apart(analysis, it)));
     findings
 }
 
 /// A queue's interrupt arrives on CPUs outside the affinity requested in both snapshots.
-fn elsewhere(seen: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
+fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
     let irq = silo.irq.as_ref()?.to;
     let requested = silo.requested.as_ref().filter(|cpus| !cpus.is_empty())?;
-    let before = seen.observation.before.irqs.get(&irq)?.requested.as_ref();
-    let online = requested.and(&seen.observation.after.topology.online);
+    let before = analysis.observation.before.irqs.get(&irq)?.requested.as_ref();
+    let online = requested.and(&analysis.observation.after.topology.online);
     if before != Some(requested) || online.is_empty() {
         return None;
     }
@@ -88,8 +88,8 @@ fn elsewhere(seen: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
 }
 
 /// Several busy queues on one core while other cores are idle.
-fn crowded(seen: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
-    let topology = &seen.observation.after.topology;
+fn crowded(analysis: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+    let topology = &analysis.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
     let mut cores: BTreeMap<String, (CpuSet, Vec<&Load<'_>>)> = BTreeMap::new();
     for it in load {
@@ -108,13 +108,13 @@ fn crowded(seen: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
         let queues: Vec<&Silo> = members.iter().flat_map(|it| it.queues.iter().copied()).collect();
         let taken: f64 = members.iter().map(|it| it.receiving()).sum();
         (queues.len() >= 2 && taken >= CROWDED)
-            .then(|| crowd(seen, core, members, &queues, taken, free.len()))
+            .then(|| crowd(analysis, core, members, &queues, taken, free.len()))
     };
     cores.values().filter_map(crowd).collect()
 }
 
 fn crowd(
-    seen: &Analysis<'_>,
+    analysis: &Analysis<'_>,
     core: &CpuSet,
     members: &[&Load<'_>],
     queues: &[&Silo],
@@ -123,11 +123,11 @@ fn crowd(
 ) -> Finding {
     let mut netdevs: Vec<String> = queues.iter().map(|silo| silo.netdev.name.clone()).collect();
     netdevs.dedup();
-    let plan = plan_for(seen, netdevs);
+    let plan = plan_for(analysis, netdevs);
     let changes: Vec<Change> =
         plan.changes.into_iter().filter(|change| moves_one_of(change, queues)).collect();
     let all_default =
-        queues.iter().all(|silo| silo.requested == seen.observation.after.default_smp_affinity);
+        queues.iter().all(|silo| silo.requested == analysis.observation.after.default_smp_affinity);
     let mut evidence: Vec<Evidence> =
         members.iter().flat_map(|it| it.queues.iter().map(|silo| own(silo, it.cpu))).collect();
     evidence.push(Evidence::new(
@@ -184,8 +184,8 @@ fn crowd(
 }
 
 /// Receive work on an isolated or tickless CPU.
-fn set_apart(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
-    let topology = &seen.observation.after.topology;
+fn set_apart(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
+    let topology = &analysis.observation.after.topology;
     let what = match (topology.isolated.contains(load.cpu), topology.nohz_full.contains(load.cpu)) {
         (true, _) => "isolated",
         (_, true) => "tickless (nohz_full)",
@@ -194,7 +194,7 @@ fn set_apart(seen: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     if load.queues.is_empty() {
         return None;
     }
-    let plan = plan_for(seen, load.netdevs());
+    let plan = plan_for(analysis, load.netdevs());
     let changes: Vec<Change> =
         plan.changes.into_iter().filter(|change| moves_one_of(change, &load.queues)).collect();
     let labels: Vec<String> = load.queues.iter().map(|silo| silo.label()).collect();
