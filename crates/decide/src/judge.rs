@@ -1,5 +1,6 @@
 //! ROOMDOC
 
+pub mod annotate;
 pub mod evidence;
 pub mod findings;
 pub mod fix;

@@ -35,9 +35,9 @@ pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     by_value::defaults(after, goal, &mut plan);
     let places = placement::place(analysis, &netdevs, pool, goal, &mut plan);
     by_value::xps(after, &netdevs, &places, goal, &mut plan);
-    by_value::rps(analysis, &netdevs, goal, &mut plan);
-    by_value::rfs(analysis, &netdevs, goal, &mut plan);
-    arfs::arfs(analysis, &netdevs, goal, &mut plan);
+    by_value::rps(after, &netdevs, goal, &mut plan);
+    by_value::rfs(after, &netdevs, goal, &mut plan);
+    arfs::arfs(after, &netdevs, goal, &mut plan);
     flow_rules::steer(&netdevs, goal, &mut plan);
     arfs::advise(analysis, &netdevs, goal, &mut plan);
     plan.changes = ordered(plan.changes);

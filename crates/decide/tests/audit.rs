@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use netsilo_model::derive::analysis::Analysis;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +9,7 @@ use std::time::Duration;
 
 use netsilo_decide::judge::findings::check;
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::audit::Audit;
 use netsilo_model::snapshot::observation::Observation;

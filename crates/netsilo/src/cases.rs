@@ -6,16 +6,22 @@
 //! and, for what a scene cannot express, a JSON Patch (RFC 6902) on its observation. The finding
 //! appears in the first, as printed in `fires.snap`, and narrowly not in the second.
 
-use netsilo_model::derive::analysis::Analysis;
 use std::fs;
 use std::path::Path;
 
 use crate::views;
+use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::judge::findings::{Check, FindingId, check};
-use netsilo_decide::plan::{Goal, plan};
+use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::change::apply_to;
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::scene::Scene;
+
+fn planned(observation: &Observation, goal: &Goal) -> Plan {
+    plan_with_verdicts(&Analysis::new(observation, &goal.costs), goal)
+}
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     let text = fs::read_to_string(path)
@@ -35,7 +41,7 @@ fn every_case_plans_as_recorded() {
         let scene: Scene = read(&case.join("before.json"));
         let goal: Goal = read(&case.join("goal.json"));
         let observation = scene.observation();
-        let first = plan(&Analysis::new(&observation, &goal.costs), &goal);
+        let first = planned(&observation, &goal);
         insta::with_settings!({
             snapshot_path => &case,
             prepend_module_to_snapshot => false,
@@ -45,7 +51,7 @@ fn every_case_plans_as_recorded() {
         });
         let after = scene.observe(&apply_to(&scene.settings(), &first.changes));
         assert_eq!(
-            plan(&Analysis::new(&after, &goal.costs), &goal).changes,
+            planned(&after, &goal).changes,
             [],
             "{}: after its plan, another plan has changes",
             case.display()
@@ -63,7 +69,7 @@ fn every_export_is_as_recorded() {
         let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cases").join(name);
         let scene: Scene = read(&case.join("before.json"));
         let goal: Goal = read(&case.join("goal.json"));
-        let plan = plan(&Analysis::new(&scene.observation(), &goal.costs), &goal);
+        let plan = planned(&scene.observation(), &goal);
         insta::with_settings!({
             snapshot_path => &case,
             prepend_module_to_snapshot => false,

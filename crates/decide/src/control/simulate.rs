@@ -3,11 +3,11 @@
 //!
 //! All chance comes from a seed, so that each run can be had again.
 
-use netsilo_model::derive::analysis::Analysis;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use netsilo_model::change::{Change, Target, Value, apply_to};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;

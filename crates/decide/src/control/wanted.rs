@@ -12,14 +12,14 @@ use netsilo_model::snapshot::observation::Observation;
 use crate::control::knob_state::Hold;
 use crate::control::view::View;
 use crate::control::{Controller, is_xps};
+use crate::judge::annotate::plan_with_verdicts;
 use crate::plan::{Goal, Override, Plan, plan, xps_of};
 
 impl Controller {
     /// All that is wanted.
     pub(super) fn wanted(&self, analysis: &Analysis<'_>, view: &View<'_>) -> Plan {
-        let wanted = self.around_what_is_held(plan(analysis, &self.policy.goal), view, |goal| {
-            plan(analysis, goal)
-        });
+        let planned = |goal: &Goal| plan_with_verdicts(analysis, goal);
+        let wanted = self.around_what_is_held(planned(&self.policy.goal), view, planned);
         self.as_wanted_before(wanted, analysis)
     }
 

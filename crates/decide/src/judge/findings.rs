@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::{Evidence, Remedy};
 use crate::judge::ledger::{Ledger, ledger};
-use crate::judge::verdict::{Verdict, verdicts};
+use crate::judge::annotate::verdicts;
+use crate::judge::verdict::Verdict;
 
 /// Declares the families (one module each) and their findings, each with its command line id.
 ///

@@ -22,7 +22,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
-use crate::plan::{Goal, plan};
+use crate::plan::Goal;
 use bottleneck::{Limit, Loads, Wall};
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
@@ -133,12 +133,22 @@ impl fmt::Display for Outcome {
     }
 }
 
+/// A verdict, and what to plan for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Proposal {
+    /// The verdict, without the changes of `goal`.
+    pub(crate) verdict: Verdict,
+    /// The goal whose plan puts the remedy in force; `None` when the outcome does not call for it,
+    /// or the verdict has its changes already.
+    pub(crate) goal: Option<Goal>,
+}
+
 /// The verdicts on all netdevs with receive traffic; empty without rates.
-pub fn verdicts(analysis: &Analysis<'_>) -> Vec<Verdict> {
+pub(crate) fn proposals(analysis: &Analysis<'_>) -> Vec<Proposal> {
     let netdevs = analysis.observation.after.netdevs.iter();
     netdevs
         .filter_map(|netdev| Work::of(analysis, netdev))
-        .flat_map(|work| of_netdev(analysis, &work))
+        .flat_map(|work| of_netdev(&work))
         .collect()
 }
 
@@ -165,7 +175,7 @@ pub fn unsteerable(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
     Some(1.0 - work.steerable()?.best)
 }
 
-fn of_netdev(analysis: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
+fn of_netdev(work: &Work<'_>) -> Vec<Proposal> {
     let on = packet_steering::rps_is_on(work);
     let targets = if on { CpuSet::new() } else { packet_steering::targets(work) };
     let rps = if on {
@@ -180,38 +190,30 @@ fn of_netdev(analysis: &Analysis<'_>, work: &Work<'_>) -> Vec<Verdict> {
     // RPS that is on is switched off where it hurts; any other remedy is written where it helps.
     let called_for = if on { Outcome::Hurt } else { Outcome::Help };
     let mut all = vec![
-        with_changes(analysis, work, rps, called_for, rps_goal),
-        with_changes(analysis, work, packet_steering::rfs(work), Outcome::Help, rfs_goal),
-        with_changes(analysis, work, packet_steering::both(work, &targets), Outcome::Help, both),
-        with_changes(analysis, work, packet_steering::arfs(work), Outcome::Help, arfs),
+        proposed(work, rps, called_for, rps_goal),
+        proposed(work, packet_steering::rfs(work), Outcome::Help, rfs_goal),
+        proposed(work, packet_steering::both(work, &targets), Outcome::Help, both),
+        proposed(work, packet_steering::arfs(work), Outcome::Help, arfs),
     ];
-    all.extend([queues::spread(work), queues::more(work), queues::threaded(work)]);
-    all.extend([
+    let others = [
+        queues::spread(work),
+        queues::more(work),
+        queues::threaded(work),
         poll::ring(work),
         poll::budget(work),
         interrupts::coalescing(work),
         interrupts::deferral(work),
         poll::busy_poll(work),
-    ]);
+    ];
+    all.extend(others.map(|verdict| Proposal { verdict, goal: None }));
     all
 }
 
-/// Adds the changes of a goal to a verdict with the outcome `called_for`.
-fn with_changes(
-    analysis: &Analysis<'_>,
-    work: &Work<'_>,
-    verdict: Verdict,
-    called_for: Outcome,
-    goal: Goal,
-) -> Verdict {
-    if verdict.outcome != called_for {
-        return verdict;
-    }
+/// The proposal of a goal with a verdict whose outcome must be `called_for`.
+fn proposed(work: &Work<'_>, verdict: Verdict, called_for: Outcome, goal: Goal) -> Proposal {
     let netdevs = vec![work.netdev.name.clone()];
-    let goal =
-        Goal { netdevs, irqs: false, even_if_owned: true, costs: work.costs.clone(), ..goal };
-    let changes = plan(analysis, &goal).changes;
-    Verdict { changes, ..verdict }
+    let goal = Goal { netdevs, irqs: false, even_if_owned: true, ..goal };
+    Proposal { goal: (verdict.outcome == called_for).then_some(goal), verdict }
 }
 
 /// The effect of a remedy on the bottleneck.

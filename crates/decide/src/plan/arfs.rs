@@ -8,8 +8,6 @@ use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::judge::verdict;
-use crate::plan::by_value::verdict_note;
 use crate::plan::flow_rules::can_steer;
 use crate::plan::{Advice, Cause, Goal, Plan};
 
@@ -25,11 +23,19 @@ pub(crate) fn has_arfs(netdev: &Netdev) -> bool {
     netdev.driver.as_deref().is_some_and(|driver| ARFS_DRIVERS.contains(&driver))
 }
 
+/// Whether the RFS table has entries when the goal is reached.
+fn has_table(snapshot: &Snapshot, goal: &Goal) -> bool {
+    goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0) > 0
+}
+
+/// Whether the goal has aRFS on, and this netdev can do it.
+pub(crate) fn wants_arfs(snapshot: &Snapshot, netdev: &Netdev, goal: &Goal) -> bool {
+    goal.arfs == Some(true) && has_arfs(netdev) && has_table(snapshot, goal)
+}
+
 /// Adds the offload (`rx-ntuple-filter`) that lets each driver steer flows by the RFS table.
-pub(super) fn arfs(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let snapshot = &analysis.observation.after;
+pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let Some(on) = goal.arfs else { return };
-    let table = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
     for netdev in netdevs {
         let subject = format!("{} ntuple", netdev.name);
         let feature = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.feature(NTUPLE_FILTER));
@@ -52,7 +58,7 @@ pub(super) fn arfs(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, pl
                     "its driver does not let this offload be changed".into(),
                 );
             }
-            Some(_) if on && table == 0 => {
+            Some(_) if on && !has_table(snapshot, goal) => {
                 plan.refuse(
                     &subject,
                     Cause::NoSuchKnob,
@@ -63,8 +69,7 @@ pub(super) fn arfs(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, pl
                 let reason = match on {
                     true => format!(
                         "aRFS: the device steers each flow to the queue whose interrupt is on \
-                         its reader's cpu{}",
-                        verdict_note(verdict::arfs(analysis, netdev))
+                         its reader's cpu"
                     ),
                     false => {
                         "aRFS off: the device's hash chooses the queue of each flow".to_owned()
@@ -126,8 +131,7 @@ fn advice(
         at.cpu * 100.0,
         silo.label()
     );
-    let rfs = goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0) > 0;
-    if !rfs {
+    if !has_table(snapshot, goal) {
         text += ": --rfs 32768 runs the protocol work of each flow on the cpu that last read it, \
                  at one ipi per batch";
         if udp {

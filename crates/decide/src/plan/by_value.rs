@@ -4,13 +4,11 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Target, Value};
-use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
-use crate::judge::verdict::{self, Verdict};
 use crate::plan::placement::Places;
 use crate::plan::{Cause, Goal, Plan, Xps, owners, selection};
 
@@ -105,8 +103,7 @@ fn steerable(
 }
 
 /// Adds `rps_cpus` of each rx queue.
-pub(super) fn rps(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let snapshot = &analysis.observation.after;
+pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let Some((cpus, note)) =
         goal.rps.as_ref().and_then(|cpus| steerable(snapshot, "rps", cpus, plan))
     else {
@@ -119,10 +116,7 @@ pub(super) fn rps(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, pla
                 "RPS off: each packet's protocol work stays on the cpu that polls it".to_owned()
             }
             false => {
-                let verdict = verdict_note(verdict::rps_onto(analysis, netdev, &cpus));
-                format!(
-                    "RPS spreads the protocol work of its flows over cpus {cpus}{verdict}{note}"
-                )
+                format!("RPS spreads the protocol work of its flows over cpus {cpus}{note}")
             }
         };
         for queue in &netdev.rx_queues {
@@ -155,15 +149,8 @@ pub(super) fn rps(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, pla
     owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
 }
 
-/// The verdict in parentheses; empty if there is no traffic to judge.
-pub(super) fn verdict_note(verdict: Option<Verdict>) -> String {
-    verdict
-        .map_or_else(String::new, |verdict| format!(" ({}: {})", verdict.outcome, verdict.because))
-}
-
 /// Adds `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
-pub(super) fn rfs(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
-    let snapshot = &analysis.observation.after;
+pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return };
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
         return plan.refuse(
@@ -191,16 +178,14 @@ pub(super) fn rfs(analysis: &Analysis<'_>, netdevs: &[&Netdev], goal: &Goal, pla
     };
     changes.set(Target::RpsSockFlowEntries, Value::Count(old), Value::Count(entries), table);
     for netdev in netdevs {
-        let verdict =
-            if entries == 0 { String::new() } else { verdict_note(verdict::rfs(analysis, netdev)) };
-        flow_counts(netdev, entries, &verdict, &mut changes);
+        flow_counts(netdev, entries, &mut changes);
     }
     plan.refusals.append(&mut changes.refusals);
     let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
     owners::add_unless_owned(snapshot, WriterKnob::Rps, goal, changes.changes, advice, plan);
 }
 
-fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
+fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
     let real = real_queues(netdev);
     let share = match entries / real {
         0 => entries.min(1),
@@ -224,7 +209,7 @@ fn flow_counts(netdev: &Netdev, entries: u32, verdict: &str, plan: &mut Plan) {
                     0 => "RFS off".to_owned(),
                     _ => {
                         let queues = netsilo_model::machine::words::plural(real as usize, "queue");
-                        format!("RFS: its share of {entries} entries, {queues}{verdict}")
+                        format!("RFS: its share of {entries} entries, {queues}")
                     }
                 };
                 let target =

@@ -1,7 +1,8 @@
 //! The settings that experiments compare, as netsilo's own plans: interrupt affinity, RPS, RFS.
 
 use anyhow::{Result, bail};
-use netsilo_decide::plan::{AlgorithmName, Goal, plan};
+use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::plan::{AlgorithmName, Goal};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -110,7 +111,8 @@ pub(super) fn of(
     goal: &Goal,
     observation: &Observation,
 ) -> Result<Option<Setting>> {
-    let plan = plan(&Analysis::new(observation, &goal.costs), goal);
+    let analysis = Analysis::new(observation, &goal.costs);
+    let plan = plan_with_verdicts(&analysis, goal);
     if let Some(refusal) = plan
         .refusals
         .iter()

@@ -1,14 +1,15 @@
 //! `netsilo plan`: prints what `apply` would write, and why.
 
-use netsilo_model::derive::analysis::Analysis;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::judge::findings::check;
 use netsilo_decide::judge::fix::{Mend, fix};
-use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Steering, Xps, plan};
+use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Steering, Xps};
 use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuSet, MAX_CPUS};
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
@@ -101,7 +102,7 @@ impl GoalArgs {
         let goal = if is_bundle { self.goal()? } else { self.goal_here()? };
         let analysis = Analysis::new(observation, &goal.costs);
         if self.fix.is_empty() {
-            return Ok(plan(&analysis, &goal));
+            return Ok(plan_with_verdicts(&analysis, &goal));
         }
         Ok(fix(&check(&analysis), &self.fix, &observation.after, goal.even_if_owned))
     }

@@ -7,9 +7,10 @@ use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
+use crate::judge::annotate::verdicts;
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::{Finding, FindingId, Severity};
-use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable, verdicts};
+use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable};
 
 /// Share of bytes that RFS cannot steer from which RFS is reported as useless.
 const USELESS: f64 = 0.9;

@@ -237,7 +237,7 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::verdict::verdicts;
+    use crate::judge::annotate::verdicts;
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
     use netsilo_model::machine::cpuset::CpuId;

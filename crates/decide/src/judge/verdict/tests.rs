@@ -25,7 +25,7 @@ fn set(list: &str) -> CpuSet {
 }
 
 fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> {
-    verdicts(&Analysis::new(observation, &Costs::default()))
+    crate::judge::annotate::verdicts(&Analysis::new(observation, &Costs::default()))
         .into_iter()
         .map(|verdict| ((verdict.subject.clone(), verdict.remedy), verdict))
         .collect()

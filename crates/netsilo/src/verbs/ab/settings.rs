@@ -1,11 +1,12 @@
 //! The two settings of a comparison, and switching between them.
 
-use netsilo_model::derive::analysis::Analysis;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::plan::{AlgorithmName, Goal, Plan, plan};
+use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::plan::{AlgorithmName, Goal, Plan};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::observation::Observation;
 use serde::Serialize;
 
@@ -72,7 +73,8 @@ impl Setting {
                      plan:ALGORITHM"
                 );
                 let goal = Goal { algorithm, ..goal.goal_here()? };
-                Ok(Some(plan(&Analysis::new(observation, &goal.costs), &goal)))
+                let analysis = Analysis::new(observation, &goal.costs);
+                Ok(Some(plan_with_verdicts(&analysis, &goal)))
             }
         }
     }
