@@ -5,6 +5,7 @@
 //! finding has evidence. A gain that no measurement bounds is [`Gain::Unknown`].
 
 mod growth;
+mod judged;
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,8 +15,8 @@ use netsilo_model::derive::analysis::Analysis;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::{Evidence, Remedy};
-use crate::judge::ledger::{Ledger, ledger};
-use crate::judge::annotate::verdicts;
+use crate::judge::findings::judged::Judged;
+use crate::judge::ledger::Ledger;
 use crate::judge::verdict::Verdict;
 
 /// Declares the families (one module each) and their findings, each with its command line id.
@@ -49,7 +50,7 @@ macro_rules! findings {
         }
 
         /// The families, in the order in which they are evaluated.
-        const FAMILIES: &[fn(&Analysis<'_>) -> Vec<Finding>] = &[$($family::find,)*];
+        const FAMILIES: &[fn(&Judged<'_>) -> Vec<Finding>] = &[$($family::find,)*];
     };
 }
 
@@ -272,7 +273,8 @@ pub enum Severity {
 
 /// Derives all findings, the loss ledger and the verdicts.
 pub fn check(analysis: &Analysis<'_>) -> Check {
-    let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(analysis)).collect();
+    let judged = Judged::new(analysis);
+    let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(&judged)).collect();
     // The sort is stable: findings of equal severity stay in the order of their families.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let machine = &analysis.after().machine;
@@ -281,8 +283,8 @@ pub fn check(analysis: &Analysis<'_>) -> Check {
         release: machine.release.clone(),
         interval: analysis.rates.elapsed,
         findings,
-        ledger: ledger(analysis),
-        verdicts: verdicts(analysis),
+        ledger: judged.ledger,
+        verdicts: judged.verdicts,
         distances: analysis.costs.source_in_words(),
     }
 }

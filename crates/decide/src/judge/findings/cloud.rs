@@ -5,6 +5,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// ENA's counters of packets queued or dropped because the instance exceeded an allowance, with
@@ -21,7 +22,8 @@ const VIRTIO_MQ: u32 = 22;
 /// Packets per second from which a missing virtual function is reported.
 const BUSY: f64 = 50_000.0;
 
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found = Vec::new();
     for netdev in analysis.running() {
         found.extend(allowance(analysis, netdev));
@@ -132,7 +134,8 @@ fn one_queue(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 fn without_vf(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let packets = analysis.rate(netdev, "rx_packets").unwrap_or(0.0)
         + analysis.rate(netdev, "tx_packets").unwrap_or(0.0);
-    let vf = analysis.after().netdevs.iter().any(|other| other.master.as_deref() == Some(&netdev.name));
+    let vf =
+        analysis.after().netdevs.iter().any(|other| other.master.as_deref() == Some(&netdev.name));
     if !is(netdev, "hv_netvsc") || vf || packets < BUSY {
         return None;
     }

@@ -12,6 +12,7 @@ use netsilo_model::snapshot::stage_samples::Stage;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Share of a PCIe link's rate from which the link counts as full: PCIe packet headers take the
@@ -26,7 +27,8 @@ const ENOUGH_BYTES: u64 = 1_000_000;
 /// Exit latency in microseconds from which an idle state delays packets noticeably.
 const DEEP_USECS: u64 = 20;
 
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found: Vec<Finding> = Vec::new();
     for netdev in analysis.running() {
         found.extend(pcie_link(analysis, netdev));

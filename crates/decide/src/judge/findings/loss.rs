@@ -10,18 +10,19 @@ use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::machine::cpuset::CpuId;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::softirq::Load;
 use crate::judge::findings::{Finding, FindingId, Severity};
-use crate::judge::ledger::{Ledger, ledger};
+use crate::judge::ledger::Ledger;
 
 /// All findings of the family.
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
-    let ledger = ledger(analysis);
-    let mut findings = device::find(analysis, &ledger);
-    findings.extend(backlog(analysis, &ledger));
-    findings.extend(squeezed(analysis, &ledger));
-    findings.extend(reader::find(analysis, &ledger));
-    findings.extend(nothing(analysis, &ledger));
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let Judged { analysis, ledger, .. } = judged;
+    let mut findings = device::find(judged);
+    findings.extend(backlog(analysis, ledger));
+    findings.extend(squeezed(analysis, ledger));
+    findings.extend(reader::find(analysis, ledger));
+    findings.extend(nothing(analysis, ledger));
     findings
 }
 
@@ -105,7 +106,8 @@ fn backlog_full(
             "net.core.netdev_max_backlog",
         )
     }));
-    let rps = analysis.rates.cpus.get(&cpu_of(subject)?).and_then(|it| it.softnet?.received_rps_per_s);
+    let rps =
+        analysis.rates.cpus.get(&cpu_of(subject)?).and_then(|it| it.softnet?.received_rps_per_s);
     evidence.extend(rps.map(|rate| {
         Evidence::new("wakeups for RPS", Measure::PerSecond(rate), "/proc/net/softnet_stat")
     }));
@@ -162,7 +164,12 @@ fn backlog_full(
     })
 }
 
-fn flow_limit(analysis: &Analysis<'_>, subject: &str, lost: u64, evidence: Vec<Evidence>) -> Finding {
+fn flow_limit(
+    analysis: &Analysis<'_>,
+    subject: &str,
+    lost: u64,
+    evidence: Vec<Evidence>,
+) -> Finding {
     Finding {
         id: FindingId::FlowLimitDrops,
         severity: Severity::Warning,

@@ -9,6 +9,7 @@ use netsilo_model::snapshot::stage_samples::Stage;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Packets per second from which an offload is judged.
@@ -16,7 +17,8 @@ const WORTH_IT: f64 = 10_000.0;
 /// Mean packet size in bytes from which traffic counts as bulk data.
 const BULK: f64 = 1000.0;
 
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found = Vec::new();
     for netdev in
         analysis.running().filter(|netdev| netdev.ethtool.is_some() && netdev.device_path.is_some())
@@ -50,7 +52,13 @@ fn is_on(netdev: &Netdev, name: &str) -> bool {
     feature(netdev, name).is_some_and(|feature| feature.active)
 }
 
-fn switch(analysis: &Analysis<'_>, netdev: &Netdev, feature: &str, on: bool, reason: &str) -> Vec<Change> {
+fn switch(
+    analysis: &Analysis<'_>,
+    netdev: &Netdev,
+    feature: &str,
+    on: bool,
+    reason: &str,
+) -> Vec<Change> {
     let target =
         Target::Offload { netdev: NetdevIdentity::of(netdev), feature: feature.to_owned() };
     analysis.change(target, Value::Switch(on), reason)
@@ -218,7 +226,8 @@ fn segmentation_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding>
 
 fn rx_checksum_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     const CHECKSUM: &str = "rx-checksum";
-    let (packets, size) = stream(analysis, netdev, "rx").filter(|_| could_be_on(netdev, CHECKSUM))?;
+    let (packets, size) =
+        stream(analysis, netdev, "rx").filter(|_| could_be_on(netdev, CHECKSUM))?;
     Some(checksum(analysis, netdev, &[CHECKSUM], "received", [packets, size]))
 }
 
@@ -228,7 +237,8 @@ fn tx_checksum_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
     let (packets, size) = stream(analysis, netdev, "tx")?;
     let could: Vec<&str> = CHECKSUMS.into_iter().filter(|name| could_be_on(netdev, name)).collect();
     let none_on = CHECKSUMS.iter().all(|name| !is_on(netdev, name));
-    (none_on && !could.is_empty()).then(|| checksum(analysis, netdev, &could, "sent", [packets, size]))
+    (none_on && !could.is_empty())
+        .then(|| checksum(analysis, netdev, &could, "sent", [packets, size]))
 }
 
 fn checksum(

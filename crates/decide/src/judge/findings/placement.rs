@@ -8,14 +8,14 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::topology::Distance;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
-use crate::plan::{Goal, Placement, Plan, plan};
+use crate::plan::{Placement, Plan};
 
 /// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
-    // A finding describes the current state. Ownership of a knob is checked when it is written.
-    let goal = Goal { costs: analysis.costs.clone(), even_if_owned: true, ..Goal::default() };
-    let plan = plan(analysis, &goal);
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let plan = judged.plans.of(Vec::new());
     let mut moved: BTreeMap<&str, Vec<&Placement>> = BTreeMap::new();
     for placement in plan.placements.iter().filter(|placement| placement.moves) {
         moved.entry(&placement.netdev.name).or_default().push(placement);
@@ -23,7 +23,10 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     if moved.is_empty() && plan.refusals.is_empty() {
         return placed_well(analysis).into_iter().collect();
     }
-    moved.into_iter().map(|(netdev, placements)| far(analysis, netdev, &placements, &plan)).collect()
+    moved
+        .into_iter()
+        .map(|(netdev, placements)| far(analysis, netdev, &placements, &plan))
+        .collect()
 }
 
 fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &Plan) -> Finding {
@@ -106,7 +109,8 @@ fn distances(silos: &[&Silo]) -> Vec<Evidence> {
 }
 
 fn placed_well(analysis: &Analysis<'_>) -> Option<Finding> {
-    let silos: Vec<&Silo> = analysis.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
+    let silos: Vec<&Silo> =
+        analysis.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
     (!silos.is_empty()).then(|| Finding {
         id: FindingId::PlacedWell,
         severity: Severity::Ok,
@@ -120,9 +124,9 @@ fn placed_well(analysis: &Analysis<'_>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::findings::check;
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-    use crate::judge::findings::check;
     use netsilo_model::synthetic::grid::Grid;
     use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
 

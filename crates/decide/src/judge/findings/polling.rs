@@ -8,6 +8,7 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::setting;
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// The sysctls that switch busy polling on for all sockets: in `poll`, `select` and `epoll_wait`,
@@ -16,7 +17,8 @@ const BUSY: [&str; 2] = ["net.core.busy_poll", "net.core.busy_read"];
 /// Mean idle share below which CPUs have no time for busy polling.
 const NO_ROOM: f64 = 0.2;
 
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found: Vec<Finding> = busy_poll(analysis).into_iter().collect();
     found.extend(analysis.running().filter_map(|netdev| half_on(analysis, netdev)));
     found

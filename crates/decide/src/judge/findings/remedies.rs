@@ -7,29 +7,39 @@ use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::judge::annotate::verdicts;
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable};
 
 /// Share of bytes that RFS cannot steer from which RFS is reported as useless.
 const USELESS: f64 = 0.9;
 
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
-    let mut by_netdev: BTreeMap<String, Vec<Verdict>> = BTreeMap::new();
-    for verdict in verdicts(analysis) {
-        by_netdev.entry(verdict.subject.clone()).or_default().push(verdict);
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let mut by_netdev: BTreeMap<&str, Vec<&Verdict>> = BTreeMap::new();
+    for verdict in &judged.verdicts {
+        by_netdev.entry(&verdict.subject).or_default().push(verdict);
     }
-    let mut findings: Vec<Finding> = by_netdev.into_values().flat_map(of_netdev).collect();
+    let mut findings: Vec<Finding> =
+        by_netdev.values().flat_map(|verdicts| of_netdev(verdicts)).collect();
     findings.extend(
-        analysis.observation.after.netdevs.iter().filter_map(|netdev| rfs_useless(analysis, netdev)),
+        analysis
+            .observation
+            .after
+            .netdevs
+            .iter()
+            .filter_map(|netdev| rfs_useless(analysis, netdev)),
     );
     findings
 }
 
-fn of_netdev(verdicts: Vec<Verdict>) -> Vec<Finding> {
+fn of_netdev(verdicts: &[&Verdict]) -> Vec<Finding> {
     let with_outcome = |remedy: RemedyName, outcome: Outcome| {
-        verdicts.iter().find(|verdict| verdict.remedy == remedy && verdict.outcome == outcome)
+        verdicts
+            .iter()
+            .copied()
+            .find(|verdict| verdict.remedy == remedy && verdict.outcome == outcome)
     };
     let helps = |remedy| with_outcome(remedy, Outcome::Help);
     let mut findings = Vec::new();

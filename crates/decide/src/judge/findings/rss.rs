@@ -13,6 +13,7 @@ use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// The hook that counts flows.
@@ -40,7 +41,8 @@ const SYMMETRIC: [&str; 4] = ["ice", "iavf", "mlx5_core", "sfc"];
 const FIXED_FIELDS: [&str; 1] = ["bnx2"];
 
 /// Findings on UDP per netdev and address family, and on connections processed on two CPUs.
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found = Vec::new();
     for netdev in &analysis.observation.after.netdevs {
         for flow_type in [FlowType::Udp4, FlowType::Udp6] {
@@ -96,7 +98,11 @@ pub(super) fn spread_over(netdev: &Netdev) -> usize {
     if queues.is_empty() { netdev.rx_queues.len() } else { queues.len() }
 }
 
-pub(super) fn silo_of<'a>(analysis: &'a Analysis<'_>, netdev: &Netdev, queue: u32) -> Option<&'a Silo> {
+pub(super) fn silo_of<'a>(
+    analysis: &'a Analysis<'_>,
+    netdev: &Netdev,
+    queue: u32,
+) -> Option<&'a Silo> {
     analysis.silos.queues.iter().find(|silo| silo.netdev.is(netdev) && silo.queue == Some(queue))
 }
 
@@ -206,7 +212,11 @@ pub(super) fn hash_ports(netdev: &Netdev, flow_type: FlowType, reason: &str) -> 
     })
 }
 
-fn udp_on_one_queue(analysis: &Analysis<'_>, netdev: &Netdev, flow_type: FlowType) -> Option<Finding> {
+fn udp_on_one_queue(
+    analysis: &Analysis<'_>,
+    netdev: &Netdev,
+    flow_type: FlowType,
+) -> Option<Finding> {
     let udp = || {
         let of_netdev = flows_of(analysis.observation, netdev);
         of_netdev.filter(|flow| {

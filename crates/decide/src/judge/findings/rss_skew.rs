@@ -7,6 +7,7 @@ use netsilo_model::rss::rebalance::{Balanced, balance};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::rss::{SOURCE, relief, severity, silo_of};
 use crate::judge::findings::{Finding, FindingId, Severity};
 
@@ -19,7 +20,8 @@ const SKEWED: f64 = 1.5;
 const WORTH_IT: f64 = 0.2;
 
 /// Judges the table of each netdev that has one, by the flows that arrived.
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     analysis.observation.after.netdevs.iter().flat_map(|netdev| of(analysis, netdev)).collect()
 }
 

@@ -12,9 +12,9 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::why::ksoftirqd;
-use crate::plan::{Goal, Plan, plan};
 
 /// Share of a CPU's time in receive work from which the CPU is overloaded.
 const OVERLOADED: f64 = 0.6;
@@ -28,16 +28,23 @@ const KSOFTIRQD: f64 = 0.1;
 const IPIS: f64 = 0.05;
 
 /// All findings of the family.
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
-    let load: Vec<Load<'_>> =
-        analysis.observation.after.topology.online.iter().map(|cpu| Load::of(analysis, cpu)).collect();
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let load: Vec<Load<'_>> = analysis
+        .observation
+        .after
+        .topology
+        .online
+        .iter()
+        .map(|cpu| Load::of(analysis, cpu))
+        .collect();
     let mut findings: Vec<Finding> =
-        load.iter().filter_map(|it| overloaded(analysis, it, &load)).collect();
+        load.iter().filter_map(|it| overloaded(judged, it, &load)).collect();
     if findings.is_empty() {
         findings.extend(calm(&load));
     }
-    findings.extend(load.iter().filter_map(|it| late(analysis, it)));
-    findings.extend(where_it_runs::find(analysis, &load));
+    findings.extend(load.iter().filter_map(|it| late(judged, it)));
+    findings.extend(where_it_runs::find(judged, &load));
     findings.extend(steering::find(analysis));
     findings.extend(load.iter().filter_map(|it| by_ipis(analysis, it)));
     findings.extend(load.iter().filter_map(misread));
@@ -128,8 +135,8 @@ impl<'a> Load<'a> {
 }
 
 /// One CPU is overloaded by receive work while others are idle.
-fn overloaded(analysis: &Analysis<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<Finding> {
-    let topology = &analysis.observation.after.topology;
+fn overloaded(judged: &Judged<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<Finding> {
+    let topology = &judged.analysis.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
     let room: CpuSet = all
         .iter()
@@ -158,7 +165,7 @@ fn overloaded(analysis: &Analysis<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Opt
             room.len()
         ),
         evidence,
-        remedies: vec![spread(analysis, load)],
+        remedies: vec![spread(judged, load)],
     })
 }
 
@@ -169,8 +176,8 @@ fn own(silo: &Silo, cpu: CpuId) -> Evidence {
 }
 
 /// The changes of placement that move queues off a CPU, or the reason why there are none.
-pub(super) fn spread(analysis: &Analysis<'_>, load: &Load<'_>) -> Remedy {
-    let plan = plan_for(analysis, load.netdevs());
+pub(super) fn spread(judged: &Judged<'_>, load: &Load<'_>) -> Remedy {
+    let plan = judged.plans.of(load.netdevs());
     let goes = |silo: &&&Silo| {
         plan.placements
             .iter()
@@ -220,12 +227,6 @@ pub(super) fn spread(analysis: &Analysis<'_>, load: &Load<'_>) -> Remedy {
     }
 }
 
-/// The plan for these netdevs, including knobs that another program owns.
-pub(super) fn plan_for(analysis: &Analysis<'_>, netdevs: Vec<String>) -> Plan {
-    let goal = Goal { netdevs, costs: analysis.costs.clone(), even_if_owned: true, ..Goal::default() };
-    plan(analysis, &goal)
-}
-
 /// Whether a change moves the interrupt or the kthread of one of these queues.
 pub(super) fn moves_one_of(change: &Change, silos: &[&Silo]) -> bool {
     match &change.target {
@@ -260,7 +261,8 @@ fn calm(load: &[Load<'_>]) -> Option<Finding> {
 }
 
 /// Softirq work is late because ksoftirqd has to do it.
-fn late(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
+fn late(judged: &Judged<'_>, load: &Load<'_>) -> Option<Finding> {
+    let analysis = judged.analysis;
     let it = ksoftirqd(analysis, load.cpu)?;
     if it.ran < KSOFTIRQD && it.waited < KSOFTIRQD {
         return None;
@@ -306,7 +308,7 @@ fn late(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
                  of ksoftirqd"
                     .into(),
             ),
-            ..spread(analysis, load)
+            ..spread(judged, load)
         }],
     })
 }
@@ -316,8 +318,12 @@ fn by_ipis(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     let measured = load.split.measured.filter(|it| it.ipi >= IPIS)?;
     let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
     let ipis = analysis.observation.attribution.cpu_time.get(&load.cpu)?.ipis as f64 / elapsed;
-    let rps =
-        analysis.rates.cpus.get(&load.cpu).and_then(|it| it.softnet?.received_rps_per_s).unwrap_or(0.0);
+    let rps = analysis
+        .rates
+        .cpus
+        .get(&load.cpu)
+        .and_then(|it| it.softnet?.received_rps_per_s)
+        .unwrap_or(0.0);
     let by_rps = rps >= ipis / 2.0;
     let what = if by_rps {
         "limit RPS to cpus with idle time, or use one queue per cpu instead: see the verdict on RPS"

@@ -11,6 +11,7 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// For each driver, its counter of full tx rings. `#` stands for a queue's number.
@@ -42,7 +43,8 @@ const CRITICAL_LOSS: f64 = 0.001;
 /// Packets per second from which a shared lock, or a CPU without a queue, is reported.
 const BUSY: f64 = 50_000.0;
 
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found = Vec::new();
     let drivers = Drivers::shipped();
     for netdev in analysis.running() {
@@ -112,7 +114,11 @@ fn drops(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let share = dropped as f64 / sum([packets, dropped]) as f64;
     let kinds: Vec<&str> = kinds.into_iter().collect();
     let mut evidence = vec![
-        Evidence::new("packets dropped", Measure::PerSecond(analysis.per_s(dropped)), "tc -s qdisc"),
+        Evidence::new(
+            "packets dropped",
+            Measure::PerSecond(analysis.per_s(dropped)),
+            "tc -s qdisc",
+        ),
         Evidence::new("share of all packets queued", Measure::Share(share), "tc -s qdisc"),
         setting("discipline on the device", root.kind.clone(), "tc qdisc"),
     ];
@@ -224,7 +230,8 @@ fn timeouts(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     };
     let stuck: Vec<(u32, u64)> = new.tx_queues.iter().filter_map(grew).collect();
     let all = sum(stuck.iter().map(|(_, count)| *count));
-    let queues: CpuSet = stuck.iter().map(|(queue, _)| netsilo_model::machine::cpuset::CpuId(*queue)).collect();
+    let queues: CpuSet =
+        stuck.iter().map(|(queue, _)| netsilo_model::machine::cpuset::CpuId(*queue)).collect();
     (all > 0).then(|| Finding {
         id: FindingId::TxTimeouts,
         severity: Severity::Critical,
@@ -379,7 +386,9 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
             netdev: Some(NetdevIdentity::of(netdev)),
         };
         let online = senders.and(&topology.online);
-        if let Some(cpu) = online.lowest().filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes)
+        if let Some(cpu) = online
+            .lowest()
+            .filter(|_| state.writable == netsilo_model::snapshot::host::Writable::Yes)
         {
             let reason = format!("cpus {senders} send through tx-{queue}");
             changes.extend(analysis.change(target, Value::Cpus(CpuSet::of(cpu)), &reason));

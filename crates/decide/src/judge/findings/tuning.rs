@@ -12,6 +12,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Bytes in the interval from which a connection is judged.
@@ -21,7 +22,8 @@ const WINDOW_FULL: f64 = 0.7;
 /// Share of the time with data to send from which a wait for buffer space is reported.
 const HELD_UP: f64 = 0.1;
 
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut found: Vec<Finding> = Vec::new();
     found.extend(receive_buffer(analysis));
     found.extend(send_buffer(analysis));
@@ -82,7 +84,11 @@ fn doubled(
     reason: &str,
 ) -> Vec<netsilo_model::change::Change> {
     let target = Target::Sysctl { name: name.to_owned() };
-    analysis.change(target, Value::words(&format!("{min} {default} {}", max.saturating_mul(2))), reason)
+    analysis.change(
+        target,
+        Value::words(&format!("{min} {default} {}", max.saturating_mul(2))),
+        reason,
+    )
 }
 
 /// Receivers whose window is full and whose buffer has reached the maximum of `tcp_rmem`.
@@ -97,7 +103,8 @@ fn receive_buffer(analysis: &Analysis<'_>) -> Option<Finding> {
         let window = f64::from(new.rcv_wnd.unwrap_or(new.rcv_ssthresh));
         let in_flight = analysis.per_s(bytes) * f64::from(new.rcv_rtt_usecs) / 1e6;
         let at_most = u64::from(new.rcvbuf_bytes?) >= limits[2];
-        (at_most && window > 0.0 && in_flight >= WINDOW_FULL * window).then(|| analysis.per_s(bytes))
+        (at_most && window > 0.0 && in_flight >= WINDOW_FULL * window)
+            .then(|| analysis.per_s(bytes))
     };
     let all = analysis.connections();
     let held =
@@ -332,7 +339,8 @@ fn containers(analysis: &Analysis<'_>) -> Option<Finding> {
     let veths =
         snapshot.netdevs.iter().filter(|netdev| netdev.driver.as_deref() == Some("veth")).count();
     let mut backlog: BTreeMap<CpuId, u64> = BTreeMap::new();
-    for poll in analysis.observation.attribution.polls.iter().filter(|poll| poll.netdev.is_empty()) {
+    for poll in analysis.observation.attribution.polls.iter().filter(|poll| poll.netdev.is_empty())
+    {
         let packets: &mut u64 = backlog.entry(poll.cpu).or_default();
         *packets = sum([*packets, poll.packets]);
     }

@@ -8,15 +8,21 @@ use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::rss::{Concentrated, ENOUGH_PACKETS, ONE_QUEUE, SOURCE, fields, hash_ports, relief, rps, severity, silo_of, spread_over};
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::rss::{
+    Concentrated, ENOUGH_PACKETS, ONE_QUEUE, SOURCE, fields, hash_ports, relief, rps, severity,
+    silo_of, spread_over,
+};
 use crate::judge::findings::{Finding, FindingId};
 
 /// Minimum share of a netdev's packets for a tunnel to be reported.
 const MATTERS: f64 = 0.2;
 
 /// One finding per netdev and kind of tunnel whose packets arrive on one queue.
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
-    let netdevs = analysis.observation.after.netdevs.iter().filter(|netdev| spread_over(netdev) > 1);
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let netdevs =
+        analysis.observation.after.netdevs.iter().filter(|netdev| spread_over(netdev) > 1);
     netdevs.flat_map(|netdev| of(analysis, netdev)).collect()
 }
 

@@ -8,16 +8,18 @@ use netsilo_model::snapshot::ethtool::Limit;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::judged::Judged;
 use crate::judge::findings::loss::{all_of, grown};
 use crate::judge::findings::softirq::{Load, spread};
 use crate::judge::findings::{Finding, FindingId, Severity};
-use crate::judge::ledger::Ledger;
 
-pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    analysis.observation.after.netdevs.iter().filter_map(|netdev| drops(analysis, ledger, netdev)).collect()
+pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
+    let netdevs = judged.analysis.after().netdevs.iter();
+    netdevs.filter_map(|netdev| drops(judged, netdev)).collect()
 }
 
-fn drops(analysis: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Finding> {
+fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
+    let Judged { analysis, ledger, .. } = judged;
     let places = [Place::Nic, Place::Ring];
     let of = |place: Place| {
         ledger.stage(place).and_then(|stage| stage.by_subject().get(netdev.name.as_str()).copied())
@@ -54,7 +56,7 @@ fn drops(analysis: &Analysis<'_>, ledger: &Ledger, netdev: &Netdev) -> Option<Fi
             0,
             Remedy {
                 gain: all_of(analysis, lost, "all packets that the device lost"),
-                ..spread(analysis, load)
+                ..spread(judged, load)
             },
         );
     }
@@ -136,7 +138,11 @@ fn larger_ring(
             (_, Some(_)) => Gain::Nothing(
                 "the cpu that polls it is saturated: a ring of any size fills up".into(),
             ),
-            _ => all_of(analysis, lost, "all packets that the device lost; a larger ring holds bursts"),
+            _ => all_of(
+                analysis,
+                lost,
+                "all packets that the device lost; a larger ring holds bursts",
+            ),
         },
         cost: Some("the ring's buffers may exceed the cache, and packets wait longer".into()),
         not_when: Some(

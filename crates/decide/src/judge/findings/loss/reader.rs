@@ -49,14 +49,24 @@ impl Losers<'_> {
 }
 
 /// One finding per port whose sockets lost packets, and per protocol whose sockets are not known.
-fn sockets(analysis: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Place) -> Vec<Finding> {
+fn sockets(
+    analysis: &Analysis<'_>,
+    ledger: &Ledger,
+    kind: SocketKind,
+    place: Place,
+) -> Vec<Finding> {
     let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else {
         return Vec::new();
     };
     let mut ports: BTreeMap<String, Losers<'_>> = BTreeMap::new();
     let before = analysis.observation.before.losing_sockets.as_deref();
-    for socket in
-        analysis.observation.after.losing_sockets.iter().flatten().filter(|socket| socket.kind == kind)
+    for socket in analysis
+        .observation
+        .after
+        .losing_sockets
+        .iter()
+        .flatten()
+        .filter(|socket| socket.kind == kind)
     {
         let lost = before.map_or(0, |before| socket.dropped_since(before));
         if lost > 0 {
@@ -71,7 +81,8 @@ fn sockets(analysis: &Analysis<'_>, ledger: &Ledger, kind: SocketKind, place: Pl
     };
     let mut findings: Vec<Finding> =
         ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
-    let labels = analysis.observation.after.losing_sockets.iter().flatten().map(LosingSocket::label);
+    let labels =
+        analysis.observation.after.losing_sockets.iter().flatten().map(LosingSocket::label);
     let of_sockets: BTreeSet<String> = labels.collect();
     for (subject, lost) in stage.by_subject() {
         // A protocol's count includes the losses of its sockets.

@@ -86,7 +86,8 @@ fn half_on(analysis: &Analysis<'_>) -> Option<Finding> {
         _ => return None,
     };
     let busiest = heaviest(
-        analysis.silos
+        analysis
+            .silos
             .queues
             .iter()
             .enumerate()

@@ -9,7 +9,8 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuSet;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::softirq::{Load, moves_one_of, own, plan_for};
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::softirq::{Load, moves_one_of, own};
 use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Interrupts per second below which nothing is concluded: a moved interrupt changes its CPU only
@@ -18,11 +19,12 @@ const OFTEN_PER_S: f64 = 10.0;
 /// Share of a CPU's time below which queues on one core do not disturb each other.
 const CROWDED: f64 = 0.2;
 
-pub(super) fn find(analysis: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let mut findings: Vec<Finding> =
         analysis.silos.queues.iter().filter_map(|silo| elsewhere(analysis, silo)).collect();
-    findings.extend(crowded(analysis, load));
-    findings.extend(load.iter().filter_map(|it| set_apart(analysis, it)));
+    findings.extend(crowded(judged, load));
+    findings.extend(load.iter().filter_map(|it| set_apart(judged, it)));
     findings
 }
 
@@ -88,8 +90,8 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
 }
 
 /// Several busy queues on one core while other cores are idle.
-fn crowded(analysis: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
-    let topology = &analysis.observation.after.topology;
+fn crowded(judged: &Judged<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+    let topology = &judged.analysis.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
     let mut cores: BTreeMap<String, (CpuSet, Vec<&Load<'_>>)> = BTreeMap::new();
     for it in load {
@@ -108,13 +110,13 @@ fn crowded(analysis: &Analysis<'_>, load: &[Load<'_>]) -> Vec<Finding> {
         let queues: Vec<&Silo> = members.iter().flat_map(|it| it.queues.iter().copied()).collect();
         let taken: f64 = members.iter().map(|it| it.receiving()).sum();
         (queues.len() >= 2 && taken >= CROWDED)
-            .then(|| crowd(analysis, core, members, &queues, taken, free.len()))
+            .then(|| crowd(judged, core, members, &queues, taken, free.len()))
     };
     cores.values().filter_map(crowd).collect()
 }
 
 fn crowd(
-    analysis: &Analysis<'_>,
+    judged: &Judged<'_>,
     core: &CpuSet,
     members: &[&Load<'_>],
     queues: &[&Silo],
@@ -123,11 +125,12 @@ fn crowd(
 ) -> Finding {
     let mut netdevs: Vec<String> = queues.iter().map(|silo| silo.netdev.name.clone()).collect();
     netdevs.dedup();
-    let plan = plan_for(analysis, netdevs);
+    let plan = judged.plans.of(netdevs);
     let changes: Vec<Change> =
-        plan.changes.into_iter().filter(|change| moves_one_of(change, queues)).collect();
-    let all_default =
-        queues.iter().all(|silo| silo.requested == analysis.observation.after.default_smp_affinity);
+        plan.changes.iter().filter(|change| moves_one_of(change, queues)).cloned().collect();
+    let all_default = queues
+        .iter()
+        .all(|silo| silo.requested == judged.analysis.observation.after.default_smp_affinity);
     let mut evidence: Vec<Evidence> =
         members.iter().flat_map(|it| it.queues.iter().map(|silo| own(silo, it.cpu))).collect();
     evidence.push(Evidence::new(
@@ -184,8 +187,8 @@ fn crowd(
 }
 
 /// Receive work on an isolated or tickless CPU.
-fn set_apart(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
-    let topology = &analysis.observation.after.topology;
+fn set_apart(judged: &Judged<'_>, load: &Load<'_>) -> Option<Finding> {
+    let topology = &judged.analysis.observation.after.topology;
     let what = match (topology.isolated.contains(load.cpu), topology.nohz_full.contains(load.cpu)) {
         (true, _) => "isolated",
         (_, true) => "tickless (nohz_full)",
@@ -194,9 +197,9 @@ fn set_apart(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
     if load.queues.is_empty() {
         return None;
     }
-    let plan = plan_for(analysis, load.netdevs());
+    let plan = judged.plans.of(load.netdevs());
     let changes: Vec<Change> =
-        plan.changes.into_iter().filter(|change| moves_one_of(change, &load.queues)).collect();
+        plan.changes.iter().filter(|change| moves_one_of(change, &load.queues)).cloned().collect();
     let labels: Vec<String> = load.queues.iter().map(|silo| silo.label()).collect();
     let mut evidence: Vec<Evidence> = load.queues.iter().map(|silo| own(silo, load.cpu)).collect();
     evidence.push(Evidence::new(
