@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use big_host::BigHost;
 use divan::{Bencher, black_box};
-use netsilo_decide::control::{Controller, Policy, WINDOW, Written};
+use netsilo_decide::control::{Controller, Policy, WINDOW, WriteOutcome};
 use netsilo_decide::plan::{AlgorithmName, Goal, Xps, plan};
 use netsilo_decide::report::Report;
 use netsilo_model::change::apply_to;
@@ -147,7 +147,7 @@ fn h_tick_of_a_settled_controller(bencher: Bencher<'_, '_>) {
         let writes = controller.tick(now(window), &settled).writes.changes;
         settled.after = apply_to(&settled.after, &writes);
         let in_force =
-            writes.into_iter().map(|change| (change.target, Written::InForce(change.new)));
+            writes.into_iter().map(|change| (change.target, WriteOutcome::InForce(change.new)));
         controller.wrote(now(window), &in_force.collect::<Vec<_>>());
     }
     bencher

@@ -22,6 +22,7 @@ use netsilo_model::derive::silo::{ConsumerShare, Silo, SoftirqShare};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use netsilo_model::machine::topology::{CoreKind, NodeId, Topology};
 use netsilo_model::snapshot::netdev::NapiThread;
+use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 impl Suggestion {
@@ -126,7 +127,7 @@ pub const WORTH_MOVING: f64 = 0.20;
 #[derive(Debug, Clone, Default)]
 pub struct Vector {
     /// Name in reports (`eth0 rx-3`).
-    pub label: String,
+    pub label: Subject,
     /// Node of the device.
     pub node: Option<NodeId>,
     /// CPUs where the vector may be placed.
@@ -191,7 +192,7 @@ impl Vector {
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
         let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
         Some(Self {
-            label: heaviest.label(),
+            label: heaviest.subject(),
             node,
             present: kthread
                 .map_or_else(|| affinity.or_else(in_force), |thread| thread.cpus.single()),

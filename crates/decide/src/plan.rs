@@ -17,6 +17,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 pub use flow_rules::{Steering, SteeringError};
@@ -177,8 +178,8 @@ impl Plan {
         }
     }
 
-    pub(crate) fn leave(&mut self, subject: &str, reason: &str) {
-        self.unchanged.push(Unchanged { subject: subject.to_owned(), reason: reason.to_owned() });
+    pub(crate) fn leave(&mut self, subject: &(impl ToString + ?Sized), reason: &str) {
+        self.unchanged.push(Unchanged { subject: subject.to_string(), reason: reason.to_owned() });
     }
 
     /// Adds a refusal, unless the plan has the same one already.
@@ -194,7 +195,7 @@ impl Plan {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// Name in reports (`eth0 rx-3`).
-    pub label: String,
+    pub label: Subject,
     /// The device.
     pub netdev: NetdevIdentity,
     /// The interrupt; `None` for a NAPI kthread with an unknown interrupt.

@@ -13,4 +13,5 @@ pub mod observation;
 pub mod runqueue;
 pub mod sockets;
 pub mod stage_samples;
+pub mod subject;
 pub mod thread_time;

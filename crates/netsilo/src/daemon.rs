@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::control::{Controller, Decision, Entry, Written};
+use netsilo_decide::control::{Controller, Decision, LogEntry, LogKind, WriteOutcome};
 use netsilo_decide::plan::Plan;
 use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
@@ -128,7 +128,7 @@ struct Daemon<'a> {
     advice: Advice,
     hints: Option<Hints>,
     status: Status,
-    log: VecDeque<Entry>,
+    log: VecDeque<LogEntry>,
     read: ReadBytes,
     board: Board,
     metrics: Option<MetricsServer>,
@@ -308,9 +308,9 @@ impl<'a> Daemon<'a> {
             return;
         }
         let batch = write::write(&self.kernel, &self.dir, changes);
-        let done = |written: &Written| matches!(written, Written::InForce(_));
+        let done = |outcome: &WriteOutcome| matches!(outcome, WriteOutcome::InForce(_));
         self.status.totals.changes +=
-            batch.outcomes.iter().filter(|(_, written)| done(written)).count() as u64;
+            batch.outcomes.iter().filter(|(_, outcome)| done(outcome)).count() as u64;
         match batch.stopped {
             Some(Stopped::NoPermission(why)) => {
                 self.note(format!("only observing from now on: {why}"));
@@ -323,15 +323,14 @@ impl<'a> Daemon<'a> {
     }
 
     /// Records a decision in the log and the totals, and prints it.
-    fn decided(&mut self, entry: Entry) {
-        use netsilo_decide::control::What;
+    fn decided(&mut self, entry: LogEntry) {
         say(status::words(&entry));
         let totals = &mut self.status.totals;
-        match entry.what {
-            What::Revert => totals.reverts += 1,
-            What::Reapply => totals.reapplied += 1,
-            What::Refused => totals.refused += 1,
-            What::Yield => totals.yielded += 1,
+        match entry.kind {
+            LogKind::Revert => totals.reverts += 1,
+            LogKind::Reapply => totals.reapplied += 1,
+            LogKind::Refused => totals.refused += 1,
+            LogKind::Yield => totals.yielded += 1,
             _ => {}
         }
         if self.log.len() == LOG {
@@ -352,7 +351,7 @@ impl<'a> Daemon<'a> {
 
     /// Updates the status with a window.
     fn tell(&mut self, observation: &Observation, decision: Decision) {
-        let Decision { plan, state, conflicts, held, verdicts, locality, .. } = decision;
+        let Decision { plan, state, conflicts, held, trials, locality, .. } = decision;
         let Plan { changes, refusals, advice, placements, .. } = plan;
         let status = &mut self.status;
         let attribution = &observation.attribution;
@@ -371,8 +370,8 @@ impl<'a> Daemon<'a> {
         (status.state, status.conflicts, status.held, status.refusals) =
             (state, conflicts, held, refusals);
         status.pending = changes;
-        if let Some(verdict) = verdicts.into_iter().next_back() {
-            status.verification = Some(verdict);
+        if let Some(result) = trials.into_iter().next_back() {
+            status.verification = Some(result);
         }
     }
 

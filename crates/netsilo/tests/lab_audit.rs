@@ -64,7 +64,7 @@ fn a_ring_that_bursts_overflow(lab: &Lab) {
     let finding = of(&found, FindingId::NicDrops).unwrap();
     let counted = finding.evidence.iter().any(|it| it.what.contains("pkts rx OOB"));
     assert!(
-        finding.subject == "eth0" && finding.severity == Severity::Critical && counted,
+        finding.subject.to_string() == "eth0" && finding.severity == Severity::Critical && counted,
         "{finding:#?}"
     );
     assert!(of(&found, FindingId::LroForwarding).is_none(), "nothing is forwarded: {found:#?}");
@@ -142,7 +142,7 @@ fn lro_of_a_router(lab: &Lab) {
     let check = check(lab, "1s");
     let found =
         of(&check, FindingId::LroForwarding).unwrap_or_else(|| panic!("not found: {check:?}"));
-    assert_eq!((found.subject.as_str(), found.severity), ("eth0", Severity::Critical));
+    assert_eq!((found.subject.to_string().as_str(), found.severity), ("eth0", Severity::Critical));
     lab.sh(&format!("{NETSILO} apply --yes --interval 1s --fix lro-forwarding")).unwrap();
     assert_eq!(lab.sh(LRO).unwrap().trim(), "off");
     lab.sh(&format!("{NETSILO} undo")).unwrap();

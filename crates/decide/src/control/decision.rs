@@ -1,49 +1,49 @@
-//! What the controller answers with, and what it is told.
+//! What the controller returns for each window, and the outcomes of its writes.
 
 use std::time::Duration;
 
-use netsilo_model::change::{Change, Target, Value};
-use netsilo_model::derive::locality::Locality;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
+use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::derive::locality::Locality;
 
-/// What one window led to.
+/// The controller's decision after one window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// All that is wanted: as `netsilo plan` would say, but that what is held is planned around.
+    /// All that is wanted: the plan of `netsilo plan`, made around the knobs that are held.
     pub plan: Plan,
-    /// What to write now: a part of it, often none.
+    /// What to write now: a part of the plan, often none.
     pub writes: Plan,
-    /// Changes of ours that made it worse, reversed: to be written now.
+    /// The inverse of changes of ours that made it worse: to be written now.
     pub revert: Vec<Change>,
-    /// What was decided, and why; only what is new since the last window.
-    pub log: Vec<Entry>,
-    /// How things stand.
+    /// New decisions since the last window, with their reasons.
+    pub log: Vec<LogEntry>,
+    /// What the controller is doing.
     pub state: ControllerState,
-    /// Knobs that someone else has written since, and that are left to them.
+    /// Knobs that another program has written and that are left to it.
     pub conflicts: Vec<Conflict>,
-    /// What was wanted and is held, with the reason.
+    /// Wanted changes that are held, with the reason.
     pub held: Vec<Held>,
-    /// The changes whose effect was judged in this window.
-    pub verdicts: Vec<Verdict>,
-    /// How far what was read in this window had come.
+    /// The batches of writes that were judged in this window.
+    pub trials: Vec<TrialResult>,
+    /// The distance between protocol and reader of the data of this window.
     #[serde(default)]
     pub locality: Locality,
 }
 
-/// How things stand.
+/// What the controller is doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControllerState {
-    /// Nothing was seen yet that could be placed.
+    /// No window has shown anything yet that could be placed.
     #[default]
     Observing,
     /// Changes are wanted: not yet for long enough, or being written.
     Settling,
-    /// Nothing more is wanted; whether the last writes were good is being measured.
+    /// No further change is wanted; the effect of the last writes is being measured.
     Verifying,
-    /// Changes are wanted, but each of them is held for the time being.
+    /// Changes are wanted, and each of them is held for a time.
     HoldOff,
     /// No change is wanted.
     Settled,
@@ -51,13 +51,14 @@ pub enum ControllerState {
 
 /// A decision and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LogEntry {
     /// When, since boot.
     pub at: Duration,
-    /// The knob; `None` where it concerns the whole.
+    /// The knob; `None` for a batch of several.
     pub target: Option<Target>,
     /// What was decided.
-    pub what: What,
+    #[serde(rename = "what")]
+    pub kind: LogKind,
     /// Why, as a human would accept it.
     pub why: String,
 }
@@ -65,51 +66,51 @@ pub struct Entry {
 /// What was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum LogKind {
     /// A change is to be written.
     Write,
-    /// A change that a reset undid is to be written again.
+    /// A change that a reset removed is to be written again.
     Reapply,
-    /// A change is wanted, but not made now.
+    /// A change is wanted, but not written now.
     Hold,
-    /// What was written is in force.
+    /// A written value is in force.
     InForce,
-    /// The kernel refused it.
+    /// The kernel refused a write.
     Refused,
-    /// The knob is no more.
+    /// The knob no longer exists.
     Gone,
-    /// Someone else has written it: it is left to them.
+    /// Another program has written the knob: it is left to that program.
     Yield,
-    /// It is ours to write again.
+    /// The knob is ours to write again.
     Regain,
-    /// An event explains why it changed: a reset, not another writer.
+    /// An event explains why the value changed: a reset, not another program.
     Reset,
-    /// What was written is better than what was before.
+    /// The written value is better than the one before.
     Confirm,
-    /// What was written makes no difference that could be shown.
+    /// The written value makes no difference that could be shown.
     NoDifference,
-    /// What was written made it worse, and is taken back.
+    /// The written value made it worse, and is reverted.
     Revert,
-    /// Whether it was good could not be told.
+    /// The effect could not be judged.
     NotVerified,
 }
 
-/// A knob that someone else has written.
+/// A knob that another program has written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {
     /// The knob.
     pub target: Target,
-    /// What we wrote.
+    /// Our value.
     pub ours: Value,
-    /// What it says now.
+    /// The other program's value.
     pub theirs: Value,
-    /// Who that was, likely; `unknown` where no known writer runs.
+    /// The program that likely wrote it; `unknown` if none is known to run.
     pub writer: String,
     /// When it was noticed, since boot.
     pub since: Duration,
 }
 
-/// A change that is wanted and not made now.
+/// A change that is wanted and not written now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// The knob.
@@ -118,54 +119,54 @@ pub struct Held {
     pub why: String,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Written {
-    /// It is in force; the knob says this since (the kernel rounds counts).
+pub enum WriteOutcome {
+    /// In force; the knob reports this value since (the kernel rounds counts).
     InForce(Value),
-    /// It failed, for this reason; the knob has its old value.
+    /// Failed for this reason; the knob has its old value.
     Refused(String),
-    /// Someone else had written the knob in the meantime; it says this.
+    /// Not written: another program had written this value in the meantime.
     Overwritten(Value),
-    /// The knob is gone, or is another one's now.
+    /// The knob no longer exists, or its number belongs to another knob now.
     Gone,
 }
 
-/// How a batch of writes turned out.
+/// The measured effect of a batch of writes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct TrialResult {
     /// When it was written, since boot.
     pub written_at: Duration,
     /// The knobs.
     pub targets: Vec<Target>,
-    /// What it comes to.
-    pub result: VerdictResult,
+    /// Better or worse.
+    pub result: Effect,
     /// CPU time per received megabyte, or per thousand forwarded packets, before and after.
-    pub cost: Option<Compared>,
+    pub cost: Option<BeforeAfter>,
     /// Share of the bytes read under the last-level cache where the protocol ran, before and after.
-    pub locality: Option<Compared>,
+    pub locality: Option<BeforeAfter>,
     /// In one line, for people.
     pub words: String,
 }
 
-/// What a verdict comes to.
+/// Whether a batch of writes made it better or worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum VerdictResult {
+pub enum Effect {
     /// A megabyte, or a forwarded packet, costs less.
     Better,
     /// No difference shown.
     NoDifference,
     /// A megabyte costs more, beyond noise.
     Worse,
-    /// It could not be told.
+    /// It could not be judged.
     Unknown,
 }
 
 /// A measure before and after.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Compared {
+pub struct BeforeAfter {
     /// Windows before.
     pub windows_before: usize,
     /// Windows after.
@@ -174,9 +175,9 @@ pub struct Compared {
     pub before: f64,
     /// Mean after.
     pub after: f64,
-    /// After relative to before (cost: ratio; locality: difference): the lower end of the 99%
-    /// interval.
+    /// Lower end of the 99% interval of after relative to before (costs: ratio; locality:
+    /// difference).
     pub low: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
 }

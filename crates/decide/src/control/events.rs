@@ -1,39 +1,39 @@
-//! What the kernel announced lately: an event explains that a knob no longer has our value, without
-//! another writer.
+//! Recent kernel events: an event explains that a knob no longer has our value, without another
+//! program.
 
 use std::time::Duration;
 
 use netsilo_model::change::Target;
 use netsilo_model::snapshot::event::Event;
 
-/// An event may be announced so much before or after its effect is seen.
+/// An event may be announced this long before or after its effect is seen.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
 
-/// So long an event is remembered, for knobs that are set up anew under another name or number.
+/// Events are remembered for this time, for knobs that are created under another name or number.
 pub(super) const MEMORY: Duration = Duration::from_secs(300);
 
-/// The events of the last minutes.
+/// The events of the last minutes, oldest first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Events(Vec<(Duration, Event)>);
 
 impl Events {
     pub(super) fn note(&mut self, now: Duration, event: Event) {
-        self.0.retain(|(at, _)| *at + MEMORY >= now);
+        self.0.retain(|(at, _)| at.saturating_add(MEMORY) >= now);
         self.0.push((now, event));
     }
 
-    /// The event that may have changed this knob since a moment, and when it was.
-    pub(super) fn behind(&self, target: &Target, since: Duration) -> Option<&(Duration, Event)> {
-        self.0.iter().rev().find(|(at, event)| *at + GRACE >= since && covers(event, target))
+    /// The newest event that may have changed this knob, and when it was announced.
+    pub(super) fn newest(&self, target: &Target) -> Option<&(Duration, Event)> {
+        self.0.iter().rev().find(|(_, event)| covers(event, target))
     }
 
-    /// The event that may have set this knob up anew.
-    pub(super) fn before(&self, target: &Target, now: Duration) -> Option<&(Duration, Event)> {
-        self.behind(target, now.saturating_sub(MEMORY - GRACE))
+    /// Whether an event may have created this knob.
+    pub(super) fn may_have_created(&self, target: &Target, now: Duration) -> bool {
+        self.newest(target).is_some_and(|(at, _)| at.saturating_add(MEMORY) >= now)
     }
 }
 
-/// Whether it may have changed this knob.
+/// Whether an event may have changed this knob.
 pub(super) fn covers(event: &Event, target: &Target) -> bool {
     match event {
         Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => target.is_of(name),
@@ -43,8 +43,8 @@ pub(super) fn covers(event: &Event, target: &Target) -> bool {
     }
 }
 
-/// What happened, as a person reads it.
-pub(super) fn in_words(event: &Event) -> String {
+/// An event as a person reads it.
+pub(super) fn describe(event: &Event) -> String {
     match event {
         Event::LinkUp(name) => format!("{name} came up"),
         Event::LinkDown(name) => format!("{name} went down"),

@@ -1,432 +1,474 @@
-//! What the controller remembers of one knob, and whether a change of it may be made now.
+//! One knob as a state machine: whose value it has, whether the plan wants another value, and the
+//! history that decides how soon a wanted change may be written.
+//!
+//! [`Knob::step`] is pure: knob and input give the next knob and the actions of the controller.
+//! What several knobs share (the budget, the silo, the trials) is not decided here.
 
-use std::fmt;
-use std::mem::{Discriminant, discriminant};
+use std::mem::{discriminant, take};
 use std::time::Duration;
 
+use super::decision::{LogKind, WriteOutcome};
+use super::demand::{Demand, WINDOWS_WANTED, Want};
+use super::events::{GRACE, MEMORY, describe};
+use super::history::History;
+use super::hold::Hold;
+use super::pattern::Workload;
+use super::policy::Policy;
+use super::reconcile::likely_owner;
 use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::snapshot::event::Event;
+use netsilo_model::snapshot::host::Writer;
 
-use crate::control::events::MEMORY;
-use crate::control::policy::Policy;
-
-/// Windows in a row that have to want the same before it is done.
-pub(super) const WINDOWS_WANTED: u32 = 2;
-
-/// So many when the readers go elsewhere all the time, or after what was taken back: a quarter of
-/// an hour.
-const WINDOWS_OF_NOISE: u32 = 90;
-
-/// A refused knob is tried again after this time, which doubles with each refusal.
-const RETRY: Duration = Duration::from_secs(60);
-
-/// The consumers came after their interrupt when this much more of the data is read on its core
-/// than when it was put there.
-const CAME: f64 = 0.3;
-
-/// Consumers that come after their interrupt are believed to do so for this time.
-const COMES_FOR: Duration = Duration::from_secs(24 * 3600);
-
-/// One knob's history.
-#[derive(Debug, Clone, Default)]
+/// One knob.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Knob {
-    /// What we wrote, as the knob said it then; `None` when it is not ours.
-    pub(super) ours: Option<Value>,
-    /// When it was last seen to have that value.
-    pub(super) seen_ours: Duration,
-    /// An event took our value away, or set the knob up anew: what is wanted for it is a
-    /// re-application.
-    reset_at: Option<Duration>,
-    /// The value that it took.
-    lost: Option<Value>,
-    /// When that event was announced, and whether our value was seen again since: then the event
-    /// explains no more.
-    lost_to: Option<(Duration, bool)>,
-    /// Someone else wrote it.
-    pub(super) yielded: Option<Yielded>,
-    /// What is wanted, window after window.
-    pub(super) want: Option<Want>,
-    /// A window of this workload, or since its last change, found it well as it is.
-    content: bool,
-    /// Wishes that went away before they were old enough to be followed.
-    doubt: u32,
-    /// Neither wanted nor moved since.
-    calm_since: Duration,
-    /// The last change.
-    moved_at: Duration,
-    /// Changes since the last calm.
-    moves: u32,
-    /// Values that it had since the last calm.
-    had: Vec<Value>,
-    level: u32,
-    /// So long a wish has to be steady, once it has moved twice since the last calm.
-    hold_off: Duration,
-    refusals: u32,
-    refused: Option<(Duration, String)>,
-    /// Share of the data that was read on the core of its CPU when it was put there.
-    read_there: Option<f64>,
-    /// Whether its consumers came after it since its last change, and how often they did since the
-    /// last calm.
-    came: bool,
-    times_came: u32,
-    /// The write that was last asked for, and not made: nobody may be there who writes.
-    asked: Option<Value>,
-    /// What was last logged as the reason to hold it.
-    told: Option<Discriminant<Hold>>,
+    state: KnobState,
+    demand: Demand,
+    history: History,
 }
 
-/// What the workload does.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Workload {
-    /// It is another one than in the window before.
+/// Whose value the knob has.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) enum KnobState {
+    /// Not ours, and free to be written.
     #[default]
-    Changed,
-    /// It was another one then.
-    JustChanged,
-    /// It is the same as before.
-    Same,
-    /// The readers go elsewhere time and again.
-    Unrest,
+    Free,
+    /// The value that we wrote.
+    Ours(Ours),
+    /// A kernel event removed our value or created the knob: the next write is a re-application.
+    Reset(Reset),
+    /// The value of another program: not written until it is returned.
+    Yielded(Yielded),
 }
 
-/// A wish.
-#[derive(Debug, Clone)]
-pub(super) struct Want {
-    /// As the first window put it.
-    pub(super) change: Change,
-    /// Windows in a row.
-    windows: u32,
-    /// What the workload did when it came up.
-    workload: Workload,
-    /// It came up while nothing changed that could be the reason.
-    noise: bool,
-    /// The first of them ended then.
-    pub(super) since: Duration,
+/// A value of ours.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ours {
+    /// As the knob reported it after the write.
+    value: Value,
+    /// The end of the last window that showed it.
+    seen_at: Duration,
+    /// The event that removed the value before it.
+    reset: Option<PastReset>,
 }
 
-/// Who has it, and for how long.
-#[derive(Debug, Clone)]
+/// An event after which the value was written again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct PastReset {
+    announced_at: Duration,
+    /// A window has shown our value since: the event explains no further change.
+    over: bool,
+}
+
+/// A knob after a kernel event.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Reset {
+    noticed_at: Duration,
+    /// `None` for a knob that is new.
+    removal: Option<Removal>,
+}
+
+/// A kernel event that removed our value.
+#[derive(Debug, Clone, PartialEq)]
+struct Removal {
+    announced_at: Duration,
+    /// The value; `None` if the removal was first mistaken for another program's write.
+    lost: Option<Value>,
+}
+
+/// A knob that another program has written.
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Yielded {
     pub(super) ours: Value,
     pub(super) theirs: Value,
-    pub(super) writer: String,
+    pub(super) owner: String,
     pub(super) since: Duration,
 }
 
-/// Why a change that is wanted is not made now.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Hold {
-    Yielded(String),
-    Refused(Duration, String),
-    SmallGain(i64),
-    Came,
-    Noise,
-    NotLong(u32, u32),
-    Restless(Duration),
-    Dwell(Duration),
-    Budget(u32),
-    Waits,
-    Reverting,
+/// What a step depends on besides knob and input.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) now: Duration,
+    pub(super) target: &'a Target,
+    pub(super) policy: &'a Policy,
+    /// Other programs that write knobs.
+    pub(super) owners: &'a [Writer],
 }
 
+/// What happens to a knob.
+#[derive(Debug)]
+pub(super) enum Input<'a> {
+    /// A window shows this value; `event` is the newest one that covers the knob, with its time.
+    Shows { value: &'a Value, event: Option<&'a (Duration, Event)> },
+    /// A window shows that the knob no longer exists.
+    Gone,
+    /// The kernel announced this event now; it covers the knob.
+    Announced(&'a Event),
+    /// A knob that is left to another program is ours to write again.
+    Return { why: &'static str },
+    /// A window was planned.
+    Planned(Planned<'a>),
+    /// A wanted change is held.
+    Held(&'a Hold),
+    /// A wanted change is requested to be written.
+    Requested(&'a Change),
+    /// The outcome of a request.
+    Written {
+        request: WriteKind,
+        change: &'a Change,
+        read_there: Option<f64>,
+        outcome: &'a WriteOutcome,
+    },
+}
+
+/// What one window's plan says of a knob.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planned<'a> {
+    /// The wanted change; `None` means the value is kept.
+    pub(super) change: Option<&'a Change>,
+    /// Whether it is as good as the change that was wanted before.
+    pub(super) same: bool,
+    pub(super) workload: Workload,
+    /// Share of the data that is read on the core of our value's CPU.
+    pub(super) read_there: Option<f64>,
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WriteKind {
+    Write,
+    Reapply,
+    Revert,
+}
+
+/// What the controller has to do after a step.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Action {
+    Log(LogKind, String),
+    /// End the trials of this knob: its value has changed.
+    EndTrials,
+    /// Make a new plan in the next window.
+    Replan,
+    /// Remove the knob: it no longer exists.
+    Forget,
+}
+
+type Step = (Knob, Vec<Action>);
+
 impl Knob {
+    /// A knob that is first seen now; `reset` if a kernel event may have created it.
     pub(super) fn new(now: Duration, reset: bool) -> Self {
-        Self { calm_since: now, reset_at: reset.then_some(now), content: true, ..Self::default() }
-    }
-
-    /// A window wants this of it.
-    pub(super) fn notice(
-        &mut self,
-        now: Duration,
-        wanted: Option<&Change>,
-        workload: Workload,
-        same: impl Fn(&Value, &Value) -> bool,
-        policy: &Policy,
-    ) {
-        self.reset_at = self.reset_at.filter(|at| *at + MEMORY > now);
-        if wanted.is_none() {
-            self.asked = None;
-        }
-        let asked = self.windows_asked();
-        // Who was content for long and is not now, window after window, only has not made up its
-        // mind where to.
-        let changed = workload == Workload::Changed;
-        let decided =
-            matches!(workload, Workload::Changed | Workload::JustChanged) && self.doubt == 0;
-        let previous = self.want.take();
-        self.want = match (previous, wanted) {
-            (Some(want), Some(change))
-                if (decided && want.is_fresh() || same(&want.change.new, &change.new))
-                    && (want.is_fresh() || !changed) =>
-            {
-                Some(Want {
-                    change: change.clone(),
-                    windows: want.windows.saturating_add(1),
-                    ..want
-                })
-            }
-            (previous, wanted) => {
-                if previous.is_some_and(|want| want.is_fresh() && want.windows < asked) {
-                    self.doubt = (self.doubt + 1).min(WINDOWS_OF_NOISE);
-                }
-                let settled = matches!(workload, Workload::JustChanged | Workload::Same);
-                let noise = self.content && settled;
-                wanted.map(|change| Want {
-                    change: change.clone(),
-                    windows: 1,
-                    workload,
-                    noise,
-                    since: now,
-                })
-            }
+        let state = match reset {
+            true => KnobState::Reset(Reset { noticed_at: now, removal: None }),
+            false => KnobState::Free,
         };
-        self.content = wanted.is_none() || self.content && !changed;
-        match wanted {
-            Some(_) => self.calm_since = now,
-            None if now.saturating_sub(self.calm_since) >= policy.calm.max(self.hold_off) => {
-                self.calm_down(now, policy)
+        let history = History::new(now);
+        Self { state, history, ..Self::default() }
+    }
+
+    /// The next state, and what follows from it. Total: each input is allowed in each state.
+    pub(super) fn step(self, context: &Context<'_>, input: Input<'_>) -> Step {
+        match input {
+            Input::Shows { value, event } => self.shows(context, value, event),
+            Input::Gone => self.gone(),
+            Input::Announced(event) => self.announced(context, event),
+            Input::Return { why } => self.returned(why),
+            Input::Planned(planned) => (self.planned(context, &planned), Vec::new()),
+            Input::Held(hold) => self.held(hold),
+            Input::Requested(change) => self.requested(change),
+            Input::Written { request, change, read_there, outcome } => match outcome {
+                WriteOutcome::InForce(value) => {
+                    self.in_force(context, request, change, value, read_there)
+                }
+                WriteOutcome::Refused(why) => self.refused(context, why),
+                WriteOutcome::Overwritten(theirs) => {
+                    let ours = self.ours().unwrap_or(&change.old).clone();
+                    self.yielded(context, ours, theirs)
+                }
+                WriteOutcome::Gone => {
+                    let why = "it no longer existed when it was to be written".to_owned();
+                    (Self::default(), vec![Action::Forget, Action::Log(LogKind::Gone, why)])
+                }
+            },
+        }
+    }
+
+    fn shows(
+        mut self,
+        context: &Context<'_>,
+        value: &Value,
+        event: Option<&(Duration, Event)>,
+    ) -> Step {
+        match &mut self.state {
+            KnobState::Ours(ours) if ours.value == *value => {
+                ours.seen_at = context.now;
+                ours.reset.iter_mut().for_each(|reset| reset.over = true);
+                (self, Vec::new())
             }
-            None => {}
+            KnobState::Ours(ours) => {
+                let cause = event.filter(|(at, _)| ours.is_explained_by(*at));
+                let ours = ours.value.clone();
+                let (knob, mut actions) = match cause {
+                    Some((at, event)) => {
+                        let why = format!("{value} instead of {ours}: {}", describe(event));
+                        let removal = Removal { announced_at: *at, lost: Some(ours) };
+                        self.reset(context.now, removal, why)
+                    }
+                    None => self.yielded(context, ours, value),
+                };
+                actions.insert(0, Action::EndTrials);
+                (knob, actions)
+            }
+            KnobState::Yielded(yielded)
+                if context
+                    .policy
+                    .yield_for
+                    .is_some_and(|most| yielded.until(most) <= context.now) =>
+            {
+                self.returned("it was left to the other program for long enough")
+            }
+            KnobState::Free | KnobState::Reset(_) | KnobState::Yielded(_) => (self, Vec::new()),
         }
     }
 
-    /// One wish that went away is forgiven: a window may have been half of the old workload and
-    /// half of the new.
-    fn windows_asked(&self) -> u32 {
-        match self.want.as_ref().map(|want| want.workload).unwrap_or_default() {
-            Workload::Changed => WINDOWS_WANTED.max(1 + self.doubt).min(WINDOWS_OF_NOISE),
-            Workload::JustChanged | Workload::Same | Workload::Unrest => WINDOWS_OF_NOISE,
+    fn gone(self) -> Step {
+        let mut actions = vec![Action::Forget, Action::EndTrials];
+        if self.ours().is_some() {
+            actions.push(Action::Log(LogKind::Gone, "the knob no longer exists".to_owned()));
+        }
+        (Self::default(), actions)
+    }
+
+    /// An event can be announced after its effect was mistaken for another program's write.
+    fn announced(self, context: &Context<'_>, event: &Event) -> Step {
+        match &self.state {
+            KnobState::Yielded(yielded) if yielded.until(GRACE) >= context.now => {
+                let why = format!("not another program: {}", describe(event));
+                let removal = Removal { announced_at: context.now, lost: None };
+                self.reset(context.now, removal, why)
+            }
+            _ => (self, Vec::new()),
         }
     }
 
-    fn calm_down(&mut self, now: Duration, policy: &Policy) {
-        self.calm_since = now;
-        self.moves = 0;
-        self.had.clear();
-        self.times_came = 0;
-        self.doubt = self.doubt.saturating_sub(1);
-        self.level = self.level.saturating_sub(1);
-        self.hold_off =
-            if self.level == 0 { Duration::ZERO } else { policy.hold_off_at(self.level - 1) };
+    fn reset(mut self, now: Duration, removal: Removal, why: String) -> Step {
+        self.state = KnobState::Reset(Reset { noticed_at: now, removal: Some(removal) });
+        self.demand = Demand::Unjudged;
+        (self, vec![Action::Log(LogKind::Reset, why)])
     }
 
-    /// The consumers read this share on its core now.
-    pub(super) fn follow(&mut self, read_there: Option<f64>) {
-        if let (Some(then), Some(now)) = (self.read_there, read_there) {
-            let came = now >= then + CAME;
-            self.times_came += u32::from(came && !self.came);
-            self.came |= came;
+    fn yielded(mut self, context: &Context<'_>, ours: Value, theirs: &Value) -> Step {
+        let owner = likely_owner(context.owners, context.target);
+        let why =
+            format!("{ours} -> {theirs}, written by another program (likely {owner}): left to it");
+        let theirs = theirs.clone();
+        self.state = KnobState::Yielded(Yielded { ours, theirs, owner, since: context.now });
+        self.demand = Demand::Unjudged;
+        (self, vec![Action::Log(LogKind::Yield, why)])
+    }
+
+    fn returned(mut self, why: &str) -> Step {
+        if !matches!(self.state, KnobState::Yielded(_)) {
+            return (self, Vec::new());
         }
+        (self.state, self.demand) = (KnobState::Free, Demand::Unjudged);
+        (self, vec![Action::Replan, Action::Log(LogKind::Regain, why.to_owned())])
     }
 
-    /// Whether what is wanted may be written now, and if not, why. `stays` tells that it would stay
-    /// under its last-level cache, `gain` what the cost model says.
-    pub(super) fn may(
+    fn planned(mut self, context: &Context<'_>, planned: &Planned<'_>) -> Self {
+        let now = context.now;
+        if matches!(&self.state, KnobState::Reset(it) if it.noticed_at.saturating_add(MEMORY) <= now)
+        {
+            self.state = KnobState::Free;
+        }
+        let (demand, gave_up) = self.demand.planned(now, planned, self.history.abandoned);
+        self.demand = demand;
+        self.history.planned(now, planned, gave_up, context.policy);
+        self
+    }
+
+    fn held(mut self, hold: &Hold) -> Step {
+        if !hold.is_logged() {
+            return (self, Vec::new());
+        }
+        let is_new = self.history.logged.replace(discriminant(hold)) != Some(discriminant(hold));
+        let log = is_new.then(|| Action::Log(LogKind::Hold, hold.to_string()));
+        (self, log.into_iter().collect())
+    }
+
+    /// Logged once while nobody writes it.
+    fn requested(mut self, change: &Change) -> Step {
+        let kind = if self.is_reset() { LogKind::Reapply } else { LogKind::Write };
+        let before = match &mut self.demand {
+            Demand::Wanted(want) => want.requested.replace(change.new.clone()),
+            Demand::Unjudged | Demand::Content => None,
+        };
+        let log = (before.as_ref() != Some(&change.new)).then(|| {
+            Action::Log(kind, format!("{} -> {}: {}", change.old, change.new, change.reason))
+        });
+        (self, log.into_iter().collect())
+    }
+
+    /// A re-application is no change.
+    fn in_force(
+        mut self,
+        context: &Context<'_>,
+        request: WriteKind,
+        change: &Change,
+        value: &Value,
+        read_there: Option<f64>,
+    ) -> Step {
+        let now = context.now;
+        let (again, lost, reset) = match take(&mut self.state) {
+            KnobState::Reset(Reset { removal: Some(Removal { announced_at, lost }), .. }) => {
+                (true, lost, Some(PastReset { announced_at, over: false }))
+            }
+            KnobState::Reset(Reset { removal: None, .. }) => (true, None, None),
+            KnobState::Ours(ours) => (false, None, ours.reset),
+            KnobState::Free | KnobState::Yielded(_) => (false, None, None),
+        };
+        if !again {
+            self.history.moved(now, &change.old, value);
+        }
+        if request == WriteKind::Revert {
+            self.history.reverted();
+        }
+        if !again || lost.as_ref() != Some(value) {
+            self.history.followers.moved(read_there);
+        }
+        self.history.written(now);
+        self.state = KnobState::Ours(Ours { value: value.clone(), seen_at: now, reset });
+        self.demand = match request {
+            WriteKind::Write | WriteKind::Reapply => Demand::Content,
+            WriteKind::Revert => Demand::Unjudged,
+        };
+        (self, vec![Action::Log(LogKind::InForce, format!("{} -> {value}", change.old))])
+    }
+
+    fn refused(mut self, context: &Context<'_>, why: &str) -> Step {
+        let until = self.history.refused(context.now, why, context.policy);
+        if let Demand::Wanted(want) = &mut self.demand {
+            want.requested = None;
+        }
+        let words = format!("{why}; next attempt at {} s", until.as_secs());
+        (self, vec![Action::Log(LogKind::Refused, words)])
+    }
+
+    /// Why the wanted change is not written now; `None` means that this knob allows it.
+    /// `stays_on_llc` tells that the change stays under its last-level cache, `gain` what it gains
+    /// by the cost model.
+    pub(super) fn hold(
         &self,
         now: Duration,
-        stays: bool,
+        stays_on_llc: bool,
         gain: Option<i64>,
         policy: &Policy,
-    ) -> Result<(), Hold> {
-        let Some(want) = &self.want else { return Err(Hold::NotLong(0, WINDOWS_WANTED)) };
-        if let Some(yielded) = &self.yielded {
-            return Err(Hold::Yielded(yielded.writer.clone()));
+    ) -> Option<Hold> {
+        let Some(want) = self.want() else { return Some(Hold::TooShort(0, WINDOWS_WANTED)) };
+        let history = &self.history;
+        if let KnobState::Yielded(yielded) = &self.state {
+            return Some(Hold::Yielded(yielded.owner.clone()));
         }
-        if let Some((until, why)) = self.refused.as_ref().filter(|(until, _)| *until > now) {
-            return Err(Hold::Refused(*until, why.clone()));
+        if let Some(refusal) = history.refusal.as_ref().filter(|refusal| refusal.until > now) {
+            return Some(Hold::Refused(refusal.until, refusal.why.clone()));
         }
         if self.is_reset() {
-            return Ok(());
+            return None;
         }
         if let Some(gain) = gain.filter(|gain| (*gain as f64) < policy.min_gain * 1e9) {
-            return Err(Hold::SmallGain(gain));
+            return Some(Hold::SmallGain(gain));
         }
         if want.noise {
-            return Err(Hold::Noise);
+            return Some(Hold::Noise);
         }
-        // Once may be chance: the workload itself may have gone there.
-        if self.came && self.times_came > 1 && stays && self.moved_at + COMES_FOR > now {
-            return Err(Hold::Came);
+        if stays_on_llc && history.is_followed(now) {
+            return Some(Hold::Followed);
         }
-        if self.moves > 1 && want.since + self.hold_off > now {
-            return Err(Hold::Restless(want.since + self.hold_off));
+        let hold_off_ends = want.since.saturating_add(history.hold_off(policy));
+        if history.moves > 1 && hold_off_ends > now {
+            return Some(Hold::Restless(hold_off_ends));
         }
-        if want.windows < self.windows_asked() {
-            return Err(Hold::NotLong(want.windows, self.windows_asked()));
+        let needed = want.windows_needed(history.abandoned);
+        if want.windows < needed {
+            return Some(Hold::TooShort(want.windows, needed));
         }
-        match self.moved_at + policy.dwell {
-            until if until > now && self.had.contains(&want.change.new) => Err(Hold::Dwell(until)),
-            _ => Ok(()),
+        let dwell_ends = history.moved_at.map(|moved_at| moved_at.saturating_add(policy.dwell));
+        dwell_ends
+            .filter(|until| *until > now && history.had.contains(&want.change.new))
+            .map(Hold::Dwell)
+    }
+
+    /// The value that is ours.
+    pub(super) fn ours(&self) -> Option<&Value> {
+        match &self.state {
+            KnobState::Ours(ours) => Some(&ours.value),
+            KnobState::Free | KnobState::Reset(_) | KnobState::Yielded(_) => None,
         }
     }
 
-    /// Whether the reason to hold it is another one than was told last.
-    pub(super) fn is_news(&mut self, hold: Option<&Hold>) -> bool {
-        let hold =
-            hold.filter(|hold| !matches!(hold, Hold::NotLong(..) | Hold::Noise)).map(discriminant);
-        let news = hold.is_some() && hold != self.told;
-        if hold.is_some() || self.want.is_none() {
-            self.told = hold;
-        }
-        news
-    }
-
-    /// Whether this write was asked for in the window before too, and nobody made it.
-    pub(super) fn is_asked_again(&mut self, value: &Value) -> bool {
-        self.asked.replace(value.clone()).as_ref() == Some(value)
-    }
-
-    /// A change of ours is in force. The first one after a calm is free; from the second on each
-    /// doubles the time for which the next wish has to be steady.
-    pub(super) fn moved(
-        &mut self,
-        now: Duration,
-        old: &Value,
-        new: Value,
-        read_there: Option<f64>,
-        policy: &Policy,
-    ) {
-        let (again, lost) = (self.reset_at.take().is_some(), self.lost.take());
-        if !again {
-            self.moves += 1;
-            self.had.retain(|had| *had != new);
-            self.had.push(old.clone());
-            self.moved_at = now;
-            if self.moves > 1 {
-                self.hold_off(policy);
-            }
-        }
-        if !again || lost.as_ref() != Some(&new) {
-            (self.read_there, self.came) = (read_there, false);
-        }
-        (self.ours, self.seen_ours, self.calm_since) = (Some(new), now, now);
-        (self.want, self.told, self.refused, self.refusals, self.asked) =
-            (None, None, None, 0, None);
-        self.content = true;
-    }
-
-    /// What we wrote made it worse and was taken back.
-    pub(super) fn reverted(&mut self, now: Duration, from: &Value, to: Value, policy: &Policy) {
-        self.moved(now, from, to, None, policy);
-        self.content = false;
-        if self.moves < 2 {
-            self.moves = 2;
-            self.hold_off(policy);
+    /// To whom it is left.
+    pub(super) fn as_yielded(&self) -> Option<&Yielded> {
+        match &self.state {
+            KnobState::Yielded(yielded) => Some(yielded),
+            KnobState::Free | KnobState::Reset(_) | KnobState::Ours(_) => None,
         }
     }
 
-    fn hold_off(&mut self, policy: &Policy) {
-        self.hold_off = policy.hold_off_at(self.level);
-        self.level = (self.level + 1).min(16);
+    /// Whether the next write is a re-application.
+    pub(super) fn is_reset(&self) -> bool {
+        matches!(self.state, KnobState::Reset(_))
     }
 
-    /// The kernel refused it; says when it is tried again.
-    pub(super) fn was_refused(&mut self, now: Duration, why: &str, policy: &Policy) -> Duration {
-        let wait = RETRY.saturating_mul(1 << self.refusals.min(16)).min(policy.hold_off_most);
-        self.refusals += 1;
-        (self.refused, self.asked) = (Some((now + wait, why.to_owned())), None);
-        now + wait
+    fn want(&self) -> Option<&Want> {
+        match &self.demand {
+            Demand::Wanted(want) => Some(want),
+            Demand::Unjudged | Demand::Content => None,
+        }
     }
 
-    /// It is ours to write again.
-    pub(super) fn regain(&mut self) {
-        (self.yielded, self.ours, self.want, self.content) = (None, None, None, false);
+    /// The change that the last window wanted.
+    pub(super) fn wanted(&self) -> Option<&Change> {
+        self.want().map(|want| &want.change)
     }
 
-    /// What was wanted before of a knob that has this value: in the last window, or what an event
-    /// has taken away.
+    /// The end of the first window that wanted it.
+    pub(super) fn wanted_since(&self) -> Option<Duration> {
+        self.want().map(|want| want.since)
+    }
+
+    /// The earlier wish for a knob that has this value: what the last window wanted, or what an
+    /// event removed.
     pub(super) fn wanted_before(&self, target: &Target, old: Value) -> Option<Change> {
-        if let Some(lost) = self.lost.as_ref().filter(|lost| self.is_reset() && **lost != old) {
-            let reason = "it was there before".to_owned();
+        if let KnobState::Reset(Reset { removal: Some(Removal { lost: Some(lost), .. }), .. }) =
+            &self.state
+            && *lost != old
+        {
+            let reason = "it had this value before".to_owned();
             return Some(Change { target: target.clone(), old, new: lost.clone(), reason });
         }
-        self.want.as_ref().map(|want| &want.change).filter(|change| change.old == old).cloned()
-    }
-
-    /// It has our value.
-    pub(super) fn is_ours(&mut self, now: Duration) {
-        self.seen_ours = now;
-        self.lost_to = self.lost_to.map(|(at, _)| (at, true));
-    }
-
-    /// Whether the effect of what was announced then is over and undone.
-    pub(super) fn is_past(&self, event_at: Duration) -> bool {
-        self.lost_to.is_some_and(|(at, seen_ours)| seen_ours && event_at <= at)
-    }
-
-    /// An event, announced at `event_at`, took our value away.
-    pub(super) fn lose(&mut self, now: Duration, event_at: Duration) {
-        self.lost_to = Some((event_at, false));
-        self.lost = self.ours.take().or(self.lost.take());
-        (self.want, self.reset_at, self.content) = (None, Some(now), false);
-    }
-
-    /// Whether an event set it up anew since we wrote it.
-    pub(super) fn is_reset(&self) -> bool {
-        self.reset_at.is_some()
+        self.wanted().filter(|change| change.old == old).cloned()
     }
 
     /// Whether there is nothing to remember of it.
     pub(super) fn is_blank(&self) -> bool {
-        let history = self.doubt > 0 || self.moves > 0 || self.level > 0 || self.is_reset();
-        self.ours.is_none()
-            && self.want.is_none()
-            && self.yielded.is_none()
-            && self.refused.is_none()
-            && !history
+        self.state == KnobState::Free && self.want().is_none() && self.history.is_blank()
     }
 }
 
-impl Want {
-    fn is_fresh(&self) -> bool {
-        self.workload == Workload::Changed
+impl Ours {
+    /// Whether an event of then explains that the knob has another value now.
+    fn is_explained_by(&self, announced_at: Duration) -> bool {
+        let past = self.reset.is_some_and(|it| it.over && announced_at <= it.announced_at);
+        announced_at.saturating_add(GRACE) >= self.seen_at && !past
     }
 }
 
-impl Hold {
-    /// Whether it is only a matter of the next windows.
-    pub(super) fn is_short(&self) -> bool {
-        matches!(self, Self::NotLong(..) | Self::Budget(_) | Self::Waits)
-    }
-
-    /// Whether nothing but another window than this can end it.
-    pub(super) fn stays(&self) -> bool {
-        matches!(self, Self::Yielded(_) | Self::SmallGain(_) | Self::Came | Self::Noise)
-    }
-
-    /// Whether the change will be made when its time comes, if it is still wanted.
-    pub(super) fn ends(&self) -> bool {
-        matches!(self, Self::Restless(_) | Self::Dwell(_) | Self::Refused(..))
+impl Yielded {
+    fn until(&self, most: Duration) -> Duration {
+        self.since.saturating_add(most)
     }
 }
 
-impl fmt::Display for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Yielded(writer) => write!(f, "left to another writer ({writer})"),
-            Self::Refused(until, why) => {
-                write!(f, "refused ({why}); tried again at {} s", until.as_secs())
-            }
-            Self::SmallGain(ns) => {
-                write!(f, "gains only {:.3} ms of cpu time per second", *ns as f64 / 1e6)
-            }
-            Self::Came => f.write_str("its consumers came after it when it moved, and would again"),
-            Self::Noise => f.write_str(
-                "nothing has changed that could be the reason: within the noise of measuring",
-            ),
-            Self::NotLong(windows, asked) => write!(f, "wanted for {windows} of {asked} windows"),
-            Self::Restless(until) => {
-                write!(
-                    f,
-                    "it moved lately, and again: to be wanted steadily until {} s",
-                    until.as_secs()
-                )
-            }
-            Self::Dwell(until) => {
-                write!(f, "it had that value just before; not before {} s", until.as_secs())
-            }
-            Self::Budget(most) => write!(f, "{most} changes were made within a minute"),
-            Self::Reverting => f.write_str("what it has is being taken back"),
-            Self::Waits => f.write_str("waits for the interrupts of its netdev"),
-        }
-    }
-}
+#[cfg(test)]
+#[path = "knob_tests.rs"]
+mod tests;

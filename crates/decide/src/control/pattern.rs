@@ -1,46 +1,110 @@
-//! What the workload is like, as far as it does not follow from where we put things: did it change,
-//! or is it noise?
+//! What the workload does from window to window: the same with noise, or something else?
+//!
+//! Compared is only what does not follow from where the controller puts the knobs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use netsilo_model::derive::rates::Rates;
+use netsilo_model::derive::rates::{CpuRates, Rates};
 use netsilo_model::derive::silo::Silos;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::subject::Subject;
 
-/// Packets per second by more than this factor more or less.
+/// Packets per second that differ by more than this factor.
 const PACKETS: f64 = 1.3;
 
-/// So much of a queue's data is read on other CPUs.
+/// This share of a queue's data is read on other CPUs.
 const READ_ELSEWHERE: f64 = 0.2;
 
-/// A CPU spends so much more or less of its time in user space.
+/// The share of user time of a CPU differs by this.
 const USER_TIME: f64 = 0.15;
 
-/// What one window shows of the workload.
+/// Readers that moved more often than this within a calm move all the time.
+const UNREST: usize = 6;
+
+/// The workload of one window.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pattern {
     online: CpuSet,
     user: BTreeMap<CpuId, f64>,
-    queues: BTreeMap<String, Queue>,
+    queues: BTreeMap<Subject, Queue>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Queue {
     packets: f64,
-    /// Share of the data by CPU.
+    /// Share of the data by the CPU of its reader.
     read_on: BTreeMap<CpuId, f64>,
 }
 
+/// What the workload does, as far as one knob is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Workload {
+    /// It is another one than in the window before.
+    Changed,
+    /// It changed in the window before.
+    JustChanged,
+    /// It is the same as before.
+    Same,
+    /// The readers of this queue move all the time.
+    Unrest,
+}
+
+/// The workload since its last change.
+#[derive(Debug, Clone, Default)]
+pub(super) struct WorkloadHistory {
+    /// `None`: the next window counts as a change.
+    pattern: Option<Pattern>,
+    /// Windows since the change.
+    windows_since: u32,
+    /// When the readers of a queue moved, by its silo; no longer ago than a calm.
+    readers_moved: BTreeMap<Subject, Vec<Duration>>,
+}
+
+impl WorkloadHistory {
+    /// Takes the pattern of a window.
+    pub(super) fn observe(&mut self, now: Duration, pattern: &Pattern, calm: Duration) {
+        let changed = self.pattern.as_ref().is_none_or(|before| pattern.differs(before));
+        self.windows_since = if changed { 0 } else { self.windows_since.saturating_add(1) };
+        if changed {
+            for silo in self.pattern.iter().flat_map(|before| pattern.read_elsewhere(before)) {
+                self.readers_moved.entry(silo.clone()).or_default().push(now);
+            }
+            self.pattern = Some(pattern.clone());
+        }
+        self.readers_moved.retain(|_, times| {
+            times.retain(|at| at.saturating_add(calm) > now);
+            !times.is_empty()
+        });
+    }
+
+    /// Counts the next window as a change.
+    pub(super) fn restart(&mut self) {
+        self.pattern = None;
+    }
+
+    /// What the workload does for the knobs of a silo.
+    pub(super) fn seen_from(&self, silo: Option<&Subject>) -> Workload {
+        let moved = silo.and_then(|silo| self.readers_moved.get(silo));
+        match self.windows_since {
+            _ if moved.is_some_and(|times| times.len() > UNREST) => Workload::Unrest,
+            0 => Workload::Changed,
+            1 => Workload::JustChanged,
+            _ => Workload::Same,
+        }
+    }
+}
+
 impl Pattern {
-    pub(super) fn of(online: &CpuSet, rates: &Rates, silos: &Silos) -> Self {
-        let user = |(cpu, rates): (&CpuId, &netsilo_model::derive::rates::CpuRates)| {
+    pub(super) fn new(online: &CpuSet, rates: &Rates, silos: &Silos) -> Self {
+        let user = |(cpu, rates): (&CpuId, &CpuRates)| {
             Some((*cpu, rates.shares?.usr + rates.shares?.nice))
         };
         let queues = silos.queues.iter().filter(|silo| silo.has_traffic()).map(|silo| {
             let mut read_on = silo.read_on();
             let all: f64 = read_on.values().sum();
             read_on.values_mut().for_each(|bytes| *bytes /= all);
-            (silo.label(), Queue { packets: silo.packets_per_s.unwrap_or_default(), read_on })
+            (silo.subject(), Queue { packets: silo.packets_per_s.unwrap_or_default(), read_on })
         });
         Self {
             online: online.clone(),
@@ -49,13 +113,13 @@ impl Pattern {
         }
     }
 
-    /// Whether it is another workload than that one.
+    /// Whether it is another workload.
     pub(super) fn differs(&self, other: &Self) -> bool {
         let user = |(cpu, share): (&CpuId, &f64)| {
             other.user.get(cpu).is_none_or(|before| (share - before).abs() > USER_TIME)
         };
-        let queue = |(label, queue): (&String, &Queue)| {
-            other.queues.get(label).is_none_or(|before| queue.differs(before))
+        let queue = |(silo, queue): (&Subject, &Queue)| {
+            other.queues.get(silo).is_none_or(|before| queue.differs(before))
         };
         self.online != other.online
             || self.queues.len() != other.queues.len()
@@ -63,13 +127,10 @@ impl Pattern {
             || self.queues.iter().any(queue)
     }
 
-    /// The queues whose data is read elsewhere than by that one.
-    pub(super) fn read_elsewhere<'a>(
-        &'a self,
-        other: &'a Self,
-    ) -> impl Iterator<Item = &'a String> {
-        let moved = |label: &&String| {
-            other.queues.get(*label).is_some_and(|before| self.queues[*label].moved(before))
+    /// The queues whose readers are elsewhere than in the other pattern.
+    fn read_elsewhere<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a Subject> {
+        let moved = |silo: &&Subject| {
+            other.queues.get(*silo).is_some_and(|before| self.queues[*silo].moved(before))
         };
         self.queues.keys().filter(moved)
     }

@@ -1,4 +1,4 @@
-//! How the controller goes about it: what it wants, how sure it has to be, how often it may write.
+//! The policy: what is wanted, how certain the controller has to be, how often it may write.
 
 use std::time::Duration;
 
@@ -6,42 +6,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Goal;
 
-/// What the operator wants, and how carefully it is kept.
+/// What the operator wants, and how cautiously the controller pursues it.
 ///
-/// Times are whole seconds in the configuration. The defaults are those of `docs/controller.md`,
-/// with the reasons.
+/// Times are whole seconds in the configuration. `docs/controller.md` has the reasons for the
+/// defaults.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
     /// What is wanted.
     pub goal: Goal,
-    /// A move that is reckoned by the cost model must gain at least this share of a CPU's time.
+    /// A move that is estimated by the cost model must gain at least this share of a CPU's time.
     pub min_gain: f64,
-    /// So long a knob keeps its value before it may go back to one that it had lately.
+    /// A knob keeps its value for this time before it may go back to an earlier one.
     #[serde(with = "seconds")]
     pub dwell: Duration,
-    /// So long without a wish for a change, and what was learned of a knob is forgotten: the next
-    /// change is a first one.
+    /// A knob for which no change is wanted for this time has a calm: its next change counts as
+    /// the first one.
     #[serde(with = "seconds")]
     pub calm: Duration,
-    /// After its second change without a calm, a knob has to be wanted otherwise without a break
-    /// for so long before it is changed again; it doubles with each further change.
+    /// After the second change of a knob without a calm, the next change has to be wanted without
+    /// a break for this time; it doubles with each further change.
     #[serde(with = "seconds")]
     pub hold_off: Duration,
-    /// It doubles up to here.
+    /// The hold-off doubles up to this time.
     #[serde(with = "seconds")]
     pub hold_off_most: Duration,
-    /// No more writes than this in any 60 seconds; reverts and what a reset undid count too, but
-    /// are not held up by it.
+    /// The most writes in any 60 seconds, reverts (which come first) and re-applications included.
     pub changes_per_minute: u32,
-    /// So long a knob that someone else has written is left to them; `None` means until
-    /// reconfigured.
+    /// A knob that another program has written is left to it for this time; `None` means until
+    /// the next configuration.
     #[serde(with = "seconds::optional")]
     pub yield_for: Option<Duration>,
-    /// Windows that are compared with those before, once something was written.
+    /// Windows after a write that are compared with those before it.
     pub verify_windows: u32,
-    /// What was written is taken back when it is sure that a received megabyte costs more by this
-    /// share.
+    /// A batch is reverted when a received megabyte costs more by at least this share, with 99%
+    /// confidence.
     pub worse_by: f64,
 }
 
@@ -66,9 +65,14 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The hold-off after so many others.
+    /// The hold-off at a level; there is none at level 0.
     pub(super) fn hold_off_at(&self, level: u32) -> Duration {
-        self.hold_off.saturating_mul(1 << level.min(16)).min(self.hold_off_most)
+        match level.checked_sub(1) {
+            Some(doubled) => {
+                self.hold_off.saturating_mul(1 << doubled.min(16)).min(self.hold_off_most)
+            }
+            None => Duration::ZERO,
+        }
     }
 }
 
@@ -96,14 +100,14 @@ mod seconds {
 
         use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-        pub(in crate::control) fn serialize<S: Serializer>(
+        pub(in super::super) fn serialize<S: Serializer>(
             value: &Option<Duration>,
             serializer: S,
         ) -> Result<S::Ok, S::Error> {
             value.map(|duration| duration.as_secs()).serialize(serializer)
         }
 
-        pub(in crate::control) fn deserialize<'de, D: Deserializer<'de>>(
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
             deserializer: D,
         ) -> Result<Option<Duration>, D::Error> {
             Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_secs))

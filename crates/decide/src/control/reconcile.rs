@@ -1,100 +1,63 @@
-//! What knobs say, compared with what we wrote: ours still, set up anew by an event, gone, or
-//! someone else's now.
+//! Phase two: compares what each knob shows with what we wrote.
 
-use crate::control::events::in_words;
-use std::time::Duration;
+use std::mem::take;
 
-use netsilo_model::change::{Target, Value};
+use super::Controller;
+use super::decision::Conflict;
+use super::knob_state::{Action, Context, Input, Yielded};
+use super::view::Window;
+use netsilo_model::change::Target;
 use netsilo_model::snapshot::host::{Writer, WriterKnob};
 
-use crate::control::Controller;
-use crate::control::decision::{Conflict, What};
-use crate::control::knob_state::{Knob, Yielded};
-use crate::control::view::View;
-
 impl Controller {
-    /// Compares what knobs say with what we wrote.
-    pub(super) fn reconcile(&mut self, now: Duration, view: &View<'_>) {
-        let targets: Vec<Target> = self.knobs.keys().cloned().collect();
-        for target in targets {
-            let Some(knob) = self.knobs.get_mut(&target) else { continue };
-            let Some(value) = target.value_in(view.after) else {
-                let was_ours = knob.ours.is_some();
-                self.knobs.remove(&target);
-                self.judged.extend(self.trials.end_of(&target, &self.policy));
-                if was_ours {
-                    self.say(now, Some(&target), What::Gone, "the knob is no more".into());
+    /// Gives each knob the value that the window shows, and forgets knobs without a history.
+    pub(super) fn reconcile(&mut self, window: &Window<'_>) {
+        for target in self.knobs.keys().cloned().collect::<Vec<_>>() {
+            let event = self.events.newest(&target).cloned();
+            match target.value_in(window.after()) {
+                Some(value) => {
+                    self.step(&target, Input::Shows { value: &value, event: event.as_ref() });
                 }
-                continue;
-            };
-            let over = knob
-                .yielded
-                .as_ref()
-                .zip(self.policy.yield_for)
-                .is_some_and(|(y, most)| y.since + most <= now);
-            match &knob.ours {
-                _ if over => self.regain(now, &target, "it was left to them for long enough"),
-                Some(ours) if *ours == value => knob.is_ours(now),
-                Some(ours) => {
-                    let ours = ours.clone();
-                    self.judged.extend(self.trials.end_of(&target, &self.policy));
-                    self.differs(now, &target, ours, value);
-                }
-                None => {}
+                None => self.step(&target, Input::Gone),
             }
         }
         self.knobs.retain(|_, knob| !knob.is_blank());
     }
 
-    /// A knob no longer has our value: an event's doing, or someone's.
-    fn differs(&mut self, now: Duration, target: &Target, ours: Value, value: Value) {
+    /// Gives a knob an input and executes its actions.
+    pub(super) fn step(&mut self, target: &Target, input: Input<'_>) {
         let Some(knob) = self.knobs.get_mut(target) else { return };
-        let behind =
-            self.events.behind(target, knob.seen_ours).filter(|(at, _)| !knob.is_past(*at));
-        let Some((at, event)) = behind else {
-            return self.yield_to_others(now, target, ours, value);
-        };
-        let why = format!("{value} instead of {ours}: {}", in_words(event));
-        knob.lose(now, *at);
-        self.say(now, Some(target), What::Reset, why);
-    }
-
-    pub(super) fn yield_to_others(
-        &mut self,
-        now: Duration,
-        target: &Target,
-        ours: Value,
-        theirs: Value,
-    ) {
-        let writer = likely_writer(&self.writers, target);
-        let why =
-            format!("{ours} -> {theirs}, written by someone else (likely {writer}): left to them");
-        let knob = self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(now, false));
-        knob.regain();
-        knob.yielded = Some(Yielded { ours, theirs, writer, since: now });
-        self.say(now, Some(target), What::Yield, why);
-    }
-
-    pub(super) fn regain(&mut self, now: Duration, target: &Target, why: &str) {
-        if let Some(knob) = self.knobs.get_mut(target) {
-            knob.regain();
-            self.rest = None;
-            self.say(now, Some(target), What::Regain, why.to_owned());
+        let context = Context { now: self.now, target, policy: &self.policy, owners: &self.owners };
+        let (next, actions) = take(knob).step(&context, input);
+        *knob = next;
+        for action in actions {
+            match action {
+                Action::Log(kind, why) => self.log(Some(target), kind, why),
+                Action::EndTrials => self.ended.extend(self.trials.end_of(target)),
+                Action::Replan => self.rest = None,
+                Action::Forget => drop(self.knobs.remove(target)),
+            }
         }
     }
 
-    /// The knobs that are left to others.
+    /// The knobs that are left to other programs.
     pub(super) fn conflicts(&self) -> Vec<Conflict> {
-        let conflict = |(target, knob): (&Target, &Knob)| {
-            let Yielded { ours, theirs, writer, since } = knob.yielded.clone()?;
-            Some(Conflict { target: target.clone(), ours, theirs, writer, since })
-        };
-        self.knobs.iter().filter_map(conflict).collect()
+        let knobs = self.knobs.iter();
+        let yielded = knobs.filter_map(|(target, knob)| Some((target, knob.as_yielded()?.clone())));
+        yielded
+            .map(|(target, Yielded { ours, theirs, owner, since })| Conflict {
+                target: target.clone(),
+                ours,
+                theirs,
+                writer: owner,
+                since,
+            })
+            .collect()
     }
 }
 
-/// Who writes such knobs on this machine.
-fn likely_writer(writers: &[Writer], target: &Target) -> String {
+/// The program on this machine that likely wrote such a knob.
+pub(super) fn likely_owner(owners: &[Writer], target: &Target) -> String {
     let kind = match target {
         Target::IrqAffinity { .. } | Target::DefaultSmpAffinity => Some(WriterKnob::IrqAffinity),
         Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } => Some(WriterKnob::Rps),
@@ -103,8 +66,8 @@ fn likely_writer(writers: &[Writer], target: &Target) -> String {
         Target::Sysctl { .. } => Some(WriterKnob::Sysctls),
         _ => None,
     };
-    let names =
-        writers.iter().filter(|writer| kind.is_some_and(|kind| writer.writes.contains(&kind)));
-    let names: Vec<&str> = names.map(|writer| writer.name.as_str()).collect();
+    let owners =
+        owners.iter().filter(|owner| kind.is_some_and(|kind| owner.writes.contains(&kind)));
+    let names: Vec<&str> = owners.map(|owner| owner.name.as_str()).collect();
     if names.is_empty() { "unknown".into() } else { names.join(", ") }
 }

@@ -1,38 +1,36 @@
-//! At rest: nothing that is wanted can be made, and as long as a window shows what was seen then,
-//! the same plan holds.
+//! At rest: no wanted change can be written, and the plan is reused as long as the windows look
+//! alike.
 //!
-//! Asking for a plan is the dearest part of a window by far; a host at rest pays for looking only.
+//! Making a plan costs by far the most of a window; a host at rest pays for observing only.
 
 use std::collections::BTreeMap;
 
-use netsilo_model::change::Change;
-use netsilo_model::derive::analysis::Analysis;
+use super::hold::Hold;
+use super::pattern::Pattern;
+use super::release::Candidate;
+use super::view::Window;
+use crate::place::Room;
+use crate::plan::Plan;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, NetSettings, Snapshot, Writable, Writer};
 use netsilo_model::snapshot::netdev::{Napi, Netdev, RxQueue, TxQueue};
 
-use crate::control::knob_state::Hold;
-use crate::control::pattern::Pattern;
-use crate::place::Room;
-use crate::plan::Plan;
-
-/// So many windows at most go by the same plan: five minutes.
+/// A plan is reused for this many windows at most: five minutes.
 const WINDOWS: u32 = 30;
 
-/// A CPU is busy for so much more or less of its time: less is noise of clock ticks and of
-/// measuring.
+/// The busy share of a CPU differs by this: less is noise of clock ticks and of measuring.
 const BUSY: f64 = 0.10;
 
-/// What a plan is made from, as far as it does not change from window to window by itself.
+/// What a plan is made from, without the counters that grow in each window.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+struct Basis {
     pattern: Pattern,
     busy: BTreeMap<CpuId, f64>,
     settings: Settings,
 }
 
-/// The settings and what there is to be set.
+/// The settings, and what can be set.
 #[derive(Debug, Clone, PartialEq)]
 struct Settings {
     apart: [CpuSet; 3],
@@ -61,27 +59,35 @@ struct NetdevSettings {
     napis: Vec<Napi>,
 }
 
-/// A plan that nothing can be made of, and what it was made from.
+/// A plan of which nothing can be written, and its basis.
 #[derive(Debug, Clone)]
 pub(super) struct Rest {
     plan: Plan,
-    seen: Seen,
+    basis: Basis,
     windows: u32,
 }
 
 impl Rest {
-    /// Rest from now on, if all that is wanted is held, and not only for a time.
-    pub(super) fn of(plan: &Plan, decided: &[(&Change, Option<Hold>)], seen: Seen) -> Option<Self> {
-        let stays = |(_, hold): &(&Change, Option<Hold>)| hold.as_ref().is_some_and(Hold::stays);
-        decided.iter().all(stays).then(|| Self { plan: plan.clone(), seen, windows: 0 })
+    /// A rest begins if every wanted change is held, and not only for a time.
+    pub(super) fn begin(
+        plan: &Plan,
+        candidates: &[Candidate<'_>],
+        window: &Window<'_>,
+    ) -> Option<Self> {
+        let lasting = |it: &Candidate<'_>| it.hold.as_ref().is_some_and(Hold::is_lasting);
+        candidates.iter().all(lasting).then(|| Self {
+            plan: plan.clone(),
+            basis: Basis::new(window),
+            windows: 0,
+        })
     }
 
-    /// Another window of it, if that is of the same; else it is over.
-    pub(super) fn goes_on(self, pattern: &Pattern, analysis: &Analysis<'_>) -> Option<Self> {
+    /// The rest goes on if this window looks like the first one.
+    pub(super) fn goes_on(self, window: &Window<'_>) -> Option<Self> {
         let same = self.windows < WINDOWS
-            && self.seen.settings.are_those_of(analysis.after())
-            && !pattern.differs(&self.seen.pattern)
-            && !differ(&busy(analysis), &self.seen.busy);
+            && self.basis.settings.are_those_of(window.after())
+            && !window.pattern.differs(&self.basis.pattern)
+            && !differ(&busy(window), &self.basis.busy);
         same.then_some(Self { windows: self.windows + 1, ..self })
     }
 
@@ -90,15 +96,16 @@ impl Rest {
     }
 }
 
-impl Seen {
-    pub(super) fn of(pattern: Pattern, analysis: &Analysis<'_>) -> Self {
-        Self { pattern, busy: busy(analysis), settings: Settings::of(analysis.after()) }
+impl Basis {
+    fn new(window: &Window<'_>) -> Self {
+        let settings = Settings::new(window.after());
+        Self { pattern: window.pattern.clone(), busy: busy(window), settings }
     }
 }
 
-/// How busy each CPU is, with whatever.
-fn busy(analysis: &Analysis<'_>) -> BTreeMap<CpuId, f64> {
-    Room::of(analysis, &[]).busy
+/// The busy share of each CPU.
+fn busy(window: &Window<'_>) -> BTreeMap<CpuId, f64> {
+    Room::of(window.analysis, &[]).busy
 }
 
 fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {
@@ -110,7 +117,7 @@ fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {
 }
 
 impl Settings {
-    fn of(snapshot: &Snapshot) -> Self {
+    fn new(snapshot: &Snapshot) -> Self {
         let irq = |(irq, state): (&Irq, &IrqState)| IrqSettings {
             irq: *irq,
             requested: state.requested.clone(),
@@ -136,7 +143,7 @@ impl Settings {
         }
     }
 
-    /// Whether nothing is set otherwise in this snapshot.
+    /// Whether this snapshot has the same settings.
     fn are_those_of(&self, snapshot: &Snapshot) -> bool {
         let irq = |(then, (irq, now)): (&IrqSettings, (&Irq, &IrqState))| {
             then.irq == *irq

@@ -1,21 +1,21 @@
-//! A machine in a closed loop with a controller: what is written moves the load, and the task
+//! A synthetic machine in a closed loop with a controller: writes move the load, and the task
 //! scheduler moves the readers.
 //!
-//! All chance comes from a seed, so that each run can be had again.
+//! All random numbers come from a seed, so that each run can be repeated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::{Controller, Decision, Policy, WINDOW, WriteOutcome};
+use crate::plan::plan;
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
-
-use crate::control::{Controller, Decision, Policy, WINDOW, Written};
-use crate::plan::plan;
 
 /// Numbers from a seed (Knuth's MMIX constants; the high bits are good enough for noise).
 #[derive(Debug, Clone)]
@@ -58,17 +58,16 @@ impl Chance {
     }
 }
 
-/// What the task scheduler does to readers, each with a probability per window and reader.
+/// What the task scheduler does to readers: probabilities per window and reader.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Scheduler {
-    /// Wake-affine: it comes to the CPU that wakes it, or next to it on its last-level cache.
+    /// Wake-affine: the reader moves to the CPU that wakes it, or to its last-level cache.
     pub(super) pull: f64,
-    /// It leaves a CPU that is busy for more than 80% to any other on its last-level cache.
+    /// It leaves a CPU that is more than 80% busy for any other CPU of its last-level cache.
     pub(super) push: f64,
-    /// It goes to any CPU of its last-level cache.
+    /// It moves to any CPU of its last-level cache.
     pub(super) wander: f64,
-    /// It goes to another last-level cache as soon as its interrupt is on the one where it is: an
-    /// adversary.
+    /// It leaves its last-level cache as soon as its interrupt is there: an adversary.
     pub(super) flee: f64,
 }
 
@@ -87,10 +86,10 @@ pub(super) struct World {
     pub(super) settings: Snapshot,
     pub(super) controller: Controller,
     pub(super) scheduler: Scheduler,
-    /// Each measure is off by up to this share.
+    /// The largest relative error of each measure.
     pub(super) noise: f64,
-    /// Polling on any CPU but the first one of an interrupt costs so much more: what the model does
-    /// not know.
+    /// The factor by which polling on another CPU than an interrupt's first one costs more; the cost
+    /// model does not know it.
     pub(super) penalty: f64,
     pub(super) now: Duration,
     pub(super) made: Vec<Made>,
@@ -118,8 +117,8 @@ impl World {
         }
     }
 
-    /// A random machine with a random workload: in one of three its queues are polled by kthreads,
-    /// in one of three its tx queues have interrupts of their own.
+    /// A random machine with a random workload. In a third of them kthreads poll the queues, in
+    /// another third the tx queues have interrupts of their own.
     pub(super) fn random(policy: Policy, seed: u64) -> Self {
         let mut chance = Chance::new(seed);
         let kind = chance.below(3);
@@ -181,7 +180,7 @@ impl World {
         &self.settings.topology
     }
 
-    /// The workload shifts for good: readers start anew wherever chance has it.
+    /// The workload changes for good: each reader moves to a random CPU.
     pub(super) fn shift(&mut self) {
         let all = self.topology().online.clone();
         for reader in self
@@ -195,14 +194,14 @@ impl World {
         }
     }
 
-    /// One window; what is decided is written, and said to be in force.
+    /// One window; the decision is written and reported to be in force.
     pub(super) fn step(&mut self) -> Decision {
         let decision = self.look();
         let changes: Vec<Change> =
             decision.revert.iter().chain(&decision.writes.changes).cloned().collect();
         self.write(&changes);
         let in_force =
-            |change: &Change| (change.target.clone(), Written::InForce(change.new.clone()));
+            |change: &Change| (change.target.clone(), WriteOutcome::InForce(change.new.clone()));
         self.controller.wrote(self.now, &changes.iter().map(in_force).collect::<Vec<_>>());
         decision
     }
@@ -218,7 +217,7 @@ impl World {
         self.controller.tick(self.now, &observation)
     }
 
-    /// One window of someone who does at once whatever is planned.
+    /// One window without the controller: the whole plan is written at once.
     pub(super) fn step_without_controller(&mut self) {
         let observation = self.window();
         let goal = &self.controller.policy().goal;
@@ -226,7 +225,7 @@ impl World {
         self.write(&changes);
     }
 
-    fn window(&mut self) -> netsilo_model::snapshot::observation::Observation {
+    fn window(&mut self) -> Observation {
         self.schedule();
         self.now += WINDOW;
         let noisy = self.noisy();
@@ -325,7 +324,7 @@ impl World {
         scene
     }
 
-    /// How often a knob that had gone from A to B and back went to B again.
+    /// How often a knob that had changed from A to B and back changed to B again.
     pub(super) fn oscillations(&self) -> usize {
         let of_knob = |made: Vec<&Made>| {
             made.windows(3).filter(|w| w[0].new == w[2].new && w[0].old == w[1].new).count()
@@ -333,7 +332,7 @@ impl World {
         self.by_knob().into_iter().map(of_knob).sum()
     }
 
-    /// How often one knob was written, at most.
+    /// The largest number of writes of one knob.
     pub(super) fn most_writes(&self) -> usize {
         self.by_knob().into_iter().map(|made| made.len()).max().unwrap_or(0)
     }

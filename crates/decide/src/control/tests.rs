@@ -1,4 +1,4 @@
-//! What is proved of the controller, in closed loop with a made-up machine.
+//! What holds of the controller, in a closed loop with a synthetic machine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,9 +6,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::simulate::{Scheduler, World};
 use super::*;
-use crate::control::simulate::{Scheduler, World};
-use crate::plan::Xps;
+use crate::plan::{AlgorithmName, Xps};
+use netsilo_model::change::Value;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::WriterKnob;
@@ -22,7 +23,7 @@ fn policy(algorithm: AlgorithmName) -> Policy {
     Policy { goal: Goal { algorithm, ..Goal::default() }, ..Policy::default() }
 }
 
-/// The same, and what each tx queue serves follows its completion interrupt.
+/// The same, and the CPUs of each tx queue (XPS) follow its completion interrupt.
 fn with_xps(policy: Policy, wanted: bool) -> Policy {
     Policy { goal: Goal { xps: wanted.then_some(Xps::Near), ..policy.goal }, ..policy }
 }
@@ -61,16 +62,16 @@ fn small(queues: u32, seed: u64) -> World {
     World::new(scene(queues), policy(AlgorithmName::NearConsumer), seed)
 }
 
-fn has(log: &[Entry], what: What) -> bool {
-    log.iter().any(|entry| entry.what == what)
+fn has(log: &[LogEntry], kind: LogKind) -> bool {
+    log.iter().any(|entry| entry.kind == kind)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
-    /// A cycle is one window: the first that is all of the new workload is followed by one that
-    /// confirms it, and at the end of that all is written. PROPTEST_CASES=5000 in a release build
-    /// takes a minute.
+    /// A cycle is one window. The first window that is wholly of the new workload is followed by one
+    /// that confirms it; at the end of that one all is written. PROPTEST_CASES=5000 in a release
+    /// build takes a minute.
     #[test]
     fn after_a_lasting_change_all_is_settled_within_two_cycles(seed: u64, algorithm in algorithms(), xps: bool) {
         let mut world = World::random(with_xps(policy(algorithm), xps), seed);
@@ -147,7 +148,7 @@ fn the_random_machines_have_all_kinds_of_knobs_that_are_placed() {
     assert_eq!(kinds, BTreeSet::from(["interrupt", "kthread", "tx interrupt", "xps"]));
 }
 
-/// A day with a scheduler that draws readers towards their interrupts and away from busy CPUs.
+/// A day with a task scheduler that moves readers to their interrupts and away from busy CPUs.
 fn a_day(algorithm: AlgorithmName, scene: Scene) {
     let scheduler = Scheduler { pull: 0.1, push: 0.2, ..Scheduler::default() };
     let policy = with_xps(policy(algorithm), true);
@@ -199,8 +200,8 @@ fn a_day_never_oscillates_with_tx_interrupts_apart() {
     a_day(AlgorithmName::Auto, scene);
 }
 
-/// Its reader leaves for the other socket whenever the interrupt comes to it: what is wanted is
-/// never to be had.
+/// The reader moves to the other socket whenever the interrupt arrives on its own: no write ever
+/// reaches what is wanted.
 #[test]
 fn even_an_adversary_gets_ever_rarer_changes_and_without_the_hold_off_it_would_not() {
     let flee = Scheduler { flee: 1.0, ..Scheduler::default() };
@@ -273,9 +274,9 @@ fn what_makes_a_megabyte_dearer_is_taken_back_and_tried_again_ever_more_rarely()
     for _ in 0..12 {
         let decision = world.step();
         if !decision.revert.is_empty() {
-            assert!(has(&decision.log, What::Revert));
-            let verdict = &decision.verdicts[0];
-            assert_eq!(verdict.result, VerdictResult::Worse, "{}", verdict.words);
+            assert!(has(&decision.log, LogKind::Revert));
+            let verdict = &decision.trials[0];
+            assert_eq!(verdict.result, Effect::Worse, "{}", verdict.words);
             assert!(verdict.cost.unwrap().low > 1.05, "{}", verdict.words);
             reverted = Some(decision);
         }
@@ -301,11 +302,11 @@ fn what_makes_a_megabyte_dearer_is_taken_back_and_tried_again_ever_more_rarely()
 fn what_is_better_is_confirmed_and_what_makes_no_difference_is_said_to() {
     let mut world = small(1, 9);
     world.penalty = 0.3;
-    let log: Vec<Entry> = (0..10).flat_map(|_| world.step().log).collect();
-    assert!(has(&log, What::Confirm), "{log:#?}");
+    let log: Vec<LogEntry> = (0..10).flat_map(|_| world.step().log).collect();
+    assert!(has(&log, LogKind::Confirm), "{log:#?}");
     let mut world = small(1, 9);
-    let log: Vec<Entry> = (0..10).flat_map(|_| world.step().log).collect();
-    assert!(has(&log, What::NoDifference), "{log:#?}");
+    let log: Vec<LogEntry> = (0..10).flat_map(|_| world.step().log).collect();
+    assert!(has(&log, LogKind::NoDifference), "{log:#?}");
 }
 
 /// A router of one queue each way, the second netdev's interrupts far from the first one's.
@@ -333,13 +334,13 @@ fn router(penalty: f64) -> World {
 
 #[test]
 fn forwarding_is_judged_by_the_cost_of_a_packet() {
-    for (penalty, what, words) in [
-        (0.3, What::Confirm, "a thousand forwarded packets cost less: "),
-        (2.5, What::Revert, "a thousand forwarded packets cost more: "),
+    for (penalty, kind, words) in [
+        (0.3, LogKind::Confirm, "a thousand forwarded packets cost less: "),
+        (2.5, LogKind::Revert, "a thousand forwarded packets cost more: "),
     ] {
         let mut world = router(penalty);
-        let log: Vec<Entry> = (0..10).flat_map(|_| world.step().log).collect();
-        let said = log.iter().find(|entry| entry.what == what && entry.why.contains(words));
+        let log: Vec<LogEntry> = (0..10).flat_map(|_| world.step().log).collect();
+        let said = log.iter().find(|entry| entry.kind == kind && entry.why.contains(words));
         assert!(said.is_some(), "{log:#?}");
     }
 }
@@ -349,8 +350,8 @@ fn a_load_that_is_another_one_is_not_compared() {
     let mut world = small(1, 9);
     world.steps(2);
     world.scene.netdevs[0].queues[0].readers[0].bytes_per_s *= 5;
-    let log: Vec<Entry> = (0..10).flat_map(|_| world.step().log).collect();
-    let said = log.iter().find(|entry| entry.what == What::NotVerified).unwrap();
+    let log: Vec<LogEntry> = (0..10).flat_map(|_| world.step().log).collect();
+    let said = log.iter().find(|entry| entry.kind == LogKind::NotVerified).unwrap();
     assert!(said.why.contains("the load changed"), "{}", said.why);
 }
 
@@ -367,7 +368,7 @@ fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     world.settings.writers = vec![tuned];
     by_someone_else(&mut world, 30, 1);
     let decision = world.step();
-    assert!(has(&decision.log, What::Yield));
+    assert!(has(&decision.log, LogKind::Yield));
     let [conflict] = decision.conflicts.as_slice() else { panic!("{:?}", decision.conflicts) };
     assert_eq!(
         (conflict.writer.as_str(), &conflict.theirs),
@@ -401,7 +402,7 @@ fn what_was_yielded_for_a_time_is_taken_back_after_it() {
     by_someone_else(&mut world, 30, 1);
     assert_eq!(world.step().conflicts[0].writer, "unknown");
     assert_eq!(world.steps(59).conflicts.len(), 1);
-    assert!(has(&world.step().log, What::Regain));
+    assert!(has(&world.step().log, LogKind::Regain));
 }
 
 #[test]
@@ -422,7 +423,7 @@ fn what_a_reset_undid_is_written_again_at_once_and_is_no_conflict() {
         let decision = world.step();
         assert_eq!(decision.conflicts, [], "{event:?}");
         assert_eq!(world.settings.irqs, ours, "{event:?}");
-        assert!(has(&decision.log, What::Reset) && has(&decision.log, What::Reapply));
+        assert!(has(&decision.log, LogKind::Reset) && has(&decision.log, LogKind::Reapply));
         world.steps(10);
     }
     assert_eq!(world.settings.irqs, ours, "and none of it counted as restlessness");
@@ -434,9 +435,9 @@ fn what_someone_writes_after_a_reset_was_repaired_is_theirs() {
     world.steps(10);
     by_someone_else(&mut world, 30, 0);
     world.controller.note_event(world.now, &Event::Reset("eth0".into()));
-    assert!(has(&world.step().log, What::Reapply));
+    assert!(has(&world.step().log, LogKind::Reapply));
     by_someone_else(&mut world, 30, 0);
-    assert!(has(&world.step().log, What::Reapply), "the driver may take more than one step");
+    assert!(has(&world.step().log, LogKind::Reapply), "the driver may take more than one step");
     assert_eq!(world.step().conflicts, []);
     by_someone_else(&mut world, 30, 1);
     assert_eq!(
@@ -464,7 +465,7 @@ fn an_event_that_comes_after_its_effect_was_seen_takes_the_conflict_back() {
     world.controller.note_event(world.now + Duration::from_secs(5), &Event::Reset("eth0".into()));
     let decision = world.step();
     assert_eq!(decision.conflicts, []);
-    assert!(has(&decision.log, What::Reapply));
+    assert!(has(&decision.log, LogKind::Reapply));
 }
 
 #[test]
@@ -477,7 +478,7 @@ fn interrupts_with_new_numbers_are_placed_at_once_and_the_old_ones_forgotten() {
     world.settings = world.scene.settings();
     world.controller.note_event(world.now, &Event::Reset("eth0".into()));
     let decision = world.step();
-    assert!(has(&decision.log, What::Gone));
+    assert!(has(&decision.log, LogKind::Gone));
     assert_eq!(decision.writes.changes.len(), 2, "{:?}", decision.held);
     assert_eq!(world.controller.knobs.len(), 2);
 }
@@ -512,7 +513,8 @@ fn a_refused_knob_is_tried_again_ever_more_rarely() {
     let mut tries = Vec::new();
     for _ in 0..HOUR {
         let decision = world.look();
-        let refused = |change: &Change| (change.target.clone(), Written::Refused("EIO".into()));
+        let refused =
+            |change: &Change| (change.target.clone(), WriteOutcome::Refused("EIO".into()));
         let outcomes: Vec<_> = decision.writes.changes.iter().map(refused).collect();
         if !outcomes.is_empty() {
             tries.push(world.now);
@@ -531,7 +533,7 @@ fn writes_that_nobody_makes_are_asked_for_again_and_told_once() {
         decisions.iter().map(|it| it.writes.changes.len()).collect::<Vec<_>>(),
         [0, 1, 1, 1]
     );
-    let told: Vec<bool> = decisions.iter().map(|it| has(&it.log, What::Write)).collect();
+    let told: Vec<bool> = decisions.iter().map(|it| has(&it.log, LogKind::Write)).collect();
     assert_eq!(told, [false, true, false, false], "and told once");
 }
 

@@ -1,48 +1,47 @@
-//! Was it good? The cost of a received megabyte (of forwarded packets, where these are more) and
-//! the locality, in the windows before a batch of writes and after.
+//! Phase three: whether a batch of writes made it better or worse.
 //!
-//! Compared are the same CPUs before and after: those between which something was moved and those
-//! that read it. The interval is Student's, with a common variance, as there may be two windows
-//! before only (it was not wanted for longer): of the logarithm for costs, so that it is one of a
-//! ratio.
+//! BeforeAfter is the cost of a received megabyte (of forwarded packets, where these are more) and the
+//! locality, in the windows before the batch and after it, on the same CPUs: those between which
+//! something moved and those that read it. The interval is Student's, with a common variance, as
+//! there may be only two windows before; of the logarithm for costs, so that it is one of a ratio.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Controller;
+use super::decision::{BeforeAfter, Effect, LogKind, TrialResult};
+use super::policy::Policy;
+use super::view::{self, Window};
 use netsilo_model::change::{Change, Target};
-use netsilo_model::derive::rates::Rates;
+use netsilo_model::derive::rates::CpuRates;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::NapiId;
-use netsilo_model::snapshot::observation::Observation;
-
-use crate::control::decision::{Compared, Verdict, VerdictResult};
-use crate::control::policy::Policy;
 use netsilo_stats as stats;
 
-/// Both tails together are this improbable.
+/// The probability of both tails of the interval together.
 const DOUBT: f64 = 0.01;
 
-/// No measure is taken to be steadier than this, relatively (costs) or absolutely (locality): clock
-/// ticks are no finer.
+/// The least standard deviation of a measure, relative (costs) or absolute (locality): clock ticks
+/// are no finer.
 const LEAST_DEVIATION: f64 = 0.01;
 
-/// Where the megabytes per second differ by more than this factor, it is another load.
+/// Loads that differ by more than this factor are not compared.
 const SAME_LOAD: f64 = 2.0;
 
-/// Fewer windows than this on either side tell nothing.
+/// The least number of windows on either side.
 const LEAST_WINDOWS: usize = 2;
 
-/// One window's costs, each in order; a dozen of them are kept.
+/// One window's costs, each list in order. Vectors, as a dozen samples are kept.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sample {
     ended: Duration,
-    /// CPU-nanoseconds per second: interrupted (measured where it was) and all else but idling.
+    /// CPU-nanoseconds per second that were not idle, with interrupt time as measured if it was.
     cpus: Vec<(CpuId, f64)>,
-    /// Bytes per second that are read.
-    read: Vec<(Row, f64)>,
-    /// What leaves again.
-    forwarded: Vec<(Row, Forwards)>,
+    /// Bytes per second that were read.
+    read: Vec<(DataPath, f64)>,
+    /// Packets and bytes that were forwarded.
+    forwarded: Vec<(DataPath, Forwards)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,38 +50,37 @@ struct Forwards {
     bytes: f64,
 }
 
-/// What the megabytes or packets of a trial are.
+/// The kind of work by whose unit a trial counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Work {
+enum WorkKind {
     Read,
     Forwarded,
 }
 
-/// What is read or forwarded is counted by this; what is forwarded has the CPU that sends it for a
-/// consumer.
+/// Where data was processed and read; the consumer of forwarded packets is the CPU that sends them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Row {
+struct DataPath {
     napi: Option<NapiId>,
     protocol: Option<CpuId>,
     consumer: CpuId,
     same_llc: bool,
 }
 
-impl Row {
+impl DataPath {
     fn touches(&self, cpus: &CpuSet) -> bool {
         cpus.contains(self.consumer) || self.protocol.is_some_and(|cpu| cpus.contains(cpu))
     }
 }
 
-impl Work {
-    /// The larger part of what these CPUs do, by bytes.
-    fn of<'a>(samples: impl Iterator<Item = &'a Arc<Sample>> + Clone, cpus: &CpuSet) -> Self {
+impl WorkKind {
+    /// The larger part of the work of these CPUs, by bytes.
+    fn larger<'a>(samples: impl Iterator<Item = &'a Arc<Sample>> + Clone, cpus: &CpuSet) -> Self {
         let read: f64 = samples.clone().map(|sample| sample.done(Self::Read, cpus).0).sum();
         let forwarded: f64 = samples.map(|sample| sample.bytes_forwarded(cpus)).sum();
         if forwarded > read { Self::Forwarded } else { Self::Read }
     }
 
-    /// So many bytes or packets are one unit: a megabyte, a thousand packets.
+    /// Bytes or packets of one unit: a megabyte, a thousand packets.
     fn unit(self) -> f64 {
         match self {
             Self::Read => 1e6,
@@ -106,14 +104,14 @@ impl Work {
 }
 
 impl Sample {
-    fn of(now: Duration, observation: &Observation, rates: &Rates) -> Self {
-        let attribution = &observation.attribution;
+    fn new(window: &Window<'_>) -> Self {
+        let attribution = &window.analysis.observation.attribution;
         let seconds = attribution.elapsed.as_secs_f64();
         let interrupted = |cpu: &CpuId| {
             let time = attribution.cpu_time.get(cpu).filter(|_| seconds > 0.0)?;
             Some(time.interrupted_ns() as f64 / seconds)
         };
-        let cost = |(cpu, rates): (&CpuId, &netsilo_model::derive::rates::CpuRates)| {
+        let cost = |(cpu, rates): (&CpuId, &CpuRates)| {
             let shares = rates.shares?;
             let ticks = (shares.irq + shares.softirq) * 1e9;
             Some((
@@ -121,26 +119,27 @@ impl Sample {
                 (shares.usr + shares.nice + shares.sys) * 1e9 + interrupted(cpu).unwrap_or(ticks),
             ))
         };
-        let topology = &observation.after.topology;
+        let topology = &window.after().topology;
         let row = |napi, protocol: Option<CpuId>, consumer| {
             let llc =
                 |cpu| topology.cpus.get(&cpu).is_some_and(|known| known.llc.contains(consumer));
             let same_llc = protocol.is_some_and(|cpu| cpu == consumer || llc(cpu));
-            Row { napi, protocol, consumer, same_llc }
+            DataPath { napi, protocol, consumer, same_llc }
         };
-        let mut read: BTreeMap<Row, f64> = BTreeMap::new();
+        let mut read: BTreeMap<DataPath, f64> = BTreeMap::new();
         for it in attribution.consumption.iter().filter(|_| seconds > 0.0) {
             let key = row(it.napi, it.protocol_cpu.or(it.poll_cpu), it.consumer_cpu);
             *read.entry(key).or_default() += it.bytes as f64 / seconds;
         }
-        let mut forwarded: BTreeMap<Row, Forwards> = BTreeMap::new();
+        let mut forwarded: BTreeMap<DataPath, Forwards> = BTreeMap::new();
         for it in attribution.forwarded.iter().filter(|_| seconds > 0.0) {
             let sum = forwarded.entry(row(it.napi, Some(it.poll_cpu), it.xmit_cpu)).or_default();
             sum.packets += it.packets as f64 / seconds;
             sum.bytes += it.bytes as f64 / seconds;
         }
         let (read, forwarded) = (read.into_iter().collect(), forwarded.into_iter().collect());
-        Self { ended: now, cpus: rates.cpus.iter().filter_map(cost).collect(), read, forwarded }
+        let cpus = window.analysis.rates.cpus.iter().filter_map(cost).collect();
+        Self { ended: window.now, cpus, read, forwarded }
     }
 
     /// The CPUs where data of these NAPIs is processed, read or sent on.
@@ -151,16 +150,16 @@ impl Sample {
         rows.flat_map(|row| row.protocol.into_iter().chain([row.consumer])).collect()
     }
 
-    /// What the CPUs read or forwarded per second (bytes, packets), and the part of it that stayed
+    /// Bytes read or packets forwarded per second by these CPUs, and the part of them that stayed
     /// under one last-level cache.
-    fn done(&self, work: Work, cpus: &CpuSet) -> (f64, f64) {
+    fn done(&self, work: WorkKind, cpus: &CpuSet) -> (f64, f64) {
         let sum = |near: bool| -> f64 {
-            let counts = |row: &Row| row.touches(cpus) && (row.same_llc || !near);
+            let counts = |row: &DataPath| row.touches(cpus) && (row.same_llc || !near);
             match work {
-                Work::Read => {
+                WorkKind::Read => {
                     self.read.iter().filter(|(row, _)| counts(row)).map(|(_, bytes)| bytes).sum()
                 }
-                Work::Forwarded => self
+                WorkKind::Forwarded => self
                     .forwarded
                     .iter()
                     .filter(|(row, _)| counts(row))
@@ -183,8 +182,8 @@ impl Sample {
 /// A batch of writes whose effect is being measured.
 #[derive(Debug, Clone)]
 pub(super) struct Trial {
-    pub(super) at: Duration,
-    pub(super) changes: Vec<Change>,
+    written_at: Duration,
+    changes: Vec<Change>,
     napis: BTreeSet<NapiId>,
     cpus: CpuSet,
     before: Vec<Arc<Sample>>,
@@ -196,20 +195,46 @@ pub(super) struct Trial {
 pub(super) struct Trials {
     recent: VecDeque<Arc<Sample>>,
     open: Vec<Trial>,
-    /// Windows that ended up to here saw something else.
+    /// Windows that ended up to here are of no use: knobs have changed since.
     fresh_from: Duration,
 }
 
+impl Controller {
+    /// Adds the window to the trials, judges those that have ended, and marks what made it worse to
+    /// be reverted.
+    pub(super) fn judge_trials(&mut self, window: &Window<'_>) -> Vec<TrialResult> {
+        self.ended.extend(self.trials.sample(window, &self.policy));
+        let ended = std::mem::take(&mut self.ended);
+        ended.into_iter().map(|trial| self.judge(&trial)).collect()
+    }
+
+    fn judge(&mut self, trial: &Trial) -> TrialResult {
+        let result = trial.result(&self.policy);
+        let kind = match result.result {
+            Effect::Better => LogKind::Confirm,
+            Effect::NoDifference => LogKind::NoDifference,
+            Effect::Unknown => LogKind::NotVerified,
+            Effect::Worse => LogKind::Revert,
+        };
+        if result.result == Effect::Worse {
+            self.to_revert.extend(trial.changes.iter().rev().map(|change| Change {
+                reason: format!("reverted: {} ({})", result.words, change.reason),
+                ..change.inverse()
+            }));
+        }
+        let target = match trial.changes.as_slice() {
+            [change] => Some(&change.target),
+            _ => None,
+        };
+        self.log(target, kind, result.words.clone());
+        result
+    }
+}
+
 impl Trials {
-    /// A window has ended; returns the batches that can be judged now.
-    pub(super) fn sample(
-        &mut self,
-        now: Duration,
-        observation: &Observation,
-        rates: &Rates,
-        policy: &Policy,
-    ) -> Vec<(Trial, Verdict)> {
-        let sample = Arc::new(Sample::of(now, observation, rates));
+    /// Adds a window; returns the trials that have all their windows.
+    fn sample(&mut self, window: &Window<'_>, policy: &Policy) -> Vec<Trial> {
+        let sample = Arc::new(Sample::new(window));
         for trial in &mut self.open {
             trial.after.push(sample.clone());
         }
@@ -218,17 +243,11 @@ impl Trials {
         while self.recent.len() > windows {
             self.recent.pop_front();
         }
-        let (done, open) =
-            self.open.drain(..).partition(|trial: &Trial| trial.after.len() >= windows);
-        self.open = open;
-        done.into_iter()
-            .map(|trial: Trial| (trial.verdict(policy), trial))
-            .map(|(v, t)| (t, v))
-            .collect()
+        self.end(|trial| trial.after.len() >= windows)
     }
 
-    /// A batch was written. What was being measured on the same CPUs ends; the windows before are
-    /// those since `since`.
+    /// Begins the trial of a batch that is written now; its windows before are those from `since`.
+    /// Returns the trials on the same CPUs, which end.
     pub(super) fn begin(
         &mut self,
         now: Duration,
@@ -236,40 +255,32 @@ impl Trials {
         changes: Vec<Change>,
         napis: BTreeSet<NapiId>,
         policy: &Policy,
-    ) -> Vec<(Trial, Verdict)> {
-        let before: Vec<Arc<Sample>> = self
-            .recent
-            .iter()
-            .filter(|sample| sample.ended >= since && sample.ended > self.fresh_from)
-            .cloned()
-            .collect();
+    ) -> Vec<Trial> {
+        let of_use = |it: &&Arc<Sample>| it.ended >= since && it.ended > self.fresh_from;
+        let before: Vec<Arc<Sample>> = self.recent.iter().filter(of_use).cloned().collect();
         let values = changes.iter().flat_map(|change| [&change.old, &change.new]);
-        let mut cpus: CpuSet = values.filter_map(crate::control::view::cpu_of).collect();
+        let mut cpus: CpuSet = values.filter_map(view::cpu_of).collect();
         for sample in &before {
             cpus = cpus.or(&sample.cpus_of(&napis));
         }
-        let ended = self.end(|trial| trial.cpus.intersects(&cpus), policy);
+        let ended = self.end(|trial| trial.cpus.intersects(&cpus));
         self.fresh_from = now;
         if policy.verify_windows > 0 && !napis.is_empty() {
-            self.open.push(Trial { at: now, changes, napis, cpus, before, after: Vec::new() });
+            let after = Vec::new();
+            self.open.push(Trial { written_at: now, changes, napis, cpus, before, after });
         }
         ended
     }
 
-    /// Ends what is being measured of these knobs: something else has changed.
-    pub(super) fn end(
-        &mut self,
-        concerns: impl Fn(&Trial) -> bool,
-        policy: &Policy,
-    ) -> Vec<(Trial, Verdict)> {
-        let (ended, open) = self.open.drain(..).partition(|trial| concerns(trial));
-        self.open = open;
-        let ended: Vec<Trial> = ended;
-        ended.into_iter().map(|trial| (trial.verdict(policy), trial)).map(|(v, t)| (t, v)).collect()
+    /// Ends the trials of a knob, whose value has changed.
+    pub(super) fn end_of(&mut self, target: &Target) -> Vec<Trial> {
+        self.end(|trial| trial.changes.iter().any(|change| change.target == *target))
     }
 
-    pub(super) fn end_of(&mut self, target: &Target, policy: &Policy) -> Vec<(Trial, Verdict)> {
-        self.end(|trial| trial.changes.iter().any(|change| change.target == *target), policy)
+    fn end(&mut self, concerns: impl Fn(&Trial) -> bool) -> Vec<Trial> {
+        let (ended, open) = self.open.drain(..).partition(|trial| concerns(trial));
+        self.open = open;
+        ended
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -278,58 +289,60 @@ impl Trials {
 }
 
 impl Trial {
-    fn verdict(&self, policy: &Policy) -> Verdict {
+    fn result(&self, policy: &Policy) -> TrialResult {
+        let unknown = |why: String| self.as_result(Effect::Unknown, None, None, why);
         let all = || self.before.iter().chain(&self.after);
         let cpus =
             all().fold(self.cpus.clone(), |cpus, sample| cpus.or(&sample.cpus_of(&self.napis)));
-        let work = Work::of(all(), &cpus);
-        let measures = |samples: &[Arc<Sample>]| -> Vec<Measure> {
-            samples.iter().filter_map(|sample| Measure::of(sample, work, &cpus)).collect()
+        let work = WorkKind::larger(all(), &cpus);
+        let measures = |samples: &[Arc<Sample>]| -> Vec<WindowMeasure> {
+            samples.iter().filter_map(|sample| WindowMeasure::new(sample, work, &cpus)).collect()
         };
         let (before, after) = (measures(&self.before), measures(&self.after));
-        let verdict = |result, cost: Option<Compared>, locality, words: String| Verdict {
-            written_at: self.at,
-            targets: self.changes.iter().map(|change| change.target.clone()).collect(),
-            result,
-            cost,
-            locality,
-            words,
-        };
-        if before.len() < LEAST_WINDOWS || after.len() < LEAST_WINDOWS {
-            let words = format!(
-                "not verified: {} windows before and {} after with traffic",
-                before.len(),
-                after.len()
-            );
-            return verdict(VerdictResult::Unknown, None, None, words);
+        let (count_before, count_after) = (before.len(), after.len());
+        if count_before < LEAST_WINDOWS || count_after < LEAST_WINDOWS {
+            return unknown(format!(
+                "not verified: {count_before} windows before and {count_after} after with traffic"
+            ));
         }
-        let each = |of: fn(&Measure) -> f64| compare(&before, &after, of);
-        let load = |measures: &[Measure]| {
+        let load = |measures: &[WindowMeasure]| {
             measures.iter().map(|m| m.units).sum::<f64>() / measures.len() as f64
         };
         let (load_before, load_after) = (load(&before), load(&after));
         if load_after > load_before * SAME_LOAD || load_before > load_after * SAME_LOAD {
             let per_s = work.units_per_s();
-            let words = format!(
+            return unknown(format!(
                 "not verified: the load changed, {load_before:.1} to {load_after:.1} {per_s}"
-            );
-            return verdict(VerdictResult::Unknown, None, None, words);
+            ));
         }
-        let Some(cost) = each(|measure| measure.cost.ln()).map(Compared::exp) else {
-            return verdict(VerdictResult::Unknown, None, None, "not verified: no interval".into());
+        let each = |measure: fn(&WindowMeasure) -> f64| compare(&before, &after, measure);
+        let Some(cost) = each(|measure| measure.cost.ln()).map(BeforeAfter::exp) else {
+            return unknown("not verified: no interval".into());
         };
         let locality = each(|measure| measure.locality);
-        let result = match cost {
-            Compared { low, .. } if low > 1.0 + policy.worse_by => VerdictResult::Worse,
-            Compared { high, .. } if high < 1.0 => VerdictResult::Better,
-            _ => VerdictResult::NoDifference,
+        let effect = match cost {
+            BeforeAfter { low, .. } if low > 1.0 + policy.worse_by => Effect::Worse,
+            BeforeAfter { high, .. } if high < 1.0 => Effect::Better,
+            _ => Effect::NoDifference,
         };
-        verdict(result, Some(cost), locality, in_words(result, work, &cost, locality.as_ref()))
+        let words = in_words(effect, work, &cost, locality.as_ref());
+        self.as_result(effect, Some(cost), locality, words)
+    }
+
+    fn as_result(
+        &self,
+        result: Effect,
+        cost: Option<BeforeAfter>,
+        locality: Option<BeforeAfter>,
+        words: String,
+    ) -> TrialResult {
+        let targets = self.changes.iter().map(|change| change.target.clone()).collect();
+        TrialResult { written_at: self.written_at, targets, result, cost, locality, words }
     }
 }
 
 /// A window's measures on the CPUs of a trial.
-struct Measure {
+struct WindowMeasure {
     /// CPU-nanoseconds per unit of work.
     cost: f64,
     /// Units per second.
@@ -337,8 +350,8 @@ struct Measure {
     locality: f64,
 }
 
-impl Measure {
-    fn of(sample: &Sample, work: Work, cpus: &CpuSet) -> Option<Self> {
+impl WindowMeasure {
+    fn new(sample: &Sample, work: WorkKind, cpus: &CpuSet) -> Option<Self> {
         let (done, near) = sample.done(work, cpus);
         let (cost, units) = (sample.cost(cpus), done / work.unit());
         (done > 0.0 && cost > 0.0).then(|| Self {
@@ -349,12 +362,16 @@ impl Measure {
     }
 }
 
-fn compare(before: &[Measure], after: &[Measure], of: fn(&Measure) -> f64) -> Option<Compared> {
-    let values = |measures: &[Measure]| measures.iter().map(of).collect::<Vec<_>>();
+fn compare(
+    before: &[WindowMeasure],
+    after: &[WindowMeasure],
+    measure: fn(&WindowMeasure) -> f64,
+) -> Option<BeforeAfter> {
+    let values = |measures: &[WindowMeasure]| measures.iter().map(measure).collect::<Vec<_>>();
     let (values_before, values_after) = (values(before), values(after));
     let difference =
         stats::difference_of_means(&values_before, &values_after, LEAST_DEVIATION, DOUBT)?;
-    Some(Compared {
+    Some(BeforeAfter {
         windows_before: before.len(),
         windows_after: after.len(),
         before: stats::mean(&values_before)?,
@@ -364,8 +381,8 @@ fn compare(before: &[Measure], after: &[Measure], of: fn(&Measure) -> f64) -> Op
     })
 }
 
-impl Compared {
-    /// Of logarithms: as means and a ratio.
+impl BeforeAfter {
+    /// Means and a ratio, from those of logarithms.
     fn exp(self) -> Self {
         let Self { before, after, low, high, .. } = self;
         Self { before: before.exp(), after: after.exp(), low: low.exp(), high: high.exp(), ..self }
@@ -373,19 +390,19 @@ impl Compared {
 }
 
 fn in_words(
-    result: VerdictResult,
-    work: Work,
-    cost: &Compared,
-    locality: Option<&Compared>,
+    effect: Effect,
+    work: WorkKind,
+    cost: &BeforeAfter,
+    locality: Option<&BeforeAfter>,
 ) -> String {
     let unit = work.unit_costs();
-    let said = match result {
-        VerdictResult::Better => format!("{unit} less"),
-        VerdictResult::Worse => format!("{unit} more"),
-        VerdictResult::NoDifference | VerdictResult::Unknown if work == Work::Read => {
+    let change = match effect {
+        Effect::Better => format!("{unit} less"),
+        Effect::Worse => format!("{unit} more"),
+        Effect::NoDifference | Effect::Unknown if work == WorkKind::Read => {
             "no difference shown".to_owned()
         }
-        VerdictResult::NoDifference | VerdictResult::Unknown => {
+        Effect::NoDifference | Effect::Unknown => {
             format!("no difference shown in what {unit}")
         }
     };
@@ -393,7 +410,7 @@ fn in_words(
     let near = locality
         .map(|l| format!("; {:.0}% -> {:.0}% of it on one llc", l.before * 100.0, l.after * 100.0));
     format!(
-        "{said}: {:.2} -> {:.2} ms of cpu time, {:+.0}% to {:+.0}% (99%, {} windows before, {} after){}",
+        "{change}: {:.2} -> {:.2} ms of cpu time, {:+.0}% to {:+.0}% (99%, {} windows before, {} after){}",
         cost.before / 1e6,
         cost.after / 1e6,
         percent(cost.low),

@@ -1,24 +1,31 @@
-//! What the controller needs to know of a window beyond the plan: which knobs belong together, and
-//! who reads where.
+//! One observation window, and what the controller needs of it beyond the plan: which knobs belong
+//! together, and where their data is read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use super::pattern::Pattern;
 use netsilo_model::change::{Target, Value};
-use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::subject::Subject;
 
-/// A window's settings and silos, by knob.
-pub(super) struct View<'a> {
-    pub(super) after: &'a Snapshot,
-    silos: &'a Silos,
+/// A window: what was observed, what is derived from it, and its silos by knob.
+pub(super) struct Window<'a> {
+    /// When it ended.
+    pub(super) now: Duration,
+    pub(super) analysis: &'a Analysis<'a>,
+    pub(super) pattern: Pattern,
     by_irq: BTreeMap<Irq, usize>,
     by_thread: BTreeMap<u32, usize>,
 }
 
-impl<'a> View<'a> {
-    pub(super) fn of(after: &'a Snapshot, silos: &'a Silos) -> Self {
+impl<'a> Window<'a> {
+    pub(super) fn new(now: Duration, analysis: &'a Analysis<'a>) -> Self {
+        let (after, Analysis { rates, silos, .. }) = (analysis.after(), analysis);
         let (mut by_irq, mut by_thread, mut by_queue) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (at, silo) in silos.queues.iter().enumerate() {
@@ -31,7 +38,7 @@ impl<'a> View<'a> {
             by_thread.extend(silo.kthread.as_ref().map(|thread| (thread.pid, at)));
             by_queue.extend(silo.queue.map(|queue| ((silo.netdev.name.as_str(), queue), at)));
         }
-        // A tx queue's own interrupt goes with the rx queue of the same number.
+        // A tx queue's own interrupt belongs to the rx queue of the same number.
         for netdev in &after.netdevs {
             for tx in &netdev.tx_queues {
                 let rx = by_queue.get(&(netdev.name.as_str(), tx.index)).copied();
@@ -40,11 +47,17 @@ impl<'a> View<'a> {
                 by_irq.extend(irq.zip(rx));
             }
         }
-        Self { after, silos, by_irq, by_thread }
+        let pattern = Pattern::new(&after.topology.online, rates, silos);
+        Self { now, analysis, pattern, by_irq, by_thread }
     }
 
-    /// The silo that a knob belongs to; knobs of one silo are decided as one.
-    pub(super) fn unit(&self, target: &Target) -> Option<usize> {
+    /// The settings at its end.
+    pub(super) fn after(&self) -> &'a Snapshot {
+        self.analysis.after()
+    }
+
+    /// The silo that a knob belongs to, by its position; knobs of one silo are decided together.
+    pub(super) fn silo_of(&self, target: &Target) -> Option<usize> {
         match target {
             Target::IrqAffinity { irq, .. } => self.by_irq.get(irq).copied(),
             Target::NapiThread { pid, .. } => self.by_thread.get(pid).copied(),
@@ -53,7 +66,7 @@ impl<'a> View<'a> {
     }
 
     fn silo(&self, target: &Target) -> Option<&'a Silo> {
-        self.silos.queues.get(self.unit(target)?)
+        self.analysis.silos.queues.get(self.silo_of(target)?)
     }
 
     /// The interrupt of the silo that a knob belongs to.
@@ -61,9 +74,9 @@ impl<'a> View<'a> {
         Some(self.silo(target)?.irq.as_ref()?.to)
     }
 
-    /// How people call the silo that a knob belongs to.
-    pub(super) fn label(&self, target: &Target) -> Option<String> {
-        Some(self.silo(target)?.label())
+    /// The subject of the silo that a knob belongs to.
+    pub(super) fn subject(&self, target: &Target) -> Option<Subject> {
+        Some(self.silo(target)?.subject())
     }
 
     /// The rx queue of the silo that a knob belongs to.
@@ -85,42 +98,41 @@ impl<'a> View<'a> {
 
     /// The CPU of an interrupt or kthread now, by its settings.
     pub(super) fn cpu(&self, target: &Target) -> Option<CpuId> {
-        let asked = cpu_of(&target.value_in(self.after)?);
-        let in_force = || match target {
+        let requested = cpu_of(&target.value_in(self.after())?);
+        let effective = || match target {
             Target::IrqAffinity { irq, .. } => {
-                self.after.irqs.get(irq)?.effective.as_ref()?.single()
+                self.after().irqs.get(irq)?.effective.as_ref()?.single()
             }
             _ => None,
         };
-        asked.or_else(in_force)
+        requested.or_else(effective)
     }
 
-    /// Share of the silo's bytes that are read on this CPU's core; `None` when nobody is known to
-    /// read.
+    /// Share of the silo's bytes that are read on this CPU's core; `None` if no reader is known.
     pub(super) fn read_on_core_of(&self, target: &Target, cpu: CpuId) -> Option<f64> {
         let read_on = self.silo(target)?.read_on();
         let all: f64 = read_on.values().sum();
-        let core = self.after.topology.core_of(cpu);
+        let core = self.after().topology.core_of(cpu);
         let here: f64 =
             read_on.iter().filter(|(cpu, _)| core.contains(**cpu)).map(|(_, bytes)| bytes).sum();
         (all > 0.0).then(|| here / all)
     }
 
-    /// Whether a value keeps an interrupt or kthread under the last-level cache where it is.
+    /// Whether a value keeps an interrupt or kthread under its present last-level cache.
     pub(super) fn stays_on_llc(&self, target: &Target, value: &Value) -> bool {
-        let llc = |cpu| self.after.topology.llc_of(cpu);
+        let llc = |cpu| self.after().topology.llc_of(cpu);
         self.cpu(target).zip(cpu_of(value)).is_some_and(|(now, then)| llc(now).contains(then))
     }
 
-    /// Whether two values of a knob are as good as one wish: the same, or both under the same other
+    /// Whether two wanted values of a knob count as the same: equal, or both under the same other
     /// last-level cache.
-    pub(super) fn same_wish(&self, target: &Target, a: &Value, b: &Value) -> bool {
-        let llc = |value| cpu_of(value).map(|cpu| self.after.topology.llc_of(cpu));
+    pub(super) fn is_same_want(&self, target: &Target, a: &Value, b: &Value) -> bool {
+        let llc = |value| cpu_of(value).map(|cpu| self.after().topology.llc_of(cpu));
         a == b || (llc(a).is_some() && llc(a) == llc(b) && !self.stays_on_llc(target, a))
     }
 }
 
-/// The one CPU of a value.
+/// The CPU of a value of one CPU.
 pub(super) fn cpu_of(value: &Value) -> Option<CpuId> {
     match value {
         Value::Cpus(cpus) => cpus.single(),

@@ -1,37 +1,39 @@
-//! What is wanted of a window: the plan, with what is held, or was wanted before, where it is.
+//! Phase four: what is wanted. The plan, with the knobs that are held where they are, and with the
+//! earlier choice among equal places.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
+use super::hold::Hold;
+use super::view::Window;
+use super::{Controller, is_xps};
+use crate::judge::annotate::plan_with_verdicts;
+use crate::plan::{Goal, Override, Plan, plan, xps_of};
 use netsilo_model::change::{Change, Target, apply_to, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 
-use crate::control::knob_state::Hold;
-use crate::control::view::View;
-use crate::control::{Controller, is_xps};
-use crate::judge::annotate::plan_with_verdicts;
-use crate::plan::{Goal, Override, Plan, plan, xps_of};
-
 impl Controller {
-    /// All that is wanted.
-    pub(super) fn wanted(&self, analysis: &Analysis<'_>, view: &View<'_>) -> Plan {
-        let planned = |goal: &Goal| plan_with_verdicts(analysis, goal);
-        let wanted = self.around_what_is_held(planned(&self.policy.goal), view, planned);
-        self.as_wanted_before(wanted, analysis)
+    /// All that is wanted: the plan of the rest if it goes on, else a new one.
+    pub(super) fn want(&mut self, window: &Window<'_>) -> Plan {
+        let rest = self.rest.take().filter(|_| self.to_revert.is_empty());
+        self.rest = rest.and_then(|rest| rest.goes_on(window));
+        match &self.rest {
+            Some(rest) => rest.plan().clone(),
+            None => self.prefer_earlier_wants(self.plan_around_held(window), window),
+        }
     }
 
-    /// The plan, but with what was held in the last window where it is: the others find their
-    /// places around it.
-    fn around_what_is_held(
-        &self,
-        plan: Plan,
-        view: &View<'_>,
-        plan_for: impl Fn(&Goal) -> Plan,
-    ) -> Plan {
-        if self.held.is_empty() {
+    fn plan(&self, window: &Window<'_>, goal: &Goal) -> Plan {
+        plan_with_verdicts(window.analysis, goal)
+    }
+
+    /// The plan, but with the queues that were held in the last window where they are: the others
+    /// find their places around them.
+    fn plan_around_held(&self, window: &Window<'_>) -> Plan {
+        let plan = self.plan(window, &self.policy.goal);
+        if self.held_queues.is_empty() {
             return plan;
         }
         let leave = |(netdev, queue): &(String, u32)| Override {
@@ -41,10 +43,10 @@ impl Controller {
             ..Override::default()
         };
         let mut goal = self.policy.goal.clone();
-        goal.overrides.splice(0..0, self.held.iter().map(leave));
-        let mut around = plan_for(&goal);
+        goal.overrides.splice(0..0, self.held_queues.iter().map(leave));
+        let mut around = self.plan(window, &goal);
         let held = |change: &&Change| {
-            view.queue(&change.target).is_some_and(|queue| self.held.contains(&queue))
+            window.queue(&change.target).is_some_and(|queue| self.held_queues.contains(&queue))
         };
         around.changes.retain(|change| !held(&change));
         around.changes.extend(plan.changes.into_iter().filter(|change| held(&change)));
@@ -53,72 +55,58 @@ impl Controller {
         around
     }
 
-    /// The plan, but with the last window's wishes where this window's put something else in their
-    /// place and yet would let them stay, had they been followed: of equals the first one named
-    /// counts, so that noise does not choose.
-    fn as_wanted_before(&self, mut wanted: Plan, analysis: &Analysis<'_>) -> Plan {
-        let observation = analysis.observation;
-        let wishes = self.knobs.iter().filter_map(|(target, knob)| {
-            knob.wanted_before(target, target.value_in(&observation.after)?)
+    /// The plan, but with the last window's wants instead of this window's where the planner, after
+    /// they were written, would let them stay: of equal places the first named one counts, so that
+    /// noise does not choose.
+    fn prefer_earlier_wants(&self, mut wanted: Plan, window: &Window<'_>) -> Plan {
+        let Observation { after, attribution, .. } = window.analysis.observation;
+        let earlier = self.knobs.iter().filter_map(|(target, knob)| {
+            let change = knob.wanted_before(target, target.value_in(after)?)?;
+            Some((target.clone(), change))
         });
-        let before: BTreeMap<Target, Change> =
-            wishes.map(|change| (change.target.clone(), change)).collect();
-        if before.is_empty()
-            || wanted.changes.is_empty()
-            || wanted
-                .changes
-                .iter()
-                .all(|now| before.get(&now.target).is_some_and(|before| before.new == now.new))
+        let earlier: BTreeMap<Target, Change> = earlier.collect();
+        let as_earlier =
+            |now: &Change| earlier.get(&now.target).is_some_and(|earlier| earlier.new == now.new);
+        if earlier.is_empty() || wanted.changes.is_empty() || wanted.changes.iter().all(as_earlier)
         {
             return wanted;
         }
-        let then = |changes: &[Change]| {
-            let (before, attribution) = (Snapshot::default(), observation.attribution.clone());
-            let followed =
-                Observation { before, after: apply_to(&observation.after, changes), attribution };
-            let followed = Analysis::with_rates(&followed, analysis.rates.clone(), analysis.costs);
-            plan(&followed, &self.policy.goal).changes
+        let planned_after = |changes: &[Change]| {
+            let (before, attribution) = (Snapshot::default(), attribution.clone());
+            let followed = Observation { before, after: apply_to(after, changes), attribution };
+            let Analysis { rates, costs, .. } = window.analysis;
+            plan(&Analysis::with_rates(&followed, rates.clone(), costs), &self.policy.goal).changes
         };
-        // One of two alike could have been named.
-        let all: Vec<Change> = before.values().cloned().collect();
-        if then(&all).is_empty() {
+        // Two alike may have exchanged their names: try all of the earlier wants together first.
+        let all: Vec<Change> = earlier.values().cloned().collect();
+        if planned_after(&all).is_empty() {
             wanted.changes = ordered(all);
             return wanted;
         }
-        let earlier: Vec<Change> = wanted
-            .changes
-            .iter()
-            .map(|now| before.get(&now.target).unwrap_or(now).clone())
-            .collect();
-        let would_move = then(&earlier);
-        for (change, earlier) in wanted.changes.iter_mut().zip(earlier) {
-            if !would_move.iter().any(|would| would.target == earlier.target) {
-                *change = earlier;
+        let choice = |now: &Change| earlier.get(&now.target).unwrap_or(now).clone();
+        let choices: Vec<Change> = wanted.changes.iter().map(choice).collect();
+        let moved_again = planned_after(&choices);
+        for (change, choice) in wanted.changes.iter_mut().zip(choices) {
+            if !moved_again.iter().any(|again| again.target == choice.target) {
+                *change = choice;
             }
         }
         wanted
     }
 
-    /// XPS is worked out from where the interrupts will be: those that are held for longer stay
+    /// The plan, with XPS for where the interrupts will be: those that are held for longer stay
     /// where they are.
-    pub(super) fn follow_interrupts(
-        &self,
-        now: Duration,
-        wanted: &mut Plan,
-        revert: &[Change],
-        view: &View<'_>,
-    ) {
+    pub(super) fn plan_xps(&self, window: &Window<'_>, plan: Plan, revert: &[Change]) -> Plan {
         if self.policy.goal.xps.is_none() {
-            return;
+            return plan;
         }
-        let decided = self.decide(now, wanted, view).into_iter();
-        let will_be = decided
-            .filter(|(_, hold)| hold.as_ref().is_none_or(Hold::is_short))
-            .map(|(change, _)| change);
+        let candidates = self.candidates(window, &plan).into_iter();
+        let moving =
+            candidates.filter(|it| it.hold.as_ref().is_none_or(Hold::is_short)).map(|it| it.change);
         let moves: Vec<Change> =
-            revert.iter().chain(will_be).filter(|it| !is_xps(&it.target)).cloned().collect();
-        wanted.changes.retain(|change| !is_xps(&change.target));
-        wanted.changes.extend(xps_of(&apply_to(view.after, &moves), &self.policy.goal));
-        wanted.changes = ordered(std::mem::take(&mut wanted.changes));
+            revert.iter().chain(moving).filter(|it| !is_xps(&it.target)).cloned().collect();
+        let xps = xps_of(&apply_to(window.after(), &moves), &self.policy.goal);
+        let others = plan.changes.into_iter().filter(|change| !is_xps(&change.target));
+        Plan { changes: ordered(others.chain(xps).collect()), ..plan }
     }
 }

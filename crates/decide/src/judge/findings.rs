@@ -7,6 +7,7 @@
 mod growth;
 mod judged;
 
+use netsilo_model::snapshot::subject::Subject;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -248,7 +249,7 @@ pub struct Finding {
     /// The severity.
     pub severity: Severity,
     /// The object it is about (`eth0`, `cpu3`, `eth0 rx-0`, `machine`).
-    pub subject: String,
+    pub subject: Subject,
     /// The condition, in one line.
     pub title: String,
     /// The measurements that support it.
@@ -299,6 +300,13 @@ impl fmt::Display for FindingId {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no finding is called {0:?}: netsilo explain lists all findings")]
 pub struct UnknownFinding(String);
+
+impl UnknownFinding {
+    /// For a text that is neither an id nor an id with a subject.
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
 
 impl FromStr for FindingId {
     type Err = UnknownFinding;

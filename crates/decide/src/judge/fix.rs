@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use netsilo_model::change::{Change, held_back, ordered};
 use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::findings::{Check, Finding, FindingId, UnknownFinding};
 use crate::plan::{Cause, Plan};
@@ -15,7 +16,7 @@ pub struct Mend {
     /// The id.
     pub id: FindingId,
     /// The subject; `None` matches all.
-    pub subject: Option<String>,
+    pub subject: Option<Subject>,
 }
 
 /// Parses `udp-one-queue` or `udp-one-queue:eth0`; in a subject, `/` stands for a space
@@ -26,14 +27,17 @@ impl FromStr for Mend {
     fn from_str(text: &str) -> Result<Self, UnknownFinding> {
         let (id, subject) =
             text.split_once(':').map_or((text, None), |(id, subject)| (id, Some(subject)));
-        Ok(Self { id: id.parse()?, subject: subject.map(|subject| subject.replace('/', " ")) })
+        let unknown = |_| UnknownFinding::new(text);
+        let subject = subject.map(|subject| subject.replace('/', " ").parse().map_err(unknown));
+        Ok(Self { id: id.parse()?, subject: subject.transpose()? })
     }
 }
 
 impl fmt::Display for Mend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.id)?;
-        self.subject.iter().try_for_each(|subject| write!(f, ":{}", subject.replace(' ', "/")))
+        let slashed = |subject: &Subject| subject.to_string().replace(' ', "/");
+        self.subject.iter().try_for_each(|subject| write!(f, ":{}", slashed(subject)))
     }
 }
 
@@ -155,7 +159,7 @@ mod tests {
         Finding {
             id: FindingId::FarFromConsumers,
             severity: Severity::Warning,
-            subject: subject.into(),
+            subject: subject.parse().unwrap(),
             title,
             evidence,
             remedies,
@@ -216,7 +220,10 @@ mod tests {
         for text in ["far-from-consumers", "far-from-consumers:eth0/rx-3"] {
             assert_eq!(mend(text).to_string(), text);
         }
-        assert_eq!(mend("far-from-consumers:eth0/rx-3").subject.as_deref(), Some("eth0 rx-3"));
+        assert_eq!(
+            mend("far-from-consumers:eth0/rx-3").subject,
+            Some(Subject::Queue("eth0".into(), 3))
+        );
         assert!("nonsense:eth0".parse::<Mend>().is_err());
     }
 

@@ -4,6 +4,7 @@
 //! Several counters (of the device, the driver, each queue) may count the same loss. The ledger
 //! takes the largest of them per subject, so a stage's sum is a lower bound.
 
+use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
@@ -41,7 +42,7 @@ pub struct Stage {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// The object it counts for (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
-    pub subject: String,
+    pub subject: Subject,
     /// The name that the kernel or the driver gives it.
     pub counter: String,
     /// Its growth in the interval; `None` when it was reset or did not exist before.
@@ -75,7 +76,8 @@ impl Ledger {
     fn next_step(&self) -> Option<String> {
         let stage = self.most_lost()?;
         let worst = stage.by_subject().into_iter().max_by_key(|(_, count)| *count);
-        let step = stage.place.next(worst.map_or("", |(subject, _)| subject));
+        let step =
+            stage.place.next(&worst.map(|(subject, _)| subject.to_string()).unwrap_or_default());
         let all: f64 = self.losing().map(|stage| stage.count as f64).sum();
         let share = stage.count as f64 / all * 100.0;
         Some(match self.losing().count() {
@@ -92,15 +94,15 @@ impl Ledger {
 
 impl Stage {
     /// The counters of a subject that grew in the interval.
-    pub fn grown<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = &'a Line> {
+    pub fn grown<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = &'a Line> {
         self.lines.iter().filter(move |line| {
-            line.subject == subject && line.count.is_some_and(|count| count > 0)
+            line.subject == *subject && line.count.is_some_and(|count| count > 0)
         })
     }
 
     /// Packets that each subject lost in the interval, a lower bound.
-    pub fn by_subject(&self) -> BTreeMap<&str, u64> {
-        let mut subjects: BTreeMap<&str, u64> = BTreeMap::new();
+    pub fn by_subject(&self) -> BTreeMap<&Subject, u64> {
+        let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
         for line in self.lines.iter().filter(|line| line.aside.is_none()) {
             let count = subjects.entry(&line.subject).or_default();
             *count = (*count).max(line.count.unwrap_or(0));
@@ -129,7 +131,7 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
 
 fn stage(place: Place, mut lines: Vec<Line>, seconds: f64) -> Stage {
     let largest = |count: &dyn Fn(&Line) -> u64| {
-        let mut subjects: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
         for line in lines.iter().filter(|line| line.aside.is_none() || !place.loses()) {
             let most = subjects.entry(&line.subject).or_default();
             *most = (*most).max(count(line));
@@ -161,7 +163,7 @@ fn netdev_lines(analysis: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Pl
         let Some(value) = netdev.statistics.get(*counter) else { continue };
         let old = before.and_then(|before| before.statistics.get(*counter));
         book.entry(*place).or_default().push(Line {
-            subject: netdev.name.clone(),
+            subject: Subject::Netdev(netdev.name.clone()),
             counter: (*counter).to_owned(),
             count: old.and_then(|old| value.checked_sub(*old)),
             since_boot: *value,
@@ -172,7 +174,7 @@ fn netdev_lines(analysis: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Pl
     let (old, new) = (before.map(driver_counters).unwrap_or_default(), driver_counters(netdev));
     for ((place, counter), (value, aside)) in new {
         let count = old.get(&(place, counter.clone())).and_then(|(old, _)| value.checked_sub(*old));
-        let (subject, source) = (netdev.name.clone(), "ethtool -S".to_owned());
+        let (subject, source) = (Subject::Netdev(netdev.name.clone()), "ethtool -S".to_owned());
         book.entry(place).or_default().push(Line {
             subject,
             counter,
@@ -227,7 +229,7 @@ fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
         ];
         for (place, counter, per_s, since_boot, aside) in rows {
             book.entry(place).or_default().push(Line {
-                subject: format!("cpu{cpu}"),
+                subject: Subject::Cpu(*cpu),
                 counter: counter.to_owned(),
                 count: per_s.map(|rate| (rate * seconds).round() as u64),
                 since_boot: since_boot.into(),
@@ -240,34 +242,34 @@ fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
 
 /// Protocol counters: name, stage, subject, reason why it is not a loss. Counters of one subject
 /// overlap: the ledger takes the largest.
-const PROTOCOLS: &[(&str, Place, &str, &str)] = &[
-    ("IpInDiscards", Place::Protocol, "ipv4", ""),
-    ("IpInHdrErrors", Place::Protocol, "ipv4 headers", ""),
-    ("IpReasmFails", Place::Protocol, "ipv4 fragments", ""),
-    ("Ip6InDiscards", Place::Protocol, "ipv6", ""),
-    ("Ip6InHdrErrors", Place::Protocol, "ipv6 headers", ""),
-    ("Ip6ReasmFails", Place::Protocol, "ipv6 fragments", ""),
-    ("UdpInCsumErrors", Place::Protocol, "udp checksums", ""),
-    ("TcpInCsumErrors", Place::Protocol, "tcp checksums", ""),
-    ("TcpExtPFMemallocDrop", Place::Protocol, "memory reserve", ""),
+const PROTOCOLS: &[(&str, Place, ProtocolPart, &str)] = &[
+    ("IpInDiscards", Place::Protocol, ProtocolPart::Ipv4, ""),
+    ("IpInHdrErrors", Place::Protocol, ProtocolPart::Ipv4Headers, ""),
+    ("IpReasmFails", Place::Protocol, ProtocolPart::Ipv4Fragments, ""),
+    ("Ip6InDiscards", Place::Protocol, ProtocolPart::Ipv6, ""),
+    ("Ip6InHdrErrors", Place::Protocol, ProtocolPart::Ipv6Headers, ""),
+    ("Ip6ReasmFails", Place::Protocol, ProtocolPart::Ipv6Fragments, ""),
+    ("UdpInCsumErrors", Place::Protocol, ProtocolPart::UdpChecksums, ""),
+    ("TcpInCsumErrors", Place::Protocol, ProtocolPart::TcpChecksums, ""),
+    ("TcpExtPFMemallocDrop", Place::Protocol, ProtocolPart::MemoryReserve, ""),
     (
         "TcpExtIPReversePathFilter",
         Place::Protocol,
-        "rp_filter",
+        ProtocolPart::RpFilter,
         "rejected by a rule, not dropped because of a full queue",
     ),
-    ("UdpNoPorts", Place::Protocol, "udp", "no socket listens on the port"),
-    ("TcpExtListenOverflows", Place::Listen, "tcp", ""),
-    ("TcpExtListenDrops", Place::Listen, "tcp", ""),
-    ("TcpExtTCPReqQFullDrop", Place::Listen, "tcp requests", ""),
-    ("UdpRcvbufErrors", Place::Socket, "udp", ""),
-    ("Udp6RcvbufErrors", Place::Socket, "udp6", ""),
-    ("UdpMemErrors", Place::Socket, "udp memory", ""),
-    ("TcpExtTCPBacklogDrop", Place::Socket, "tcp backlog", ""),
-    ("TcpExtTCPRcvQDrop", Place::Socket, "tcp", ""),
-    ("TcpExtRcvPruned", Place::Socket, "tcp", ""),
-    ("TcpExtTCPOFODrop", Place::Socket, "tcp out of order", ""),
-    ("TcpExtPruneCalled", Place::Socket, "tcp", "memory was reclaimed from the buffer"),
+    ("UdpNoPorts", Place::Protocol, ProtocolPart::Udp, "no socket listens on the port"),
+    ("TcpExtListenOverflows", Place::Listen, ProtocolPart::Tcp, ""),
+    ("TcpExtListenDrops", Place::Listen, ProtocolPart::Tcp, ""),
+    ("TcpExtTCPReqQFullDrop", Place::Listen, ProtocolPart::TcpRequests, ""),
+    ("UdpRcvbufErrors", Place::Socket, ProtocolPart::Udp, ""),
+    ("Udp6RcvbufErrors", Place::Socket, ProtocolPart::Udp6, ""),
+    ("UdpMemErrors", Place::Socket, ProtocolPart::UdpMemory, ""),
+    ("TcpExtTCPBacklogDrop", Place::Socket, ProtocolPart::TcpBacklog, ""),
+    ("TcpExtTCPRcvQDrop", Place::Socket, ProtocolPart::Tcp, ""),
+    ("TcpExtRcvPruned", Place::Socket, ProtocolPart::Tcp, ""),
+    ("TcpExtTCPOFODrop", Place::Socket, ProtocolPart::TcpOutOfOrder, ""),
+    ("TcpExtPruneCalled", Place::Socket, ProtocolPart::Tcp, "memory was reclaimed from the buffer"),
 ];
 
 fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
@@ -281,7 +283,7 @@ fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>
             _ => "snmp",
         };
         book.entry(*place).or_default().push(Line {
-            subject: (*subject).to_owned(),
+            subject: Subject::Protocol(*subject),
             counter: (*counter).to_owned(),
             count: rate.map(|rate| (rate * seconds).round() as u64),
             since_boot: *value,
@@ -303,7 +305,7 @@ fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) 
             .get(&place)
             .is_some_and(|lines| lines.iter().any(|line| line.counter.ends_with(within)));
         book.entry(place).or_default().push(Line {
-            subject: socket.label(),
+            subject: socket.subject(),
             counter: "sk_drops".to_owned(),
             count: before.map(|before| socket.dropped_since(before)),
             since_boot: socket.drops,
@@ -396,7 +398,10 @@ mod tests {
         let ledger = ledger_of(&host);
         let stage = ledger.stage(Place::Socket).unwrap();
         assert_eq!((stage.count, stage.lines.len()), (30, 2));
-        assert_eq!(stage.grown("udp port 53").next().unwrap().count, Some(29));
+        assert_eq!(
+            stage.grown(&Subject::Port(SocketKind::Udp, 53)).next().unwrap().count,
+            Some(29)
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod rps_in_force;
 mod tests;
 mod work;
 
+use netsilo_model::snapshot::subject::Subject;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -44,7 +45,7 @@ pub struct Verdict {
     /// The remedy.
     pub remedy: RemedyName,
     /// The netdev.
-    pub subject: String,
+    pub subject: Subject,
     /// The predicted effect.
     pub outcome: Outcome,
     /// The reason, in one line.
@@ -323,7 +324,7 @@ impl Verdict {
         };
         Self {
             remedy,
-            subject: work.netdev.name.clone(),
+            subject: Subject::Netdev(work.netdev.name.clone()),
             outcome,
             because,
             bound,

@@ -7,37 +7,24 @@
 mod chain;
 mod cpu;
 
-use std::fmt;
-use std::str::FromStr;
-
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::CpuSplit;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::NodeId;
+use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::Evidence;
 
 pub(crate) use cpu::ksoftirqd;
 
-/// The subject of the question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Subject {
-    /// A CPU: `cpu3`, `3`.
-    Cpu(CpuId),
-    /// An interrupt: `irq27`.
-    Irq(Irq),
-    /// A netdev, or one of its rx queues: `eth0`, `eth0 rx-3`, `eth0/rx-3`.
-    Netdev(String, Option<u32>),
-}
-
 /// The explanation of a subject.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Why {
     /// The subject, as it is printed (`cpu3`, `irq27`, `eth0 rx-3`).
-    pub subject: String,
+    pub subject: Subject,
     /// Time between the two snapshots, in seconds.
     pub elapsed_s: f64,
     /// The CPU's time; `None` when the subject is not a CPU.
@@ -119,6 +106,9 @@ pub enum WhyError {
     /// The rx queue does not exist.
     #[error("{0} has no rx-{1}: its rx queues are {2}")]
     NoQueue(String, u32, CpuSet),
+    /// Not a CPU, interrupt, netdev or rx queue.
+    #[error("expected cpu3, irq27, eth0 or eth0/rx-3, found {:?}", .0.to_string())]
+    NotExplained(Subject),
 }
 
 /// Explains a subject. Fails when the subject does not exist.
@@ -137,32 +127,41 @@ pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, WhyError> 
             }
             (None, causes)
         }
-        Subject::Netdev(name, queue) => {
-            let of_netdev = || silos.queues.iter().filter(|silo| silo.netdev.name == *name);
-            if !after.netdevs.iter().any(|netdev| netdev.name == *name) {
-                let names: Vec<&str> =
-                    after.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
-                return Err(WhyError::NoNetdev(name.clone(), names.join(", ")));
-            }
-            let causes = queues(
-                analysis,
-                of_netdev().filter(|silo| queue.is_none() || silo.queue == *queue),
-            );
-            if let (Some(queue), true) = (queue, causes.is_empty()) {
-                let queues = of_netdev().filter_map(|silo| silo.queue).map(CpuId).collect();
-                return Err(WhyError::NoQueue(name.clone(), *queue, queues));
-            }
-            (None, causes)
-        }
+        Subject::Netdev(name) => (None, netdev_causes(analysis, name, None)?),
+        Subject::Queue(name, queue) => (None, netdev_causes(analysis, name, Some(*queue))?),
+        other => return Err(WhyError::NotExplained(other.clone())),
     };
     let notes = netsilo_model::derive::notes::notes(analysis.observation, &analysis.rates, silos);
     Ok(Why {
-        subject: subject.to_string(),
+        subject: subject.clone(),
         elapsed_s: analysis.rates.elapsed.as_secs_f64(),
         cpu,
         causes,
         notes,
     })
+}
+
+/// The causes of a netdev's rx queues, or of one of them.
+fn netdev_causes(
+    analysis: &Analysis<'_>,
+    name: &str,
+    queue: Option<u32>,
+) -> Result<Vec<Cause>, WhyError> {
+    let netdevs = &analysis.after().netdevs;
+    if !netdevs.iter().any(|netdev| netdev.name == name) {
+        let names: Vec<&str> = netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
+        return Err(WhyError::NoNetdev(name.to_owned(), names.join(", ")));
+    }
+    let of_netdev = || analysis.silos.queues.iter().filter(|silo| silo.netdev.name == name);
+    let causes =
+        queues(analysis, of_netdev().filter(|silo| queue.is_none() || silo.queue == queue));
+    match queue {
+        Some(queue) if causes.is_empty() => {
+            let queues = of_netdev().filter_map(|silo| silo.queue).map(CpuId).collect();
+            Err(WhyError::NoQueue(name.to_owned(), queue, queues))
+        }
+        _ => Ok(causes),
+    }
 }
 
 /// The cause of each queue on the CPU that polls it most, in descending order of CPU time.
@@ -175,47 +174,6 @@ fn queues<'a>(analysis: &Analysis<'_>, silos: impl Iterator<Item = &'a Silo>) ->
 /// Sorts causes in descending order of CPU time; unknown shares come last.
 fn heaviest_first(causes: &mut [Cause]) {
     causes.sort_by(|a, b| b.share.unwrap_or(-1.0).total_cmp(&a.share.unwrap_or(-1.0)));
-}
-
-/// The text names neither a CPU, an interrupt, a netdev nor an rx queue.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected cpu3, irq27, eth0 or eth0/rx-3, found {0:?}")]
-pub struct UnknownSubject(String);
-
-impl FromStr for Subject {
-    type Err = UnknownSubject;
-
-    fn from_str(text: &str) -> Result<Self, UnknownSubject> {
-        let unknown = || UnknownSubject(text.to_owned());
-        let number = |prefix: &str| {
-            text.strip_prefix(prefix).map(str::trim).and_then(|rest| rest.parse().ok())
-        };
-        if let Some(cpu) = number("cpu").or_else(|| number("")) {
-            return Ok(Self::Cpu(CpuId(cpu)));
-        }
-        if let Some(irq) = number("irq") {
-            return Ok(Self::Irq(Irq(irq)));
-        }
-        match text.split_once(['/', ' ']) {
-            Some((netdev, queue)) => {
-                let queue = queue.trim().strip_prefix("rx-").and_then(|queue| queue.parse().ok());
-                Ok(Self::Netdev(netdev.to_owned(), Some(queue.ok_or_else(unknown)?)))
-            }
-            None if text.is_empty() => Err(unknown()),
-            None => Ok(Self::Netdev(text.to_owned(), None)),
-        }
-    }
-}
-
-impl fmt::Display for Subject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu(cpu) => write!(f, "cpu{cpu}"),
-            Self::Irq(irq) => write!(f, "irq{irq}"),
-            Self::Netdev(netdev, Some(queue)) => write!(f, "{netdev} rx-{queue}"),
-            Self::Netdev(netdev, None) => f.write_str(netdev),
-        }
-    }
 }
 
 #[cfg(test)]

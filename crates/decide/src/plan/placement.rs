@@ -11,6 +11,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, Writable, WriterKnob};
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity, RxQueue};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::model::Model;
 use crate::place::{AlgorithmName, Room, Suggestion, Vector, suggest};
@@ -122,7 +123,14 @@ impl<'a> VectorRules<'a> {
             return None;
         }
         vector.pool = match other.and_then(|other| other.cpus.as_ref()) {
-            Some(cpus) if !selection::usable(&snapshot.topology, &vector.label, cpus, plan) => {
+            Some(cpus)
+                if !selection::usable(
+                    &snapshot.topology,
+                    &vector.label.to_string(),
+                    cpus,
+                    plan,
+                ) =>
+            {
                 return None;
             }
             Some(cpus) => cpus.minus(&self.goal.exclude),
@@ -395,7 +403,13 @@ impl Group<'_> {
     }
 
     /// The changes that put the group on a CPU.
-    fn changes(&self, snapshot: &Snapshot, cpu: CpuId, label: &str, reason: &str) -> Vec<Change> {
+    fn changes(
+        &self,
+        snapshot: &Snapshot,
+        cpu: CpuId,
+        label: &Subject,
+        reason: &str,
+    ) -> Vec<Change> {
         let reason = format!("{label}: {reason}");
         let threads: Vec<&NapiThread> =
             self.silos.iter().filter_map(|silo| silo.kthread.as_ref()).collect();
@@ -420,7 +434,12 @@ impl Group<'_> {
 
     /// The change that puts the interrupt of a threaded NAPI on the kthread's CPU: it only wakes
     /// the kthread, and on the same CPU that needs no IPI.
-    fn interrupt_to_kthread(&self, snapshot: &Snapshot, cpu: CpuId, label: &str) -> Option<Change> {
+    fn interrupt_to_kthread(
+        &self,
+        snapshot: &Snapshot,
+        cpu: CpuId,
+        label: &Subject,
+    ) -> Option<Change> {
         let writable = snapshot.irqs.get(&self.irq?)?.writable == Writable::Yes;
         let reason = format!(
             "{label}: its interrupt only wakes the NAPI's kthread, on the same cpu without an ipi"

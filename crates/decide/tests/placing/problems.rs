@@ -9,6 +9,7 @@ use netsilo_model::cost::problem::{Problem, SECOND_NS};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{NodeId, Topology};
+use netsilo_model::snapshot::subject::Subject;
 
 /// Pseudo-random numbers (splitmix64).
 pub(crate) struct Numbers(u64);
@@ -74,7 +75,7 @@ impl Work {
                 .collect();
             let present = (numbers.share() < 0.7).then(|| numbers.one_of(&allowed));
             Vector {
-                label: format!("eth0 rx-{index}"),
+                label: Subject::Queue("eth0".into(), index as u32),
                 node: device,
                 pool: pool.clone(),
                 present,

@@ -1,6 +1,7 @@
 //! Silos: an rx queue with its interrupt, NAPI, CPUs and consumers. [`crate::derive::queue_map`] maps NAPIs to
 //! queues.
 
+use crate::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -157,10 +158,16 @@ pub struct Elsewhere {
 impl Silo {
     /// Name in reports: `eth0 rx-3`, or `eth0 napi 8197` if the queue is unknown.
     pub fn label(&self) -> String {
+        self.subject().to_string()
+    }
+
+    /// The rx queue; the NAPI instance if the queue is unknown; else the netdev.
+    pub fn subject(&self) -> Subject {
+        let netdev = self.netdev.name.clone();
         match (self.queue, &self.napi) {
-            (Some(queue), _) => format!("{} rx-{queue}", self.netdev.name),
-            (None, Some(napi)) => format!("{} napi {}", self.netdev.name, napi.to),
-            (None, None) => self.netdev.name.clone(),
+            (Some(queue), _) => Subject::Queue(netdev, queue),
+            (None, Some(napi)) => Subject::Napi(netdev, napi.to),
+            (None, None) => Subject::Netdev(netdev),
         }
     }
 

@@ -1,34 +1,34 @@
-//! FILEDOC
+//! Events that the kernel announces: links, netdevs, CPUs, suspend.
 
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuId;
 
-/// Something that the kernel announced.
+/// An announcement of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// A netdev was set up, or its carrier came.
+    /// A netdev was set up, or its carrier came up.
     LinkUp(String),
-    /// A netdev was set down, or its carrier went.
+    /// A netdev was set down, or its carrier went down.
     LinkDown(String),
     /// The driver was reset, or the netdev's channels or rings were changed.
     Reset(String),
-    /// There is a new netdev.
+    /// A netdev was added.
     NetdevAdded(String),
-    /// A netdev is no more.
+    /// A netdev was removed.
     NetdevRemoved(String),
-    /// A netdev has another name.
+    /// A netdev was renamed.
     Renamed {
         /// The old name.
         from: String,
         /// The new one.
         to: String,
     },
-    /// A CPU came.
+    /// A CPU came online.
     CpuOnline(CpuId),
-    /// A CPU went; the kernel moves its interrupts.
+    /// A CPU went offline; the kernel moves its interrupts.
     CpuOffline(CpuId),
-    /// The machine was suspended and is back.
+    /// The machine resumed after a suspend.
     Resumed,
 }

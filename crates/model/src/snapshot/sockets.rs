@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::snapshot::subject::Subject;
+
 /// A socket that has dropped at least one packet or connection since it was opened.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LosingSocket {
@@ -43,23 +45,17 @@ pub struct Holder {
 }
 
 impl LosingSocket {
-    /// Protocol and port, which several sockets may share (`SO_REUSEPORT`): `udp port 53`.
-    pub fn port_label(&self) -> String {
-        let kind = match self.kind {
-            SocketKind::Udp => "udp",
-            SocketKind::TcpListen => "tcp",
-        };
-        format!("{kind} port {}", self.port)
+    /// Protocol and port, which several sockets may share (`SO_REUSEPORT`).
+    pub fn port_subject(&self) -> Subject {
+        Subject::Port(self.kind, self.port)
     }
 
-    /// [`Self::port_label`] with the holder: `udp port 53 of dnsmasq (pid 812)`.
-    pub fn label(&self) -> String {
-        let holder = self
-            .holder
-            .as_ref()
-            .map(|it| format!(" of {} (pid {})", it.comm, it.tgid))
-            .unwrap_or_default();
-        self.port_label() + &holder
+    /// [`Self::port_subject`] with the holder, if it is known.
+    pub fn subject(&self) -> Subject {
+        match &self.holder {
+            Some(holder) => Subject::Socket(self.kind, self.port, holder.clone()),
+            None => self.port_subject(),
+        }
     }
 
     /// Drops since an earlier list of all losing sockets.
@@ -97,10 +93,10 @@ mod tests {
 
     #[test]
     fn the_label_names_the_holder() {
-        assert_eq!(udp(7, 9).label(), "udp port 53");
+        assert_eq!(udp(7, 9).subject().to_string(), "udp port 53");
         let holder = Some(Holder { tgid: 812, comm: "dnsmasq".into() });
         assert_eq!(
-            LosingSocket { holder, ..udp(7, 9) }.label(),
+            LosingSocket { holder, ..udp(7, 9) }.subject().to_string(),
             "udp port 53 of dnsmasq (pid 812)"
         );
     }

@@ -56,6 +56,7 @@ mod tests {
     use netsilo_model::change::Value;
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
+    use netsilo_model::snapshot::subject::Subject;
 
     use super::*;
 
@@ -65,7 +66,7 @@ mod tests {
 
     fn placement(cpus: &str, moves: bool) -> Placement {
         Placement {
-            label: "eth0 rx-0".into(),
+            label: Subject::Queue("eth0".into(), 0),
             netdev: NetdevIdentity::default(),
             irq: Some(Irq(27)),
             action: "virtio0-input.0".into(),

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use netsilo_decide::control::Written;
+use netsilo_decide::control::WriteOutcome;
 use netsilo_model::change::{Change, Target};
 use netsilo_sys::transaction::apply::{ApplyError, Drift, Options, WriteError, apply_for};
 use netsilo_sys::transaction::journal;
@@ -17,7 +17,7 @@ use netsilo_sys::transaction::undo::{Which, undo};
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// Result of each knob; a knob without a result was not tried.
-    pub(crate) outcomes: Vec<(Target, Written)>,
+    pub(crate) outcomes: Vec<(Target, WriteOutcome)>,
     /// Why the batch ended early.
     pub(crate) stopped: Option<Stopped>,
 }
@@ -46,11 +46,11 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
                 };
                 for change in &changes {
                     let value = settled(&change.target).unwrap_or(&change.new).clone();
-                    batch.outcomes.push((change.target.clone(), Written::InForce(value)));
+                    batch.outcomes.push((change.target.clone(), WriteOutcome::InForce(value)));
                 }
                 for (target, now) in applied.overwritten {
                     batch.outcomes.retain(|(it, _)| *it != target);
-                    batch.outcomes.push((target, Written::Overwritten(now)));
+                    batch.outcomes.push((target, WriteOutcome::Overwritten(now)));
                 }
                 return batch;
             }
@@ -76,15 +76,16 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
     batch
 }
 
-fn drifted(drift: Drift) -> (Target, Written) {
+fn drifted(drift: Drift) -> (Target, WriteOutcome) {
     match drift {
-        Drift::Changed { target, now, .. } => (target, Written::Overwritten(now)),
+        Drift::Changed { target, now, .. } => (target, WriteOutcome::Overwritten(now)),
         Drift::Unreadable(error) => refused(&error),
     }
 }
 
-fn refused(error: &KnobError) -> (Target, Written) {
-    let written = if error.is_gone() { Written::Gone } else { Written::Refused(error.to_string()) };
+fn refused(error: &KnobError) -> (Target, WriteOutcome) {
+    let written =
+        if error.is_gone() { WriteOutcome::Gone } else { WriteOutcome::Refused(error.to_string()) };
     (error.target().clone(), written)
 }
 

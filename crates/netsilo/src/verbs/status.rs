@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use netsilo_decide::control::{Conflict, ControllerState, Entry, Held, Verdict};
+use netsilo_decide::control::{Conflict, ControllerState, Held, LogEntry, TrialResult};
 use netsilo_decide::plan::{Advice, Placement, Refusal};
 use netsilo_model::change::Change;
 use netsilo_model::derive::silo::Locality;
@@ -59,9 +59,9 @@ pub(crate) struct Status {
     /// Advice that netsilo does not act on itself.
     pub(crate) advice: Vec<Advice>,
     /// Result of the last writes that could be verified.
-    pub(crate) verification: Option<Verdict>,
+    pub(crate) verification: Option<TrialResult>,
     /// The last decisions, oldest first.
-    pub(crate) log: Vec<Entry>,
+    pub(crate) log: Vec<LogEntry>,
     /// Failures of the daemon itself, and their reasons.
     pub(crate) notes: Vec<String>,
     pub(crate) totals: Totals,

@@ -1,9 +1,10 @@
 //! `netsilo why`: explains what put work on a CPU.
 
 use anyhow::Result;
-use netsilo_decide::judge::why::{Subject, why};
+use netsilo_decide::judge::why::why;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::tell::exit::Exit;

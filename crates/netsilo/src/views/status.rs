@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
-use netsilo_decide::control::{ControllerState, Entry};
+use netsilo_decide::control::{ControllerState, LogEntry};
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::Source;
 
@@ -124,7 +124,7 @@ fn placements(status: &Status) -> Table {
         let irq = placement.irq.map_or_else(|| "-".to_owned(), |irq| irq.to_string());
         let state = if placement.moves { "elsewhere" } else { "in place" };
         table.add_row([
-            placement.label.clone(),
+            placement.label.to_string(),
             irq,
             placement.cpus.to_string(),
             state.to_owned(),
@@ -146,13 +146,13 @@ fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) 
     }
 }
 
-fn decision(status: &Status, entry: &Entry) -> String {
+fn decision(status: &Status, entry: &LogEntry) -> String {
     format!("{} ago: {}", ago(status, entry.at), words(entry))
 }
 
 /// A decision in one line.
-pub(crate) fn words(entry: &Entry) -> String {
-    let what = serde_json::to_value(entry.what)
+pub(crate) fn words(entry: &LogEntry) -> String {
+    let what = serde_json::to_value(entry.kind)
         .ok()
         .and_then(|what| what.as_str().map(|what| what.replace('_', " ")));
     let what = what.unwrap_or_default();

@@ -19,7 +19,7 @@ pub(crate) fn render(check: &Check, all: bool) -> String {
     for it in verdicts {
         rows.add_row([
             format!("  {}", it.remedy),
-            it.subject.clone(),
+            it.subject.to_string(),
             it.outcome.to_string(),
             it.because.clone(),
         ]);

@@ -16,7 +16,7 @@ pub(crate) fn render(why: &Why) -> String {
     let _ = writeln!(
         text,
         "{}, {:.1} s",
-        why.cpu.as_ref().map_or_else(|| why.subject.clone(), title),
+        why.cpu.as_ref().map_or_else(|| why.subject.to_string(), title),
         why.elapsed_s
     );
     if let Some(cpu) = &why.cpu {

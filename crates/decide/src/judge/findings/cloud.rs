@@ -2,6 +2,7 @@
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
@@ -67,7 +68,7 @@ fn allowance(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::CloudAllowance,
         severity: Severity::Critical,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "the instance exceeds its allowance of {}: the provider queues or drops packets",
             limits.join(" and ")
@@ -99,7 +100,7 @@ fn one_queue(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::VirtioOneQueue,
         severity: Severity::Warning,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("the hypervisor offers only one queue, which keeps cpu{cpu} busy"),
         evidence: vec![
             setting("VIRTIO_NET_F_MQ", "not offered", "device/features"),
@@ -142,7 +143,7 @@ fn without_vf(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::NetvscWithoutVf,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "it has no virtual function: all packets pass through the hypervisor's switch"
             .into(),
         evidence: vec![

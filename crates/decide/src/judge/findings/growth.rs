@@ -2,6 +2,7 @@
 //! and findings.
 
 use netsilo_model::change::Change;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::{Finding, FindingId, Severity};
@@ -40,7 +41,7 @@ pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> O
     looked.then(|| Finding {
         id,
         severity: Severity::Ok,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: title.to_owned(),
         evidence,
         remedies: Vec::new(),

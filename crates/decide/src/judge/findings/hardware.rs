@@ -1,5 +1,6 @@
 //! Findings on the hardware: PCIe links, NUMA nodes, MTU, CPU frequency, idle states, memory.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
@@ -146,7 +147,7 @@ fn pcie_link(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::PcieLinkNarrow,
         severity: if full { Severity::Warning } else { Severity::Info },
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("its PCIe link carries {mbps} Mbit/s, its ports can receive {needed}"),
         evidence,
         remedies: vec![remedy],
@@ -187,7 +188,7 @@ fn node(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::ReadersOnAnotherNode,
         severity: if gain >= 0.01 { Severity::Warning } else { Severity::Info },
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("most of its data is read on other NUMA nodes than its own, node {home}"),
         evidence: vec![
             Evidence::new("bytes read on other nodes", Measure::Share(away / all), "eBPF"),
@@ -230,7 +231,7 @@ fn small_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::MtuSmall,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("full packets of {} bytes keep cpu{cpu} busy", netdev.mtu),
         evidence: vec![
             Evidence::new("packets", Measure::PerSecond(packets), "statistics/rx_packets"),
@@ -276,7 +277,7 @@ fn unused_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::MtuUnused,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("its MTU is {}, but its peers send as if it were 1500", netdev.mtu),
         evidence: vec![
             Evidence::new(
@@ -325,7 +326,7 @@ fn frequency(analysis: &Analysis<'_>) -> Vec<Finding> {
         Some(Finding {
             id: FindingId::FrequencyLow,
             severity: Severity::Warning,
-            subject: format!("cpu{cpu}"),
+            subject: Subject::Cpu(cpu),
             title: "busy with softirqs, and below its maximum frequency".into(),
             evidence: vec![
                 Evidence::new("softirq", Measure::Share(softirq), analysis.softirq(cpu)?.1),
@@ -387,7 +388,7 @@ fn deep_idle(analysis: &Analysis<'_>) -> Option<Finding> {
     Some(Finding {
         id: FindingId::DeepIdle,
         severity: Severity::Info,
-        subject: format!("cpu{cpu}"),
+        subject: Subject::Cpu(cpu),
         title: format!(
             "its interrupts may find it in idle state {}, which takes {} us to leave",
             state.name, state.latency_usecs

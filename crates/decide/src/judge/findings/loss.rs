@@ -8,6 +8,7 @@ use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::judged::Judged;
@@ -39,13 +40,15 @@ fn sysctl_number(analysis: &Analysis<'_>, name: &str) -> Option<u64> {
     analysis.observation.after.net.sysctls.get(name)?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Parses the CPU from a subject such as `cpu3`.
-fn cpu_of(subject: &str) -> Option<CpuId> {
-    subject.strip_prefix("cpu")?.parse().ok().map(CpuId)
+fn cpu_of(subject: &Subject) -> Option<CpuId> {
+    match subject {
+        Subject::Cpu(cpu) => Some(*cpu),
+        _ => None,
+    }
 }
 
 /// The counters of a subject at a stage that grew, as evidence.
-fn grown(ledger: &Ledger, place: Place, subject: &str) -> Vec<Evidence> {
+fn grown(ledger: &Ledger, place: Place, subject: &Subject) -> Vec<Evidence> {
     let stage = ledger.stage(place);
     let lines = stage.into_iter().flat_map(|stage| stage.grown(subject));
     lines
@@ -93,7 +96,7 @@ fn backlog(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
 
 fn backlog_full(
     analysis: &Analysis<'_>,
-    subject: &str,
+    subject: &Subject,
     lost: u64,
     mut evidence: Vec<Evidence>,
 ) -> Option<Finding> {
@@ -157,7 +160,7 @@ fn backlog_full(
     Some(Finding {
         id: FindingId::BacklogOverflow,
         severity: Severity::Critical,
-        subject: subject.to_owned(),
+        subject: subject.clone(),
         title: format!("its backlog was full: {lost} packets lost"),
         evidence,
         remedies: if load.is_full() { vec![elsewhere, larger] } else { vec![larger, elsewhere] },
@@ -166,14 +169,14 @@ fn backlog_full(
 
 fn flow_limit(
     analysis: &Analysis<'_>,
-    subject: &str,
+    subject: &Subject,
     lost: u64,
     evidence: Vec<Evidence>,
 ) -> Finding {
     Finding {
         id: FindingId::FlowLimitDrops,
         severity: Severity::Warning,
-        subject: subject.to_owned(),
+        subject: subject.clone(),
         title: format!(
             "one flow fills its backlog and lost {lost} packets to the flow limit, \
              which protects other flows"
@@ -215,7 +218,7 @@ fn squeeze(
     analysis: &Analysis<'_>,
     ledger: &Ledger,
     load: &Load<'_>,
-    subject: &str,
+    subject: &Subject,
     count: u64,
     lost: u64,
 ) -> Finding {
@@ -273,7 +276,7 @@ fn squeeze(
     Finding {
         id: FindingId::BudgetSqueeze,
         severity: Severity::Warning,
-        subject: subject.to_owned(),
+        subject: subject.clone(),
         title: match lost {
             0 => "it stops polling with work left, and has no idle time".to_owned(),
             _ => "it stops polling with work left, and the queues it polls lose packets".to_owned(),
@@ -286,14 +289,14 @@ fn squeeze(
 impl Load<'_> {
     /// Packets that the netdevs polled on this CPU, and its backlog, lost in the interval.
     fn lost(&self, ledger: &Ledger) -> u64 {
-        let mut names = self.netdevs();
-        names.push(self.subject());
+        let mut subjects: Vec<Subject> = self.netdevs().into_iter().map(Subject::Netdev).collect();
+        subjects.push(self.subject());
         let places = [Place::Nic, Place::Ring, Place::Backlog]
             .into_iter()
             .filter_map(|place| ledger.stage(place));
         places
             .flat_map(|stage| stage.by_subject())
-            .filter(|(subject, _)| names.iter().any(|name| name == subject))
+            .filter(|(subject, _)| subjects.contains(subject))
             .map(|it| it.1)
             .fold(0, u64::saturating_add)
     }
@@ -307,7 +310,7 @@ fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
     (known && ledger.most_lost().is_none()).then(|| Finding {
         id: FindingId::NothingLost,
         severity: Severity::Ok,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: "nothing was lost between the NIC and the readers".into(),
         evidence: ledger
             .stages

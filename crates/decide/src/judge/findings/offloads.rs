@@ -6,6 +6,7 @@ use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::Feature;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::subject::{Direction, Subject};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::{all_well, setting, sum};
@@ -98,7 +99,7 @@ fn lro_forwarding(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::LroForwarding,
         severity: Severity::Critical,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "LRO is on while the netdev forwards or bridges: merged packets are dropped or \
                 altered"
             .into(),
@@ -137,7 +138,7 @@ fn gro_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::GroOff,
         severity: Severity::Warning,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "GRO is off: each TCP segment passes through the stack separately".into(),
         evidence: vec![
             state(GRO, false),
@@ -213,7 +214,7 @@ fn segmentation_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding>
     Some(Finding {
         id: FindingId::SegmentationOff,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "the cpu segments large data into packets, which the device could do".into(),
         evidence,
         remedies: vec![
@@ -228,7 +229,7 @@ fn rx_checksum_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
     const CHECKSUM: &str = "rx-checksum";
     let (packets, size) =
         stream(analysis, netdev, "rx").filter(|_| could_be_on(netdev, CHECKSUM))?;
-    Some(checksum(analysis, netdev, &[CHECKSUM], "received", [packets, size]))
+    Some(checksum(analysis, netdev, &[CHECKSUM], Direction::Rx, [packets, size]))
 }
 
 /// The device computes no transmit checksum, but could.
@@ -238,16 +239,20 @@ fn tx_checksum_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
     let could: Vec<&str> = CHECKSUMS.into_iter().filter(|name| could_be_on(netdev, name)).collect();
     let none_on = CHECKSUMS.iter().all(|name| !is_on(netdev, name));
     (none_on && !could.is_empty())
-        .then(|| checksum(analysis, netdev, &could, "sent", [packets, size]))
+        .then(|| checksum(analysis, netdev, &could, Direction::Tx, [packets, size]))
 }
 
 fn checksum(
     analysis: &Analysis<'_>,
     netdev: &Netdev,
     off: &[&str],
-    which: &str,
+    direction: Direction,
     [packets, size]: [f64; 2],
 ) -> Finding {
+    let which = match direction {
+        Direction::Rx => "received",
+        Direction::Tx => "sent",
+    };
     let mut evidence: Vec<Evidence> = off.iter().map(|name| state(name, false)).collect();
     evidence.push(Evidence::new(
         format!("packets {which}"),
@@ -262,7 +267,7 @@ fn checksum(
     Finding {
         id: FindingId::ChecksumOff,
         severity: Severity::Info,
-        subject: format!("{} {}", netdev.name, if which == "sent" { "tx" } else { "rx" }),
+        subject: Subject::Direction(netdev.name.clone(), direction),
         title: format!(
             "the cpu computes the checksum of each packet {which}, which the device could do"
         ),

@@ -1,5 +1,6 @@
 //! Findings on placement: the interrupts and kthreads that `plan` would move, by the cost model.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, Target};
@@ -34,11 +35,12 @@ fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &
         analysis.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
     let gain =
         placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
-    let queues: Vec<&str> = placements.iter().map(|placement| placement.label.as_str()).collect();
+    let queues: Vec<String> =
+        placements.iter().map(|placement| placement.label.to_string()).collect();
     let mut evidence: Vec<Evidence> = distances(&silos);
     evidence.extend(placements.iter().map(|placement| {
         Evidence::new(
-            &placement.label,
+            placement.label.to_string(),
             Measure::Text(placement.basis.clone()),
             "the cost model (docs/placing.md)",
         )
@@ -47,7 +49,7 @@ fn far(analysis: &Analysis<'_>, netdev: &str, placements: &[&Placement], plan: &
     Finding {
         id: FindingId::FarFromConsumers,
         severity: Severity::Warning,
-        subject: netdev.to_owned(),
+        subject: Subject::Netdev(netdev.to_owned()),
         title: format!("{} would cost less on other cpus", queues.join(", ")),
         evidence,
         remedies: vec![Remedy {
@@ -114,7 +116,7 @@ fn placed_well(analysis: &Analysis<'_>) -> Option<Finding> {
     (!silos.is_empty()).then(|| Finding {
         id: FindingId::PlacedWell,
         severity: Severity::Ok,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: "the cost model finds no better place for receive work".into(),
         evidence: distances(&silos),
         remedies: Vec::new(),

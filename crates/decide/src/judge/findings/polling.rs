@@ -5,6 +5,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::NapiSettings;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::growth::setting;
@@ -63,7 +64,7 @@ fn busy_poll(analysis: &Analysis<'_>) -> Option<Finding> {
     Some(Finding {
         id: FindingId::BusyPollNoRoom,
         severity: Severity::Info,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: "readers busy-poll, but the cpus that receive and read have almost no idle time"
             .into(),
         evidence,
@@ -133,7 +134,7 @@ fn half_on(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::DeferralHalfOn,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "interrupt deferral is configured without its timer, so interrupts are not deferred"
             .into(),
         evidence,

@@ -1,6 +1,7 @@
 //! Findings from verdicts: remedies that would help where a CPU is saturated, and settings that are
 //! on and hurt.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, Target, Value};
@@ -17,7 +18,7 @@ const USELESS: f64 = 0.9;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
-    let mut by_netdev: BTreeMap<&str, Vec<&Verdict>> = BTreeMap::new();
+    let mut by_netdev: BTreeMap<&Subject, Vec<&Verdict>> = BTreeMap::new();
     for verdict in &judged.verdicts {
         by_netdev.entry(&verdict.subject).or_default().push(verdict);
     }
@@ -187,7 +188,7 @@ fn rfs_useless(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RfsUseless,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "RFS is on, but nearly all traffic is UDP that it cannot steer".into(),
         evidence: vec![bytes],
         remedies: vec![Remedy {

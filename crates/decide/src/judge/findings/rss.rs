@@ -1,6 +1,7 @@
 //! Findings on a NIC's hash: UDP on one queue because ports are not hashed, and the two directions
 //! of a connection on different CPUs.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::change::{Change, Key, Target, Value};
@@ -265,7 +266,7 @@ fn udp_on_one_queue(
     Some(Finding {
         id: FindingId::UdpOneQueue,
         severity: severity(analysis, silo),
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "{} flows of {flow_type} share a queue: rx-{} receives {:.0}% of the packets because \
              ports are not hashed",
@@ -339,11 +340,14 @@ fn asymmetric(analysis: &Analysis<'_>) -> Option<Finding> {
     }
     let used: BTreeSet<usize> = pairs.iter().flatten().map(|(at, _)| *at).collect();
     let used: Vec<&Netdev> = used.into_iter().filter_map(|at| netdevs.get(at)).collect();
-    let names: Vec<&str> = used.iter().map(|netdev| netdev.name.as_str()).collect();
+    let names = used.iter().map(|netdev| netdev.name.clone());
     Some(Finding {
         id: FindingId::RssAsymmetric,
         severity: Severity::Info,
-        subject: names.join(" "),
+        subject: match names.len() {
+            1 => names.map(Subject::Netdev).next().unwrap_or(Subject::Machine),
+            _ => Subject::Netdevs(names.collect()),
+        },
         title: "the two directions of forwarded connections are processed on different cpus".into(),
         evidence: vec![
             Evidence::new(

@@ -5,6 +5,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::load::TableLoad;
 use netsilo_model::rss::rebalance::{Balanced, balance};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::judged::Judged;
@@ -103,7 +104,7 @@ fn table_skew(
     Finding {
         id: FindingId::RssTableSkew,
         severity: severity(analysis, silo),
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "rx-{queue} receives {skew:.1} times the mean of the queues: the table does not suit \
              these flows"
@@ -146,7 +147,7 @@ fn elephant(netdev: &Netdev, load: &TableLoad) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RssElephant,
         severity: Severity::Info,
-        subject: format!("{} rx-{queue}", netdev.name),
+        subject: Subject::Queue(netdev.name.clone(), queue),
         title: format!(
             "one flow is {parts:.1} times a queue's fair share: neither a table nor RPS can split \
              it"

@@ -3,6 +3,7 @@
 mod steering;
 mod where_it_runs;
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
 use netsilo_model::change::{Change, Target};
@@ -71,8 +72,8 @@ impl<'a> Load<'a> {
         Self { cpu, split: CpuSplit::of(analysis.observation, &analysis.rates, cpu), queues }
     }
 
-    pub(super) fn subject(&self) -> String {
-        format!("cpu{}", self.cpu)
+    pub(super) fn subject(&self) -> Subject {
+        Subject::Cpu(self.cpu)
     }
 
     /// Names of the netdevs whose queues are polled on this CPU.
@@ -181,7 +182,7 @@ pub(super) fn spread(judged: &Judged<'_>, load: &Load<'_>) -> Remedy {
     let goes = |silo: &&&Silo| {
         plan.placements
             .iter()
-            .any(|it| it.label == silo.label() && it.moves && !it.cpus.contains(load.cpu))
+            .any(|it| it.label == silo.subject() && it.moves && !it.cpus.contains(load.cpu))
     };
     let leaving: Vec<&Silo> = load.queues.iter().filter(goes).copied().collect();
     let moved: f64 = leaving.iter().filter_map(|silo| silo.own_share.get(&load.cpu)).sum();
@@ -249,7 +250,7 @@ fn calm(load: &[Load<'_>]) -> Option<Finding> {
     (busiest.receiving() < OVERLOADED).then(|| Finding {
         id: FindingId::SoftirqCalm,
         severity: Severity::Ok,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: format!(
             "no cpu is overloaded by receive work: cpu {} does the most, {:.0}% of its time",
             busiest.cpu,

@@ -1,5 +1,6 @@
 //! Findings on the transmit path: queueing disciplines, full rings, XPS, completion interrupts.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
 use netsilo_model::change::{Settings, Target, Value};
@@ -128,7 +129,7 @@ fn drops(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::QdiscDrops,
         severity: if share >= CRITICAL_LOSS { Severity::Critical } else { Severity::Warning },
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("{} drops packets", kinds.join(" and ")),
         evidence,
         remedies: vec![
@@ -165,7 +166,7 @@ fn requeues(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::QdiscRequeues,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "packets are requeued because the tx ring is full or the tx queue is locked".into(),
         evidence: vec![
             Evidence::new(
@@ -200,7 +201,7 @@ fn one_lock(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::QdiscOneLock,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("all {queues} tx queues share one {} and its lock", new.kind),
         evidence: vec![
             setting("discipline on the device", new.kind.clone(), "tc qdisc"),
@@ -235,7 +236,7 @@ fn timeouts(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     (all > 0).then(|| Finding {
         id: FindingId::TxTimeouts,
         severity: Severity::Critical,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("tx queue {queues} stalled until the transmit watchdog fired"),
         evidence: vec![Evidence::new("timeouts", Measure::Count(all), "queues/tx-*/tx_timeout")],
         remedies: vec![Remedy::new(
@@ -311,7 +312,7 @@ fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Op
     Some(Finding {
         id: FindingId::TxRingStops,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: "its tx ring fills up and stops the tx queue".into(),
         evidence,
         remedies,
@@ -337,7 +338,7 @@ fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::XpsGaps,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("XPS assigns no tx queue to cpus {missing}"),
         evidence: vec![
             setting("cpus with a tx queue", covered.to_string(), "queues/tx-*/xps_cpus"),
@@ -397,7 +398,7 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
     Some(Finding {
         id: FindingId::CompletionsFar,
         severity: Severity::Info,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!("{} of its tx queues complete far from the cpus that send", queues.len()),
         evidence: vec![
             setting(

@@ -1,6 +1,7 @@
 //! Findings on settings of the network stack that limit connections, and on programs that write
 //! the same settings.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Target, Value};
@@ -72,8 +73,8 @@ impl<'a> HeldUp<'a> {
     }
 }
 
-fn subject(connection: &Connection) -> String {
-    connection.netdev.clone().unwrap_or_else(|| "machine".into())
+fn subject(connection: &Connection) -> Subject {
+    connection.netdev.clone().map_or(Subject::Machine, Subject::Netdev)
 }
 
 /// Doubles the maximum size of a buffer.
@@ -301,18 +302,11 @@ fn several_writers(analysis: &Analysis<'_>) -> Vec<Finding> {
         .filter(|(_, writers)| writers.iter().any(|(name, _)| *name != writers[0].0));
     several
         .map(|(knob, writers)| {
-            let what = match knob {
-                WriterKnob::IrqAffinity => "affinity of interrupts",
-                WriterKnob::Rps => "RPS",
-                WriterKnob::Xps => "XPS",
-                WriterKnob::LaterDevices => "later devices",
-                WriterKnob::Sysctls => "sysctls",
-            };
             let names: Vec<&str> = writers.iter().map(|(name, _)| *name).collect();
             Finding {
                 id: FindingId::SeveralWriters,
                 severity: Severity::Info,
-                subject: what.to_owned(),
+                subject: Subject::Settings(knob),
                 title: format!("{} write the same settings", names.join(" and ")),
                 evidence: writers
                     .iter()
@@ -363,7 +357,7 @@ fn containers(analysis: &Analysis<'_>) -> Option<Finding> {
     Some(Finding {
         id: FindingId::ContainersOnOneCpu,
         severity: Severity::Info,
-        subject: format!("cpu{cpu}"),
+        subject: Subject::Cpu(cpu),
         title: format!(
             "this cpu does the receive work of {veths} veths, while cpus that share its cache are \
              idle"

@@ -1,5 +1,6 @@
 //! Findings on tunnels and switch tags whose inner flows look like one flow to the NIC.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
 use netsilo_model::derive::analysis::Analysis;
@@ -60,7 +61,7 @@ fn finding(
     Finding {
         id: FindingId::TunnelOneQueue,
         severity: severity(analysis, silo_of(analysis, netdev, taken.queue)),
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "{kind}: {:.0}% of its packets arrive on rx-{}, regardless of the inner flows",
             taken.share() * 100.0,

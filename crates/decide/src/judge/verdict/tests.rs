@@ -27,7 +27,7 @@ fn set(list: &str) -> CpuSet {
 fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> {
     crate::judge::annotate::verdicts(&Analysis::new(observation, &Costs::default()))
         .into_iter()
-        .map(|verdict| ((verdict.subject.clone(), verdict.remedy), verdict))
+        .map(|verdict| ((verdict.subject.to_string(), verdict.remedy), verdict))
         .collect()
 }
 

@@ -6,6 +6,7 @@ use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::snapshot::ethtool::Limit;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::judged::Judged;
@@ -22,13 +23,17 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
     let Judged { analysis, ledger, .. } = judged;
     let places = [Place::Nic, Place::Ring];
     let of = |place: Place| {
-        ledger.stage(place).and_then(|stage| stage.by_subject().get(netdev.name.as_str()).copied())
+        ledger.stage(place).and_then(|stage| {
+            stage.by_subject().get(&Subject::Netdev(netdev.name.clone())).copied()
+        })
     };
     // A NIC that waits for a descriptor drops what its own buffer cannot hold: both stages may
     // count the same packets.
     let lost = places.into_iter().filter_map(of).max()?;
-    let mut evidence: Vec<Evidence> =
-        places.into_iter().flat_map(|place| grown(ledger, place, &netdev.name)).collect();
+    let mut evidence: Vec<Evidence> = places
+        .into_iter()
+        .flat_map(|place| grown(ledger, place, &Subject::Netdev(netdev.name.clone())))
+        .collect();
     let ring = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
     evidence.extend(ring.map(|ring| {
         let text = format!("{} of at most {}", ring.current, ring.max);
@@ -63,7 +68,7 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
     Some(Finding {
         id: FindingId::NicDrops,
         severity: Severity::Critical,
-        subject: netdev.name.clone(),
+        subject: Subject::Netdev(netdev.name.clone()),
         title: match full {
             Some(load) => format!(
                 "{lost} packets dropped by the NIC or its ring: {}, which polls it, has no idle \

@@ -1,5 +1,6 @@
 //! Findings on packets lost at full sockets, and on packets dropped by protocols.
 
+use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
@@ -58,7 +59,7 @@ fn sockets(
     let Some(stage) = ledger.stage(place).filter(|stage| stage.count > 0) else {
         return Vec::new();
     };
-    let mut ports: BTreeMap<String, Losers<'_>> = BTreeMap::new();
+    let mut ports: BTreeMap<Subject, Losers<'_>> = BTreeMap::new();
     let before = analysis.observation.before.losing_sockets.as_deref();
     for socket in analysis
         .observation
@@ -70,23 +71,23 @@ fn sockets(
     {
         let lost = before.map_or(0, |before| socket.dropped_since(before));
         if lost > 0 {
-            let losers = ports.entry(socket.port_label()).or_default();
+            let losers = ports.entry(socket.port_subject()).or_default();
             losers.sockets.push((socket, lost));
             losers.sockets.sort_by_key(|(_, lost)| std::cmp::Reverse(*lost));
         }
     }
-    let finding = |subject: &str, losers: &Losers<'_>, lost: u64| match kind {
+    let finding = |subject: &Subject, losers: &Losers<'_>, lost: u64| match kind {
         SocketKind::Udp => buffer(analysis, ledger, subject, losers, lost),
         SocketKind::TcpListen => listen(analysis, ledger, subject, losers, lost),
     };
     let mut findings: Vec<Finding> =
         ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
     let labels =
-        analysis.observation.after.losing_sockets.iter().flatten().map(LosingSocket::label);
-    let of_sockets: BTreeSet<String> = labels.collect();
+        analysis.observation.after.losing_sockets.iter().flatten().map(LosingSocket::subject);
+    let of_sockets: BTreeSet<Subject> = labels.collect();
     for (subject, lost) in stage.by_subject() {
         // A protocol's count includes the losses of its sockets.
-        let of_kind = kind == SocketKind::TcpListen || subject.starts_with("udp");
+        let of_kind = kind == SocketKind::TcpListen || subject.is_udp();
         if !of_sockets.contains(subject) && (ports.is_empty() || !of_kind) {
             findings.push(finding(subject, &Losers::default(), lost));
         }
@@ -95,12 +96,17 @@ fn sockets(
 }
 
 /// The counters of a subject that grew, and the losses of each socket of the port.
-fn counters(ledger: &Ledger, place: Place, subject: &str, losers: &Losers<'_>) -> Vec<Evidence> {
+fn counters(
+    ledger: &Ledger,
+    place: Place,
+    subject: &Subject,
+    losers: &Losers<'_>,
+) -> Vec<Evidence> {
     let mut evidence = grown(ledger, place, subject);
     for (socket, lost) in losers.sockets.iter().take(SOCKETS_NAMED) {
         let source = if place == Place::Listen { "sock_diag" } else { "/proc/net/udp" };
         evidence.push(Evidence::new(
-            format!("dropped by {}", socket.label()),
+            format!("dropped by {}", socket.subject()),
             Measure::Count(*lost),
             source,
         ));
@@ -112,7 +118,7 @@ fn counters(ledger: &Ledger, place: Place, subject: &str, losers: &Losers<'_>) -
 fn buffer(
     analysis: &Analysis<'_>,
     ledger: &Ledger,
-    subject: &str,
+    subject: &Subject,
     losers: &Losers<'_>,
     lost: u64,
 ) -> Finding {
@@ -125,7 +131,7 @@ fn buffer(
             "/proc/net/udp",
         )
     }));
-    let tcp = subject.starts_with("tcp");
+    let tcp = subject.is_tcp();
     let bounds: &[&str] = match tcp {
         true => &["net.ipv4.tcp_rmem"],
         false => &["net.core.rmem_default", "net.core.rmem_max"],
@@ -191,7 +197,7 @@ fn buffer(
     Finding {
         id: FindingId::SocketBufferOverflow,
         severity: Severity::Critical,
-        subject: subject.to_owned(),
+        subject: subject.clone(),
         title: format!("{reader} reads too slowly: {lost} packets found its buffer full"),
         evidence,
         remedies: vec![faster, larger],
@@ -202,7 +208,7 @@ fn buffer(
 fn listen(
     analysis: &Analysis<'_>,
     ledger: &Ledger,
-    subject: &str,
+    subject: &Subject,
     losers: &Losers<'_>,
     lost: u64,
 ) -> Finding {
@@ -270,7 +276,7 @@ fn listen(
     Finding {
         id: FindingId::ListenOverflow,
         severity: Severity::Critical,
-        subject: subject.to_owned(),
+        subject: subject.clone(),
         title: format!("{reader} accepts too slowly: {lost} connections found its queue full"),
         evidence,
         remedies: vec![faster, longer],
@@ -280,10 +286,10 @@ fn listen(
 /// Packets dropped by IP, fragment reassembly or checksum validation.
 fn protocols(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Protocol) else { return Vec::new() };
-    let finding = |(subject, lost): (&str, u64)| Finding {
+    let finding = |(subject, lost): (&Subject, u64)| Finding {
         id: FindingId::ProtocolDrops,
         severity: Severity::Critical,
-        subject: subject.to_owned(),
+        subject: subject.clone(),
         title: format!("{lost} packets were dropped"),
         evidence: grown(ledger, Place::Protocol, subject),
         remedies: vec![Remedy {
@@ -298,23 +304,25 @@ fn protocols(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     stage.by_subject().into_iter().map(finding).collect()
 }
 
-fn advice(subject: &str) -> &'static str {
-    match subject {
-        "ipv4 fragments" | "ipv6 fragments" => {
+const FIND_THE_REASON: &str =
+    "find the address or route (dropwatch; the skb:kfree_skb tracepoint reports the reason)";
+
+fn advice(subject: &Subject) -> &'static str {
+    let Subject::Protocol(protocol) = subject else { return FIND_THE_REASON };
+    match protocol {
+        ProtocolPart::Ipv4Fragments | ProtocolPart::Ipv6Fragments => {
             "avoid fragments: use smaller datagrams or a smaller MTU at the sender; else allow \
              more memory and time for reassembly (net.ipv4.ipfrag_high_thresh, ipfrag_time)"
         }
-        "udp checksums" | "tcp checksums" => {
+        ProtocolPart::UdpChecksums | ProtocolPart::TcpChecksums => {
             "find what damages the packets: a cable, a NIC's offload, a middlebox"
         }
-        "memory reserve" => {
+        ProtocolPart::MemoryReserve => {
             "the machine is short of memory: only packets that help to free memory are accepted"
         }
-        "ipv4 headers" | "ipv6 headers" => {
+        ProtocolPart::Ipv4Headers | ProtocolPart::Ipv6Headers => {
             "find the sender of malformed packets, or of packets whose hop limit expires here"
         }
-        _ => {
-            "find the address or route (dropwatch; the skb:kfree_skb tracepoint reports the reason)"
-        }
+        _ => FIND_THE_REASON,
     }
 }

@@ -5,6 +5,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::{Silo, heaviest};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::{Finding, FindingId, Severity};
@@ -32,7 +33,7 @@ fn to_itself(silo: &Silo) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RpsToItself,
         severity: Severity::Warning,
-        subject: silo.label(),
+        subject: silo.subject(),
         title: format!("RPS steers all packets to cpu {target}, which already polls them"),
         evidence: vec![
             Evidence::new(
@@ -118,7 +119,7 @@ fn half_on(analysis: &Analysis<'_>) -> Option<Finding> {
     Some(Finding {
         id: FindingId::RfsHalfOn,
         severity: Severity::Info,
-        subject: "machine".into(),
+        subject: Subject::Machine,
         title: half.into(),
         evidence,
         remedies: vec![Remedy {

@@ -1,6 +1,7 @@
 //! Findings on interrupts outside their requested affinity, queues that share a core, and receive
 //! work on isolated or tickless CPUs.
 
+use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::Change;
@@ -70,7 +71,7 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
     Some(Finding {
         id: FindingId::IrqNotWhereAsked,
         severity: Severity::Warning,
-        subject: silo.label(),
+        subject: silo.subject(),
         title: format!("its irq {irq} is requested on {requested} but arrives on {cpus}"),
         evidence,
         remedies: vec![Remedy {
@@ -169,7 +170,7 @@ fn crowd(
     Finding {
         id: FindingId::QueuesShareCore,
         severity: Severity::Warning,
-        subject: format!("cpu{}", core.lowest().unwrap_or_default()),
+        subject: Subject::Cpu(core.lowest().unwrap_or_default()),
         title: format!(
             "{} busy queues are polled on core {core}, while {free} cores poll none",
             queues.len()
@@ -189,10 +190,12 @@ fn crowd(
 /// Receive work on an isolated or tickless CPU.
 fn set_apart(judged: &Judged<'_>, load: &Load<'_>) -> Option<Finding> {
     let topology = &judged.analysis.observation.after.topology;
-    let what = match (topology.isolated.contains(load.cpu), topology.nohz_full.contains(load.cpu)) {
-        (true, _) => "isolated",
-        (_, true) => "tickless (nohz_full)",
-        _ => return None,
+    let (what, source) = if topology.isolated.contains(load.cpu) {
+        ("isolated", "/sys/devices/system/cpu/isolated")
+    } else if topology.nohz_full.contains(load.cpu) {
+        ("tickless (nohz_full)", "/sys/devices/system/cpu/nohz_full")
+    } else {
+        return None;
     };
     if load.queues.is_empty() {
         return None;
@@ -202,15 +205,7 @@ fn set_apart(judged: &Judged<'_>, load: &Load<'_>) -> Option<Finding> {
         plan.changes.iter().filter(|change| moves_one_of(change, &load.queues)).cloned().collect();
     let labels: Vec<String> = load.queues.iter().map(|silo| silo.label()).collect();
     let mut evidence: Vec<Evidence> = load.queues.iter().map(|silo| own(silo, load.cpu)).collect();
-    evidence.push(Evidence::new(
-        "cpu type",
-        Measure::Text(what.into()),
-        if what == "isolated" {
-            "/sys/devices/system/cpu/isolated"
-        } else {
-            "/sys/devices/system/cpu/nohz_full"
-        },
-    ));
+    evidence.push(Evidence::new("cpu type", Measure::Text(what.into()), source));
     evidence.extend(load.evidence());
     let interrupted = load.receiving();
     Some(Finding {

@@ -1,0 +1,121 @@
+//! Whether the plan wants another value of a knob, and since when.
+
+use std::time::Duration;
+
+use super::knob_state::Planned;
+use super::pattern::Workload;
+use netsilo_model::change::{Change, Value};
+
+/// Windows in a row that have to want a change before it is written.
+pub(super) const WINDOWS_WANTED: u32 = 2;
+
+/// The same for a workload that did not change, or whose readers move all the time: 15 minutes.
+pub(super) const WINDOWS_OF_NOISE: u32 = 90;
+
+/// Whether the plan wants another value.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) enum Demand {
+    /// Not known: no window was planned since a reset, a return or a revert.
+    Unjudged,
+    /// No: the last plan kept the value, or we have just written what the plan wanted.
+    #[default]
+    Content,
+    /// Yes.
+    Wanted(Want),
+}
+
+/// A change that is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Want {
+    /// As the last window put it.
+    pub(super) change: Change,
+    /// Windows in a row.
+    pub(super) windows: u32,
+    /// The end of the first of them.
+    pub(super) since: Duration,
+    /// What the workload did in the first of them.
+    workload: Workload,
+    /// It began without a change of the workload that could be the reason.
+    pub(super) noise: bool,
+    /// An earlier window of this workload kept the value.
+    was_content: bool,
+    /// The value that was requested in the last window; an observer's requests are never written.
+    pub(super) requested: Option<Value>,
+}
+
+impl Demand {
+    /// The demand after a window, and whether it gave a want up that was not old enough yet.
+    pub(super) fn planned(
+        self,
+        now: Duration,
+        planned: &Planned<'_>,
+        abandoned: u32,
+    ) -> (Self, bool) {
+        let (was_content, previous) = match self {
+            Self::Unjudged => (false, None),
+            Self::Content => (true, None),
+            Self::Wanted(want) => (want.was_content, Some(want)),
+        };
+        match (previous, planned.change) {
+            (Some(want), Some(change)) if want.goes_on(planned, abandoned) => {
+                (Self::Wanted(want.next(change, planned.workload)), false)
+            }
+            (previous, change) => {
+                let young = |want: &Want| want.windows < want.windows_needed(abandoned);
+                let gave_up = previous.as_ref().is_some_and(|it| it.is_fresh() && young(it));
+                let first = |change| Want::first(now, change, planned.workload, was_content);
+                let requested = previous.and_then(|want| want.requested);
+                let want = change.map(|change| Want { requested, ..first(change) });
+                (want.map_or(Self::Content, Self::Wanted), gave_up)
+            }
+        }
+    }
+}
+
+impl Want {
+    fn first(now: Duration, change: &Change, workload: Workload, was_content: bool) -> Self {
+        let settled = matches!(workload, Workload::JustChanged | Workload::Same);
+        Self {
+            change: change.clone(),
+            windows: 1,
+            since: now,
+            workload,
+            noise: was_content && settled,
+            was_content: was_content && workload != Workload::Changed,
+            requested: None,
+        }
+    }
+
+    fn next(self, change: &Change, workload: Workload) -> Self {
+        Self {
+            change: change.clone(),
+            windows: self.windows.saturating_add(1),
+            was_content: self.was_content && workload != Workload::Changed,
+            ..self
+        }
+    }
+
+    /// Whether a window's want is the same one. Right after a change of the workload another value
+    /// is the same want, unless the knob has abandoned wants: it has not decided where to go.
+    fn goes_on(&self, planned: &Planned<'_>, abandoned: u32) -> bool {
+        let Planned { same, workload, .. } = *planned;
+        let early = matches!(workload, Workload::Changed | Workload::JustChanged) && abandoned == 0;
+        (early && self.is_fresh() || same) && (self.is_fresh() || workload != Workload::Changed)
+    }
+
+    /// Windows in a row that are needed. One want that was given up is forgiven: its window may have
+    /// been half of the old workload and half of the new.
+    pub(super) fn windows_needed(&self, abandoned: u32) -> u32 {
+        match self.workload {
+            Workload::Changed => {
+                WINDOWS_WANTED.max(abandoned.saturating_add(1)).min(WINDOWS_OF_NOISE)
+            }
+            Workload::JustChanged | Workload::Same | Workload::Unrest => WINDOWS_OF_NOISE,
+        }
+    }
+
+    /// Whether it began with a change of the workload.
+    fn is_fresh(&self) -> bool {
+        self.workload == Workload::Changed
+    }
+}

@@ -1,0 +1,85 @@
+//! Why a wanted change is not written in this window.
+
+use std::fmt;
+use std::time::Duration;
+
+/// The reason to hold a change.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Hold {
+    /// The knob is left to this program.
+    Yielded(String),
+    /// The kernel refused it with this reason; the next attempt is at this time.
+    Refused(Duration, String),
+    /// It gains too little, in CPU-nanoseconds per second.
+    SmallGain(i64),
+    /// The consumers would follow the knob.
+    Followed,
+    /// The workload did not change.
+    Noise,
+    /// It was wanted for this many windows of the number needed.
+    TooShort(u32, u32),
+    /// The knob changed twice without a calm; the hold-off ends at this time.
+    Restless(Duration),
+    /// It would go back to an earlier value; the dwell ends at this time.
+    Dwell(Duration),
+    /// The budget of this many changes per minute is spent.
+    Budget(u32),
+    /// XPS waits for the interrupts of its netdev.
+    WaitsForInterrupts,
+    /// The present value is being reverted.
+    Reverting,
+}
+
+impl Hold {
+    /// Whether one of the next windows can end it.
+    pub(super) fn is_short(&self) -> bool {
+        matches!(self, Self::TooShort(..) | Self::Budget(_) | Self::WaitsForInterrupts)
+    }
+
+    /// Whether it lasts as long as the windows look alike.
+    pub(super) fn is_lasting(&self) -> bool {
+        matches!(self, Self::Yielded(_) | Self::SmallGain(_) | Self::Followed | Self::Noise)
+    }
+
+    /// Whether it ends at a known time.
+    pub(super) fn is_timed(&self) -> bool {
+        matches!(self, Self::Restless(_) | Self::Dwell(_) | Self::Refused(..))
+    }
+
+    /// Whether the log mentions it: the two most frequent reasons would fill the log.
+    pub(super) fn is_logged(&self) -> bool {
+        !matches!(self, Self::TooShort(..) | Self::Noise)
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yielded(owner) => write!(f, "left to another program ({owner})"),
+            Self::Refused(until, why) => {
+                write!(f, "refused ({why}); next attempt at {} s", until.as_secs())
+            }
+            Self::SmallGain(ns) => {
+                write!(f, "gains only {:.3} ms of cpu time per second", *ns as f64 / 1e6)
+            }
+            Self::Followed => {
+                f.write_str("its consumers followed it after earlier moves and would follow again")
+            }
+            Self::Noise => f.write_str("the workload has not changed: measurement noise"),
+            Self::TooShort(windows, needed) => {
+                write!(f, "wanted for {windows} of {needed} windows")
+            }
+            Self::Restless(until) => write!(
+                f,
+                "it changed several times lately: has to be wanted without a break until {} s",
+                until.as_secs()
+            ),
+            Self::Dwell(until) => {
+                write!(f, "it had that value lately; not before {} s", until.as_secs())
+            }
+            Self::Budget(most) => write!(f, "{most} changes were made within a minute"),
+            Self::Reverting => f.write_str("its present value is being reverted"),
+            Self::WaitsForInterrupts => f.write_str("waits for the interrupts of its netdev"),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What holds of a knob after any sequence of inputs.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
+
+/// An input as a value of its own.
+#[derive(Debug, Clone)]
+enum Given {
+    Shows(u32, Option<Duration>),
+    Gone,
+    Announced,
+    Return,
+    Planned(Option<u32>, bool, Workload, Option<f64>),
+    Held(Hold),
+    Requested(u32),
+    Written(WriteKind, Option<f64>, WriteOutcome),
+}
+
+fn cpu(cpu: u32) -> Value {
+    Value::Cpus(CpuSet::of(CpuId(cpu)))
+}
+
+fn irq() -> Target {
+    Target::IrqAffinity { irq: Irq(30), action: "eth0-0".into(), netdev: None }
+}
+
+fn to(new: u32) -> Change {
+    Change { target: irq(), old: cpu(9), new: cpu(new), reason: "near its reader".into() }
+}
+
+/// Any time, and often one of the first hours.
+fn time() -> impl Strategy<Value = Duration> {
+    prop_oneof![3 => (0..20_000u64).prop_map(Duration::from_secs), 1 => Just(Duration::MAX)]
+}
+
+fn given() -> impl Strategy<Value = Given> {
+    let some_cpu = || 0..3u32;
+    let workloads = [Workload::Changed, Workload::JustChanged, Workload::Same, Workload::Unrest];
+    let share = || proptest::option::of(0.0..1.0f64);
+    let outcome = prop_oneof![
+        4 => some_cpu().prop_map(|it| WriteOutcome::InForce(cpu(it))),
+        2 => Just(WriteOutcome::Refused("EIO".into())),
+        2 => some_cpu().prop_map(|it| WriteOutcome::Overwritten(cpu(it))),
+        1 => Just(WriteOutcome::Gone),
+    ];
+    let kinds = [WriteKind::Write, WriteKind::Reapply, WriteKind::Revert];
+    prop_oneof![
+        3 => (some_cpu(), proptest::option::of(time())).prop_map(|(v, at)| Given::Shows(v, at)),
+        1 => Just(Given::Gone),
+        1 => Just(Given::Announced),
+        1 => Just(Given::Return),
+        4 => (proptest::option::of(some_cpu()), any::<bool>(), select(workloads.to_vec()), share())
+            .prop_map(|(want, same, workload, share)| Given::Planned(want, same, workload, share)),
+        1 => select(vec![Hold::Noise, Hold::Followed, Hold::Budget(1)]).prop_map(Given::Held),
+        2 => some_cpu().prop_map(Given::Requested),
+        3 => (select(kinds.to_vec()), share(), outcome)
+            .prop_map(|(kind, share, outcome)| Given::Written(kind, share, outcome)),
+    ]
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    (time(), time(), time(), proptest::option::of(time())).prop_map(
+        |(dwell, calm, hold_off, yield_for)| Policy {
+            dwell,
+            calm,
+            hold_off,
+            yield_for,
+            ..Policy::default()
+        },
+    )
+}
+
+fn step(knob: Knob, now: Duration, policy: &Policy, given: &Given) -> Step {
+    let target = irq();
+    let context = Context { now, target: &target, policy, owners: &[] };
+    match given {
+        Given::Shows(value, event) => {
+            let event = event.map(|at| (at, Event::Resumed));
+            knob.step(&context, Input::Shows { value: &cpu(*value), event: event.as_ref() })
+        }
+        Given::Gone => knob.step(&context, Input::Gone),
+        Given::Announced => knob.step(&context, Input::Announced(&Event::Resumed)),
+        Given::Return => knob.step(&context, Input::Return { why: "asked to" }),
+        Given::Planned(want, same, workload, read_there) => {
+            let change = want.map(to);
+            let (same, workload, read_there) = (*same, *workload, *read_there);
+            let planned = Planned { change: change.as_ref(), same, workload, read_there };
+            knob.step(&context, Input::Planned(planned))
+        }
+        Given::Held(hold) => knob.step(&context, Input::Held(hold)),
+        Given::Requested(new) => knob.step(&context, Input::Requested(&to(*new))),
+        Given::Written(request, read_there, outcome) => {
+            let (request, read_there) = (*request, *read_there);
+            knob.step(&context, Input::Written { request, change: &to(1), read_there, outcome })
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any input in any state that inputs lead to, at any time, under any policy.
+    #[test]
+    fn step_is_total_and_ends_where_the_input_says(
+        policy in policies(),
+        reset: bool,
+        inputs in vec((time(), given()), 1..60),
+    ) {
+        let mut knob = Knob::new(Duration::ZERO, reset);
+        for (now, given) in &inputs {
+            let (was, before) = (knob.clone(), knob.state.clone());
+            let (next, actions) = step(knob, *now, &policy, given);
+            prop_assert_eq!(&step(was, *now, &policy, given), &(next.clone(), actions.clone()));
+            match given {
+                Given::Written(_, _, WriteOutcome::InForce(value)) => {
+                    prop_assert_eq!(next.ours(), Some(value));
+                    prop_assert!(next.wanted().is_none());
+                }
+                Given::Written(_, _, WriteOutcome::Overwritten(value)) => {
+                    prop_assert_eq!(next.as_yielded().map(|it| &it.theirs), Some(value));
+                }
+                Given::Written(_, _, WriteOutcome::Gone) | Given::Gone => {
+                    prop_assert!(next.is_blank() && actions.contains(&Action::Forget));
+                }
+                Given::Shows(value, _) => {
+                    prop_assert!(next.ours().is_none_or(|ours| *ours == cpu(*value)));
+                    let lost = matches!(before, KnobState::Ours(_)) && next.ours().is_none();
+                    prop_assert_eq!(actions.contains(&Action::EndTrials), lost);
+                }
+                Given::Return => prop_assert!(next.as_yielded().is_none()),
+                Given::Planned(want, ..) => {
+                    prop_assert_eq!(next.wanted().cloned(), want.map(to));
+                }
+                Given::Announced | Given::Held(_) | Given::Requested(_)
+                | Given::Written(_, _, WriteOutcome::Refused(_)) => {}
+            }
+            let hold = next.hold(*now, true, Some(0), &policy);
+            prop_assert!(next.as_yielded().is_none() || hold.is_some(), "{:?}", next);
+            knob = next;
+        }
+    }
+}
+
+#[test]
+fn a_refusal_is_kept_in_each_state_and_ends_with_a_write() {
+    let (policy, now) = (Policy::default(), Duration::from_secs(1000));
+    let refused = Given::Written(WriteKind::Write, None, WriteOutcome::Refused("EIO".into()));
+    let planned = Given::Planned(Some(1), true, Workload::Changed, None);
+    let (knob, _) = step(Knob::new(now, true), now, &policy, &planned);
+    assert_eq!(knob.hold(now, false, None, &policy), None, "a re-application waits for nothing");
+    let (knob, actions) = step(knob, now, &policy, &refused);
+    let why = "EIO; next attempt at 1060 s".to_owned();
+    assert_eq!(actions, [Action::Log(LogKind::Refused, why)]);
+    let until = Duration::from_secs(1060);
+    let hold = knob.hold(now, false, None, &policy);
+    assert_eq!(hold, Some(Hold::Refused(until, "EIO".into())));
+    assert_eq!(knob.hold(until, false, None, &policy), None);
+    let in_force = Given::Written(WriteKind::Reapply, None, WriteOutcome::InForce(cpu(1)));
+    let (knob, _) = step(knob, until, &policy, &in_force);
+    assert_eq!(knob.ours(), Some(&cpu(1)));
+    assert_eq!(knob.history.refusal, None);
+}

@@ -1,0 +1,158 @@
+//! Phase five: which wanted changes are held, and which are released to be written now.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::demand::WINDOWS_WANTED;
+use super::hold::Hold;
+use super::knob_state::{Input, Knob, Planned};
+use super::view::{self, Window};
+use super::{Controller, is_xps};
+use crate::plan::{AlgorithmName, Plan};
+use netsilo_model::change::{Change, Target, Value};
+
+/// A wanted change, and the reason if it is held.
+pub(super) struct Candidate<'p> {
+    pub(super) change: &'p Change,
+    pub(super) hold: Option<Hold>,
+}
+
+impl Controller {
+    /// Tracks what is wanted of each knob; returns the plan with XPS for where the interrupts will
+    /// be.
+    pub(super) fn track_wants(
+        &mut self,
+        window: &Window<'_>,
+        plan: Plan,
+        revert: &[Change],
+    ) -> Plan {
+        self.track(window, &plan, |target| !is_xps(target));
+        let plan = match self.rest {
+            Some(_) => plan,
+            None => self.plan_xps(window, plan, revert),
+        };
+        self.track(window, &plan, is_xps);
+        plan
+    }
+
+    /// Gives each of these knobs its part of the plan.
+    fn track(&mut self, window: &Window<'_>, plan: &Plan, these: impl Fn(&Target) -> bool) {
+        let changes = plan.changes.iter().filter(|change| these(&change.target));
+        let wanted: BTreeMap<&Target, &Change> =
+            changes.map(|change| (&change.target, change)).collect();
+        for target in wanted.keys().copied() {
+            let reset = || self.events.may_have_created(target, window.now);
+            self.knobs.entry(target.clone()).or_insert_with(|| Knob::new(window.now, reset()));
+        }
+        let targets: Vec<Target> = self.knobs.keys().filter(|it| these(it)).cloned().collect();
+        for target in targets {
+            let planned = self.planned(window, &target, wanted.get(&target).copied());
+            self.step(&target, Input::Planned(planned));
+        }
+    }
+
+    fn planned<'p>(
+        &self,
+        window: &Window<'_>,
+        target: &Target,
+        change: Option<&'p Change>,
+    ) -> Planned<'p> {
+        let workload = self.workload.seen_from(window.subject(target).as_ref());
+        let knob = self.knobs.get(target);
+        let before = knob.and_then(Knob::wanted).zip(change);
+        let same =
+            before.is_some_and(|(before, now)| window.is_same_want(target, &before.new, &now.new));
+        let cpu = knob.filter(|_| change.is_some()).and_then(Knob::ours).and_then(view::cpu_of);
+        let read_there = cpu.and_then(|cpu| window.read_on_core_of(target, cpu));
+        Planned { change, same, workload, read_there }
+    }
+
+    /// The wanted changes, each with the reason if it is held. What belongs to one silo is held or
+    /// released together.
+    pub(super) fn candidates<'p>(&self, window: &Window<'_>, plan: &'p Plan) -> Vec<Candidate<'p>> {
+        let hold = |change| Candidate { change, hold: self.hold(window, plan, change) };
+        let mut candidates: Vec<Candidate<'p>> = plan.changes.iter().map(hold).collect();
+        hold_whole_silos(window, &mut candidates);
+        wait_for_interrupts(window, &mut candidates);
+        self.keep_to_budget(window, plan, &mut candidates);
+        candidates
+    }
+
+    fn hold(&self, window: &Window<'_>, plan: &Plan, change: &Change) -> Option<Hold> {
+        let target = &change.target;
+        if self.requests.contains_key(target) {
+            return Some(Hold::Reverting);
+        }
+        let Some(knob) = self.knobs.get(target) else {
+            return Some(Hold::TooShort(0, WINDOWS_WANTED));
+        };
+        let stays_on_llc = window.stays_on_llc(target, &change.new);
+        knob.hold(window.now, stays_on_llc, gain(window, plan, change), &self.policy)
+    }
+
+    /// Holds what the budget has no room for; the largest gains come first.
+    fn keep_to_budget(&self, window: &Window<'_>, plan: &Plan, candidates: &mut [Candidate<'_>]) {
+        let most = self.policy.changes_per_minute;
+        let mut left = self.budget.left(window.now, most);
+        // By silo, or by position without one: the largest gain and the members.
+        let mut groups: BTreeMap<Result<usize, usize>, (i64, Vec<usize>)> = BTreeMap::new();
+        for (at, Candidate { change, .. }) in
+            candidates.iter().enumerate().filter(|(_, it)| it.hold.is_none())
+        {
+            let silo = window.silo_of(&change.target).ok_or(at);
+            let (largest, members) = groups.entry(silo).or_default();
+            *largest = (*largest).max(gain(window, plan, change).unwrap_or(0));
+            members.push(at);
+        }
+        let mut groups: Vec<(i64, Vec<usize>)> = groups.into_values().collect();
+        groups.sort_by_key(|(gain, members)| (Reverse(*gain), members.first().copied()));
+        for (_, members) in groups {
+            // A group that is larger than the whole budget is written in parts.
+            let room = match members.len() {
+                count if count > most as usize => left.min(count),
+                count if count <= left => count,
+                _ => 0,
+            };
+            left -= room;
+            for at in members.into_iter().skip(room) {
+                candidates[at].hold = Some(Hold::Budget(most));
+            }
+        }
+    }
+}
+
+/// Holds all changes of a silo for the first reason that one of them has.
+fn hold_whole_silos(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
+    let mut reasons: BTreeMap<usize, Hold> = BTreeMap::new();
+    for Candidate { change, hold } in candidates.iter() {
+        if let Some((silo, hold)) = window.silo_of(&change.target).zip(hold.clone()) {
+            reasons.entry(silo).or_insert(hold);
+        }
+    }
+    for Candidate { change, hold } in candidates {
+        let reason = window.silo_of(&change.target).and_then(|silo| reasons.get(&silo));
+        *hold = hold.take().or_else(|| reason.cloned());
+    }
+}
+
+/// Holds XPS until the interrupts of its netdev are where it was planned for.
+fn wait_for_interrupts(window: &Window<'_>, candidates: &mut [Candidate<'_>]) {
+    let moving = candidates.iter().filter(|it| it.hold.as_ref().is_some_and(Hold::is_short));
+    let queues = moving.filter_map(|it| window.queue(&it.change.target));
+    let netdevs: BTreeSet<String> = queues.map(|(netdev, _)| netdev).collect();
+    for Candidate { change, hold } in candidates.iter_mut().filter(|it| it.hold.is_none()) {
+        if let Target::XpsCpus { netdev, .. } = &change.target {
+            *hold = netdevs.contains(&netdev.name).then_some(Hold::WaitsForInterrupts);
+        }
+    }
+}
+
+/// What a move gains by the cost model, in CPU-nanoseconds per second; `None` if another algorithm
+/// than the one that uses the model chose the place.
+fn gain(window: &Window<'_>, plan: &Plan, change: &Change) -> Option<i64> {
+    let irq = window.irq(&change.target)?;
+    let placement = plan.placements.iter().find(|placement| placement.irq == Some(irq))?;
+    let estimated = placement.algorithm == AlgorithmName::Auto
+        && change.new == Value::Cpus(placement.cpus.clone());
+    estimated.then_some(placement.gain_ns_per_s)
+}
