@@ -12,8 +12,11 @@ use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
+use crate::place::capacity::Room;
 use crate::place::model::Model;
-use crate::place::{Room, Suggestion, Vector, bytes_per_s, consumer_in_words};
+use crate::place::suggestion::Suggestion;
+use crate::place::vector::Vector;
+use crate::place::words::{bytes_per_s, consumer_in_words};
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let model = Model::of(room, vectors);

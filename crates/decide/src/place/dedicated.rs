@@ -8,7 +8,12 @@
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::words::plural;
 
-use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
+use crate::place::capacity::Room;
+use crate::place::cpu_loads::{Floor, millionths};
+use crate::place::spread;
+use crate::place::suggestion::Suggestion;
+use crate::place::thresholds::WORTH_MOVING;
+use crate::place::vector::Vector;
 
 /// Target share of a dedicated CPU's time for the vectors; the rest absorbs bursts.
 const FILL: f64 = 0.60;

@@ -4,7 +4,12 @@
 use netsilo_model::cost::problem::SMT_LOSS;
 use netsilo_model::machine::cpuset::CpuId;
 
-use crate::place::{Floor, Room, Suggestion, Vector, WORTH_MOVING, millionths, spread};
+use crate::place::capacity::Room;
+use crate::place::cpu_loads::{Floor, millionths};
+use crate::place::spread;
+use crate::place::suggestion::Suggestion;
+use crate::place::thresholds::WORTH_MOVING;
+use crate::place::vector::Vector;
 
 /// Most rounds over all vectors; each move evens out the CPUs, so the loop ends earlier.
 const ROUNDS: usize = 32;

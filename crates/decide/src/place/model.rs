@@ -8,7 +8,8 @@ use netsilo_model::cost::weights::{ByDistance, Costs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Cpu, Distance, NodeId, Topology};
 
-use crate::place::{Room, Vector};
+use crate::place::capacity::Room;
+use crate::place::vector::Vector;
 
 /// A move must gain at least the sum of three parts; this one is fixed (ns/s): 0.5% of one CPU.
 const MOVING_LEAST: f64 = 0.005 * SECOND_NS;

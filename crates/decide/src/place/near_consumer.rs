@@ -16,7 +16,12 @@ use netsilo_model::derive::silo::heaviest;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
 
-use crate::place::{Floor, IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, Room, Suggestion, Vector, WORTH_MOVING, consumer_in_words, millionths, softirq_in_words};
+use crate::place::capacity::Room;
+use crate::place::cpu_loads::{Floor, millionths};
+use crate::place::suggestion::Suggestion;
+use crate::place::thresholds::{IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, WORTH_MOVING};
+use crate::place::vector::Vector;
+use crate::place::words::{consumer_in_words, softirq_in_words};
 
 /// Busy time is compared in steps of this share of a CPU, so that noise does not decide.
 const STEP: f64 = 0.05;

@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::NodeId;
 
-use crate::place::{Floor, Room, Suggestion, Vector};
+use crate::place::capacity::Room;
+use crate::place::cpu_loads::Floor;
+use crate::place::suggestion::Suggestion;
+use crate::place::vector::Vector;
 
 pub(super) fn suggest(room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let mut floor = Floor::new(room);
