@@ -33,7 +33,7 @@ mod vector;
 mod words;
 
 pub use algorithm::AlgorithmName;
-pub use capacity::Room;
+pub use capacity::Capacity;
 pub use suggest::suggest;
 pub use suggestion::Suggestion;
 pub use thresholds::{IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, WORTH_MOVING};

@@ -9,7 +9,7 @@ use super::hold::Hold;
 use super::pattern::Pattern;
 use super::release::Candidate;
 use super::view::Window;
-use crate::place::Room;
+use crate::place::Capacity;
 use crate::plan::Plan;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -105,7 +105,7 @@ impl Basis {
 
 /// The busy share of each CPU.
 fn busy(window: &Window<'_>) -> BTreeMap<CpuId, f64> {
-    Room::of(window.analysis, &[]).busy
+    Capacity::new(window.analysis, &[]).busy
 }
 
 fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {

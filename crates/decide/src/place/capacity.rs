@@ -11,7 +11,7 @@ use netsilo_model::machine::topology::Topology;
 
 /// The CPUs and their free capacity.
 #[derive(Debug, Clone)]
-pub struct Room<'a> {
+pub struct Capacity<'a> {
     /// The CPUs and the caches that they share.
     pub topology: &'a Topology,
     /// The weights of the cost model.
@@ -21,13 +21,13 @@ pub struct Room<'a> {
     pub busy: BTreeMap<CpuId, f64>,
 }
 
-impl<'a> Room<'a> {
+impl<'a> Capacity<'a> {
     /// Computes the busy time of the CPUs without the load of the given silos.
     ///
     /// User and system time come from clock ticks. Softirq time is the measured one if available,
     /// and the silos' part of it ([`Silo::own_share`], from the same source) is subtracted. The
     /// system time includes threaded NAPIs.
-    pub fn of(analysis: &Analysis<'a>, placed: &[&Silo]) -> Self {
+    pub fn new(analysis: &Analysis<'a>, placed: &[&Silo]) -> Self {
         let attribution = &analysis.observation.attribution;
         let elapsed = attribution.elapsed.as_secs_f64();
         let time = |cpu: &CpuId| attribution.cpu_time.get(cpu).filter(|_| elapsed > 0.0);

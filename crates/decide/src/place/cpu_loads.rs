@@ -3,7 +3,7 @@
 use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use netsilo_model::machine::topology::CoreKind;
 
-use crate::place::capacity::Room;
+use crate::place::capacity::Capacity;
 
 /// Converts a share of a CPU's time to whole millionths, so that subtracting it again leaves no
 /// residue that decides a tie.
@@ -12,58 +12,58 @@ pub(super) fn millionths(share: f64) -> u64 {
     (share * 1e6).round().min(1e12) as u64
 }
 
-/// The room with the load of the vectors placed so far.
-pub(super) struct Floor<'a> {
-    pub(super) room: &'a Room<'a>,
+/// The capacity, with the load of the vectors placed so far.
+pub(super) struct CpuLoads<'a> {
+    pub(super) capacity: &'a Capacity<'a>,
     /// By CPU number.
-    pub(super) cpus: Vec<Spot>,
+    pub(super) cpus: Vec<CpuLoad>,
 }
 
-/// A CPU of the floor.
+/// The load of one CPU.
 #[derive(Clone, Default)]
-pub(super) struct Spot {
+pub(super) struct CpuLoad {
     /// Online CPUs of its core.
     pub(super) core: CpuSet,
-    /// Busy time in [`millionths`]: that of the room plus the load placed here.
+    /// Busy time in [`millionths`]: that of the capacity plus the load placed here.
     pub(super) busy: u64,
     /// Number of vectors placed here.
     pub(super) queues: usize,
 }
 
-impl<'a> Floor<'a> {
-    pub(super) fn new(room: &'a Room<'a>) -> Self {
-        let topology = room.topology;
+impl<'a> CpuLoads<'a> {
+    pub(super) fn new(capacity: &'a Capacity<'a>) -> Self {
+        let topology = capacity.topology;
         let highest = topology.cpus.keys().next_back().copied().max(topology.online.highest());
         // A bundle may contain any CPU number.
         let count = highest.map_or(0, |cpu| cpu.0.min(MAX_CPUS - 1) + 1);
         // A CPU without data counts as busy.
-        let busy = |cpu| millionths(room.busy.get(&cpu).copied().unwrap_or(1.0));
-        let spot = |cpu| Spot {
+        let busy = |cpu| millionths(capacity.busy.get(&cpu).copied().unwrap_or(1.0));
+        let cpu_load = |cpu| CpuLoad {
             core: topology.core_of(cpu).and(&topology.online),
             busy: busy(cpu),
             queues: 0,
         };
-        Self { room, cpus: (0..count).map(|cpu| spot(CpuId(cpu))).collect() }
+        Self { capacity, cpus: (0..count).map(|cpu| cpu_load(CpuId(cpu))).collect() }
     }
 
     pub(super) fn put(&mut self, cpu: CpuId, load: f64) {
-        if let Some(spot) = self.cpus.get_mut(cpu.0 as usize) {
-            spot.queues += 1;
-            spot.busy += millionths(load);
+        if let Some(cpu_load) = self.cpus.get_mut(cpu.0 as usize) {
+            cpu_load.queues += 1;
+            cpu_load.busy += millionths(load);
         }
     }
 
     /// Removes a load that was put there.
     pub(super) fn take(&mut self, cpu: CpuId, load: f64) {
-        if let Some(spot) = self.cpus.get_mut(cpu.0 as usize) {
-            spot.queues -= 1;
-            spot.busy -= millionths(load);
+        if let Some(cpu_load) = self.cpus.get_mut(cpu.0 as usize) {
+            cpu_load.queues -= 1;
+            cpu_load.busy -= millionths(load);
         }
     }
 
     /// Number of vectors placed on a CPU.
     pub(super) fn queues_at(&self, cpu: CpuId) -> usize {
-        self.cpus.get(cpu.0 as usize).map_or(0, |spot| spot.queues)
+        self.cpus.get(cpu.0 as usize).map_or(0, |cpu_load| cpu_load.queues)
     }
 
     /// Number of vectors placed on these CPUs.
@@ -73,7 +73,7 @@ impl<'a> Floor<'a> {
 
     /// Busy time of a CPU in [`millionths`], including the load placed there.
     pub(super) fn busy(&self, cpu: CpuId) -> u64 {
-        self.cpus.get(cpu.0 as usize).map_or(millionths(1.0), |spot| spot.busy)
+        self.cpus.get(cpu.0 as usize).map_or(millionths(1.0), |cpu_load| cpu_load.busy)
     }
 
     /// Busy time of a whole core in [`millionths`]; up to 1 for each of its online CPUs, more if
@@ -89,10 +89,10 @@ impl<'a> Floor<'a> {
     /// Online CPUs of the core.
     pub(super) fn core(&self, cpu: CpuId) -> &CpuSet {
         const NONE: &CpuSet = &CpuSet::new();
-        self.cpus.get(cpu.0 as usize).map_or(NONE, |spot| &spot.core)
+        self.cpus.get(cpu.0 as usize).map_or(NONE, |cpu_load| &cpu_load.core)
     }
 
     pub(super) fn is_slow(&self, cpu: CpuId) -> bool {
-        self.room.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.kind == CoreKind::Efficiency)
+        self.capacity.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.kind == CoreKind::Efficiency)
     }
 }

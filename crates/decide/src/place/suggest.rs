@@ -1,7 +1,7 @@
 //! Runs an algorithm by its name.
 
 use crate::place::algorithm::AlgorithmName;
-use crate::place::capacity::Room;
+use crate::place::capacity::Capacity;
 use crate::place::suggestion::Suggestion;
 use crate::place::vector::Vector;
 use crate::place::{
@@ -9,7 +9,11 @@ use crate::place::{
 };
 
 /// Asks an algorithm for a suggestion for each vector, in the same order.
-pub fn suggest(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
+pub fn suggest(
+    algorithm: AlgorithmName,
+    capacity: &Capacity<'_>,
+    vectors: &[Vector],
+) -> Vec<Suggestion> {
     let suggest = match algorithm {
         AlgorithmName::Auto => auto::suggest,
         AlgorithmName::NearConsumer => near_consumer::suggest,
@@ -20,5 +24,5 @@ pub fn suggest(algorithm: AlgorithmName, room: &Room<'_>, vectors: &[Vector]) ->
         AlgorithmName::LeastLoaded => least_loaded::suggest,
         AlgorithmName::DriverHint => driver_hint::suggest,
     };
-    suggest(room, vectors)
+    suggest(capacity, vectors)
 }

@@ -40,15 +40,15 @@ pub struct Vector {
     /// Polls per second; interrupts per second if polls were not counted.
     pub polls_per_s: f64,
     /// Wakeups per second by the CPU where the woken thread slept; `None` if not counted.
-    pub wakes: Option<BTreeMap<CpuId, f64>>,
+    pub wakeups_on: Option<BTreeMap<CpuId, f64>>,
     /// CPUs to which RPS distributes its packets, evenly: the protocol runs there, wherever the
     /// vector is.
-    pub handed_on: CpuSet,
+    pub rps_targets: CpuSet,
     /// Packets per second that are forwarded, with no reader on this host.
     pub forwarded_per_s: f64,
     /// Packets per second that it hands to other vectors of the same list, which complete their
     /// transmission.
-    pub feeds: Vec<(usize, f64)>,
+    pub completed_by: Vec<(usize, f64)>,
     /// Bytes per second by the CPU that reads them.
     pub read_on: BTreeMap<CpuId, f64>,
     /// The consumer that reads most.
@@ -59,7 +59,11 @@ pub struct Vector {
 
 impl Vector {
     /// Builds the vector of these queues: the heaviest queue decides, the loads are added.
-    pub fn of(silos: &[&Silo], node: Option<NodeId>, kthread: Option<&NapiThread>) -> Option<Self> {
+    pub fn new(
+        silos: &[&Silo],
+        node: Option<NodeId>,
+        kthread: Option<&NapiThread>,
+    ) -> Option<Self> {
         let sum = |silo: &Silo| silo.own_share.values().sum::<f64>();
         let interrupts =
             |silo: &Silo| silo.interrupts_per_s.iter().flatten().map(|(_, rate)| rate).sum();
@@ -80,9 +84,9 @@ impl Vector {
         let heaviest = silos.iter().max_by(heavier)?;
         let consumers = || silos.iter().flat_map(|silo| &silo.consumers);
         let counted = consumers().any(|consumer| consumer.wakeups_per_s.is_some());
-        let mut wakes = BTreeMap::new();
+        let mut wakeups_on = BTreeMap::new();
         for (cpu, rate) in consumers().flat_map(|consumer| &consumer.wakeups_on) {
-            *wakes.entry(*cpu).or_default() += rate;
+            *wakeups_on.entry(*cpu).or_default() += rate;
         }
         let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
         let in_force = || heaviest.effective.as_ref().and_then(CpuSet::single);
@@ -98,14 +102,14 @@ impl Vector {
                 .iter()
                 .map(|silo| polls(silo).unwrap_or_else(|| interrupts(silo)))
                 .sum(),
-            wakes: counted.then_some(wakes),
+            wakeups_on: counted.then_some(wakeups_on),
             forwarded_per_s: silos
                 .iter()
                 .flat_map(|silo| &silo.forwards)
                 .map(|it| it.packets_per_s)
                 .sum(),
-            handed_on: CpuSet::new(),
-            feeds: Vec::new(),
+            rps_targets: CpuSet::new(),
+            completed_by: Vec::new(),
             pool: CpuSet::new(),
             hint: None,
             read_on: heaviest.read_on(),

@@ -14,7 +14,7 @@ use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity, RxQueu
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::model::Model;
-use crate::place::{AlgorithmName, Room, Suggestion, Vector, suggest};
+use crate::place::{AlgorithmName, Capacity, Suggestion, Vector, suggest};
 use crate::plan::{Cause, Goal, Override, Placement, Plan, Predicted, owners, selection};
 
 /// Queues that are placed together: they share an interrupt, or have a kthread and no interrupt.
@@ -44,16 +44,16 @@ pub(super) fn place(
     let rules = VectorRules::new(after, goal, pool, plan);
     let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> =
         groups.into_iter().filter_map(|group| rules.vector(group, after, plan)).collect();
-    add_feeds(after, &mut vectors);
+    add_completed_by(after, &mut vectors);
     let placed: Vec<&Silo> =
         vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
-    let room = Room::of(analysis, &placed);
+    let capacity = Capacity::new(analysis, &placed);
     let split_group = |(group, vector, algorithm)| ((group, algorithm), vector);
     let (groups, vectors): (Vec<(Group<'_>, AlgorithmName)>, Vec<Vector>) =
         vectors.into_iter().map(split_group).unzip();
     let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
-    let suggestions = suggest_each(&room, &vectors, &algorithms);
-    let gains = predict(&room, &vectors, &suggestions, plan);
+    let suggestions = suggest_each(&capacity, &vectors, &algorithms);
+    let gains = predict(&capacity, &vectors, &suggestions, plan);
     let (mut changes, mut settled) = (Vec::new(), Places::new());
     for ((((group, algorithm), vector), suggestion), gain) in
         groups.iter().zip(&vectors).zip(suggestions).zip(gains)
@@ -116,7 +116,7 @@ impl<'a> VectorRules<'a> {
         plan: &mut Plan,
     ) -> Option<(Group<'g>, Vector, AlgorithmName)> {
         let state = group.irq.and_then(|irq| snapshot.irqs.get(&irq));
-        let mut vector = Vector::of(&group.silos, group.netdev.node, group.kthread())?;
+        let mut vector = Vector::new(&group.silos, group.netdev.node, group.kthread())?;
         let other = self.goal.overrides.iter().find(|other| group.is_of(other));
         if other.is_some_and(|other| other.leave) {
             plan.leave(&vector.label, "left alone, as configured");
@@ -137,13 +137,13 @@ impl<'a> VectorRules<'a> {
             None => self.pool.clone(),
         };
         vector.hint = state.and_then(|state| state.hint.clone());
-        vector.handed_on = self.handed_on(&group, snapshot);
+        vector.rps_targets = self.rps_targets(&group, snapshot);
         let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);
         Some((group, vector, algorithm))
     }
 
     /// CPUs that RPS will hand the group's packets to; none where RFS sends them to their readers.
-    fn handed_on(&self, group: &Group<'_>, snapshot: &Snapshot) -> CpuSet {
+    fn rps_targets(&self, group: &Group<'_>, snapshot: &Snapshot) -> CpuSet {
         let table = self.goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
         let follows = |silo: &&Silo| self.goal.rfs.or(silo.rps_flow_cnt).unwrap_or(0) > 0;
         if table > 0 && group.silos.iter().any(follows) {
@@ -160,7 +160,7 @@ impl<'a> VectorRules<'a> {
 ///
 /// Those are the vectors of the tx queues that it feeds. A tx queue with its own interrupt follows
 /// the rx queue of the same number, so that rx queue's vector counts then.
-fn add_feeds(snapshot: &Snapshot, vectors: &mut [(Group<'_>, Vector, AlgorithmName)]) {
+fn add_completed_by(snapshot: &Snapshot, vectors: &mut [(Group<'_>, Vector, AlgorithmName)]) {
     let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
     let mut by_queue: BTreeMap<(u32, u32), usize> = BTreeMap::new();
     for (index, (group, ..)) in vectors.iter().enumerate() {
@@ -181,13 +181,13 @@ fn add_feeds(snapshot: &Snapshot, vectors: &mut [(Group<'_>, Vector, AlgorithmNa
         by_irq.get(&irq).or_else(|| by_queue.get(&(netdev.ifindex, egress.tx_queue))).copied()
     };
     for (index, (group, vector, _)) in vectors.iter_mut().enumerate() {
-        let mut feeds: BTreeMap<usize, f64> = BTreeMap::new();
+        let mut completed_by: BTreeMap<usize, f64> = BTreeMap::new();
         for egress in group.silos.iter().flat_map(|silo| &silo.forwards) {
             if let Some(to) = completes(egress).filter(|to| *to != index) {
-                *feeds.entry(to).or_default() += egress.packets_per_s;
+                *completed_by.entry(to).or_default() += egress.packets_per_s;
             }
         }
-        vector.feeds = feeds.into_iter().collect();
+        vector.completed_by = completed_by.into_iter().collect();
     }
 }
 
@@ -214,7 +214,7 @@ fn full_of_vectors(snapshot: &Snapshot) -> CpuSet {
 /// Load that another algorithm places counts as busy time of its CPU. `auto` runs last, as it
 /// weighs everything else.
 fn suggest_each(
-    room: &Room<'_>,
+    capacity: &Capacity<'_>,
     vectors: &[Vector],
     algorithms: &[AlgorithmName],
 ) -> Vec<Suggestion> {
@@ -222,30 +222,30 @@ fn suggest_each(
     names.retain(|name| algorithms.contains(name));
     names.sort_by_key(|name| *name == AlgorithmName::Auto);
     if let [only] = names.as_slice() {
-        return suggest(*only, room, vectors);
+        return suggest(*only, capacity, vectors);
     }
     let mut at: Vec<Option<CpuId>> = vectors.iter().map(|vector| vector.present).collect();
     let mut suggestions: Vec<Suggestion> = vec![Suggestion::Leave(String::new()); vectors.len()];
     for name in names {
         let (mine, others): (Vec<usize>, Vec<usize>) =
             (0..vectors.len()).partition(|index| algorithms[*index] == name);
-        let mut room = room.clone();
+        let mut capacity = capacity.clone();
         for index in others {
-            if let Some(busy) = at[index].and_then(|cpu| room.busy.get_mut(&cpu)) {
+            if let Some(busy) = at[index].and_then(|cpu| capacity.busy.get_mut(&cpu)) {
                 *busy = (*busy + vectors[index].load).min(1.0);
             }
         }
         let number = |index: &usize| mine.binary_search(index).ok();
         let own = |index: &usize| {
-            let feeds = vectors[*index]
-                .feeds
+            let completed_by = vectors[*index]
+                .completed_by
                 .iter()
                 .filter_map(|(to, rate)| Some((number(to)?, *rate)))
                 .collect();
-            Vector { feeds, ..vectors[*index].clone() }
+            Vector { completed_by, ..vectors[*index].clone() }
         };
         let own: Vec<Vector> = mine.iter().map(own).collect();
-        for (index, suggestion) in mine.iter().zip(suggest(name, &room, &own)) {
+        for (index, suggestion) in mine.iter().zip(suggest(name, &capacity, &own)) {
             at[*index] = suggestion.cpu().or(at[*index]);
             suggestions[*index] = suggestion;
         }
@@ -255,7 +255,7 @@ fn suggest_each(
 
 /// Adds the predicted cost to the plan if anything moves; returns the gain of each vector (ns/s).
 fn predict(
-    room: &Room<'_>,
+    capacity: &Capacity<'_>,
     vectors: &[Vector],
     suggestions: &[Suggestion],
     plan: &mut Plan,
@@ -263,7 +263,7 @@ fn predict(
     if !suggestions.iter().any(|suggestion| matches!(suggestion, Suggestion::Move(..))) {
         return vec![0.0; vectors.len()];
     }
-    let model = Model::of(room, vectors);
+    let model = Model::new(capacity, vectors);
     let after: Vec<Option<CpuId>> = vectors
         .iter()
         .zip(suggestions)
@@ -277,7 +277,7 @@ fn predict(
         plan.predicted = Some(Predicted {
             before_ns_per_s: before.round() as u64,
             after_ns_per_s: after.round() as u64,
-            distances: room.costs.source_in_words(),
+            distances: capacity.costs.source_in_words(),
         });
     }
     gains
