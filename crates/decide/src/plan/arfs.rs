@@ -8,8 +8,9 @@ use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
+use crate::plan::contents::{Advice, Cause, Plan};
 use crate::plan::flow_rules::can_steer;
-use crate::plan::{Advice, Cause, Goal, Plan};
+use crate::plan::goal::Goal;
 
 /// Drivers that implement `ndo_rx_flow_steer` (read off the sources of 6.1 to 7.2).
 const ARFS_DRIVERS: [&str; 8] =

@@ -9,8 +9,10 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
+use crate::plan::contents::{Cause, Plan};
+use crate::plan::goal::{Goal, Xps};
 use crate::plan::placement::Places;
-use crate::plan::{Cause, Goal, Plan, Xps, owners, selection};
+use crate::plan::{owners, selection};
 
 /// Most RFS table entries that `rps_sock_flow_sysctl` accepts (`net/core/sysctl_net_core.c`).
 const MAX_FLOW_ENTRIES: u32 = 1 << 29;

@@ -5,100 +5,28 @@
 //! comment names what it cannot express. Interrupts come from the plan's placements, moved or not;
 //! everything else comes from its changes.
 
+mod file;
+mod interrupts;
 mod irqbalance;
 mod script;
 mod systemd_link;
 mod tuned;
 
-use std::collections::BTreeMap;
-
-use netsilo_model::change::{Change, Target, Value};
-use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::netdev::NetdevIdentity;
-
-use crate::plan::Plan;
-
+pub use file::File;
 pub use irqbalance::{irqbalance_policy, irqbalance_suggest};
 pub use script::script;
 pub use systemd_link::systemd_link;
 pub use tuned::tuned;
 
-/// A file for another program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct File {
-    /// File name, without folder.
-    pub name: String,
-    /// Content.
-    pub text: String,
-    /// Whether the file is executable.
-    pub executable: bool,
-}
-
-/// An interrupt and its planned CPUs.
-struct Interrupt<'a> {
-    irq: Irq,
-    action: &'a str,
-    netdev: Option<&'a NetdevIdentity>,
-    cpus: &'a CpuSet,
-    why: &'a str,
-}
-
-/// All interrupts with a place in the plan, by number.
-fn interrupts(plan: &Plan) -> Vec<Interrupt<'_>> {
-    let mut all = BTreeMap::new();
-    for placement in &plan.placements {
-        if let Some(irq) = placement.irq {
-            let (action, netdev) = (placement.action.as_str(), Some(&placement.netdev));
-            all.insert(
-                irq,
-                Interrupt { irq, action, netdev, cpus: &placement.cpus, why: &placement.basis },
-            );
-        }
-    }
-    // Plans written by hand or by an earlier netsilo have only changes.
-    for change in &plan.changes {
-        if let (Target::IrqAffinity { irq, action, netdev }, Value::Cpus(cpus)) =
-            (&change.target, &change.new)
-        {
-            let known =
-                Interrupt { irq: *irq, action, netdev: netdev.as_ref(), cpus, why: &change.reason };
-            all.entry(*irq).or_insert(known);
-        }
-    }
-    all.into_values().collect()
-}
-
-/// The count as the kernel stores it: flow counts are rounded up to a power of two, 0 stays 0.
-fn rounded(count: u32) -> u32 {
-    if count == 0 { 0 } else { count.checked_next_power_of_two().unwrap_or(count) }
-}
-
-/// The new value in the format of its file.
-fn text_of(change: &Change) -> String {
-    match (&change.target, &change.new) {
-        (_, Value::Cpus(cpus)) => cpus.to_mask(1),
-        (Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries, Value::Count(count)) => {
-            rounded(*count).to_string()
-        }
-        (_, other) => other.to_string(),
-    }
-}
-
-/// Joins a text into one line, for a comment.
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Quotes any text as one shell word.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::NTUPLE_FILTER;
+    use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value};
+    use netsilo_model::machine::cpuset::CpuSet;
+    use netsilo_model::snapshot::netdev::NetdevIdentity;
+
+    use crate::plan::contents::Plan;
+    use crate::plan::export::file::{one_line, quoted, rounded};
 
     #[test]
     fn any_name_becomes_one_shell_word() {

@@ -4,7 +4,8 @@ use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::words::plural;
 use netsilo_model::snapshot::host::{Snapshot, Writer, WriterKnob};
 
-use crate::plan::{Cause, Goal, Plan};
+use crate::plan::contents::{Cause, Plan};
+use crate::plan::goal::Goal;
 
 impl Plan {
     /// Lists the given programs that own a knob this plan writes; none if the plan overrides owners

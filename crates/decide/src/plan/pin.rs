@@ -6,7 +6,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::consumer::{Cgroup, Thread};
 
-use crate::plan::{Cause, Plan, Refusal, Unchanged};
+use crate::plan::contents::{Cause, Plan, Refusal, Unchanged};
 
 /// Restricts threads to these CPUs.
 pub fn pin_threads(topology: &Topology, threads: &[Thread], cpus: &CpuSet) -> Plan {

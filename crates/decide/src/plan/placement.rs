@@ -15,7 +15,9 @@ use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::model::Model;
 use crate::place::{AlgorithmName, Capacity, Suggestion, Vector, suggest};
-use crate::plan::{Cause, Goal, Override, Placement, Plan, Predicted, owners, selection};
+use crate::plan::contents::{Cause, Placement, Plan, Predicted};
+use crate::plan::goal::{Goal, Override};
+use crate::plan::{owners, selection};
 
 /// Queues that are placed together: they share an interrupt, or have a kthread and no interrupt.
 struct Group<'a> {

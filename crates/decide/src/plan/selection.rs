@@ -6,7 +6,8 @@ use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::plan::{Cause, Goal, Plan};
+use crate::plan::contents::{Cause, Plan};
+use crate::plan::goal::Goal;
 
 /// Returns the netdevs that the goal names, or all that are up and have rx queues with interrupts
 /// or kthreads.

@@ -8,8 +8,11 @@ use proptest::sample::{select, subsequence};
 
 use super::*;
 use crate::place::IDLE_BELOW;
-use netsilo_model::change::apply_to;
+use netsilo_model::change::{Change, Target, Value, apply_to};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::snapshot::observation::Observation;

@@ -3,8 +3,9 @@
 
 use std::fmt::Write as _;
 
-use crate::plan::Plan;
-use crate::plan::export::{File, interrupts, quoted};
+use crate::plan::contents::Plan;
+use crate::plan::export::file::{File, quoted};
+use crate::plan::export::interrupts::interrupts;
 
 const NAME: &str = "netsilo-irqbalance-policy";
 

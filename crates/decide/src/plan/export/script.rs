@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use netsilo_model::change::{Change, Interruption, Target, Value, sysctl_path};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
-use crate::plan::Plan;
-use crate::plan::export::{File, interrupts, one_line, quoted, text_of};
+use crate::plan::contents::Plan;
+use crate::plan::export::file::{File, one_line, quoted, text_of};
+use crate::plan::export::interrupts::interrupts;
 
 /// Shell functions at the start of the script.
 const FUNCTIONS: &str = include_str!("script.sh");
@@ -133,7 +134,8 @@ fn arguments(change: &Change) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netsilo_model::change::{FlowRule, Table};
+    use netsilo_model::change::FlowRule;
+    use netsilo_model::change::Table;
 
     #[test]
     fn changes_become_ethtool_commands_and_the_rest_is_listed() {

@@ -11,8 +11,9 @@ use netsilo_model::change::{NTUPLE_FILTER, Target, Value};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
-use crate::plan::Plan;
-use crate::plan::export::{File, interrupts};
+use crate::plan::contents::Plan;
+use crate::plan::export::file::File;
+use crate::plan::export::interrupts::interrupts;
 
 /// Returns one file per netdev with an expressible setting, and the list of what cannot be
 /// expressed.

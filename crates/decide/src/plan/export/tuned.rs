@@ -9,8 +9,9 @@ use std::fmt::Write as _;
 use netsilo_model::change::{Target, Value};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
-use crate::plan::Plan;
-use crate::plan::export::{File, interrupts, one_line, text_of};
+use crate::plan::contents::Plan;
+use crate::plan::export::file::{File, one_line, text_of};
+use crate::plan::export::interrupts::interrupts;
 
 /// Builds the profile's `tuned.conf`.
 pub fn tuned(plan: &Plan) -> File {
