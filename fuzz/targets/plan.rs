@@ -7,7 +7,7 @@ use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Refusal, Unchanged, Xps};
+use netsilo_decide::plan::{AlgorithmName, RefusalCause, Goal, Plan, Refusal, Unchanged, Xps};
 use serde::{Serialize, de::DeserializeOwned};
 
 fuzz_target!(init: netsilo_fuzz::offer(seeds), |text: &str| {
@@ -69,7 +69,7 @@ fn seeds() -> Vec<String> {
         even_if_owned: true,
         refusals: vec![Refusal {
             subject: "irq 28".into(),
-            cause: Cause::ManagedIrq,
+            cause: RefusalCause::ManagedIrq,
             reason: "managed".into(),
         }],
         ..Plan::default()

@@ -19,11 +19,11 @@ mod placement;
 mod port_steering;
 pub mod selection;
 
-pub use contents::{Advice, Cause, Placement, Plan, Predicted, Refusal, Unchanged};
+pub use contents::{Advice, Placement, Plan, Predicted, Refusal, RefusalCause, Unchanged};
 pub use goal::{Goal, Override, Xps};
 pub use make::plan;
-pub(crate) use make::xps_of;
-pub use port_steering::{Steering, SteeringError};
+pub(crate) use make::plan_xps;
+pub use port_steering::{PortSteering, PortSteeringError};
 
 pub use crate::place::AlgorithmName;
 

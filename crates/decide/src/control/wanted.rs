@@ -7,7 +7,7 @@ use super::hold::Hold;
 use super::view::Window;
 use super::{Controller, is_xps};
 use crate::judge::annotate::plan_with_verdicts;
-use crate::plan::{Goal, Override, Plan, plan, xps_of};
+use crate::plan::{Goal, Override, Plan, plan, plan_xps};
 use netsilo_model::change::{Change, Target, apply_to, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -105,7 +105,7 @@ impl Controller {
             candidates.filter(|it| it.hold.as_ref().is_none_or(Hold::is_short)).map(|it| it.change);
         let moves: Vec<Change> =
             revert.iter().chain(moving).filter(|it| !is_xps(&it.target)).cloned().collect();
-        let xps = xps_of(&apply_to(window.after(), &moves), &self.policy.goal);
+        let xps = plan_xps(&apply_to(window.after(), &moves), &self.policy.goal);
         let others = plan.changes.into_iter().filter(|change| !is_xps(&change.target));
         Plan { changes: ordered(others.chain(xps).collect()), ..plan }
     }

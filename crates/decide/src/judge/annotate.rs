@@ -19,7 +19,7 @@ use crate::plan::{Goal, Plan, plan};
 ///
 /// A change without receive traffic to judge stays as it is.
 pub fn annotate(mut plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
-    let mut notes: BTreeMap<(NetdevIdentity, Steering), String> = BTreeMap::new();
+    let mut notes: BTreeMap<(NetdevIdentity, PacketSteering), String> = BTreeMap::new();
     for change in &mut plan.changes {
         let Some((identity, steering)) = steering(change) else { continue };
         let netdev = analysis.after().netdevs.iter().find(|netdev| identity.is(netdev));
@@ -53,27 +53,29 @@ pub fn verdicts(analysis: &Analysis<'_>) -> Vec<Verdict> {
 
 /// Packet steering that a change switches on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Steering {
+enum PacketSteering {
     Rps(CpuSet),
     Rfs,
     Arfs,
 }
 
 /// The packet steering that a change switches on, and its netdev.
-fn steering(change: &Change) -> Option<(&NetdevIdentity, Steering)> {
+fn steering(change: &Change) -> Option<(&NetdevIdentity, PacketSteering)> {
     match (&change.target, &change.new) {
         (Target::RpsCpus { netdev, .. }, Value::Cpus(cpus)) if !cpus.is_empty() => {
-            Some((netdev, Steering::Rps(cpus.clone())))
+            Some((netdev, PacketSteering::Rps(cpus.clone())))
         }
-        (Target::RpsFlowCnt { netdev, .. }, Value::Count(1..)) => Some((netdev, Steering::Rfs)),
+        (Target::RpsFlowCnt { netdev, .. }, Value::Count(1..)) => {
+            Some((netdev, PacketSteering::Rfs))
+        }
         (Target::Offload { netdev, feature }, Value::Switch(true)) if feature == NTUPLE_FILTER => {
-            Some((netdev, Steering::Arfs))
+            Some((netdev, PacketSteering::Arfs))
         }
         _ => None,
     }
 }
 
-impl Steering {
+impl PacketSteering {
     /// Whether the goal asks for it: flow rules need the same offload as aRFS.
     fn is_of(&self, goal: &Goal, analysis: &Analysis<'_>, netdev: &Netdev) -> bool {
         match self {

@@ -8,7 +8,7 @@ use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::plan::contents::{Advice, Cause, Plan};
+use crate::plan::contents::{Advice, Plan, RefusalCause};
 use crate::plan::flow_rules::can_steer;
 use crate::plan::goal::Goal;
 
@@ -45,24 +45,26 @@ pub(super) fn arfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: 
                 let driver = netdev.driver.as_deref().unwrap_or("its driver");
                 plan.refuse(
                     &subject,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     format!("{driver} has no aRFS; --rfs does the same in software"),
                 );
             }
-            None => {
-                plan.refuse(&subject, Cause::NoSuchKnob, "its driver cannot steer flows".into())
-            }
+            None => plan.refuse(
+                &subject,
+                RefusalCause::NoSuchKnob,
+                "its driver cannot steer flows".into(),
+            ),
             Some(feature) if feature.fixed() && feature.active != on => {
                 plan.refuse(
                     &subject,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     "its driver does not let this offload be changed".into(),
                 );
             }
             Some(_) if on && !has_table(snapshot, goal) => {
                 plan.refuse(
                     &subject,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     "aRFS uses the RFS table, which is off: add --rfs".into(),
                 );
             }

@@ -9,7 +9,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, WriterKnob};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
-use crate::plan::contents::{Cause, Plan};
+use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::{Goal, Xps};
 use crate::plan::placement::Places;
 use crate::plan::{owners, selection};
@@ -23,7 +23,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
         match &snapshot.default_smp_affinity {
             None => plan.refuse(
                 "default_smp_affinity",
-                Cause::NoSuchKnob,
+                RefusalCause::NoSuchKnob,
                 "this kernel does not have it".into(),
             ),
             Some(old)
@@ -46,7 +46,7 @@ pub(super) fn defaults(snapshot: &Snapshot, goal: &Goal, plan: &mut Plan) {
             (None, _) => {
                 let reason =
                     "this kernel does not have it; set rps_cpus of each new device instead";
-                plan.refuse(subject, Cause::NoSuchKnob, reason.into());
+                plan.refuse(subject, RefusalCause::NoSuchKnob, reason.into());
             }
             (Some(old), Some((new, note))) => {
                 let reason =
@@ -90,7 +90,7 @@ fn steerable(
     if usable.is_empty() {
         plan.refuse(
             subject,
-            Cause::IsolatedCpu,
+            RefusalCause::IsolatedCpu,
             format!("{} {why}; the kernel drops such cpus from RPS", selection::cpus_are(&dropped)),
         );
         return None;
@@ -126,12 +126,12 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
             match (&queue.rps_cpus, &queue.leased) {
                 (_, Some(holder)) => plan.refuse(
                     &label,
-                    Cause::LeasedQueue,
+                    RefusalCause::LeasedQueue,
                     format!("in use by {holder}: end that use first"),
                 ),
                 (None, _) => plan.refuse(
                     &label,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     "it has no rps_cpus: this kernel has no RPS".into(),
                 ),
                 (Some(old), None) => {
@@ -157,14 +157,14 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal, plan: &
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
         return plan.refuse(
             "rps_sock_flow_entries",
-            Cause::NoSuchKnob,
+            RefusalCause::NoSuchKnob,
             "this kernel has no RPS and no RFS".into(),
         );
     };
     if wanted > MAX_FLOW_ENTRIES {
         let reason =
             format!("{wanted} flow entries exceed the kernel's limit ({MAX_FLOW_ENTRIES})");
-        return plan.refuse("rps_sock_flow_entries", Cause::OutOfRange, reason);
+        return plan.refuse("rps_sock_flow_entries", RefusalCause::OutOfRange, reason);
     }
     // The kernel rounds up (`roundup_pow_of_two`); the plan states the value that will be read
     // back.
@@ -198,12 +198,12 @@ fn flow_counts(netdev: &Netdev, entries: u32, plan: &mut Plan) {
         match (queue.rps_flow_cnt, &queue.leased) {
             (_, Some(holder)) => plan.refuse(
                 &label,
-                Cause::LeasedQueue,
+                RefusalCause::LeasedQueue,
                 format!("in use by {holder}: end that use first"),
             ),
             (None, _) => plan.refuse(
                 &label,
-                Cause::NoSuchKnob,
+                RefusalCause::NoSuchKnob,
                 "it has no rps_flow_cnt: this kernel has no RFS".into(),
             ),
             (Some(old), None) => {

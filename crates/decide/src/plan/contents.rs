@@ -47,7 +47,7 @@ impl Plan {
     }
 
     /// Adds a refusal, unless the plan has the same one already.
-    pub(crate) fn refuse(&mut self, subject: &str, cause: Cause, reason: String) {
+    pub(crate) fn refuse(&mut self, subject: &str, cause: RefusalCause, reason: String) {
         let refusal = Refusal { subject: subject.to_owned(), cause, reason };
         if !self.refusals.contains(&refusal) {
             self.refusals.push(refusal);
@@ -116,7 +116,7 @@ pub struct Refusal {
     /// What was requested.
     pub subject: String,
     /// The cause, in a form that programs can match.
-    pub cause: Cause,
+    pub cause: RefusalCause,
     /// The reason and what to do instead, for people.
     pub reason: String,
 }
@@ -124,7 +124,7 @@ pub struct Refusal {
 /// Why something was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub enum RefusalCause {
     /// The kernel manages this interrupt's affinity.
     ManagedIrq,
     /// The interrupt controller cannot direct this interrupt.

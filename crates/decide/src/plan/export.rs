@@ -12,7 +12,7 @@ mod script;
 mod systemd_link;
 mod tuned;
 
-pub use file::File;
+pub use file::ExportedFile;
 pub use irqbalance::{irqbalance_policy, irqbalance_suggest};
 pub use script::script;
 pub use systemd_link::systemd_link;

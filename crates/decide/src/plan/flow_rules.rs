@@ -6,9 +6,9 @@
 use netsilo_model::change::{FlowRule, NTUPLE_FILTER, Steer, Target, Value};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::plan::contents::{Cause, Plan};
+use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
-use crate::plan::port_steering::Steering;
+use crate::plan::port_steering::PortSteering;
 
 /// Whether a netdev's driver can steer flows: the offload is on, or can be switched on.
 pub(super) fn can_steer(netdev: &Netdev) -> bool {
@@ -26,7 +26,7 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
                 let driver = netdev.driver.as_deref().unwrap_or("its driver");
                 plan.refuse(
                     &subject,
-                    Cause::NoSuchKnob,
+                    RefusalCause::NoSuchKnob,
                     format!("{driver} supports no flow rules; --rfs moves flows in software"),
                 );
             } else if steering.queues.highest().is_some_and(|queue| queue.0 as usize >= queues) {
@@ -34,7 +34,7 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
                     "it has {queues} rx queues: choose from 0 to {}",
                     queues.saturating_sub(1)
                 );
-                plan.refuse(&subject, Cause::OutOfRange, reason);
+                plan.refuse(&subject, RefusalCause::OutOfRange, reason);
             } else {
                 rules(netdev, steering, plan);
             }
@@ -42,7 +42,7 @@ pub(super) fn steer(netdevs: &[&Netdev], goal: &Goal, plan: &mut Plan) {
     }
 }
 
-fn rules(netdev: &Netdev, steering: &Steering, plan: &mut Plan) {
+fn rules(netdev: &Netdev, steering: &PortSteering, plan: &mut Plan) {
     let identity = || NetdevIdentity::of(netdev);
     let switch_on = |plan: &mut Plan, target: Target, old: bool, reason: String| {
         if !plan.changes.iter().any(|change| change.target == target) {
@@ -173,10 +173,10 @@ mod tests {
     #[test]
     fn a_steering_parses_what_it_prints() {
         for text in ["443/tcp=2-3", "53/udp=0"] {
-            assert_eq!(text.parse::<Steering>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<PortSteering>().unwrap().to_string(), text);
         }
         for bad in ["443", "443/tcp", "443/tcp=", "0/tcp=1", "443/sctp=1", "tcp/443=1"] {
-            assert!(bad.parse::<Steering>().is_err(), "{bad}");
+            assert!(bad.parse::<PortSteering>().is_err(), "{bad}");
         }
     }
 }

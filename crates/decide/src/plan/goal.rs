@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::place::AlgorithmName;
 
-use crate::plan::port_steering::Steering;
+use crate::plan::port_steering::PortSteering;
 
 /// What the operator wants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub struct Goal {
     pub arfs: Option<bool>,
     /// Ports whose flows ntuple rules of the device steer to chosen rx queues; other rules stay
     /// unchanged.
-    pub steer: Vec<Steering>,
+    pub steer: Vec<PortSteering>,
     /// XPS: the CPUs that each tx queue serves; `None` leaves it unchanged.
     pub xps: Option<Xps>,
     /// `default_smp_affinity`; `None` leaves it unchanged.

@@ -31,7 +31,7 @@ pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
 }
 
 /// Plans XPS alone, for the present placement of the interrupts.
-pub(crate) fn xps_of(after: &Snapshot, goal: &Goal) -> Vec<Change> {
+pub(crate) fn plan_xps(after: &Snapshot, goal: &Goal) -> Vec<Change> {
     let mut plan = Plan::default();
     let netdevs = selection::netdevs(after, goal, &mut plan);
     by_value::xps(after, &netdevs, &placement::present_places(after), goal, &mut plan);

@@ -4,7 +4,7 @@ use netsilo_model::change::{Change, Target};
 use netsilo_model::machine::words::plural;
 use netsilo_model::snapshot::host::{Snapshot, Writer, WriterKnob};
 
-use crate::plan::contents::{Cause, Plan};
+use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
 
 impl Plan {
@@ -12,7 +12,7 @@ impl Plan {
     /// (`even_if_owned`).
     ///
     /// Used for a saved plan: another program may have started since.
-    pub fn owners<'w>(&self, writers: &'w [Writer]) -> Vec<&'w Writer> {
+    pub fn knob_owners<'w>(&self, writers: &'w [Writer]) -> Vec<&'w Writer> {
         let knob = |change: &Change| match change.target {
             Target::IrqAffinity { .. } => Some(WriterKnob::IrqAffinity),
             Target::RpsCpus { .. } | Target::RpsFlowCnt { .. } | Target::RpsSockFlowEntries => {
@@ -63,7 +63,7 @@ pub(super) fn add_unless_owned(
             "it is running and would revert {count}: {advice_text}, or override with \
              --even-if-owned"
         );
-        plan.refuse(name, Cause::OtherOwner, reason);
+        plan.refuse(name, RefusalCause::OtherOwner, reason);
     }
     true
 }
@@ -90,10 +90,10 @@ mod tests {
             changes: vec![change(irq), change(Target::DefaultSmpAffinity)],
             ..Plan::default()
         };
-        assert_eq!(plan.owners(&writers), [&writers[0]]);
+        assert_eq!(plan.knob_owners(&writers), [&writers[0]]);
         plan.even_if_owned = true;
-        assert!(plan.owners(&writers).is_empty());
+        assert!(plan.knob_owners(&writers).is_empty());
         plan = Plan { changes: vec![change(Target::DefaultSmpAffinity)], ..Plan::default() };
-        assert!(plan.owners(&writers).is_empty());
+        assert!(plan.knob_owners(&writers).is_empty());
     }
 }

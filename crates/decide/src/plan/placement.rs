@@ -15,7 +15,7 @@ use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::model::Model;
 use crate::place::{AlgorithmName, Capacity, Suggestion, Vector, suggest};
-use crate::plan::contents::{Cause, Placement, Plan, Predicted};
+use crate::plan::contents::{Placement, Plan, Predicted, RefusalCause};
 use crate::plan::goal::{Goal, Override};
 use crate::plan::{owners, selection};
 
@@ -327,7 +327,7 @@ fn groups<'a>(
                     let holder = silo.leased.clone().unwrap_or_default();
                     plan.refuse(
                         &silo.label(),
-                        Cause::LeasedQueue,
+                        RefusalCause::LeasedQueue,
                         format!("in use by {holder}: end that use first"),
                     );
                 }
@@ -459,16 +459,16 @@ impl Group<'_> {
 }
 
 /// Why an interrupt cannot be moved.
-fn refusal(writable: &Writable) -> Option<(Cause, &'static str)> {
+fn refusal(writable: &Writable) -> Option<(RefusalCause, &'static str)> {
     match writable {
         Writable::Yes => None,
         Writable::Managed => Some((
-            Cause::ManagedIrq,
+            RefusalCause::ManagedIrq,
             "the kernel manages its affinity and refuses writes; RPS or threaded NAPI can move \
              the work that it triggers",
         )),
         Writable::Unsupported => Some((
-            Cause::NoAffinitySupport,
+            RefusalCause::NoAffinitySupport,
             "its interrupt controller cannot direct it; RPS or threaded NAPI can move the work \
              that it triggers",
         )),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// A port, and the rx queues for its flows (`443/tcp=2-3`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct Steering {
+pub struct PortSteering {
     /// The port of this host.
     pub port: u16,
     /// Its protocol.
@@ -21,14 +21,14 @@ pub struct Steering {
     pub queues: CpuSet,
 }
 
-/// A text that does not parse as a [`Steering`].
+/// A text that does not parse as a [`PortSteering`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}`: write a port, its protocol and rx queues, like 443/tcp=2-3")]
-pub struct SteeringError(String);
+pub struct PortSteeringError(String);
 
-as_text!(Steering);
+as_text!(PortSteering);
 
-impl Steering {
+impl PortSteering {
     fn word(&self) -> &'static str {
         match self.protocol {
             Protocol::Tcp => "tcp",
@@ -45,10 +45,10 @@ impl Steering {
     }
 }
 
-impl FromStr for Steering {
-    type Err = SteeringError;
+impl FromStr for PortSteering {
+    type Err = PortSteeringError;
 
-    fn from_str(text: &str) -> Result<Self, SteeringError> {
+    fn from_str(text: &str) -> Result<Self, PortSteeringError> {
         let parsed = || {
             let (flows, queues) = text.split_once('=')?;
             let (port, protocol) = flows.split_once('/')?;
@@ -61,11 +61,11 @@ impl FromStr for Steering {
             let queues = CpuSet::parse_list(queues).ok().filter(|queues| !queues.is_empty())?;
             Some(Self { port, protocol, queues })
         };
-        parsed().ok_or_else(|| SteeringError(text.to_owned()))
+        parsed().ok_or_else(|| PortSteeringError(text.to_owned()))
     }
 }
 
-impl fmt::Display for Steering {
+impl fmt::Display for PortSteering {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}={}", self.port, self.word(), self.queues)
     }

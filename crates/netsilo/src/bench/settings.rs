@@ -116,7 +116,7 @@ pub(super) fn of(
     if let Some(refusal) = plan
         .refusals
         .iter()
-        .find(|refusal| refusal.cause == netsilo_decide::plan::Cause::OtherOwner)
+        .find(|refusal| refusal.cause == netsilo_decide::plan::RefusalCause::OtherOwner)
     {
         let message = format!("{name}: {}: {}", refusal.subject, refusal.reason);
         return Err(crate::tell::exit::Stop(crate::tell::exit::Exit::OtherOwner, message).into());

@@ -207,7 +207,7 @@ fn refuse_void(plan: &Plan) -> Result<()> {
 pub(crate) fn refuse_owned(plan: &Plan, place: &Place) -> Result<()> {
     let writers = netsilo_sys::read::knob_owners::running(&place.root()?)
         .context("cannot look for other programs that write these settings")?;
-    let owners = plan.owners(&writers);
+    let owners = plan.knob_owners(&writers);
     let names: Vec<String> =
         owners.iter().map(|owner| format!("{} (pid {})", owner.name, owner.pid)).collect();
     if names.is_empty() {

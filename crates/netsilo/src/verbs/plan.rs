@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use netsilo_decide::judge::annotate::plan_with_verdicts;
 use netsilo_decide::judge::findings::check;
-use netsilo_decide::judge::fix::{Mend, fix};
-use netsilo_decide::plan::{AlgorithmName, Cause, Goal, Plan, Steering, Xps};
+use netsilo_decide::judge::fix::{FixRequest, fix};
+use netsilo_decide::plan::{AlgorithmName, Goal, Plan, PortSteering, RefusalCause, Xps};
 use netsilo_model::cost::weights::{CostSource, Costs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuSet, MAX_CPUS};
@@ -50,7 +50,7 @@ pub(crate) struct GoalArgs {
     arfs: Option<bool>,
     /// Steer flows to a port to these rx queues by rules of the device (443/tcp=2-3)
     #[arg(long, value_name = "PORT/PROTO=QUEUES")]
-    steer: Vec<Steering>,
+    steer: Vec<PortSteering>,
     /// Set XPS: each CPU sends through the nearest tx queue, or off [default: unchanged]
     #[arg(long, value_name = "near|off", value_parser = xps)]
     xps: Option<Xps>,
@@ -67,7 +67,7 @@ pub(crate) struct GoalArgs {
         "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "xps",
         "default_smp_affinity", "rps_default_mask",
     ])]
-    fix: Vec<Mend>,
+    fix: Vec<FixRequest>,
     /// Plan changes even if another program (irqbalance) writes the same knobs
     #[arg(long)]
     even_if_owned: bool,
@@ -184,8 +184,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 /// Returns the exit code of a verb that only makes this plan.
 pub(crate) fn exit(plan: &Plan, detailed: bool) -> Exit {
     let refused =
-        |cause: fn(Cause) -> bool| plan.refusals.iter().any(|refusal| cause(refusal.cause));
-    if plan.changes.is_empty() && refused(|cause| cause == Cause::OtherOwner) {
+        |cause: fn(RefusalCause) -> bool| plan.refusals.iter().any(|refusal| cause(refusal.cause));
+    if plan.changes.is_empty() && refused(|cause| cause == RefusalCause::OtherOwner) {
         Exit::OtherOwner
     } else if plan.changes.is_empty() && refused(|_| true) {
         Exit::Refused

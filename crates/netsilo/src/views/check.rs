@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use netsilo_decide::judge::evidence::{Gain, Measure, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, Severity};
-use netsilo_decide::judge::fix::Mend;
+use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::judge::ledger::{Ledger, Line, Stage};
 
 use crate::views::show::{table, trim_lines};
@@ -133,8 +133,11 @@ fn remedy(text: &mut String, finding: &Finding, remedy: &Remedy) {
         let count = remedy.changes.len();
         let settings =
             if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
-        let _ =
-            writeln!(text, "      netsilo plan --fix {} ({settings}{stops})", Mend::of(finding));
+        let _ = writeln!(
+            text,
+            "      netsilo plan --fix {} ({settings}{stops})",
+            FixRequest::of(finding)
+        );
     }
 }
 

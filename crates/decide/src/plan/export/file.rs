@@ -4,8 +4,8 @@ use netsilo_model::change::{Change, Target, Value};
 
 /// A file for another program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct File {
-    /// File name, without folder.
+pub struct ExportedFile {
+    /// ExportedFile name, without folder.
     pub name: String,
     /// Content.
     pub text: String,

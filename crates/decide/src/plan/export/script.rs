@@ -6,14 +6,14 @@ use netsilo_model::change::{Change, Interruption, Target, Value, sysctl_path};
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::plan::contents::Plan;
-use crate::plan::export::file::{File, one_line, quoted, text_of};
+use crate::plan::export::file::{ExportedFile, one_line, quoted, text_of};
 use crate::plan::export::interrupts::interrupts;
 
 /// Shell functions at the start of the script.
 const FUNCTIONS: &str = include_str!("script.sh");
 
 /// Builds the script.
-pub fn script(plan: &Plan) -> File {
+pub fn script(plan: &Plan) -> ExportedFile {
     let mut text = FUNCTIONS.to_owned();
     // Changes that reset a netdev come first, because the reset undoes other settings.
     let resets =
@@ -29,7 +29,7 @@ pub fn script(plan: &Plan) -> File {
         text.push_str(&lines(change));
     }
     text.push_str("exit $failed\n");
-    File { name: "netsilo-placement.sh".into(), text, executable: true }
+    ExportedFile { name: "netsilo-placement.sh".into(), text, executable: true }
 }
 
 /// The lines of one change: its reason and its command, or a comment that it is left out.
