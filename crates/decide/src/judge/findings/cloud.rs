@@ -5,9 +5,10 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// ENA's counters of packets queued or dropped because the instance exceeded an allowance, with
 /// the name of the allowance.

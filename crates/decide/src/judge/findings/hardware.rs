@@ -1,6 +1,5 @@
 //! Findings on the hardware: PCIe links, NUMA nodes, MTU, CPU frequency, idle states, memory.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
@@ -10,11 +9,13 @@ use netsilo_model::machine::topology::NodeId;
 use netsilo_model::snapshot::audit::{IdleState, NetdevAudit, PcieLink};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::stage_samples::Stage;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Share of a PCIe link's rate from which the link counts as full: PCIe packet headers take the
 /// rest.

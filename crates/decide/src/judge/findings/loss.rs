@@ -2,18 +2,21 @@
 //! remedies for the stage that loses them.
 
 mod device;
+mod lost;
 mod reader;
 
-use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::cpu_work::Load;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::softirq::Load;
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
 use crate::judge::ledger::Ledger;
 
 /// All findings of the family.
@@ -27,52 +30,10 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Changes a sysctl; empty when it was not read or already has the value.
-fn sysctl(analysis: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
-    let target = Target::Sysctl { name: name.to_owned() };
-    let new = Value::words(&new.to_string());
-    let old = target.value_in(&analysis.observation.after).filter(|old| *old != new);
-    old.map(|old| Change { target, old, new, reason: reason.to_owned() }).into_iter().collect()
-}
-
-/// The first number in a sysctl.
-fn sysctl_number(analysis: &Analysis<'_>, name: &str) -> Option<u64> {
-    analysis.observation.after.net.sysctls.get(name)?.split_ascii_whitespace().next()?.parse().ok()
-}
-
 fn cpu_of(subject: &Subject) -> Option<CpuId> {
     match subject {
         Subject::Cpu(cpu) => Some(*cpu),
         _ => None,
-    }
-}
-
-/// The counters of a subject at a stage that grew, as evidence.
-fn grown(ledger: &Ledger, place: Place, subject: &Subject) -> Vec<Evidence> {
-    let stage = ledger.stage(place);
-    let lines = stage.into_iter().flat_map(|stage| stage.grown(subject));
-    lines
-        .map(|line| {
-            let aside = line.aside.as_ref().map(|aside| format!(" ({aside})")).unwrap_or_default();
-            Evidence::new(
-                format!("{}{aside}", line.counter),
-                Measure::Count(line.count.unwrap_or(0)),
-                line.source.clone(),
-            )
-        })
-        .collect()
-}
-
-fn per_s(analysis: &Analysis<'_>, count: u64) -> f64 {
-    let seconds = analysis.rates.elapsed.as_secs_f64();
-    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
-}
-
-fn all_of(analysis: &Analysis<'_>, lost: u64, basis: &str) -> Gain {
-    Gain::AtMost {
-        measure: Measure::PerSecond(per_s(analysis, lost)),
-        of: "packets lost".into(),
-        basis: basis.into(),
     }
 }
 
@@ -283,22 +244,6 @@ fn squeeze(
         },
         evidence,
         remedies: vec![remedy],
-    }
-}
-
-impl Load<'_> {
-    /// Packets that the netdevs polled on this CPU, and its backlog, lost in the interval.
-    fn lost(&self, ledger: &Ledger) -> u64 {
-        let mut subjects: Vec<Subject> = self.netdevs().into_iter().map(Subject::Netdev).collect();
-        subjects.push(self.subject());
-        let places = [Place::Nic, Place::Ring, Place::Backlog]
-            .into_iter()
-            .filter_map(|place| ledger.stage(place));
-        places
-            .flat_map(|stage| stage.by_subject())
-            .filter(|(subject, _)| subjects.contains(subject))
-            .map(|it| it.1)
-            .fold(0, u64::saturating_add)
     }
 }
 

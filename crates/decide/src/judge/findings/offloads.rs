@@ -9,9 +9,10 @@ use netsilo_model::snapshot::stage_samples::Stage;
 use netsilo_model::snapshot::subject::{Direction, Subject};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Packets per second from which an offload is judged.
 const WORTH_IT: f64 = 10_000.0;

@@ -1,16 +1,17 @@
 //! Findings on placement: the interrupts and kthreads that `plan` would move, by the cost model.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::topology::Distance;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::plan::{Placement, Plan};
 
 /// One finding per netdev whose queues `plan` would move; `placed-well` when it would move none.
@@ -128,9 +129,14 @@ mod tests {
     use super::*;
     use crate::judge::findings::check;
     use netsilo_model::cost::weights::Costs;
-    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+    use netsilo_model::machine::cpuset::CpuId;
+    use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::{Busy, Reader, Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::synthetic::scene::Busy;
+    use netsilo_model::synthetic::scene::Reader;
+    use netsilo_model::synthetic::scene::Scene;
+    use netsilo_model::synthetic::scene::SceneNetdev;
+    use netsilo_model::synthetic::scene::SceneQueue;
 
     /// Findings for a queue polled on CPU 0 (core 0-1) and read on CPU `reader`; `load` and `usr`
     /// are shares of CPU time. The other cores of the cache are idle.

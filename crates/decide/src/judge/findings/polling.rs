@@ -8,9 +8,10 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::setting;
+use crate::judge::findings::builders::setting;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// The sysctls that switch busy polling on for all sockets: in `poll`, `select` and `epoll_wait`,
 /// and in reads. Values in microseconds.

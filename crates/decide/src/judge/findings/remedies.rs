@@ -1,16 +1,17 @@
 //! Findings from verdicts: remedies that would help where a CPU is saturated, and settings that are
 //! on and hurt.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::{Finding, FindingId, Severity};
 use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable};
 
 /// Share of bytes that RFS cannot steer from which RFS is reported as useless.

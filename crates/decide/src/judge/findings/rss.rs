@@ -1,7 +1,6 @@
 //! Findings on a NIC's hash: UDP on one queue because ports are not hashed, and the two directions
 //! of a connection on different CPUs.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::change::{Change, Key, Target, Value};
@@ -12,10 +11,12 @@ use netsilo_model::rss::model::flows_of;
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType, HashFields, Rss};
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// The hook that counts flows.
 pub(super) const SOURCE: &str = "eBPF tp_btf/netif_receive_skb";

@@ -8,9 +8,10 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::rss::{SOURCE, relief, severity, silo_of};
-use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Packets in an interval that are needed to judge a table.
 const ENOUGH_PACKETS: u64 = 1000;

@@ -1,6 +1,5 @@
 //! Findings on the transmit path: queueing disciplines, full rings, XPS, completion interrupts.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
 use netsilo_model::change::{Settings, Target, Value};
@@ -9,11 +8,13 @@ use netsilo_model::drivers::table::{Drivers, Knob};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::audit::Qdisc;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// For each driver, its counter of full tx rings. `#` stands for a queue's number.
 const RING_STOPS: &[(&str, &str)] = &[

@@ -1,7 +1,6 @@
 //! Findings on settings of the network stack that limit connections, and on programs that write
 //! the same settings.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Target, Value};
@@ -10,11 +9,13 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::Connection;
 use netsilo_model::snapshot::host::WriterKnob;
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::growth::{all_well, setting, sum};
+use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::{Finding, FindingId, Severity};
 
 /// Bytes in the interval from which a connection is judged.
 const ENOUGH_BYTES: u64 = 1_000_000;

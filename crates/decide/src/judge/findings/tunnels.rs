@@ -1,20 +1,21 @@
 //! Findings on tunnels and switch tags whose inner flows look like one flow to the NIC.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeSet;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::model::flows_of;
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::finding::Finding;
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::rss::{
     Concentrated, ENOUGH_PACKETS, ONE_QUEUE, SOURCE, fields, hash_ports, relief, rps, severity,
     silo_of, spread_over,
 };
-use crate::judge::findings::{Finding, FindingId};
 
 /// Minimum share of a netdev's packets for a tunnel to be reported.
 const MATTERS: f64 = 0.2;

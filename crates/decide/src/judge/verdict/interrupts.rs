@@ -9,8 +9,9 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::verdict::bottleneck::add;
-use crate::judge::verdict::work::Work;
-use crate::judge::verdict::{Effect, Outcome, Range, RemedyName, Verdict, percent};
+use crate::judge::verdict::effect::{Effect, percent};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, Verdict};
+use crate::judge::verdict::work::{Range, Work};
 
 /// Packets per interrupt from which a longer wait is not worthwhile.
 const ENOUGH: f64 = 8.0;
@@ -244,7 +245,9 @@ mod tests {
     use netsilo_model::machine::reading::Part;
     use netsilo_model::snapshot::ethtool::Ethtool;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::synthetic::scene::Scene;
+    use netsilo_model::synthetic::scene::SceneNetdev;
+    use netsilo_model::synthetic::scene::SceneQueue;
 
     /// The verdict for 120 thousand packets per second with an interrupt for every second packet,
     /// on a CPU that spends about a third of its time in interrupt handlers.

@@ -13,8 +13,9 @@ use netsilo_model::machine::topology::Distance;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::{FULL, Loads, add};
+use crate::judge::verdict::effect::{CLEAR, Effect, percent};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, Verdict};
 use crate::judge::verdict::work::{Flows, Range, Sight, Work};
-use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
 use crate::plan::arfs::has_arfs;
 
 /// Minimum idle share of a CPU that can take more work.
@@ -335,7 +336,7 @@ fn steered(
     let one_flow =
         work.flows.is_some_and(|flows| flows.most == Some(1) || flows.heaviest.best >= ONE_FLOW);
     // Moving one flow to one other CPU gains a little, but does not justify RPS.
-    let many_would_help = effect.before.is_near() && effect.gain.likely >= super::CLEAR;
+    let many_would_help = effect.before.is_near() && effect.gain.likely >= CLEAR;
     let depends_on_flows = work.flows.is_none() && remedy == RemedyName::Rps;
     let outcome = match effect.outcome() {
         Outcome::Help if one_flow => Outcome::NoClearChange,

@@ -5,9 +5,10 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::FULL;
+use crate::judge::verdict::effect::percent;
 use crate::judge::verdict::packet_steering::rps_is_on;
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, Verdict};
 use crate::judge::verdict::work::Work;
-use crate::judge::verdict::{Outcome, RemedyName, Verdict, percent};
 
 /// Counters of packets lost at the NIC or its ring. Drivers may count a packet in several of them,
 /// so the largest is taken.

@@ -12,9 +12,10 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::{Loads, add};
+use crate::judge::verdict::effect::{CLEAR, Effect, percent};
 use crate::judge::verdict::packet_steering::busy_queues;
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, Verdict};
 use crate::judge::verdict::work::{Sight, Work};
-use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
 
 /// Share of the work on one queue from which the hash does not spread the flows.
 const ONE_QUEUE: f64 = 0.8;
@@ -130,11 +131,7 @@ pub(super) fn more(work: &Work<'_>) -> Verdict {
     });
     let near = effect.before.is_near();
     let outcome = match effect.outcome() {
-        Outcome::NoClearChange
-            if near
-                && work.flows.is_none()
-                && effect.gain.likely >= crate::judge::verdict::CLEAR =>
-        {
+        Outcome::NoClearChange if near && work.flows.is_none() && effect.gain.likely >= CLEAR => {
             Outcome::Unknown
         }
         outcome => outcome,

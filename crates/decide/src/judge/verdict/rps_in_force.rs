@@ -7,9 +7,10 @@ use netsilo_model::machine::topology::Distance;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::bottleneck::{Loads, add};
+use crate::judge::verdict::effect::{CLEAR, Effect, LOSS, percent};
 use crate::judge::verdict::packet_steering::{Added, machine};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, Verdict};
 use crate::judge::verdict::work::{Sight, Work};
-use crate::judge::verdict::{Effect, Outcome, RemedyName, Verdict, percent};
 
 /// The verdict on RPS that is on, from the loads if it were switched off.
 pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
@@ -24,8 +25,8 @@ pub(super) fn rps_in_force(work: &Work<'_>) -> Verdict {
     let added = steered.added(work, Sight::Likely);
     let outcome = match off.gain {
         _ if !near => Outcome::NoClearChange,
-        gain if gain.worst >= 0.0 && gain.likely >= crate::judge::verdict::LOSS => Outcome::Hurt,
-        gain if gain.best <= -crate::judge::verdict::CLEAR => Outcome::Help,
+        gain if gain.worst >= 0.0 && gain.likely >= LOSS => Outcome::Hurt,
+        gain if gain.best <= -CLEAR => Outcome::Help,
         _ => Outcome::NoClearChange,
     };
     let costs = format!(

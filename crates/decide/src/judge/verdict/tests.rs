@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::judge::evidence::{Gain, Measure};
+use netsilo_model::change::Value;
 use netsilo_model::cost::weights::Costs;
-use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::host::CpuStat;
 use netsilo_model::snapshot::observation::Observation;

@@ -8,7 +8,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::why::{Because, Cause};
+use crate::judge::why::explanation::{Because, Cause};
 
 /// The cause of a queue on one CPU.
 pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> Cause {

@@ -11,8 +11,9 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::attribution::Poll;
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::why::chain::{self, cpus};
-use crate::judge::why::{Because, Cause, CpuWhy, Ksoftirqd, heaviest_first};
+use crate::judge::why::chain;
+use crate::judge::why::chain::cpus;
+use crate::judge::why::explanation::{Because, Cause, CpuWhy, Ksoftirqd, heaviest_first};
 
 /// Maximum number of interrupts that are listed.
 const IRQS_NAMED: usize = 5;

@@ -1,6 +1,8 @@
 use super::*;
 use netsilo_model::cost::weights::Costs;
-use netsilo_model::machine::ids::NapiId;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::snapshot::attribution::{CpuTime, Poll};
 use netsilo_model::snapshot::host::Softnet;
 use netsilo_model::snapshot::observation::Observation;

@@ -9,10 +9,12 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::cpu_work::Load;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::loss::{all_of, grown};
-use crate::judge::findings::softirq::{Load, spread};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::loss::lost::{all_of, grown};
+use crate::judge::findings::relief::spread;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let netdevs = judged.analysis.after().netdevs.iter();

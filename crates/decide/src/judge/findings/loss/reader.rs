@@ -1,15 +1,16 @@
 //! Findings on packets lost at full sockets, and on packets dropped by protocols.
 
-use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::Place;
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
+use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::loss::{all_of, grown, per_s, sysctl, sysctl_number};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
 use crate::judge::ledger::Ledger;
 
 /// Maximum number of sockets of a port that are listed.
@@ -233,7 +234,7 @@ fn listen(
     let at_bound = limit.zip(bound).is_some_and(|(limit, bound)| limit >= bound);
     let reason = format!("{subject} rejected {lost} connections");
     let gain = || Gain::AtMost {
-        measure: Measure::PerSecond(per_s(analysis, lost)),
+        measure: Measure::PerSecond(analysis.per_s(lost)),
         of: "connections rejected".into(),
         basis: "all connections that found the queue full".into(),
     };

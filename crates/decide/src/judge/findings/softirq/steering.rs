@@ -8,7 +8,8 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 
 pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = analysis.silos.queues.iter().filter_map(to_itself).collect();

@@ -1,18 +1,20 @@
 //! Findings on interrupts outside their requested affinity, queues that share a core, and receive
 //! work on isolated or tickless CPUs.
 
-use netsilo_model::snapshot::subject::Subject;
 use std::collections::BTreeMap;
 
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::cpu_work::Load;
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::softirq::{Load, moves_one_of, own};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::relief::{moves_one_of, own};
 
 /// Interrupts per second below which nothing is concluded: a moved interrupt changes its CPU only
 /// when it next occurs.

@@ -5,7 +5,8 @@ use netsilo_model::change::Change;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::{Finding, FindingId, Severity};
+use crate::judge::findings::finding::{Finding, Severity};
+use crate::judge::findings::id::FindingId;
 
 pub(super) use netsilo_model::derive::analysis::sum;
 
