@@ -18,7 +18,8 @@ use netsilo_decide::plan::{Goal, Plan, plan};
 use netsilo_decide::report::Report;
 use netsilo_decide::report::rss::netdev_rss;
 use netsilo_model::synthetic::scene::Scene;
-use netsilo_decide::judge::why::{Subject, why};
+use netsilo_decide::judge::why::why;
+use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// The input of `plan --from`.
@@ -59,7 +60,7 @@ fn explains(analysis: &Analysis<'_>) {
         why(analysis, &Subject::Cpu(cpu)).iter().for_each(comes_back);
     }
     for netdev in &after.netdevs {
-        why(analysis, &Subject::Netdev(netdev.name.clone(), None)).iter().for_each(comes_back);
+        why(analysis, &Subject::Netdev(netdev.name.clone())).iter().for_each(comes_back);
         serde_json::to_string(&netdev_rss(observation, netdev)).expect("plain values");
     }
 }

@@ -12,12 +12,15 @@ mod contents;
 pub mod export;
 mod flow_rules;
 mod goal;
+mod irq_changes;
 mod make;
 mod owners;
 pub mod pin;
 mod placement;
+mod places;
 mod port_steering;
 pub mod selection;
+mod vectors;
 
 pub use contents::{Advice, Placement, Plan, Predicted, Refusal, RefusalCause, Unchanged};
 pub use goal::{Goal, Override, Xps};

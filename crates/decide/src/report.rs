@@ -3,6 +3,10 @@
 //! Units end the names: `_per_s` per second, `_s` seconds, `_mbps` Mbit/s; shares are 0..=1. CPU
 //! sets are kernel lists (`"0-3,8"`). Unknown is `null`, never 0. The schema number grows when a
 //! field is removed or changes its meaning; new fields may appear at any time.
+//!
+//! **What lives here**: the report of `show` and the daemon, and that of `rss` ([`rss`]). They may
+//! use the model crate. Findings, verdicts and plans must not come in: a report states what is
+//! measured and set, and recommends nothing.
 
 pub mod rss;
 

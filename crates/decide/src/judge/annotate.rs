@@ -11,7 +11,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
-use crate::judge::verdict::{self, Proposal, Verdict, proposals};
+use crate::judge::verdict::{self, Proposal, RemedyVerdict, proposals};
 use crate::plan::arfs::wants_arfs;
 use crate::plan::{Goal, Plan, plan};
 
@@ -43,10 +43,12 @@ pub fn plan_with_verdicts(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
 
 /// The verdicts on all netdevs with receive traffic, each with the changes that it calls for; empty
 /// without rates.
-pub fn verdicts(analysis: &Analysis<'_>) -> Vec<Verdict> {
+pub fn verdicts(analysis: &Analysis<'_>) -> Vec<RemedyVerdict> {
     let with_changes = |Proposal { verdict, goal }: Proposal| match goal {
         None => verdict,
-        Some(goal) => Verdict { changes: plan_with_verdicts(analysis, &goal).changes, ..verdict },
+        Some(goal) => {
+            RemedyVerdict { changes: plan_with_verdicts(analysis, &goal).changes, ..verdict }
+        }
     };
     proposals(analysis).into_iter().map(with_changes).collect()
 }
@@ -85,7 +87,7 @@ impl PacketSteering {
         }
     }
 
-    fn verdict(&self, analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
+    fn verdict(&self, analysis: &Analysis<'_>, netdev: &Netdev) -> Option<RemedyVerdict> {
         match self {
             Self::Rps(cpus) => verdict::rps_onto(analysis, netdev, cpus),
             Self::Rfs => verdict::rfs(analysis, netdev),
@@ -94,6 +96,6 @@ impl PacketSteering {
     }
 }
 
-fn note(verdict: Verdict) -> String {
+fn note(verdict: RemedyVerdict) -> String {
     format!(" ({}: {})", verdict.outcome, verdict.because)
 }

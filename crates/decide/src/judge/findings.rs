@@ -1,8 +1,10 @@
-//! Diagnosis: turns an observation into [`Finding`]s, each with evidence, remedies and their gain.
+//! Diagnosis: turns an analysis into [`Finding`]s, each with evidence, remedies and their gain.
 //!
-//! One file per family under `diagnose/`. A family reads the whole observation ([`Analysis`]) and knows
-//! no files, and no knobs beyond the [`Target`](netsilo_model::change::Target)s of its remedies. Every
-//! finding has evidence. A gain that no measurement bounds is [`Gain::Unknown`].
+//! One file per family, listed in [`check`](mod@check); the ids of all findings are in [`id`]. A
+//! family gets what the check has derived ([`Judged`](judged::Judged)): analysis, ledger, verdicts
+//! and plans. It knows no files, and no knobs beyond the [`Target`](netsilo_model::change::Target)s
+//! of its remedies. Every finding has evidence. A gain that no measurement bounds is
+//! [`Gain::Unknown`](crate::judge::evidence::Gain::Unknown).
 
 mod builders;
 mod check;

@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     /// The stages.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StageLosses>,
     /// The next step for the stage that loses most; `None` when nothing is lost.
     pub next: Option<String>,
 }
 
 /// One stage of the receive path with its loss counters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
+pub struct StageLosses {
     /// The stage.
     pub place: Place,
     /// Packets lost in the interval, a lower bound; for a stage that loses nothing, its events.
@@ -35,12 +35,12 @@ pub struct Stage {
     /// The same since boot, or since the device or namespace was created.
     pub since_boot: u64,
     /// The counters that are not 0.
-    pub lines: Vec<Line>,
+    pub lines: Vec<LossCounter>,
 }
 
 /// One counter of a stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct LossCounter {
     /// The object it counts for (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`, `machine`).
     pub subject: Subject,
     /// The name that the kernel or the driver gives it.
@@ -57,18 +57,18 @@ pub struct Line {
 
 impl Ledger {
     /// The entry of a stage; `None` when none of its counters is known.
-    pub fn stage(&self, place: Place) -> Option<&Stage> {
+    pub fn stage(&self, place: Place) -> Option<&StageLosses> {
         self.stages.iter().find(|stage| stage.place == place)
     }
 
     /// Stages that lost packets in the interval.
-    fn losing(&self) -> impl DoubleEndedIterator<Item = &Stage> {
+    fn losing(&self) -> impl DoubleEndedIterator<Item = &StageLosses> {
         self.stages.iter().filter(|stage| stage.place.loses() && stage.count > 0)
     }
 
     /// The stage that lost most in the interval; the earlier of two equal ones, because packets
     /// lost there never reach the later one.
-    pub fn most_lost(&self) -> Option<&Stage> {
+    pub fn most_lost(&self) -> Option<&StageLosses> {
         self.losing().rev().max_by_key(|stage| stage.count)
     }
 
@@ -92,9 +92,12 @@ impl Ledger {
     }
 }
 
-impl Stage {
+impl StageLosses {
     /// The counters of a subject that grew in the interval.
-    pub fn grown<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = &'a Line> {
+    pub fn grown_counters<'a>(
+        &'a self,
+        subject: &'a Subject,
+    ) -> impl Iterator<Item = &'a LossCounter> {
         self.lines.iter().filter(move |line| {
             line.subject == *subject && line.count.is_some_and(|count| count > 0)
         })
@@ -114,7 +117,7 @@ impl Stage {
 
 /// Builds the loss ledger of an observation.
 pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
-    let mut book: BTreeMap<Place, Vec<Line>> = BTreeMap::new();
+    let mut book: BTreeMap<Place, Vec<LossCounter>> = BTreeMap::new();
     for netdev in &analysis.observation.after.netdevs {
         netdev_lines(analysis, netdev, &mut book);
     }
@@ -122,15 +125,15 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     protocol_lines(analysis, &mut book);
     socket_lines(analysis, &mut book);
     let seconds = analysis.rates.elapsed.as_secs_f64();
-    let stages: Vec<Stage> =
+    let stages: Vec<StageLosses> =
         book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
     let mut ledger = Ledger { stages, next: None };
     ledger.next = ledger.next_step();
     ledger
 }
 
-fn stage(place: Place, mut lines: Vec<Line>, seconds: f64) -> Stage {
-    let largest = |count: &dyn Fn(&Line) -> u64| {
+fn stage(place: Place, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosses {
+    let largest = |count: &dyn Fn(&LossCounter) -> u64| {
         let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
         for line in lines.iter().filter(|line| line.aside.is_none() || !place.loses()) {
             let most = subjects.entry(&line.subject).or_default();
@@ -142,7 +145,7 @@ fn stage(place: Place, mut lines: Vec<Line>, seconds: f64) -> Stage {
         (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
     lines.retain(|line| line.since_boot > 0);
     let per_s = if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-    Stage { place, count, per_s, since_boot, lines }
+    StageLosses { place, count, per_s, since_boot, lines }
 }
 
 /// The `statistics` of every netdev that count losses. Driver counters are in [`nic_counters`].
@@ -156,13 +159,17 @@ const STATISTICS: &[(&str, Place, &str)] = &[
     ("rx_dropped", Place::Protocol, "by the backlog, by the driver, or without a protocol handler"),
 ];
 
-fn netdev_lines(analysis: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn netdev_lines(
+    analysis: &Analysis<'_>,
+    netdev: &Netdev,
+    book: &mut BTreeMap<Place, Vec<LossCounter>>,
+) {
     let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
     let before = analysis.observation.before.netdevs.iter().find(same);
     for (counter, place, aside) in STATISTICS {
         let Some(value) = netdev.statistics.get(*counter) else { continue };
         let old = before.and_then(|before| before.statistics.get(*counter));
-        book.entry(*place).or_default().push(Line {
+        book.entry(*place).or_default().push(LossCounter {
             subject: Subject::Netdev(netdev.name.clone()),
             counter: (*counter).to_owned(),
             count: old.and_then(|old| value.checked_sub(*old)),
@@ -175,7 +182,7 @@ fn netdev_lines(analysis: &Analysis<'_>, netdev: &Netdev, book: &mut BTreeMap<Pl
     for ((place, counter), (value, aside)) in new {
         let count = old.get(&(place, counter.clone())).and_then(|(old, _)| value.checked_sub(*old));
         let (subject, source) = (Subject::Netdev(netdev.name.clone()), "ethtool -S".to_owned());
-        book.entry(place).or_default().push(Line {
+        book.entry(place).or_default().push(LossCounter {
             subject,
             counter,
             count,
@@ -204,7 +211,7 @@ fn driver_counters(netdev: &Netdev) -> BTreeMap<(Place, String), (u64, &'static 
     sums
 }
 
-fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<LossCounter>>) {
     let seconds = analysis.rates.elapsed.as_secs_f64();
     for (cpu, counters) in &analysis.observation.after.cpus {
         let Some(softnet) = counters.softnet else { continue };
@@ -228,7 +235,7 @@ fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
             ),
         ];
         for (place, counter, per_s, since_boot, aside) in rows {
-            book.entry(place).or_default().push(Line {
+            book.entry(place).or_default().push(LossCounter {
                 subject: Subject::Cpu(*cpu),
                 counter: counter.to_owned(),
                 count: per_s.map(|rate| (rate * seconds).round() as u64),
@@ -272,7 +279,7 @@ const PROTOCOLS: &[(&str, Place, ProtocolPart, &str)] = &[
     ("TcpExtPruneCalled", Place::Socket, ProtocolPart::Tcp, "memory was reclaimed from the buffer"),
 ];
 
-fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<LossCounter>>) {
     let seconds = analysis.rates.elapsed.as_secs_f64();
     for (counter, place, subject, aside) in PROTOCOLS {
         let Some(value) = analysis.observation.after.protocols.get(*counter) else { continue };
@@ -282,7 +289,7 @@ fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>
             name if name.contains('6') => "snmp6",
             _ => "snmp",
         };
-        book.entry(*place).or_default().push(Line {
+        book.entry(*place).or_default().push(LossCounter {
             subject: Subject::Protocol(*subject),
             counter: (*counter).to_owned(),
             count: rate.map(|rate| (rate * seconds).round() as u64),
@@ -293,7 +300,7 @@ fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>
     }
 }
 
-fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) {
+fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<LossCounter>>) {
     let Some(sockets) = &analysis.observation.after.losing_sockets else { return };
     let before = analysis.observation.before.losing_sockets.as_deref();
     for socket in sockets {
@@ -304,7 +311,7 @@ fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<Place, Vec<Line>>) 
         let counted = book
             .get(&place)
             .is_some_and(|lines| lines.iter().any(|line| line.counter.ends_with(within)));
-        book.entry(place).or_default().push(Line {
+        book.entry(place).or_default().push(LossCounter {
             subject: socket.subject(),
             counter: "sk_drops".to_owned(),
             count: before.map(|before| socket.dropped_since(before)),
@@ -399,7 +406,7 @@ mod tests {
         let stage = ledger.stage(Place::Socket).unwrap();
         assert_eq!((stage.count, stage.lines.len()), (30, 2));
         assert_eq!(
-            stage.grown(&Subject::Port(SocketKind::Udp, 53)).next().unwrap().count,
+            stage.grown_counters(&Subject::Port(SocketKind::Udp, 53)).next().unwrap().count,
             Some(29)
         );
     }

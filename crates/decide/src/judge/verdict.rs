@@ -1,9 +1,9 @@
 //! Verdicts: the effect of each remedy on the receive work of each netdev (helps, hurts, no clear
 //! change, unknown), with reasons.
 //!
-//! A verdict compares the bottlenecks ([`bottleneck`]) now and after the remedy has moved and added work.
-//! Unmeasured quantities are assumed in three scenarios, from the worst to the best that fits the
-//! measurements ([`work`]). A remedy helps if it helps in the worst one, and hurts if it cannot
+//! A verdict compares the bottlenecks ([`bottleneck`]) now and after the remedy has moved and added
+//! work. Unmeasured quantities are assumed in three scenarios, from the worst to the best that fits
+//! the measurements ([`work`]). A remedy helps if it helps in the worst one, and hurts if it cannot
 //! help in the best one. `docs/verdicts.md` has the formulas and sources.
 
 mod bottleneck;
@@ -19,7 +19,7 @@ mod work;
 
 pub(crate) use proposals::{Proposal, proposals};
 pub use proposals::{arfs, rfs, rps_onto, unsteerable};
-pub use remedy_verdict::{Outcome, RemedyName, Verdict};
+pub use remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ mod explanation;
 
 pub(crate) use cpu::ksoftirqd;
 pub use explain::why;
-pub use explanation::{Because, Cause, CpuWhy, Ksoftirqd, Why, WhyError};
+pub use explanation::{Cause, CpuWhy, Ksoftirqd, Step, Why, WhyError};
 
 #[cfg(test)]
 mod tests;

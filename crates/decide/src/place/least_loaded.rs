@@ -42,7 +42,7 @@ pub(super) fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Sugges
     vectors.iter().zip(at).map(|(vector, at)| suggestion(vector, at, &loads)).collect()
 }
 
-/// Returns the best CPU for a vector that is at `at` and whose load is not counted in the CPU loads.
+/// Returns the best CPU for a vector that is at `at` and whose load is not counted in `loads`.
 fn place(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Option<CpuId> {
     let far = |cpu: CpuId| spread::distance(vector.node, loads, cpu);
     let nearest = vector.pool.iter().map(far).min()?;

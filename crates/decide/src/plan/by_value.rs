@@ -11,7 +11,7 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
 use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::{Goal, Xps};
-use crate::plan::placement::Places;
+use crate::plan::places::Places;
 use crate::plan::{owners, selection};
 
 /// Most RFS table entries that `rps_sock_flow_sysctl` accepts (`net/core/sysctl_net_core.c`).

@@ -79,7 +79,8 @@ pub struct Placement {
     pub gain_ns_per_s: i64,
 }
 
-/// Cost of a placement by the model ([`netsilo_model::cost::weights`]), in CPU-nanoseconds per second.
+/// Cost of a placement by the model ([`netsilo_model::cost::weights`]), in CPU-nanoseconds per
+/// second.
 ///
 /// Costs that are the same on every CPU are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

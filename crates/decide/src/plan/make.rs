@@ -6,6 +6,7 @@ use netsilo_model::snapshot::host::Snapshot;
 
 use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
+use crate::plan::places::present_places;
 use crate::plan::{arfs, by_value, flow_rules, placement, selection};
 
 /// Plans the changes that reach a goal.
@@ -34,6 +35,6 @@ pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
 pub(crate) fn plan_xps(after: &Snapshot, goal: &Goal) -> Vec<Change> {
     let mut plan = Plan::default();
     let netdevs = selection::netdevs(after, goal, &mut plan);
-    by_value::xps(after, &netdevs, &placement::present_places(after), goal, &mut plan);
+    by_value::xps(after, &netdevs, &present_places(after), goal, &mut plan);
     plan.changes
 }

@@ -81,7 +81,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// The growth of the driver counters whose names fit, by name, without those that did not grow.
-    pub fn driver_counters(
+    pub fn driver_counter_growth(
         &self,
         netdev: &Netdev,
         fits: impl Fn(&str) -> bool,
@@ -145,14 +145,14 @@ impl<'a> Analysis<'a> {
     }
 
     /// The CPUs that poll a netdev's queues, with the share of their time in softirqs.
-    pub fn polling(&self, netdev: &Netdev) -> BTreeMap<CpuId, f64> {
+    pub fn pollers(&self, netdev: &Netdev) -> BTreeMap<CpuId, f64> {
         let silos = self.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
         let polled = silos.flat_map(|silo| silo.polls.keys());
         polled.filter_map(|cpu| Some((*cpu, self.softirq(*cpu)?.0))).collect()
     }
 
     /// The share of the receive work's samples in these stages; `None` below [`ENOUGH_SAMPLES`].
-    pub fn stages(&self, wanted: &[Stage]) -> Option<f64> {
+    pub fn stage_share(&self, wanted: &[Stage]) -> Option<f64> {
         let samples = self
             .observation
             .attribution

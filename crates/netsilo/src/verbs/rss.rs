@@ -1,7 +1,7 @@
 //! `netsilo rss`: predicts the rx queue of a flow, and shows how RSS spreads flows.
 
 use anyhow::Result;
-use netsilo_decide::report::rss::{netdev_rss, where_is};
+use netsilo_decide::report::rss::{find_queue, netdev_rss};
 use netsilo_model::snapshot::flow::Asked;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
@@ -71,7 +71,7 @@ fn predict(args: &Where) -> Result<Exit> {
     let observation = args.common.observe.observe_with(Options::for_findings())?;
     let netdevs = args.common.netdevs(&observation)?;
     let places: Vec<_> =
-        netdevs.iter().map(|netdev| where_is(&observation, netdev, args.flow)).collect();
+        netdevs.iter().map(|netdev| find_queue(&observation, netdev, args.flow)).collect();
     match args.common.json {
         true => out::json(&places)?,
         false => out::text(&views::rss::places(&places))?,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use netsilo_decide::judge::evidence::Gain;
 use netsilo_decide::judge::findings::Check;
-use netsilo_decide::judge::verdict::Verdict;
+use netsilo_decide::judge::verdict::RemedyVerdict;
 
 use crate::views::check::measure;
 use crate::views::show::{table, trim_lines};
@@ -34,7 +34,7 @@ pub(crate) fn render(check: &Check, all: bool) -> String {
     text
 }
 
-fn reasons(text: &mut String, verdict: &Verdict) {
+fn reasons(text: &mut String, verdict: &RemedyVerdict) {
     let _ = writeln!(text, "\n{} on {}: {}", verdict.remedy, verdict.subject, verdict.outcome);
     let width = verdict.reasons.iter().map(|reason| reason.what.chars().count()).max().unwrap_or(0);
     for reason in &verdict.reasons {

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::why::{Because, Cause, CpuWhy, Why};
+use netsilo_decide::judge::why::{Cause, CpuWhy, Step, Why};
 use netsilo_model::derive::cpu_time::{CpuSplit, Measured};
 use netsilo_model::derive::rates::Shares;
 
@@ -105,7 +105,7 @@ fn cause(text: &mut String, cause: &Cause) {
             evidence.source
         );
     }
-    for Because { text: step, source } in &cause.because {
+    for Step { text: step, source } in &cause.because {
         let _ = writeln!(text, "  - {step} ({source})");
     }
 }

@@ -1,5 +1,5 @@
-//! Helpers of the audit's families: growth of counters, rates, shares, and constructors of remedies
-//! and findings.
+//! Builders that the families share: remedies, evidence of a setting, the finding that nothing is
+//! wrong.
 
 use netsilo_model::change::Change;
 use netsilo_model::snapshot::subject::Subject;
@@ -37,7 +37,7 @@ impl Remedy {
 }
 
 /// The finding that a family found no problem; `None` when it had nothing to check.
-pub(super) fn all_well(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
+pub(super) fn no_problem(id: FindingId, title: &str, evidence: Vec<Evidence>) -> Option<Finding> {
     let looked = !evidence.is_empty();
     looked.then(|| Finding {
         id,

@@ -12,7 +12,7 @@ use crate::judge::findings::{
     transmit, tuning, tunnels,
 };
 use crate::judge::ledger::Ledger;
-use crate::judge::verdict::Verdict;
+use crate::judge::verdict::RemedyVerdict;
 
 /// The families, in the order in which they are evaluated.
 const FAMILIES: &[fn(&Judged<'_>) -> Vec<Finding>] = &[
@@ -47,7 +47,7 @@ pub struct Check {
     pub ledger: Ledger,
     /// The effect of each remedy on each netdev with receive traffic.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<RemedyVerdict>,
     /// The source of the distances between CPUs, in words.
     #[serde(default)]
     pub distances: String,

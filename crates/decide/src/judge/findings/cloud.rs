@@ -5,7 +5,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::builders::{no_problem, setting, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -33,7 +33,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         found.extend(without_vf(analysis, netdev));
     }
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::CloudLimitsFree,
             "the instance exceeded no allowance",
             looked_at(analysis),
@@ -48,7 +48,7 @@ fn is(netdev: &Netdev, driver: &str) -> bool {
 
 fn allowance(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let is_limit = |name: &str| ENA_LIMITS.iter().any(|(limit, _)| *limit == name);
-    let grown = analysis.driver_counters(netdev, is_limit);
+    let grown = analysis.driver_counter_growth(netdev, is_limit);
     if !is(netdev, "ena") || grown.is_empty() {
         return None;
     }
@@ -94,7 +94,7 @@ fn allowance(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 fn one_queue(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let features = analysis.audit_of(netdev)?.virtio_features.as_ref()?;
     let cpus = analysis.after().topology.online.len();
-    let (cpu, softirq) = analysis.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     if !is(netdev, "virtio_net") || features.contains(&VIRTIO_MQ) || cpus < 2 || softirq < 0.5 {
         return None;
     }

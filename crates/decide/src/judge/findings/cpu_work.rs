@@ -19,14 +19,14 @@ pub(super) const FULL: f64 = 0.05;
 pub(super) const IDLE: f64 = 0.5;
 
 /// The time of one CPU and the queues polled on it.
-pub(super) struct Load<'a> {
+pub(super) struct CpuWork<'a> {
     pub(super) cpu: CpuId,
     pub(super) split: CpuSplit,
     /// Queues polled on this CPU.
     pub(super) queues: Vec<&'a Silo>,
 }
 
-impl<'a> Load<'a> {
+impl<'a> CpuWork<'a> {
     pub(super) fn of(analysis: &'a Analysis<'_>, cpu: CpuId) -> Self {
         let polled = |silo: &&Silo| {
             let interrupted =
@@ -101,7 +101,7 @@ impl<'a> Load<'a> {
     }
 }
 
-impl Load<'_> {
+impl CpuWork<'_> {
     /// Packets that the netdevs polled on this CPU, and its backlog, lost in the interval.
     pub(super) fn lost(&self, ledger: &Ledger) -> u64 {
         let mut subjects: Vec<Subject> = self.netdevs().into_iter().map(Subject::Netdev).collect();

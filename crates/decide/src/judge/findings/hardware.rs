@@ -12,7 +12,7 @@ use netsilo_model::snapshot::stage_samples::Stage;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::builders::{no_problem, setting, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -41,7 +41,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     found.extend(frequency(analysis));
     found.extend(deep_idle(analysis));
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::HardwareFits,
             "PCIe links, cpu frequency and idle states limit nothing",
             links(analysis),
@@ -212,7 +212,7 @@ fn node(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 fn small_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let packets = analysis.rate(netdev, "rx_packets").filter(|rate| *rate >= MANY_PACKETS)?;
     let size = analysis.rate(netdev, "rx_bytes")? / packets;
-    let (cpu, softirq) = analysis.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     if netdev.mtu > 1500
         || netdev.device_path.is_none()
         || size < 0.8 * f64::from(netdev.mtu)
@@ -221,7 +221,7 @@ fn small_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         return None;
     }
     let fewer = 1.0 - f64::from(netdev.mtu) / 9000.0;
-    let gain = match analysis.stages(&[Stage::DriverGro]) {
+    let gain = match analysis.stage_share(&[Stage::DriverGro]) {
         Some(driver) => Gain::AtMost {
             measure: Measure::Share(softirq * driver * fewer),
             of: format!("cpu{cpu}'s time"),
@@ -481,5 +481,5 @@ fn memory(analysis: &Analysis<'_>) -> Option<Finding> {
         evidence.push(setting("memory bandwidth", why, "/sys/fs/resctrl, event_source/devices"));
         "memory bandwidth cannot be measured on this machine"
     };
-    all_well(FindingId::MemoryBandwidth, title, evidence)
+    no_problem(FindingId::MemoryBandwidth, title, evidence)
 }

@@ -8,7 +8,7 @@ use netsilo_model::derive::analysis::Analysis;
 
 use crate::judge::annotate::verdicts;
 use crate::judge::ledger::{Ledger, ledger};
-use crate::judge::verdict::Verdict;
+use crate::judge::verdict::RemedyVerdict;
 use crate::plan::{Goal, Plan, plan};
 
 /// The input of the families: each part is derived once for all of them.
@@ -16,7 +16,7 @@ use crate::plan::{Goal, Plan, plan};
 pub(super) struct Judged<'a> {
     pub(super) analysis: &'a Analysis<'a>,
     pub(super) ledger: Ledger,
-    pub(super) verdicts: Vec<Verdict>,
+    pub(super) verdicts: Vec<RemedyVerdict>,
     pub(super) plans: Plans<'a>,
 }
 

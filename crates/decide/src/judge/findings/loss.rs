@@ -12,7 +12,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::cpu_work::Load;
+use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -42,7 +42,8 @@ fn backlog(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Backlog) else { return Vec::new() };
     let mut findings = Vec::new();
     for (subject, dropped) in stage.by_subject() {
-        let limited = stage.grown(subject).filter(|line| line.counter == "flow_limit_count");
+        let limited =
+            stage.grown_counters(subject).filter(|line| line.counter == "flow_limit_count");
         let limited: u64 = limited.filter_map(|line| line.count).fold(0, u64::saturating_add);
         let evidence = grown(ledger, Place::Backlog, subject);
         if limited > 0 {
@@ -61,7 +62,7 @@ fn backlog_full(
     lost: u64,
     mut evidence: Vec<Evidence>,
 ) -> Option<Finding> {
-    let load = Load::of(analysis, cpu_of(subject)?);
+    let load = CpuWork::of(analysis, cpu_of(subject)?);
     let bound = sysctl_number(analysis, "net.core.netdev_max_backlog");
     evidence.extend(bound.map(|bound| {
         Evidence::new(
@@ -165,9 +166,9 @@ fn flow_limit(
 /// no fix.
 fn squeezed(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(Place::Squeeze) else { return Vec::new() };
-    let squeeze = |line: &crate::judge::ledger::Line| {
+    let squeeze = |line: &crate::judge::ledger::LossCounter| {
         let count = line.count.filter(|count| *count > 0)?;
-        let load = Load::of(analysis, cpu_of(&line.subject)?);
+        let load = CpuWork::of(analysis, cpu_of(&line.subject)?);
         let lost = load.lost(ledger);
         (lost > 0 || load.is_full())
             .then(|| squeeze(analysis, ledger, &load, &line.subject, count, lost))
@@ -178,7 +179,7 @@ fn squeezed(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
 fn squeeze(
     analysis: &Analysis<'_>,
     ledger: &Ledger,
-    load: &Load<'_>,
+    load: &CpuWork<'_>,
     subject: &Subject,
     count: u64,
     lost: u64,

@@ -9,7 +9,7 @@ use netsilo_model::snapshot::stage_samples::Stage;
 use netsilo_model::snapshot::subject::{Direction, Subject};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::builders::{no_problem, setting, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -32,7 +32,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         found.extend(tx_checksum_off(analysis, netdev));
     }
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::OffloadsFit,
             "the offloads suit the traffic",
             looked_at(analysis),
@@ -125,9 +125,9 @@ fn gro_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     }
     let (packets, size) = stream(analysis, netdev, "rx").filter(|(_, size)| *size >= BULK)?;
     let (tcp, source) = tcp_share(analysis, netdev).filter(|(share, _)| *share >= 0.5)?;
-    let (cpu, softirq) = analysis.polling(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let (cpu, softirq) = analysis.pollers(netdev).into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let after_merging = [Stage::BridgeIp, Stage::Netfilter, Stage::LocalDelivery];
-    let gain = match analysis.stages(&after_merging) {
+    let gain = match analysis.stage_share(&after_merging) {
         Some(share) => Gain::AtMost {
             measure: Measure::Share(softirq * share * tcp),
             of: format!("cpu{cpu}'s time"),

@@ -115,7 +115,7 @@ fn placed_well(analysis: &Analysis<'_>) -> Option<Finding> {
     let silos: Vec<&Silo> =
         analysis.silos.queues.iter().filter(|silo| silo.has_traffic()).collect();
     (!silos.is_empty()).then(|| Finding {
-        id: FindingId::PlacedWell,
+        id: FindingId::PlacementFits,
         severity: Severity::Ok,
         subject: Subject::Machine,
         title: "the cost model finds no better place for receive work".into(),
@@ -168,7 +168,7 @@ mod tests {
         let host = Scene { grid, busy, netdevs: vec![netdev], ..Scene::default() }.observation();
         let mut found = check(&Analysis::new(&host, &Costs::default())).findings;
         found.retain(|finding| {
-            matches!(finding.id, FindingId::FarFromConsumers | FindingId::PlacedWell)
+            matches!(finding.id, FindingId::FarFromConsumers | FindingId::PlacementFits)
         });
         found
     }
@@ -179,8 +179,8 @@ mod tests {
         assert_eq!(found[0].id, FindingId::FarFromConsumers, "{found:#?}");
         assert_eq!(found[0].remedies[0].changes.len(), 1, "{found:#?}");
         let light = findings_with_reader_on(1, 0.05, 0.1);
-        assert_eq!(light[0].id, FindingId::PlacedWell, "{light:#?}");
+        assert_eq!(light[0].id, FindingId::PlacementFits, "{light:#?}");
         let parted = findings_with_reader_on(2, 0.6, 0.9);
-        assert_eq!(parted[0].id, FindingId::PlacedWell, "{parted:#?}");
+        assert_eq!(parted[0].id, FindingId::PlacementFits, "{parted:#?}");
     }
 }

@@ -5,7 +5,7 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuId;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::cpu_work::Load;
+use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::judged::Judged;
 
 pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
@@ -15,7 +15,7 @@ pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
 }
 
 /// The changes of placement that move queues off a CPU, or the reason why there are none.
-pub(super) fn spread(judged: &Judged<'_>, load: &Load<'_>) -> Remedy {
+pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
     let plan = judged.plans.of(load.netdevs());
     let goes = |silo: &&&Silo| {
         plan.placements

@@ -12,14 +12,14 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::verdict::{Outcome, RemedyName, Verdict, unsteerable};
+use crate::judge::verdict::{Outcome, RemedyName, RemedyVerdict, unsteerable};
 
 /// Share of bytes that RFS cannot steer from which RFS is reported as useless.
 const USELESS: f64 = 0.9;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
-    let mut by_netdev: BTreeMap<&Subject, Vec<&Verdict>> = BTreeMap::new();
+    let mut by_netdev: BTreeMap<&Subject, Vec<&RemedyVerdict>> = BTreeMap::new();
     for verdict in &judged.verdicts {
         by_netdev.entry(&verdict.subject).or_default().push(verdict);
     }
@@ -36,7 +36,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     findings
 }
 
-fn of_netdev(verdicts: &[&Verdict]) -> Vec<Finding> {
+fn of_netdev(verdicts: &[&RemedyVerdict]) -> Vec<Finding> {
     let with_outcome = |remedy: RemedyName, outcome: Outcome| {
         verdicts
             .iter()
@@ -131,7 +131,7 @@ fn of_netdev(verdicts: &[&Verdict]) -> Vec<Finding> {
 }
 
 /// Warns against switching RPS on. `None` when RPS is on: then switching it off has a gain.
-fn would_hurt(rps: &Verdict) -> Option<Finding> {
+fn would_hurt(rps: &RemedyVerdict) -> Option<Finding> {
     let Gain::Nothing(why) = &rps.bound else { return None };
     let what = "leave RPS off: no cpu has idle time for the work. Less work per packet, or more \
                 cpus, would help";
@@ -143,7 +143,7 @@ fn would_hurt(rps: &Verdict) -> Option<Finding> {
     })
 }
 
-fn finding(id: FindingId, verdict: &Verdict, title: &str, remedies: Vec<Remedy>) -> Finding {
+fn finding(id: FindingId, verdict: &RemedyVerdict, title: &str, remedies: Vec<Remedy>) -> Finding {
     Finding {
         id,
         severity: Severity::Warning,
@@ -154,7 +154,7 @@ fn finding(id: FindingId, verdict: &Verdict, title: &str, remedies: Vec<Remedy>)
     }
 }
 
-fn remedy(verdict: &Verdict, what: &str, cost: Option<&str>) -> Remedy {
+fn remedy(verdict: &RemedyVerdict, what: &str, cost: Option<&str>) -> Remedy {
     Remedy {
         what: what.to_owned(),
         gain: verdict.bound.clone(),

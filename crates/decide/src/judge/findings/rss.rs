@@ -56,7 +56,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 /// Packets of a set of flows, in total and on the queue that received most of them.
-pub(super) struct Concentrated {
+pub(super) struct QueueConcentration {
     /// The queue with the most packets.
     pub(super) queue: u32,
     /// Packets on that queue.
@@ -67,7 +67,7 @@ pub(super) struct Concentrated {
     pub(super) flows: usize,
 }
 
-impl Concentrated {
+impl QueueConcentration {
     /// Sums the flows; `None` without flows, or when the queue of a flow is not known.
     pub(super) fn of<'a>(flows: impl Iterator<Item = &'a Flow>) -> Option<Self> {
         let mut queues: BTreeMap<u32, u64> = BTreeMap::new();
@@ -225,7 +225,7 @@ fn udp_on_one_queue(
             flow.outer == Outer::Udp && flow.outer.flow_type(flow.v6) == Some(flow_type)
         })
     };
-    let taken = Concentrated::of(udp())?;
+    let taken = QueueConcentration::of(udp())?;
     let hashed = fields(netdev, flow_type);
     let by_ports = hashed.is_some_and(|fields| fields.contains(HashFields::PORTS));
     let rps_on = |silo: &Silo| silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
@@ -285,7 +285,7 @@ fn by_ports_too(
     netdev: &Netdev,
     flow_type: FlowType,
     silo: Option<&Silo>,
-    taken: &Concentrated,
+    taken: &QueueConcentration,
     pieces: f64,
 ) -> Option<Remedy> {
     let reason = format!(

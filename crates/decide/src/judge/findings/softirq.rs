@@ -1,7 +1,7 @@
 //! Findings on CPUs busy with softirqs, and on receive work that runs on unintended CPUs.
 
+mod affinity;
 mod steering;
-mod where_it_runs;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::DIFFERS;
@@ -9,7 +9,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::cpu_work::Load;
+use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -26,13 +26,13 @@ const IPIS: f64 = 0.05;
 /// All findings of the family.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
-    let load: Vec<Load<'_>> = analysis
+    let load: Vec<CpuWork<'_>> = analysis
         .observation
         .after
         .topology
         .online
         .iter()
-        .map(|cpu| Load::of(analysis, cpu))
+        .map(|cpu| CpuWork::of(analysis, cpu))
         .collect();
     let mut findings: Vec<Finding> =
         load.iter().filter_map(|it| overloaded(judged, it, &load)).collect();
@@ -40,7 +40,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         findings.extend(calm(&load));
     }
     findings.extend(load.iter().filter_map(|it| late(judged, it)));
-    findings.extend(where_it_runs::find(judged, &load));
+    findings.extend(affinity::find(judged, &load));
     findings.extend(steering::find(analysis));
     findings.extend(load.iter().filter_map(|it| by_ipis(analysis, it)));
     findings.extend(load.iter().filter_map(misread));
@@ -48,7 +48,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 /// One CPU is overloaded by receive work while others are idle.
-fn overloaded(judged: &Judged<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<Finding> {
+fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> Option<Finding> {
     let topology = &judged.analysis.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
     let room: CpuSet = all
@@ -83,7 +83,7 @@ fn overloaded(judged: &Judged<'_>, load: &Load<'_>, all: &[Load<'_>]) -> Option<
 }
 
 /// No CPU is overloaded by receive work; `None` when no CPU polls a queue.
-fn calm(load: &[Load<'_>]) -> Option<Finding> {
+fn calm(load: &[CpuWork<'_>]) -> Option<Finding> {
     let busiest = load
         .iter()
         .filter(|it| !it.queues.is_empty())
@@ -103,7 +103,7 @@ fn calm(load: &[Load<'_>]) -> Option<Finding> {
 }
 
 /// Softirq work is late because ksoftirqd has to do it.
-fn late(judged: &Judged<'_>, load: &Load<'_>) -> Option<Finding> {
+fn late(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
     let analysis = judged.analysis;
     let it = ksoftirqd(analysis, load.cpu)?;
     if it.ran < KSOFTIRQD && it.waited < KSOFTIRQD {
@@ -156,7 +156,7 @@ fn late(judged: &Judged<'_>, load: &Load<'_>) -> Option<Finding> {
 }
 
 /// Inter-processor interrupts take a large share of the CPU's time.
-fn by_ipis(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
+fn by_ipis(analysis: &Analysis<'_>, load: &CpuWork<'_>) -> Option<Finding> {
     let measured = load.split.measured.filter(|it| it.ipi >= IPIS)?;
     let elapsed = analysis.observation.attribution.elapsed.as_secs_f64();
     let ipis = analysis.observation.attribution.cpu_time.get(&load.cpu)?.ipis as f64 / elapsed;
@@ -212,7 +212,7 @@ fn by_ipis(analysis: &Analysis<'_>, load: &Load<'_>) -> Option<Finding> {
 }
 
 /// Clock tick accounting differs from the measurement.
-fn misread(load: &Load<'_>) -> Option<Finding> {
+fn misread(load: &CpuWork<'_>) -> Option<Finding> {
     let (more, difference) = load.split.ticks_tell_more().zip(load.split.difference())?;
     let (ticks, measured) = load.split.ticks.zip(load.split.measured)?;
     debug_assert!(more.abs() >= DIFFERS, "a small difference is not reported");

@@ -11,7 +11,7 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::builders::{no_problem, setting, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -59,7 +59,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         found.extend(completions_far(analysis, netdev));
     }
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::TransmitFlows,
             "nothing delays or drops packets on the transmit path",
             looked_at(analysis),
@@ -252,7 +252,7 @@ fn timeouts(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Finding> {
     let driver = netdev.driver.as_deref()?;
     let (_, pattern) = RING_STOPS.iter().find(|(name, _)| *name == driver)?;
-    let grown = analysis.driver_counters(netdev, |name| fits(pattern, name.trim()));
+    let grown = analysis.driver_counter_growth(netdev, |name| fits(pattern, name.trim()));
     let stops = analysis.per_s(sum(grown.into_values()));
     let packets = analysis.rate(netdev, "tx_packets").unwrap_or(0.0);
     if stops < 10.0 || packets <= 0.0 {

@@ -12,7 +12,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::builders::{all_well, setting, sum};
+use crate::judge::findings::builders::{no_problem, setting, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -33,7 +33,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     found.extend(several_writers(analysis));
     found.extend(containers(analysis));
     if found.is_empty() {
-        found.extend(all_well(
+        found.extend(no_problem(
             FindingId::TuningFits,
             "no setting of the network stack limits a connection",
             looked_at(analysis),

@@ -13,8 +13,8 @@ use crate::judge::findings::finding::Finding;
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::rss::{
-    Concentrated, ENOUGH_PACKETS, ONE_QUEUE, SOURCE, fields, hash_ports, relief, rps, severity,
-    silo_of, spread_over,
+    ENOUGH_PACKETS, ONE_QUEUE, QueueConcentration, SOURCE, fields, hash_ports, relief, rps,
+    severity, silo_of, spread_over,
 };
 
 /// Minimum share of a netdev's packets for a tunnel to be reported.
@@ -35,7 +35,7 @@ fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
         flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).collect();
     let found = |kind: Outer| {
         let of_kind: Vec<&Flow> = flows.iter().copied().filter(|flow| flow.outer == kind).collect();
-        let taken = Concentrated::of(of_kind.iter().copied())?;
+        let taken = QueueConcentration::of(of_kind.iter().copied())?;
         let rps_on = silo_of(analysis, netdev, taken.queue)
             .is_some_and(|silo| silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()));
         let matters = taken.all >= ENOUGH_PACKETS && taken.all as f64 >= MATTERS * all as f64;
@@ -50,7 +50,7 @@ fn finding(
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
-    taken: &Concentrated,
+    taken: &QueueConcentration,
     all: u64,
 ) -> Finding {
     let hashes: BTreeSet<Option<u32>> = flows.iter().map(|flow| flow.hash).collect();
@@ -92,7 +92,7 @@ fn remedy(
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
-    taken: &Concentrated,
+    taken: &QueueConcentration,
 ) -> Remedy {
     let advice = |what: &str, gain: Gain| Remedy {
         what: what.into(),
@@ -138,7 +138,7 @@ fn by_source_port(
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
-    taken: &Concentrated,
+    taken: &QueueConcentration,
 ) -> Remedy {
     let v6 = flows.iter().any(|flow| flow.v6);
     let flow_type = kind.flow_type(v6).filter(|flow_type| fields(netdev, *flow_type).is_some());

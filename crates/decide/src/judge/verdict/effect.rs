@@ -1,7 +1,7 @@
 //! [`Effect`]: the bottleneck before and after a remedy, in each scenario.
 
-use crate::judge::verdict::bottleneck::{Limit, Loads, Wall};
-use crate::judge::verdict::work::{Range, Sight, Work};
+use crate::judge::verdict::bottleneck::{Bottleneck, Loads, Resource};
+use crate::judge::verdict::work::{NetdevWork, Range, Scenario};
 use netsilo_model::machine::cpuset::CpuSet;
 
 use crate::judge::evidence::{Gain, Measure};
@@ -19,9 +19,9 @@ pub(super) struct Effect {
     /// Relative growth of the maximum load in each scenario; 0 for none.
     pub(super) gain: Range,
     /// The bottleneck now, in the likely scenario.
-    pub(super) before: Wall,
+    pub(super) before: Bottleneck,
     /// The bottleneck after the remedy, in the likely scenario.
-    pub(super) after: Wall,
+    pub(super) after: Bottleneck,
     /// Growth from the present load that the best scenario allows, as a share of it.
     pub(super) most: f64,
 }
@@ -29,19 +29,32 @@ pub(super) struct Effect {
 impl Effect {
     /// Compares the present loads with those `after` the remedy. In the worst scenario,
     /// applications on `fixed` CPUs cannot move.
-    pub(super) fn of(work: &Work<'_>, fixed: &CpuSet, after: impl Fn(Sight) -> Loads) -> Self {
-        let walls = |sight| {
+    pub(super) fn of(
+        work: &NetdevWork<'_>,
+        fixed: &CpuSet,
+        after: impl Fn(Scenario) -> Loads,
+    ) -> Self {
+        let bottlenecks = |scenario| {
             let nowhere = CpuSet::new();
-            let fixed = if sight == Sight::Worst { fixed } else { &nowhere };
-            (Wall::of(&work.loads, fixed, work.link), Wall::of(&after(sight), fixed, work.link))
+            let fixed = if scenario == Scenario::Worst { fixed } else { &nowhere };
+            (
+                Bottleneck::of(&work.loads, fixed, work.link),
+                Bottleneck::of(&after(scenario), fixed, work.link),
+            )
         };
-        let gain = |(before, after): (Wall, Wall)| after.times / before.times - 1.0;
-        let (worst, likely, best) = (walls(Sight::Worst), walls(Sight::Likely), walls(Sight::Best));
+        let gain = |(before, after): (Bottleneck, Bottleneck)| {
+            after.load_factor / before.load_factor - 1.0
+        };
+        let (worst, likely, best) = (
+            bottlenecks(Scenario::Worst),
+            bottlenecks(Scenario::Likely),
+            bottlenecks(Scenario::Best),
+        );
         Self {
             gain: Range { worst: gain(worst), likely: gain(likely), best: gain(best) },
             before: likely.0,
             after: likely.1,
-            most: best.1.times - 1.0,
+            most: best.1.load_factor - 1.0,
         }
     }
 
@@ -69,24 +82,24 @@ impl Effect {
     }
 
     /// The present bottleneck, in words.
-    pub(super) fn now(&self, work: &Work<'_>) -> String {
+    pub(super) fn now(&self, work: &NetdevWork<'_>) -> String {
         let idle = work.mean_idle(&work.cpus());
         let room = match self.before.at {
-            Limit::Cpu(cpu) => {
+            Resource::Cpu(cpu) => {
                 let bound = work.loads.get(&cpu).map_or(0.0, |load| load.bound);
                 format!("cpu {cpu} spends {} on interrupts and softirqs", percent(bound))
             }
-            Limit::Machine => format!(
+            Resource::Machine => format!(
                 "the cpus are idle {} of the time, and no single cpu is the bottleneck",
                 percent(idle)
             ),
-            Limit::Link => format!("the link is {} full", percent(work.link.unwrap_or(0.0))),
+            Resource::Link => format!("the link is {} full", percent(work.link.unwrap_or(0.0))),
         };
         match self.before.is_near() {
             true => room,
             false => format!(
                 "nothing is saturated: the load can grow {:.1} times before {} is",
-                self.before.times, self.before.at
+                self.before.load_factor, self.before.at
             ),
         }
     }

@@ -10,8 +10,8 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::verdict::bottleneck::add;
 use crate::judge::verdict::effect::{Effect, percent};
-use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, Verdict};
-use crate::judge::verdict::work::{Range, Work};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyName, RemedyVerdict};
+use crate::judge::verdict::work::{NetdevWork, Range};
 
 /// Packets per interrupt from which a longer wait is not worthwhile.
 const ENOUGH: f64 = 8.0;
@@ -35,10 +35,10 @@ const MODES: [(&str, &[u32]); 6] = [
 ];
 
 /// The verdict on interrupt coalescing in the device.
-pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
+pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::Coalescing;
     let Some(settings) = coalesce(work) else {
-        return Verdict::new(
+        return RemedyVerdict::new(
             work,
             remedy,
             Outcome::NoClearChange,
@@ -55,7 +55,8 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
     let now = Evidence::new("interrupt delay", Measure::Text(now), "ethtool -c");
     if settings.use_adaptive_rx_coalesce || is_a_mode(work, settings.rx_coalesce_usecs) {
         let because = "it is adaptive: the driver waits longer as packets arrive faster";
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(vec![now]);
+        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
+            .reasons(vec![now]);
     }
     let wait = wait_usecs(work);
     if wait.is_some_and(|wait| settings.rx_coalesce_usecs >= wait) {
@@ -63,7 +64,8 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
             "it already waits {} us: a longer wait delays each packet",
             settings.rx_coalesce_usecs
         );
-        return Verdict::new(work, remedy, Outcome::NoClearChange, because).reasons(vec![now]);
+        return RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because)
+            .reasons(vec![now]);
     }
     let verdict = fewer_interrupts(work, remedy, now);
     if verdict.outcome != Outcome::Help {
@@ -100,9 +102,10 @@ pub(super) fn coalescing(work: &Work<'_>) -> Verdict {
 }
 
 /// The verdict on IRQ deferral, which polls from a timer instead of taking interrupts.
-pub(super) fn deferral(work: &Work<'_>) -> Verdict {
+pub(super) fn deferral(work: &NetdevWork<'_>) -> RemedyVerdict {
     let remedy = RemedyName::IrqDeferral;
-    let no_change = |because: &str| Verdict::new(work, remedy, Outcome::NoClearChange, because);
+    let no_change =
+        |because: &str| RemedyVerdict::new(work, remedy, Outcome::NoClearChange, because);
     if coalesce(work).is_some() {
         return no_change("its device supports coalescing, which does the same without a timer");
     }
@@ -140,18 +143,18 @@ pub(super) fn deferral(work: &Work<'_>) -> Verdict {
         .writes(work, Target::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
 }
 
-fn coalesce<'a>(work: &Work<'a>) -> Option<&'a Coalesce> {
+fn coalesce<'a>(work: &NetdevWork<'a>) -> Option<&'a Coalesce> {
     work.netdev.ethtool.as_ref()?.coalesce.value()
 }
 
-fn is_a_mode(work: &Work<'_>, usecs: u32) -> bool {
+fn is_a_mode(work: &NetdevWork<'_>, usecs: u32) -> bool {
     let driver = work.netdev.driver.as_deref();
     MODES.iter().any(|(name, modes)| driver == Some(*name) && modes.contains(&usecs))
 }
 
 /// The time in microseconds in which [`ENOUGH`] packets arrive on the busiest queue, within
 /// [`WAIT_USECS`]; `None` when packets were not counted by queue.
-fn wait_usecs(work: &Work<'_>) -> Option<u32> {
+fn wait_usecs(work: &NetdevWork<'_>) -> Option<u32> {
     let most = work
         .silos
         .iter()
@@ -163,7 +166,7 @@ fn wait_usecs(work: &Work<'_>) -> Option<u32> {
 }
 
 /// The verdict on fewer interrupts: the gain is at most the time in interrupt handlers.
-fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdict {
+fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) -> RemedyVerdict {
     let interrupts: f64 = work
         .silos
         .iter()
@@ -175,7 +178,7 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
     let times = &work.analysis.observation.attribution.cpu_time;
     let hardirq =
         |cpu| Some(times.get(cpu).filter(|_| elapsed > 0.0)?.hardirq_ns as f64 / 1e9 / elapsed);
-    let time: Option<f64> = work.own.keys().map(hardirq).sum();
+    let time: Option<f64> = work.poll_share.keys().map(hardirq).sum();
     let mut reasons =
         vec![now, Evidence::new("interrupts", Measure::PerSecond(interrupts), "/proc/interrupts")];
     reasons.extend(each.map(|each| {
@@ -193,7 +196,7 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
         )
     }));
     let verdict = |outcome, because: String| {
-        Verdict::new(work, remedy, outcome, because).reasons(reasons.clone())
+        RemedyVerdict::new(work, remedy, outcome, because).reasons(reasons.clone())
     };
     let Some(each) = each else {
         return verdict(Outcome::Unknown, "its interrupts or packets were not counted".into());
@@ -204,10 +207,10 @@ fn fewer_interrupts(work: &Work<'_>, remedy: RemedyName, now: Evidence) -> Verdi
             format!("each interrupt already announces {each:.0} packets"),
         );
     }
-    let effect = Effect::of(work, &CpuSet::new(), |sight| {
+    let effect = Effect::of(work, &CpuSet::new(), |scenario| {
         let mut loads = work.loads.clone();
-        for cpu in work.own.keys() {
-            add(&mut loads, *cpu, -hardirq(cpu).unwrap_or(0.0) * FEWER.of(sight));
+        for cpu in work.poll_share.keys() {
+            add(&mut loads, *cpu, -hardirq(cpu).unwrap_or(0.0) * FEWER.of(scenario));
         }
         loads
     });
@@ -251,7 +254,7 @@ mod tests {
 
     /// The verdict for 120 thousand packets per second with an interrupt for every second packet,
     /// on a CPU that spends about a third of its time in interrupt handlers.
-    fn judged(driver: &str, coalesce: Option<Coalesce>, remedy: RemedyName) -> Verdict {
+    fn judged(driver: &str, coalesce: Option<Coalesce>, remedy: RemedyName) -> RemedyVerdict {
         let (irq, cpus) = (Some(30), CpuSet::of(CpuId(0)));
         let queue = SceneQueue {
             irq,
@@ -276,7 +279,7 @@ mod tests {
         all.into_iter().find(|verdict| verdict.remedy == remedy).unwrap()
     }
 
-    fn written(verdict: &Verdict) -> Vec<String> {
+    fn written(verdict: &RemedyVerdict) -> Vec<String> {
         verdict
             .changes
             .iter()

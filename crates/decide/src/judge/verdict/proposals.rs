@@ -1,12 +1,12 @@
 //! All verdicts on a netdev, and single ones for the notes of a plan.
 
-use crate::judge::verdict::work::Work;
+use crate::judge::verdict::work::NetdevWork;
 use crate::judge::verdict::{interrupts, packet_steering, poll, queues, rps_in_force};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::judge::verdict::remedy_verdict::{Outcome, Verdict};
+use crate::judge::verdict::remedy_verdict::{Outcome, RemedyVerdict};
 use crate::plan::Goal;
 
 /// Proposed entries of the global flow table (`Documentation/networking/scaling.rst`, for a busy
@@ -17,7 +17,7 @@ const FLOW_ENTRIES: u32 = 32768;
 #[derive(Debug, Clone)]
 pub(crate) struct Proposal {
     /// The verdict, without the changes of `goal`.
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: RemedyVerdict,
     /// The goal whose plan puts the remedy in force; `None` when the outcome does not call for it,
     /// or the verdict has its changes already.
     pub(crate) goal: Option<Goal>,
@@ -27,35 +27,35 @@ pub(crate) struct Proposal {
 pub(crate) fn proposals(analysis: &Analysis<'_>) -> Vec<Proposal> {
     let netdevs = analysis.observation.after.netdevs.iter();
     netdevs
-        .filter_map(|netdev| Work::of(analysis, netdev))
+        .filter_map(|netdev| NetdevWork::of(analysis, netdev))
         .flat_map(|work| of_netdev(&work))
         .collect()
 }
 
 /// The verdict on RPS onto these CPUs, without changes; `None` for a netdev without receive
 /// traffic.
-pub fn rps_onto(analysis: &Analysis<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<Verdict> {
-    Some(packet_steering::rps_onto(&Work::of(analysis, netdev)?, cpus))
+pub fn rps_onto(analysis: &Analysis<'_>, netdev: &Netdev, cpus: &CpuSet) -> Option<RemedyVerdict> {
+    Some(packet_steering::rps_onto(&NetdevWork::of(analysis, netdev)?, cpus))
 }
 
 /// The verdict on RFS, without changes; `None` for a netdev without receive traffic.
-pub fn rfs(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
-    Some(packet_steering::rfs(&Work::of(analysis, netdev)?))
+pub fn rfs(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<RemedyVerdict> {
+    Some(packet_steering::rfs(&NetdevWork::of(analysis, netdev)?))
 }
 
 /// The verdict on aRFS, without changes; `None` for a netdev without receive traffic.
-pub fn arfs(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Verdict> {
-    Some(packet_steering::arfs(&Work::of(analysis, netdev)?))
+pub fn arfs(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<RemedyVerdict> {
+    Some(packet_steering::arfs(&NetdevWork::of(analysis, netdev)?))
 }
 
 /// The share of a netdev's bytes that RFS cannot steer; `None` when RFS is off or no reads were
 /// observed.
 pub fn unsteerable(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
-    let work = Work::of(analysis, netdev).filter(packet_steering::in_force)?;
+    let work = NetdevWork::of(analysis, netdev).filter(packet_steering::in_force)?;
     Some(1.0 - work.steerable()?.best)
 }
 
-pub(super) fn of_netdev(work: &Work<'_>) -> Vec<Proposal> {
+pub(super) fn of_netdev(work: &NetdevWork<'_>) -> Vec<Proposal> {
     let on = packet_steering::rps_is_on(work);
     let targets = if on { CpuSet::new() } else { packet_steering::targets(work) };
     let rps = if on {
@@ -91,8 +91,8 @@ pub(super) fn of_netdev(work: &Work<'_>) -> Vec<Proposal> {
 
 /// The proposal of a goal with a verdict whose outcome must be `called_for`.
 pub(super) fn proposed(
-    work: &Work<'_>,
-    verdict: Verdict,
+    work: &NetdevWork<'_>,
+    verdict: RemedyVerdict,
     called_for: Outcome,
     goal: Goal,
 ) -> Proposal {

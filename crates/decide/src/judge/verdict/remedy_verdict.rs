@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::judge::verdict::work::Work;
+use crate::judge::verdict::work::NetdevWork;
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::judge::evidence::{Evidence, Gain};
 
 /// The predicted effect of one remedy on one netdev.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct RemedyVerdict {
     /// The remedy.
     pub remedy: RemedyName,
     /// The netdev.
@@ -104,9 +104,9 @@ impl fmt::Display for Outcome {
     }
 }
 
-impl Verdict {
+impl RemedyVerdict {
     pub(super) fn new(
-        work: &Work<'_>,
+        work: &NetdevWork<'_>,
         remedy: RemedyName,
         outcome: Outcome,
         because: impl Into<String>,
@@ -139,7 +139,7 @@ impl Verdict {
     /// Adds the change of one knob, if the snapshot has the knob and `edit` yields another value.
     pub(super) fn writes(
         mut self,
-        work: &Work<'_>,
+        work: &NetdevWork<'_>,
         target: Target,
         edit: impl FnOnce(&Value) -> Option<Value>,
         reason: &str,

@@ -27,7 +27,7 @@ fn set(list: &str) -> CpuSet {
     CpuSet::parse_list(list).unwrap()
 }
 
-fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> {
+fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), RemedyVerdict> {
     crate::judge::annotate::verdicts(&Analysis::new(observation, &Costs::default()))
         .into_iter()
         .map(|verdict| ((verdict.subject.to_string(), verdict.remedy), verdict))
@@ -35,7 +35,7 @@ fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), Verdict> 
 }
 
 /// Verdicts on eth0.
-fn eth0(observation: &Observation) -> BTreeMap<RemedyName, Verdict> {
+fn eth0(observation: &Observation) -> BTreeMap<RemedyName, RemedyVerdict> {
     judged(observation)
         .into_iter()
         .filter(|((netdev, _), _)| netdev == "eth0")
@@ -80,7 +80,7 @@ fn with_flows(mut observation: Observation, flows: u32) -> Observation {
     observation
 }
 
-fn bound(verdict: &Verdict) -> f64 {
+fn bound(verdict: &RemedyVerdict) -> f64 {
     match &verdict.bound {
         Gain::AtMost { measure: Measure::Share(share), .. } => *share,
         other => panic!("{}: {other:?}", verdict.because),
@@ -535,7 +535,7 @@ fn unmeasured_quantities_are_unknown_and_an_idle_netdev_has_no_verdict() {
     assert_eq!(verdicts[&RemedyName::Rfs].outcome, Outcome::Unknown, "who reads is not known");
 }
 
-fn verdicts_without_traffic(observation: &Observation) -> Vec<Verdict> {
+fn verdicts_without_traffic(observation: &Observation) -> Vec<RemedyVerdict> {
     let still = Observation { before: observation.after.clone(), ..observation.clone() };
     judged(&still).into_values().collect()
 }
@@ -580,7 +580,8 @@ proptest! {
         let cheap = Costs { source: source(), ..table };
         let rank = |costs: &Costs| {
             let analysis = Analysis::new(&observation, costs);
-            let verdict = rps_onto(&analysis, &observation.after.netdevs[0], &set("0,2-3")).unwrap();
+            let netdev = &observation.after.netdevs[0];
+            let verdict = rps_onto(&analysis, netdev, &set("0,2-3")).unwrap();
             match verdict.outcome { Outcome::Help => 2, Outcome::Hurt => 0, _ => 1 }
         };
         prop_assert!(rank(&costly) <= rank(&cheap));

@@ -41,18 +41,18 @@ impl Range {
         Self { worst: value, likely: value, best: value }
     }
 
-    pub(super) fn of(self, sight: Sight) -> f64 {
-        match sight {
-            Sight::Worst => self.worst,
-            Sight::Likely => self.likely,
-            Sight::Best => self.best,
+    pub(super) fn of(self, scenario: Scenario) -> f64 {
+        match scenario {
+            Scenario::Worst => self.worst,
+            Scenario::Likely => self.likely,
+            Scenario::Best => self.best,
         }
     }
 }
 
 /// A scenario: the assumption about unmeasured quantities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum Scenario {
     Worst,
     Likely,
     Best,
@@ -73,7 +73,7 @@ pub(super) struct Flows {
 
 /// One netdev's receive work; shares are of one CPU's time.
 #[derive(Debug, Clone)]
-pub(super) struct Work<'a> {
+pub(super) struct NetdevWork<'a> {
     pub(super) analysis: &'a Analysis<'a>,
     pub(super) netdev: &'a Netdev,
     /// Its queues, and its NAPIs without a known queue.
@@ -81,7 +81,7 @@ pub(super) struct Work<'a> {
     /// Loads of the usable CPUs (online, not set apart) and of those that poll the netdev.
     pub(super) loads: Loads,
     /// Share of each CPU's time that is spent on polling the netdev.
-    pub(super) own: BTreeMap<CpuId, f64>,
+    pub(super) poll_share: BTreeMap<CpuId, f64>,
     /// Packets received per second.
     pub(super) packets_per_s: Option<f64>,
     /// Polls per second.
@@ -98,7 +98,7 @@ pub(super) struct Work<'a> {
     pub(super) costs: Costs,
 }
 
-impl<'a> Work<'a> {
+impl<'a> NetdevWork<'a> {
     /// Collects a netdev's work; `None` when the netdev is down, receives nothing, or has no rates.
     pub(super) fn of(analysis: &'a Analysis<'a>, netdev: &'a Netdev) -> Option<Self> {
         let silos: Vec<&Silo> =
@@ -109,14 +109,14 @@ impl<'a> Work<'a> {
         {
             return None;
         }
-        let mut own: BTreeMap<CpuId, f64> = BTreeMap::new();
+        let mut poll_share: BTreeMap<CpuId, f64> = BTreeMap::new();
         for (cpu, share) in silos.iter().flat_map(|silo| &silo.own_share) {
-            *own.entry(*cpu).or_default() += share;
+            *poll_share.entry(*cpu).or_default() += share;
         }
         let (movable, samples) =
-            movable(&analysis.observation.attribution, &own, are_small(analysis, netdev));
+            movable(&analysis.observation.attribution, &poll_share, are_small(analysis, netdev));
         let mut work = Self {
-            loads: loads(analysis, netdev, &silos, &own),
+            loads: loads(analysis, netdev, &silos, &poll_share),
             packets_per_s: packets(analysis, netdev, &silos),
             polls_per_s: polls(&silos),
             movable,
@@ -127,20 +127,22 @@ impl<'a> Work<'a> {
             analysis,
             netdev,
             silos,
-            own,
+            poll_share,
         };
-        work.own.retain(|cpu, _| work.loads.contains_key(cpu));
+        work.poll_share.retain(|cpu, _| work.loads.contains_key(cpu));
         Some(work)
     }
 
     /// The CPU that spends most time on polling the netdev.
-    pub(super) fn dispatcher(&self) -> Option<CpuId> {
-        netsilo_model::derive::silo::heaviest(self.own.iter().map(|(cpu, share)| (*cpu, *share)))
+    pub(super) fn main_poller(&self) -> Option<CpuId> {
+        netsilo_model::derive::silo::heaviest(
+            self.poll_share.iter().map(|(cpu, share)| (*cpu, *share)),
+        )
     }
 
     /// The time of all CPUs spent on polling the netdev.
-    pub(super) fn all(&self) -> f64 {
-        self.own.values().sum()
+    pub(super) fn total_poll_share(&self) -> f64 {
+        self.poll_share.values().sum()
     }
 
     /// Whether the machine is virtual; `None` when not known.
@@ -283,10 +285,11 @@ fn loads(
     analysis: &Analysis<'_>,
     netdev: &Netdev,
     silos: &[&Silo],
-    own: &BTreeMap<CpuId, f64>,
+    poll_share: &BTreeMap<CpuId, f64>,
 ) -> Loads {
     let topology = &analysis.observation.after.topology;
-    let counts = topology.online.minus(&topology.set_apart()).or(&own.keys().copied().collect());
+    let counts =
+        topology.online.minus(&topology.set_apart()).or(&poll_share.keys().copied().collect());
     let threaded = netdev.threaded.is_some_and(|mode| mode > 0)
         || silos.iter().any(|silo| silo.kthread.is_some());
     let load = |cpu: CpuId| {
@@ -299,7 +302,7 @@ fn loads(
         // Stolen time is not available to this machine.
         let room = (1.0 - shares.steal).max(0.05);
         // A kthread runs on one CPU at a time: it is a bottleneck like a softirq.
-        let kthread = if threaded { own.get(&cpu).copied().unwrap_or(0.0) } else { 0.0 };
+        let kthread = if threaded { poll_share.get(&cpu).copied().unwrap_or(0.0) } else { 0.0 };
         let bound = interrupted + kthread;
         let busy = (shares.busy() - shares.nice).max(bound);
         Some((cpu, CpuLoad { busy: (busy / room).min(1.0), bound: (bound / room).min(1.0) }))
@@ -341,7 +344,7 @@ fn are_small(analysis: &Analysis<'_>, netdev: &Netdev) -> bool {
 /// samples of the polling CPUs, else the documented bound.
 fn movable(
     attribution: &Attribution,
-    own: &BTreeMap<CpuId, f64>,
+    poll_share: &BTreeMap<CpuId, f64>,
     small: bool,
 ) -> (Range, Option<f64>) {
     let documented = (if small { MOVABLE_OF_SMALL } else { MOVABLE }, None);
@@ -349,7 +352,7 @@ fn movable(
         return documented;
     };
     let mut by_stage: BTreeMap<Stage, f64> = BTreeMap::new();
-    for (stage, samples) in own.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
+    for (stage, samples) in poll_share.keys().filter_map(|cpu| stages.cpus.get(cpu)).flatten() {
         *by_stage.entry(*stage).or_default() += *samples as f64;
     }
     let of = |stage: Stage| by_stage.get(&stage).copied().unwrap_or(0.0);

@@ -8,7 +8,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{IrqState, Writable};
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::why::explanation::{Because, Cause};
+use crate::judge::why::explanation::{Cause, Step};
 
 /// The cause of a queue on one CPU.
 pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> Cause {
@@ -93,7 +93,7 @@ fn evidence(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evi
     evidence
 }
 
-fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Because> {
+fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Step> {
     let mut because = Vec::new();
     match silo
         .irq
@@ -112,17 +112,17 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Becaus
 }
 
 /// Explains why an interrupt arrives on its CPU.
-fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Because> {
+fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Step> {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let mut because = Vec::new();
     let name = format!("its interrupt, irq {irq} ({}),", state.actions.join(", "));
     let Some(requested) = &state.requested else {
-        return vec![Because::new(
+        return vec![Step::new(
             format!("{name} has no readable affinity"),
             file("smp_affinity_list"),
         )];
     };
-    because.push(Because::new(
+    because.push(Step::new(
         format!(
             "{name} is requested on {}: {}",
             cpus(requested),
@@ -136,7 +136,7 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
         analysis.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu))
     };
     if !effective.is_empty() && !effective.intersects(requested) {
-        because.push(Because::new(
+        because.push(Step::new(
             format!(
                 "its effective affinity is still {}: it moves when the next interrupt arrives",
                 cpus(effective)
@@ -144,12 +144,12 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
             in_force,
         ));
     } else if requested.len() > 1 && effective.len() == 1 {
-        because.push(Because::new(
+        because.push(Step::new(
             format!("the interrupt controller delivers it to one of these: {}", cpus(effective)),
             in_force,
         ));
     } else if let Some(cpu) = cpu.filter(|cpu| !effective.contains(*cpu) && came(*cpu)) {
-        because.push(Because::new(
+        because.push(Step::new(
             format!(
                 "it arrived on cpu {cpu} in this interval, but its effective affinity is now {}: \
                  it was moved meanwhile",
@@ -179,23 +179,23 @@ fn origin_of_affinity(
     "somebody wrote this value"
 }
 
-fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Because {
+fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Step {
     let of_queue =
         analysis.observation.after.netdevs.iter().filter(|netdev| silo.netdev.is(netdev));
     let channel = of_queue.flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
     match channel.filter_map(|rx| rx.vmbus_cpu).next() {
-        Some(cpu) => Because::new(
+        Some(cpu) => Step::new(
             format!("it has no interrupt of its own: its VMBus channel is bound to cpu {cpu}"),
             "/sys/bus/vmbus/devices/*/channels",
         ),
-        None => Because::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),
+        None => Step::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),
     }
 }
 
 /// Explains who polls the queue, and why on this CPU.
-fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
+fn polled(silo: &Silo, cpu: Option<CpuId>) -> Step {
     match &silo.kthread {
-        Some(thread) => Because::new(
+        Some(thread) => Step::new(
             format!(
                 "threaded NAPI: its kthread {} (pid {}) polls on the cpu that the scheduler \
                  chooses; it may run on {}",
@@ -205,7 +205,7 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
             ),
             format!("/proc/{}/status", thread.pid),
         ),
-        None => Because::new(
+        None => Step::new(
             match cpu {
                 Some(cpu) => format!(
                     "the cpu that takes the interrupt adds the NAPI to its own poll list: NET_RX \
@@ -221,11 +221,7 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Because {
 }
 
 /// Explains why a queue is polled on this CPU although no interrupt arrived here.
-fn not_interrupted_here(
-    analysis: &Analysis<'_>,
-    silo: &Silo,
-    cpu: Option<CpuId>,
-) -> Option<Because> {
+fn not_interrupted_here(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Option<Step> {
     let cpu = cpu.filter(|cpu| {
         silo.kthread.is_none() && silo.polls.get(cpu).is_some_and(|rate| rate.polls_per_s > 0.0)
     })?;
@@ -252,15 +248,15 @@ fn not_interrupted_here(
              poll list with its interrupt off"
         }
     };
-    Some(Because::new(text, "/proc/interrupts, tp_btf/napi_poll"))
+    Some(Step::new(text, "/proc/interrupts, tp_btf/napi_poll"))
 }
 
 /// Explains where RPS and RFS move the protocol work.
-fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Because> {
+fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Step> {
     let mut because = Vec::new();
     let rps = silo.rps_cpus.as_ref().filter(|cpus| !cpus.is_empty());
     if let Some(targets) = rps {
-        because.push(Because::new(
+        because.push(Step::new(
             format!(
                 "RPS steers its packets to {} by their hash: driver and GRO run here, IP and above \
                  run there",
@@ -271,16 +267,14 @@ fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Because> {
     }
     let entries = analysis.observation.after.net.rps_sock_flow_entries.unwrap_or(0);
     if silo.rps_flow_cnt.is_some_and(|count| count > 0) && entries > 0 {
-        because.push(Because::new(
-            "RFS steers each flow to the cpu that read it last",
-            "rps_flow_cnt",
-        ));
+        because
+            .push(Step::new("RFS steers each flow to the cpu that read it last", "rps_flow_cnt"));
     }
     because
 }
 
 /// Explains where packets polled on this CPU are forwarded to.
-fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
+fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Step> {
     let here = silo.forwards.iter().filter(|to| cpu.is_none_or(|cpu| to.cpu == cpu));
     let to: Vec<String> =
         here.take(3).map(|to| format!("{:.0}% by {}", to.share * 100.0, to.label())).collect();
@@ -289,12 +283,12 @@ fn leaves(silo: &Silo, cpu: Option<CpuId>) -> Option<Because> {
             "it forwards: {}; bridging or routing, netfilter and sending run in the same softirq",
             to.join(", ")
         );
-        Because::new(text, "net:netif_receive_skb, net:net_dev_queue")
+        Step::new(text, "net:netif_receive_skb, net:net_dev_queue")
     })
 }
 
 /// Lists the main readers of a queue and their CPUs.
-fn read(silo: &Silo) -> Option<Because> {
+fn read(silo: &Silo) -> Option<Step> {
     let reader = |consumer: &netsilo_model::derive::silo::ConsumerShare| {
         let cpus: CpuSet = consumer.cpus.keys().copied().collect();
         format!(
@@ -306,7 +300,7 @@ fn read(silo: &Silo) -> Option<Because> {
     };
     let readers: Vec<String> = silo.consumers.iter().take(3).map(reader).collect();
     (!readers.is_empty())
-        .then(|| Because::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
+        .then(|| Step::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
 }
 
 /// Formats CPUs as `cpu 3`, `cpus 0-3` or `no cpu`.

@@ -13,7 +13,7 @@ use netsilo_model::snapshot::attribution::Poll;
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::chain;
 use crate::judge::why::chain::cpus;
-use crate::judge::why::explanation::{Because, Cause, CpuWhy, Ksoftirqd, heaviest_first};
+use crate::judge::why::explanation::{Cause, CpuWhy, Ksoftirqd, Step, heaviest_first};
 
 /// Maximum number of interrupts that are listed.
 const IRQS_NAMED: usize = 5;
@@ -147,7 +147,7 @@ fn backlog(
             "/proc/net/softnet_stat",
         )
     }));
-    let mut because: Vec<Because> = sources
+    let mut because: Vec<Step> = sources
         .iter()
         .map(|silo| {
             let targets = silo.rps_cpus.as_ref().map(cpus).unwrap_or_default();
@@ -155,11 +155,11 @@ fn backlog(
                 "rps_cpus of {} is {targets}: the flow's hash selects one of them",
                 silo.label()
             );
-            Because::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
+            Step::new(text, format!("queues/rx-{}/rps_cpus", silo.queue.unwrap_or(0)))
         })
         .collect();
     if rps_wakeups.is_none() || sources.is_empty() {
-        because.push(Because::new(
+        because.push(Step::new(
             "packets sent through loopback or a veth without GRO are received on the sender's cpu, \
              through its backlog",
             "net/core/dev.c:enqueue_to_backlog",
@@ -190,14 +190,14 @@ fn other_poll(
             let text = "it is in another network namespace: run netsilo there to see its queues";
             (
                 format!("{} of network namespace {}", poll.netdev, poll.netns),
-                vec![Because::new(text, "tp_btf/napi_poll")],
+                vec![Step::new(text, "tp_btf/napi_poll")],
             )
         }
         _ => {
             let text = "a virtual device is polled on the cpu that sends to it";
             (
                 format!("{} napi {}", poll.netdev, poll.napi),
-                vec![Because::new(text, "net/core/dev.c:napi_schedule")],
+                vec![Step::new(text, "net/core/dev.c:napi_schedule")],
             )
         }
     };
@@ -213,7 +213,7 @@ fn other_poll(
 }
 
 /// Explains transmit completions by the completion interrupts that arrive on this CPU.
-fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Because> {
+fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Step> {
     let netdev =
         analysis.observation.after.netdevs.iter().find(|netdev| netdev.name == poll.netdev);
     let mut because = Vec::new();
@@ -224,11 +224,11 @@ fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Because> {
         if came {
             let text =
                 format!("the completion interrupt of tx-{}, irq {irq}, arrives here", tx.index);
-            because.push(Because::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
+            because.push(Step::new(text, format!("/proc/irq/{irq}/effective_affinity_list")));
         }
     }
     if because.is_empty() {
-        because.push(Because::new(
+        because.push(Step::new(
             "sent packets are freed on the cpu that polls their completion",
             "net/core/dev.c:napi_schedule",
         ));
@@ -248,7 +248,7 @@ fn net_tx(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cau
             Measure::PerSecond(rate),
             "/proc/softirqs",
         )],
-        because: vec![Because::new(
+        because: vec![Step::new(
             "delayed qdiscs send, and sent packets are freed, on the cpu that rescheduled the \
              qdisc or ran the completion",
             "net/core/dev.c:net_tx_action",
@@ -298,7 +298,7 @@ fn other_softirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Op
     let because = rates
         .iter()
         .filter_map(|(name, _)| reason(name))
-        .map(|(text, source)| Because::new(text, source));
+        .map(|(text, source)| Step::new(text, source));
     (!rates.is_empty() || measured.other_softirq > 0.0).then(|| Cause {
         what: "other softirqs".into(),
         share: Some(measured.other_softirq),
@@ -344,10 +344,10 @@ fn hardirqs(analysis: &Analysis<'_>, cpu: CpuId, measured: Option<Measured>) -> 
             "{wide} of these interrupts are requested on several cpus; the interrupt controller \
              chose this one"
         );
-        because.push(Because::new(text, "/proc/irq/*/effective_affinity_list"));
+        because.push(Step::new(text, "/proc/irq/*/effective_affinity_list"));
     }
     if let Some(one) = spread.get(&false) {
-        because.push(Because::new(
+        because.push(Step::new(
             format!("{one} of these interrupts are requested on one cpu"),
             "/proc/irq/*/smp_affinity_list",
         ));
@@ -394,12 +394,12 @@ fn ipis(analysis: &Analysis<'_>, cpu: CpuId, measured: Measured) -> Option<Cause
     );
     let mut because = Vec::new();
     if rps > 0.0 {
-        because.push(Because::new(
+        because.push(Step::new(
             "another cpu queued packets on this cpu's backlog (RPS)",
             "net/core/dev.c:net_rps_send_ipi",
         ));
     }
-    because.push(Because::new(
+    because.push(Step::new(
         "another cpu woke a thread on this cpu, or unmapped memory",
         "kernel/smp.c:smp_call_function_many_cond",
     ));

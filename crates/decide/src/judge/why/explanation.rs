@@ -62,19 +62,19 @@ pub struct Cause {
     /// The measurements of the cause.
     pub evidence: Vec<Evidence>,
     /// Why the work runs on this CPU, step by step.
-    pub because: Vec<Because>,
+    pub because: Vec<Step>,
 }
 
 /// One step of an explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Because {
+pub struct Step {
     /// The fact.
     pub text: String,
     /// Its source: a file, a hook, or a kernel function.
     pub source: String,
 }
 
-impl Because {
+impl Step {
     pub(super) fn new(text: impl Into<String>, source: impl Into<String>) -> Self {
         Self { text: text.into(), source: source.into() }
     }

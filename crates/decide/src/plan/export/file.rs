@@ -1,4 +1,5 @@
-//! An exported file, and the text in it: comments, quoted words, values as the kernel files take them.
+//! An exported file, and the text in it: comments, quoted words, and values as the kernel's files
+//! take them.
 
 use netsilo_model::change::{Change, Target, Value};
 

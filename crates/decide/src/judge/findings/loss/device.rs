@@ -9,7 +9,7 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::cpu_work::Load;
+use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -41,7 +41,7 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
         let text = format!("{} of at most {}", ring.current, ring.max);
         Evidence::new("descriptors in a receive ring", Measure::Text(text), "ethtool -g")
     }));
-    let pollers: Vec<Load<'_>> = pollers(analysis, netdev);
+    let pollers: Vec<CpuWork<'_>> = pollers(analysis, netdev);
     for load in &pollers {
         let of_cpu = |evidence: Evidence| Evidence {
             what: format!("{}: {}", load.subject(), evidence.what),
@@ -88,10 +88,10 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
 }
 
 /// The CPUs that poll a netdev's queues.
-fn pollers<'a>(analysis: &'a Analysis<'_>, netdev: &Netdev) -> Vec<Load<'a>> {
+fn pollers<'a>(analysis: &'a Analysis<'_>, netdev: &Netdev) -> Vec<CpuWork<'a>> {
     let online = analysis.observation.after.topology.online.iter();
     online
-        .map(|cpu| Load::of(analysis, cpu))
+        .map(|cpu| CpuWork::of(analysis, cpu))
         .filter(|load| load.netdevs().contains(&netdev.name))
         .collect()
 }
@@ -117,7 +117,7 @@ fn larger_ring(
     netdev: &Netdev,
     ring: Option<Limit>,
     lost: u64,
-    full: Option<&Load<'_>>,
+    full: Option<&CpuWork<'_>>,
 ) -> Remedy {
     let wanted = ring
         .filter(|ring| ring.current < ring.max)

@@ -24,7 +24,7 @@ pub(super) fn sysctl_number(analysis: &Analysis<'_>, name: &str) -> Option<u64> 
 /// The counters of a subject at a stage that grew, as evidence.
 pub(super) fn grown(ledger: &Ledger, place: Place, subject: &Subject) -> Vec<Evidence> {
     let stage = ledger.stage(place);
-    let lines = stage.into_iter().flat_map(|stage| stage.grown(subject));
+    let lines = stage.into_iter().flat_map(|stage| stage.grown_counters(subject));
     lines
         .map(|line| {
             let aside = line.aside.as_ref().map(|aside| format!(" ({aside})")).unwrap_or_default();

@@ -10,7 +10,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use crate::judge::findings::cpu_work::Load;
+use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
@@ -22,7 +22,7 @@ const OFTEN_PER_S: f64 = 10.0;
 /// Share of a CPU's time below which queues on one core do not disturb each other.
 const CROWDED: f64 = 0.2;
 
-pub(super) fn find(judged: &Judged<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+pub(super) fn find(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
     let analysis = judged.analysis;
     let mut findings: Vec<Finding> =
         analysis.silos.queues.iter().filter_map(|silo| elsewhere(analysis, silo)).collect();
@@ -71,7 +71,7 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
         )
     }));
     Some(Finding {
-        id: FindingId::IrqNotWhereAsked,
+        id: FindingId::IrqOffRequestedCpus,
         severity: Severity::Warning,
         subject: silo.subject(),
         title: format!("its irq {irq} is requested on {requested} but arrives on {cpus}"),
@@ -93,15 +93,15 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
 }
 
 /// Several busy queues on one core while other cores are idle.
-fn crowded(judged: &Judged<'_>, load: &[Load<'_>]) -> Vec<Finding> {
+fn crowded(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
     let topology = &judged.analysis.observation.after.topology;
     let apart = topology.isolated.or(&topology.nohz_full);
-    let mut cores: BTreeMap<String, (CpuSet, Vec<&Load<'_>>)> = BTreeMap::new();
+    let mut cores: BTreeMap<String, (CpuSet, Vec<&CpuWork<'_>>)> = BTreeMap::new();
     for it in load {
         let core = topology.core_of(it.cpu).and(&topology.online);
         cores.entry(core.to_string()).or_insert_with(|| (core, Vec::new())).1.push(it);
     }
-    let is_free = |members: &[&Load<'_>]| {
+    let is_free = |members: &[&CpuWork<'_>]| {
         members.iter().all(|it| it.queues.is_empty() && it.has_room() && !apart.contains(it.cpu))
     };
     let free: Vec<&CpuSet> =
@@ -109,7 +109,7 @@ fn crowded(judged: &Judged<'_>, load: &[Load<'_>]) -> Vec<Finding> {
     if free.is_empty() {
         return Vec::new();
     }
-    let crowd = |(core, members): &(CpuSet, Vec<&Load<'_>>)| {
+    let crowd = |(core, members): &(CpuSet, Vec<&CpuWork<'_>>)| {
         let queues: Vec<&Silo> = members.iter().flat_map(|it| it.queues.iter().copied()).collect();
         let taken: f64 = members.iter().map(|it| it.receiving()).sum();
         (queues.len() >= 2 && taken >= CROWDED)
@@ -121,7 +121,7 @@ fn crowded(judged: &Judged<'_>, load: &[Load<'_>]) -> Vec<Finding> {
 fn crowd(
     judged: &Judged<'_>,
     core: &CpuSet,
-    members: &[&Load<'_>],
+    members: &[&CpuWork<'_>],
     queues: &[&Silo],
     taken: f64,
     free: usize,
@@ -190,7 +190,7 @@ fn crowd(
 }
 
 /// Receive work on an isolated or tickless CPU.
-fn set_apart(judged: &Judged<'_>, load: &Load<'_>) -> Option<Finding> {
+fn set_apart(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
     let topology = &judged.analysis.observation.after.topology;
     let (what, source) = if topology.isolated.contains(load.cpu) {
         ("isolated", "/sys/devices/system/cpu/isolated")
